@@ -279,6 +279,8 @@ pub struct JobAhead {
     pub job_id: String,
     /// Experiment number or task id.
     pub entity_id: String,
+    /// What people call it: `experiment 3`, or the kind and the id of a task.
+    pub label: String,
     /// Display name.
     pub name: String,
     /// User name of the owner.

@@ -228,6 +228,18 @@ pub async fn find_task(conn: &mut Conn<'_>, id: &str) -> Result<Option<TaskRow>,
     Ok(row)
 }
 
+/// Several tasks, in no order; those that do not exist are left out.
+pub async fn tasks(conn: &mut Conn<'_>, ids: &[String]) -> Result<Vec<TaskRow>, StoreError> {
+    conn.settle().await?;
+    let mut found = Vec::with_capacity(ids.len());
+    for piece in pieces(ids) {
+        let mut query = Query::new("SELECT * FROM tasks");
+        query.any_of("id", piece.iter().cloned().map(Value::Text));
+        found.extend(query.fetch_all::<TaskRow>(conn).await?);
+    }
+    Ok(found)
+}
+
 /// The tasks of a trial, oldest first.
 pub async fn tasks_of_trial(
     conn: &mut Conn<'_>,

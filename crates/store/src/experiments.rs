@@ -423,9 +423,8 @@ pub struct NewExperiment {
     pub model_definition: Vec<u8>,
 }
 
-/// Adds an experiment with its job and model definition; gives its number.
-pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, StoreError> {
-    let job = &new.job;
+/// Adds a job.
+pub async fn insert_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreError> {
     execute!(
         conn,
         "INSERT INTO jobs (id, kind, owner_id, resource_pool, priority, weight, max_slots, position, moved, fallback, \
@@ -443,6 +442,14 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, Sto
         job.submitted_at,
         job.workspace_id
     )?;
+    conn.writing()?.job_changed(&job.id);
+    Ok(())
+}
+
+/// Adds an experiment with its job and model definition; gives its number.
+pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, StoreError> {
+    let job = &new.job;
+    insert_job(conn, job).await?;
     let (id,) = fetch_one!(
         conn,
         (i64,),
@@ -486,7 +493,6 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, Sto
         new.model_definition.as_slice(),
         i64::try_from(new.model_definition.len()).unwrap_or(i64::MAX)
     )?;
-    conn.writing()?.job_changed(&job.id);
     Ok(id)
 }
 
@@ -671,8 +677,9 @@ pub async fn live_jobs(conn: &mut Conn<'_>) -> Result<Vec<JobRow>, StoreError> {
     Ok(fetch_all!(
         conn,
         JobRow,
-        "SELECT j.* FROM jobs j JOIN experiments e ON e.job_id = j.id WHERE e.state IN ('ACTIVE', 'PAUSED', \
-         'STOPPING_CANCELED', 'STOPPING_KILLED', 'STOPPING_COMPLETED', 'STOPPING_ERROR', 'STOPPING_DELETING') \
+        "SELECT j.* FROM jobs j WHERE j.id IN (SELECT e.job_id FROM experiments e WHERE e.state IN ('ACTIVE', \
+         'PAUSED', 'STOPPING_CANCELED', 'STOPPING_KILLED', 'STOPPING_COMPLETED', 'STOPPING_ERROR', \
+         'STOPPING_DELETING') UNION SELECT a.job_id FROM allocations a WHERE a.ended_at IS NULL) \
          ORDER BY j.submitted_at, j.id"
     )?)
 }

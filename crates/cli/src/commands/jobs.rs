@@ -185,8 +185,8 @@ fn tell(story: &Value) -> String {
     let (job, pool) = (&story["job"], &story["pool"]);
     let rule = Rule::of(pool);
     lines.push(format!(
-        "Experiment {} ({}) of {}, job {}: {}",
-        text(job, "entityId"),
+        "{} ({}) of {}, job {}: {}",
+        sentence_start(&text(job, "label")),
         text(job, "name"),
         text(job, "username"),
         text(job, "jobId"),
@@ -238,8 +238,8 @@ fn tell(story: &Value) -> String {
     }
     for ahead in items(&story["ahead"]) {
         lines.push(format!(
-            "  experiment {} ({}) of {}: {}has {} of {} slots, job {}",
-            text(ahead, "entityId"),
+            "  {} ({}) of {}: {}has {} of {} slots, job {}",
+            text(ahead, "label"),
             text(ahead, "name"),
             text(ahead, "username"),
             rule.rank(ahead)
@@ -251,6 +251,13 @@ fn tell(story: &Value) -> String {
     }
     lines.push(String::new());
     lines.join("\n")
+}
+
+/// A text with its first letter in upper case.
+fn sentence_start(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(letters).collect()
 }
 
 /// Tasks named where several wait alike.

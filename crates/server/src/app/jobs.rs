@@ -7,8 +7,9 @@ use det_config::errors::ConfigErrors;
 use det_config::submitted::{Placement, TrialSize};
 use det_ids::{JobId, Micros};
 use det_scheduler::{Policy, QueueEntry, Side};
-use det_store::allocations::{self, AllocationRow};
+use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_store::experiments::{self, ExperimentRow, JobRow};
+use det_taskspec::TaskKind;
 
 use crate::app::Master;
 use crate::app::admission::Findings;
@@ -17,18 +18,75 @@ use crate::app::job_changes::JobChange;
 use crate::app::submission::document_error;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
+use crate::labels::TaskLabel;
 use crate::live::Image;
 
 /// Instead of the number of jobs ahead, where jobs share a pool or take turns.
 const NO_ORDER: i64 = -1;
+
+/// What a job is the entry of.
+#[derive(Debug, Clone)]
+pub enum JobSubject {
+    /// An experiment; its trials ask for slots.
+    Experiment(Box<ExperimentRow>),
+    /// A task that works for nothing else.
+    Task {
+        /// Its row.
+        row: Box<TaskRow>,
+        /// User name of its owner.
+        username: String,
+    },
+}
+
+impl JobSubject {
+    /// The number of an experiment, or a task's id.
+    pub fn entity_id(&self) -> String {
+        match self {
+            Self::Experiment(row) => row.id.to_string(),
+            Self::Task { row, .. } => row.id.clone(),
+        }
+    }
+
+    /// What people call it: `experiment 3`, `command 0b6c…`.
+    pub fn label(&self) -> String {
+        match self {
+            Self::Experiment(row) => format!("experiment {}", row.id),
+            Self::Task { row, .. } => TaskLabel::from(&**row).to_string(),
+        }
+    }
+
+    /// The name that its owner gave it; what people call it where it has none.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Experiment(row) => row.name.clone(),
+            Self::Task { .. } => self.label(),
+        }
+    }
+
+    /// User name of its owner.
+    pub fn username(&self) -> &str {
+        match self {
+            Self::Experiment(row) => &row.username,
+            Self::Task { username, .. } => username,
+        }
+    }
+
+    /// How far it is, 0 to 1; 0 where that is not known.
+    pub fn progress(&self) -> f64 {
+        match self {
+            Self::Experiment(row) => row.progress,
+            Self::Task { .. } => 0.0,
+        }
+    }
+}
 
 /// A job with live allocations, waiting or placed.
 #[derive(Debug, Clone)]
 pub struct QueuedJob {
     /// Its place and share.
     pub job: JobRow,
-    /// Its experiment.
-    pub experiment: ExperimentRow,
+    /// What it is the entry of.
+    pub subject: JobSubject,
     /// Its live allocations, in order of request; never empty.
     pub allocations: Vec<AllocationRow>,
     /// Slots that they hold: containers that have exited have given theirs back.
@@ -123,15 +181,21 @@ fn in_order(a: &JobRow, b: &JobRow, by_priority: bool) -> Ordering {
 impl Master {
     /// The queue of one pool, or of all pools one after the other, each in the order in which it is served.
     pub async fn job_queue(&self, pool: Option<&str>) -> AppResult<Vec<QueuedJob>> {
-        let (live, experiments, jobs) = {
+        let (live, experiments, tasks, jobs) = {
             let mut conn = self.store.read().await?;
             let live = allocations::live(&mut conn.conn()).await?;
             if live.is_empty() {
                 return Ok(Vec::new());
             }
+            let others: Vec<String> = live
+                .iter()
+                .filter(|row| row.kind != TaskKind::Trial)
+                .map(|row| row.task_id.clone())
+                .collect();
             (
                 live,
                 experiments::live(&mut conn.conn()).await?,
+                allocations::tasks(&mut conn.conn(), &others).await?,
                 experiments::live_jobs(&mut conn.conn()).await?,
             )
         };
@@ -148,17 +212,39 @@ impl Master {
         }
         let experiment_of: BTreeMap<&str, &ExperimentRow> =
             experiments.iter().map(|e| (e.job_id.as_str(), e)).collect();
+        let task_of: BTreeMap<&str, &TaskRow> =
+            tasks.iter().map(|task| (task.id.as_str(), task)).collect();
         let job_of: BTreeMap<&str, &JobRow> = jobs.iter().map(|j| (j.id.as_str(), j)).collect();
         let mut queue: Vec<QueuedJob> = of_job
             .into_iter()
+            // What is missing has ended since the allocations were read.
             .filter_map(|((job_id, resource_pool), allocations)| {
                 let job = (*job_of.get(job_id.as_str())?).clone();
+                let first = allocations.first()?;
+                let subject = match first.kind {
+                    TaskKind::Trial => JobSubject::Experiment(Box::new(
+                        (*experiment_of.get(job_id.as_str())?).clone(),
+                    )),
+                    TaskKind::Notebook
+                    | TaskKind::Shell
+                    | TaskKind::Command
+                    | TaskKind::Tensorboard
+                    | TaskKind::CheckpointGc
+                    | TaskKind::Generic => {
+                        let row = *task_of.get(first.task_id.as_str())?;
+                        let owner = self.auth.user(row.owner_id);
+                        JobSubject::Task {
+                            row: Box::new(row.clone()),
+                            username: owner.map(|user| user.username.clone()).unwrap_or_default(),
+                        }
+                    }
+                };
                 Some(QueuedJob {
                     job: JobRow {
                         resource_pool,
                         ..job
                     },
-                    experiment: (*experiment_of.get(job_id.as_str())?).clone(),
+                    subject,
                     allocated_slots: allocations.iter().map(held_by).sum(),
                     allocations,
                     ahead: 0,

@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 
 use det_config::priority::PriorityOrder;
 use det_ids::{AllocationId, Micros};
-use det_lifecycle::experiment::ExperimentState;
 use det_scheduler::{AgentState, Estimate, Policy, PoolSnapshot, Queue, SlotState, estimate};
-use det_store::experiments::{self, ExperimentRow};
-use det_store::trials;
+use det_store::{experiments, trials};
 
-use crate::app::jobs::QueuedJob;
+use crate::app::jobs::{JobSubject, QueuedJob};
 use crate::app::{Master, beside};
 use crate::background::fallback::Fallback;
 use crate::error::{AppError, AppResult};
@@ -20,10 +18,12 @@ const MOST_ESTIMATES: usize = 8;
 /// Everything that explains a job.
 #[derive(Debug, Clone)]
 pub struct JobStory {
-    /// Its experiment.
-    pub experiment: ExperimentRow,
-    /// The state of that.
-    pub state: ExperimentState,
+    /// The job.
+    pub job_id: String,
+    /// What it is the entry of.
+    pub subject: JobSubject,
+    /// Its resource pool; of several the one in which it waits.
+    pub pool: String,
     /// Its entry in the queue, with what waits and what runs; `None` = it asks for nothing at present.
     pub entry: Option<QueuedJob>,
     /// All jobs of its pool, in the order in which they are served.
@@ -98,14 +98,12 @@ impl Room {
 }
 
 impl Master {
-    /// The story of a job that has not been deleted.
+    /// The story of an experiment's job that has not been deleted, or of another job while it is in the queue.
     pub async fn explain_job(&self, job_id: &str) -> AppResult<JobStory> {
         let experiment = {
             let mut conn = self.store.read().await?;
             experiments::find_by_job(&mut conn.conn(), job_id).await?
         };
-        let experiment =
-            experiment.ok_or_else(|| AppError::not_found("job", job_id.escape_debug()))?;
         let all = self.job_queue(None).await?;
         let entry = all
             .iter()
@@ -113,10 +111,18 @@ impl Master {
             // Of several pools the one in which it waits is what people ask about.
             .max_by_key(|entry| entry.allocations.iter().any(|a| a.placed_at.is_none()))
             .cloned();
-        let pool = entry
-            .as_ref()
-            .map_or(&experiment.resource_pool, |entry| &entry.job.resource_pool)
-            .clone();
+        let (subject, pool) = match (experiment, &entry) {
+            (Some(row), None) => {
+                let pool = row.resource_pool.clone();
+                (JobSubject::Experiment(Box::new(row)), pool)
+            }
+            (Some(row), Some(entry)) => (
+                JobSubject::Experiment(Box::new(row)),
+                entry.job.resource_pool.clone(),
+            ),
+            (None, Some(entry)) => (entry.subject.clone(), entry.job.resource_pool.clone()),
+            (None, None) => return Err(AppError::not_found("job", job_id.escape_debug())),
+        };
         let (snapshot, queue) = self.pool_and_queue(&pool).await?;
         let placements: BTreeMap<_, _> = snapshot
             .running
@@ -164,8 +170,10 @@ impl Master {
                 .unwrap_or_default(),
             room,
             placements,
-            experiment,
+            job_id: job_id.to_owned(),
+            subject,
             entry,
+            pool,
         })
     }
 
@@ -227,7 +235,11 @@ impl Master {
             .filter_map(|row| Some((AllocationId(row.id.clone()), Micros(row.preempt_deadline?))))
             .collect();
         let singles = all.iter().filter(|entry| {
-            entry.job.resource_pool == pool && entry.experiment.searcher_name == "single"
+            let single = match &entry.subject {
+                JobSubject::Experiment(row) => row.searcher_name == "single",
+                JobSubject::Task { .. } => false,
+            };
+            single && entry.job.resource_pool == pool
         });
         for row in singles.flat_map(|entry| &entry.allocations) {
             let (Some(placed), Some(trial)) = (row.placed_at, row.trial_id) else {

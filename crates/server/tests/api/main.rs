@@ -33,6 +33,7 @@ mod recovery;
 mod reload;
 mod renewal;
 mod rights;
+mod task_kinds;
 mod tasks;
 mod templates;
 mod trials;

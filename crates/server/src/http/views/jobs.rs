@@ -15,11 +15,11 @@ use det_store::StoreError;
 use det_store::agents::AgentRow;
 use det_store::allocations::ContainerRow;
 use det_store::queue_days::QueueDay;
-use det_taskspec::DeviceKind;
+use det_taskspec::{DeviceKind, TaskKind};
 use jiff::{Span, civil};
 
 use crate::app::agents::{devices, slot_set};
-use crate::app::jobs::QueuedJob;
+use crate::app::jobs::{JobSubject, QueuedJob};
 use crate::http::views::agents::device_type;
 use crate::http::views::tasks::wait_reason;
 
@@ -37,6 +37,22 @@ pub fn summary(queued: &QueuedJob) -> JobSummary {
     }
 }
 
+/// The kind of a job on the wire.
+fn job_type(subject: &JobSubject) -> JobType {
+    match subject {
+        JobSubject::Experiment(_) => JobType::Experiment,
+        JobSubject::Task { row, .. } => match row.kind {
+            TaskKind::Trial => JobType::Experiment,
+            TaskKind::Notebook => JobType::Notebook,
+            TaskKind::Shell => JobType::Shell,
+            TaskKind::Command => JobType::Command,
+            TaskKind::Tensorboard => JobType::Tensorboard,
+            TaskKind::CheckpointGc => JobType::CheckpointGc,
+            TaskKind::Generic => JobType::Generic,
+        },
+    }
+}
+
 /// A job.
 pub fn job(queued: &QueuedJob) -> Result<Job, StoreError> {
     let summary = summary(queued);
@@ -45,23 +61,23 @@ pub fn job(queued: &QueuedJob) -> Result<Job, StoreError> {
         .iter()
         .find(|row| row.placed_at.is_none());
     let wait_reason = first_waiting.map(wait_reason).transpose()?.flatten();
-    let experiment = &queued.experiment;
+    let subject = &queued.subject;
     Ok(Job {
         summary,
-        kind: JobType::Experiment,
+        kind: job_type(subject),
         submission_time: Timestamp(queued.job.submitted_at),
-        username: experiment.username.clone(),
+        username: subject.username().to_owned(),
         user_id: queued.job.owner_id,
         resource_pool: queued.job.resource_pool.clone(),
         is_preemptible: queued.is_preemptible(),
         priority: Some(queued.job.priority),
         weight: Float(queued.job.weight),
-        entity_id: experiment.id.to_string(),
+        entity_id: subject.entity_id(),
         job_id: queued.job.id.clone(),
         requested_slots: queued.requested_slots(),
         allocated_slots: queued.allocated_slots,
-        name: experiment.name.clone(),
-        progress: Float(experiment.progress),
+        name: subject.name(),
+        progress: Float(subject.progress()),
         workspace_id: queued.job.workspace_id,
         wait_reason,
     })

@@ -8,7 +8,7 @@ use det_scheduler::{Estimate, Policy, WaitKind};
 use det_store::StoreError;
 use det_store::allocations::AllocationRow;
 
-use crate::app::jobs::QueuedJob;
+use crate::app::jobs::{JobSubject, QueuedJob};
 use crate::app::why::JobStory;
 use crate::http::views::jobs::scheduler_type;
 use crate::http::views::tasks::{is_stopping, wait_reason};
@@ -40,7 +40,7 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
             })
         })
         .collect::<Result<Vec<_>, StoreError>>()?;
-    let job_id = &story.experiment.job_id;
+    let job_id = &story.job_id;
     let ahead: Vec<JobAhead> = story
         .entry
         .iter()
@@ -77,9 +77,10 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
             Some(entry) => job_ahead(entry),
             None => JobAhead {
                 job_id: job_id.clone(),
-                entity_id: story.experiment.id.to_string(),
-                name: story.experiment.name.clone(),
-                username: story.experiment.username.clone(),
+                entity_id: story.subject.entity_id(),
+                label: story.subject.label(),
+                name: story.subject.name(),
+                username: story.subject.username().to_owned(),
                 ..JobAhead::default()
             },
         },
@@ -160,11 +161,15 @@ fn some(story: &JobStory, ids: &[AllocationId]) -> String {
 }
 
 fn situation(story: &JobStory, waiting: usize) -> String {
-    let id = story.experiment.id;
-    match &story.state {
-        ExperimentState::Paused => {
-            format!("paused: it asks for nothing until `det experiment activate {id}`")
-        }
+    let row = match &story.subject {
+        JobSubject::Experiment(row) => row,
+        JobSubject::Task { .. } => return in_queue(story, waiting),
+    };
+    match &row.state {
+        ExperimentState::Paused => format!(
+            "paused: it asks for nothing until `det experiment activate {}`",
+            row.id
+        ),
         state if !state.is_live() => format!(
             "it has ended ({}): it asks for nothing any more",
             state.stored_name()
@@ -175,17 +180,20 @@ fn situation(story: &JobStory, waiting: usize) -> String {
         ExperimentState::StoppingToDelete(_) => {
             "it is being stopped: it is deleted when its running tasks have ended".to_owned()
         }
-        _ => match &story.entry {
-            None => "active, and no trial of it asks for slots at this moment".to_owned(),
-            Some(entry) => {
-                let all = entry.allocations.len();
-                match all - waiting {
-                    0 => format!("waiting: none of its {} has slots", tasks(all)),
-                    running if waiting == 0 => format!("running: its {} has slots", tasks(running)),
-                    running => format!("{} running, {waiting} waiting", tasks(running)),
-                }
-            }
-        },
+        _ => in_queue(story, waiting),
+    }
+}
+
+/// How much of a live job waits and how much runs.
+fn in_queue(story: &JobStory, waiting: usize) -> String {
+    let Some(entry) = &story.entry else {
+        return "active, and no trial of it asks for slots at this moment".to_owned();
+    };
+    let all = entry.allocations.len();
+    match all - waiting {
+        0 => format!("waiting: none of its {} has slots", tasks(all)),
+        running if waiting == 0 => format!("running: its {} has slots", tasks(running)),
+        running => format!("{} running, {waiting} waiting", tasks(running)),
     }
 }
 
@@ -195,10 +203,6 @@ fn tasks(number: usize) -> String {
 }
 
 fn pool(story: &JobStory) -> PoolSituation {
-    let name = story.entry.as_ref().map_or_else(
-        || story.experiment.resource_pool.clone(),
-        |entry| entry.job.resource_pool.clone(),
-    );
     PoolSituation {
         name: story.pool.clone(),
         priority_order: story.priority_order.to_string(),
@@ -214,9 +218,10 @@ fn pool(story: &JobStory) -> PoolSituation {
 fn job_ahead(entry: &QueuedJob) -> JobAhead {
     JobAhead {
         job_id: entry.job.id.clone(),
-        entity_id: entry.experiment.id.to_string(),
-        name: entry.experiment.name.clone(),
-        username: entry.experiment.username.clone(),
+        entity_id: entry.subject.entity_id(),
+        label: entry.subject.label(),
+        name: entry.subject.name(),
+        username: entry.subject.username().to_owned(),
         priority: entry.job.priority,
         weight: Float(entry.job.weight),
         requested_slots: entry.requested_slots(),
@@ -233,8 +238,8 @@ fn holders<'a>(story: &'a JobStory, entry: &'a QueuedJob) -> impl Iterator<Item 
             allocation_id: row.id.clone(),
             called: TaskLabel::from(row).to_string(),
             job_id: entry.job.id.clone(),
-            name: entry.experiment.name.clone(),
-            username: entry.experiment.username.clone(),
+            name: entry.subject.name(),
+            username: entry.subject.username().to_owned(),
             priority: entry.job.priority,
             weight: Float(entry.job.weight),
             slots: row.slots,

@@ -1,0 +1,199 @@
+//! Tasks that are no trials: queued, explained, logged and retained as trials are.
+
+use serde_json::{Value, json};
+
+use det_server::auth::{new_token, token_hash};
+use det_server::hub::Topic;
+use det_store::allocations::{self, AllocationRow, TaskRow};
+use det_store::experiments::JobRow;
+use det_store::{StoreError, experiments};
+use det_taskspec::TaskKind;
+
+use crate::support::{Client, Cluster};
+
+const JOB: &str = "job-of-a-command";
+
+/// A command that waits for a slot, with a token; its id is not `<experiment>.<uuid>` although it looks like it.
+async fn waiting_command(cluster: &Cluster, model: i64) -> (String, String) {
+    let (task, allocation) = cluster.task_of(model).await;
+    let task_id = format!("{model}.command");
+    let command = TaskRow {
+        id: task_id.clone(),
+        kind: TaskKind::Command,
+        job_id: JOB.into(),
+        experiment_id: None,
+        trial_id: None,
+        attempts: 1,
+        log_lines: 0,
+        ..task
+    };
+    let attempt = AllocationRow {
+        id: format!("{task_id}.1"),
+        task_id: task_id.clone(),
+        job_id: JOB.into(),
+        trial_id: None,
+        run_id: 0,
+        wait_reason: None,
+        wait_since: None,
+        ..allocation
+    };
+    let token = new_token();
+    let hash = token_hash(&token);
+    cluster
+        .master()
+        .store
+        .write(move |tx| {
+            Box::pin(async move {
+                let conn = &mut tx.conn();
+                let jobs = experiments::live_jobs(conn).await?;
+                let job = JobRow {
+                    id: JOB.into(),
+                    kind: "command".into(),
+                    ..jobs[0].clone()
+                };
+                experiments::insert_job(conn, &job).await?;
+                allocations::insert_task(conn, &command).await?;
+                allocations::insert(conn, &attempt).await?;
+                allocations::insert_token(conn, &hash, &attempt.id).await?;
+                Ok::<_, StoreError>(())
+            })
+        })
+        .await
+        .unwrap();
+    cluster.master().hub.notify(&Topic::Schedule);
+    (task_id, token)
+}
+
+async fn log_of(client: &Client, task_id: &str) -> Vec<String> {
+    let lines = client
+        .get(&format!("/api/v1/tasks/{task_id}/logs"))
+        .await
+        .lines();
+    let text = |line: &Value| line["log"].as_str().unwrap().trim_end().to_owned();
+    lines.iter().map(text).collect()
+}
+
+#[tokio::test]
+async fn a_command_is_queued_explained_logged_and_retained_like_a_trial() {
+    let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
+    let (admin, client) = (cluster.admin().await, cluster.determined().await);
+    let experiment = cluster.experiment("trial", 1).await;
+    let (task_id, token) = waiting_command(&cluster, experiment).await;
+    let label = format!("command {task_id}");
+
+    // It is in the queue of its pool, with the experiment.
+    let queue = client.get("/api/v1/job-queues").await.ok();
+    let jobs = queue["jobs"].as_array().unwrap();
+    let job = jobs.iter().find(|job| job["jobId"] == JOB).unwrap();
+    assert_eq!(jobs.len(), 2, "{queue}");
+    assert_eq!(
+        [
+            &job["type"],
+            &job["entityId"],
+            &job["name"],
+            &job["username"]
+        ],
+        [
+            &json!("TYPE_COMMAND"),
+            &json!(task_id),
+            &json!(label),
+            &json!("admin")
+        ]
+    );
+
+    // Its wait can be explained, and its name does not follow from the text of its id.
+    let why = format!("/api/v1/job-queues/{JOB}/why");
+    let told = |story: &Value| story["waiting"][0]["waitReason"].is_object();
+    let story = cluster.until(&client, &why, told).await;
+    assert_eq!(
+        [
+            &story["situation"],
+            &story["job"]["label"],
+            &story["waiting"][0]["called"],
+            &story["waiting"][0]["waitReason"]["kind"],
+            &story["pool"]["priorityOrder"]
+        ],
+        [
+            &json!("waiting: none of its 1 task has slots"),
+            &json!(label),
+            &json!(label),
+            &json!("no_agents"),
+            &json!("lower goes first")
+        ]
+    );
+    let summaries = client.get("/api/v1/tasks").await.ok();
+    let summary = &summaries["allocationIdToSummary"][format!("{task_id}.1")];
+    assert_eq!(summary["name"], format!("Command {task_id}"));
+    assert_eq!(summary["priority"], 42);
+
+    // Its token writes its log.
+    let task = cluster.client().as_task(&token);
+    let record = json!({"taskId": task_id, "allocationId": format!("{task_id}.1"), "log": "hello"});
+    task.post("/api/v1/task/logs", json!({"logs": [record]}))
+        .await
+        .ok();
+    let log = log_of(&client, &task_id).await;
+    assert!(log.contains(&"hello".to_owned()), "{log:?}");
+    assert!(
+        log.iter().any(|line| line.starts_with("Waiting: ")),
+        "{log:?}"
+    );
+
+    // Its log goes with the others, once it has ended.
+    let mut agent = cluster.agent("a1", 2).await;
+    let spec = agent.next_start().await;
+    agent.runs(&spec).await;
+    let path = format!("/api/v1/tasks/{task_id}");
+    let ended = |answer: &Value| !answer["task"]["endTime"].is_null();
+    cluster.until(&client, &path, ended).await;
+    client.get(&why).await.refused(404);
+    cluster
+        .written
+        .write("retention_policy: {log_retention_days: 0}\n");
+    admin.post("/api/v1/master/reload", json!({})).await.ok();
+    admin.post("/api/v1/cleanup_logs", Value::Null).await.ok();
+    assert_eq!(log_of(&client, &task_id).await, Vec::<String>::new());
+    let task = client.get(&path).await.ok();
+    assert!(!task["task"]["logsDeletedTime"].is_null(), "{task}");
+    agent.exits(&spec, 0).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn log_policies_are_those_of_the_experiment_in_the_tasks_row() {
+    let cluster = Cluster::start().await;
+    let (admin, client) = (cluster.admin().await, cluster.determined().await);
+    let config = json!({
+        "name": "watched",
+        "entrypoint": "python3 train.py",
+        "searcher": {"name": "single", "metric": "loss"},
+        "log_policies": [{"name": "broken", "pattern": "bus error"}],
+    });
+    let body = json!({"config": config.to_string(), "activate": true,
+        "modelDefinition": [{"path": "train.py", "type": 48, "content": "", "mode": 0o644, "mtime": 1_700_000_000}]});
+    client.post("/api/v1/experiments", body).await.ok();
+    let (task, _) = cluster.task_of(1).await;
+    // A task of the same trial whose id begins with no number.
+    let other = TaskRow {
+        id: "renamed".into(),
+        attempts: 0,
+        log_lines: 0,
+        ..task
+    };
+    cluster
+        .master()
+        .store
+        .write(move |tx| {
+            Box::pin(async move { allocations::insert_task(&mut tx.conn(), &other).await })
+        })
+        .await
+        .unwrap();
+    let record = json!({"taskId": "renamed", "log": "bus error at 0x7f"});
+    admin
+        .post("/api/v1/task/logs", json!({"logs": [record]}))
+        .await
+        .ok();
+    let trial = client.get("/api/v1/trials/1").await.ok();
+    assert_eq!(trial["trial"]["logPolicyMatched"], "broken", "{trial}");
+    cluster.stop().await;
+}
