@@ -46,7 +46,7 @@ pub enum DocumentKind {
 }
 
 impl DocumentKind {
-    /// Every kind, as people name them.
+    /// Every kind, as users name them.
     pub const NAMES: [&str; 12] = [
         "experiment",
         "task",
@@ -99,7 +99,7 @@ impl DocumentKind {
         }
     }
 
-    /// What such a document is, for people: `an experiment`.
+    /// What such a document is, for users: `an experiment`.
     pub fn noun(self) -> &'static str {
         match self {
             Self::Experiment => "an experiment",
@@ -184,10 +184,10 @@ impl fmt::Display for DocumentKind {
     }
 }
 
-/// A document without mistakes.
+/// A document without errors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checked {
-    /// What the person should know although it is no mistake.
+    /// What the user should know although it is no error.
     pub warnings: Vec<ConfigWarning>,
     /// For a template, what it fits.
     pub fits: Option<String>,
@@ -207,7 +207,7 @@ pub struct CheckOptions<'a> {
 /// Checks a document of a kind as far as it can be without a cluster. Nothing but the text is looked at.
 ///
 /// # Errors
-/// Every mistake, with file, line and column.
+/// Every error, with file, line and column.
 pub fn check(
     kind: DocumentKind,
     file: &str,
@@ -269,10 +269,10 @@ fn find_place(node: &Node, is_this: &impl Fn(&Position) -> bool) -> bool {
     node.at.as_ref().is_some_and(is_this) || below()
 }
 
-/// Mistakes that a master found in a text, as they stand in the file that the text was made of. Overrides make the text
-/// anew, so its lines are no lines of the file; a value that an override gave is told to come from there. Mistakes of
+/// Errors that a master found in a text, as they are in the file that the text was made of. Overrides make the text
+/// anew, so its lines are no lines of the file; a value that an override gave is reported as coming from there. Errors of
 /// other layers stay as they are.
-pub fn told_in_file<S: AsRef<str>>(
+pub fn placed_in_file<S: AsRef<str>>(
     file: &str,
     text: &str,
     overrides: &[S],

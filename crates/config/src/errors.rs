@@ -1,4 +1,4 @@
-//! Mistakes and warnings of a configuration, each with its path and, where the text is known, its place.
+//! Errors and warnings of a configuration, each with its path and, where the text is known, its place.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 
 use crate::origin::Position;
 
-/// Most mistakes that are told; a text that is none of ours has one on every line.
-pub const MAX_TOLD: usize = 100;
-/// Errors of one document that a check keeps at most, so that their memory is bounded; the first [`MAX_TOLD`] in the order
+/// Most errors that are reported; a text that is none of ours has one on every line.
+pub const MAX_REPORTED: usize = 100;
+/// Errors of one document that a check keeps at most, so that their memory is bounded; the first [`MAX_REPORTED`] in the order
 /// of the text are reported.
 pub(crate) const MAX_KEPT: usize = 2_000;
-/// Characters of a message, a path or a hint that are told: each may quote what was written.
-const MAX_TOLD_CHARS: usize = 400;
+/// Characters of a message, a path or a hint that are reported: each may quote what was written.
+const MAX_CHARS: usize = 400;
 
-/// Kinds of errors, by which code tells them apart. Messages are for people.
+/// Kinds of errors, by which code tells them apart. Messages are for users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
@@ -68,7 +68,7 @@ impl<T: Into<String>> From<T> for Message {
     }
 }
 
-/// One mistake.
+/// One error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     /// Where in the document, `resources.devices[0].mode`; empty for the document as a whole.
@@ -86,12 +86,12 @@ pub struct ConfigError {
     /// What to do instead, when there is a good guess.
     pub hint: Option<String>,
     /// For a broken form that is well known: the parts of the document concerned, as YAML in their right form. One
-    /// mistake of several carries it for all.
+    /// error of several carries it for all.
     pub repaired: Option<Arc<String>>,
 }
 
 impl ConfigError {
-    /// A mistake at `path`, whose text stands at `position`.
+    /// An error at `path`, whose text is at `position`.
     pub fn new(
         path: impl Into<String>,
         position: Option<&Position>,
@@ -111,7 +111,7 @@ impl ConfigError {
         }
     }
 
-    /// The mistake as JSON: `{"path", "code", "message", "source", "line", "column", "hint", "repaired"}`, null what there is not.
+    /// The error as JSON: `{"path", "code", "message", "source", "line", "column", "hint", "repaired"}`, null what there is not.
     pub fn to_json(&self) -> Value {
         json!({
             "path": self.path, "code": self.code, "message": self.message, "source": self.source.as_deref(),
@@ -136,14 +136,14 @@ impl ConfigError {
         }
     }
 
-    /// The same mistake with advice.
+    /// The same error with advice.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(shortened(hint.into()));
         self
     }
 
-    /// The same mistake at another place.
+    /// The same error at another place.
     pub(crate) fn placed(mut self, position: &Position) -> Self {
         let lined = (position.line > 0).then_some(position);
         self.line = lined.map(|position| position.line);
@@ -161,12 +161,12 @@ fn named(position: &Position) -> Option<Arc<str>> {
 /// The text without its middle, when it is long: quotes are at the begin, what is wrong with them at the end.
 fn shortened(text: String) -> String {
     // Bytes are never fewer than characters.
-    if text.len() <= MAX_TOLD_CHARS {
+    if text.len() <= MAX_CHARS {
         return text;
     }
     let cut = |(offset, _): (usize, char)| offset;
-    let head = text.char_indices().nth(MAX_TOLD_CHARS / 2).map(cut);
-    let tail = text.char_indices().rev().nth(MAX_TOLD_CHARS / 2).map(cut);
+    let head = text.char_indices().nth(MAX_CHARS / 2).map(cut);
+    let tail = text.char_indices().rev().nth(MAX_CHARS / 2).map(cut);
     match (head, tail) {
         (Some(head), Some(tail)) if head < tail => {
             format!("{} … {}", &text[..head], &text[tail..])
@@ -175,7 +175,7 @@ fn shortened(text: String) -> String {
     }
 }
 
-/// Writes the place and the path of a mistake or a warning: `train.yaml:7:3: resources.slots` where the source has a
+/// Writes the place and the path of an error or a warning: `train.yaml:7:3: resources.slots` where the source has a
 /// name; of the one document at hand only the path.
 fn write_place(
     f: &mut fmt::Formatter<'_>,
@@ -231,9 +231,9 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Forgets of the mistakes of one document that something is missing of which another one tells: it is there, and
-/// could not be read.
-pub(crate) fn forget_missing_of_given(errors: &mut Vec<ConfigError>) {
+/// Drops the errors that a key is missing where another error is about the same key: it was given and could not be
+/// read.
+pub(crate) fn drop_missing_of_given(errors: &mut Vec<ConfigError>) {
     let is_missing = |error: &ConfigError| error.code == ErrorCode::Missing;
     if !errors.iter().any(is_missing) {
         return;
@@ -256,17 +256,17 @@ pub(crate) fn forget_missing_of_given(errors: &mut Vec<ConfigError>) {
     }
 }
 
-/// All mistakes of a configuration, in the order of the text; never empty when returned as an error.
+/// All errors of a configuration, in the order of the text; never empty when returned as an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 
 impl ConfigErrors {
-    /// A single mistake.
+    /// A single error.
     pub fn one(error: ConfigError) -> Self {
         Self(vec![error])
     }
 
-    /// The same mistakes, those without a source as mistakes of this file.
+    /// The same errors, those without a source as errors of this file.
     #[must_use]
     pub fn in_file(mut self, file: &str) -> Self {
         for error in &mut self.0 {
@@ -282,7 +282,7 @@ impl ConfigErrors {
             .find_map(|error| error.repaired.as_deref().map(String::as_str))
     }
 
-    /// Mistakes told together, in the order of the text; of very many the first ones.
+    /// Errors reported together, in the order of the text; of very many the first ones.
     pub fn together(errors: Vec<ConfigError>) -> Self {
         match Self::check(errors) {
             Ok(()) => Self(Vec::new()),
@@ -290,7 +290,7 @@ impl ConfigErrors {
         }
     }
 
-    /// `Err` with the mistakes in the order of the text, or `Ok` when there are none.
+    /// `Err` with the errors in the order of the text, or `Ok` when there are none.
     pub(crate) fn check(mut errors: Vec<ConfigError>) -> Result<(), Self> {
         if errors.is_empty() {
             return Ok(());
@@ -321,7 +321,7 @@ impl ConfigErrors {
             }
             same
         });
-        let more = errors.len().saturating_sub(MAX_TOLD);
+        let more = errors.len().saturating_sub(MAX_REPORTED);
         if more > 0 {
             let at_least = if errors.len() >= MAX_KEPT {
                 "at least "
@@ -329,8 +329,8 @@ impl ConfigErrors {
                 ""
             };
             let repaired = errors.iter_mut().find_map(|error| error.repaired.take());
-            errors.truncate(MAX_TOLD);
-            let message = format!("has {at_least}{more} more mistakes");
+            errors.truncate(MAX_REPORTED);
+            let message = format!("has {at_least}{more} more errors");
             errors.push(ConfigError::new("", None, message));
             if let Some(first) = errors.first_mut() {
                 first.repaired = repaired;
@@ -341,7 +341,7 @@ impl ConfigErrors {
 }
 
 impl ConfigErrors {
-    /// The same mistakes with variables named as those that say so, as `DET_X_FILE (/run/x)` in place of `DET_X`.
+    /// The same errors with variables named as those that say so, as `DET_X_FILE (/run/x)` in place of `DET_X`.
     #[must_use]
     pub fn variables_named(mut self, names: &BTreeMap<String, String>) -> Self {
         for error in &mut self.0 {
@@ -358,7 +358,7 @@ fn name_variable(source: &mut Option<Arc<str>>, names: &BTreeMap<String, String>
 }
 
 impl fmt::Display for ConfigErrors {
-    /// A line for each mistake, then the right form of what is broken in a well-known way.
+    /// A line for each error, then the right form of what is broken in a well-known way.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, error) in self.0.iter().enumerate() {
             if index > 0 {
@@ -384,7 +384,7 @@ impl From<ConfigError> for ConfigErrors {
     }
 }
 
-/// What a person should know although it is no mistake.
+/// What a user should know although it is no error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigWarning {
     /// Where in the document; empty for the document as a whole.
@@ -405,7 +405,7 @@ impl ConfigWarning {
         name_variable(&mut self.source, names);
     }
 
-    /// A warning about the value at `path`, whose text stands at `position`.
+    /// A warning about the value at `path`, whose text is at `position`.
     pub fn new(
         path: impl Into<String>,
         position: Option<&Position>,
@@ -428,7 +428,7 @@ impl ConfigWarning {
         }
     }
 
-    /// Where it stands in the order of the text.
+    /// Where it is in the order of the text.
     pub(crate) fn order(&self) -> (Option<Arc<str>>, u32, u32) {
         order(self.source.as_ref(), self.line, self.column)
     }
@@ -458,7 +458,7 @@ impl ConfigWarning {
         Place(self).to_string()
     }
 
-    /// The warning with its place, for people at a terminal: `train.yaml:7:3: resources.slots: warning: …`.
+    /// The warning with its place, for users at a terminal: `train.yaml:7:3: resources.slots: warning: …`.
     pub fn located(&self) -> String {
         format!("{}: warning: {}", self.place(), self.message)
     }
@@ -569,8 +569,8 @@ mod tests {
         );
         let many = (0..1_000).map(|n| ConfigError::new(format!("k{n}"), None, "is not known"));
         let told = ConfigErrors::check(many.collect()).unwrap_err();
-        assert_eq!(told.0.len(), MAX_TOLD + 1);
-        assert_eq!(told.0[MAX_TOLD].message, "has 900 more mistakes");
+        assert_eq!(told.0.len(), MAX_REPORTED + 1);
+        assert_eq!(told.0[MAX_REPORTED].message, "has 900 more errors");
     }
 
     #[test]
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_of_files_and_variables_begin_with_their_place() {
+    fn errors_of_files_and_variables_begin_with_their_place() {
         let position = |source: Source, line, column| Position {
             source: Some(Arc::new(source)),
             line,
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn the_right_form_follows_the_mistakes() {
+    fn the_right_form_follows_the_errors() {
         let mut broken = ConfigError::new("image", None, "is not a known key");
         broken.repaired = Some(Arc::new("environment:\n  image: x\n".to_owned()));
         let errors = ConfigErrors(vec![broken, ConfigError::new("b", None, "is wrong")]);

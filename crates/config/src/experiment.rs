@@ -102,7 +102,7 @@ pub fn mask_member(name: &str, member: &Value, mask: impl Fn(&Value) -> Value) -
 }
 
 /// Whether a member of a document's top level, with its JSON, may hold what is masked. What else there is can be shown
-/// as it stands.
+/// as it is.
 pub fn may_hold_secrets(name: &str, json: &str) -> bool {
     static NAMES: LazyLock<Vec<&str>> = LazyLock::new(|| {
         let holding = schema::EXPERIMENT

@@ -60,12 +60,12 @@ pub(crate) fn read_layer(
     })
 }
 
-/// Where a path stands in a document; `None` = the document does not say it.
+/// Where a path is in a document; `None` = the document does not say it.
 pub(crate) fn place_of_whole_path<'n>(root: &'n Node, path: &str) -> Option<&'n Position> {
     steps_of(path).try_fold(root, below)?.at.as_ref()
 }
 
-/// Where a path stands in a document, or the deepest part of it that does.
+/// Where a path is in a document, or the deepest part of it that does.
 pub(crate) fn place_of_path<'n>(root: &'n Node, path: &str) -> Option<&'n Position> {
     let (mut node, mut place) = (root, root.at.as_ref());
     for step in steps_of(path) {

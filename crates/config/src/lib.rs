@@ -1,14 +1,14 @@
 //! Experiment, master and agent configuration: parse, complete, validate.
 //!
-//! Text goes in, typed and complete values come out, or a list of every mistake with its path and line. The crate knows
-//! nothing of files, of the environment or of the clock: whoever calls it brings texts, variables, names and seeds.
+//! Text goes in, typed and complete values come out, or a list of every error with its path and line. The crate knows
+//! nothing of files, of the environment or of the clock: the caller brings texts, variables, names and seeds.
 //!
-//! Read [`Submitted`] first (a document as a person wrote it), then [`experiment::ExperimentConfig`] (what
+//! Read [`Submitted`] first (a document as a user wrote it), then [`experiment::ExperimentConfig`] (what
 //! an experiment runs with); [`task`] has the same for notebooks, shells, commands and `TensorBoards`. [`MasterConfig`] and
 //! [`AgentConfig`] share one loader, in which a flag beats the environment, the environment beats the files, and the files
 //! beat the defaults. [`document`] checks, guesses and describes documents of every kind.
 //!
-//! How it works inside: [`yaml`] turns text into a tree whose nodes know where they stand; a schema, which is data,
+//! How it works inside: [`yaml`] turns text into a tree whose nodes know where they are; a schema, which is data,
 //! checks the tree, merges layers, fills in defaults, finds secrets, suggests what a misspelt key may have meant, and is
 //! written out as JSON Schema and as tables of keys; the typed values are read from what is left. Since each node keeps
 //! its place when layers are merged, [`explain`] can tell of every effective value where it comes from.

@@ -1,7 +1,7 @@
 //! The master's configuration. `docs/reference/master-configuration.md` lists its keys.
 //!
 //! [`MasterConfig::load`] merges files, environment and flags. Keys of what is not built yet are kept as they are, each
-//! with a warning; unknown keys are mistakes with a hint.
+//! with a warning; unknown keys are errors with a hint.
 
 mod reload;
 mod schedule;

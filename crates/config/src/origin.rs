@@ -19,7 +19,7 @@ pub struct Position {
 /// The layer that a value belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Layer {
-    /// The document that a person wrote.
+    /// The document that a user wrote.
     Document,
     /// `--config key=value`.
     Override,
@@ -35,7 +35,7 @@ pub enum Layer {
     ClusterDefaults,
     /// The master's `checkpoint_storage`.
     CheckpointStorage,
-    /// The checkpoint storage that a master has which is told of none, where it is not known whether this one was.
+    /// The built-in storage of a master without a configured one, where it is not known whether this master has one.
     AssumedStorage,
     /// The settings of a workspace, by its name.
     Workspace(String),
@@ -118,7 +118,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// A file that a person wrote.
+    /// A file that a user wrote.
     pub fn document(file: impl Into<String>) -> Self {
         Self::of(Layer::Document, file)
     }
@@ -141,7 +141,7 @@ impl Source {
         Self::of(layer, "")
     }
 
-    /// How a mistake names it: the file, variable or flag, else the layer.
+    /// How an error names it: the file, variable or flag, else the layer.
     pub fn place(&self) -> String {
         if self.name.is_empty() {
             self.layer.to_string()
@@ -159,7 +159,7 @@ impl Origin {
     /// A value that is built into the product.
     pub const DEFAULT: Self = Self(None);
 
-    /// A value that stands in no text.
+    /// A value that is in no text.
     pub fn of(source: Source) -> Self {
         Self(Some(Position {
             source: Some(Arc::new(source)),

@@ -22,7 +22,7 @@ pub fn apply_overrides<S: AsRef<str>>(text: &str, overrides: &[S]) -> Result<Str
     Ok(to_yaml(&root.to_value()))
 }
 
-/// Applies overrides to a tree, in order; what they bring says so by its place. Gives the mistakes.
+/// Applies overrides to a tree, in order; what they bring says so by its place. Gives the errors.
 pub(crate) fn apply_all<S: AsRef<str>>(root: &mut Node, overrides: &[S]) -> Vec<ConfigError> {
     if overrides.is_empty() {
         return Vec::new();
@@ -41,7 +41,7 @@ pub(crate) fn apply_all<S: AsRef<str>>(root: &mut Node, overrides: &[S]) -> Vec<
 }
 
 fn apply(root: &mut Node, text: &str) -> Result<(), ConfigError> {
-    // The value may be a secret: mistakes and origins name the key alone.
+    // The value may be a secret: errors and origins name the key alone.
     let key = text.split_once('=').map_or(text, |(key, _)| key);
     let place = Position {
         source: Some(Arc::new(Source::of(

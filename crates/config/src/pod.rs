@@ -1,4 +1,4 @@
-//! Pod specs: which fields a person may not set, and slips that are well known: `docs/contract/configuration.md`,
+//! Pod specs: which fields a user may not set, and slips that are well known: `docs/contract/configuration.md`,
 //! "Pod specs".
 //!
 //! Everything else about a pod spec is kept as it was written; giving it a meaning is the business of the Kubernetes
@@ -10,7 +10,7 @@ use crate::errors::ErrorCode;
 use crate::schema::{Checker, Kind, Segment, Special, special};
 use crate::yaml::{Node, Tree};
 
-/// A pod, as a person customises it.
+/// A pod, as a user customises it.
 pub(crate) static POD: Special = special("Kubernetes pod", schema, check).named("pod");
 
 /// The container that the system owns.
@@ -227,7 +227,7 @@ fn check(checker: &mut Checker, node: &mut Node) {
     }
 }
 
-/// Members that must be maps or lists and are something else. Absent and null are no mistake: a later layer fills them.
+/// Members that must be maps or lists and are something else. Absent and null are no error: a later layer fills them.
 fn shapes(checker: &mut Checker, node: &Node) {
     for (key, member) in node.members().into_iter().flatten() {
         let is = |known: &&&str| **known == key.as_str() || snake(known) == *key;

@@ -26,15 +26,15 @@ pub struct Constraints {
 /// The policies of one scope for one kind of work.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policies {
-    /// Whose policies these are, as mistakes name it: `workspace "w"`, or `the cluster`.
+    /// Whose policies these are, as errors name it: `workspace "w"`, or `the cluster`.
     pub scope: String,
     /// What the result must keep.
     pub constraints: Constraints,
-    /// What the person should know although it is no mistake.
+    /// What the user should know although it is no error.
     pub warnings: Vec<ConfigWarning>,
     /// Which way priorities run where the work is to go.
     pub priority_order: PriorityOrder,
-    /// What lies over everything.
+    /// What is laid over everything.
     invariant_config: Option<Node>,
 }
 
@@ -84,7 +84,7 @@ impl Policies {
     /// Reads policies, YAML or JSON. `scope` names whose they are, `file` where they were read from, if anywhere.
     ///
     /// # Errors
-    /// Every mistake, those of the invariants included; also invariants that break the constraints beside them.
+    /// Every error, those of the invariants included; also invariants that break the constraints beside them.
     pub fn parse(
         workload: Workload,
         scope: &str,
@@ -166,12 +166,12 @@ impl Policies {
         self
     }
 
-    /// What lies over everything, in its normal form.
+    /// What is laid over everything, in its normal form.
     pub fn invariant_config(&self) -> Option<Value> {
         self.invariant_config.as_ref().map(Node::to_value)
     }
 
-    /// What lies over everything.
+    /// What is laid over everything.
     pub(crate) fn invariants(&self) -> Option<&Node> {
         self.invariant_config.as_ref()
     }

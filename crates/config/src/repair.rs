@@ -67,7 +67,7 @@ pub(crate) fn corrected(document: &'static Document, written: &Node) -> Option<N
     correct(document, written, checker.misplaced).map(|correction| correction.root)
 }
 
-/// Adds the right form to the mistakes, when moving what is misplaced leads to one, and the mistakes in what was moved,
+/// Adds the right form to the errors, when moving what is misplaced leads to one, and the errors in what was moved,
 /// which show only in its right place. `written` is the layer as it was before the check.
 pub(crate) fn propose(checker: &mut Checker, written: &Node) {
     if checker.misplaced.is_empty() || checker.errors.is_empty() {

@@ -60,7 +60,7 @@ pub(crate) enum Kind {
 /// A shape with a rule of its own.
 #[derive(Debug)]
 pub(crate) struct Special {
-    /// What is accepted, for people: `size in bytes, or text like "4 GiB"`.
+    /// What is accepted, for users: `size in bytes, or text like "4 GiB"`.
     pub(crate) shows: &'static str,
     /// Whether it is text, which a variable or flag gives as it is.
     pub(crate) is_text: bool,
@@ -263,7 +263,7 @@ pub(crate) enum Need {
     Finally,
 }
 
-/// What to tell a person who gives a field.
+/// What to tell a user who gives a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Note {
     Nothing,
@@ -454,7 +454,7 @@ pub(crate) const REAL_PORT: Kind = Kind::Int(1, 65_535);
 #[derive(Debug)]
 pub(crate) struct Document {
     pub(crate) root: &'static Section,
-    /// Keys that people misplace: `(where they put it, where it belongs)`. A key without a dot stands for itself
+    /// Keys that users misplace: `(where they put it, where it belongs)`. A key without a dot stands for itself
     /// wherever it is found; one that begins with a dot only at the top.
     pub(crate) places: &'static [(&'static str, &'static str)],
     /// The key that asks for slots, for advice.

@@ -207,7 +207,7 @@ pub(crate) fn is_place_of_secrets(key: &str) -> bool {
     matches!(key, "environment_variables" | "env") || names_a_secret(key)
 }
 
-/// A text that stands in the wrong place, for quoting: nothing of the schema says what it is, so besides passwords in
+/// A text that is in the wrong place, for quoting: nothing of the schema says what it is, so besides passwords in
 /// addresses everything is hidden behind a name that looks secret, in `NAME=value`, `NAME: value` and the like.
 pub(crate) fn found_text(text: &str) -> Cow<'_, str> {
     let is_of_a_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');

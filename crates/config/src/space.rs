@@ -91,7 +91,7 @@ pub(crate) fn check(checker: &mut Checker, node: &mut Node) {
     group(checker, node);
 }
 
-/// The space in the map `node`; mistakes go to the checker.
+/// The space in the map `node`; errors go to the checker.
 pub(crate) fn group(checker: &mut Checker, node: &Node) -> Space {
     let Some(members) = node.members() else {
         checker.error(
@@ -109,7 +109,7 @@ pub(crate) fn group(checker: &mut Checker, node: &Node) -> Space {
     space
 }
 
-/// One node of the space; `None` after a mistake.
+/// One node of the space; `None` after an error.
 fn parameter(checker: &mut Checker, node: &Node) -> Option<Hyperparameter> {
     let Some(members) = node.members() else {
         return Some(Hyperparameter::Const(node.to_value()));
@@ -288,7 +288,7 @@ fn number(checker: &mut Checker, key: &str, node: &Node) -> Option<f64> {
     value
 }
 
-/// The optional `count`: the outer `None` is a mistake.
+/// The optional `count`: the outer `None` is an error.
 #[expect(clippy::option_option, reason = "absent and wrong are two things")]
 fn count(checker: &mut Checker, node: Option<&Node>) -> Option<Option<u64>> {
     let Some(node) = node else {
@@ -342,7 +342,7 @@ static ALONE: Document = Document {
 /// Reads a space from JSON, implicit constants included.
 ///
 /// # Errors
-/// All mistakes, with paths that start at `hyperparameters`.
+/// All errors, with paths that start at `hyperparameters`.
 pub fn from_json(value: &Value) -> Result<Space, Vec<ConfigError>> {
     let mut checker = Checker::new(&ALONE, Stage::Complete);
     let node = Node::from(value);

@@ -21,7 +21,7 @@ pub struct CheckpointStorage {
     pub save_trial_best: u32,
     /// Latest checkpoints to keep of each trial.
     pub save_trial_latest: u32,
-    /// Where.
+    /// The place, with the keys that its kind has.
     #[serde(flatten)]
     pub location: StorageLocation,
 }

@@ -87,7 +87,7 @@ pub(crate) fn mask_with_variables(document: &Value) -> Value {
     masked
 }
 
-/// The kinds of task that a document fits as it stands, without other layers.
+/// The kinds of task that a document fits as it is, without other layers.
 pub(crate) fn kinds_that_fit(root: &Node) -> Vec<TaskKind> {
     TaskKind::ALL
         .into_iter()

@@ -21,7 +21,7 @@ pub struct Template {
     pub fits_experiments: bool,
     /// The kinds of task that can build upon it.
     pub fits_tasks: Vec<TaskKind>,
-    /// What the person should know although it is no mistake.
+    /// What the user should know although it is no error.
     pub warnings: Vec<ConfigWarning>,
 }
 
@@ -29,7 +29,7 @@ impl Template {
     /// Checks a template, YAML or JSON, against what experiments and tasks may hold.
     ///
     /// # Errors
-    /// Every mistake. A template fits at least one kind of work.
+    /// Every error. A template fits at least one kind of work.
     pub fn parse(source: Option<Source>, text: &str) -> Result<Self, ConfigErrors> {
         let layer = read_layer(text, source.map(Arc::new).as_ref())?;
         let ambiguous = layer.ambiguous_hyperparameters(None);
@@ -80,7 +80,7 @@ impl Template {
         })
     }
 
-    /// The kinds of work that it fits, for people: `experiments, notebooks`.
+    /// The kinds of work that it fits, for users: `experiments, notebooks`.
     pub fn fits(&self) -> String {
         if !self.fits_experiments && self.fits_tasks.is_empty() {
             return "experiments and tasks, each with the keys that concern it".to_owned();

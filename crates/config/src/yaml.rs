@@ -1,4 +1,4 @@
-//! YAML and JSON text as a tree whose nodes know where they stand.
+//! YAML and JSON text as a tree whose nodes know where they are.
 //!
 //! Scalars follow the YAML 1.2 core schema, so `1e-3` is a number and `yes` a string. Duplicate keys are errors; anchors,
 //! aliases and `<<` work; several documents, foreign tags and infinite numbers are refused with a sentence. Depth and
@@ -17,7 +17,7 @@ use std::sync::Arc;
 // The event parser beneath serde-saphyr: an untyped tree with positions is more than serde's data model can carry.
 use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, Tag};
 
-use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, ErrorCode, MAX_TOLD, Message};
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, ErrorCode, MAX_REPORTED, Message};
 use crate::origin::Position;
 use crate::quote::cut;
 
@@ -62,14 +62,14 @@ impl Limits {
     };
 }
 
-/// A text as far as it could be read, with the mistakes that do not keep the rest from being checked.
+/// A text as far as it could be read, with the errors that do not keep the rest from being checked.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Reading {
     /// The tree; of a key that is given twice it has the first value.
     pub(crate) root: Node,
     /// Keys given twice, and values that are none.
     pub(crate) mistakes: Vec<ConfigError>,
-    /// Values without quotes that YAML 1.1 read as something else; at most [`MAX_TOLD`].
+    /// Values without quotes that YAML 1.1 read as something else; at most [`MAX_REPORTED`].
     pub(crate) ambiguous: Vec<ConfigWarning>,
 }
 
@@ -94,7 +94,7 @@ pub fn parse_within(text: &str, limits: Limits) -> Result<Node, ConfigErrors> {
 /// As [`parse`], but a key that is given twice, or a value that is none, is no reason to look no further.
 ///
 /// # Errors
-/// One mistake with line and column: bad syntax, a second document, a limit passed.
+/// One error with line and column: bad syntax, a second document, a limit passed.
 pub(crate) fn read(text: &str) -> Result<Reading, ConfigErrors> {
     read_within(text, Limits::CONFIGURATION)
 }
@@ -191,7 +191,7 @@ pub fn parse_bytes(bytes: &[u8]) -> Result<Node, ConfigErrors> {
     }
 }
 
-/// A mistake of the whole document at a byte offset of the text.
+/// An error of the whole document at a byte offset of the text.
 fn at_offset(text: &str, offset: usize, message: Message) -> ConfigError {
     let before = &text[..offset];
     let line = before.matches('\n').count() + 1;
@@ -476,7 +476,7 @@ impl<'text> Builder<'text> {
         Ok(Tree::Map(members))
     }
 
-    /// Notes a mistake at the current path.
+    /// Notes an error at the current path.
     fn note(&mut self, at: &Position, message: String) {
         let mistake = ConfigError::new(self.current_path(), Some(at), message);
         self.mistakes.push(mistake);
@@ -484,7 +484,7 @@ impl<'text> Builder<'text> {
 
     /// Notes a value that YAML 1.1 read as something else.
     fn note_ambiguous(&mut self, text: &str, at: &Position) {
-        if self.ambiguous.len() < MAX_TOLD
+        if self.ambiguous.len() < MAX_REPORTED
             && let Some(before) = scalar::in_yaml_1_1(text)
         {
             let now = match parse_scalar(text) {

@@ -3,7 +3,7 @@
 use det_config::document::{CheckOptions, DocumentKind, check, guess};
 use det_config::submitted::Experiment;
 
-/// All lines about a document, mistakes or warnings.
+/// All lines about a document, errors or warnings.
 fn told(kind: &str, text: &str) -> Vec<String> {
     let kind = DocumentKind::from_name(kind).expect("a kind of document");
     match check(kind, "some.yaml", text, CheckOptions::default()) {
@@ -17,7 +17,7 @@ fn told(kind: &str, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_mistake_and_every_warning_names_the_file() {
+fn every_error_and_every_warning_names_the_file() {
     for (kind, text, expected) in [
         (
             "master",
@@ -72,7 +72,7 @@ fn every_mistake_and_every_warning_names_the_file() {
 }
 
 #[test]
-fn mistakes_beside_an_unknown_name_are_told_with_it() {
+fn errors_beside_an_unknown_name_are_told_with_it() {
     let lines = told(
         "experiment",
         "name: x\nentrypoint: a\nsearcher: {name: adaptive_asah, metrc: l, max_trials: lots, other: 1}\n",
@@ -329,7 +329,7 @@ fn policies_are_checked_like_the_master_checks_them() {
 
 #[test]
 fn what_a_master_found_is_told_where_it_stands_in_the_file() {
-    use det_config::document::told_in_file;
+    use det_config::document::placed_in_file;
     let text = "# a comment\n\nname: x\nresources:\n  slots_per_trial: 8\n  priority: 5\nbind_mounts:\n- {host_path: /a, container_path: /b}\n";
     let overrides = ["resources.slots_per_trial=4"];
     let found = |path: &str, line: Option<u32>, source: Option<&str>| det_config::ConfigError {
@@ -342,7 +342,7 @@ fn what_a_master_found_is_told_where_it_stands_in_the_file() {
         hint: None,
         repaired: None,
     };
-    let told = told_in_file(
+    let told = placed_in_file(
         "train.yaml",
         text,
         &overrides,

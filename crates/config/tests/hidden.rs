@@ -1,4 +1,4 @@
-//! No mistake shows a secret: in place of every key that is or holds one, and of everything around it, stands what is
+//! No error shows a secret: in place of every key that is or holds one, and of everything around it, stands what is
 //! none of what is allowed there.
 
 use det_config::DocumentKind;
@@ -37,7 +37,7 @@ fn mistakes(kind: DocumentKind, text: &str) -> String {
 }
 
 #[test]
-fn no_mistake_shows_what_stands_in_place_of_a_secret() {
+fn no_error_shows_what_stands_in_place_of_a_secret() {
     let wrong = [
         json!("u:hush1"),
         json!("hush2"),
@@ -70,7 +70,7 @@ fn no_mistake_shows_what_stands_in_place_of_a_secret() {
 }
 
 #[test]
-fn mistakes_show_no_variables_in_the_wrong_place() {
+fn errors_show_no_variables_in_the_wrong_place() {
     for text in [
         "bind_mounts: [\"TOKEN=hush\"]",
         "bind_mounts: TOKEN=hush",
@@ -100,7 +100,7 @@ fn mistakes_show_no_variables_in_the_wrong_place() {
 }
 
 #[test]
-fn mistakes_of_overrides_and_whole_texts_show_no_secrets() {
+fn errors_of_overrides_and_whole_texts_show_no_secrets() {
     for (text, given) in [
         ("{}", "environment.environment_variables=API_TOKEN=hush"),
         ("{}", "environment.registry_auth=u:hush"),

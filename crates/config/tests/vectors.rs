@@ -96,7 +96,7 @@ fn cases(name: &str) -> Vec<Case> {
         .collect()
 }
 
-/// What became of a document: its effective form and warnings, or mistakes.
+/// What became of a document: its effective form and warnings, or errors.
 type Outcome = Result<(Value, Vec<ConfigWarning>), ConfigErrors>;
 
 fn experiment(case: &Case) -> Outcome {

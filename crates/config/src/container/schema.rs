@@ -223,7 +223,7 @@ keys! {
     }
 }
 
-/// Options that the system sets itself, with where a person says the same.
+/// Options that the system sets itself, with where a user says the same.
 const OWNED_BY_SYSTEM: &[(&str, &str)] = &[
     ("--job-name", "use \"name\" or \"description\""),
     ("-J", "use \"name\" or \"description\""),
@@ -409,7 +409,7 @@ fn per_device(
     advice: impl Fn(&str) -> Option<String>,
 ) {
     if spread {
-        // The three are the same: checking one reports each mistake once.
+        // The three are the same: checking one reports each error once.
         let before = checker.errors.len();
         checker.value(node, item);
         if checker.errors.len() == before {

@@ -114,7 +114,7 @@ fn space_for_searcher(checker: &mut Checker, root: &Node) {
     let Some(hyperparameters) = root.get("hyperparameters") else {
         return;
     };
-    // Mistakes inside the space are reported by its own check; here they are only passed over.
+    // Errors inside the space are reported by its own check; here they are only passed over.
     let errors = checker.errors.len();
     let parsed = checker.within("hyperparameters", |checker| {
         space::group(checker, hyperparameters)

@@ -12,7 +12,7 @@ use crate::yaml::{Node, Tree};
 
 const LENGTHS: [&str; 3] = ["batches", "records", "epochs"];
 
-/// Rewrites what can be rewritten, with a warning each, and records the rest as mistakes.
+/// Rewrites what can be rewritten, with a warning each, and records the rest as errors.
 pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
     version(checker, root);
     labels(root);

@@ -296,7 +296,7 @@ static PACHYDERM_DATASET: Section = section(&[
         .secret(),
 ]);
 
-/// Keys that people put in the wrong place, and where they belong.
+/// Keys that users put in the wrong place, and where they belong.
 const PLACES: &[(&str, &str)] = &[
     ("slots", "resources.slots_per_trial"),
     ("slots_per_trial", "resources.slots_per_trial"),

@@ -1,4 +1,4 @@
-//! The searcher as it stands in an experiment's configuration: one flat map, the method's keys beside the common ones.
+//! The searcher as it is in an experiment's configuration: one flat map, the method's keys beside the common ones.
 
 use std::ops::Deref;
 

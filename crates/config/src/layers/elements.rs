@@ -303,7 +303,7 @@ fn what_there_is(items: &[Node]) -> String {
     format!("there are: {}", shown.join(", "))
 }
 
-/// A name as it stands in a variable.
+/// A name as it is in a variable.
 fn spelled(name: &str) -> String {
     name.chars()
         .map(|c| {

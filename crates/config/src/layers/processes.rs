@@ -18,7 +18,7 @@ use crate::yaml::Node;
 pub struct LoadedMaster {
     /// The configuration.
     pub config: MasterConfig,
-    /// What the person should know although it is no mistake.
+    /// What the user should know although it is no error.
     pub warnings: Vec<ConfigWarning>,
     /// What was read, before the defaults.
     root: Node,
@@ -28,7 +28,7 @@ impl LoadedMaster {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// Every mistake, each with its path and the file with line and column, variable or flag it comes from.
+    /// Every error, each with its path and the file with line and column, variable or flag it comes from.
     pub fn load(sources: Sources<'_>) -> Result<Self, ConfigErrors> {
         let (root, mut warnings) = load(crate::master::schema::document(), sources)?;
         let mut whole = root.clone();
@@ -117,7 +117,7 @@ impl MasterConfig {
 pub struct LoadedAgent {
     /// The configuration.
     pub config: AgentConfig,
-    /// What the person should know although it is no mistake.
+    /// What the user should know although it is no error.
     pub warnings: Vec<ConfigWarning>,
     /// What was read, before the defaults.
     root: Node,
@@ -127,7 +127,7 @@ impl LoadedAgent {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// Every mistake, each with its path and the file with line and column, variable or flag it comes from.
+    /// Every error, each with its path and the file with line and column, variable or flag it comes from.
     pub fn load(sources: Sources<'_>) -> Result<Self, ConfigErrors> {
         let (root, warnings) = load(crate::agent::document(), sources)?;
         let mut whole = root.clone();

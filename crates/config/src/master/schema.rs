@@ -44,7 +44,7 @@ pub(crate) fn document() -> &'static Document {
     &DOCUMENT
 }
 
-/// Keys that people put in the wrong place.
+/// Keys that users put in the wrong place.
 const PLACES: &[(&str, &str)] = &[
     (".user", "db.user"),
     (".password", "db.password"),
@@ -88,7 +88,7 @@ keys! {
         data_dir: Option<String> = Kind::Special(&NOT_EMPTY);
         /// Whether work larger than the cluster is refused at submit; otherwise it waits, with a reason.
         launch_error: bool = Kind::Bool, or("true");
-        /// Name for people.
+        /// Name for users.
         cluster_name: String = Kind::Text, or("\"\"");
         /// Whether other origins may call the API from a browser.
         enable_cors: bool = Kind::Bool, or("false");

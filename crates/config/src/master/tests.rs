@@ -91,7 +91,7 @@ fn a_flag_beats_the_environment_beats_later_files_beat_earlier_ones() {
 }
 
 #[test]
-fn mistakes_name_the_file_the_variable_or_the_flag() {
+fn errors_name_the_file_the_variable_or_the_flag() {
     let files = [("m.yaml".to_owned(), "log:\n  levle: info\n".to_owned())];
     let env = env(&[("DET_PORT", "http")]);
     let flags = [

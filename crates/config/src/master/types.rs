@@ -190,7 +190,7 @@ pub enum SchedulerKind {
     RoundRobin,
 }
 
-/// Which agent among those with room.
+/// Which agent among those with free slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FittingPolicy {
@@ -217,7 +217,7 @@ pub struct EffectiveScheduler {
     pub default_priority: u8,
     /// Which of two priorities goes first: that of the pool's resource manager.
     pub priority_order: PriorityOrder,
-    /// Which agent among those with room.
+    /// Which agent among those with free slots.
     pub fitting_policy: FittingPolicy,
     /// Whether a task may spread unevenly over agents.
     pub allow_heterogeneous_fits: bool,

@@ -1,4 +1,4 @@
-//! Holds a document against the schema: every mistake with its place, its path, what was found and what is allowed.
+//! Holds a document against the schema: every error with its place, its path, what was found and what is allowed.
 
 mod empty;
 mod lost;
@@ -8,8 +8,8 @@ use std::collections::HashSet;
 
 use super::{Aliases, Document, Field, Kind, Need, Note, Section, Union, Variant};
 use crate::errors::{
-    ConfigError, ConfigErrors, ConfigWarning, ErrorCode, MAX_KEPT, MAX_TOLD, Message, each_once,
-    forget_missing_of_given,
+    ConfigError, ConfigErrors, ConfigWarning, ErrorCode, MAX_KEPT, MAX_REPORTED, Message,
+    drop_missing_of_given, each_once,
 };
 use crate::origin::Position;
 use crate::quote::{MAX_QUOTED, cut, quoted, quoted_list};
@@ -49,14 +49,14 @@ pub(crate) enum Segment {
     Named(&'static str),
 }
 
-/// A value that stands in the wrong place, in a way that is well known.
+/// A value that is in the wrong place, in a way that is well known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Misplaced {
     pub(crate) from: Vec<Segment>,
     pub(crate) to: Vec<Segment>,
 }
 
-/// Collects mistakes and warnings on a walk through a document.
+/// Collects errors and warnings on a walk through a document.
 pub(crate) struct Checker {
     pub(crate) stage: Stage,
     pub(crate) errors: Vec<ConfigError>,
@@ -123,8 +123,8 @@ impl Checker {
         self.value(node, Kind::Section(self.document.root));
     }
 
-    /// Takes mistakes that were found before, in the layers that this document is made of, and forgets that keys are
-    /// missing which those tell of.
+    /// Adds errors that were found before, in the layers that this document is made of, and drops those about missing
+    /// keys that the earlier ones explain.
     pub(crate) fn add_earlier(&mut self, earlier: LayerErrors) {
         // A document that is not even a map misses everything.
         let is_no_map = earlier.errors.iter().any(|error| error.path.is_empty());
@@ -150,12 +150,12 @@ impl Checker {
         });
         self.errors.extend(earlier.errors);
         self.empty.extend(earlier.empty);
-        self.settle();
+        self.merge_related();
     }
 
-    /// The mistakes and the warnings so far.
+    /// The errors and the warnings so far.
     pub(crate) fn taken(mut self) -> (LayerErrors, Vec<ConfigWarning>) {
-        self.settle();
+        self.merge_related();
         let mistakes = LayerErrors {
             errors: self.errors,
             meant: self.meant,
@@ -164,17 +164,17 @@ impl Checker {
         (mistakes, each_once(self.warnings))
     }
 
-    /// The warnings, each once, unless there are mistakes.
+    /// The warnings, each once, unless there are errors.
     pub(crate) fn finish(mut self) -> Result<Vec<ConfigWarning>, ConfigErrors> {
-        self.settle();
+        self.merge_related();
         ConfigErrors::check(self.errors)?;
         Ok(each_once(self.warnings))
     }
 
     /// Brings the errors together: what is missing is reported where its key is written without a value, and not at all
     /// where another error is about the value.
-    fn settle(&mut self) {
-        forget_missing_of_given(&mut self.errors);
+    fn merge_related(&mut self) {
+        drop_missing_of_given(&mut self.errors);
         self.place_missing_at_empty_keys();
     }
 
@@ -219,14 +219,14 @@ impl Checker {
     }
 
     fn belongs(&mut self, key: &str, to: Vec<Segment>) {
-        if self.misplaced.len() < MAX_TOLD {
+        if self.misplaced.len() < MAX_REPORTED {
             let mut from = self.path.clone();
             from.push(Segment::Key(key.to_owned()));
             self.misplaced.push(Misplaced { from, to });
         }
     }
 
-    /// A text as a mistake quotes it.
+    /// A text as an error quotes it.
     fn cited(&self, text: &str) -> String {
         if self.is_secret() {
             "a string that is not shown".to_owned()
@@ -235,7 +235,7 @@ impl Checker {
         }
     }
 
-    /// Records a mistake at the current path.
+    /// Records an error at the current path.
     pub(crate) fn error(&mut self, at: Option<&Position>, message: impl Into<Message>) {
         if self.errors.len() < MAX_KEPT {
             let error = ConfigError::new(self.path(), at, message);
@@ -243,7 +243,7 @@ impl Checker {
         }
     }
 
-    /// Records a mistake with advice at the current path.
+    /// Records an error with advice at the current path.
     pub(crate) fn error_hint(
         &mut self,
         at: Option<&Position>,
@@ -256,7 +256,7 @@ impl Checker {
         }
     }
 
-    /// Records a mistake below the current path.
+    /// Records an error below the current path.
     pub(crate) fn error_in(
         &mut self,
         key: &str,
@@ -266,7 +266,7 @@ impl Checker {
         self.within(key, |checker| checker.error(at, message));
     }
 
-    /// Records a mistake with advice below the current path.
+    /// Records an error with advice below the current path.
     pub(crate) fn error_hint_in(
         &mut self,
         key: &str,
@@ -304,14 +304,14 @@ impl Checker {
         result
     }
 
-    /// Whether what stands here may be a secret, by what the schema says of it or by the name of a key on the way.
+    /// Whether what is here may be a secret, by what the schema says of it or by the name of a key on the way.
     fn is_secret(&self) -> bool {
         let is_place =
             |step: &Segment| matches!(step, Segment::Key(key) if is_place_of_secrets(key));
         self.hush > 0 || self.path.iter().any(is_place)
     }
 
-    /// A value for people: scalars as they are, unless they are secret.
+    /// A value for users: scalars as they are, unless they are secret.
     pub(crate) fn found(&self, node: &Node) -> String {
         if self.is_secret() {
             return node.kind().to_owned();

@@ -13,7 +13,6 @@ macro_rules! keys {
         $(#[doc = $about_all:literal])+
         $(#[derive($($derive:tt)*)])?
         $(#[serde($($serde_all:tt)*)])?
-        $(#[expect($($expect:tt)*)])?
         pub struct $struct:ident, $section:ident {
             $(
                 $(#[doc = $about:literal])+
@@ -39,7 +38,6 @@ macro_rules! keys {
         $(#[doc = $about_all])+
         $(#[derive($($derive)*)])?
         $(#[serde($($serde_all)*)])?
-        $(#[expect($($expect)*)])?
         pub struct $struct {
             $(
                 $(#[doc = $about])+

@@ -11,7 +11,7 @@ pub struct Key {
     pub path: String,
     /// The values of the tag that this key goes with (`type s3`); empty = always.
     pub goes_with: String,
-    /// What it may be, for people.
+    /// What it may be, for users.
     pub kind: String,
     /// Its default; `None` = none, the key is simply not set.
     pub default: Option<Value>,
@@ -204,7 +204,7 @@ fn words(words: &[&str]) -> String {
     words.join(", ")
 }
 
-/// What a value may be, for people.
+/// What a value may be, for users.
 fn shows(kind: Kind) -> String {
     match kind {
         Kind::Bool => "boolean".into(),

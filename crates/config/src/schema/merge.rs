@@ -34,7 +34,7 @@ pub(crate) enum Merge {
 }
 
 impl Merge {
-    /// The rule for people.
+    /// The rule for users.
     pub(crate) fn shows(self) -> &'static str {
         match self {
             Self::Deep => "key by key",

@@ -116,7 +116,7 @@ fn mask_fields(value: &mut Value, fields: &'static [Field]) {
 
 fn mask_kind(value: &mut Value, kind: Kind, name: &str) {
     if !value.is_array() && !value.is_object() && kind.holds_secrets() {
-        // Of a document with mistakes: what should be in a map of its own may be a secret.
+        // Of a document with errors: what should be in a map of its own may be a secret.
         return mask_all(value);
     }
     match kind {
@@ -204,7 +204,7 @@ pub(crate) fn leaves_of(kind: Kind) -> Vec<Leaf> {
         .collect()
 }
 
-/// What stands at a path, and its default.
+/// What is at a path, and its default.
 type Found = BTreeMap<String, (Kind, Option<&'static str>)>;
 
 fn of_union(union: &'static Union, path: &str, found: &mut Found) {

@@ -1,4 +1,4 @@
-//! Configurations of experiments that exist: laid under policies once more, and sent back by people to whom their
+//! Configurations of experiments that exist: laid under policies once more, and sent back by users to whom their
 //! secrets were shown hidden.
 
 use serde_json::Value;
@@ -26,7 +26,7 @@ impl Submitted {
         Ok(document)
     }
 
-    /// The document by itself, without what it lies over.
+    /// The document by itself, without what it is laid over.
     pub fn own_value(&self) -> Value {
         self.layers.first().map_or(Value::Null, Node::to_value)
     }
@@ -79,7 +79,7 @@ struct Revealing {
 }
 
 impl Revealing {
-    /// `known`: what stands at the same place elsewhere.
+    /// `known`: what is at the same place elsewhere.
     fn node(&mut self, node: &mut Node, path: &str, known: &[&Value]) {
         match &mut node.tree {
             Tree::Text(text) if is_masked(text) => match real_value(text, known) {
@@ -276,7 +276,7 @@ mod tests {
             names.sort_unstable();
             names.dedup();
             prop_assume!(names.len() == variables.len());
-            // The mark itself is never stored: whoever submits it is refused.
+            // The mark itself is never stored: a document with it is refused.
             prop_assume!(secrets.values().all(|secret| secret != MASK));
             let whole = document(&json!({"data": {"secrets": secrets},
                 "environment": {"environment_variables": variables}})).to_value();

@@ -35,7 +35,7 @@ fn complete(text: &str) -> ExperimentConfig {
     complete_with(text, &TaskContainerDefaults::default()).unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
-/// The mistakes of a document, whichever step finds them. Columns have tests of their own.
+/// The errors of a document, whichever step finds them. Columns have tests of their own.
 fn failure(text: &str) -> String {
     match complete_with(text, &TaskContainerDefaults::default()) {
         Ok(_) => panic!("accepted: {text}"),

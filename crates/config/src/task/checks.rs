@@ -134,7 +134,7 @@ fn single_node(checker: &mut Checker, kind: TaskKind, root: &Node) {
     }
 }
 
-/// Files that come along land in the working directory, so that one of the person's own is refused and the cluster's is
+/// Files that come along land in the working directory, so that one of the user's own is refused and the cluster's is
 /// dropped.
 pub(crate) fn context(checker: &mut Checker, asked: &Node, container_defaults: &mut Node) {
     let default = container_defaults.take("work_dir");

@@ -89,7 +89,7 @@ keys! {
     }
 }
 
-/// Keys that people put in the wrong place, and where they belong.
+/// Keys that users put in the wrong place, and where they belong.
 const PLACES: &[(&str, &str)] = &[
     ("slots", "resources.slots"),
     ("slots_per_trial", "resources.slots"),

@@ -211,7 +211,7 @@ impl Node {
         }
     }
 
-    /// What kind of value this is, for people.
+    /// What kind of value this is, for users.
     pub fn kind(&self) -> &'static str {
         match &self.tree {
             Tree::Null => "null",

@@ -7,7 +7,7 @@ fn value(text: &str) -> Value {
     parse(text).unwrap().to_value()
 }
 
-/// The mistakes of a text, without columns, which have tests of their own.
+/// The errors of a text, without columns, which have tests of their own.
 fn failure(text: &str) -> String {
     let mut errors = parse(text).unwrap_err();
     errors.0.iter_mut().for_each(|error| error.column = None);

@@ -201,7 +201,7 @@ pub(in crate::commands) fn in_file(
             ..
         } if !mistakes.is_empty() => {
             let mistakes = mistakes.iter().map(ConfigError::from_json).collect();
-            let told = document::told_in_file(&shown_name(path), text, overrides, mistakes);
+            let told = document::placed_in_file(&shown_name(path), text, overrides, mistakes);
             CliError::document("the experiment's configuration", &told)
         }
         _ => error.into(),

@@ -23,7 +23,7 @@ keys! {
         #[serde(rename = "type")]
         kind as "type": Option<SchedulerKind> = Kind::Choice(&["fair_share", "priority", "round_robin"]),
             also("{\"const\": \"\"}");
-        /// Which agent among those with room: the one that is then fullest, or emptiest.
+        /// Which agent among those with free slots: the one that is then fullest, or emptiest.
         fitting_policy: Option<FittingPolicy> = Kind::Choice(&["best", "worst"]), built_in("\"best\"");
         /// Whether a task may spread unevenly over agents.
         allow_heterogeneous_fits: Option<bool> = Kind::Bool, built_in("false");

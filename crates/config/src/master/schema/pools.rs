@@ -24,7 +24,7 @@ keys! {
     pub struct ResourcePool, POOL {
         /// Unique name.
         pool_name: String = Kind::Special(&NOT_EMPTY), always;
-        /// For people.
+        /// For users.
         description: String = Kind::Text, or("\"\"");
         /// How agents are made on demand; without it agents are started by hand.
         #[serde(default, skip_serializing_if = "Option::is_none")]

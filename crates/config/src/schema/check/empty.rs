@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::Checker;
-use crate::errors::{ErrorCode, MAX_TOLD};
+use crate::errors::{ErrorCode, MAX_REPORTED};
 use crate::origin::Position;
 use crate::yaml::{Node, Tree};
 
@@ -11,7 +11,7 @@ impl Checker {
     /// Notes the keys of a map at the current path that have no value.
     pub(super) fn note_empty(&mut self, node: &Node) {
         for (key, member) in node.members().into_iter().flatten() {
-            if self.empty.len() < MAX_TOLD
+            if self.empty.len() < MAX_REPORTED
                 && matches!(member.tree, Tree::Null)
                 && let Some(at) = member.at.as_ref().filter(|at| at.line > 0)
             {

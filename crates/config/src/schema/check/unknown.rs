@@ -1,7 +1,7 @@
 //! Keys that are not known: what they most likely meant, and where they belong.
 
 use super::{Checker, Segment, push_key};
-use crate::errors::{ErrorCode, MAX_TOLD, edit_distance};
+use crate::errors::{ErrorCode, MAX_REPORTED, edit_distance};
 use crate::quote::quoted;
 use crate::schema::{Field, Kind, Union, keys_of, leaves};
 use crate::yaml::{Node, Tree};
@@ -22,8 +22,8 @@ impl Checker {
             if names.contains(&key.as_str()) {
                 continue;
             }
-            // A text that is none of ours has thousands of them, and only the first mistakes are told.
-            if self.errors.len() >= MAX_TOLD {
+            // A text that is none of ours has thousands of them, and only the first errors are told.
+            if self.errors.len() >= MAX_REPORTED {
                 let message = ErrorCode::UnknownKey.message(format!("is not a known key{of}"));
                 self.error_in(key, member.at.as_ref(), message);
                 continue;
@@ -88,7 +88,7 @@ impl Checker {
         self.misplaced.truncate(misplaced);
     }
 
-    /// Where a key at the current path that is not known there belongs, by what people are known to misplace.
+    /// Where a key at the current path that is not known there belongs, by what users are known to misplace.
     pub(crate) fn known_place(&self, key: &str) -> Option<&'static str> {
         let here = self.path_to(key);
         let places = self.document.places;

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn mistakes_name_their_path_line_and_remedy() {
+fn errors_name_their_path_line_and_remedy() {
     for (name, text, expected) in [
         (
             "grid without count",
@@ -536,7 +536,7 @@ fn hyperparameters_are_checked_to_the_leaf() {
 }
 
 #[test]
-fn all_mistakes_are_reported_at_once_in_the_order_of_the_text() {
+fn all_errors_are_reported_at_once_in_the_order_of_the_text() {
     let errors = Submitted::parse(
         Experiment,
         "max_restarts: -1\nnonsense: 1\nsearcher:\n  name: random\n  max_trials: x\n",

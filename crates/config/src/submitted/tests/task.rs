@@ -23,7 +23,7 @@ fn complete(kind: TaskKind, text: &str) -> TaskConfig {
         .unwrap_or_else(|errors| panic!("{errors}\n{text}"))
 }
 
-/// The mistakes of a document, whichever step finds them.
+/// The errors of a document, whichever step finds them.
 fn failure(kind: TaskKind, text: &str) -> String {
     let outcome = SubmittedTask::read_file(kind, "t.yaml", text, &[] as &[&str])
         .and_then(|task| task.complete(&defaults(&TaskContainerDefaults::default())));
@@ -170,7 +170,7 @@ fn idle_tasks_end_by_their_own_timeout_or_the_masters() {
 }
 
 #[test]
-fn mistakes_are_named_for_the_kind() {
+fn errors_are_named_for_the_kind() {
     use TaskKind::{Command, Generic, Notebook, Shell, TensorBoard};
     for (kind, text, expected) in [
         (
