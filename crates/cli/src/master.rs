@@ -203,7 +203,7 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
             return Ok(ExitCode::SUCCESS);
         }
     };
-    tracing::info!(address = %running.address, store = running.master().store.kind(), "the master listens");
+    tracing::info!(address = %running.address, store = running.master().context.store.kind(), "the master listens");
     if running.blank_password {
         tracing::warn!("the user \"admin\" has a blank password: det user change-password");
     }

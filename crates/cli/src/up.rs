@@ -127,7 +127,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         let mut options = AgentOptions::new(&url, AgentId(name), agent_dir, &supervisor);
         options.token = Some(Secret::new(master.agent_token.clone()));
         // Pools may have any names; work that names none goes to this one.
-        if let Some(pool) = master.master().default_compute_pool() {
+        if let Some(pool) = master.master().pools.default_compute_pool() {
             options.resource_pool = pool;
         }
         options.runtime = match args.runtime {
@@ -141,7 +141,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         options.artificial_slots = args.slots.unwrap_or(0);
         options.python.clone_from(&args.python);
         options.python_package_dir = Some(python_package.clone());
-        let configured = master.master().config();
+        let configured = master.master().context.config();
         let allowed = &configured.security.allowed_host_paths;
         options.allowed_host_paths = allowed.iter().map(PathBuf::from).collect();
         options.keep_tasks_on_shutdown = args.keep_tasks;
@@ -189,7 +189,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
 
 /// Waits until all agents have joined; each connection is an event.
 async fn agents_joined(master: &Running, names: &[String]) {
-    let mut events = master.master().hub.subscribe(Topic::Events);
+    let mut events = master.master().context.hub.subscribe(Topic::Events);
     while !master.agents_connected(names) {
         events.changed().await;
     }

@@ -267,6 +267,13 @@ impl Auth {
         )
     }
 
+    /// The user who stands for what is the cluster's own: the first administrator.
+    pub(crate) fn cluster_owner(&self) -> Option<User> {
+        let users = self.users();
+        let admin = users.iter().find(|user| user.admin);
+        admin.or(users.first()).cloned()
+    }
+
     /// All users by id.
     pub fn users(&self) -> Vec<User> {
         let mut all: Vec<User> = self.read(|c| c.users.values().cloned().collect());

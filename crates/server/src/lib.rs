@@ -38,7 +38,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::checkpoints::allowed::OWN_DIRECTORY;
+use crate::app::context::Context;
 use crate::app::metrics::{Intake, run_folding};
+use crate::app::ownership::Ownership;
+use crate::app::pools::Pools;
 use crate::app::{Inner, Master};
 use crate::auth::{Auth, client_hash, new_token, token_hash};
 use crate::hub::Hub;
@@ -139,12 +142,12 @@ impl Running {
 
     /// Waits until it is told to stop, or ends by itself.
     pub async fn wait(&mut self) {
-        self.master.shutdown.cancelled().await;
+        self.master.context.shutdown.cancelled().await;
     }
 
     /// Why the master ended by itself; `None` = it runs, or was told to stop.
     pub fn failure(&self) -> Option<&str> {
-        self.master.failure.get().map(String::as_str)
+        self.master.context.failure()
     }
 
     /// Whether all these agents are connected.
@@ -161,9 +164,9 @@ impl Running {
 
     /// Stops: no new requests, what is under way is finished, everything durable.
     pub async fn stop(mut self) {
-        self.master.shutdown.cancel();
+        self.master.context.shutdown.cancel();
         while self.tasks.join_next().await.is_some() {}
-        self.master.store.close().await;
+        self.master.context.store.close().await;
     }
 }
 
@@ -208,15 +211,16 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
     live.follow(&store, move || told.notify(&hub::Topic::Events));
     let tls = tls::acceptor(&config)?;
     let budgets = budget::Budgets::default();
+    let context = Context::new(store, hub, InForce::new(loaded));
     let master = Master::new(Inner {
-        store,
-        hub,
+        ownership: Ownership::new(context.store.clone(), auth.clone()),
+        pools: Pools::new(context.in_force.clone()),
+        context,
         auth,
         places,
         live,
         fresh_tokens: app::specs::FreshTokens::default(),
         connections: rm_agents::Connections::default(),
-        in_force: InForce::new(loaded),
         surroundings,
         data_dir,
         reloading: tokio::sync::Mutex::new(()),
@@ -232,17 +236,15 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         budgets: budgets.clone(),
         long_documents: tokio::sync::Semaphore::new(1),
         series: app::series::Work::default(),
-        configs: app::pools::Configs::default(),
+        configs: app::configs::Configs::default(),
         gatherings: app::gatherings::Gatherings::new(budgets.all_gathers),
         metric_intake: Intake::default(),
         log,
-        shutdown: CancellationToken::new(),
         scheduling: CancellationToken::new(),
         tls: tls.is_some(),
         loopback: address.ip().is_loopback(),
         blank_passwords,
         background: background::Works::default(),
-        failure: std::sync::OnceLock::new(),
     });
     let mut tasks = JoinSet::new();
     tasks.spawn(background::watch_store(master.clone()));
@@ -251,7 +253,7 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         listener,
         tls,
         http::service(master.clone()),
-        master.shutdown.clone(),
+        master.context.shutdown.clone(),
     );
     tasks.spawn(background::essential(master.clone(), "serving", serving));
     Ok(Running {
@@ -290,7 +292,7 @@ fn spawn_works(tasks: &mut JoinSet<()>, master: &Master) {
 async fn until_shutdown(master: Master, work: impl Future<Output = ()>) {
     tokio::select! {
         () = work => {}
-        () = master.shutdown.cancelled() => {}
+        () = master.context.shutdown.cancelled() => {}
     }
 }
 

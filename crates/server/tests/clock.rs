@@ -40,7 +40,7 @@ async fn a_step_ends_no_session_sweeps_no_log_and_loses_no_agent() {
     agent.runs(&running).await;
     drop(agent);
     let agents = async || {
-        let mut conn = cluster.master().store.read().await.unwrap();
+        let mut conn = cluster.master().context.store.read().await.unwrap();
         det_store::agents::list(&mut conn.conn()).await.unwrap()
     };
     within("the agent to be away", async {
@@ -52,8 +52,8 @@ async fn a_step_ends_no_session_sweeps_no_log_and_loses_no_agent() {
     // Sessions last for a week.
     for step in [8 * DAY, -16 * DAY, 8 * DAY, DAY, -2 * DAY, DAY] {
         det_store::step_clock(step);
-        cluster.master().hub.notify(&Topic::Deadlines);
-        cluster.master().hub.notify(&Topic::LogSweep);
+        cluster.master().context.hub.notify(&Topic::Deadlines);
+        cluster.master().context.hub.notify(&Topic::LogSweep);
         client.get("/api/v1/me").await.ok();
         let swept = client.post("/api/v1/cleanup_logs", Value::Null).await.ok();
         assert_eq!(swept["removedCount"], json!("0"), "after a step of {step}");

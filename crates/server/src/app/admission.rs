@@ -80,7 +80,7 @@ impl Master {
             });
         };
         if let Some(mistake) = above_limit(workspace, size.slots) {
-            findings.too_large(self.config().launch_error, mistake);
+            findings.too_large(self.context.config().launch_error, mistake);
         }
         self.able(pools, size, findings).await
     }
@@ -93,7 +93,7 @@ impl Master {
         size: Option<TrialSize>,
         findings: &mut Findings,
     ) -> Vec<String> {
-        let known = self.pool_names();
+        let known = self.pools.names();
         let unknown = |pool: &String| !known.contains(pool);
         let no_such = |pool: &str| format!("pool \"{}\" does not exist", pool.escape_debug());
         let several = &placement.resource_pools;
@@ -111,9 +111,12 @@ impl Master {
             return vec![pool.clone()];
         }
         let (of_workspace, of_cluster) = if size.is_some_and(|size| size.slots == 0) {
-            (&workspace.default_aux_pool, self.default_aux_pool())
+            (&workspace.default_aux_pool, self.pools.default_aux_pool())
         } else {
-            (&workspace.default_compute_pool, self.default_compute_pool())
+            (
+                &workspace.default_compute_pool,
+                self.pools.default_compute_pool(),
+            )
         };
         if let Some(pool) = of_workspace {
             if unknown(pool) {
@@ -140,7 +143,7 @@ impl Master {
         size: TrialSize,
         findings: &mut Findings,
     ) -> AppResult<Admitted> {
-        let (known, refuse) = (self.pool_names(), self.config().launch_error);
+        let (known, refuse) = (self.pools.names(), self.context.config().launch_error);
         let (mut usable, mut too_small, mut unfulfillable) = (Vec::new(), Vec::new(), Vec::new());
         let mut slots_exceeded = true;
         // A name that stands there twice is told elsewhere, and there may be very many.

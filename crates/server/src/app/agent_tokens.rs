@@ -56,7 +56,7 @@ impl Master {
         // Both sides of the comparison are SHA-256 hashes: how long it takes says nothing about the token.
         let may_join = join.is_some_and(|token| token_hash(token) == self.agent_token_hash);
         if !may_join {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             let known = agent_tokens::find_by_hash(&mut conn.conn(), &own).await?;
             if known.is_none() {
                 return Err(
@@ -76,7 +76,7 @@ impl Master {
         credential: &Credential,
     ) -> AppResult<Result<(), NotAdmitted>> {
         let known = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             agent_tokens::find(&mut conn.conn(), agent_id).await?
         };
         // Nearly every connection is one of an agent that has joined before; the transaction that stores it looks again.
@@ -84,7 +84,7 @@ impl Master {
             return Ok(Ok(()));
         }
         let (master, id, credential) = (self.clone(), agent_id.to_owned(), credential.clone());
-        self.store
+        self.context.store
             .write(move |tx| {
                 Box::pin(async move {
                     let known = agent_tokens::find(&mut tx.conn(), &id).await?;
@@ -159,7 +159,8 @@ impl Master {
             "revoke the tokens of agents",
         )?;
         let (master, id, actor) = (self.clone(), agent_id.to_owned(), actor.name());
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let now = det_store::now();
@@ -195,7 +196,7 @@ impl Master {
             kind,
             ..Default::default()
         };
-        Ok(self.record(tx, event).await?)
+        Ok(self.context.record(tx, event).await?)
     }
 }
 

@@ -19,6 +19,7 @@ use crate::app::agent_tokens::Credential;
 use crate::app::orchestration::advance;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
+use crate::hub::Topic;
 
 /// What a person wants of an agent or slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +113,7 @@ impl Master {
                     .into(),
             );
         }
-        let pools = self.pool_names();
+        let pools = self.pools.names();
         if !pools.contains(&hello.resource_pool) {
             return Err(format!(
                 "resource pool \"{}\" does not exist; this master has: {}",
@@ -129,7 +130,7 @@ impl Master {
     /// What runs on its slots was placed on devices that may not exist any more.
     pub(crate) async fn remove_changed_agent(&self, hello: &Hello) -> AppResult<Option<String>> {
         let known = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             agents::find(&mut conn.conn(), hello.agent_id.as_str()).await?
         };
         let Some(known) = known else {
@@ -139,7 +140,7 @@ impl Master {
             return Ok(None);
         }
         let (master, hello) = (self.clone(), hello.clone());
-        self.store
+        self.context.store
             .write(move |tx| {
                 Box::pin(async move {
                     let found = agents::find(&mut tx.conn(), hello.agent_id.as_str()).await?;
@@ -182,8 +183,8 @@ impl Master {
             reason: Some(reason),
             ..Default::default()
         };
-        self.record(tx, event).await?;
-        self.wake_scheduler(tx);
+        self.context.record(tx, event).await?;
+        self.context.wake(tx, Topic::Schedule);
         Ok(())
     }
 
@@ -194,7 +195,8 @@ impl Master {
         credential: &Credential,
     ) -> AppResult<()> {
         let (master, credential) = (self.clone(), credential.clone());
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     master
@@ -229,6 +231,7 @@ impl Master {
                     };
                     agents::save(&mut tx.conn(), &row).await?;
                     master
+                        .context
                         .record(
                             tx,
                             NewEvent {
@@ -265,7 +268,8 @@ impl Master {
     pub(crate) async fn agent_left(&self, agent_id: &str) -> AppResult<()> {
         let master = self.clone();
         let agent_id = agent_id.to_owned();
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let Some(mut row) = agents::find(&mut tx.conn(), &agent_id).await? else {
@@ -277,6 +281,7 @@ impl Master {
                     row.disconnected_at = Some(det_store::steady_now());
                     agents::save(&mut tx.conn(), &row).await?;
                     master
+                        .context
                         .record(
                             tx,
                             NewEvent {
@@ -288,8 +293,8 @@ impl Master {
                             },
                         )
                         .await?;
-                    master.wake_deadlines(tx);
-                    master.wake_scheduler(tx);
+                    master.context.wake(tx, Topic::Deadlines);
+                    master.context.wake(tx, Topic::Schedule);
                     Ok::<_, AppError>(())
                 })
             })
@@ -299,7 +304,7 @@ impl Master {
     /// Stores lines of the agent for the log of a task that it has, or had, a container of.
     pub(crate) async fn agent_logged(&self, agent_id: &str, log: AgentLog) -> AppResult<()> {
         let (found, containers) = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             let id = log.allocation_id.as_str();
             (
                 allocations::find(&mut conn.conn(), id).await?,
@@ -365,7 +370,8 @@ impl Master {
         self.require_connected(agent_id)?;
         let master = self.clone();
         let (agent_id, actor) = (agent_id.to_owned(), actor.name());
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let Some(mut row) = agents::find(&mut tx.conn(), &agent_id).await? else {
@@ -387,7 +393,7 @@ impl Master {
                     master
                         .record_service(tx, &actor, &agent_id, service, None)
                         .await?;
-                    master.wake_scheduler(tx);
+                    master.context.wake(tx, Topic::Schedule);
                     Ok::<_, AppError>(())
                 })
             })
@@ -410,7 +416,8 @@ impl Master {
         self.require_connected(agent_id)?;
         let master = self.clone();
         let (agent_id, actor) = (agent_id.to_owned(), actor.name());
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let Some(mut row) = agents::find(&mut tx.conn(), &agent_id).await? else {
@@ -450,7 +457,7 @@ impl Master {
                     master
                         .record_service(tx, &actor, &agent_id, service, Some(slot))
                         .await?;
-                    master.wake_scheduler(tx);
+                    master.context.wake(tx, Topic::Schedule);
                     Ok::<_, AppError>(())
                 })
             })
@@ -465,22 +472,23 @@ impl Master {
         service: Service,
         slot: Option<u32>,
     ) -> Result<(), StoreError> {
-        self.record(
-            tx,
-            NewEvent {
-                actor,
-                subject_kind: "agent",
-                subject_id: agent_id.to_owned(),
-                kind: match service {
-                    Service::Enable => "enabled",
-                    Service::Drain => "draining",
-                    Service::Disable => "disabled",
+        self.context
+            .record(
+                tx,
+                NewEvent {
+                    actor,
+                    subject_kind: "agent",
+                    subject_id: agent_id.to_owned(),
+                    kind: match service {
+                        Service::Enable => "enabled",
+                        Service::Drain => "draining",
+                        Service::Disable => "disabled",
+                    },
+                    detail: slot.map(|s| format!("{{\"slot\":{s}}}")),
+                    ..Default::default()
                 },
-                detail: slot.map(|s| format!("{{\"slot\":{s}}}")),
-                ..Default::default()
-            },
-        )
-        .await
+            )
+            .await
     }
 
     fn require_connected(&self, agent_id: &str) -> AppResult<()> {
@@ -496,7 +504,7 @@ impl Master {
     pub(crate) async fn give_up_lost_agents(&self) -> AppResult<Option<i64>> {
         let now = det_store::steady_now();
         let rows = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             agents::list(&mut conn.conn()).await?
         };
         let mut next: Option<i64> = None;
@@ -508,13 +516,15 @@ impl Master {
                 }
                 continue;
             };
-            let until = since.saturating_add(self.reconnect_patience_micros(&row.resource_pool));
+            let until =
+                since.saturating_add(self.pools.reconnect_patience_micros(&row.resource_pool));
             if until > now {
                 next = Some(next.map_or(until, |n| n.min(until)));
                 continue;
             }
             let master = self.clone();
-            self.store
+            self.context
+                .store
                 .write(move |tx| {
                     Box::pin(async move {
                         let Some(current) = agents::find(&mut tx.conn(), &row.id).await? else {

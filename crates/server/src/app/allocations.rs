@@ -42,15 +42,17 @@ impl Master {
         timeout: Duration,
     ) -> AppResult<bool> {
         require_form(allocation_id)?;
-        self.require_reporter(actor, Reported::Allocation(allocation_id))
+        self.ownership
+            .require_reporter(actor, Reported::Allocation(allocation_id))
             .await?;
         let deadline = Instant::now() + timeout.min(LONGEST_POLL);
         let mut changes = self
+            .context
             .hub
             .subscribe(Topic::Allocation(allocation_id.to_owned()));
         loop {
             let row = {
-                let mut conn = self.store.read().await?;
+                let mut conn = self.context.store.read().await?;
                 allocations::find(&mut conn.conn(), allocation_id).await?
             };
             let Some(row) = row else { return Ok(false) };
@@ -68,7 +70,7 @@ impl Master {
                         return Ok(false);
                     }
                 }
-                () = self.shutdown.cancelled() => return Ok(false),
+                () = self.context.shutdown.cancelled() => return Ok(false),
             }
         }
     }
@@ -94,9 +96,10 @@ impl Master {
     /// The task's service is not up yet: nothing follows from it for tasks without a service.
     pub async fn allocation_waiting(&self, actor: &Actor, allocation_id: &str) -> AppResult<()> {
         require_form(allocation_id)?;
-        self.require_reporter(actor, Reported::Allocation(allocation_id))
+        self.ownership
+            .require_reporter(actor, Reported::Allocation(allocation_id))
             .await?;
-        let mut conn = self.store.read().await?;
+        let mut conn = self.context.store.read().await?;
         match allocations::find(&mut conn.conn(), allocation_id).await? {
             Some(_) => Ok(()),
             None => Err(AppError::not_found("allocation", allocation_id)),
@@ -110,7 +113,8 @@ impl Master {
         event: AllocationEvent,
     ) -> AppResult<()> {
         require_form(allocation_id)?;
-        self.require_reporter(actor, Reported::Allocation(allocation_id))
+        self.ownership
+            .require_reporter(actor, Reported::Allocation(allocation_id))
             .await?;
         let (id, cause) = (
             AllocationId::from(allocation_id),
@@ -128,9 +132,11 @@ impl Master {
         container_id: &str,
     ) -> AppResult<Rendezvous> {
         require_form(allocation_id)?;
-        self.require_reporter(actor, Reported::Allocation(allocation_id))
+        self.ownership
+            .require_reporter(actor, Reported::Allocation(allocation_id))
             .await?;
         let mut changes = self
+            .context
             .hub
             .subscribe(Topic::Allocation(allocation_id.to_owned()));
         commit(
@@ -144,7 +150,7 @@ impl Master {
         .await?;
         loop {
             let (row, containers) = {
-                let mut conn = self.store.read().await?;
+                let mut conn = self.context.store.read().await?;
                 (
                     allocations::find(&mut conn.conn(), allocation_id).await?,
                     allocations::containers(&mut conn.conn(), allocation_id).await?,
@@ -163,7 +169,7 @@ impl Master {
             }
             tokio::select! {
                 () = changes.changed() => {}
-                () = self.shutdown.cancelled() => {
+                () = self.context.shutdown.cancelled() => {
                     return Err(AppError::new(crate::error::ErrorKind::Unavailable, "the master is stopping")
                         .hint("ask again; nothing is lost"));
                 }
@@ -179,7 +185,8 @@ impl Master {
         container_id: &str,
     ) -> AppResult<()> {
         require_form(allocation_id)?;
-        self.require_reporter(actor, Reported::Allocation(allocation_id))
+        self.ownership
+            .require_reporter(actor, Reported::Allocation(allocation_id))
             .await?;
         commit(
             self,
@@ -201,10 +208,12 @@ impl Master {
         data: Value,
     ) -> AppResult<()> {
         require_form(allocation_id)?;
-        self.require_reporter(actor, Reported::Allocation(allocation_id))
+        self.ownership
+            .require_reporter(actor, Reported::Allocation(allocation_id))
             .await?;
         let (allocation, container) = (allocation_id.to_owned(), container_id.to_owned());
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let rows = allocations::containers(&mut tx.conn(), &allocation).await?;
@@ -233,7 +242,8 @@ impl Master {
         data: Bytes,
     ) -> AppResult<Bytes> {
         require_form(allocation_id)?;
-        self.require_reporter(actor, Reported::Allocation(allocation_id))
+        self.ownership
+            .require_reporter(actor, Reported::Allocation(allocation_id))
             .await?;
         if peers == 0 || peers > 65_536 {
             return Err(AppError::invalid(format!(
@@ -241,7 +251,7 @@ impl Master {
             )));
         }
         let topic = Topic::Allocation(allocation_id.to_owned());
-        let mut changes = self.hub.subscribe(topic.clone());
+        let mut changes = self.context.hub.subscribe(topic.clone());
         // Before anything is kept, so that nothing is after the end.
         self.require_unended(allocation_id).await?;
         self.gatherings.give(
@@ -251,7 +261,7 @@ impl Master {
             peers,
             data,
         )?;
-        self.hub.notify(&topic);
+        self.context.hub.notify(&topic);
         loop {
             let answer = self
                 .gatherings
@@ -267,7 +277,7 @@ impl Master {
             unended?;
             tokio::select! {
                 () = changes.changed() => {}
-                () = self.shutdown.cancelled() => {
+                () = self.context.shutdown.cancelled() => {
                     return Err(AppError::new(crate::error::ErrorKind::Unavailable, "the master is stopping"));
                 }
             }
@@ -276,7 +286,7 @@ impl Master {
 
     async fn require_unended(&self, allocation_id: &str) -> AppResult<()> {
         let row = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             allocations::find(&mut conn.conn(), allocation_id).await?
         };
         if row.is_none_or(|row| row.ended_at.is_some()) {

@@ -75,13 +75,15 @@ impl Master {
         report: CheckpointReport,
     ) -> AppResult<()> {
         let row = checked(report)?;
-        self.require_reporter(actor, Reported::Task(&row.task_id))
+        self.ownership
+            .require_reporter(actor, Reported::Task(&row.task_id))
             .await?;
         if [&self.cluster_id, &self.master_id].contains(&&row.uuid) {
             return Err(taken(&row.uuid));
         }
         let (master, actor) = (self.clone(), actor.clone());
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     master.report_in(tx, row, &actor).await?;
@@ -147,7 +149,7 @@ impl Master {
         });
         checkpoints::insert(&mut tx.conn(), &row).await?;
         self.recount(tx, &row).await?;
-        self.record(
+        self.context.record(
             tx,
             NewEvent {
                 actor: &actor.name(),
@@ -166,7 +168,7 @@ impl Master {
         if experiment.ended_at.is_some() {
             // It came after the policy was applied: once more.
             experiments::set_collected(&mut tx.conn(), experiment.id, false).await?;
-            let hub = self.hub.clone();
+            let hub = self.context.hub.clone();
             tx.after_commit(move || hub.notify(&Topic::CleanUp));
         }
         Ok(())
@@ -197,7 +199,7 @@ impl Master {
     /// A checkpoint.
     pub async fn checkpoint(&self, uuid: &str) -> AppResult<CheckpointRow> {
         check_uuid("checkpointUuid", uuid)?;
-        let mut conn = self.store.read().await?;
+        let mut conn = self.context.store.read().await?;
         checkpoints::find(&mut conn.conn(), uuid)
             .await?
             .ok_or_else(|| AppError::not_found("checkpoint", uuid))
@@ -212,10 +214,13 @@ impl Master {
     ) -> AppResult<CheckpointRow> {
         check_uuid("checkpointUuid", uuid)?;
         let row = self.checkpoint(uuid).await?;
-        self.require_reporter_of_checkpoints(actor, &[row]).await?;
+        self.ownership
+            .require_reporter_of_checkpoints(actor, &[row])
+            .await?;
         let (uuid, actor) = (uuid.to_owned(), actor.clone());
         let master = self.clone();
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let mut row = checkpoints::find(&mut tx.conn(), &uuid)
@@ -225,6 +230,7 @@ impl Master {
                     row.metadata = Value::Object(metadata).to_string();
                     checkpoints::update(&mut tx.conn(), &row).await?;
                     master
+                        .context
                         .record(
                             tx,
                             NewEvent {
@@ -258,9 +264,12 @@ impl Master {
         }
         let named = changes.iter().map(|(uuid, _)| uuid.clone()).collect();
         let rows = self.known_checkpoints(named).await?;
-        self.require_reporter_of_checkpoints(actor, &rows).await?;
+        self.ownership
+            .require_reporter_of_checkpoints(actor, &rows)
+            .await?;
         let (master, actor) = (self.clone(), actor.clone());
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     for (uuid, left) in changes {
@@ -307,27 +316,28 @@ impl Master {
         }
         checkpoints::update(&mut tx.conn(), &row).await?;
         self.recount(tx, &row).await?;
-        self.record(
-            tx,
-            NewEvent {
-                actor,
-                subject_kind: "checkpoint",
-                subject_id: row.uuid.clone(),
-                kind: "state",
-                from: Some(&before),
-                to: Some(&row.state),
-                reason,
-                ..Default::default()
-            },
-        )
-        .await?;
+        self.context
+            .record(
+                tx,
+                NewEvent {
+                    actor,
+                    subject_kind: "checkpoint",
+                    subject_id: row.uuid.clone(),
+                    kind: "state",
+                    from: Some(&before),
+                    to: Some(&row.state),
+                    reason,
+                    ..Default::default()
+                },
+            )
+            .await?;
         Ok(())
     }
 
     /// The checkpoints with these ids, if each is there.
     async fn known_checkpoints(&self, wanted: BTreeSet<String>) -> AppResult<Vec<CheckpointRow>> {
         let wanted: Vec<String> = wanted.into_iter().collect();
-        let mut conn = self.store.read().await?;
+        let mut conn = self.context.store.read().await?;
         let mut rows = Vec::with_capacity(wanted.len());
         for batch in wanted.chunks(BATCH) {
             rows.extend(checkpoints::find_all(&mut conn.conn(), batch).await?);
@@ -340,7 +350,7 @@ impl Master {
     }
 
     async fn stored_experiment(&self, id: i64) -> AppResult<ExperimentRow> {
-        let mut conn = self.store.read().await?;
+        let mut conn = self.context.store.read().await?;
         experiments::find(&mut conn.conn(), id)
             .await?
             .ok_or_else(|| AppError::not_found("experiment", id))

@@ -121,7 +121,8 @@ impl Master {
             modified_at: det_store::now(),
         };
         let (master, name) = (self.clone(), actor.name());
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     scope.require_unarchived(&Places::load(&mut tx.conn()).await?)?;
@@ -133,7 +134,7 @@ impl Master {
                         kind: "changed",
                         ..Default::default()
                     };
-                    master.record(tx, event).await?;
+                    master.context.record(tx, event).await?;
                     Ok::<_, AppError>(())
                 })
             })
@@ -155,7 +156,8 @@ impl Master {
         )?;
         scope.name(&self.places.get())?;
         let (master, actor) = (self.clone(), actor.name());
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     scope.require_unarchived(&Places::load(&mut tx.conn()).await?)?;
@@ -170,7 +172,7 @@ impl Master {
                         kind: "deleted",
                         ..Default::default()
                     };
-                    master.record(tx, event).await?;
+                    master.context.record(tx, event).await?;
                     Ok::<_, AppError>(())
                 })
             })
@@ -262,7 +264,7 @@ impl Master {
 
     async fn stored_policies(&self, scope: Scope, workload: Workload) -> AppResult<Option<Value>> {
         let row = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             let kind = stored_workload(workload);
             config_policies::find(&mut conn.conn(), scope.stored(), kind).await?
         };

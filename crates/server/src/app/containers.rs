@@ -29,7 +29,8 @@ impl Master {
     ) -> AppResult<()> {
         let master = self.clone();
         let agent_id = agent_id.to_owned();
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let events = reports

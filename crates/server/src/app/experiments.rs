@@ -138,12 +138,9 @@ impl Master {
                 kind: "experiment".into(),
                 owner_id: actor.user().id,
                 resource_pool: config.resources.resource_pool.clone(),
-                priority: i64::from(
-                    config
-                        .resources
-                        .priority
-                        .unwrap_or_else(|| self.default_priority(&config.resources.resource_pool)),
-                ),
+                priority: i64::from(config.resources.priority.unwrap_or_else(|| {
+                    self.pools.default_priority(&config.resources.resource_pool)
+                })),
                 weight: config.resources.weight,
                 max_slots: config.resources.max_slots.map(i64::from),
                 position: None,
@@ -167,6 +164,7 @@ impl Master {
         };
         let (master, actor) = (self.clone(), actor.name());
         let id = self
+            .context
             .store
             .write(move |tx| {
                 Box::pin(async move {
@@ -225,18 +223,19 @@ impl Master {
             new.job.workspace_id = places.require_open(new.project_id)?.1.id;
         }
         let id = experiments::insert(&mut tx.conn(), &new).await?;
-        self.record(
-            tx,
-            NewEvent {
-                actor,
-                subject_kind: "experiment",
-                subject_id: id.to_string(),
-                kind: "created",
-                to: Some(state.stored_name()),
-                ..Default::default()
-            },
-        )
-        .await?;
+        self.context
+            .record(
+                tx,
+                NewEvent {
+                    actor,
+                    subject_kind: "experiment",
+                    subject_id: id.to_string(),
+                    kind: "created",
+                    to: Some(state.stored_name()),
+                    ..Default::default()
+                },
+            )
+            .await?;
         let begins = Event::SearchBegins {
             id: ExperimentId(id),
             actions: search.start(),
@@ -247,7 +246,7 @@ impl Master {
     }
 
     async fn parent_archive(&self, parent: i64) -> AppResult<Vec<u8>> {
-        let mut conn = self.store.read().await?;
+        let mut conn = self.context.store.read().await?;
         let row = experiments::find(&mut conn.conn(), parent)
             .await?
             .ok_or_else(|| AppError::not_found("experiment", parent))?;
@@ -267,10 +266,11 @@ impl Master {
     async fn steer(&self, actor: &Actor, id: i64, event: ExperimentEvent) -> AppResult<()> {
         match event {
             ExperimentEvent::Delete => {
-                self.require_deletion(actor, id, &format!("experiment {id}"))
+                self.ownership
+                    .require_deletion(actor, id, &format!("experiment {id}"))
                     .await?;
             }
-            _ => self.require_steering(actor, id).await?,
+            _ => self.ownership.require_steering(actor, id).await?,
         }
         let cause = Cause::actor(actor.name());
         if matches!(event, ExperimentEvent::Activate) {
@@ -295,6 +295,7 @@ impl Master {
             };
             let (master, cause) = (self.clone(), cause.clone());
             let done = self
+                .context
                 .store
                 .write(move |tx| {
                     Box::pin(async move {
@@ -323,7 +324,7 @@ impl Master {
     }
 
     pub(crate) async fn experiment_row(&self, id: i64) -> AppResult<ExperimentRow> {
-        let mut conn = self.store.read().await?;
+        let mut conn = self.context.store.read().await?;
         experiments::find(&mut conn.conn(), id)
             .await?
             .ok_or_else(|| AppError::not_found("experiment", id))
@@ -361,9 +362,10 @@ impl Master {
         id: i64,
         archived: bool,
     ) -> AppResult<()> {
-        self.require_steering(actor, id).await?;
+        self.ownership.require_steering(actor, id).await?;
         let (master, actor) = (self.clone(), actor.name());
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let row = experiments::find(&mut tx.conn(), id)
@@ -379,6 +381,7 @@ impl Master {
                     }
                     experiments::set_archived(&mut tx.conn(), id, archived).await?;
                     master
+                        .context
                         .record(
                             tx,
                             NewEvent {
@@ -408,14 +411,14 @@ impl Master {
         if over.is_some() {
             // What runs would be the caller's, with the owner's identity, secrets and files.
             let to_do = format!("continue experiment {id} with another configuration");
-            self.require_owner(actor, id, &to_do).await?;
+            self.ownership.require_owner(actor, id, &to_do).await?;
         } else {
-            self.require_steering(actor, id).await?;
+            self.ownership.require_steering(actor, id).await?;
         }
         let cause = Cause::actor(actor.name());
         for _ in 0..ATTEMPTS {
             let row = self.experiment_row(id).await?;
-            let config = self.config_for(&row)?;
+            let config = self.configs.of(&row)?;
             require_continuable(&row, &config, over.is_some())?;
             let over = revealed_override(over.clone(), &row)?;
             let places = self.places.get();
@@ -423,6 +426,7 @@ impl Master {
             let renewed = self.renew(&row, over, workspace, Renewal::Continue).await?;
             let (master, cause) = (self.clone(), cause.clone());
             let done = self
+                .context
                 .store
                 .write(move |tx| {
                     Box::pin(async move {

@@ -15,6 +15,7 @@ use crate::app::orchestration::{Cause, advance};
 use crate::app::submission::require_storable;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
+use crate::hub::Topic;
 
 /// A change of a job's place or share.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,7 +57,8 @@ impl Master {
         changes: Vec<(String, JobChange)>,
     ) -> AppResult<()> {
         let (master, actor) = (self.clone(), actor.name());
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     for (job_id, change) in changes {
@@ -92,7 +94,7 @@ impl Master {
                 if !(1..=99).contains(priority) {
                     return Err(AppError::invalid(format!(
                         "a priority must be 1 to 99 ({}), found {priority}",
-                        self.priority_order(&job.resource_pool)
+                        self.pools.priority_order(&job.resource_pool)
                     )));
                 }
                 if job.priority != *priority {
@@ -166,7 +168,7 @@ impl Master {
             )
             .await?;
         }
-        self.record(
+        self.context.record(
             tx,
             NewEvent {
                 actor,
@@ -178,7 +180,7 @@ impl Master {
             },
         )
         .await?;
-        self.wake_scheduler(tx);
+        self.context.wake(tx, Topic::Schedule);
         Ok(())
     }
 
@@ -191,7 +193,7 @@ impl Master {
         anchor: &str,
     ) -> AppResult<JobRow> {
         let pool = &job.resource_pool;
-        match self.pool_settings(pool).policy {
+        match self.pools.settings(pool).policy {
             Policy::Priority { .. } => {}
             policy @ (Policy::FairShare | Policy::RoundRobin) => {
                 return Err(no_order(pool, policy));

@@ -182,7 +182,7 @@ impl Master {
     /// The queue of one pool, or of all pools one after the other, each in the order in which it is served.
     pub async fn job_queue(&self, pool: Option<&str>) -> AppResult<Vec<QueuedJob>> {
         let (live, experiments, tasks, jobs) = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             let live = allocations::live(&mut conn.conn()).await?;
             if live.is_empty() {
                 return Ok(Vec::new());
@@ -199,7 +199,7 @@ impl Master {
                 experiments::live_jobs(&mut conn.conn()).await?,
             )
         };
-        let held = self.live.look(&self.store, Image::held_by).await?;
+        let held = self.live.look(&self.context.store, Image::held_by).await?;
         let held_by = |a: &AllocationRow| held.get(&a.id).copied().map_or(0, i64::from);
         // A job without work at present, such as a paused one, is in no queue. One that names several pools may be in
         // the queue of each.
@@ -256,7 +256,7 @@ impl Master {
         for entry in &queue {
             let pool = &entry.job.resource_pool;
             if !ordered.contains_key(pool) {
-                let policy = self.pool_settings(pool).policy;
+                let policy = self.pools.settings(pool).policy;
                 ordered.insert(pool.clone(), matches!(policy, Policy::Priority { .. }));
             }
         }
@@ -284,7 +284,7 @@ impl Master {
         for entry in &*queue {
             let pool = &entry.job.resource_pool;
             if !held_up.contains_key(pool) {
-                let policy = self.pool_settings(pool).policy;
+                let policy = self.pools.settings(pool).policy;
                 let preempts = matches!(policy, Policy::Priority { preemption, .. } if preemption);
                 held_up.insert(pool.clone(), preempts.then(HeldUp::default));
             }
@@ -313,10 +313,14 @@ impl Master {
             if let JobChange::ResourcePool(pool) = change {
                 // Other machines, and what containers are given there.
                 let to_do = format!("move job \"{job_id}\" to resource pool \"{pool}\"");
-                self.require_owner_of_job(actor, job_id, &to_do).await?;
+                self.ownership
+                    .require_owner_of_job(actor, job_id, &to_do)
+                    .await?;
                 self.require_fit(job_id, pool).await?;
             } else {
-                self.require_steering_of_job(actor, job_id).await?;
+                self.ownership
+                    .require_steering_of_job(actor, job_id)
+                    .await?;
             }
         }
         self.update_jobs(actor, checked).await
@@ -325,14 +329,14 @@ impl Master {
     /// Refuses a pool that could never run the trials of a job.
     async fn require_fit(&self, job_id: &str, pool: &str) -> AppResult<()> {
         let row = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             experiments::find_by_job(&mut conn.conn(), job_id).await?
         };
         let Some(row) = row.filter(|row| row.ended_at.is_none()) else {
             return Ok(());
         };
         self.require_pool(pool)?;
-        let config = self.config_for(&row)?;
+        let config = self.configs.of(&row)?;
         let places = self.places.get();
         let (_, workspace) = places.project(row.project_id)?;
         let placement = Placement {
@@ -360,9 +364,10 @@ impl Master {
 
     /// The pool that a listing is about: the one named, else the default one for work with slots.
     pub fn pool_or_default(&self, name: &str) -> AppResult<String> {
-        let pools = self.pool_names();
+        let pools = self.pools.names();
         if name.is_empty() {
             return self
+                .pools
                 .default_compute_pool()
                 .filter(|pool| pools.contains(pool))
                 .or_else(|| pools.first().cloned())

@@ -20,6 +20,7 @@ use serde_json::json;
 
 use crate::app::Master;
 use crate::error::{AppError, AppResult};
+use crate::hub::Topic;
 
 /// The policies of an experiment, ready to be held against lines.
 #[derive(Debug)]
@@ -172,11 +173,11 @@ impl Master {
             return Ok(known);
         }
         let row = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             experiments::find(&mut conn.conn(), experiment_id).await?
         };
         let Some(row) = row else { return Ok(None) };
-        let config = self.config_for(&row)?;
+        let config = self.configs.of(&row)?;
         let policies = LogPolicies::of(&config.log_policies)?.map(Arc::new);
         self.configs.keep_log_policies(&row, policies.clone());
         Ok(policies)
@@ -258,7 +259,7 @@ impl Master {
         {
             live.excluded_agents = excluded_text(findings)?;
             allocations::update(&mut tx.conn(), &live).await?;
-            self.wake_scheduler(tx);
+            self.context.wake(tx, Topic::Schedule);
         }
         Ok(())
     }
@@ -275,18 +276,19 @@ impl Master {
             "action": found.action,
             "agent": found.line.agent_id,
         });
-        self.record(
-            tx,
-            NewEvent {
-                actor: "master",
-                subject_kind: "trial",
-                subject_id: trial_id.to_string(),
-                kind: "log_policy_matched",
-                detail: Some(detail.to_string()),
-                ..Default::default()
-            },
-        )
-        .await
+        self.context
+            .record(
+                tx,
+                NewEvent {
+                    actor: "master",
+                    subject_kind: "trial",
+                    subject_id: trial_id.to_string(),
+                    kind: "log_policy_matched",
+                    detail: Some(detail.to_string()),
+                    ..Default::default()
+                },
+            )
+            .await
     }
 
     /// Why a trial that fails now is not started again although restarts are left; `None` if it may be.
@@ -301,10 +303,10 @@ impl Master {
                 "trial failed and matched logs to a don't retry policy (\"{policy}\")"
             )));
         }
-        if findings.excluded_agents.is_empty() || !self.config().launch_error {
+        if findings.excluded_agents.is_empty() || !self.context.config().launch_error {
             return Ok(None);
         }
-        let config = self.config_for(experiment)?;
+        let config = self.configs.of(experiment)?;
         let request = Request {
             allocation_id: AllocationId("next".into()),
             task_id: TaskId(trial.task_id.clone()),

@@ -233,7 +233,7 @@ impl Master {
     /// Whether nothing can be added to the task's log any more: it has ended. An allocation ends only when its agent
     /// has handed over the logs, so a task's end comes after its last line.
     async fn task_log_is_complete(&self, task_id: &str) -> Result<bool, Stop> {
-        let mut conn = self.store.read().await?;
+        let mut conn = self.context.store.read().await?;
         let task = allocations::find_task(&mut conn.conn(), task_id).await?;
         Ok(task.is_none_or(|t| t.ended_at.is_some()))
     }
@@ -262,7 +262,11 @@ impl<S: Sink> Reader<'_, S> {
             return Ok(());
         };
         self.all_forward(earlier).await?;
-        let mut subscription = self.master.hub.subscribe(Topic::TaskLog(last.clone()));
+        let mut subscription = self
+            .master
+            .context
+            .hub
+            .subscribe(Topic::TaskLog(last.clone()));
         let mut seen = 0;
         loop {
             let ended = self.master.task_log_is_complete(last).await?;
@@ -287,7 +291,7 @@ impl<S: Sink> Reader<'_, S> {
     /// Reads what comes after line `seen`.
     async fn forward(&mut self, task: &str, seen: &mut i64) -> Result<(), Stop> {
         let mut size = PageSize::new(&self.filter);
-        let store = &self.master.store;
+        let store = &self.master.context.store;
         let mut ahead: Option<Vec<ChunkRow>> = None;
         while self.left > 0 {
             let mut chunks = match ahead.take() {
@@ -323,7 +327,7 @@ impl<S: Sink> Reader<'_, S> {
     async fn backward(&mut self, tasks: &[String]) -> Result<(), Stop> {
         for task in tasks.iter().rev() {
             let mut size = PageSize::new(&self.filter);
-            let store = &self.master.store;
+            let store = &self.master.context.store;
             let mut before = i64::MAX;
             while self.left > 0 {
                 let mut chunks = earlier(store, task, before, size.limit).await?;

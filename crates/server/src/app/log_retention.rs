@@ -67,9 +67,10 @@ impl Master {
     pub async fn keep_experiment_logs(&self, actor: &Actor, id: i64, days: i16) -> AppResult<()> {
         // Few days delete what was logged.
         let to_do = format!("say how long the logs of experiment {id} are kept");
-        self.require_owner(actor, id, &to_do).await?;
+        self.ownership.require_owner(actor, id, &to_do).await?;
         let (master, actor, days) = (self.clone(), actor.name(), i64::from(days));
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let row = experiments::find(&mut tx.conn(), id)
@@ -96,9 +97,12 @@ impl Master {
     /// Says how long the logs of a trial are kept.
     pub async fn keep_trial_logs(&self, actor: &Actor, id: i64, days: i16) -> AppResult<()> {
         let to_do = format!("say how long the log of trial {id} is kept");
-        self.require_owner_of_trial(actor, id, &to_do).await?;
+        self.ownership
+            .require_owner_of_trial(actor, id, &to_do)
+            .await?;
         let (master, actor, days) = (self.clone(), actor.name(), i64::from(days));
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let trial = trials::find(&mut tx.conn(), id)
@@ -149,12 +153,15 @@ impl Master {
             reason: Some(reason),
             ..Default::default()
         };
-        Ok(self.record(tx, event).await?)
+        Ok(self.context.record(tx, event).await?)
     }
 
     /// By the cluster's configuration as it is now.
     pub(crate) fn kept(&self, own: Option<i64>) -> Kept {
-        Kept::of(own, self.config().retention_policy.log_retention_days)
+        Kept::of(
+            own,
+            self.context.config().retention_policy.log_retention_days,
+        )
     }
 
     /// Deletes the logs that have been kept long enough, now. Gives the number of their lines.
@@ -173,7 +180,7 @@ impl Master {
         let (mut after, mut lines) = ((i64::MIN, String::new()), 0);
         loop {
             let page = {
-                let mut conn = self.store.read().await?;
+                let mut conn = self.context.store.read().await?;
                 retention::page(&mut conn.conn(), (after.0, &after.1), PAGE).await?
             };
             let Some(last) = page.last() else { break };
@@ -185,7 +192,7 @@ impl Master {
                 .collect();
             let mut rest = &due[..];
             while !rest.is_empty() {
-                if self.shutdown.is_cancelled() {
+                if self.context.shutdown.is_cancelled() {
                     return Err(AppError::new(
                         ErrorKind::Unavailable,
                         "the master is stopping, and not all old logs have been deleted",
@@ -213,6 +220,7 @@ impl Master {
     async fn delete_logs(&self, actor: &str, tasks: &[String]) -> AppResult<Swept> {
         let (master, actor, tasks) = (self.clone(), actor.to_owned(), tasks.to_vec());
         let swept = self
+            .context
             .store
             .write(move |tx| {
                 Box::pin(async move {
@@ -260,16 +268,16 @@ impl Master {
                 reason: Some(&reason),
                 ..Default::default()
             };
-            self.record(tx, event).await?;
+            self.context.record(tx, event).await?;
         }
         Ok(swept)
     }
 
     /// Sweeps if the schedule says so. Gives the moment of the next sweep in microseconds; `None` = only when asked.
     pub(crate) async fn sweep_if_due(&self, actor: &str) -> AppResult<Option<i64>> {
-        let schedule = self.config().retention_policy.schedule.clone();
+        let schedule = self.context.config().retention_policy.schedule.clone();
         let stored = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             settings::find(&mut conn.conn(), COUNTED).await?
         };
         // Text that cannot be read was not written by us; counting begins anew.
@@ -289,7 +297,8 @@ impl Master {
 
     async fn remember(&self, counted: &Counted) -> AppResult<()> {
         let text = serde_json::to_string(counted).map_err(AppError::internal)?;
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     settings::set(&mut tx.conn(), COUNTED, &text).await?;

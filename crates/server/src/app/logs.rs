@@ -49,13 +49,14 @@ impl Master {
         packed: Packed,
         spool: Option<SpoolBatch>,
     ) -> AppResult<()> {
-        self.require_reporter(actor, Reported::Task(&task_id))
+        self.ownership
+            .require_reporter(actor, Reported::Task(&task_id))
             .await?;
         let experiment_id = match actor {
             // Nearly all lines: what their token says costs no query.
             Actor::Task(task) if task.task_id == task_id => task.experiment_id,
             Actor::Task(_) | Actor::User(_) => {
-                let mut conn = self.store.read().await?;
+                let mut conn = self.context.store.read().await?;
                 let task = allocations::find_task(&mut conn.conn(), &task_id).await?;
                 task.and_then(|task| task.experiment_id)
             }
@@ -78,7 +79,8 @@ impl Master {
             None => Vec::new(),
         };
         let master = self.clone();
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let mut packed = packed;
@@ -113,7 +115,7 @@ impl Master {
                             }
                         }
                     }
-                    tx.after_commit(move || master.hub.notify(&Topic::TaskLog(task_id)));
+                    tx.after_commit(move || master.context.hub.notify(&Topic::TaskLog(task_id)));
                     Ok(())
                 })
             })
@@ -147,7 +149,7 @@ impl Master {
             detail: Some(detail.to_string()),
             ..NewEvent::default()
         };
-        Ok(self.record(tx, event).await?)
+        Ok(self.context.record(tx, event).await?)
     }
 
     /// Writes a line of the master's own into a task's log, in the transaction of what it tells.
@@ -168,7 +170,7 @@ impl Master {
             ..LogLine::default()
         };
         logs::append_line(&mut tx.conn(), task_id, line)?;
-        let hub = self.hub.clone();
+        let hub = self.context.hub.clone();
         let task_id = task_id.to_owned();
         tx.after_commit(move || hub.notify(&Topic::TaskLog(task_id)));
         Ok(())

@@ -79,6 +79,7 @@ impl Master {
         loop {
             let handler = self.clone();
             let taken = self
+                .context
                 .store
                 .write(move |tx| {
                     Box::pin(async move {
@@ -291,7 +292,7 @@ impl Master {
         if trial.ended_at.is_some() || experiment.ended_at.is_some() {
             return Ok(());
         }
-        let time_metric = time_metric(self.config_for(&experiment)?.as_ref());
+        let time_metric = time_metric(self.configs.of(&experiment)?.as_ref());
         let time = time_metric.as_ref().and_then(|name| {
             report.metrics.get(name).and_then(number).or_else(|| {
                 #[expect(clippy::cast_precision_loss, reason = "steps stay far below 2^52")]

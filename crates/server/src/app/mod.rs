@@ -10,7 +10,9 @@ pub mod allocations;
 mod backfill;
 pub mod checkpoints;
 pub mod config_policies;
+pub mod configs;
 pub mod containers;
+pub mod context;
 pub mod experiments;
 pub mod gatherings;
 pub mod job_changes;
@@ -22,7 +24,7 @@ pub mod logs;
 pub mod metrics;
 pub mod model_archive;
 pub(crate) mod orchestration;
-pub(crate) mod ownership;
+pub mod ownership;
 pub mod pools;
 pub mod preview;
 pub mod projects;
@@ -43,17 +45,14 @@ pub mod workspaces;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use det_config::master::MasterConfig;
 use det_store::catalogue::Catalogue;
-use det_store::events::{self, NewEvent};
-use det_store::{Store, StoreError, WriteTx};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::app::context::Context;
 use crate::auth::Auth;
 use crate::error::{AppError, AppResult};
-use crate::hub::Hub;
-use crate::in_force::{InForce, Surroundings};
+use crate::in_force::Surroundings;
 use crate::live::Live;
 use crate::master_log::MasterLog;
 use crate::rm_agents::Connections;
@@ -76,10 +75,12 @@ impl std::ops::Deref for Master {
 
 /// The parts of [`Master`].
 pub struct Inner {
-    /// The database.
-    pub store: Store,
-    /// Who waits for what.
-    pub hub: Hub,
+    /// What every service stands on.
+    pub context: Context,
+    /// Rights to what has an owner.
+    pub ownership: ownership::Ownership,
+    /// Resource pools as configured.
+    pub pools: pools::Pools,
     /// Users and sessions.
     pub auth: Auth,
     /// Workspaces, projects and pins.
@@ -90,8 +91,6 @@ pub struct Inner {
     pub fresh_tokens: specs::FreshTokens,
     /// Connected agents.
     pub connections: Connections,
-    /// The configuration in force.
-    pub in_force: InForce,
     /// The process around this master.
     pub surroundings: Arc<dyn Surroundings>,
     /// Where files are kept.
@@ -120,7 +119,7 @@ pub struct Inner {
     /// Groups whose series are being brought up to date.
     pub series: series::Work,
     /// Parsed configurations of live experiments.
-    pub configs: pools::Configs,
+    pub configs: configs::Configs,
     /// Exchanges between the containers of an allocation.
     pub gatherings: gatherings::Gatherings,
     /// Where metric reports gather.
@@ -129,8 +128,6 @@ pub struct Inner {
     pub log: MasterLog,
     /// Cancelled when nothing is to be placed any more.
     pub scheduling: CancellationToken,
-    /// Cancelled when the master is to stop.
-    pub shutdown: CancellationToken,
     /// Whether the master serves TLS.
     pub tls: bool,
     /// Whether it listens on loopback only.
@@ -140,8 +137,6 @@ pub struct Inner {
     pub blank_passwords: bool,
     /// Background work: what runs, and what ended in a panic.
     pub background: crate::background::Works,
-    /// Why the master ends by itself.
-    pub failure: std::sync::OnceLock<String>,
 }
 
 impl Master {
@@ -150,44 +145,6 @@ impl Master {
         Self {
             inner: Arc::new(inner),
         }
-    }
-
-    /// The configuration as it is now; keep nothing of it.
-    pub fn config(&self) -> Arc<MasterConfig> {
-        self.in_force.config()
-    }
-
-    /// Ends the master because it cannot do what it is for; the first reason is kept.
-    pub(crate) fn fail(&self, reason: impl Into<String>) {
-        let reason = reason.into();
-        tracing::error!(reason, "the master ends");
-        // A second reason follows from the first one.
-        let _ = self.failure.set(reason);
-        self.shutdown.cancel();
-    }
-
-    /// Records a change of state in the transaction that makes it, and wakes those who read events.
-    pub(crate) async fn record(
-        &self,
-        tx: &mut WriteTx,
-        event: NewEvent<'_>,
-    ) -> Result<(), StoreError> {
-        events::append(tx, event).await?;
-        let hub = self.hub.clone();
-        tx.after_commit(move || hub.notify(&crate::hub::Topic::Events));
-        Ok(())
-    }
-
-    /// Wakes the watch over deadlines after the commit.
-    pub(crate) fn wake_deadlines(&self, tx: &mut WriteTx) {
-        let hub = self.hub.clone();
-        tx.after_commit(move || hub.notify(&crate::hub::Topic::Deadlines));
-    }
-
-    /// Wakes scheduling after the commit.
-    pub(crate) fn wake_scheduler(&self, tx: &mut WriteTx) {
-        let hub = self.hub.clone();
-        tx.after_commit(move || hub.notify(&crate::hub::Topic::Schedule));
     }
 }
 

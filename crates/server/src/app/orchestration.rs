@@ -34,6 +34,7 @@ pub(crate) struct PlacedRequest {
 pub(crate) async fn commit(master: &Master, event: Event) -> AppResult<()> {
     let handler = master.clone();
     master
+        .context
         .store
         .write(move |tx| Box::pin(async move { advance(&handler, tx, [event]).await }))
         .await

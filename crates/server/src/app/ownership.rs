@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 
 use det_authz::{Decision, Identity, Kind, Missing, Permission, Target, decide, depends_on_owner};
 use det_store::checkpoints::CheckpointRow;
-use det_store::{allocations, experiments, trials};
+use det_store::{Store, allocations, experiments, trials};
 
-use crate::app::Master;
-use crate::auth::Actor;
+use crate::auth::{Actor, Auth};
 use crate::error::{AppError, AppResult};
 
 /// What a report is about.
@@ -22,7 +21,19 @@ pub(crate) enum Reported<'a> {
     Allocation(&'a str),
 }
 
-impl Master {
+/// Who may do what to what has an owner. Cheap to clone.
+#[derive(Clone)]
+pub struct Ownership {
+    store: Store,
+    auth: Auth,
+}
+
+impl Ownership {
+    /// Of the owners in this database.
+    pub(crate) fn new(store: Store, auth: Auth) -> Self {
+        Self { store, auth }
+    }
+
     /// Only the task itself, its owner and administrators report. Errs with "not found" for what does not exist, where
     /// its owner matters.
     pub(crate) async fn require_reporter(
@@ -150,7 +161,7 @@ impl Master {
             .await
     }
 
-    /// [`Master::require_owner`] of a trial's experiment.
+    /// [`Ownership::require_owner`] of a trial's experiment.
     pub(crate) async fn require_owner_of_trial(
         &self,
         actor: &Actor,
@@ -161,7 +172,7 @@ impl Master {
         self.require_owner(actor, experiment_id, to_do).await
     }
 
-    /// [`Master::require_owner`] of a job's experiment; a job that does not exist is left to the use case.
+    /// [`Ownership::require_owner`] of a job's experiment; a job that does not exist is left to the use case.
     pub(crate) async fn require_owner_of_job(
         &self,
         actor: &Actor,
@@ -217,7 +228,7 @@ impl Master {
         // What has no owner belongs to the cluster, represented by its first administrator.
         let owner = target
             .owner()
-            .or_else(|| self.cluster_owner().map(|user| user.id));
+            .or_else(|| self.auth.cluster_owner().map(|user| user.id));
         let owner = self.name_of(owner.unwrap_or_default());
         let refusal = actor.refusal(missing, target, to_do, &owner);
         if permission == Permission::Redirect

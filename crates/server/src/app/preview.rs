@@ -32,10 +32,10 @@ impl Master {
         let pool = submitted
             .placement(&[])
             .resource_pool
-            .or_else(|| self.default_compute_pool())
+            .or_else(|| self.pools.default_compute_pool())
             .unwrap_or_default();
-        let container_defaults = self.container_defaults(&pool);
-        let storage = match &self.config().checkpoint_storage {
+        let container_defaults = self.pools.container_defaults(&pool);
+        let storage = match &self.context.config().checkpoint_storage {
             Some(storage) => serde_json::to_value(storage).map_err(AppError::internal)?,
             // Nothing is stored, so any place will do.
             None => json!({"type": "directory", "container_path": "/"}),

@@ -19,6 +19,7 @@ use crate::app::workspaces::{
 };
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
+use crate::hub::Topic;
 use crate::rights::refuse_to_all;
 
 /// Characters of a short name at most.
@@ -223,7 +224,9 @@ impl Master {
                 let (row, workspace) = places.project(id)?;
                 let what = format!("project {}", path_of(row, workspace));
                 let to_do = format!("delete {what}");
-                master.require_of(&actor, Permission::Delete, &target(row), &to_do)?;
+                master
+                    .ownership
+                    .require_of(&actor, Permission::Delete, &target(row), &to_do)?;
                 if row.immutable {
                     require_mutable(row, workspace)?;
                 }
@@ -306,7 +309,7 @@ impl Master {
                 master
                     .record_project(tx, &actor.name(), "moved", &row, Some(detail))
                     .await?;
-                master.wake_scheduler(tx);
+                master.context.wake(tx, Topic::Schedule);
                 Ok(())
             })
         })
@@ -318,7 +321,7 @@ impl Master {
         let places = self.places.get();
         let workspace = places.workspace(to)?;
         let rows: Vec<ExperimentRow> = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             let live = experiments::live(&mut conn.conn()).await?;
             live.into_iter()
                 .filter(|row| row.project_id == id)
@@ -336,7 +339,7 @@ impl Master {
     pub async fn move_experiment(&self, actor: &Actor, id: i64, to: i64) -> AppResult<()> {
         // Another workspace may mean another Unix identity, other policies and other limits.
         let to_do = format!("move experiment {id}");
-        self.require_owner(actor, id, &to_do).await?;
+        self.ownership.require_owner(actor, id, &to_do).await?;
         for _ in 0..ATTEMPTS {
             let row = self.experiment_row(id).await?;
             let places = self.places.get();
@@ -348,6 +351,7 @@ impl Master {
             };
             let (master, actor) = (self.clone(), actor.name());
             let done = self
+                .context
                 .store
                 .write(move |tx| {
                     Box::pin(async move { master.move_in(tx, &actor, id, to, renewed).await })
@@ -412,8 +416,8 @@ impl Master {
             detail: Some(detail.to_string()),
             ..Default::default()
         };
-        self.record(tx, event).await?;
-        self.wake_scheduler(tx);
+        self.context.record(tx, event).await?;
+        self.context.wake(tx, Topic::Schedule);
         Ok(true)
     }
 
@@ -427,7 +431,8 @@ impl Master {
     ) -> AppResult<&'p ProjectRow> {
         let (row, workspace) = places.project(id)?;
         let to_do = format!("{verb} project {}", path_of(row, workspace));
-        self.require_of(actor, Permission::Change, &target(row), &to_do)?;
+        self.ownership
+            .require_of(actor, Permission::Change, &target(row), &to_do)?;
         require_mutable(row, workspace)?;
         Ok(row)
     }
@@ -449,7 +454,7 @@ impl Master {
             detail: detail.map(|detail| detail.to_string()),
             ..Default::default()
         };
-        Ok(self.record(tx, event).await?)
+        Ok(self.context.record(tx, event).await?)
     }
 }
 

@@ -118,7 +118,7 @@ impl Master {
             "change the master's configuration",
         )?;
         let _alone = self.reloading.lock().await;
-        let mut config = MasterConfig::clone(&self.config());
+        let mut config = MasterConfig::clone(&self.context.config());
         if config.log.level == level {
             return Ok(());
         }
@@ -129,14 +129,15 @@ impl Master {
             acts: true,
         };
         level.clone_into(&mut config.log.level);
-        let mut origins = self.in_force.origins().as_ref().clone();
+        let mut origins = self.context.in_force.origins().as_ref().clone();
         for key in origins.iter_mut().filter(|key| key.path == change.path) {
             key.value = change.to.clone();
             key.origin = Origin::of(Source::of(Layer::Override, "det master config set"));
         }
         let (master, actor) = (self.clone(), actor.name());
         let told = change.clone();
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     master.record_changes(tx, &actor, &[change]).await?;
@@ -165,20 +166,21 @@ impl Master {
             detail: Some(json!({"changes": changes}).to_string()),
             ..Default::default()
         };
-        self.record(tx, event).await
+        self.context.record(tx, event).await
     }
 
     /// Compares, and takes the configuration on if that is asked and possible.
     async fn decide(&self, actor: &str, mode: Mode, loaded: LoadedMaster) -> AppResult<Decided> {
         let (master, actor) = (self.clone(), actor.to_owned());
         let decided = self
+            .context
             .store
             .write(move |tx| {
                 Box::pin(async move { master.decide_in(tx, &actor, mode, loaded).await })
             })
             .await;
         // Pools that were about to go stay unless the change is stored.
-        self.in_force.stay();
+        self.context.in_force.stay();
         decided
     }
 
@@ -189,7 +191,7 @@ impl Master {
         mode: Mode,
         loaded: LoadedMaster,
     ) -> AppResult<Decided> {
-        let in_force = self.config();
+        let in_force = self.context.config();
         let going: BTreeSet<String> = in_force
             .resource_pools
             .iter()
@@ -209,7 +211,7 @@ impl Master {
         if !reload.changes.is_empty() {
             self.record_changes(tx, actor, &reload.changes).await?;
         }
-        self.in_force.leave(going);
+        self.context.in_force.leave(going);
         let (master, config) = (self.clone(), reload.config);
         tx.once_stored(move || master.put_in_force(config, origins));
         Ok(Decided::Taken(reload.changes))
@@ -228,7 +230,7 @@ impl Master {
         let now = det_store::steady_now();
         for agent in agents::list(&mut tx.conn()).await? {
             // One that stayed away for longer than its tasks were waited for is not expected any more.
-            let patience = self.reconnect_patience_micros(&agent.resource_pool);
+            let patience = self.pools.reconnect_patience_micros(&agent.resource_pool);
             let expected = agent
                 .disconnected_at
                 .is_none_or(|since| now.saturating_sub(since) < patience);
@@ -257,9 +259,9 @@ impl Master {
 
     /// Everybody who asks from now on gets this configuration; those who act by themselves are woken.
     fn put_in_force(&self, config: MasterConfig, origins: Vec<ExplainedKey>) {
-        let before = self.config();
+        let before = self.context.config();
         let level = config.log.level.clone();
-        self.in_force.replace(config, origins);
+        self.context.in_force.replace(config, origins);
         if before.log.level != level {
             self.surroundings.set_log_level(&level);
         }
@@ -269,7 +271,7 @@ impl Master {
             Topic::CleanUp,
             Topic::LogSweep,
         ] {
-            self.hub.notify(&topic);
+            self.context.hub.notify(&topic);
         }
     }
 
@@ -286,7 +288,7 @@ impl Master {
         }
         let schedulers = |change: &Change| change.path.contains("scheduler");
         if changes.iter().any(schedulers) {
-            crate::tell_schedulers(&self.config());
+            crate::tell_schedulers(&self.context.config());
         }
     }
 
@@ -297,7 +299,8 @@ impl Master {
         tracing::warn!("the configuration in force stays: {error}");
         let (master, actor) = (self.clone(), actor.to_owned());
         let (reason, detail) = (error.message.clone(), json!({"refused": error.details}));
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let event = NewEvent {
@@ -309,7 +312,7 @@ impl Master {
                         detail: Some(detail.to_string()),
                         ..Default::default()
                     };
-                    master.record(tx, event).await?;
+                    master.context.record(tx, event).await?;
                     Ok::<_, AppError>(())
                 })
             })
@@ -318,10 +321,10 @@ impl Master {
 
     /// Refuses what goes into a pool that is not there, or is about to go; asked in the transaction that puts it there.
     pub(crate) fn require_pool(&self, name: &str) -> AppResult<()> {
-        if self.in_force.has_pool(name) {
+        if self.context.in_force.has_pool(name) {
             return Ok(());
         }
-        let pools = self.pool_names();
+        let pools = self.pools.names();
         let others: Vec<&str> = pools
             .iter()
             .map(String::as_str)

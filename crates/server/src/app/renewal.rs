@@ -21,6 +21,7 @@ use crate::app::log_retention::configured_days;
 use crate::app::orchestration::Cause;
 use crate::app::submission::{check_size, document_error};
 use crate::error::{AppError, AppResult, ErrorKind};
+use crate::hub::Topic;
 
 /// How often a decision is made anew that others have overtaken.
 pub(crate) const ATTEMPTS: usize = 4;
@@ -68,7 +69,7 @@ impl Master {
     ) -> AppResult<Renewed> {
         let what = format!("the configuration of experiment {}", row.id);
         let refused = |errors: &ConfigErrors| document_error(&what, errors);
-        let before = self.config_for(row)?.as_ref().clone();
+        let before = self.configs.of(row)?.as_ref().clone();
         let policies = self
             .policies_over(workspace.id, Workload::Experiment)
             .await?;
@@ -135,7 +136,7 @@ impl Master {
         findings: &mut Findings,
     ) {
         if let Some(mistake) = size.and_then(|size| above_limit(workspace, size.slots)) {
-            findings.too_large(self.config().launch_error, mistake);
+            findings.too_large(self.context.config().launch_error, mistake);
         }
     }
 
@@ -192,8 +193,8 @@ impl Master {
             reason: Some(reason.as_str()).filter(|reason| !reason.is_empty()),
             ..Default::default()
         };
-        self.record(tx, event).await?;
-        self.wake_scheduler(tx);
+        self.context.record(tx, event).await?;
+        self.context.wake(tx, Topic::Schedule);
         Ok(())
     }
 
@@ -240,7 +241,7 @@ impl Master {
     /// cluster's, and its workspace's.
     pub(crate) fn storage_of_everybody(&self, project_id: i64) -> AppResult<Vec<Value>> {
         let mut all = Vec::new();
-        if let Some(storage) = &self.config().checkpoint_storage {
+        if let Some(storage) = &self.context.config().checkpoint_storage {
             all.push(serde_json::to_value(storage).map_err(AppError::internal)?);
         }
         let places = self.places.get();

@@ -117,7 +117,7 @@ impl Master {
 
     async fn store_series_alone(&self, trial_id: i64, group: &str) -> Result<(), StoreError> {
         let mut found = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             series::load(&mut conn.conn(), trial_id, group, None).await?
         };
         self.catch_up(trial_id, group, &mut found).await?;
@@ -125,7 +125,8 @@ impl Master {
             return Ok(());
         }
         let group = group.to_owned();
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(
                     async move { series::save(&mut tx.conn(), trial_id, &group, &found).await },
@@ -141,7 +142,7 @@ impl Master {
         group: &str,
         found: &mut GroupSeries,
     ) -> Result<(), StoreError> {
-        let mut pages = Pages::new(&self.store, trial_id, group).after(found.through);
+        let mut pages = Pages::new(&self.context.store, trial_id, group).after(found.through);
         loop {
             let chunks = pages.next().await?;
             if chunks.is_empty() {
@@ -162,12 +163,12 @@ impl Master {
         look: &Look,
     ) -> AppResult<BTreeMap<String, Vec<Point>>> {
         self.settle_metrics().await?;
-        let outdating = Outdating::load(&self.store, trial_id).await?;
+        let outdating = Outdating::load(&self.context.store, trial_id).await?;
         if !outdating.has(group) {
             return Ok(BTreeMap::new());
         }
         let mut found = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             series::load(&mut conn.conn(), trial_id, group, Some(names)).await?
         };
         self.catch_up(trial_id, group, &mut found).await?;
@@ -219,7 +220,7 @@ impl Master {
         let (mut after, mut reports) = (0, 0);
         loop {
             let chunks = {
-                let mut conn = self.store.read().await?;
+                let mut conn = self.context.store.read().await?;
                 let steps = look.from..=look.to;
                 metrics::chunks_between(&mut conn.conn(), trial_id, group, steps, after, PAGE)
                     .await?

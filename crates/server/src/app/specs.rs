@@ -54,13 +54,15 @@ impl Master {
     ) -> AppResult<Option<ContainerSpec>> {
         let startable = self
             .live
-            .look(&self.store, |image| image.startable(agent_id, container_id))
+            .look(&self.context.store, |image| {
+                image.startable(agent_id, container_id)
+            })
             .await?;
         let Some(startable) = startable else {
             return Ok(None);
         };
         let (task, place) = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             let conn = &mut conn.conn();
             let task = self.task_facts(&startable.allocation, conn).await?;
             (task, place_facts(&startable, conn).await?)
@@ -78,7 +80,8 @@ impl Master {
     /// Stores the hash of a container's token.
     async fn store_token(&self, token: &str, allocation_id: &str) -> AppResult<()> {
         let (hash, allocation_id) = (token_hash(token), allocation_id.to_owned());
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     allocations::insert_token(&mut tx.conn(), &hash, &allocation_id).await?;
@@ -127,8 +130,8 @@ impl Master {
             .auth
             .user(experiment.owner_id)
             .ok_or_else(|| AppError::not_found("user", experiment.owner_id))?;
-        let config = self.config_for(&experiment)?;
-        let master = self.config();
+        let config = self.configs.of(&experiment)?;
+        let master = self.context.config();
         Ok(TaskFacts {
             task_id: TaskId(allocation.task_id.clone()),
             allocation_id: AllocationId(allocation.id.clone()),
@@ -138,6 +141,7 @@ impl Master {
             owner_name: owner.username.clone(),
             request: config.container_request(),
             defaults: self
+                .pools
                 .container_defaults(&allocation.resource_pool)
                 .pool_defaults(),
             storage: Some(

@@ -354,7 +354,7 @@ impl Master {
                 .to_owned();
         if let Some(parent) = request.parent_id {
             let row = {
-                let mut conn = self.store.read().await?;
+                let mut conn = self.context.store.read().await?;
                 experiments::find(&mut conn.conn(), parent).await?
             };
             let row = row.ok_or_else(|| AppError::not_found("experiment", parent))?;
@@ -364,7 +364,7 @@ impl Master {
             } else {
                 hint = format!(
                     "give a value of your own: those of experiment {parent} are for {} and administrators",
-                    self.name_of(row.owner_id)
+                    self.ownership.name_of(row.owner_id)
                 );
             }
         }
@@ -418,15 +418,16 @@ impl Master {
         pool: &str,
         long: bool,
     ) -> AppResult<Result<ExperimentConfig, ConfigErrors>> {
-        let container_defaults = self.container_defaults(pool);
+        let container_defaults = self.pools.container_defaults(pool);
         let storage = self
+            .context
             .config()
             .checkpoint_storage
             .as_ref()
             .map(serde_json::to_value)
             .transpose();
         let storage = storage.map_err(AppError::internal)?;
-        let default_priority = Some(self.default_priority(pool));
+        let default_priority = Some(self.pools.default_priority(pool));
         beside(long, move || {
             let defaults = CompletionDefaults {
                 name: generated_name(),

@@ -57,7 +57,7 @@ impl Master {
     /// Adds a template, or gives the one of this name another content, which is for its owner and administrators.
     pub async fn put_template(&self, actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
         // Rights go before what is wrong with the content.
-        match reads::templates::find(&self.store, actor, &new.name).await {
+        match reads::templates::find(&self.context.store, actor, &new.name).await {
             Ok(known) => self.require_own_template(actor, &known, Permission::Change, "change")?,
             Err(error) if error.kind == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -93,7 +93,7 @@ impl Master {
         name: String,
         config: Map<String, Value>,
     ) -> AppResult<TemplateRow> {
-        let known = reads::templates::find(&self.store, actor, &name).await?;
+        let known = reads::templates::find(&self.context.store, actor, &name).await?;
         self.require_own_template(actor, &known, Permission::Change, "change")?;
         let row = checked(
             actor,
@@ -183,7 +183,8 @@ impl Master {
     ) -> AppResult<()> {
         let to_do = format!("{verb} template \"{}\"", row.name);
         let target = Target::of(Kind::Template).owned_by(row.owner_id);
-        self.require_of(actor, permission, &target, &to_do)
+        self.ownership
+            .require_of(actor, permission, &target, &to_do)
     }
 
     async fn change_templates<T, F>(&self, change: F) -> AppResult<T>
@@ -198,7 +199,7 @@ impl Master {
             + 'static,
     {
         let master = self.clone();
-        self.store.write(move |tx| change(master, tx)).await
+        self.context.store.write(move |tx| change(master, tx)).await
     }
 
     async fn record_template(
@@ -209,23 +210,24 @@ impl Master {
         name: &str,
         detail: Option<String>,
     ) -> Result<(), StoreError> {
-        self.record(
-            tx,
-            NewEvent {
-                actor,
-                subject_kind: "template",
-                subject_id: name.to_owned(),
-                kind,
-                detail,
-                ..Default::default()
-            },
-        )
-        .await
+        self.context
+            .record(
+                tx,
+                NewEvent {
+                    actor,
+                    subject_kind: "template",
+                    subject_id: name.to_owned(),
+                    kind,
+                    detail,
+                    ..Default::default()
+                },
+            )
+            .await
     }
 
     /// The templates of these names, in their order; a refusal names all that are missing.
     async fn templates_named(&self, names: &[String]) -> AppResult<Vec<TemplateRow>> {
-        let mut conn = self.store.read().await?;
+        let mut conn = self.context.store.read().await?;
         let (mut rows, mut missing) = (Vec::new(), Vec::new());
         for name in names {
             match templates::find(&mut conn.conn(), name).await? {

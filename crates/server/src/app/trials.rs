@@ -24,7 +24,7 @@ const LONGEST_LOCATION: usize = 16 * 1024;
 impl Master {
     /// Ends a trial at once.
     pub async fn kill_trial(&self, actor: &Actor, id: i64) -> AppResult<()> {
-        self.require_steering_of_trial(actor, id).await?;
+        self.ownership.require_steering_of_trial(actor, id).await?;
         let id = TrialId(id);
         let (event, cause) = (TrialEvent::Kill, Cause::actor(actor.name()));
         commit(self, Event::Trial { id, event, cause }).await
@@ -38,7 +38,8 @@ impl Master {
         progress: f64,
         is_raw: bool,
     ) -> AppResult<()> {
-        self.require_reporter(actor, Reported::Trial(trial_id))
+        self.ownership
+            .require_reporter(actor, Reported::Trial(trial_id))
             .await?;
         let actor = actor.clone();
         if !progress.is_finite() || progress < 0.0 {
@@ -47,7 +48,8 @@ impl Master {
             )));
         }
         let master = self.clone();
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let trial = trials::find(&mut tx.conn(), trial_id)
@@ -60,7 +62,7 @@ impl Master {
                     let fraction = if is_raw {
                         progress
                     } else {
-                        length_units(master.config_for(&experiment)?.as_ref())
+                        length_units(master.configs.of(&experiment)?.as_ref())
                             .map_or(progress, |units| progress / units)
                     }
                     .clamp(0.0, 1.0);
@@ -87,7 +89,8 @@ impl Master {
         trial_id: i64,
         reason: EarlyExit,
     ) -> AppResult<()> {
-        self.require_reporter(actor, Reported::Trial(trial_id))
+        self.ownership
+            .require_reporter(actor, Reported::Trial(trial_id))
             .await?;
         commit(
             self,
@@ -108,7 +111,8 @@ impl Master {
         trial_id: i64,
         state: &str,
     ) -> AppResult<()> {
-        self.require_reporter(actor, Reported::Trial(trial_id))
+        self.ownership
+            .require_reporter(actor, Reported::Trial(trial_id))
             .await?;
         if state.chars().count() > RUNNER_STATE_CHARS || state.contains('\0') {
             return Err(AppError::invalid(format!(
@@ -116,7 +120,8 @@ impl Master {
             )));
         }
         let (state, actor) = (state.to_owned(), actor.clone());
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let trial = trials::find(&mut tx.conn(), trial_id)
@@ -137,10 +142,12 @@ impl Master {
         trial_id: i64,
         metadata: Map<String, Value>,
     ) -> AppResult<Map<String, Value>> {
-        self.require_reporter(actor, Reported::Trial(trial_id))
+        self.ownership
+            .require_reporter(actor, Reported::Trial(trial_id))
             .await?;
         let actor = actor.clone();
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let trial = trials::find(&mut tx.conn(), trial_id)
@@ -163,10 +170,11 @@ impl Master {
         trial_id: i64,
         storage: Option<Map<String, Value>>,
     ) -> AppResult<i64> {
-        self.require_reporter(actor, Reported::Trial(trial_id))
+        self.ownership
+            .require_reporter(actor, Reported::Trial(trial_id))
             .await?;
         let experiment = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             let trial = trials::find(&mut conn.conn(), trial_id)
                 .await?
                 .ok_or_else(|| AppError::not_found("trial", trial_id))?;
@@ -184,7 +192,8 @@ impl Master {
                 location.len()
             )));
         }
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     Ok::<_, AppError>(checkpoints::storage_id(&mut tx.conn(), &location).await?)

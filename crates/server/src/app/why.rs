@@ -101,7 +101,7 @@ impl Master {
     /// The story of an experiment's job that has not been deleted, or of another job while it is in the queue.
     pub async fn explain_job(&self, job_id: &str) -> AppResult<JobStory> {
         let experiment = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             experiments::find_by_job(&mut conn.conn(), job_id).await?
         };
         let all = self.job_queue(None).await?;
@@ -145,7 +145,7 @@ impl Master {
             }
             None => BTreeMap::new(),
         };
-        let config = self.config();
+        let config = self.context.config();
         let elsewhere = match &entry {
             Some(entry) => self.elsewhere(entry).await?,
             None => BTreeMap::new(),
@@ -157,8 +157,8 @@ impl Master {
         Ok(JobStory {
             estimates,
             elsewhere,
-            policy: self.pool_settings(&pool).policy,
-            priority_order: self.priority_order(&pool),
+            policy: self.pools.settings(&pool).policy,
+            priority_order: self.pools.priority_order(&pool),
             queue: here,
             workspace_elsewhere: elsewhere_all
                 .into_iter()
@@ -227,7 +227,7 @@ impl Master {
         pool: &str,
     ) -> AppResult<BTreeMap<AllocationId, Micros>> {
         let now = det_store::now();
-        let mut conn = self.store.read().await?;
+        let mut conn = self.context.store.read().await?;
         let mut ends: BTreeMap<AllocationId, Micros> = all
             .iter()
             .flat_map(|entry| &entry.allocations)

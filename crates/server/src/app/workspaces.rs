@@ -26,7 +26,7 @@ pub(crate) use known::{path_of, require_unarchived, require_unarchived_workspace
 use crate::app::Master;
 use crate::app::orchestration::{Cause, advance};
 use crate::app::users::UnixIdentity;
-use crate::auth::{Actor, User};
+use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
 
@@ -112,7 +112,8 @@ impl Master {
             + 'static,
     {
         let master = self.clone();
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let places = Places::load(&mut tx.conn()).await?;
@@ -131,16 +132,9 @@ impl Master {
         tx.once_stored(move || {
             master.places.set(places);
             // Not before: a pass would see the old limits.
-            master.hub.notify(&Topic::Schedule);
+            master.context.hub.notify(&Topic::Schedule);
         });
         Ok(())
-    }
-
-    /// The user who stands for what is the cluster's own: the first administrator.
-    pub(crate) fn cluster_owner(&self) -> Option<User> {
-        let users = self.auth.users();
-        let admin = users.iter().find(|user| user.admin);
-        admin.or(users.first()).cloned()
     }
 
     /// Adds a workspace.
@@ -216,7 +210,12 @@ impl Master {
                 if patch.is_about_the_limit() {
                     actor.require(Permission::Administer, Kind::Workspace, TO_LIMIT)?;
                 } else {
-                    master.require_of(&actor, Permission::Change, &target(before), &to_do)?;
+                    master.ownership.require_of(
+                        &actor,
+                        Permission::Change,
+                        &target(before),
+                        &to_do,
+                    )?;
                     require_mutable(before)?;
                 }
                 require_unarchived_workspace(before, "it cannot be changed")?;
@@ -240,7 +239,7 @@ impl Master {
                     .record_workspace(tx, &actor.name(), "changed", &row, detail)
                     .await?;
                 if row.max_slots != before.max_slots {
-                    master.wake_scheduler(tx);
+                    master.context.wake(tx, Topic::Schedule);
                 }
                 Ok(row)
             })
@@ -292,7 +291,9 @@ impl Master {
                 let mut row = places.workspace(id)?.clone();
                 let verb = if archived { "archive" } else { "unarchive" };
                 let to_do = format!("{verb} workspace \"{}\"", row.name);
-                master.require_of(&actor, Permission::Change, &target(&row), &to_do)?;
+                master
+                    .ownership
+                    .require_of(&actor, Permission::Change, &target(&row), &to_do)?;
                 require_mutable(&row)?;
                 if row.archived == archived {
                     return Ok(());
@@ -345,7 +346,9 @@ impl Master {
                 let mut row = places.workspace(id)?.clone();
                 let what = format!("workspace \"{}\"", row.name);
                 let to_do = format!("delete {what}");
-                master.require_of(&actor, Permission::Delete, &target(&row), &to_do)?;
+                master
+                    .ownership
+                    .require_of(&actor, Permission::Delete, &target(&row), &to_do)?;
                 require_mutable_or_deleting(&row)?;
                 let members = experiments::of_workspace(&mut tx.conn(), id).await?;
                 master.delete_members(tx, &actor, &what, &members).await?;
@@ -423,7 +426,7 @@ impl Master {
         });
         advance(self, tx, events).await?;
         if !members.is_empty() {
-            let hub = self.hub.clone();
+            let hub = self.context.hub.clone();
             tx.after_commit(move || hub.notify(&Topic::CleanUp));
         }
         Ok(())
@@ -495,7 +498,7 @@ impl Master {
             detail: detail.map(|detail| detail.to_string()),
             ..Default::default()
         };
-        Ok(self.record(tx, event).await?)
+        Ok(self.context.record(tx, event).await?)
     }
 }
 

@@ -33,7 +33,7 @@ const ACTOR: &str = "master";
 
 /// Cleans up until the master stops.
 pub async fn run(master: Master) {
-    let mut changes = master.hub.subscribe(Topic::CleanUp);
+    let mut changes = master.context.hub.subscribe(Topic::CleanUp);
     let mut resumed = false;
     loop {
         let mut retry = None;
@@ -48,7 +48,7 @@ pub async fn run(master: Master) {
         tokio::select! {
             () = changes.changed() => {}
             () = sleep_or_forever(retry) => {}
-            () = master.shutdown.cancelled() => return,
+            () = master.context.shutdown.cancelled() => return,
         }
     }
 }
@@ -62,7 +62,7 @@ async fn pass(master: &Master) -> Option<Duration> {
     };
     let mut retry = None;
     for row in rows {
-        if master.shutdown.is_cancelled() {
+        if master.context.shutdown.is_cancelled() {
             break;
         }
         if let Err(error) = clean_up(master, &row).await {
@@ -73,7 +73,7 @@ async fn pass(master: &Master) -> Option<Duration> {
 }
 
 async fn to_clean_up(master: &Master) -> AppResult<Vec<ExperimentRow>> {
-    let mut conn = master.store.read().await?;
+    let mut conn = master.context.store.read().await?;
     Ok(experiments::to_clean_up(&mut conn.conn()).await?)
 }
 
@@ -94,7 +94,7 @@ async fn clean_up(master: &Master, row: &ExperimentRow) -> AppResult<()> {
 /// with an event that says so; setting the policy again tries again.
 async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     master.settle_metrics().await?;
-    let (joined, protected) = collectable(&master.store, row).await?;
+    let (joined, protected) = collectable(&master.context.store, row).await?;
     let candidates: Vec<_> = joined
         .iter()
         .filter_map(|joined| joined.candidate(&row.searcher_metric))
@@ -123,6 +123,7 @@ async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     };
     let (handler, id, config) = (master.clone(), row.id, row.config.clone());
     master
+        .context
         .store
         .write(move |tx| {
             Box::pin(async move {
@@ -143,7 +144,7 @@ async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                         reason: Some(reason),
                         ..Default::default()
                     };
-                    handler.record(tx, event).await?;
+                    handler.context.record(tx, event).await?;
                 }
                 Ok::<_, AppError>(())
             })
@@ -176,6 +177,7 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
             tracing::warn!(experiment.id = row.id, %error, "an experiment could not be deleted");
             let (handler, id, project_id) = (master.clone(), row.id, row.project_id);
             return master
+                .context
                 .store
                 .write(move |tx| {
                     Box::pin(async move {
@@ -198,6 +200,7 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     failpoint!("server::clean_up::delete::after_files");
     let (handler, id) = (master.clone(), row.id);
     master
+        .context
         .store
         .write(move |tx| {
             Box::pin(async move {
@@ -217,7 +220,7 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                     from: Some(row.state.stored_name()),
                     ..Default::default()
                 };
-                handler.record(tx, event).await?;
+                handler.context.record(tx, event).await?;
                 handler
                     .after_member_deletion(tx, ACTOR, row.project_id, None)
                     .await?;
@@ -233,7 +236,7 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
 
 async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     let (rows, protected) = {
-        let mut conn = master.store.read().await?;
+        let mut conn = master.context.store.read().await?;
         let rows = checkpoints::of_experiment(&mut conn.conn(), row.id).await?;
         let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut conn.conn())
             .await?

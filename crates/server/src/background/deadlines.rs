@@ -20,7 +20,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Watches until the master stops.
 pub async fn run(master: Master) {
-    let mut changes = master.hub.subscribe(Topic::Deadlines);
+    let mut changes = master.context.hub.subscribe(Topic::Deadlines);
     let mut swept: Option<tokio::time::Instant> = None;
     loop {
         if swept.is_none_or(|at| at.elapsed() >= SWEEP) {
@@ -44,7 +44,7 @@ pub async fn run(master: Master) {
         tokio::select! {
             () = changes.changed() => {}
             () = tokio::time::sleep(wait) => {}
-            () = master.shutdown.cancelled() => return,
+            () = master.context.shutdown.cancelled() => return,
         }
     }
 }
@@ -60,6 +60,7 @@ async fn round(master: &Master) -> AppResult<Option<i64>> {
 async fn sweep(master: &Master) -> AppResult<()> {
     let now = det_store::earliest_now();
     master
+        .context
         .store
         .write(move |tx| {
             Box::pin(async move {
@@ -74,7 +75,7 @@ async fn sweep(master: &Master) -> AppResult<()> {
 async fn end_overdue(master: &Master) -> AppResult<Option<i64>> {
     let now = det_store::steady_now();
     let due = {
-        let mut conn = master.store.read().await?;
+        let mut conn = master.context.store.read().await?;
         allocations::with_deadline(&mut conn.conn()).await?
     };
     let next = due

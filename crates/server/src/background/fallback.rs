@@ -19,6 +19,7 @@ use crate::app::{Master, beside};
 use crate::background::limits::Limits;
 use crate::background::planners::Planners;
 use crate::error::{AppError, AppResult};
+use crate::hub::Topic;
 use crate::live::Image;
 
 /// Plans that one pass makes at most to see whether a request would start elsewhere.
@@ -140,7 +141,7 @@ impl Master {
             let (snapshot, queue) = self.pool_in(image, pool, &Limits::of(self, image));
             (snapshot, queue, image.job_entry(job, pool))
         };
-        let (snapshot, queue, entry) = self.live.look_at_jobs(&self.store, look).await?;
+        let (snapshot, queue, entry) = self.live.look_at_jobs(&self.context.store, look).await?;
         let request = crate::live::request(row);
         let reason = beside(true, move || {
             let now = Micros(det_store::now());
@@ -155,7 +156,7 @@ impl Master {
             let label = |id: &AllocationId| image.label(id.as_str());
             reason.explain(label, |id| places.name_of(id))
         };
-        Ok(Some(self.live.look(&self.store, tell).await?))
+        Ok(Some(self.live.look(&self.context.store, tell).await?))
     }
 
     /// What the other pools that a waiting request may go to say of it, a sentence for each.
@@ -197,7 +198,8 @@ impl Master {
 
     async fn send_to(&self, row: &AllocationRow, pool: String) -> AppResult<()> {
         let (master, id) = (self.clone(), row.id.clone());
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move { master.change_pool_of_request(tx, &id, pool).await })
             })
@@ -236,21 +238,22 @@ impl Master {
         );
         self.log_line(tx, &row.task_id, Some(&row.id), &text)?;
         let detail = json!({"reason": why, "waitedSeconds": seconds});
-        self.record(
-            tx,
-            NewEvent {
-                actor: "master",
-                subject_kind: "allocation",
-                subject_id: row.id.clone(),
-                kind: "resource_pool",
-                from: Some(&from),
-                to: Some(&row.resource_pool),
-                reason: Some("it would have waited on in its pool, and starts in this one"),
-                detail: Some(detail.to_string()),
-            },
-        )
-        .await?;
-        self.wake_scheduler(tx);
+        self.context
+            .record(
+                tx,
+                NewEvent {
+                    actor: "master",
+                    subject_kind: "allocation",
+                    subject_id: row.id.clone(),
+                    kind: "resource_pool",
+                    from: Some(&from),
+                    to: Some(&row.resource_pool),
+                    reason: Some("it would have waited on in its pool, and starts in this one"),
+                    detail: Some(detail.to_string()),
+                },
+            )
+            .await?;
+        self.context.wake(tx, Topic::Schedule);
         Ok::<_, AppError>(())
     }
 }

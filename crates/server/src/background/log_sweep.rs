@@ -18,7 +18,7 @@ const ACTOR: &str = "master";
 
 /// Sweeps for as long as it is polled.
 pub async fn run(master: Master) {
-    let mut changes = master.hub.subscribe(Topic::LogSweep);
+    let mut changes = master.context.hub.subscribe(Topic::LogSweep);
     loop {
         let wait = match master.sweep_if_due(ACTOR).await {
             Ok(next) => next.map(|at| {

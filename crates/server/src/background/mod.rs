@@ -119,8 +119,8 @@ where
             }
         };
         let Err(panic) = AssertUnwindSafe(run).catch_unwind().await else {
-            if !master.shutdown.is_cancelled() && !master.scheduling.is_cancelled() {
-                master.fail(format!(
+            if !master.context.shutdown.is_cancelled() && !master.scheduling.is_cancelled() {
+                master.context.fail(format!(
                     "background work \"{name}\" ended without being asked to, which is a defect of this program"
                 ));
             }
@@ -132,7 +132,7 @@ where
         panics.push_back(Instant::now());
         if panics.len() >= PANICS {
             let minutes = WINDOW.as_secs() / 60;
-            master.fail(format!(
+            master.context.fail(format!(
                 "background work \"{name}\" panicked {PANICS} times in {minutes} minutes, the last time with: {text}"
             ));
             return;
@@ -145,7 +145,7 @@ where
         let doublings = u32::try_from(panics.len() - 1).unwrap_or(0);
         tokio::select! {
             () = tokio::time::sleep(FIRST_PAUSE * 2_u32.pow(doublings)) => {}
-            () = master.shutdown.cancelled() => return,
+            () = master.context.shutdown.cancelled() => return,
         }
     }
 }
@@ -154,30 +154,36 @@ where
 pub async fn essential(master: Master, name: &'static str, work: impl Future<Output = ()>) {
     let outcome = AssertUnwindSafe(work).catch_unwind().await;
     if let Err(panic) = outcome {
-        master.fail(format!("\"{name}\" panicked: {}", text_of(&*panic)));
-    } else if !master.shutdown.is_cancelled() {
-        master.fail(format!("\"{name}\" ended without being asked to"));
+        master
+            .context
+            .fail(format!("\"{name}\" panicked: {}", text_of(&*panic)));
+    } else if !master.context.shutdown.is_cancelled() {
+        master
+            .context
+            .fail(format!("\"{name}\" ended without being asked to"));
     }
 }
 
 /// Runs work that others wait for and that ends by itself: a panic ends the master, since they would wait for ever.
 pub(crate) async fn guarded(master: Master, name: &'static str, work: impl Future<Output = ()>) {
     if let Err(panic) = AssertUnwindSafe(work).catch_unwind().await {
-        master.fail(format!("\"{name}\" panicked: {}", text_of(&*panic)));
+        master
+            .context
+            .fail(format!("\"{name}\" panicked: {}", text_of(&*panic)));
     }
 }
 
 /// Ends the master when its store is not to be used any more.
 pub async fn watch_store(master: Master) {
-    let mut standing = master.store.standing();
+    let mut standing = master.context.store.standing();
     let over = standing.wait_for(|standing| matches!(standing, Standing::Over(_)));
     tokio::select! {
         over = over => {
             if let Ok(Standing::Over(reason)) = over.map(|standing| standing.clone()) {
-                master.fail(format!("its use of the database has ended: {reason}"));
+                master.context.fail(format!("its use of the database has ended: {reason}"));
             }
         }
-        () = master.shutdown.cancelled() => {}
+        () = master.context.shutdown.cancelled() => {}
     }
 }
 

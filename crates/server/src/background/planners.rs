@@ -36,17 +36,17 @@ impl Planners {
             self.pools.clear();
         }
         // Work in a pool that was configured once waits there, and is told so.
-        let mut names: BTreeSet<String> = master.pool_names().into_iter().collect();
+        let mut names: BTreeSet<String> = master.pools.names().into_iter().collect();
         names.extend(image.pools_of(touched).map(str::to_owned));
         self.pools
             .retain(|pool, kept| names.contains(pool) || !kept.planner.is_idle());
         names.extend(self.pools.keys().cloned());
         let mut known = Vec::new();
         for pool in names {
-            let aux_limit = master.aux_limit(&pool);
+            let aux_limit = master.pools.aux_limit(&pool);
             match self.pools.get_mut(&pool) {
                 Some(kept) if kept.aux_limit == aux_limit => {
-                    kept.planner.set_settings(master.pool_settings(&pool));
+                    kept.planner.set_settings(master.pools.settings(&pool));
                     known.push(pool);
                 }
                 _ => {

@@ -38,7 +38,7 @@ const REFRESHED_AT_ONCE: u32 = 200;
 
 /// Schedules until the master stops.
 pub async fn run(master: Master) {
-    let mut changes = master.hub.subscribe(Topic::Schedule);
+    let mut changes = master.context.hub.subscribe(Topic::Schedule);
     let mut state = State::default();
     while !master.scheduling.is_cancelled() {
         let began = Instant::now();
@@ -59,7 +59,7 @@ pub async fn run(master: Master) {
             () = changes.changed() => {}
             () = sleep_or_forever(next) => {}
             () = master.scheduling.cancelled() => return,
-            () = master.shutdown.cancelled() => return,
+            () = master.context.shutdown.cancelled() => return,
         }
     }
 }
@@ -119,7 +119,7 @@ impl Refreshes {
 async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>> {
     let touched = master
         .live
-        .catch_up(&master.store, &mut state.image)
+        .catch_up(&master.context.store, &mut state.image)
         .await?;
     let began = Instant::now();
     let mut limits = Limits::of(master, &state.image);
@@ -182,8 +182,8 @@ impl Master {
     /// A pool without what runs in it.
     fn agents_in(&self, image: &Image, pool: &str) -> PoolSnapshot {
         PoolSnapshot {
-            settings: self.pool_settings(pool),
-            agents: image.agents(pool, self.aux_limit(pool)),
+            settings: self.pools.settings(pool),
+            agents: image.agents(pool, self.pools.aux_limit(pool)),
             running: Vec::new(),
         }
     }
@@ -191,13 +191,13 @@ impl Master {
     /// A pool and its queue as they are now, for estimates.
     pub(crate) async fn pool_and_queue(&self, pool: &str) -> AppResult<(PoolSnapshot, Queue)> {
         let look = |image: &Image| self.pool_in(image, pool, &Limits::of(self, image));
-        Ok(self.live.look_at_jobs(&self.store, look).await?)
+        Ok(self.live.look_at_jobs(&self.context.store, look).await?)
     }
 
     /// The pool's agents as they are now, without what runs there: for questions such as whether a request can ever fit.
     pub(crate) async fn pool_snapshot(&self, pool: &str) -> AppResult<PoolSnapshot> {
         let look = |image: &Image| self.agents_in(image, pool);
-        Ok(self.live.look(&self.store, look).await?)
+        Ok(self.live.look(&self.context.store, look).await?)
     }
 
     /// Stores what a pass decided, and the reasons why requests wait that it tells: all of it in one transaction.
@@ -206,7 +206,7 @@ impl Master {
         // After a restart the reasons that were stored before are known by their texts.
         let texts = self
             .live
-            .look(&self.store, |image| {
+            .look(&self.context.store, |image| {
                 let mut texts = in_words(waiting, |id| image.label(id.as_str()), &places)?;
                 texts.retain(|(id, text)| {
                     image
@@ -225,7 +225,8 @@ impl Master {
         }
         let master = self.clone();
         let places = !decided.place.is_empty();
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let place = decided.place.into_iter().map(placed);

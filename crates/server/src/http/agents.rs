@@ -58,7 +58,7 @@ fn slot_path(path: SlotPath) -> AppResult<(String, u32)> {
 }
 
 async fn read_agent(master: &Master, actor: &Actor, agent_id: &str) -> AppResult<Agent> {
-    let (row, live) = reads::agents::find(&master.store, actor, agent_id).await?;
+    let (row, live) = reads::agents::find(&master.context.store, actor, agent_id).await?;
     Ok(views::agents::agent(
         &row,
         &live.iter().collect::<Vec<_>>(),
@@ -81,7 +81,7 @@ async fn get_agents(
     Caller(actor): Caller,
     WireQuery(query): WireQuery<GetAgentsQuery>,
 ) -> Answer {
-    let (mut rows, live) = reads::agents::list(&master.store, &actor).await?;
+    let (mut rows, live) = reads::agents::list(&master.context.store, &actor).await?;
     if query.sort_by == AgentSortBy::Time {
         rows.sort_by(|a, b| (a.registered_at, &a.id).cmp(&(b.registered_at, &b.id)));
     }

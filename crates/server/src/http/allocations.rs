@@ -55,8 +55,9 @@ fn container_path(path: ContainerPath) -> AppResult<(String, String)> {
 
 /// Whether the caller may act for an allocation that exists.
 async fn require(master: &Master, actor: &Actor, allocation_id: &str) -> AppResult<()> {
-    reads::allocations::find(&master.store, actor, allocation_id).await?;
+    reads::allocations::find(&master.context.store, actor, allocation_id).await?;
     master
+        .ownership
         .require_reporter(actor, Reported::Allocation(allocation_id))
         .await
 }
@@ -70,7 +71,7 @@ async fn get_allocation(
     Caller(actor): Caller,
     Path(id): Path<String>,
 ) -> Answer {
-    let row = reads::allocations::find(&master.store, &actor, &id).await?;
+    let row = reads::allocations::find(&master.context.store, &actor, &id).await?;
     message(&GetAllocationResponse {
         allocation: views::tasks::allocation(&row)?,
     })
@@ -87,7 +88,7 @@ async fn post_accelerator_data(
     Path(id): Path<String>,
     WireBody(body): WireBody<PostAllocationAcceleratorDataRequest>,
 ) -> Answer {
-    let row = reads::allocations::find(&master.store, &actor, &id).await?;
+    let row = reads::allocations::find(&master.context.store, &actor, &id).await?;
     let mut data = body.accelerator_data;
     // What the rows know better than the container.
     data.allocation_id.clone_from(&row.id);

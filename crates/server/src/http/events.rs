@@ -48,7 +48,7 @@ async fn get_events(
     };
     if follow {
         let (out, messages) = mpsc::channel(16);
-        let shutdown = master.shutdown.clone();
+        let shutdown = master.context.shutdown.clone();
         // Ends when the stream is dropped.
         tokio::spawn(send_events(master, events, query.after, out));
         return stream(messages, shutdown).await;
@@ -72,7 +72,7 @@ async fn get_events(
 fn open(master: &Master, actor: &Actor, query: &GetEventsQuery) -> AppResult<Events> {
     let subject = (!query.subject_kind.is_empty())
         .then(|| (query.subject_kind.clone(), query.subject_id.clone()));
-    let events = Events::open(&master.store, actor, subject)?;
+    let events = Events::open(&master.context.store, actor, subject)?;
     if query.follow && query.limit > 0 {
         return Err(AppError::invalid(
             "followed events have no limit: leave out \"limit\" or \"follow\"",
@@ -97,7 +97,7 @@ async fn send_events(
     after: i64,
     out: mpsc::Sender<AppResult<Bytes>>,
 ) {
-    let mut changes = master.hub.subscribe(Topic::Events);
+    let mut changes = master.context.hub.subscribe(Topic::Events);
     let mut after = after;
     loop {
         let rows = match events.after(after, LARGEST_PAGE).await {

@@ -79,7 +79,7 @@ pub(crate) async fn show_all(
 
 /// An experiment as it is now.
 async fn show(master: &Master, reader: &Actor, id: i64) -> AppResult<Experiment> {
-    let row = reads::experiments::find(&master.store, reader, id).await?;
+    let row = reads::experiments::find(&master.context.store, reader, id).await?;
     let shown = show_all(master, reader, std::slice::from_ref(&row)).await?;
     shown
         .into_iter()
@@ -127,7 +127,7 @@ async fn get_experiment(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let row = reads::experiments::find(&master.store, &actor, id).await?;
+    let row = reads::experiments::find(&master.context.store, &actor, id).await?;
     let place = reads::experiments::queue_place(&master, &actor, &row).await?;
     let job_summary = job_summary(&place);
     let shown = show_all(&master, &actor, std::slice::from_ref(&row)).await?;
@@ -370,7 +370,8 @@ async fn get_experiment_labels(
 ) -> Answer {
     let project = query.project_id.filter(|id| *id != 0);
     let labels =
-        reads::experiments::labels(&master.store, &master.catalogue, &actor, project).await?;
+        reads::experiments::labels(&master.context.store, &master.catalogue, &actor, project)
+            .await?;
     message(&GetExperimentLabelsResponse { labels })
 }
 
@@ -437,7 +438,7 @@ async fn get_best_searcher_validation_metric(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let best = reads::experiments::best_metric(&master.store, &actor, id).await?;
+    let best = reads::experiments::best_metric(&master.context.store, &actor, id).await?;
     message(&GetBestSearcherValidationMetricResponse {
         metric: Some(Float(best)),
     })

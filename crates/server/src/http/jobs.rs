@@ -170,8 +170,8 @@ async fn get_resource_pools(
     let contents = reads::jobs::pools(&master, &actor).await?;
     // Clients look for the one pool with this flag and fail without it, also where every task must name its pool.
     let default_compute = master.pool_or_default("")?;
-    let default_aux = master.default_aux_pool();
-    let config = master.config();
+    let default_aux = master.pools.default_aux_pool();
+    let config = master.context.config();
     let pools = config
         .resource_pools
         .iter()
@@ -179,8 +179,8 @@ async fn get_resource_pools(
             let name = &configured.pool_name;
             views::jobs::pool(views::jobs::PoolParts {
                 configured,
-                settings: master.pool_settings(name),
-                priority_order: master.priority_order(name),
+                settings: master.pools.settings(name),
+                priority_order: master.pools.priority_order(name),
                 default_compute: *name == default_compute,
                 default_aux: Some(name) == default_aux.as_ref(),
                 agents: &contents.agents,

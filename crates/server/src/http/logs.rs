@@ -388,7 +388,7 @@ async fn stream_logs(
         Ok(asked) => asked,
         Err(error) => return before_stream(error),
     };
-    let shutdown = master.shutdown.clone();
+    let shutdown = master.context.shutdown.clone();
     let (out, messages) = mpsc::channel(MESSAGES);
     let sink = Encoded::new(encode);
     // Ends when the log has been sent, or when the stream is dropped.
@@ -406,7 +406,7 @@ async fn task_logs(
     Path(task_id): Path<String>,
     WireQuery(query): WireQuery<LogsQuery>,
 ) -> Response {
-    let tasks = match reads::logs::of_task(&master.store, &actor, task_id).await {
+    let tasks = match reads::logs::of_task(&master.context.store, &actor, task_id).await {
         Ok(tasks) => tasks,
         Err(error) => return before_stream(error),
     };
@@ -426,7 +426,7 @@ async fn trial_logs(
     PathId(trial_id): PathId,
     WireQuery(query): WireQuery<LogsQuery>,
 ) -> Response {
-    let tasks = match reads::logs::of_trial(&master.store, &actor, trial_id).await {
+    let tasks = match reads::logs::of_trial(&master.context.store, &actor, trial_id).await {
         Ok(tasks) => tasks,
         Err(error) => return before_stream(error),
     };
@@ -473,7 +473,7 @@ async fn stream_fields(
     follow: bool,
     encode: impl Fn(&LogFields) -> AppResult<Bytes> + Send + Sync + 'static,
 ) -> Response {
-    let shutdown = master.shutdown.clone();
+    let shutdown = master.context.shutdown.clone();
     let (out, messages) = mpsc::channel(MESSAGES);
     let reading = if follow {
         Reading::Follow
@@ -508,7 +508,7 @@ async fn task_logs_fields(
     Path(task_id): Path<String>,
     WireQuery(query): WireQuery<LogFieldsQuery>,
 ) -> Response {
-    let tasks = match reads::logs::of_task(&master.store, &actor, task_id).await {
+    let tasks = match reads::logs::of_task(&master.context.store, &actor, task_id).await {
         Ok(tasks) => tasks,
         Err(error) => return before_stream(error),
     };
@@ -535,7 +535,7 @@ async fn trial_logs_fields(
     PathId(trial_id): PathId,
     WireQuery(query): WireQuery<LogFieldsQuery>,
 ) -> Response {
-    let tasks = match reads::logs::of_trial(&master.store, &actor, trial_id).await {
+    let tasks = match reads::logs::of_trial(&master.context.store, &actor, trial_id).await {
         Ok(tasks) => tasks,
         Err(error) => return before_stream(error),
     };

@@ -57,7 +57,7 @@ async fn info(State(master): State<Master>) -> Answer {
         version: API_VERSION.into(),
         master_id: master.master_id.clone(),
         cluster_id: master.cluster_id.clone(),
-        cluster_name: master.config().cluster_name.clone(),
+        cluster_name: master.context.config().cluster_name.clone(),
         telemetry: InfoTelemetry { enabled: false },
         sso_providers: None,
     })
@@ -67,7 +67,7 @@ async fn info(State(master): State<Master>) -> Answer {
 #[utoipa::path(get, path = "/health", operation_id = "health", tag = "master", security(()),
     responses((status = 200, body = HealthCheck), (status = 503, body = HealthCheck)))]
 async fn health(State(master): State<Master>) -> Response {
-    let (status, database) = match reads::health::database(&master.store).await {
+    let (status, database) = match reads::health::database(&master.context.store).await {
         Ok(()) => (StatusCode::OK, HealthStatus::Up),
         Err(error) => {
             tracing::warn!(%error, cause = ?std::error::Error::source(&error), "the database does not answer");
@@ -98,7 +98,13 @@ async fn health(State(master): State<Master>) -> Response {
         (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Down)
     };
     // The agents' manager is a part of this process and needs nothing but the database.
-    let name = match master.config().resource_manager.cluster_name.as_str() {
+    let name = match master
+        .context
+        .config()
+        .resource_manager
+        .cluster_name
+        .as_str()
+    {
         "" => "agents".to_owned(),
         name => name.to_owned(),
     };
@@ -130,10 +136,10 @@ async fn get_master(State(master): State<Master>) -> Answer {
         version: API_VERSION.into(),
         master_id: master.master_id.clone(),
         cluster_id: master.cluster_id.clone(),
-        cluster_name: master.config().cluster_name.clone(),
+        cluster_name: master.context.config().cluster_name.clone(),
         branding: "determined".into(),
         user_management_enabled: true,
-        feature_switches: master.config().feature_switches.clone(),
+        feature_switches: master.context.config().feature_switches.clone(),
         ..GetMasterResponse::default()
     })
 }
@@ -147,7 +153,7 @@ async fn get_master_config(State(master): State<Master>, Caller(actor): Caller) 
         Kind::MasterConfig,
         "read the master's configuration",
     )?;
-    let Value::Object(config) = master.config().to_shown_json() else {
+    let Value::Object(config) = master.context.config().to_shown_json() else {
         return Err(AppError::internal(anyhow::anyhow!(
             "the master's configuration is not an object"
         ))
@@ -168,7 +174,13 @@ async fn get_master_config_origins(State(master): State<Master>, Caller(actor): 
         "read the master's configuration",
     )?;
     message(&GetMasterConfigOriginsResponse {
-        origins: master.in_force.origins().iter().map(origin).collect(),
+        origins: master
+            .context
+            .in_force
+            .origins()
+            .iter()
+            .map(origin)
+            .collect(),
     })
 }
 
@@ -190,7 +202,7 @@ async fn patch_master_config(
     let counts = |key: &str| paths.is_empty() || paths.iter().any(|p| p == "log" || p == key);
     let log = body.config.log;
     if let Some(color) = log.color.filter(|_| counts("log.color"))
-        && color != master.config().log.color
+        && color != master.context.config().log.color
     {
         return Err(AppError::precondition(
             "log.color cannot change while the master runs: the form of the log is chosen at start",
@@ -314,7 +326,7 @@ async fn master_logs(
     Caller(actor): Caller,
     WireQuery(query): WireQuery<MasterLogsQuery>,
 ) -> Response {
-    let selection = match Selection::of(&master.store, &actor, query.trial_id).await {
+    let selection = match Selection::of(&master.context.store, &actor, query.trial_id).await {
         Ok(selection) => selection,
         Err(refused) => return before_stream(refused),
     };
@@ -325,7 +337,7 @@ async fn master_logs(
         ));
     }
     let (out, messages) = mpsc::channel(16);
-    let shutdown = master.shutdown.clone();
+    let shutdown = master.context.shutdown.clone();
     // Ends when the log has been sent, or when the stream is dropped.
     tokio::spawn(send_log(master, query, selection, out));
     stream(messages, shutdown).await
@@ -337,7 +349,7 @@ async fn send_log(
     selection: Selection,
     out: mpsc::Sender<AppResult<axum::body::Bytes>>,
 ) {
-    let mut changes = master.hub.subscribe(Topic::MasterLog);
+    let mut changes = master.context.hub.subscribe(Topic::MasterLog);
     let mut next = if query.offset < 0 {
         let tail = usize::try_from(query.offset.unsigned_abs()).unwrap_or(CAPACITY);
         master

@@ -45,7 +45,7 @@ async fn get_prometheus_metrics(State(master): State<Master>, Caller(actor): Cal
         Kind::MasterMemory,
         "read the master's metrics",
     )?;
-    if !master.config().observability.enable_prometheus {
+    if !master.context.config().observability.enable_prometheus {
         return Err(AppError::new(
             ErrorKind::NotFound,
             "the Prometheus routes of this master are switched off",

@@ -49,6 +49,7 @@ async fn report_trial_metrics(
     body: RawBody,
 ) -> Answer {
     master
+        .ownership
         .require_reporter(&actor, Reported::Trial(trial_id))
         .await?;
     let size = body.len();
@@ -129,7 +130,7 @@ async fn stream(
         Err(error) => return before_stream(error),
     };
     let (sender, receiver) = mpsc::channel(MESSAGES);
-    let shutdown = master.shutdown.clone();
+    let shutdown = master.context.shutdown.clone();
     let account = Some(actor.user().id);
     // Ends by itself when all is sent, or when the receiver has gone.
     tokio::spawn(async move {

@@ -129,7 +129,7 @@ fn router(master: Master) -> Router {
 
 /// Nothing is answered, from memory neither, while the database is not this master's: another one may have changed it.
 async fn while_held(State(master): State<Master>, request: Request, next: Next) -> Response {
-    match master.store.check() {
+    match master.context.store.check() {
         Err(error) if request.uri().path() != "/health" => ApiError::from(error).into_response(),
         _ => next.run(request).await,
     }

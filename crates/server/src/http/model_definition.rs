@@ -89,7 +89,7 @@ async fn get_model_def(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let archive = Archive::open(&master.store, &actor, id).await?;
+    let archive = Archive::open(&master.context.store, &actor, id).await?;
     Ok(archive_as_text(&master, &actor, archive).await?)
 }
 
@@ -102,7 +102,9 @@ async fn get_model_def_tree(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let archive = Archive::open(&master.store, &actor, id).await?.blocking();
+    let archive = Archive::open(&master.context.store, &actor, id)
+        .await?
+        .blocking();
     let files = tokio::task::spawn_blocking(move || tree(archive))
         .await
         .map_err(AppError::internal)??;
@@ -119,7 +121,9 @@ async fn get_model_def_file(
     PathId(id): PathId,
     WireBody(body): WireBody<GetModelDefFileRequest>,
 ) -> Answer {
-    let archive = Archive::open(&master.store, &actor, id).await?.blocking();
+    let archive = Archive::open(&master.context.store, &actor, id)
+        .await?
+        .blocking();
     message(&GetModelDefFileResponse {
         file: wire::Bytes(one_file(archive, body.path, id).await?),
     })
@@ -134,7 +138,7 @@ async fn download_model_def(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let archive = Archive::open(&master.store, &actor, id).await?;
+    let archive = Archive::open(&master.context.store, &actor, id).await?;
     let bytes = archive.bytes;
     let name = format!("exp{id}_{}_model_def.tar.gz", file_name(&archive.name));
     let account = Some(actor.user().id);
@@ -170,7 +174,9 @@ async fn download_model_def_file(
     PathId(id): PathId,
     WireQuery(query): WireQuery<FileQuery>,
 ) -> Answer {
-    let archive = Archive::open(&master.store, &actor, id).await?.blocking();
+    let archive = Archive::open(&master.context.store, &actor, id)
+        .await?
+        .blocking();
     let name = file_name(query.path.rsplit('/').next().unwrap_or_default());
     let content = Body::from(one_file(archive, query.path, id).await?);
     // Never as what it claims to be: a file of a user's must not run as a page of ours.

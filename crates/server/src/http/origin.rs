@@ -56,7 +56,7 @@ pub(crate) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    let config = checked.master.config();
+    let config = checked.master.context.config();
     let refused = if checked.master.loopback {
         let named = |name: &str| {
             checked

@@ -14,7 +14,7 @@ pub async fn front(State(master): State<Master>, headers: HeaderMap) -> Html<Str
         .unwrap_or("localhost:8080");
     let scheme = if master.tls { "https" } else { "http" };
     Html(render(
-        &master.config().cluster_name,
+        &master.context.config().cluster_name,
         &format!("{scheme}://{host}"),
     ))
 }

@@ -58,15 +58,15 @@ async fn live_summaries(
     master: &Master,
     actor: &Actor,
 ) -> AppResult<BTreeMap<String, AllocationSummary>> {
-    let live = reads::tasks::live(&master.store, actor).await?;
+    let live = reads::tasks::live(&master.context.store, actor).await?;
     // The client knows this one by its short name.
     let scheduler = |pool: &str| {
-        let name = match master.pool_settings(pool).policy {
+        let name = match master.pools.settings(pool).policy {
             Policy::Priority { .. } => "priority",
             Policy::FairShare => "fair_share",
             Policy::RoundRobin => "round_robin",
         };
-        (name.to_owned(), master.priority_order(pool))
+        (name.to_owned(), master.pools.priority_order(pool))
     };
     Ok(views::tasks::summaries(
         &live.allocations,
@@ -82,7 +82,7 @@ async fn live_summaries(
     responses((status = 200, body = GetActiveTasksCountResponse)))]
 async fn get_active_tasks_count(State(master): State<Master>, Caller(actor): Caller) -> Answer {
     let mut counts = GetActiveTasksCountResponse::default();
-    for kind in reads::tasks::live_kinds(&master.store, &actor).await? {
+    for kind in reads::tasks::live_kinds(&master.context.store, &actor).await? {
         match kind {
             TaskKind::Command => counts.commands += 1,
             TaskKind::Notebook => counts.notebooks += 1,
@@ -104,7 +104,7 @@ async fn get_task(
     Path(task_id): Path<String>,
 ) -> Answer {
     let (row, allocations) =
-        reads::tasks::with_allocations(&master.store, &actor, &task_id).await?;
+        reads::tasks::with_allocations(&master.context.store, &actor, &task_id).await?;
     message(&GetTaskResponse {
         task: views::tasks::task(&row, &allocations)?,
     })
@@ -119,7 +119,7 @@ async fn get_task_context_directory(
     Caller(actor): Caller,
     Path(task_id): Path<String>,
 ) -> Answer {
-    let archive = Archive::of_task(&master.store, &actor, &task_id).await?;
+    let archive = Archive::of_task(&master.context.store, &actor, &task_id).await?;
     Ok(archive_as_text(&master, &actor, archive).await?)
 }
 
@@ -133,7 +133,7 @@ async fn get_task_accelerator_data(
     Path(task_id): Path<String>,
 ) -> Answer {
     let mut accelerator_data = Vec::new();
-    for container in reads::tasks::containers(&master.store, &actor, &task_id).await? {
+    for container in reads::tasks::containers(&master.context.store, &actor, &task_id).await? {
         accelerator_data.extend(views::tasks::accelerators(&container)?);
     }
     message(&GetTaskAcceleratorDataResponse { accelerator_data })

@@ -61,7 +61,7 @@ async fn get_templates(
         name: query.name,
         workspace_ids: query.workspace_ids,
     };
-    let mut rows = reads::templates::list(&master.store, &actor, &filter).await?;
+    let mut rows = reads::templates::list(&master.context.store, &actor, &filter).await?;
     if query.order_by == OrderBy::Desc {
         rows.reverse();
     }
@@ -85,7 +85,7 @@ async fn get_template(
     Path(name): Path<String>,
 ) -> Answer {
     answer(
-        &reads::templates::find(&master.store, &actor, &name).await?,
+        &reads::templates::find(&master.context.store, &actor, &name).await?,
         &actor,
     )
 }

@@ -239,7 +239,7 @@ async fn get_run_metadata(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let row = reads::trials::find(&master.store, &actor, id).await?;
+    let row = reads::trials::find(&master.context.store, &actor, id).await?;
     message(&GetRunMetadataResponse {
         metadata: object("metadata of trial", id, &row.metadata)?,
     })

@@ -46,7 +46,7 @@ pub(super) async fn shown<'a>(
     places: &'a Places,
     actor: &Actor,
 ) -> AppResult<Shown<'a>> {
-    let totals = reads::places::totals(&master.store, &master.catalogue, actor).await?;
+    let totals = reads::places::totals(&master.context.store, &master.catalogue, actor).await?;
     let users = master.auth.users();
     Ok(Shown {
         places,
@@ -55,6 +55,7 @@ pub(super) async fn shown<'a>(
             .map(|user| (user.id, user.username.clone()))
             .collect(),
         cluster: master
+            .auth
             .cluster_owner()
             .map_or_else(Owner::default, |user| Owner {
                 id: user.id,
@@ -299,7 +300,12 @@ async fn get_kubernetes_resource_quotas(
 ) -> Answer {
     let places = reads::places::all(&master.places, &actor)?;
     let row = places.workspace(id)?;
-    let cluster = master.config().resource_manager.cluster_name.clone();
+    let cluster = master
+        .context
+        .config()
+        .resource_manager
+        .cluster_name
+        .clone();
     let limit = places.slot_limits().get(&row.id).copied();
     message(&GetKubernetesResourceQuotasResponse {
         resource_quotas: limit
@@ -322,7 +328,7 @@ async fn list_rps_bound_to_workspace(
 ) -> Answer {
     reads::places::all(&master.places, &actor)?.workspace(id)?;
     let (resource_pools, pagination) =
-        paging::slice(master.pool_names(), query.offset, query.limit);
+        paging::slice(master.pools.names(), query.offset, query.limit);
     message(&ListRPsBoundToWorkspaceResponse {
         resource_pools,
         pagination,

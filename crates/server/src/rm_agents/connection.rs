@@ -43,7 +43,7 @@ pub(crate) async fn serve(master: Master, credential: Credential, mut socket: We
     let agent_id = hello.agent_id.0.clone();
     if let Err((reason, then)) = admit(&master, &hello, &credential).await {
         // A master that stops has closed its store.
-        if !master.shutdown.is_cancelled() {
+        if !master.context.shutdown.is_cancelled() {
             tracing::warn!(agent.id = agent_id, reason, "an agent was refused");
         }
         refuse(&mut socket, reason, then).await;
@@ -73,7 +73,7 @@ pub(crate) async fn serve(master: Master, credential: Credential, mut socket: We
             return;
         }
         Err(error) => {
-            if !master.shutdown.is_cancelled() {
+            if !master.context.shutdown.is_cancelled() {
                 tracing::warn!(agent.id = agent_id, %error, "what is known of an agent cannot be read");
             }
             master.connections.unregister(&agent_id, serial);
@@ -90,11 +90,11 @@ pub(crate) async fn serve(master: Master, credential: Credential, mut socket: We
     let outcome = tokio::select! {
         outcome = connection.run(hello) => outcome,
         () = ended.cancelled() => Ok("a newer connection of the same agent took over, or its token was revoked"),
-        () = master.shutdown.cancelled() => Ok("the master is stopping"),
+        () = master.context.shutdown.cancelled() => Ok("the master is stopping"),
     };
     match outcome {
         Ok(reason) => tracing::info!(agent.id = agent_id, reason, "agent disconnected"),
-        Err(_) if master.shutdown.is_cancelled() => {}
+        Err(_) if master.context.shutdown.is_cancelled() => {}
         Err(error) => {
             tracing::warn!(agent.id = agent_id, %error, cause = ?error.cause, "agent disconnected after an error");
         }
@@ -102,10 +102,10 @@ pub(crate) async fn serve(master: Master, credential: Credential, mut socket: We
     if master.connections.unregister(&agent_id, serial)
         && let Err(error) = master.agent_left(&agent_id).await
         // The next start notes that every agent is away.
-        && !master.shutdown.is_cancelled()
+        && !master.context.shutdown.is_cancelled()
     {
         tracing::warn!(agent.id = agent_id, %error, "the end of the connection could not be stored; it is tried again");
-        master.hub.notify(&Topic::Deadlines);
+        master.context.hub.notify(&Topic::Deadlines);
     }
 }
 
@@ -176,6 +176,7 @@ impl Connection {
     async fn run(&mut self, hello: Hello) -> AppResult<Ended> {
         let mut changes = self
             .master
+            .context
             .hub
             .subscribe(Topic::Agent(self.agent_id.clone()));
         for report in &hello.containers {
@@ -309,7 +310,9 @@ impl Connection {
         let rows = self
             .master
             .live
-            .look(&self.master.store, |image| image.desired(&self.agent_id))
+            .look(&self.master.context.store, |image| {
+                image.desired(&self.agent_id)
+            })
             .await?;
         for order in reconcile(&rows, &self.heard) {
             let message = match order {

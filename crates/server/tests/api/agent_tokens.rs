@@ -190,7 +190,7 @@ async fn a_revoked_token_ends_the_agent_and_what_runs_there() {
 
 /// The log of a task as soon as it has this text.
 async fn log_with(cluster: &Cluster, client: &Client, path: &str, text: &str) -> String {
-    let mut changes = cluster.master().hub.subscribe(Topic::Events);
+    let mut changes = cluster.master().context.hub.subscribe(Topic::Events);
     within(text, async {
         loop {
             let log = client.get(path).await.text;

@@ -411,13 +411,14 @@ async fn a_container_that_cannot_be_specified_ends_its_own_run_only() {
     // As nothing that the master writes: the first cannot be read at all, the second has nothing to start.
     let master = cluster.master();
     let found = {
-        let mut conn = master.store.read().await.unwrap();
+        let mut conn = master.context.store.read().await.unwrap();
         experiments::find(&mut conn.conn(), gone).await.unwrap()
     };
     let mut config: Value = serde_json::from_str(&found.unwrap().config).unwrap();
     config["entrypoint"] = Value::Null;
     let config = config.to_string();
     master
+        .context
         .store
         .write(move |tx| {
             Box::pin(async move {
@@ -496,6 +497,7 @@ async fn an_allocation_of_a_kind_that_cannot_be_started_ends_with_a_reason() {
     };
     cluster
         .master()
+        .context
         .store
         .write(move |tx| {
             Box::pin(async move {
@@ -517,7 +519,7 @@ async fn an_allocation_of_a_kind_that_cannot_be_started_ends_with_a_reason() {
     let reason = "the task is of the kind COMMAND";
     assert!(events.to_string().contains(reason), "{events}");
     let ended = {
-        let mut conn = cluster.master().store.read().await.unwrap();
+        let mut conn = cluster.master().context.store.read().await.unwrap();
         allocations::find(&mut conn.conn(), "command.1")
             .await
             .unwrap()

@@ -214,7 +214,7 @@ async fn rights_end_that_another_process_takes_away_in_the_database() {
     let cluster = Cluster::start().await;
     let (admin, client) = (cluster.admin().await, cluster.determined().await);
     let change = async |sql: &'static str| {
-        let store = &cluster.master().store;
+        let store = &cluster.master().context.store;
         store
             .write(move |tx| Box::pin(async move { tx.run_script(sql).await }))
             .await

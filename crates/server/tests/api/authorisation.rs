@@ -209,7 +209,13 @@ impl World {
     async fn checkpoint(&mut self) -> String {
         let (uuid, report) = self.checkpoint_report();
         self.admin.post("/api/v1/checkpoints", report).await.ok();
-        let storage = self.cluster.master().config().checkpoint_storage.clone();
+        let storage = self
+            .cluster
+            .master()
+            .context
+            .config()
+            .checkpoint_storage
+            .clone();
         let Some(StorageLocation::SharedFs { host_path, .. }) = storage.map(|s| s.location) else {
             panic!("a test's checkpoints lie in a directory");
         };

@@ -78,15 +78,15 @@ async fn work_that_panics_time_after_time_ends_the_master() {
         if work(&cluster, "schedule").runs {
             cluster.master().background.inject_panic("schedule");
         }
-        cluster.master().failure.get().is_some()
+        cluster.master().context.failure().is_some()
     })
     .await;
-    let failure = cluster.master().failure.get().unwrap().clone();
+    let failure = cluster.master().context.failure().unwrap().to_owned();
     assert!(
         failure.contains("\"schedule\" panicked 5 times"),
         "{failure}"
     );
-    assert!(cluster.master().shutdown.is_cancelled());
+    assert!(cluster.master().context.shutdown.is_cancelled());
     cluster.stop_unchecked().await;
 }
 
@@ -94,7 +94,7 @@ async fn work_that_panics_time_after_time_ends_the_master() {
 async fn nothing_is_answered_while_the_database_is_lost() {
     let cluster = Cluster::start().await;
     let client = cluster.admin().await;
-    let store = cluster.master().store.clone();
+    let store = cluster.master().context.store.clone();
     store.pretend(&Standing::Lost("the connection broke".into()));
     for path in ["/api/v1/me", "/info", "/api/v1/experiments", "/"] {
         let message = client.get(path).await.refused(503);
@@ -115,6 +115,7 @@ async fn a_disk_that_does_not_confirm_a_change_ends_the_master() {
     let cluster = Cluster::start().await;
     let failed: Result<(), StoreError> = cluster
         .master()
+        .context
         .store
         .write(|tx| {
             Box::pin(async move {
@@ -125,10 +126,10 @@ async fn a_disk_that_does_not_confirm_a_change_ends_the_master() {
         .await;
     assert!(failed.is_err());
     until("the master to end", || {
-        cluster.master().failure.get().is_some()
+        cluster.master().context.failure().is_some()
     })
     .await;
-    let failure = cluster.master().failure.get().unwrap().clone();
+    let failure = cluster.master().context.failure().unwrap().to_owned();
     assert!(
         failure.contains("the disk did not confirm a change"),
         "{failure}"

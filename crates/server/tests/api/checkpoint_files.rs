@@ -213,6 +213,7 @@ async fn no_trial_starts_from_a_checkpoint_that_is_being_removed_and_a_restart_g
     let mark = async |n: u32, patterns: &'static str| {
         cluster
             .master()
+            .context
             .store
             .write(move |tx| {
                 Box::pin(async move {

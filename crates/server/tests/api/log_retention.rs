@@ -36,7 +36,7 @@ impl Run {
 
     async fn say(&self, cluster: &Cluster, lines: usize) {
         let task = self.task.clone();
-        let said = cluster.master().store.write(move |tx| {
+        let said = cluster.master().context.store.write(move |tx| {
             Box::pin(async move {
                 for n in 0..lines {
                     let line = LogLine {
@@ -58,7 +58,7 @@ impl Run {
         let ended = |answer: &Value| !answer["trial"]["endTime"].is_null();
         cluster.until(client, &self.path(""), ended).await;
         let (task, at) = (self.task.clone(), det_store::now() - days_ago * DAY);
-        let put_back = cluster.master().store.write(move |tx| {
+        let put_back = cluster.master().context.store.write(move |tx| {
             Box::pin(async move {
                 allocations::set_task_end(&mut tx.conn(), &task, Some(at)).await?;
                 Ok::<_, StoreError>(())
@@ -252,7 +252,7 @@ async fn a_sweep_that_was_missed_is_made_up_for_at_the_next_start() {
     let run = Run::new(&cluster, "plain", 2).await;
     run.end(&cluster, &client, 1).await;
     let counted = async |cluster: &Cluster| -> Value {
-        let mut conn = cluster.master().store.read().await.unwrap();
+        let mut conn = cluster.master().context.store.read().await.unwrap();
         let text = settings::find(&mut conn.conn(), "log_sweep").await.unwrap();
         serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default()
     };
@@ -264,7 +264,7 @@ async fn a_sweep_that_was_missed_is_made_up_for_at_the_next_start() {
     assert_eq!(counted(&cluster).await, first);
     assert_eq!(run.lines(&client).await, 2);
     let late = json!({"schedule": "1h", "since": det_store::now() - DAY}).to_string();
-    let put_back = cluster.master().store.write(move |tx| {
+    let put_back = cluster.master().context.store.write(move |tx| {
         Box::pin(async move {
             settings::set(&mut tx.conn(), "log_sweep", &late).await?;
             Ok::<_, StoreError>(())

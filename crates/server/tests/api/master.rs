@@ -51,7 +51,7 @@ async fn anybody_may_know_who_the_master_is() {
 #[tokio::test]
 async fn health_says_when_the_database_is_away() {
     let cluster = Cluster::start().await;
-    cluster.master().store.close().await;
+    cluster.master().context.store.close().await;
     let health = cluster.client().get("/health").await;
     assert_eq!(health.status, 503);
     assert_eq!(

@@ -202,7 +202,7 @@ async fn experiments_move_between_projects_and_projects_between_workspaces() {
         cluster
             .master()
             .live
-            .compare(&cluster.master().store)
+            .compare(&cluster.master().context.store)
             .await
             .unwrap(),
         None

@@ -72,11 +72,11 @@ async fn an_absence_that_was_not_stored_is_noticed() {
     drop(agent);
     let master = cluster.master().clone();
     let away = async || {
-        let mut conn = master.store.read().await.unwrap();
+        let mut conn = master.context.store.read().await.unwrap();
         let row = det_store::agents::find(&mut conn.conn(), "a1").await;
         row.unwrap().unwrap().disconnected_at.is_some()
     };
-    let mut changes = master.hub.subscribe(Topic::Events);
+    let mut changes = master.context.hub.subscribe(Topic::Events);
     within("the end of the connection", async {
         while !away().await {
             changes.changed().await;
@@ -85,6 +85,7 @@ async fn an_absence_that_was_not_stored_is_noticed() {
     .await;
     // As if that had failed.
     master
+        .context
         .store
         .write(|tx| {
             Box::pin(async move {
@@ -97,7 +98,7 @@ async fn an_absence_that_was_not_stored_is_noticed() {
         })
         .await
         .unwrap();
-    master.hub.notify(&Topic::Deadlines);
+    master.context.hub.notify(&Topic::Deadlines);
     within("the absence to be noticed", async {
         while !away().await {
             changes.changed().await;

@@ -82,7 +82,7 @@ async fn a_masked_configuration_takes_its_secrets_from_a_parent_of_ones_own() {
     let parent = made["id"].as_i64().unwrap();
     let path = format!("{PATH}/{parent}");
     let stored = async |id: &Value| -> (Value, String) {
-        let mut conn = cluster.master().store.read().await.unwrap();
+        let mut conn = cluster.master().context.store.read().await.unwrap();
         let row = det_store::experiments::find(&mut conn.conn(), id.as_i64().unwrap())
             .await
             .unwrap()
@@ -198,7 +198,7 @@ async fn a_task_that_has_ended_reports_late_and_does_nothing_else() {
         .until(&admin, &path, |task| task["task"]["endTime"].is_string())
         .await;
     {
-        let mut conn = cluster.master().store.read().await.unwrap();
+        let mut conn = cluster.master().context.store.read().await.unwrap();
         let hash = det_server::auth::token_hash(&spec.script.token);
         let token = allocations::find_token(&mut conn.conn(), &hash)
             .await

@@ -41,6 +41,7 @@ async fn waiting_command(cluster: &Cluster, model: i64) -> (String, String) {
     let hash = token_hash(&token);
     cluster
         .master()
+        .context
         .store
         .write(move |tx| {
             Box::pin(async move {
@@ -60,7 +61,7 @@ async fn waiting_command(cluster: &Cluster, model: i64) -> (String, String) {
         })
         .await
         .unwrap();
-    cluster.master().hub.notify(&Topic::Schedule);
+    cluster.master().context.hub.notify(&Topic::Schedule);
     (task_id, token)
 }
 
@@ -182,6 +183,7 @@ async fn log_policies_are_those_of_the_experiment_in_the_tasks_row() {
     };
     cluster
         .master()
+        .context
         .store
         .write(move |tx| {
             Box::pin(async move { allocations::insert_task(&mut tx.conn(), &other).await })

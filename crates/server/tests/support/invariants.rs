@@ -23,6 +23,7 @@ pub(crate) async fn assert_hold(master: &Master) {
     let handler = master.clone();
     // Changes never overlap: inside one, nothing moves.
     let snapshot = master
+        .context
         .store
         .write(move |tx| Box::pin(async move { load(&handler, tx).await }))
         .await

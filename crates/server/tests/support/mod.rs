@@ -446,7 +446,7 @@ impl Cluster {
 
     /// The only trial's task of an experiment, and its newest allocation.
     pub(crate) async fn task_of(&self, experiment: i64) -> (TaskRow, AllocationRow) {
-        let mut conn = self.master().store.read().await.unwrap();
+        let mut conn = self.master().context.store.read().await.unwrap();
         let trials = det_store::trials::of_experiment(&mut conn.conn(), experiment)
             .await
             .unwrap();
@@ -463,7 +463,7 @@ impl Cluster {
 
     /// The only trial's task of an experiment that was never active.
     pub(crate) async fn task_of_paused(&self, experiment: i64) -> TaskRow {
-        let mut conn = self.master().store.read().await.unwrap();
+        let mut conn = self.master().context.store.read().await.unwrap();
         let trials = det_store::trials::of_experiment(&mut conn.conn(), experiment)
             .await
             .unwrap();
@@ -481,7 +481,11 @@ impl Cluster {
         wanted: impl Fn(&Value) -> bool,
     ) -> Value {
         // Every change that clients see is an event.
-        let mut changes = self.master().hub.subscribe(det_server::hub::Topic::Events);
+        let mut changes = self
+            .master()
+            .context
+            .hub
+            .subscribe(det_server::hub::Topic::Events);
         within(path, async {
             loop {
                 let answer = client.get(path).await.ok();
@@ -538,7 +542,7 @@ impl Cluster {
         let master = self.running.master().clone();
         let agreed = async {
             // What is under way when the rows are read shows up as a difference, and is gone the next time.
-            while let Some(difference) = master.live.compare(&master.store).await.unwrap() {
+            while let Some(difference) = master.live.compare(&master.context.store).await.unwrap() {
                 tracing::debug!(difference, "memory and rows differ");
                 tokio::task::yield_now().await;
             }

@@ -79,11 +79,13 @@ impl Master {
         let rows = self
             .known_checkpoints(uuids.iter().cloned().collect())
             .await?;
-        self.require_reporter_of_checkpoints(actor, &rows).await?;
+        self.ownership
+            .require_reporter_of_checkpoints(actor, &rows)
+            .await?;
         if only_compared {
             return Ok(rows);
         }
-        let mut conn = self.store.read().await?;
+        let mut conn = self.context.store.read().await?;
         let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut conn.conn())
             .await?
             .into_iter()
@@ -139,7 +141,8 @@ impl Master {
         let texts: Vec<&str> = patterns.iter().map(Pattern::text).collect();
         let removing = serde_json::to_string(&texts).map_err(AppError::internal)?;
         let master = self.clone();
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut tx.conn())
@@ -174,7 +177,7 @@ impl Master {
     /// Removals that were under way when the master ended: done again.
     pub(crate) async fn resume_removals(&self) -> AppResult<()> {
         let rows = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             checkpoints::in_removal(&mut conn.conn()).await?
         };
         let mut by_patterns: BTreeMap<String, Vec<CheckpointRow>> = BTreeMap::new();
@@ -229,7 +232,8 @@ impl Master {
             return Ok(());
         }
         let (master, actor) = (self.clone(), actor.to_owned());
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     for (uuid, left) in left {
@@ -250,7 +254,7 @@ impl Master {
 
     /// The directories in which this master touches checkpoint files.
     pub(crate) fn allowed_paths(&self) -> AllowedPaths {
-        AllowedPaths::of(&self.config(), &self.data_dir)
+        AllowedPaths::of(&self.context.config(), &self.data_dir)
     }
 
     /// The Unix user id of the tasks of an experiment as its owner is mapped now.

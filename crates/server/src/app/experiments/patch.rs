@@ -64,12 +64,13 @@ impl Master {
         if patch.changes_checkpoint_policy() {
             // The policy deletes checkpoints.
             let to_do = format!("change the checkpoint policy of experiment {id}");
-            self.require_owner(actor, id, &to_do).await?;
+            self.ownership.require_owner(actor, id, &to_do).await?;
         } else {
-            self.require_steering(actor, id).await?;
+            self.ownership.require_steering(actor, id).await?;
         }
         let (master, actor) = (self.clone(), actor.name());
-        self.store
+        self.context
+            .store
             .write(move |tx| Box::pin(async move { master.patch_in(tx, id, patch, &actor).await }))
             .await
     }
@@ -199,20 +200,21 @@ impl Master {
             require_storable(&config)?;
             experiments::set_config(&mut tx.conn(), id, &config).await?;
             experiments::set_collected(&mut tx.conn(), id, false).await?;
-            let hub = self.hub.clone();
+            let hub = self.context.hub.clone();
             tx.after_commit(move || hub.notify(&crate::hub::Topic::CleanUp));
         }
-        self.record(
-            tx,
-            NewEvent {
-                actor,
-                subject_kind: "experiment",
-                subject_id: id.to_string(),
-                kind: "changed",
-                ..Default::default()
-            },
-        )
-        .await?;
+        self.context
+            .record(
+                tx,
+                NewEvent {
+                    actor,
+                    subject_kind: "experiment",
+                    subject_id: id.to_string(),
+                    kind: "changed",
+                    ..Default::default()
+                },
+            )
+            .await?;
         Ok(())
     }
 }

@@ -127,7 +127,7 @@ impl Master {
         };
         tokio::select! {
             answer = answer => answer.unwrap_or_else(|_| Err(stopping())),
-            () = self.shutdown.cancelled() => Err(stopping()),
+            () = self.context.shutdown.cancelled() => Err(stopping()),
         }
     }
 
@@ -140,12 +140,12 @@ impl Master {
             state.doubts
         };
         let newest = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             journal::newest(&mut conn.conn()).await?
         };
         loop {
             let rows = {
-                let mut conn = self.store.read().await?;
+                let mut conn = self.context.store.read().await?;
                 journal::read(&mut conn.conn(), 0).await?
             };
             if rows.first().is_none_or(|row| row.id > newest) {
@@ -165,12 +165,13 @@ impl Master {
         let long = rows.iter().map(|row| row.data.len()).sum::<usize>() >= LONG_WORK;
         let sorted = beside(long, move || Sorted::of(&rows)).await??;
         let stored = {
-            let mut conn = self.store.read().await?;
+            let mut conn = self.context.store.read().await?;
             metrics::summaries_of(&mut conn.conn(), &sorted.trials()).await?
         };
         let fold = beside(long, move || sorted.prepare(stored)).await??;
         let intake = self.metric_intake.clone();
-        self.store
+        self.context
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let through = fold.through();

@@ -196,6 +196,7 @@ impl Master {
             let change = Arc::new(Mutex::new(Change::default()));
             let (handler, taken) = (self.clone(), change.clone());
             let outcome = self
+                .context
                 .store
                 .write(move |tx| Box::pin(async move { handler.take_waiting(tx, taken).await }))
                 .await;

@@ -37,7 +37,7 @@ pub(super) async fn carry_out(
             master.log_line(tx, task_id.as_str(), allocation_id, &text)?;
         }
         Effect::Wake(topic) => {
-            let (hub, topic) = (master.hub.clone(), hub_topic(topic));
+            let (hub, topic) = (master.context.hub.clone(), hub_topic(topic));
             tx.after_commit(move || hub.notify(&topic));
         }
         Effect::InsertTrial(new) => insert_trial(master, tx, new, facts).await?,
@@ -145,7 +145,7 @@ async fn append(master: &Master, tx: &mut WriteTx, record: &Record) -> Result<()
         detail: record.detail.clone(),
     };
     events::append(tx, event).await?;
-    let hub = master.hub.clone();
+    let hub = master.context.hub.clone();
     tx.after_commit(move || hub.notify(&hub::Topic::Events));
     Ok(())
 }
@@ -161,7 +161,7 @@ async fn insert_trial(
     let experiment = rows
         .experiment(new.experiment_id.0)
         .ok_or_else(|| AppError::not_found("experiment", new.experiment_id))?;
-    let config = master.config_for(experiment)?;
+    let config = master.configs.of(experiment)?;
     let warm_start = master.warm_start_checkpoint(tx, &config).await?;
     let row = trials::NewTrial {
         experiment_id: new.experiment_id.0,

@@ -115,7 +115,7 @@ impl Facts {
         let Some(row) = rows.experiment(id.0) else {
             return Ok(());
         };
-        let terms = match master.config_for(row) {
+        let terms = match master.configs.of(row) {
             Ok(config) => Ok(Terms {
                 max_restarts: config.max_restarts,
                 slots: config.resources.slots_per_trial,
@@ -165,7 +165,7 @@ impl Facts {
             return Ok(());
         };
         // Of a configuration that cannot be read the decision does not ask.
-        let why = match master.config_for(experiment) {
+        let why = match master.configs.of(experiment) {
             Ok(_) => master.no_restart_because(experiment, trial).await?,
             Err(_) => None,
         };
@@ -210,7 +210,7 @@ impl Facts {
         if !row.state.is_live() {
             return Ok(());
         }
-        let config = master.config_for(row);
+        let config = master.configs.of(row);
         let mut conn: Conn<'_> = tx.conn();
         self.search = match master.searches.load(&mut conn, id.0, config).await {
             Ok(search) => Some((id, search)),

@@ -68,9 +68,9 @@ pub(crate) async fn of_experiment(
     query: &GetCheckpointsQuery,
 ) -> AppResult<(Trained, Pagination)> {
     require(actor)?;
-    let experiment = reads::experiments::find(&master.store, actor, id).await?;
+    let experiment = reads::experiments::find(&master.context.store, actor, id).await?;
     let rows = {
-        let mut conn = master.store.read().await?;
+        let mut conn = master.context.store.read().await?;
         checkpoints::of_experiment(&mut conn.conn(), id).await?
     };
     page(master, actor, experiment, rows, query).await
@@ -84,10 +84,11 @@ pub(crate) async fn of_trial(
     query: &GetCheckpointsQuery,
 ) -> AppResult<(Trained, Pagination)> {
     require(actor)?;
-    let trial = reads::trials::find(&master.store, actor, id).await?;
-    let experiment = reads::experiments::find(&master.store, actor, trial.experiment_id).await?;
+    let trial = reads::trials::find(&master.context.store, actor, id).await?;
+    let experiment =
+        reads::experiments::find(&master.context.store, actor, trial.experiment_id).await?;
     let rows = {
-        let mut conn = master.store.read().await?;
+        let mut conn = master.context.store.read().await?;
         checkpoints::of_trial(&mut conn.conn(), id).await?
     };
     page(master, actor, experiment, rows, query).await
@@ -116,7 +117,7 @@ async fn page(
     }
     master.settle_metrics().await?;
     let (joined, pagination) = if key.needs_validations() {
-        let mut joined = with_validations(&master.store, rows).await?;
+        let mut joined = with_validations(&master.context.store, rows).await?;
         sort(&mut joined, &key, query.order_by);
         paging::slice(joined, query.offset, query.limit)
     } else {
@@ -124,7 +125,10 @@ async fn page(
         sort(&mut bare, &key, query.order_by);
         let (bare, pagination) = paging::slice(bare, query.offset, query.limit);
         let rows = bare.into_iter().map(|joined| joined.row).collect();
-        (with_validations(&master.store, rows).await?, pagination)
+        (
+            with_validations(&master.context.store, rows).await?,
+            pagination,
+        )
     };
     let trained = with_training(master, actor, experiment, joined).await?;
     Ok((trained, pagination))
@@ -149,10 +153,10 @@ async fn with_training(
             steps.entry(trial_id).or_default().insert(joined.row.steps);
         }
     }
-    let training = at_steps(&master.store, TRAINING, &steps).await?;
+    let training = at_steps(&master.context.store, TRAINING, &steps).await?;
     let trial_ids: Vec<i64> = steps.into_keys().collect();
     let trials = {
-        let mut conn = master.store.read().await?;
+        let mut conn = master.context.store.read().await?;
         trials::find_all(&mut conn.conn(), &trial_ids).await?
     };
     Ok(Trained {
@@ -208,7 +212,7 @@ pub(crate) async fn shown(master: &Master, actor: &Actor, row: CheckpointRow) ->
     let (Some(experiment_id), Some(trial_id)) = (row.experiment_id, row.trial_id) else {
         return Ok(Found::Bare(Box::new(bare(row))));
     };
-    let store = &master.store;
+    let store = &master.context.store;
     let experiment = reads::experiments::find(store, actor, experiment_id).await?;
     reads::trials::find(store, actor, trial_id).await?;
     master.settle_metrics().await?;
@@ -247,7 +251,7 @@ pub(crate) async fn doomed(
     change: PolicyChange,
 ) -> AppResult<(String, Vec<Joined>)> {
     require(actor)?;
-    let experiment = reads::experiments::find(&master.store, actor, experiment_id).await?;
+    let experiment = reads::experiments::find(&master.context.store, actor, experiment_id).await?;
     let mut policy = policy_of(&experiment)?;
     for (field, given, kept) in [
         (
@@ -271,7 +275,7 @@ pub(crate) async fn doomed(
         }
     }
     master.settle_metrics().await?;
-    let (mut joined, protected) = collectable(&master.store, &experiment).await?;
+    let (mut joined, protected) = collectable(&master.context.store, &experiment).await?;
     let candidates: Vec<_> = joined
         .iter()
         .filter_map(|joined| joined.candidate(&experiment.searcher_metric))

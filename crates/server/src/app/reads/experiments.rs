@@ -93,9 +93,9 @@ pub(crate) async fn whereabouts(
         .map(|row| row.id)
         .collect();
     Ok(Whereabouts {
-        phases: phases(&master.store, &active).await?,
+        phases: phases(&master.context.store, &active).await?,
         places: reads::places::all(&master.places, actor)?,
-        cluster_owner: master.cluster_owner().map_or(0, |user| user.id),
+        cluster_owner: master.auth.cluster_owner().map_or(0, |user| user.id),
     })
 }
 
@@ -134,7 +134,7 @@ pub(crate) async fn queue_place(
     if row.state != ExperimentState::Active {
         return Ok(QueuePlace::NotActive);
     }
-    let phases = phases(&master.store, &[row.id]).await?;
+    let phases = phases(&master.context.store, &[row.id]).await?;
     if phases
         .get(&row.id)
         .is_some_and(|phase| *phase > Phase::Queued)
@@ -191,10 +191,10 @@ pub(crate) async fn validation_history(
     actor: &Actor,
     id: i64,
 ) -> AppResult<Vec<Record>> {
-    let experiment = find(&master.store, actor, id).await?;
+    let experiment = find(&master.context.store, actor, id).await?;
     master.settle_metrics().await?;
     let trials = {
-        let mut conn = master.store.read().await?;
+        let mut conn = master.context.store.read().await?;
         trials::of_experiment(&mut conn.conn(), id).await?
     };
     let validated: Vec<i64> = trials
@@ -202,10 +202,10 @@ pub(crate) async fn validation_history(
         .filter(|trial| trial.latest_validation.is_some())
         .map(|trial| trial.id)
         .collect();
-    let outdating = Outdating::load_all(&master.store, &validated).await?;
+    let outdating = Outdating::load_all(&master.context.store, &validated).await?;
     let mut validations = Vec::new();
     for (trial_id, outdating) in &outdating {
-        let mut pages = Pages::new(&master.store, *trial_id, VALIDATION);
+        let mut pages = Pages::new(&master.context.store, *trial_id, VALIDATION);
         loop {
             let chunks = pages.next().await?;
             if chunks.is_empty() {

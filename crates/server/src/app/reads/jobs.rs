@@ -42,7 +42,7 @@ pub(crate) async fn statistics(
 ) -> AppResult<(Vec<QueuedJob>, Vec<PoolStatistics>)> {
     require(actor)?;
     let pools = if pools.is_empty() {
-        master.pool_names()
+        master.pools.names()
     } else {
         pools
             .iter()
@@ -50,7 +50,7 @@ pub(crate) async fn statistics(
             .collect::<AppResult<_>>()?
     };
     let queue = master.job_queue(None).await?;
-    let mut conn = master.store.read().await?;
+    let mut conn = master.context.store.read().await?;
     let first = queue_days::day_of(det_store::now()) - DAYS_OF_STATISTICS;
     let mut statistics = Vec::with_capacity(pools.len());
     for pool in pools {
@@ -84,7 +84,7 @@ pub(crate) struct PoolContents {
 pub(crate) async fn pools(master: &Master, actor: &Actor) -> AppResult<PoolContents> {
     reads::require(actor, Kind::Pool, "resource pools")?;
     let (agents, containers) = {
-        let mut conn = master.store.read().await?;
+        let mut conn = master.context.store.read().await?;
         (
             agents::list(&mut conn.conn()).await?,
             allocations::live_containers(&mut conn.conn()).await?,

@@ -62,7 +62,7 @@ impl Reports {
                 "field \"trialIds\" is missing: name at least one trial",
             ));
         }
-        let trial_ids = reads::trials::known(&master.store, actor, trial_ids).await?;
+        let trial_ids = reads::trials::known(&master.context.store, actor, trial_ids).await?;
         Ok(Self {
             master: master.clone(),
             trial_ids: trial_ids.into_iter(),
@@ -113,20 +113,20 @@ impl OfTrial {
     /// `None` where the trial has reported nothing.
     async fn begin(master: &Master, trial_id: i64, group: Option<&str>) -> AppResult<Option<Self>> {
         master.settle_metrics().await?;
-        let outdating = Outdating::load(&master.store, trial_id).await?;
+        let outdating = Outdating::load(&master.context.store, trial_id).await?;
         let groups: Vec<String> = outdating
             .groups()
             .filter(|name| group.is_none_or(|group| group == *name))
             .map(str::to_owned)
             .collect();
-        let starts = Starts::load(&master.store, trial_id, &groups).await?;
+        let starts = Starts::load(&master.context.store, trial_id, &groups).await?;
         let Some(last) = starts.last_chunk else {
             return Ok(None);
         };
         let (sender, unpacked) = mpsc::channel(UNPACKED);
         // Ends when all is unpacked, or when the other end is dropped.
         tokio::spawn(unpack_all(
-            master.store.clone(),
+            master.context.store.clone(),
             trial_id,
             groups,
             last,

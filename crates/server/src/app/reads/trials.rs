@@ -83,7 +83,7 @@ pub(crate) type Whole = (TrialRow, TrialParts);
 /// One trial with its parts, and the metrics that it has reported so far.
 pub(crate) async fn whole(master: &Master, actor: &Actor, id: i64) -> AppResult<Whole> {
     master.settle_metrics().await?;
-    settled(&master.store, actor, id).await
+    settled(&master.context.store, actor, id).await
 }
 
 /// One trial with its parts, as far as its metrics have been taken in.
@@ -102,7 +102,7 @@ pub(crate) async fn page(
     query: &GetExperimentTrialsQuery,
 ) -> AppResult<(Vec<Whole>, Pagination)> {
     require(actor)?;
-    let store = &master.store;
+    let store = &master.context.store;
     let experiment = reads::experiments::find(store, actor, experiment_id).await?;
     master.settle_metrics().await?;
     let (rows, pagination) = rows(store, experiment_id, query).await?;
@@ -276,8 +276,8 @@ pub(crate) fn validation(
 
 /// For how many days the log of a trial's newest task is still kept, begun ones counted: -1 = for ever.
 pub(crate) async fn remaining_log_days(master: &Master, actor: &Actor, id: i64) -> AppResult<i64> {
-    let trial = find(&master.store, actor, id).await?;
-    let mut conn = master.store.read().await?;
+    let trial = find(&master.context.store, actor, id).await?;
+    let mut conn = master.context.store.read().await?;
     let task = allocations::find_task(&mut conn.conn(), &trial.task_id).await?;
     let ended_at = task.and_then(|task| task.ended_at);
     let kept = master.kept(trial.log_retention_days);

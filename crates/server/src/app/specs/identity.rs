@@ -12,7 +12,7 @@ impl Master {
     /// the user or the group alone.
     pub(crate) fn task_user_in(&self, project_id: i64, owner: &User) -> TaskUser {
         let places = self.places.get();
-        let own = task_user(owner, &self.config().security.default_task);
+        let own = task_user(owner, &self.context.config().security.default_task);
         match places.home(project_id) {
             Some((_, workspace)) => in_workspace(workspace, own),
             None => own,

@@ -86,7 +86,7 @@ impl Master {
         pool: String,
     ) -> Option<String> {
         let pool = Some(pool).filter(|pool| !pool.is_empty())?;
-        let known = self.pool_names();
+        let known = self.pools.names();
         if !known.contains(&pool) {
             mistakes.add_hint(
                 field,
@@ -121,6 +121,7 @@ impl Master {
             "searcher": {"name": "single", "metric": "check"},
         });
         let master = self
+            .context
             .config()
             .checkpoint_storage
             .as_ref()
@@ -129,7 +130,7 @@ impl Master {
             name: String::new(),
             experiment_seed: 0,
             checkpoint_storage: master.transpose().map_err(AppError::internal)?,
-            task_container_defaults: &self.container_defaults(""),
+            task_container_defaults: &self.pools.container_defaults(""),
             default_priority: None,
             managed: true,
         };
@@ -153,7 +154,7 @@ impl Master {
         mistakes: &mut Mistakes,
         quotas: BTreeMap<String, i64>,
     ) -> Option<Option<i64>> {
-        let own = self.config().resource_manager.cluster_name.clone();
+        let own = self.context.config().resource_manager.cluster_name.clone();
         let mut found = None;
         for (cluster, slots) in quotas {
             let field = format!("clusterQuotaPairs[\"{}\"]", cluster.escape_debug());

@@ -104,7 +104,7 @@ async fn one(
     id: i64,
     action: Action,
 ) -> AppResult<()> {
-    let row = reads::experiments::find(&master.store, actor, id).await?;
+    let row = reads::experiments::find(&master.context.store, actor, id).await?;
     if named_project(project_id).is_some_and(|project| row.project_id != project) {
         return Err(AppError::not_found("experiment", id)
             .hint(format!("it is not in project {project_id}")));

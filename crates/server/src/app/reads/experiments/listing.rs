@@ -67,7 +67,7 @@ pub(crate) async fn page(
     apply_ids(&mut filter, &query.experiment_id_filter);
     apply_states(master, &mut filter, &query.states).await?;
     let (rows, total) = experiments::list(
-        &master.store,
+        &master.context.store,
         &master.catalogue,
         &filter,
         sort(query.sort_by),
@@ -104,7 +104,7 @@ pub(crate) async fn meant(
         ..Filter::default()
     };
     apply_states(master, &mut filter, &filters.states).await?;
-    let (store, catalogue) = (&master.store, &master.catalogue);
+    let (store, catalogue) = (&master.context.store, &master.catalogue);
     Ok(
         experiments::list(store, catalogue, &filter, Sort::Id, false, 0, -1)
             .await?
@@ -152,7 +152,7 @@ async fn apply_states(
     }
     let mut phases: BTreeMap<i64, Phase> = BTreeMap::new();
     {
-        let mut conn = master.store.read().await?;
+        let mut conn = master.context.store.read().await?;
         for live in allocations::live_states(&mut conn.conn()).await? {
             let phase = phases.entry(live.experiment_id).or_default();
             *phase = (*phase).max(Phase::of_allocation(&live.state));

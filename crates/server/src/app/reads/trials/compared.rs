@@ -32,7 +32,7 @@ pub(crate) async fn compare(
     master.settle_metrics().await?;
     let mut compared = Vec::with_capacity(trial_ids.len());
     for trial_id in trial_ids {
-        let trial = settled(&master.store, actor, trial_id).await?;
+        let trial = settled(&master.context.store, actor, trial_id).await?;
         let mut groups = Vec::with_capacity(names.len());
         for (group, names) in names {
             let points = master.metric_points(trial_id, group, names, look).await?;

@@ -108,7 +108,7 @@ pub(crate) async fn page(
     trial_id: i64,
     query: &GetTrialWorkloadsQuery,
 ) -> AppResult<(Vec<Entry>, Pagination)> {
-    let store = &master.store;
+    let store = &master.context.store;
     reads::trials::find(store, actor, trial_id).await?;
     let groups = Groups::asked(query);
     master.settle_metrics().await?;

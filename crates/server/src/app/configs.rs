@@ -1,0 +1,79 @@
+//! Effective configurations of live experiments, parsed once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use det_config::experiment::ExperimentConfig;
+use det_store::StoreError;
+use det_store::experiments::ExperimentRow;
+
+use crate::app::log_policies::LogPolicies;
+use crate::app::searches::config_of;
+
+/// Parsed configurations of live experiments, each with the text it was read from: a row with another text, be it newer,
+/// or older, or of a change that is undone, is never answered with it.
+#[derive(Clone, Default)]
+pub struct Configs {
+    parsed: Arc<Mutex<HashMap<i64, Parsed>>>,
+}
+
+struct Parsed {
+    text: String,
+    config: Arc<ExperimentConfig>,
+    /// Its log policies, once they have been asked for.
+    log_policies: OnceLock<Option<Arc<LogPolicies>>>,
+}
+
+impl Configs {
+    fn lock(&self) -> MutexGuard<'_, HashMap<i64, Parsed>> {
+        self.parsed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The effective configuration of an experiment, parsed once.
+    pub fn of(&self, row: &ExperimentRow) -> Result<Arc<ExperimentConfig>, StoreError> {
+        if let Some(known) = self.lock().get(&row.id)
+            && known.text == row.config
+        {
+            return Ok(known.config.clone());
+        }
+        let config = Arc::new(config_of(row)?);
+        if row.ended_at.is_none() {
+            let parsed = Parsed {
+                text: row.config.clone(),
+                config: config.clone(),
+                log_policies: OnceLock::new(),
+            };
+            self.lock().insert(row.id, parsed);
+        }
+        Ok(config)
+    }
+
+    /// The log policies of an experiment, if they are known.
+    #[expect(
+        clippy::option_option,
+        reason = "not known is not the same as known to be none"
+    )]
+    pub(crate) fn log_policies(&self, experiment_id: i64) -> Option<Option<Arc<LogPolicies>>> {
+        let parsed = self.lock();
+        parsed.get(&experiment_id)?.log_policies.get().cloned()
+    }
+
+    /// Keeps the log policies of a live experiment.
+    pub(crate) fn keep_log_policies(
+        &self,
+        row: &ExperimentRow,
+        policies: Option<Arc<LogPolicies>>,
+    ) {
+        if let Some(known) = self.lock().get(&row.id)
+            && known.text == row.config
+        {
+            // Who was first has found the same.
+            let _ = known.log_policies.set(policies);
+        }
+    }
+
+    /// Forgets an experiment that has ended: nobody asks again and again.
+    pub(crate) fn forget(&self, experiment_id: i64) {
+        self.lock().remove(&experiment_id);
+    }
+}

@@ -1,0 +1,75 @@
+//! What every service of the master stands on.
+
+use std::sync::{Arc, OnceLock};
+
+use det_config::master::MasterConfig;
+use det_store::events::{self, NewEvent};
+use det_store::{Store, StoreError, WriteTx};
+use tokio_util::sync::CancellationToken;
+
+use crate::hub::{Hub, Topic};
+use crate::in_force::InForce;
+
+/// The database, the configuration, who waits for what, and the end of the master. Cheap to clone.
+#[derive(Clone)]
+pub struct Context {
+    /// The database.
+    pub store: Store,
+    /// Who waits for what.
+    pub hub: Hub,
+    /// The configuration in force.
+    pub in_force: Arc<InForce>,
+    /// Cancelled when the master is to stop.
+    pub shutdown: CancellationToken,
+    /// Why the master ends by itself.
+    failure: Arc<OnceLock<String>>,
+}
+
+impl Context {
+    /// Of a master that begins.
+    pub fn new(store: Store, hub: Hub, in_force: InForce) -> Self {
+        Self {
+            store,
+            hub,
+            in_force: Arc::new(in_force),
+            shutdown: CancellationToken::new(),
+            failure: Arc::default(),
+        }
+    }
+
+    /// The configuration as it is now; keep nothing of it.
+    pub fn config(&self) -> Arc<MasterConfig> {
+        self.in_force.config()
+    }
+
+    /// Ends the master because it cannot do what it is for; the first reason is kept.
+    pub(crate) fn fail(&self, reason: impl Into<String>) {
+        let reason = reason.into();
+        tracing::error!(reason, "the master ends");
+        // A second reason follows from the first one.
+        let _ = self.failure.set(reason);
+        self.shutdown.cancel();
+    }
+
+    /// Why the master ends by itself; `None` = it runs, or was asked to stop.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// Records a change of state in the transaction that makes it, and wakes those who read events.
+    pub(crate) async fn record(
+        &self,
+        tx: &mut WriteTx,
+        event: NewEvent<'_>,
+    ) -> Result<(), StoreError> {
+        events::append(tx, event).await?;
+        self.wake(tx, Topic::Events);
+        Ok(())
+    }
+
+    /// Wakes those who wait for a topic after the commit.
+    pub(crate) fn wake(&self, tx: &mut WriteTx, topic: Topic) {
+        let hub = self.hub.clone();
+        tx.after_commit(move || hub.notify(&topic));
+    }
+}
