@@ -38,10 +38,13 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::checkpoints::allowed::OWN_DIRECTORY;
+use crate::app::config_policies::ConfigPolicies;
 use crate::app::context::Context;
 use crate::app::metrics::{Intake, run_folding};
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
+use crate::app::templates::Templates;
+use crate::app::users::Users;
 use crate::app::{Inner, Master};
 use crate::auth::{Auth, client_hash, new_token, token_hash};
 use crate::hub::Hub;
@@ -212,8 +215,12 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
     let tls = tls::acceptor(&config)?;
     let budgets = budget::Budgets::default();
     let context = Context::new(store, hub, InForce::new(loaded));
+    let ownership = Ownership::new(context.store.clone(), auth.clone());
     let master = Master::new(Inner {
-        ownership: Ownership::new(context.store.clone(), auth.clone()),
+        templates: Templates::new(context.clone(), ownership.clone()),
+        users: Users::new(auth.clone(), blank_passwords),
+        policies: ConfigPolicies::new(context.clone(), places.clone()),
+        ownership,
         pools: Pools::new(context.in_force.clone()),
         context,
         auth,
@@ -243,7 +250,6 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         scheduling: CancellationToken::new(),
         tls: tls.is_some(),
         loopback: address.ip().is_loopback(),
-        blank_passwords,
         background: background::Works::default(),
     });
     let mut tasks = JoinSet::new();

@@ -9,11 +9,11 @@ use det_store::config_policies::{self, ConfigPolicyRow};
 use det_store::events::NewEvent;
 use serde_json::{Map, Value, json};
 
-use crate::app::Master;
+use crate::app::context::Context;
 use crate::app::job_changes::JobChange;
 use crate::app::submission::document_error;
 use crate::app::templates::{masked_for, require_real_secrets};
-use crate::app::workspaces::{Places, require_unarchived_workspace};
+use crate::app::workspaces::{Known, Places, require_unarchived_workspace};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -73,10 +73,22 @@ pub fn workload(text: &str) -> AppResult<Workload> {
     }
 }
 
-impl Master {
+/// Policies of workspaces and of the cluster over configurations. Cheap to clone.
+#[derive(Clone)]
+pub struct ConfigPolicies {
+    context: Context,
+    places: Known,
+}
+
+impl ConfigPolicies {
+    /// Puts the service together.
+    pub(crate) fn new(context: Context, places: Known) -> Self {
+        Self { context, places }
+    }
+
     /// The policies of a scope for showing; empty when there are none. Secrets are hidden, and from others than
     /// administrators variables that look like it.
-    pub async fn config_policies(
+    pub async fn get(
         &self,
         actor: &Actor,
         scope: Scope,
@@ -84,14 +96,14 @@ impl Master {
     ) -> AppResult<Map<String, Value>> {
         actor.require(Permission::Read, Kind::ConfigPolicy, "read config policies")?;
         scope.name(&self.places.get())?;
-        Ok(match self.stored_policies(scope, workload).await? {
+        Ok(match self.stored(scope, workload).await? {
             Some(document) => shown(document, actor),
             None => Map::new(),
         })
     }
 
     /// Stores the policies of a scope, in place of those there were. What exists already stays as it is.
-    pub async fn set_config_policies(
+    pub async fn set(
         &self,
         actor: &Actor,
         scope: Scope,
@@ -120,7 +132,7 @@ impl Master {
             document: document.to_string(),
             modified_at: det_store::now(),
         };
-        let (master, name) = (self.clone(), actor.name());
+        let (service, name) = (self.clone(), actor.name());
         self.context
             .store
             .write(move |tx| {
@@ -134,7 +146,7 @@ impl Master {
                         kind: "changed",
                         ..Default::default()
                     };
-                    master.context.record(tx, event).await?;
+                    service.context.record(tx, event).await?;
                     Ok::<_, AppError>(())
                 })
             })
@@ -143,19 +155,14 @@ impl Master {
     }
 
     /// Removes the policies of a scope.
-    pub async fn delete_config_policies(
-        &self,
-        actor: &Actor,
-        scope: Scope,
-        workload: Workload,
-    ) -> AppResult<()> {
+    pub async fn delete(&self, actor: &Actor, scope: Scope, workload: Workload) -> AppResult<()> {
         actor.require(
             Permission::Administer,
             Kind::ConfigPolicy,
             "delete config policies",
         )?;
         scope.name(&self.places.get())?;
-        let (master, actor) = (self.clone(), actor.name());
+        let (service, actor) = (self.clone(), actor.name());
         self.context
             .store
             .write(move |tx| {
@@ -172,7 +179,7 @@ impl Master {
                         kind: "deleted",
                         ..Default::default()
                     };
-                    master.context.record(tx, event).await?;
+                    service.context.record(tx, event).await?;
                     Ok::<_, AppError>(())
                 })
             })
@@ -180,7 +187,7 @@ impl Master {
     }
 
     /// The policies that lie over work in a workspace, the weakest first.
-    pub(crate) async fn policies_over(
+    pub(crate) async fn over(
         &self,
         workspace_id: i64,
         workload: Workload,
@@ -188,7 +195,7 @@ impl Master {
         let places = self.places.get();
         let mut all = Vec::new();
         for scope in [Scope::Workspace(workspace_id), Scope::Cluster] {
-            if let Some(document) = self.stored_policies(scope, workload).await? {
+            if let Some(document) = self.stored(scope, workload).await? {
                 let policies = Policies::from_value(workload, &scope.name(&places)?, &document);
                 all.push(policies.map_err(|errors| unusable(&errors))?);
             }
@@ -248,9 +255,7 @@ impl Master {
         path: &str,
         value: &Value,
     ) -> AppResult<Vec<Policies>> {
-        let policies = self
-            .policies_over(workspace_id, Workload::Experiment)
-            .await?;
+        let policies = self.over(workspace_id, Workload::Experiment).await?;
         let fixing = |policies: &Policies| {
             let fixed = policies.fixes_otherwise(path, value)?;
             let why = format!("fix it to {fixed}");
@@ -262,7 +267,7 @@ impl Master {
         }
     }
 
-    async fn stored_policies(&self, scope: Scope, workload: Workload) -> AppResult<Option<Value>> {
+    async fn stored(&self, scope: Scope, workload: Workload) -> AppResult<Option<Value>> {
         let row = {
             let mut conn = self.context.store.read().await?;
             let kind = stored_workload(workload);

@@ -84,7 +84,9 @@ impl Master {
         let mut job = experiments::job(&mut tx.conn(), &row.job_id)
             .await?
             .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
-        self.require_allowed(job.workspace_id, &change).await?;
+        self.policies
+            .require_allowed(job.workspace_id, &change)
+            .await?;
         let current = experiments::find(&mut tx.conn(), row.id)
             .await?
             .map_or_else(|| row.config.clone(), |r| r.config);
@@ -130,7 +132,9 @@ impl Master {
                 job = self.move_in_queue(tx, &job, *side, anchor).await?;
                 if job.priority != before {
                     let change = JobChange::Priority(job.priority);
-                    self.require_allowed(job.workspace_id, &change).await?;
+                    self.policies
+                        .require_allowed(job.workspace_id, &change)
+                        .await?;
                 }
                 config["resources"]["priority"] = json!(job.priority);
             }

@@ -132,7 +132,8 @@ impl Master {
         let job = experiments::job(&mut tx.conn(), &row.job_id)
             .await?
             .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
-        self.require_unfixed(job.workspace_id, KEY, &json!(days))
+        self.policies
+            .require_unfixed(job.workspace_id, KEY, &json!(days))
             .await?;
         Ok(())
     }

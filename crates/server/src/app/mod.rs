@@ -77,6 +77,12 @@ impl std::ops::Deref for Master {
 pub struct Inner {
     /// What every service stands on.
     pub context: Context,
+    /// Templates.
+    pub templates: templates::Templates,
+    /// Users.
+    pub users: users::Users,
+    /// Policies over configurations.
+    pub policies: config_policies::ConfigPolicies,
     /// Rights to what has an owner.
     pub ownership: ownership::Ownership,
     /// Resource pools as configured.
@@ -132,9 +138,6 @@ pub struct Inner {
     pub tls: bool,
     /// Whether it listens on loopback only.
     pub loopback: bool,
-    /// Whether active users may have blank passwords: where the master listens on its own machine only, or was started with
-    /// the flag that allows them.
-    pub blank_passwords: bool,
     /// Background work: what runs, and what ended in a panic.
     pub background: crate::background::Works,
 }

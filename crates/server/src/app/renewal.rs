@@ -71,7 +71,8 @@ impl Master {
         let refused = |errors: &ConfigErrors| document_error(&what, errors);
         let before = self.configs.of(row)?.as_ref().clone();
         let policies = self
-            .policies_over(workspace.id, Workload::Experiment)
+            .policies
+            .over(workspace.id, Workload::Experiment)
             .await?;
         let stored = Submitted::renewed(&before, &policies).map_err(|e| refused(&e))?;
         let (placed, is_changed) = (stored.placement(&[]), over.is_some());

@@ -237,7 +237,8 @@ impl Master {
         let homed = layered.home(&places, request.project_id)?;
         let revealed = self.reveal_known(actor, request, homed).await?;
         let policies = self
-            .policies_over(revealed.homed.workspace.id, Workload::Experiment)
+            .policies
+            .over(revealed.homed.workspace.id, Workload::Experiment)
             .await?;
         let placed = self.place(revealed.govern(policies)).await?;
         self.complete_placed(placed).await?.search().await
@@ -397,7 +398,7 @@ impl Master {
         }
         let own = submitted.clone().checked().err();
         match (
-            self.over_templates(submitted, &request.templates).await,
+            self.templates.layer(submitted, &request.templates).await,
             own,
         ) {
             (Err(missing), Some(own)) if missing.kind == ErrorKind::NotFound => {

@@ -14,9 +14,11 @@ use det_store::workspaces::{self, DELETING, UNCATEGORIZED_ID};
 use det_store::{Conn, StoreError, WriteTx};
 use serde_json::{Map, Value, json};
 
+use crate::app::context::Context;
+use crate::app::ownership::Ownership;
 use crate::app::reads::templates::stored;
 use crate::app::workspaces::require_unarchived_workspace;
-use crate::app::{Master, beside, reads};
+use crate::app::{beside, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -34,19 +36,31 @@ pub struct NewTemplate {
     pub config: Map<String, Value>,
 }
 
-impl Master {
+/// Templates and what they lie under. Cheap to clone.
+#[derive(Clone)]
+pub struct Templates {
+    context: Context,
+    ownership: Ownership,
+}
+
+impl Templates {
+    /// Puts the service together.
+    pub(crate) fn new(context: Context, ownership: Ownership) -> Self {
+        Self { context, ownership }
+    }
+
     /// Adds a template; its name must be free.
-    pub async fn create_template(&self, actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
+    pub async fn create(&self, actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
         let row = checked(actor, new).await?;
         let actor = actor.name();
-        self.change_templates(move |master, tx| {
+        self.write(move |service, tx| {
             Box::pin(async move {
                 require_workspace(&mut tx.conn(), row.workspace_id).await?;
                 if !templates::insert(&mut tx.conn(), &row).await? {
                     return Err(taken(&row.name));
                 }
-                master
-                    .record_template(tx, &actor, "created", &row.name, None)
+                service
+                    .record(tx, &actor, "created", &row.name, None)
                     .await?;
                 Ok(row)
             })
@@ -55,30 +69,30 @@ impl Master {
     }
 
     /// Adds a template, or gives the one of this name another content, which is for its owner and administrators.
-    pub async fn put_template(&self, actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
+    pub async fn put(&self, actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
         // Rights go before what is wrong with the content.
         match reads::templates::find(&self.context.store, actor, &new.name).await {
-            Ok(known) => self.require_own_template(actor, &known, Permission::Change, "change")?,
+            Ok(known) => self.require_own(actor, &known, Permission::Change, "change")?,
             Err(error) if error.kind == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
         let row = checked(actor, new).await?;
         let actor = actor.clone();
-        self.change_templates(move |master, tx| {
+        self.write(move |service, tx| {
             Box::pin(async move {
                 require_workspace(&mut tx.conn(), row.workspace_id).await?;
                 let kind = if templates::insert(&mut tx.conn(), &row).await? {
                     "created"
                 } else {
                     let known = stored(&mut tx.conn(), &row.name).await?;
-                    master.require_own_template(&actor, &known, Permission::Change, "change")?;
+                    service.require_own(&actor, &known, Permission::Change, "change")?;
                     require_unarchived(&mut tx.conn(), &known).await?;
                     templates::set_config(&mut tx.conn(), &row.name, &row.config, row.modified_at)
                         .await?;
                     "changed"
                 };
-                master
-                    .record_template(tx, &actor.name(), kind, &row.name, None)
+                service
+                    .record(tx, &actor.name(), kind, &row.name, None)
                     .await?;
                 stored(&mut tx.conn(), &row.name).await
             })
@@ -87,14 +101,14 @@ impl Master {
     }
 
     /// Gives a template another content. For its owner and administrators.
-    pub async fn change_template(
+    pub async fn change(
         &self,
         actor: &Actor,
         name: String,
         config: Map<String, Value>,
     ) -> AppResult<TemplateRow> {
         let known = reads::templates::find(&self.context.store, actor, &name).await?;
-        self.require_own_template(actor, &known, Permission::Change, "change")?;
+        self.require_own(actor, &known, Permission::Change, "change")?;
         let row = checked(
             actor,
             NewTemplate {
@@ -105,15 +119,15 @@ impl Master {
         )
         .await?;
         let actor = actor.clone();
-        self.change_templates(move |master, tx| {
+        self.write(move |service, tx| {
             Box::pin(async move {
                 let (name, config) = (row.name.as_str(), row.config.as_str());
                 let known = stored(&mut tx.conn(), name).await?;
-                master.require_own_template(&actor, &known, Permission::Change, "change")?;
+                service.require_own(&actor, &known, Permission::Change, "change")?;
                 require_unarchived(&mut tx.conn(), &known).await?;
                 templates::set_config(&mut tx.conn(), name, config, row.modified_at).await?;
-                master
-                    .record_template(tx, &actor.name(), "changed", name, None)
+                service
+                    .record(tx, &actor.name(), "changed", name, None)
                     .await?;
                 stored(&mut tx.conn(), name).await
             })
@@ -122,27 +136,22 @@ impl Master {
     }
 
     /// Gives a template another name, which must be free. For its owner and administrators.
-    pub async fn rename_template(
-        &self,
-        actor: &Actor,
-        from: String,
-        to: String,
-    ) -> AppResult<TemplateRow> {
+    pub async fn rename(&self, actor: &Actor, from: String, to: String) -> AppResult<TemplateRow> {
         actor.require(Permission::Change, Kind::Template, "rename templates")?;
         check_name(&to)?;
         let actor = actor.clone();
-        self.change_templates(move |master, tx| {
+        self.write(move |service, tx| {
             Box::pin(async move {
                 let known = stored(&mut tx.conn(), &from).await?;
-                master.require_own_template(&actor, &known, Permission::Change, "rename")?;
+                service.require_own(&actor, &known, Permission::Change, "rename")?;
                 require_unarchived(&mut tx.conn(), &known).await?;
                 if from != to && templates::find(&mut tx.conn(), &to).await?.is_some() {
                     return Err(taken(&to));
                 }
                 templates::rename(&mut tx.conn(), &from, &to).await?;
                 let detail = json!({"from": from}).to_string();
-                master
-                    .record_template(tx, &actor.name(), "renamed", &to, Some(detail))
+                service
+                    .record(tx, &actor.name(), "renamed", &to, Some(detail))
                     .await?;
                 stored(&mut tx.conn(), &to).await
             })
@@ -151,20 +160,20 @@ impl Master {
     }
 
     /// Removes a template. What was made of it stays as it is. For its owner and administrators.
-    pub async fn delete_template(&self, actor: &Actor, name: String) -> AppResult<()> {
+    pub async fn delete(&self, actor: &Actor, name: String) -> AppResult<()> {
         actor.require(Permission::Delete, Kind::Template, "delete templates")?;
         let actor = actor.clone();
-        self.change_templates(move |master, tx| {
+        self.write(move |service, tx| {
             Box::pin(async move {
                 let row = stored(&mut tx.conn(), &name).await?;
-                master.require_own_template(&actor, &row, Permission::Delete, "delete")?;
+                service.require_own(&actor, &row, Permission::Delete, "delete")?;
                 require_unarchived(&mut tx.conn(), &row).await?;
                 // Everybody reads events.
                 let config = serde_json::from_str(&row.config).map_err(AppError::internal)?;
                 let detail = mask_with_variables(&config).to_string();
                 templates::delete(&mut tx.conn(), &name).await?;
-                master
-                    .record_template(tx, &actor.name(), "deleted", &name, Some(detail))
+                service
+                    .record(tx, &actor.name(), "deleted", &name, Some(detail))
                     .await?;
                 Ok(())
             })
@@ -174,7 +183,7 @@ impl Master {
 
     /// A template runs in the name of everybody who names it: it is changed by its owner and administrators only. `verb`
     /// completes "may not …".
-    fn require_own_template(
+    fn require_own(
         &self,
         actor: &Actor,
         row: &TemplateRow,
@@ -187,7 +196,7 @@ impl Master {
             .require_of(actor, permission, &target, &to_do)
     }
 
-    async fn change_templates<T, F>(&self, change: F) -> AppResult<T>
+    async fn write<T, F>(&self, change: F) -> AppResult<T>
     where
         T: Send + 'static,
         F: for<'t> FnOnce(
@@ -198,11 +207,14 @@ impl Master {
             + Send
             + 'static,
     {
-        let master = self.clone();
-        self.context.store.write(move |tx| change(master, tx)).await
+        let service = self.clone();
+        self.context
+            .store
+            .write(move |tx| change(service, tx))
+            .await
     }
 
-    async fn record_template(
+    async fn record(
         &self,
         tx: &mut WriteTx,
         actor: &str,
@@ -226,7 +238,7 @@ impl Master {
     }
 
     /// The templates of these names, in their order; a refusal names all that are missing.
-    async fn templates_named(&self, names: &[String]) -> AppResult<Vec<TemplateRow>> {
+    async fn named(&self, names: &[String]) -> AppResult<Vec<TemplateRow>> {
         let mut conn = self.context.store.read().await?;
         let (mut rows, mut missing) = (Vec::new(), Vec::new());
         for name in names {
@@ -248,12 +260,12 @@ impl Master {
     }
 
     /// A document laid over templates: the last one named is the strongest of them.
-    pub(crate) async fn over_templates(
+    pub(crate) async fn layer(
         &self,
         mut document: Submitted,
         names: &[String],
     ) -> AppResult<Submitted> {
-        for (name, row) in names.iter().zip(self.templates_named(names).await?).rev() {
+        for (name, row) in names.iter().zip(self.named(names).await?).rev() {
             let source = Source::layer(Layer::Template(name.clone()));
             let template = Submitted::read_template(Experiment, source, &row.config)
                 .map_err(crate::app::submission::config_error)?;

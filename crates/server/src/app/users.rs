@@ -6,8 +6,8 @@ use det_authz::{Kind, Permission};
 use det_config::ConfigError;
 use det_store::users::{IdentityColumns, UserChange, UserRow};
 
-use crate::app::{Master, reads};
-use crate::auth::{Actor, User, UserEdit, client_hash};
+use crate::app::reads;
+use crate::auth::{Actor, Auth, User, UserEdit, client_hash};
 use crate::error::{AppError, AppResult, ErrorKind};
 
 /// Longest user or display name, in characters.
@@ -203,9 +203,26 @@ fn refuse_remote(remote: bool) -> AppResult<()> {
     Ok(())
 }
 
-impl Master {
+/// Users as administrators and they themselves change them. Cheap to clone.
+#[derive(Clone)]
+pub struct Users {
+    auth: Auth,
+    /// Whether active users may have blank passwords: where the master listens on its own machine only, or was started with
+    /// the flag that allows them.
+    blank_passwords: bool,
+}
+
+impl Users {
+    /// Puts the service together.
+    pub(crate) fn new(auth: Auth, blank_passwords: bool) -> Self {
+        Self {
+            auth,
+            blank_passwords,
+        }
+    }
+
     /// Adds a user.
-    pub async fn create_user(&self, actor: &Actor, new: NewUser) -> AppResult<User> {
+    pub async fn create(&self, actor: &Actor, new: NewUser) -> AppResult<User> {
         actor.require(Permission::Administer, Kind::User, "add users")?;
         refuse_remote(new.remote)?;
         let identity = new.identity.checked().map_err(unusable)?;
@@ -236,7 +253,7 @@ impl Master {
     /// Changes a user. People may change their own display name and password; everything else is for administrators.
     /// A new password, and a deactivation, end the user's sessions. Who may do it, and what it changes, is decided in the
     /// transaction, from the rows as they are there: hashing a password takes long enough for other edits to come between.
-    pub async fn change_user(&self, actor: &Actor, id: i64, patch: UserPatch) -> AppResult<User> {
+    pub async fn change(&self, actor: &Actor, id: i64, patch: UserPatch) -> AppResult<User> {
         actor.require(Permission::Change, Kind::User, "change users")?;
         let asking = actor.user().id;
         if let Some(remote) = patch.remote {
@@ -263,7 +280,7 @@ impl Master {
                 .map(UnixIdentity::columns),
         };
         // Refused before the password costs anything; the transaction decides again.
-        decide(&self.user_rows(), asking, id, wanted.clone(), true)?;
+        decide(&self.rows(), asking, id, wanted.clone(), true)?;
         let password_hash = match patch.password {
             Some(password) => Some(self.auth.hash_password(password.client_hash()?).await?),
             None => None,
@@ -277,7 +294,7 @@ impl Master {
         self.auth.change_user(id, actor, Box::new(decide)).await
     }
 
-    fn user_rows(&self) -> Vec<UserRow> {
+    fn rows(&self) -> Vec<UserRow> {
         let users = self.auth.users();
         users.iter().map(|user| UserRow::clone(user)).collect()
     }

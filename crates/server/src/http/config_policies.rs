@@ -51,7 +51,8 @@ async fn get_global(
 ) -> Answer {
     answer(
         master
-            .config_policies(&actor, Scope::Cluster, workload(&kind)?)
+            .policies
+            .get(&actor, Scope::Cluster, workload(&kind)?)
             .await?,
     )
 }
@@ -68,11 +69,7 @@ async fn put_global(
 ) -> Answer {
     let (scope, kind) = (Scope::Cluster, workload(&kind)?);
     let text = &body.config_policies;
-    answer(
-        master
-            .set_config_policies(&actor, scope, kind, text)
-            .await?,
-    )
+    answer(master.policies.set(&actor, scope, kind, text).await?)
 }
 
 /// Removes the policies of the whole cluster for a kind of work. For administrators.
@@ -86,9 +83,7 @@ async fn delete_global(
     Path(kind): Path<String>,
 ) -> Answer {
     let kind = workload(&kind)?;
-    master
-        .delete_config_policies(&actor, Scope::Cluster, kind)
-        .await?;
+    master.policies.delete(&actor, Scope::Cluster, kind).await?;
     empty()
 }
 
@@ -103,7 +98,7 @@ async fn get_of_workspace(
     Path((workspace, kind)): Path<(String, String)>,
 ) -> Answer {
     let (scope, kind) = (scope(&workspace)?, workload(&kind)?);
-    answer(master.config_policies(&actor, scope, kind).await?)
+    answer(master.policies.get(&actor, scope, kind).await?)
 }
 
 /// Sets the policies of a workspace for a kind of work. For administrators.
@@ -119,11 +114,7 @@ async fn put_of_workspace(
 ) -> Answer {
     let (scope, kind) = (scope(&workspace)?, workload(&kind)?);
     let text = &body.config_policies;
-    answer(
-        master
-            .set_config_policies(&actor, scope, kind, text)
-            .await?,
-    )
+    answer(master.policies.set(&actor, scope, kind, text).await?)
 }
 
 /// Removes the policies of a workspace for a kind of work. For administrators.
@@ -137,6 +128,6 @@ async fn delete_of_workspace(
     Path((workspace, kind)): Path<(String, String)>,
 ) -> Answer {
     let (scope, kind) = (scope(&workspace)?, workload(&kind)?);
-    master.delete_config_policies(&actor, scope, kind).await?;
+    master.policies.delete(&actor, scope, kind).await?;
     empty()
 }

@@ -102,7 +102,8 @@ async fn post_template(
 ) -> Answer {
     answer(
         &master
-            .create_template(&actor, new_template(name, body))
+            .templates
+            .create(&actor, new_template(name, body))
             .await?,
         &actor,
     )
@@ -120,7 +121,8 @@ async fn put_template(
 ) -> Answer {
     answer(
         &master
-            .put_template(&actor, new_template(name, body))
+            .templates
+            .put(&actor, new_template(name, body))
             .await?,
         &actor,
     )
@@ -137,7 +139,7 @@ async fn patch_template_config(
     WireBody(config): WireBody<Object>,
 ) -> Answer {
     answer(
-        &master.change_template(&actor, name, config.0).await?,
+        &master.templates.change(&actor, name, config.0).await?,
         &actor,
     )
 }
@@ -151,7 +153,7 @@ async fn delete_template(
     Caller(actor): Caller,
     Path(name): Path<String>,
 ) -> Answer {
-    master.delete_template(&actor, name).await?;
+    master.templates.delete(&actor, name).await?;
     empty()
 }
 
@@ -164,7 +166,8 @@ async fn patch_template_name(
     WireBody(body): WireBody<PatchTemplateNameRequest>,
 ) -> Answer {
     let row = master
-        .rename_template(&actor, body.old_name, body.new_name)
+        .templates
+        .rename(&actor, body.old_name, body.new_name)
         .await?;
     answer(&row, &actor)
 }

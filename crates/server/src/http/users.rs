@@ -157,7 +157,7 @@ async fn post_user(
         },
         remote: body.user.remote,
     };
-    let user = master.create_user(&actor, new).await?;
+    let user = master.users.create(&actor, new).await?;
     message(&PostUserResponse {
         user: views::users::user(&user),
     })
@@ -186,7 +186,7 @@ async fn patch_user(
         }),
         remote: body.remote,
     };
-    let user = master.change_user(&actor, id, patch).await?;
+    let user = master.users.change(&actor, id, patch).await?;
     message(&PatchUserResponse {
         user: views::users::user(&user),
     })
@@ -217,7 +217,7 @@ async fn set_user_password(
         password: Some(password),
         ..UserPatch::default()
     };
-    let user = master.change_user(&actor, id, patch).await?;
+    let user = master.users.change(&actor, id, patch).await?;
     message(&SetUserPasswordResponse {
         user: views::users::user(&user),
     })

@@ -91,7 +91,8 @@ impl Master {
             .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
         for (path, text) in texts {
             if let Some(text) = text {
-                self.require_unfixed(job.workspace_id, path, &json!(text))
+                self.policies
+                    .require_unfixed(job.workspace_id, path, &json!(text))
                     .await?;
             }
         }
@@ -99,7 +100,8 @@ impl Master {
             return Ok(());
         };
         let policies = self
-            .policies_over(job.workspace_id, Workload::Experiment)
+            .policies
+            .over(job.workspace_id, Workload::Experiment)
             .await?;
         for policy in &policies {
             let fixed = policy.invariant_config().unwrap_or_default();
@@ -186,7 +188,8 @@ impl Master {
             for (key, value) in policy {
                 if let Some(value) = value {
                     let path = format!("checkpoint_storage.{key}");
-                    self.require_unfixed(job.workspace_id, &path, &json!(value))
+                    self.policies
+                        .require_unfixed(job.workspace_id, &path, &json!(value))
                         .await?;
                     let value = u32::try_from(value).map_err(|_| {
                         AppError::invalid(format!(

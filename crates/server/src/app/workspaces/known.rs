@@ -11,8 +11,9 @@ use crate::error::{AppError, AppResult};
 
 /// What is committed, shared. Every change reads the rows again in its own transaction and hands them over with the
 /// commit, so the copy is never ahead of them.
+#[derive(Clone)]
 pub struct Known {
-    places: RwLock<Arc<Places>>,
+    places: Arc<RwLock<Arc<Places>>>,
 }
 
 impl Known {
@@ -21,7 +22,7 @@ impl Known {
         let mut conn = store.read().await?;
         let places = Places::load(&mut conn.conn()).await?;
         Ok(Self {
-            places: RwLock::new(Arc::new(places)),
+            places: Arc::new(RwLock::new(Arc::new(places))),
         })
     }
 
