@@ -35,17 +35,12 @@ use det_store::users::UserRow;
 use det_store::{Store, StoreError, StoreUrl, agents, settings, users};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
+use crate::app::Master;
 use crate::app::checkpoints::allowed::OWN_DIRECTORY;
-use crate::app::config_policies::ConfigPolicies;
+use crate::app::composition::Foundation;
 use crate::app::context::Context;
-use crate::app::metrics::{Intake, run_folding};
-use crate::app::ownership::Ownership;
-use crate::app::pools::Pools;
-use crate::app::templates::Templates;
-use crate::app::users::Users;
-use crate::app::{Inner, Master};
+use crate::app::metrics::run_folding;
 use crate::auth::{Auth, client_hash, new_token, token_hash};
 use crate::hub::Hub;
 use crate::in_force::{InForce, Surroundings};
@@ -162,7 +157,7 @@ impl Running {
 
     /// Places nothing any more: what is about to end with its agents is not started again before the next start.
     pub fn stop_scheduling(&self) {
-        self.master.scheduling.cancel();
+        self.master.placing.cancel();
     }
 
     /// Stops: no new requests, what is under way is finished, everything durable.
@@ -213,44 +208,20 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
     let told = hub.clone();
     live.follow(&store, move || told.notify(&hub::Topic::Events));
     let tls = tls::acceptor(&config)?;
-    let budgets = budget::Budgets::default();
     let context = Context::new(store, hub, InForce::new(loaded));
-    let ownership = Ownership::new(context.store.clone(), auth.clone());
-    let master = Master::new(Inner {
-        templates: Templates::new(context.clone(), ownership.clone()),
-        users: Users::new(auth.clone(), blank_passwords),
-        policies: ConfigPolicies::new(context.clone(), places.clone()),
-        ownership,
-        pools: Pools::new(context.in_force.clone()),
+    let master = Master::new(Foundation {
         context,
         auth,
-        places,
+        workspaces: places,
         live,
-        fresh_tokens: app::specs::FreshTokens::default(),
-        connections: rm_agents::Connections::default(),
         surroundings,
         data_dir,
-        reloading: tokio::sync::Mutex::new(()),
-        sweeping: tokio::sync::Mutex::new(()),
         cluster_id,
-        master_id: uuid::Uuid::new_v4().to_string(),
         agent_token_hash: token_hash(&agent_token),
-        searches: app::searches::Searches::default(),
-        catalogue: det_store::catalogue::Catalogue::new(),
-        listings: tokio::sync::Semaphore::new(
-            std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
-        ),
-        budgets: budgets.clone(),
-        long_documents: tokio::sync::Semaphore::new(1),
-        series: app::series::Work::default(),
-        configs: app::configs::Configs::default(),
-        gatherings: app::gatherings::Gatherings::new(budgets.all_gathers),
-        metric_intake: Intake::default(),
         log,
-        scheduling: CancellationToken::new(),
         tls: tls.is_some(),
         loopback: address.ip().is_loopback(),
-        background: background::Works::default(),
+        blank_passwords,
     });
     let mut tasks = JoinSet::new();
     tasks.spawn(background::watch_store(master.clone()));

@@ -193,7 +193,7 @@ impl Master {
         size: TrialSize,
         findings: &mut Findings,
     ) -> AppResult<Fits> {
-        let snapshot = self.pool_snapshot(pool).await?;
+        let snapshot = self.snapshots.of_pool(pool).await?;
         // A pool whose agents have not joined yet cannot say no: the request waits with its reason.
         if snapshot.agents.is_empty() {
             findings.warnings.push(format!(

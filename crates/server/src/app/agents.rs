@@ -16,7 +16,6 @@ use det_taskspec::{Device, DeviceKind};
 
 use crate::app::Master;
 use crate::app::agent_tokens::Credential;
-use crate::app::orchestration::advance;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
@@ -173,7 +172,7 @@ impl Master {
             place: AgentId::from(id),
             reason: reason.to_owned(),
         };
-        advance(self, tx, [lost]).await?;
+        self.orchestration.advance(tx, [lost]).await?;
         agents::delete(&mut tx.conn(), id).await?;
         let event = NewEvent {
             actor: "master",
@@ -253,7 +252,7 @@ impl Master {
                             .map(|report| (report.container_id, report.state.into()))
                             .collect(),
                     };
-                    advance(&master, tx, [returned]).await?;
+                    master.orchestration.advance(tx, [returned]).await?;
                     failpoint!("server::agents::join::before_commit");
                     Ok::<_, AppError>(())
                 })
@@ -388,7 +387,10 @@ impl Master {
                             .await?;
                         let reason = format!("agent \"{agent_id}\" was disabled");
                         let ids = live.into_iter().map(|c| c.allocation_id);
-                        advance(&master, tx, platform_failures(ids, &reason)).await?;
+                        master
+                            .orchestration
+                            .advance(tx, platform_failures(ids, &reason))
+                            .await?;
                     }
                     master
                         .record_service(tx, &actor, &agent_id, service, None)
@@ -452,7 +454,10 @@ impl Master {
                             }
                         }
                         let reason = format!("slot {slot} of agent \"{agent_id}\" was disabled");
-                        advance(&master, tx, platform_failures(ids, &reason)).await?;
+                        master
+                            .orchestration
+                            .advance(tx, platform_failures(ids, &reason))
+                            .await?;
                     }
                     master
                         .record_service(tx, &actor, &agent_id, service, Some(slot))

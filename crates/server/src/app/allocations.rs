@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::app::Master;
 use crate::app::agents::slot_set;
-use crate::app::orchestration::{Cause, commit};
+use crate::app::orchestration::Cause;
 use crate::app::ownership::Reported;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
@@ -120,7 +120,9 @@ impl Master {
             AllocationId::from(allocation_id),
             Cause::actor(actor.name()),
         );
-        commit(self, Event::Allocation { id, event, cause }).await
+        self.orchestration
+            .commit(Event::Allocation { id, event, cause })
+            .await
     }
 
     /// Notes that a container has come to the meeting, and waits until all have. A second call of the same container
@@ -139,15 +141,13 @@ impl Master {
             .context
             .hub
             .subscribe(Topic::Allocation(allocation_id.to_owned()));
-        commit(
-            self,
-            Event::Joined {
+        self.orchestration
+            .commit(Event::Joined {
                 id: AllocationId::from(allocation_id),
                 container_id: ContainerId::from(container_id),
                 cause: Cause::actor(actor.name()),
-            },
-        )
-        .await?;
+            })
+            .await?;
         loop {
             let (row, containers) = {
                 let mut conn = self.context.store.read().await?;
@@ -188,15 +188,13 @@ impl Master {
         self.ownership
             .require_reporter(actor, Reported::Allocation(allocation_id))
             .await?;
-        commit(
-            self,
-            Event::Daemon {
+        self.orchestration
+            .commit(Event::Daemon {
                 id: AllocationId::from(allocation_id),
                 container_id: ContainerId::from(container_id),
                 cause: Cause::actor(actor.name()),
-            },
-        )
-        .await
+            })
+            .await
     }
 
     /// Stores what a container says of its accelerators.

@@ -8,7 +8,7 @@ use det_store::StoreError;
 use det_taskspec::ContainerExit;
 
 use crate::app::Master;
-use crate::app::orchestration::{advance, commit};
+
 use crate::error::{AppError, AppResult};
 
 /// An agent's report on a container, as an event.
@@ -36,7 +36,7 @@ impl Master {
                     let events = reports
                         .into_iter()
                         .map(|report| observed(&agent_id, report));
-                    advance(&master, tx, events).await?;
+                    master.orchestration.advance(tx, events).await?;
                     failpoint!("server::containers::report::before_commit");
                     Ok::<_, AppError>(())
                 })
@@ -49,7 +49,7 @@ impl Master {
     /// A container that was never started and must not be: its row ends without the agent.
     pub(crate) async fn container_never_started(&self, container_id: &str) -> AppResult<()> {
         let id = ContainerId::from(container_id);
-        commit(self, Event::NeverStarted { id }).await
+        self.orchestration.commit(Event::NeverStarted { id }).await
     }
 
     /// Ends a container whose specification cannot be made, and with it its run: other containers of the same agent have
@@ -74,6 +74,8 @@ impl Master {
         let message = format!("the container's specification cannot be made: {why}");
         let id = ContainerId::from(container_id);
         let exit = ContainerExit::StartFailed { message };
-        commit(self, Event::ContainerEnded { id, exit }).await
+        self.orchestration
+            .commit(Event::ContainerEnded { id, exit })
+            .await
     }
 }

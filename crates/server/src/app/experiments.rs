@@ -20,12 +20,12 @@ use serde_json::Value;
 
 use crate::app::Master;
 use crate::app::model_archive::{self, ContextFile};
-use crate::app::orchestration::{Cause, advance, commit};
+use crate::app::orchestration::Cause;
 use crate::app::renewal::{ATTEMPTS, Renewal, Renewed, overtaken};
+use crate::app::scheduling::fallback::{DEFAULT_WAIT, Fallback};
 use crate::app::submission::{config_error, known_documents};
 use crate::app::workspaces::Places;
 use crate::auth::Actor;
-use crate::background::fallback::{DEFAULT_WAIT, Fallback};
 use crate::error::{AppError, AppResult, ErrorKind};
 
 mod patch;
@@ -194,7 +194,8 @@ impl Master {
             .next();
         if let Some(trial) = first {
             for warning in warnings {
-                self.log_line(
+                crate::app::logs::write_line(
+                    &self.context.hub,
                     tx,
                     &trial.task_id,
                     None,
@@ -241,7 +242,7 @@ impl Master {
             actions: search.start(),
             search: Box::new(search),
         };
-        advance(self, tx, [begins]).await?;
+        self.orchestration.advance(tx, [begins]).await?;
         Ok(id)
     }
 
@@ -277,7 +278,9 @@ impl Master {
             return self.activate(id, &cause).await;
         }
         let id = ExperimentId(id);
-        commit(self, Event::Experiment { id, event, cause }).await
+        self.orchestration
+            .commit(Event::Experiment { id, event, cause })
+            .await
     }
 
     /// What was paused goes on with its configuration under today's policies, in pools that can run it.
@@ -311,7 +314,10 @@ impl Master {
                             _ => {}
                         }
                         let (id, event) = (ExperimentId(id), ExperimentEvent::Activate);
-                        advance(&master, tx, [Event::Experiment { id, event, cause }]).await?;
+                        master
+                            .orchestration
+                            .advance(tx, [Event::Experiment { id, event, cause }])
+                            .await?;
                         Ok::<_, AppError>(true)
                     })
                 })
@@ -487,7 +493,7 @@ impl Master {
             single: matches!(config.searcher.method, SearchMethod::Single),
             cause: cause.clone(),
         };
-        advance(self, tx, [continued]).await?;
+        self.orchestration.advance(tx, [continued]).await?;
         self.log_warnings(tx, id, &renewed.warnings).await
     }
 }

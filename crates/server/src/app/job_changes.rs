@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::app::Master;
 use crate::app::jobs::standing;
-use crate::app::orchestration::{Cause, advance};
+use crate::app::orchestration::Cause;
 use crate::app::submission::require_storable;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -267,7 +267,7 @@ impl Master {
                 });
             }
         }
-        advance(self, tx, events).await
+        self.orchestration.advance(tx, events).await
     }
 }
 

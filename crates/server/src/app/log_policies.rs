@@ -7,10 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use det_config::container::{LogAction, LogPolicy};
-use det_ids::{AllocationId, JobId, Micros, TaskId};
-use det_scheduler::{Request, can_ever_fit};
+
 use det_store::events::NewEvent;
-use det_store::experiments::ExperimentRow;
 use det_store::logs::{LogLine, Packed};
 use det_store::trials::TrialRow;
 use det_store::{StoreError, WriteTx, allocations, experiments, trials};
@@ -216,7 +214,13 @@ impl Master {
                         "The log policy \"{}\" matched: this trial is not restarted after a failure",
                         found.label
                     );
-                    self.log_line(tx, task_id, found.line.allocation_id.as_deref(), &text)?;
+                    crate::app::logs::write_line(
+                        &self.context.hub,
+                        tx,
+                        task_id,
+                        found.line.allocation_id.as_deref(),
+                        &text,
+                    )?;
                     findings.retries_canceled_by = Some(found.label);
                 }
                 Some(LogAction::ExcludeNode) => {
@@ -230,7 +234,13 @@ impl Master {
                              of this trial avoid that agent",
                             found.label
                         );
-                        self.log_line(tx, task_id, found.line.allocation_id.as_deref(), &text)?;
+                        crate::app::logs::write_line(
+                            &self.context.hub,
+                            tx,
+                            task_id,
+                            found.line.allocation_id.as_deref(),
+                            &text,
+                        )?;
                         findings.excluded_agents.insert(agent);
                     }
                 }
@@ -289,45 +299,6 @@ impl Master {
                 },
             )
             .await
-    }
-
-    /// Why a trial that fails now is not started again although restarts are left; `None` if it may be.
-    pub(crate) async fn no_restart_because(
-        &self,
-        experiment: &ExperimentRow,
-        trial: &TrialRow,
-    ) -> AppResult<Option<String>> {
-        let findings = LogFindings::of(trial)?;
-        if let Some(policy) = &findings.retries_canceled_by {
-            return Ok(Some(format!(
-                "trial failed and matched logs to a don't retry policy (\"{policy}\")"
-            )));
-        }
-        if findings.excluded_agents.is_empty() || !self.context.config().launch_error {
-            return Ok(None);
-        }
-        let config = self.configs.of(experiment)?;
-        let request = Request {
-            allocation_id: AllocationId("next".into()),
-            task_id: TaskId(trial.task_id.clone()),
-            job_id: JobId(experiment.job_id.clone()),
-            slots: config.resources.slots_per_trial,
-            single_agent: config.resources.is_single_node.unwrap_or(false),
-            preemptible: true,
-            excluded_agents: findings
-                .excluded_agents
-                .into_iter()
-                .map(det_ids::AgentId)
-                .collect(),
-            requested_at: Micros(0),
-        };
-        let snapshot = self.pool_snapshot(&experiment.resource_pool).await?;
-        Ok(can_ever_fit(&snapshot, &request).err().map(|never| {
-            format!(
-                "without the agents that its log policies exclude, resource pool \"{}\" cannot run it: {never}",
-                experiment.resource_pool
-            )
-        }))
     }
 }
 

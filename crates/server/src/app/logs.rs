@@ -11,7 +11,7 @@ use crate::app::Master;
 use crate::app::ownership::Reported;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
-use crate::hub::Topic;
+use crate::hub::{Hub, Topic};
 
 /// Identity of a batch from a spool: which spool, and the sequence number of the batch's first line (from 1).
 #[derive(Debug, Clone)]
@@ -151,30 +151,30 @@ impl Master {
         };
         Ok(self.context.record(tx, event).await?)
     }
+}
 
-    /// Writes a line of the master's own into a task's log, in the transaction of what it tells.
-    pub fn log_line(
-        &self,
-        tx: &mut WriteTx,
-        task_id: &str,
-        allocation_id: Option<&str>,
-        text: &str,
-    ) -> Result<(), StoreError> {
-        let line = LogLine {
-            at: det_store::now(),
-            log: format!("{}\n", text.trim_end()),
-            level: Some("LOG_LEVEL_INFO".into()),
-            stdtype: Some("stdout".into()),
-            source: Some("master".into()),
-            allocation_id: allocation_id.map(str::to_owned),
-            ..LogLine::default()
-        };
-        logs::append_line(&mut tx.conn(), task_id, line)?;
-        let hub = self.context.hub.clone();
-        let task_id = task_id.to_owned();
-        tx.after_commit(move || hub.notify(&Topic::TaskLog(task_id)));
-        Ok(())
-    }
+/// Writes a line of the master's own into a task's log, in the transaction of what it tells.
+pub(crate) fn write_line(
+    hub: &Hub,
+    tx: &mut WriteTx,
+    task_id: &str,
+    allocation_id: Option<&str>,
+    text: &str,
+) -> Result<(), StoreError> {
+    let line = LogLine {
+        at: det_store::now(),
+        log: format!("{}\n", text.trim_end()),
+        level: Some("LOG_LEVEL_INFO".into()),
+        stdtype: Some("stdout".into()),
+        source: Some("master".into()),
+        allocation_id: allocation_id.map(str::to_owned),
+        ..LogLine::default()
+    };
+    logs::append_line(&mut tx.conn(), task_id, line)?;
+    let hub = hub.clone();
+    let task_id = task_id.to_owned();
+    tx.after_commit(move || hub.notify(&Topic::TaskLog(task_id)));
+    Ok(())
 }
 
 /// Distinct values of a log.

@@ -23,7 +23,6 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::app::Master;
-use crate::app::orchestration::advance;
 use crate::error::{AppError, AppResult, ErrorKind};
 
 pub use folding::run_folding;
@@ -319,10 +318,12 @@ impl Master {
                 experiment.searcher_metric
             );
             trials::set_notice(&mut tx.conn(), trial_id, Some(&notice)).await?;
-            self.log_line(tx, &trial.task_id, None, &notice)?;
+            crate::app::logs::write_line(&self.context.hub, tx, &trial.task_id, None, &notice)?;
         }
         let id = ExperimentId(experiment.id);
-        advance(self, tx, [Event::Search { id, event }]).await
+        self.orchestration
+            .advance(tx, [Event::Search { id, event }])
+            .await
     }
 }
 

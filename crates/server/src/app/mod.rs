@@ -9,6 +9,7 @@ pub mod agents;
 pub mod allocations;
 mod backfill;
 pub mod checkpoints;
+pub(crate) mod composition;
 pub mod config_policies;
 pub mod configs;
 pub mod containers;
@@ -23,7 +24,7 @@ pub(crate) mod log_retention;
 pub mod logs;
 pub mod metrics;
 pub mod model_archive;
-pub(crate) mod orchestration;
+pub mod orchestration;
 pub mod ownership;
 pub mod pools;
 pub mod preview;
@@ -31,6 +32,8 @@ pub mod projects;
 pub(crate) mod reads;
 pub mod reload;
 pub(crate) mod renewal;
+pub mod restarts;
+pub mod scheduling;
 pub mod searches;
 pub mod series;
 pub mod specs;
@@ -83,6 +86,12 @@ pub struct Inner {
     pub users: users::Users,
     /// Policies over configurations.
     pub policies: config_policies::ConfigPolicies,
+    /// What follows from events.
+    pub orchestration: orchestration::Orchestration,
+    /// Resource pools and their queues as they are.
+    pub snapshots: scheduling::Snapshots,
+    /// Passes of scheduling.
+    pub scheduling: scheduling::Scheduling,
     /// Rights to what has an owner.
     pub ownership: ownership::Ownership,
     /// Resource pools as configured.
@@ -133,22 +142,13 @@ pub struct Inner {
     /// The master's own recent log lines.
     pub log: MasterLog,
     /// Cancelled when nothing is to be placed any more.
-    pub scheduling: CancellationToken,
+    pub placing: CancellationToken,
     /// Whether the master serves TLS.
     pub tls: bool,
     /// Whether it listens on loopback only.
     pub loopback: bool,
     /// Background work: what runs, and what ended in a panic.
     pub background: crate::background::Works,
-}
-
-impl Master {
-    /// Puts the parts together.
-    pub fn new(inner: Inner) -> Self {
-        Self {
-            inner: Arc::new(inner),
-        }
-    }
 }
 
 /// Runs work of the processor, beside the runtime's other work if it is long.

@@ -11,7 +11,14 @@ use det_store::{StoreError, WriteTx};
 
 pub(crate) use det_orchestrator::Cause;
 
-use crate::app::Master;
+use crate::app::configs::Configs;
+use crate::app::context::Context;
+use crate::app::gatherings::Gatherings;
+use crate::app::metrics::Intake;
+use crate::app::restarts::Restarts;
+use crate::app::searches::Searches;
+use crate::app::specs::FreshTokens;
+use crate::auth::Auth;
 use crate::error::{AppError, AppResult};
 use loading::Facts;
 use rows::TxRows;
@@ -30,54 +37,96 @@ pub(crate) struct PlacedRequest {
     pub(crate) placed_at: Micros,
 }
 
-/// Decides on an event, with everything that follows from it, in a transaction of its own.
-pub(crate) async fn commit(master: &Master, event: Event) -> AppResult<()> {
-    let handler = master.clone();
-    master
-        .context
-        .store
-        .write(move |tx| Box::pin(async move { advance(&handler, tx, [event]).await }))
-        .await
+/// Decides on events and carries out what follows. Cheap to clone.
+#[derive(Clone)]
+pub struct Orchestration {
+    pub(super) context: Context,
+    configs: Configs,
+    searches: Searches,
+    restarts: Restarts,
+    metrics: Intake,
+    memory: TaskMemory,
 }
 
-/// Decides on events in their order, each with everything that follows from it. On an error the whole change is to be
-/// undone.
-pub(crate) async fn advance(
-    master: &Master,
-    tx: &mut WriteTx,
-    events: impl IntoIterator<Item = Event>,
-) -> AppResult<()> {
-    advance_counting(master, tx, events).await.map(|_| ())
+/// What the memory of the master holds of live tasks, dropped with their ends.
+#[derive(Clone)]
+pub(crate) struct TaskMemory {
+    /// Tokens of containers that their places do not know yet.
+    pub(crate) fresh_tokens: FreshTokens,
+    /// Exchanges between the containers of an allocation.
+    pub(crate) gatherings: Gatherings,
+    /// Sessions, tokens of tasks among them.
+    pub(crate) auth: Auth,
 }
 
-/// [`advance`], and the requests that were placed on the way.
-pub(crate) async fn advance_counting(
-    master: &Master,
-    tx: &mut WriteTx,
-    events: impl IntoIterator<Item = Event>,
-) -> AppResult<Vec<PlacedRequest>> {
-    let mut agenda = Agenda::new(events);
-    let mut facts = Facts::default();
-    let mut placed = Vec::new();
-    while let Some(event) = agenda.next_event() {
-        facts.load(master, tx, &event).await?;
-        let clock = Clock {
-            wall: Micros(det_store::now()),
-            steady: Micros(det_store::steady_now()),
-        };
-        let mut rows = TxRows {
-            live: tx.live_rows(),
-            facts: &mut facts,
-            now: clock.wall,
-        };
-        let outcome = CORE.decide(&mut rows, clock, event).map_err(refusal)?;
-        facts.keep_search(master, tx);
-        for effect in outcome.effects {
-            effects::carry_out(master, tx, effect, &mut facts, &mut placed).await?;
+impl Orchestration {
+    /// Over the rows of this master.
+    pub(crate) fn new(
+        context: Context,
+        configs: Configs,
+        searches: Searches,
+        restarts: Restarts,
+        metrics: Intake,
+        memory: TaskMemory,
+    ) -> Self {
+        Self {
+            context,
+            configs,
+            searches,
+            restarts,
+            metrics,
+            memory,
         }
-        agenda.follow(outcome.then);
     }
-    Ok(placed)
+
+    /// Decides on an event, with everything that follows from it, in a transaction of its own.
+    pub(crate) async fn commit(&self, event: Event) -> AppResult<()> {
+        let service = self.clone();
+        self.context
+            .store
+            .write(move |tx| Box::pin(async move { service.advance(tx, [event]).await }))
+            .await
+    }
+
+    /// Decides on events in their order, each with everything that follows from it. On an error the whole change is to
+    /// be undone.
+    pub(crate) async fn advance(
+        &self,
+        tx: &mut WriteTx,
+        events: impl IntoIterator<Item = Event>,
+    ) -> AppResult<()> {
+        self.advance_counting(tx, events).await.map(|_| ())
+    }
+
+    /// [`Orchestration::advance`], and the requests that were placed on the way.
+    pub(crate) async fn advance_counting(
+        &self,
+        tx: &mut WriteTx,
+        events: impl IntoIterator<Item = Event>,
+    ) -> AppResult<Vec<PlacedRequest>> {
+        let mut agenda = Agenda::new(events);
+        let mut facts = Facts::default();
+        let mut placed = Vec::new();
+        while let Some(event) = agenda.next_event() {
+            facts.load(self, tx, &event).await?;
+            let clock = Clock {
+                wall: Micros(det_store::now()),
+                steady: Micros(det_store::steady_now()),
+            };
+            let mut rows = TxRows {
+                live: tx.live_rows(),
+                facts: &mut facts,
+                now: clock.wall,
+            };
+            let outcome = CORE.decide(&mut rows, clock, event).map_err(refusal)?;
+            facts.keep_search(&self.searches, tx);
+            for effect in outcome.effects {
+                self.carry_out(tx, effect, &mut facts, &mut placed).await?;
+            }
+            agenda.follow(outcome.then);
+        }
+        Ok(placed)
+    }
 }
 
 fn refusal(refused: Refused) -> AppError {

@@ -16,8 +16,8 @@ use det_store::{StoreError, WriteTx, agents, allocations, experiments};
 use serde_json::{Value, json};
 
 use crate::app::Master;
+use crate::app::scheduling::fallback::Fallback;
 use crate::auth::Actor;
-use crate::background::fallback::Fallback;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 use crate::in_force::Unusable;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::app::Master;
 use crate::app::checkpoints::{location_text, storage_location};
-use crate::app::orchestration::{Cause, advance, commit};
+use crate::app::orchestration::Cause;
 use crate::app::ownership::Reported;
 use crate::app::searches::config_of;
 use crate::auth::Actor;
@@ -27,7 +27,9 @@ impl Master {
         self.ownership.require_steering_of_trial(actor, id).await?;
         let id = TrialId(id);
         let (event, cause) = (TrialEvent::Kill, Cause::actor(actor.name()));
-        commit(self, Event::Trial { id, event, cause }).await
+        self.orchestration
+            .commit(Event::Trial { id, event, cause })
+            .await
     }
 
     /// How far the trial says it is: a fraction, or (not `is_raw`) units of the searcher's length.
@@ -76,7 +78,10 @@ impl Master {
                         fraction,
                     };
                     let id = ExperimentId(experiment.id);
-                    advance(&master, tx, [Event::Search { id, event }]).await
+                    master
+                        .orchestration
+                        .advance(tx, [Event::Search { id, event }])
+                        .await
                 })
             })
             .await
@@ -92,16 +97,14 @@ impl Master {
         self.ownership
             .require_reporter(actor, Reported::Trial(trial_id))
             .await?;
-        commit(
-            self,
-            Event::EarlyExit {
+        self.orchestration
+            .commit(Event::EarlyExit {
                 id: TrialId(trial_id),
                 run: actor.run(),
                 reason,
                 cause: Cause::actor(actor.name()),
-            },
-        )
-        .await
+            })
+            .await
     }
 
     /// What the trial's code says it does: `training`, `validating`, …
@@ -201,37 +204,36 @@ impl Master {
             })
             .await
     }
+}
 
-    /// The checkpoint that a new trial starts from, if its configuration names one.
-    pub(crate) async fn warm_start_checkpoint(
-        &self,
-        tx: &mut WriteTx,
-        config: &ExperimentConfig,
-    ) -> AppResult<Option<String>> {
-        if let Some(uuid) = &config.searcher.source_checkpoint_uuid {
-            let found = checkpoints::find(&mut tx.conn(), uuid).await?;
-            return match found {
-                Some(c) if c.state == "COMPLETED" && c.removing.is_none() => Ok(Some(uuid.clone())),
-                Some(_) => Err(AppError::invalid(format!(
-                    "searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" is not complete any more"
-                ))),
-                None => Err(AppError::invalid(format!(
-                    "searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" not found"
-                ))),
-            };
-        }
-        let Some(id) = config.searcher.source_trial_id else {
-            return Ok(None);
-        };
-        let trial = trials::find(&mut tx.conn(), id).await?.ok_or_else(|| {
-            AppError::invalid(format!("searcher.source_trial_id: trial {id} not found"))
-        })?;
-        match trial.latest_checkpoint {
-            Some(uuid) => Ok(Some(uuid)),
-            None => Err(AppError::invalid(format!(
-                "searcher.source_trial_id: trial {id} has no complete checkpoint"
+/// The checkpoint that a new trial starts from, if its configuration names one.
+pub(crate) async fn warm_start_checkpoint(
+    tx: &mut WriteTx,
+    config: &ExperimentConfig,
+) -> AppResult<Option<String>> {
+    if let Some(uuid) = &config.searcher.source_checkpoint_uuid {
+        let found = checkpoints::find(&mut tx.conn(), uuid).await?;
+        return match found {
+            Some(c) if c.state == "COMPLETED" && c.removing.is_none() => Ok(Some(uuid.clone())),
+            Some(_) => Err(AppError::invalid(format!(
+                "searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" is not complete any more"
             ))),
-        }
+            None => Err(AppError::invalid(format!(
+                "searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" not found"
+            ))),
+        };
+    }
+    let Some(id) = config.searcher.source_trial_id else {
+        return Ok(None);
+    };
+    let trial = trials::find(&mut tx.conn(), id).await?.ok_or_else(|| {
+        AppError::invalid(format!("searcher.source_trial_id: trial {id} not found"))
+    })?;
+    match trial.latest_checkpoint {
+        Some(uuid) => Ok(Some(uuid)),
+        None => Err(AppError::invalid(format!(
+            "searcher.source_trial_id: trial {id} has no complete checkpoint"
+        ))),
     }
 }
 

@@ -8,8 +8,8 @@ use det_scheduler::{AgentState, Estimate, Policy, PoolSnapshot, Queue, SlotState
 use det_store::{experiments, trials};
 
 use crate::app::jobs::{JobSubject, QueuedJob};
+use crate::app::scheduling::fallback::Fallback;
 use crate::app::{Master, beside};
-use crate::background::fallback::Fallback;
 use crate::error::{AppError, AppResult};
 
 /// Waiting tasks of a job whose start is estimated at most.
@@ -123,7 +123,7 @@ impl Master {
             (None, Some(entry)) => (entry.subject.clone(), entry.job.resource_pool.clone()),
             (None, None) => return Err(AppError::not_found("job", job_id.escape_debug())),
         };
-        let (snapshot, queue) = self.pool_and_queue(&pool).await?;
+        let (snapshot, queue) = self.snapshots.with_queue(&pool).await?;
         let placements: BTreeMap<_, _> = snapshot
             .running
             .iter()
@@ -185,7 +185,7 @@ impl Master {
         }
         let waiting = entry.allocations.iter().filter(|a| a.placed_at.is_none());
         for row in waiting.take(MOST_ESTIMATES) {
-            let looked = self.other_pools(row, &entry.job).await?;
+            let looked = self.snapshots.in_other_pools(row, &entry.job).await?;
             told.insert(row.id.clone(), looked);
         }
         Ok(told)

@@ -24,7 +24,7 @@ pub use known::{Known, Places};
 pub(crate) use known::{path_of, require_unarchived, require_unarchived_workspace};
 
 use crate::app::Master;
-use crate::app::orchestration::{Cause, advance};
+use crate::app::orchestration::Cause;
 use crate::app::users::UnixIdentity;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -424,7 +424,7 @@ impl Master {
             event: ExperimentEvent::Delete,
             cause: cause.clone(),
         });
-        advance(self, tx, events).await?;
+        self.orchestration.advance(tx, events).await?;
         if !members.is_empty() {
             let hub = self.context.hub.clone();
             tx.after_commit(move || hub.notify(&Topic::CleanUp));

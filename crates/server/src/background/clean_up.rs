@@ -20,7 +20,7 @@ use crate::app::checkpoints::patterns;
 use crate::app::checkpoints::policy::to_delete;
 use crate::app::checkpoints::removal::{WarmStarts, in_use};
 use crate::app::checkpoints::storage::Storage;
-use crate::app::orchestration::{Cause, advance};
+use crate::app::orchestration::Cause;
 use crate::app::searches::config_of;
 use crate::background::sleep_or_forever;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -186,7 +186,7 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                             event: ExperimentEvent::DeleteFailed,
                             cause: Cause::master(&error.message),
                         };
-                        advance(&handler, tx, [failed]).await?;
+                        handler.orchestration.advance(tx, [failed]).await?;
                         let why =
                             format!("experiment {id} could not be deleted: {}", error.message);
                         handler

@@ -9,7 +9,6 @@ use det_orchestrator::Event;
 use det_store::{allocations, users};
 
 use crate::app::Master;
-use crate::app::orchestration::commit;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 
@@ -88,7 +87,7 @@ async fn end_overdue(master: &Master) -> AppResult<Option<i64>> {
         .filter(|row| row.preempt_deadline.is_some_and(|at| at <= now));
     for row in overdue {
         let id = AllocationId(row.id);
-        commit(master, Event::Overdue { id }).await?;
+        master.orchestration.commit(Event::Overdue { id }).await?;
     }
     Ok(next)
 }

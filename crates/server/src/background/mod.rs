@@ -8,10 +8,7 @@
 
 pub mod clean_up;
 pub mod deadlines;
-pub(crate) mod fallback;
-mod limits;
 pub mod log_sweep;
-mod planners;
 pub mod schedule;
 
 use std::any::Any;
@@ -119,7 +116,7 @@ where
             }
         };
         let Err(panic) = AssertUnwindSafe(run).catch_unwind().await else {
-            if !master.context.shutdown.is_cancelled() && !master.scheduling.is_cancelled() {
+            if !master.context.shutdown.is_cancelled() && !master.placing.is_cancelled() {
                 master.context.fail(format!(
                     "background work \"{name}\" ended without being asked to, which is a defect of this program"
                 ));

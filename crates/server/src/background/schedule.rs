@@ -1,29 +1,12 @@
-//! Scheduling: looks at what waits and what runs in each pool, asks the pure crate for a plan, and stores it.
-//!
-//! Woken by every change that may matter; passes never overlap, and changes during a pass lead to one more.
+//! Scheduling passes: woken by every change that may matter. Passes never overlap, and changes during a pass lead to one
+//! more.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use det_failpoints::failpoint;
-use det_ids::{AllocationId, ContainerId, Micros};
-use det_orchestrator::{Event, Placed, Waiting};
-use det_scheduler::{Pass, Placement, PoolSnapshot, Queue, WaitReason};
-use det_store::queue_days::{self, QueueDay};
-
 use crate::app::Master;
-use crate::app::orchestration::{PlacedRequest, advance_counting};
-use crate::app::wait_reasons::waiting_of;
-use crate::app::workspaces::Places;
-use crate::background::fallback;
-use crate::background::limits::Limits;
-use crate::background::planners::Planners;
+use crate::app::scheduling::State;
 use crate::background::sleep_or_forever;
-use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
-use crate::live::{Image, Work};
 
 /// After a failed pass (the database is away), try again after this long.
 const RETRY: Duration = Duration::from_millis(500);
@@ -31,23 +14,18 @@ const RETRY: Duration = Duration::from_millis(500);
 /// meanwhile, and scheduling a large cluster leaves room for everything else.
 const COSTLY: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// Waiting reasons of the same kind whose numbers have changed are stored this many a second at most, and this many at
-/// once.
-const REFRESHED_A_SECOND: u32 = 2_000;
-const REFRESHED_AT_ONCE: u32 = 200;
 
 /// Schedules until the master stops.
 pub async fn run(master: Master) {
     let mut changes = master.context.hub.subscribe(Topic::Schedule);
     let mut state = State::default();
-    while !master.scheduling.is_cancelled() {
+    while !master.placing.is_cancelled() {
         let began = Instant::now();
-        let next = match pass(&master, &mut state).await {
+        let next = match master.scheduling.pass(&mut state).await {
             Ok(next) => next,
             Err(error) => {
                 tracing::warn!(%error, cause = ?error.cause, "a scheduling pass failed; it is repeated");
-                // They may not have been told everything, or what they decided was not stored.
-                state.planners = Planners::default();
+                state.forget_plans();
                 Some(RETRY)
             }
         };
@@ -58,256 +36,8 @@ pub async fn run(master: Master) {
         tokio::select! {
             () = changes.changed() => {}
             () = sleep_or_forever(next) => {}
-            () = master.scheduling.cancelled() => return,
+            () = master.placing.cancelled() => return,
             () = master.context.shutdown.cancelled() => return,
         }
     }
-}
-
-/// What scheduling keeps from one pass to the next; all of it can be had from the rows.
-struct State {
-    /// What is live, for scheduling alone.
-    image: Image,
-    planners: Planners,
-    refreshes: Refreshes,
-    /// Time that the last pass took to decide.
-    thought: Duration,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self {
-            image: Image::default(),
-            planners: Planners::default(),
-            refreshes: Refreshes {
-                left: REFRESHED_AT_ONCE,
-                since: Instant::now(),
-            },
-            thought: Duration::ZERO,
-        }
-    }
-}
-
-/// How many reasons may be stored because their numbers have changed.
-struct Refreshes {
-    left: u32,
-    since: Instant,
-}
-
-impl Refreshes {
-    /// How many there are now.
-    fn now(&mut self) -> u32 {
-        let earned = self.since.elapsed().as_micros() * u128::from(REFRESHED_A_SECOND) / 1_000_000;
-        if earned > 0 {
-            let earned = u32::try_from(earned).unwrap_or(u32::MAX);
-            self.left = self.left.saturating_add(earned).min(REFRESHED_AT_ONCE);
-            self.since = Instant::now();
-        }
-        self.left
-    }
-
-    /// How long until there are enough for `wanted`, or as many as there can be.
-    fn wait_for(&self, wanted: usize) -> Duration {
-        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
-        let wanted = wanted.min(REFRESHED_AT_ONCE).saturating_sub(self.left);
-        Duration::from_secs(1) * wanted.max(1) / REFRESHED_A_SECOND
-    }
-}
-
-/// One pass over all pools; gives how long until one is due without any change: a request comes of age, or a reason is
-/// to be stored with its present numbers.
-async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>> {
-    let touched = master
-        .live
-        .catch_up(&master.context.store, &mut state.image)
-        .await?;
-    let began = Instant::now();
-    let mut limits = Limits::of(master, &state.image);
-    state.planners.tell(master, &state.image, &touched, &limits);
-    let sent = fallback::send_on(master, &state.image, &mut state.planners).await?;
-    state.thought = began.elapsed();
-    let mut next = sent.next;
-    let mut sooner = |wait: Duration| next = Some(next.map_or(wait, |n| n.min(wait)));
-    for (pool, planner) in state.planners.busy() {
-        let began = Instant::now();
-        // What pools before this one have placed counts.
-        planner.set_workspaces(limits.in_pool(pool));
-        let now = Micros(det_store::now());
-        let refreshes = state.refreshes.now();
-        let mut decided = planner.pass(now, refreshes as usize);
-        // They wait elsewhere by now; the next pass, which that has woken, looks at them there.
-        decided
-            .waiting
-            .retain(|(id, _)| !sent.requests.contains(id.as_str()));
-        let refreshed = u32::try_from(decided.refreshed).unwrap_or(u32::MAX);
-        state.refreshes.left = refreshes.saturating_sub(refreshed);
-        if decided.outdated > 0 {
-            sooner(state.refreshes.wait_for(decided.outdated));
-        }
-        if let Some(due) = planner.next_reservation_at(now)
-            && let Ok(wait) = u64::try_from(due.0.saturating_sub(now.0))
-        {
-            sooner(Duration::from_micros(wait));
-        }
-        state.thought += began.elapsed();
-        limits.note(&state.image, pool, &decided.place);
-        master.apply_pass(decided).await?;
-    }
-    Ok(next)
-}
-
-impl Master {
-    /// A pool and its queue as an image shows them.
-    pub(super) fn pool_in(
-        &self,
-        image: &Image,
-        pool: &str,
-        limits: &Limits,
-    ) -> (PoolSnapshot, Queue) {
-        let mut snapshot = self.agents_in(image, pool);
-        let mut queue = Queue {
-            jobs: image.jobs(pool).collect(),
-            workspaces: limits.in_pool(pool),
-            ..Queue::default()
-        };
-        for work in image.work(pool) {
-            match work {
-                Work::Waits(request) => queue.requests.push(request),
-                Work::Runs(running) => snapshot.running.push(running),
-            }
-        }
-        (snapshot, queue)
-    }
-
-    /// A pool without what runs in it.
-    fn agents_in(&self, image: &Image, pool: &str) -> PoolSnapshot {
-        PoolSnapshot {
-            settings: self.pools.settings(pool),
-            agents: image.agents(pool, self.pools.aux_limit(pool)),
-            running: Vec::new(),
-        }
-    }
-
-    /// A pool and its queue as they are now, for estimates.
-    pub(crate) async fn pool_and_queue(&self, pool: &str) -> AppResult<(PoolSnapshot, Queue)> {
-        let look = |image: &Image| self.pool_in(image, pool, &Limits::of(self, image));
-        Ok(self.live.look_at_jobs(&self.context.store, look).await?)
-    }
-
-    /// The pool's agents as they are now, without what runs there: for questions such as whether a request can ever fit.
-    pub(crate) async fn pool_snapshot(&self, pool: &str) -> AppResult<PoolSnapshot> {
-        let look = |image: &Image| self.agents_in(image, pool);
-        Ok(self.live.look(&self.context.store, look).await?)
-    }
-
-    /// Stores what a pass decided, and the reasons why requests wait that it tells: all of it in one transaction.
-    async fn apply_pass(&self, decided: Pass) -> AppResult<()> {
-        let (waiting, places) = (decided.waiting, self.places.get());
-        // After a restart the reasons that were stored before are known by their texts.
-        let texts = self
-            .live
-            .look(&self.context.store, |image| {
-                let mut texts = in_words(waiting, |id| image.label(id.as_str()), &places)?;
-                texts.retain(|(id, text)| {
-                    image
-                        .stored_wait(id.as_str())
-                        .is_some_and(|known| known != Some(text.stored.as_str()))
-                });
-                Ok::<_, AppError>(texts)
-            })
-            .await??;
-        if decided.place.is_empty()
-            && decided.preempt.is_empty()
-            && decided.hand_over.is_empty()
-            && texts.is_empty()
-        {
-            return Ok(());
-        }
-        let master = self.clone();
-        let places = !decided.place.is_empty();
-        self.context
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let place = decided.place.into_iter().map(placed);
-                    let preempt = decided
-                        .preempt
-                        .into_iter()
-                        .map(|preemption| Event::PreemptFor {
-                            id: preemption.allocation_id,
-                            for_allocation: preemption.for_allocation,
-                            reason: preemption.reason.to_string(),
-                        });
-                    let hand_over = decided.hand_over.into_iter().map(|it| Event::HandOver {
-                        id: it.allocation_id,
-                        for_allocation: it.for_allocation,
-                    });
-                    let waits = texts.into_iter().map(|(id, waiting)| Event::Waits {
-                        id,
-                        waiting: Waiting::clone(&waiting),
-                    });
-                    let events = place.chain(preempt).chain(hand_over).chain(waits);
-                    let placed = advance_counting(&master, tx, events).await?;
-                    let mut waits: BTreeMap<(String, i64), QueueDay> = BTreeMap::new();
-                    for request in placed {
-                        note_wait(&mut waits, request);
-                    }
-                    for ((pool, _), day) in waits {
-                        queue_days::add(&mut tx.conn(), &pool, day).await?;
-                    }
-                    if places {
-                        failpoint!("server::schedule::place::before_commit");
-                    }
-                    Ok::<_, AppError>(())
-                })
-            })
-            .await?;
-        if places {
-            failpoint!("server::schedule::place::after_commit");
-        }
-        Ok(())
-    }
-}
-
-/// A placement with new ids for its containers.
-fn placed(placement: Placement) -> Event {
-    let ids = placement
-        .parts
-        .iter()
-        .map(|_| ContainerId(uuid::Uuid::new_v4().to_string()));
-    Event::Place(Placed {
-        container_ids: ids.collect(),
-        placement,
-    })
-}
-
-/// Adds what a request has waited to the day on which it was placed.
-fn note_wait(waits: &mut BTreeMap<(String, i64), QueueDay>, placed: PlacedRequest) {
-    let day = queue_days::day_of(placed.placed_at.0);
-    let entry = waits.entry((placed.resource_pool, day)).or_default();
-    entry.day = day;
-    entry.placed += 1;
-    entry.waited += (placed.placed_at.0 - placed.requested_at.0).max(0);
-}
-
-/// Reasons in words; many requests wait for the same one. `called` gives the names of allocations for people, `places` those
-/// of workspaces.
-fn in_words(
-    waiting: Vec<(AllocationId, Arc<WaitReason>)>,
-    called: impl Fn(&AllocationId) -> Option<String>,
-    places: &Places,
-) -> AppResult<Vec<(AllocationId, Arc<Waiting>)>> {
-    let mut written: HashMap<*const WaitReason, Arc<Waiting>> = HashMap::new();
-    waiting
-        .into_iter()
-        .map(|(allocation, reason)| {
-            let text = match written.entry(Arc::as_ptr(&reason)) {
-                Entry::Occupied(text) => Arc::clone(text.get()),
-                Entry::Vacant(free) => {
-                    Arc::clone(free.insert(Arc::new(waiting_of(&reason, &called, places)?)))
-                }
-            };
-            Ok((allocation, text))
-        })
-        .collect()
 }

@@ -3,14 +3,18 @@
 use det_failpoints::failpoint;
 use det_ids::{AllocationId, TrialId};
 use det_orchestrator::{Effect, NewTrial, Record, Topic};
-use det_store::events::{self, NewEvent};
+use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx, allocations, experiments, searches, trials};
 
+use super::Orchestration;
 use super::PlacedRequest;
 use super::loading::Facts;
-use crate::app::Master;
+use crate::app::configs::Configs;
+use crate::app::context::Context;
 use crate::app::log_policies::allow_restarts;
 use crate::app::log_retention::configured_days;
+use crate::app::logs;
+use crate::app::trials::warm_start_checkpoint;
 use crate::auth::{new_token, token_hash};
 use crate::error::{AppError, AppResult};
 use crate::hub;
@@ -18,107 +22,115 @@ use crate::hub;
 /// Tokens of a task work this long after its end, so that late lines still arrive.
 const TOKEN_GRACE_MICROS: i64 = 60 * 1_000_000;
 
-/// Carries out one effect.
-pub(super) async fn carry_out(
-    master: &Master,
-    tx: &mut WriteTx,
-    effect: Effect,
-    facts: &mut Facts,
-    placed: &mut Vec<PlacedRequest>,
-) -> AppResult<()> {
-    match effect {
-        Effect::Record(record) => append(master, tx, &record).await?,
-        Effect::Log {
-            task_id,
-            allocation_id,
-            text,
-        } => {
-            let allocation_id = allocation_id.as_ref().map(AllocationId::as_str);
-            master.log_line(tx, task_id.as_str(), allocation_id, &text)?;
+impl Orchestration {
+    /// Carries out one effect.
+    pub(super) async fn carry_out(
+        &self,
+        tx: &mut WriteTx,
+        effect: Effect,
+        facts: &mut Facts,
+        placed: &mut Vec<PlacedRequest>,
+    ) -> AppResult<()> {
+        match effect {
+            Effect::Record(record) => append(&self.context, tx, &record).await?,
+            Effect::Log {
+                task_id,
+                allocation_id,
+                text,
+            } => {
+                let allocation_id = allocation_id.as_ref().map(AllocationId::as_str);
+                logs::write_line(
+                    &self.context.hub,
+                    tx,
+                    task_id.as_str(),
+                    allocation_id,
+                    &text,
+                )?;
+            }
+            Effect::Wake(topic) => {
+                self.context.wake(tx, hub_topic(topic));
+            }
+            Effect::InsertTrial(new) => insert_trial(&self.configs, tx, new, facts).await?,
+            Effect::AppendSearchEvent {
+                experiment_id,
+                number,
+                text,
+            } => searches::append_event(&mut tx.conn(), experiment_id.0, number, &text).await?,
+            Effect::SaveSearch {
+                experiment_id,
+                through,
+                snapshot,
+            } => {
+                searches::save_snapshot(&mut tx.conn(), experiment_id.0, through, &snapshot)
+                    .await?;
+            }
+            Effect::EndSearch(id) => {
+                searches::delete(&mut tx.conn(), id.0).await?;
+                self.searches.evict(id.0);
+            }
+            Effect::ExperimentEnded { id, completed } => {
+                let progress = if completed {
+                    1.0
+                } else {
+                    // The search counts what ended as done; people want to know how far the code came.
+                    trials::mean_progress(&mut tx.conn(), id.0).await?
+                };
+                experiments::set_progress(&mut tx.conn(), id.0, progress).await?;
+                self.configs.forget(id.0);
+            }
+            Effect::ExperimentContinued(id) => experiments::clear_end(&mut tx.conn(), id.0).await?,
+            Effect::RunStarted(id) => self.metrics.forget(id.0),
+            Effect::RestartsAllowed(id) => {
+                let row = trials::find(&mut tx.conn(), id.0).await?;
+                let row = row.ok_or_else(|| AppError::not_found("trial", id))?;
+                allow_restarts(tx, &row).await?;
+            }
+            Effect::TrialEnded(id) => {
+                self.metrics.forget(id.0);
+                // Stored, and those who wait for it are not woken.
+                tx.after_commit(|| failpoint!("server::lifecycle::end_trial::after_commit"));
+                failpoint!("server::lifecycle::end_trial::before_commit");
+            }
+            Effect::ContainerPlaced { id, allocation_id } => {
+                // Its token is stored here, so that starting it on the agent needs no change of its own.
+                let token = new_token();
+                let hash = token_hash(&token);
+                allocations::insert_token(&mut tx.conn(), &hash, allocation_id.as_str()).await?;
+                let tokens = self.memory.fresh_tokens.clone();
+                tx.after_commit(move || tokens.keep(id.0, token));
+            }
+            Effect::ContainerEnded(id) => {
+                let tokens = self.memory.fresh_tokens.clone();
+                tx.after_commit(move || {
+                    tokens.take(id.as_str());
+                });
+            }
+            Effect::Placed {
+                resource_pool,
+                requested_at,
+                placed_at,
+            } => placed.push(PlacedRequest {
+                resource_pool,
+                requested_at,
+                placed_at,
+            }),
+            Effect::Preempted(_) => {
+                // Before the deadlines are woken, and after the cause has woken the task.
+                tx.after_commit(|| failpoint!("server::lifecycle::preempt::after_commit"));
+                failpoint!("server::lifecycle::preempt::before_commit");
+            }
+            Effect::AllocationEnded(id) => {
+                let expiry = det_store::steady_now() + TOKEN_GRACE_MICROS;
+                allocations::expire_tokens(&mut tx.conn(), id.as_str(), expiry).await?;
+                let (gatherings, auth) = (self.memory.gatherings.clone(), self.memory.auth.clone());
+                tx.after_commit(move || {
+                    gatherings.remove(id.as_str());
+                    auth.forget_allocation(id.as_str());
+                });
+            }
         }
-        Effect::Wake(topic) => {
-            let (hub, topic) = (master.context.hub.clone(), hub_topic(topic));
-            tx.after_commit(move || hub.notify(&topic));
-        }
-        Effect::InsertTrial(new) => insert_trial(master, tx, new, facts).await?,
-        Effect::AppendSearchEvent {
-            experiment_id,
-            number,
-            text,
-        } => searches::append_event(&mut tx.conn(), experiment_id.0, number, &text).await?,
-        Effect::SaveSearch {
-            experiment_id,
-            through,
-            snapshot,
-        } => {
-            searches::save_snapshot(&mut tx.conn(), experiment_id.0, through, &snapshot).await?;
-        }
-        Effect::EndSearch(id) => {
-            searches::delete(&mut tx.conn(), id.0).await?;
-            master.searches.evict(id.0);
-        }
-        Effect::ExperimentEnded { id, completed } => {
-            let progress = if completed {
-                1.0
-            } else {
-                // The search counts what ended as done; people want to know how far the code came.
-                trials::mean_progress(&mut tx.conn(), id.0).await?
-            };
-            experiments::set_progress(&mut tx.conn(), id.0, progress).await?;
-            master.configs.forget(id.0);
-        }
-        Effect::ExperimentContinued(id) => experiments::clear_end(&mut tx.conn(), id.0).await?,
-        Effect::RunStarted(id) => master.metric_intake.forget(id.0),
-        Effect::RestartsAllowed(id) => {
-            let row = trials::find(&mut tx.conn(), id.0).await?;
-            let row = row.ok_or_else(|| AppError::not_found("trial", id))?;
-            allow_restarts(tx, &row).await?;
-        }
-        Effect::TrialEnded(id) => {
-            master.metric_intake.forget(id.0);
-            // Stored, and those who wait for it are not woken.
-            tx.after_commit(|| failpoint!("server::lifecycle::end_trial::after_commit"));
-            failpoint!("server::lifecycle::end_trial::before_commit");
-        }
-        Effect::ContainerPlaced { id, allocation_id } => {
-            // Its token is stored here, so that starting it on the agent needs no change of its own.
-            let token = new_token();
-            let hash = token_hash(&token);
-            allocations::insert_token(&mut tx.conn(), &hash, allocation_id.as_str()).await?;
-            let tokens = master.fresh_tokens.clone();
-            tx.after_commit(move || tokens.keep(id.0, token));
-        }
-        Effect::ContainerEnded(id) => {
-            let tokens = master.fresh_tokens.clone();
-            tx.after_commit(move || {
-                tokens.take(id.as_str());
-            });
-        }
-        Effect::Placed {
-            resource_pool,
-            requested_at,
-            placed_at,
-        } => placed.push(PlacedRequest {
-            resource_pool,
-            requested_at,
-            placed_at,
-        }),
-        Effect::Preempted(_) => {
-            // Before the deadlines are woken, and after the cause has woken the task.
-            tx.after_commit(|| failpoint!("server::lifecycle::preempt::after_commit"));
-            failpoint!("server::lifecycle::preempt::before_commit");
-        }
-        Effect::AllocationEnded(id) => {
-            let expiry = det_store::steady_now() + TOKEN_GRACE_MICROS;
-            allocations::expire_tokens(&mut tx.conn(), id.as_str(), expiry).await?;
-            let (gatherings, auth) = (master.gatherings.clone(), master.auth.clone());
-            tx.after_commit(move || {
-                gatherings.remove(id.as_str());
-                auth.forget_allocation(id.as_str());
-            });
-        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn hub_topic(topic: Topic) -> hub::Topic {
@@ -133,7 +145,7 @@ fn hub_topic(topic: Topic) -> hub::Topic {
     }
 }
 
-async fn append(master: &Master, tx: &mut WriteTx, record: &Record) -> Result<(), StoreError> {
+async fn append(context: &Context, tx: &mut WriteTx, record: &Record) -> Result<(), StoreError> {
     let event = NewEvent {
         actor: &record.cause.actor,
         subject_kind: record.subject.kind(),
@@ -144,14 +156,11 @@ async fn append(master: &Master, tx: &mut WriteTx, record: &Record) -> Result<()
         reason: record.cause.reason.as_deref(),
         detail: record.detail.clone(),
     };
-    events::append(tx, event).await?;
-    let hub = master.context.hub.clone();
-    tx.after_commit(move || hub.notify(&hub::Topic::Events));
-    Ok(())
+    context.record(tx, event).await
 }
 
 async fn insert_trial(
-    master: &Master,
+    configs: &Configs,
     tx: &mut WriteTx,
     new: NewTrial,
     facts: &mut Facts,
@@ -161,8 +170,8 @@ async fn insert_trial(
     let experiment = rows
         .experiment(new.experiment_id.0)
         .ok_or_else(|| AppError::not_found("experiment", new.experiment_id))?;
-    let config = master.configs.of(experiment)?;
-    let warm_start = master.warm_start_checkpoint(tx, &config).await?;
+    let config = configs.of(experiment)?;
+    let warm_start = warm_start_checkpoint(tx, &config).await?;
     let row = trials::NewTrial {
         experiment_id: new.experiment_id.0,
         request_id: new.request_id.0,

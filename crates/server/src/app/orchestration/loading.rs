@@ -7,9 +7,10 @@ use det_ids::{AgentId, ExperimentId, RequestId, TrialId};
 use det_orchestrator::{Container, Event, Need, Place, SearchState, Terms, Unreadable};
 use det_store::{Conn, StoreError, WriteTx, allocations, trials};
 
+use super::Orchestration;
 use super::rows::{container_of, place_of};
-use crate::app::Master;
 use crate::app::log_policies::{LogFindings, excluded_text};
+use crate::app::searches::Searches;
 use crate::error::{AppError, AppResult};
 
 /// What decisions read beside the live rows. Each entry is as it was when it was last loaded.
@@ -32,19 +33,24 @@ impl Facts {
     /// Loads what an event needs.
     pub(super) async fn load(
         &mut self,
-        master: &Master,
+        service: &Orchestration,
         tx: &mut WriteTx,
         event: &Event,
     ) -> AppResult<()> {
         for need in event.needs() {
-            self.load_need(master, tx, need).await?;
+            self.load_need(service, tx, need).await?;
         }
         Ok(())
     }
 
-    async fn load_need(&mut self, master: &Master, tx: &mut WriteTx, need: Need) -> AppResult<()> {
+    async fn load_need(
+        &mut self,
+        service: &Orchestration,
+        tx: &mut WriteTx,
+        need: Need,
+    ) -> AppResult<()> {
         match need {
-            Need::Experiment(id) => self.load_experiment(master, tx, id).await?,
+            Need::Experiment(id) => self.load_experiment(service, tx, id).await?,
             Need::LiveTrials(id) => {
                 let rows = trials::live_of_experiment(&mut tx.conn(), id.0).await?;
                 let ids = rows.into_iter().map(|row| TrialId(row.id)).collect();
@@ -55,10 +61,10 @@ impl Facts {
                 let count = usize::try_from(count).unwrap_or(0);
                 self.live_trial_counts.insert(id, count);
             }
-            Need::Search(id) => self.load_search(master, tx, id).await?,
-            Need::Trial(id) => self.load_trial(master, tx, id).await?,
+            Need::Search(id) => self.load_search(service, tx, id).await?,
+            Need::Trial(id) => self.load_trial(service, tx, id).await?,
             Need::TrialOfRequest(id, request_id) => {
-                self.load_experiment(master, tx, id).await?;
+                self.load_experiment(service, tx, id).await?;
                 let name = (id, request_id);
                 if !self.named.contains_key(&name) {
                     let found =
@@ -68,15 +74,15 @@ impl Facts {
                     }
                 }
                 if let Some(trial) = self.named.get(&name).copied() {
-                    self.load_trial(master, tx, trial).await?;
+                    self.load_trial(service, tx, trial).await?;
                 }
             }
             Need::TaskCount(id) => {
                 let tasks = allocations::tasks_of_trial(&mut tx.conn(), id.0).await?;
                 self.task_counts.insert(id, tasks.len());
             }
-            Need::RestartForbidden(id) => self.load_restart_forbidden(master, tx, id).await?,
-            Need::Allocation(id) => self.load_allocation(master, tx, id.as_str()).await?,
+            Need::RestartForbidden(id) => self.load_restart_forbidden(service, tx, id).await?,
+            Need::Allocation(id) => self.load_allocation(service, tx, id.as_str()).await?,
             Need::Container(id) => {
                 tx.load_container(id.as_str()).await?;
                 let rows = tx.live_rows();
@@ -84,7 +90,7 @@ impl Facts {
                     .container(id.as_str())
                     .map(|row| row.allocation_id.clone());
                 if let Some(of) = of {
-                    self.load_allocation(master, tx, &of).await?;
+                    self.load_allocation(service, tx, &of).await?;
                 }
             }
             Need::Place(id) => {
@@ -106,7 +112,7 @@ impl Facts {
 
     async fn load_experiment(
         &mut self,
-        master: &Master,
+        service: &Orchestration,
         tx: &mut WriteTx,
         id: ExperimentId,
     ) -> AppResult<()> {
@@ -115,7 +121,7 @@ impl Facts {
         let Some(row) = rows.experiment(id.0) else {
             return Ok(());
         };
-        let terms = match master.configs.of(row) {
+        let terms = match service.configs.of(row) {
             Ok(config) => Ok(Terms {
                 max_restarts: config.max_restarts,
                 slots: config.resources.slots_per_trial,
@@ -131,7 +137,7 @@ impl Facts {
 
     async fn load_trial(
         &mut self,
-        master: &Master,
+        service: &Orchestration,
         tx: &mut WriteTx,
         id: TrialId,
     ) -> AppResult<()> {
@@ -147,13 +153,13 @@ impl Facts {
         };
         let (experiment_id, task_id) = (ExperimentId(row.experiment_id), row.task_id.clone());
         self.excluded.insert(id, excluded);
-        self.load_experiment(master, tx, experiment_id).await?;
+        self.load_experiment(service, tx, experiment_id).await?;
         Ok(tx.load_task(&task_id).await?)
     }
 
     async fn load_restart_forbidden(
         &mut self,
-        master: &Master,
+        service: &Orchestration,
         tx: &mut WriteTx,
         id: TrialId,
     ) -> AppResult<()> {
@@ -165,8 +171,13 @@ impl Facts {
             return Ok(());
         };
         // Of a configuration that cannot be read the decision does not ask.
-        let why = match master.configs.of(experiment) {
-            Ok(_) => master.no_restart_because(experiment, trial).await?,
+        let why = match service.configs.of(experiment) {
+            Ok(_) => {
+                service
+                    .restarts
+                    .forbidden_because(experiment, trial)
+                    .await?
+            }
             Err(_) => None,
         };
         self.restart_forbidden.insert(id, why);
@@ -175,7 +186,7 @@ impl Facts {
 
     async fn load_allocation(
         &mut self,
-        master: &Master,
+        service: &Orchestration,
         tx: &mut WriteTx,
         id: &str,
     ) -> AppResult<()> {
@@ -189,7 +200,7 @@ impl Facts {
         let task = tx.live_rows().task(&task_id).map(|task| task.experiment_id);
         match task.flatten() {
             Some(experiment) => {
-                self.load_experiment(master, tx, ExperimentId(experiment))
+                self.load_experiment(service, tx, ExperimentId(experiment))
                     .await
             }
             None => Ok(()),
@@ -198,7 +209,7 @@ impl Facts {
 
     async fn load_search(
         &mut self,
-        master: &Master,
+        service: &Orchestration,
         tx: &mut WriteTx,
         id: ExperimentId,
     ) -> AppResult<()> {
@@ -210,9 +221,9 @@ impl Facts {
         if !row.state.is_live() {
             return Ok(());
         }
-        let config = master.configs.of(row);
+        let config = service.configs.of(row);
         let mut conn: Conn<'_> = tx.conn();
-        self.search = match master.searches.load(&mut conn, id.0, config).await {
+        self.search = match service.searches.load(&mut conn, id.0, config).await {
             Ok(search) => Some((id, search)),
             Err(error @ StoreError::Corrupt { .. }) => {
                 tracing::error!(
@@ -228,9 +239,9 @@ impl Facts {
     }
 
     /// Hands the search back to the memory of the master; if the change fails it is dropped there.
-    pub(super) fn keep_search(&mut self, master: &Master, tx: &mut WriteTx) {
+    pub(super) fn keep_search(&mut self, searches: &Searches, tx: &mut WriteTx) {
         if let Some((id, search)) = self.search.take() {
-            master.searches.keep(tx, id.0, search);
+            searches.keep(tx, id.0, search);
         }
     }
 }

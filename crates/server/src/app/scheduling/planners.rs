@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_ids::{AgentId, AllocationId, JobId, Micros};
 use det_scheduler::Planner;
 
-use crate::app::Master;
-use crate::background::limits::Limits;
+use super::limits::Limits;
+use super::snapshots::Snapshots;
+use crate::app::pools::Pools;
 use crate::live::{Image, Touched, Work};
 
 /// Any moment, to compare plans.
@@ -27,7 +28,8 @@ impl Planners {
     /// Tells the planners how the pools are configured, and what has changed in the image.
     pub(super) fn tell(
         &mut self,
-        master: &Master,
+        pools: &Pools,
+        snapshots: &Snapshots,
         image: &Image,
         touched: &Touched,
         limits: &Limits,
@@ -36,21 +38,21 @@ impl Planners {
             self.pools.clear();
         }
         // Work in a pool that was configured once waits there, and is told so.
-        let mut names: BTreeSet<String> = master.pools.names().into_iter().collect();
+        let mut names: BTreeSet<String> = pools.names().into_iter().collect();
         names.extend(image.pools_of(touched).map(str::to_owned));
         self.pools
             .retain(|pool, kept| names.contains(pool) || !kept.planner.is_idle());
         names.extend(self.pools.keys().cloned());
         let mut known = Vec::new();
         for pool in names {
-            let aux_limit = master.pools.aux_limit(&pool);
+            let aux_limit = pools.aux_limit(&pool);
             match self.pools.get_mut(&pool) {
                 Some(kept) if kept.aux_limit == aux_limit => {
-                    kept.planner.set_settings(master.pools.settings(&pool));
+                    kept.planner.set_settings(pools.settings(&pool));
                     known.push(pool);
                 }
                 _ => {
-                    let planner = master.planner_of(image, &pool, limits);
+                    let planner = snapshots.planner(image, &pool, limits);
                     self.pools.insert(pool, PoolPlanner { planner, aux_limit });
                 }
             }
@@ -62,7 +64,7 @@ impl Planners {
                 // Builds for tests look at everything again.
                 debug_assert_eq!(
                     kept.planner.plan(NOON),
-                    master.planner_of(image, &pool, limits).plan(NOON),
+                    snapshots.planner(image, &pool, limits).plan(NOON),
                     "the planner of {pool} was not told all of {touched:?}"
                 );
             }
@@ -113,13 +115,5 @@ impl PoolPlanner {
         for job in gone {
             planner.remove_job(&job);
         }
-    }
-}
-
-impl Master {
-    /// A planner of a pool as an image shows it.
-    fn planner_of(&self, image: &Image, pool: &str, limits: &Limits) -> Planner {
-        let (snapshot, queue) = self.pool_in(image, pool, limits);
-        Planner::of(&snapshot, &queue)
     }
 }

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use det_ids::WorkspaceId;
 use det_scheduler::{Placement, WorkspaceLimit};
 
-use crate::app::Master;
+use crate::app::workspaces::Places;
 use crate::live::Image;
 
 /// The limited workspaces and what they use.
-pub(super) struct Limits {
+pub(crate) struct Limits {
     by_workspace: BTreeMap<i64, Limit>,
 }
 
@@ -22,10 +22,8 @@ struct Limit {
 
 impl Limits {
     /// As they are now.
-    pub(super) fn of(master: &Master, image: &Image) -> Self {
-        let mut by_workspace: BTreeMap<i64, Limit> = master
-            .places
-            .get()
+    pub(super) fn of(workspaces: &Places, image: &Image) -> Self {
+        let mut by_workspace: BTreeMap<i64, Limit> = workspaces
             .slot_limits()
             .into_iter()
             .map(|(workspace, max_slots)| {

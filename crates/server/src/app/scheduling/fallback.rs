@@ -15,9 +15,10 @@ use det_store::experiments::JobRow;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::app::{Master, beside};
-use crate::background::limits::Limits;
-use crate::background::planners::Planners;
+use super::Scheduling;
+use super::planners::Planners;
+use super::snapshots::Snapshots;
+use crate::app::{beside, logs};
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 use crate::live::Image;
@@ -68,7 +69,7 @@ pub(super) struct Sent {
 
 /// Sends requests that do not start where they wait on to pools in which they would start now, at most one to each pool.
 pub(super) async fn send_on(
-    master: &Master,
+    scheduling: &Scheduling,
     image: &Image,
     planners: &mut Planners,
 ) -> AppResult<Sent> {
@@ -115,7 +116,7 @@ pub(super) async fn send_on(
                 .wait_reason_if_added(request, entry, Micros(now))
                 .is_none()
             {
-                master.send_to(&row, pool.clone()).await?;
+                scheduling.send_to(&row, pool.clone()).await?;
                 taken.insert(pool.clone());
                 sent.insert(row.id.clone());
                 break;
@@ -129,7 +130,7 @@ pub(super) async fn send_on(
     })
 }
 
-impl Master {
+impl Snapshots {
     /// Why a request would wait if it were in this pool, in words; `None` = it would be placed at once.
     async fn wait_in(
         &self,
@@ -138,7 +139,7 @@ impl Master {
         pool: &str,
     ) -> AppResult<Option<String>> {
         let look = |image: &Image| {
-            let (snapshot, queue) = self.pool_in(image, pool, &Limits::of(self, image));
+            let (snapshot, queue) = self.in_image(image, pool, &self.limits(image));
             (snapshot, queue, image.job_entry(job, pool))
         };
         let (snapshot, queue, entry) = self.live.look_at_jobs(&self.context.store, look).await?;
@@ -151,7 +152,7 @@ impl Master {
         let Some(reason) = reason else {
             return Ok(None);
         };
-        let places = self.places.get();
+        let places = self.workspaces.get();
         let tell = |image: &Image| {
             let label = |id: &AllocationId| image.label(id.as_str());
             reason.explain(label, |id| places.name_of(id))
@@ -160,7 +161,7 @@ impl Master {
     }
 
     /// What the other pools that a waiting request may go to say of it, a sentence for each.
-    pub(crate) async fn other_pools(
+    pub(crate) async fn in_other_pools(
         &self,
         row: &AllocationRow,
         job: &JobRow,
@@ -195,13 +196,15 @@ impl Master {
         }
         Ok(told)
     }
+}
 
+impl Scheduling {
     async fn send_to(&self, row: &AllocationRow, pool: String) -> AppResult<()> {
-        let (master, id) = (self.clone(), row.id.clone());
+        let (service, id) = (self.clone(), row.id.clone());
         self.context
             .store
             .write(move |tx| {
-                Box::pin(async move { master.change_pool_of_request(tx, &id, pool).await })
+                Box::pin(async move { service.change_pool_of_request(tx, &id, pool).await })
             })
             .await
     }
@@ -236,7 +239,7 @@ impl Master {
             "Goes on to resource pool {} after {seconds} s in resource pool {from}{because}",
             row.resource_pool
         );
-        self.log_line(tx, &row.task_id, Some(&row.id), &text)?;
+        logs::write_line(&self.context.hub, tx, &row.task_id, Some(&row.id), &text)?;
         let detail = json!({"reason": why, "waitedSeconds": seconds});
         self.context
             .record(

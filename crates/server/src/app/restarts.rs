@@ -1,0 +1,70 @@
+//! Whether a trial that fails may be started again, beyond the count of its restarts.
+
+use det_ids::{AllocationId, JobId, Micros, TaskId};
+use det_scheduler::{Request, can_ever_fit};
+use det_store::experiments::ExperimentRow;
+use det_store::trials::TrialRow;
+
+use crate::app::configs::Configs;
+use crate::app::context::Context;
+use crate::app::log_policies::LogFindings;
+use crate::app::scheduling::Snapshots;
+use crate::error::AppResult;
+
+/// Asks what was found in the trial's log, and whether a place is left that it may run on. Cheap to clone.
+#[derive(Clone)]
+pub struct Restarts {
+    context: Context,
+    configs: Configs,
+    snapshots: Snapshots,
+}
+
+impl Restarts {
+    /// With these configurations and pools.
+    pub(crate) fn new(context: Context, configs: Configs, snapshots: Snapshots) -> Self {
+        Self {
+            context,
+            configs,
+            snapshots,
+        }
+    }
+
+    /// Why a trial that fails now is not started again although restarts are left; `None` if it may be.
+    pub(crate) async fn forbidden_because(
+        &self,
+        experiment: &ExperimentRow,
+        trial: &TrialRow,
+    ) -> AppResult<Option<String>> {
+        let findings = LogFindings::of(trial)?;
+        if let Some(policy) = &findings.retries_canceled_by {
+            return Ok(Some(format!(
+                "trial failed and matched logs to a don't retry policy (\"{policy}\")"
+            )));
+        }
+        if findings.excluded_agents.is_empty() || !self.context.config().launch_error {
+            return Ok(None);
+        }
+        let config = self.configs.of(experiment)?;
+        let request = Request {
+            allocation_id: AllocationId("next".into()),
+            task_id: TaskId(trial.task_id.clone()),
+            job_id: JobId(experiment.job_id.clone()),
+            slots: config.resources.slots_per_trial,
+            single_agent: config.resources.is_single_node.unwrap_or(false),
+            preemptible: true,
+            excluded_agents: findings
+                .excluded_agents
+                .into_iter()
+                .map(det_ids::AgentId)
+                .collect(),
+            requested_at: Micros(0),
+        };
+        let snapshot = self.snapshots.of_pool(&experiment.resource_pool).await?;
+        Ok(can_ever_fit(&snapshot, &request).err().map(|never| {
+            format!(
+                "without the agents that its log policies exclude, resource pool \"{}\" cannot run it: {never}",
+                experiment.resource_pool
+            )
+        }))
+    }
+}

@@ -1,0 +1,85 @@
+//! Resource pools and their queues as they are at a moment, for plans, estimates and questions.
+
+use det_scheduler::{Planner, PoolSnapshot, Queue};
+
+use super::limits::Limits;
+use crate::app::context::Context;
+use crate::app::pools::Pools;
+use crate::app::workspaces::Known;
+use crate::error::AppResult;
+use crate::live::{Image, Live, Work};
+
+/// Looks at what is live, pool by pool. Cheap to clone.
+#[derive(Clone)]
+pub struct Snapshots {
+    pub(super) context: Context,
+    pub(super) live: Live,
+    pools: Pools,
+    pub(super) workspaces: Known,
+}
+
+impl Snapshots {
+    /// Of what is live in the pools, under the limits of these workspaces.
+    pub(crate) fn new(context: Context, live: Live, pools: Pools, workspaces: Known) -> Self {
+        Self {
+            context,
+            live,
+            pools,
+            workspaces,
+        }
+    }
+
+    /// What the limits of workspaces leave to each pool.
+    pub(super) fn limits(&self, image: &Image) -> Limits {
+        Limits::of(&self.workspaces.get(), image)
+    }
+
+    /// A planner of a pool as an image shows it.
+    pub(super) fn planner(&self, image: &Image, pool: &str, limits: &Limits) -> Planner {
+        let (snapshot, queue) = self.in_image(image, pool, limits);
+        Planner::of(&snapshot, &queue)
+    }
+
+    /// A pool and its queue as an image shows them.
+    pub(super) fn in_image(
+        &self,
+        image: &Image,
+        pool: &str,
+        limits: &Limits,
+    ) -> (PoolSnapshot, Queue) {
+        let mut snapshot = self.places_in(image, pool);
+        let mut queue = Queue {
+            jobs: image.jobs(pool).collect(),
+            workspaces: limits.in_pool(pool),
+            ..Queue::default()
+        };
+        for work in image.work(pool) {
+            match work {
+                Work::Waits(request) => queue.requests.push(request),
+                Work::Runs(running) => snapshot.running.push(running),
+            }
+        }
+        (snapshot, queue)
+    }
+
+    /// A pool without what runs in it.
+    fn places_in(&self, image: &Image, pool: &str) -> PoolSnapshot {
+        PoolSnapshot {
+            settings: self.pools.settings(pool),
+            agents: image.agents(pool, self.pools.aux_limit(pool)),
+            running: Vec::new(),
+        }
+    }
+
+    /// A pool and its queue as they are now, for estimates.
+    pub(crate) async fn with_queue(&self, pool: &str) -> AppResult<(PoolSnapshot, Queue)> {
+        let look = |image: &Image| self.in_image(image, pool, &self.limits(image));
+        Ok(self.live.look_at_jobs(&self.context.store, look).await?)
+    }
+
+    /// The pool's agents as they are now, without what runs there: for questions such as whether a request can ever fit.
+    pub(crate) async fn of_pool(&self, pool: &str) -> AppResult<PoolSnapshot> {
+        let look = |image: &Image| self.places_in(image, pool);
+        Ok(self.live.look(&self.context.store, look).await?)
+    }
+}
