@@ -261,7 +261,7 @@ impl HangUps {
     pub(crate) async fn reload(&mut self, master: &det_server::app::Master) {
         while self.next().await == HangUp::Reload {
             // The master's log tells what came of it.
-            if let Err(error) = master.reload(Asking::Signal, Mode::Apply).await {
+            if let Err(error) = master.reload.take_on(Asking::Signal, Mode::Apply).await {
                 tracing::debug!(%error, "SIGHUP changed nothing");
             }
         }

@@ -155,7 +155,7 @@ impl Running {
             .all(|name| self.master.connections.is_connected(name))
     }
 
-    /// Places nothing any more: what is about to end with its agents is not started again before the next start.
+    /// Homes nothing any more: what is about to end with its agents is not started again before the next start.
     pub fn stop_scheduling(&self) {
         self.master.placing.cancel();
     }
@@ -203,7 +203,7 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         refuse_blank_passwords(&auth, address)?;
     }
     let agent_token = agent_token(&config, &data_dir)?;
-    let places = app::workspaces::Known::load(&store).await?;
+    let homes = app::workspaces::KnownHomes::load(&store).await?;
     let live = live::Live::default();
     let told = hub.clone();
     live.follow(&store, move || told.notify(&hub::Topic::Events));
@@ -212,7 +212,7 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
     let master = Master::new(Foundation {
         context,
         auth,
-        workspaces: places,
+        homes,
         live,
         surroundings,
         data_dir,

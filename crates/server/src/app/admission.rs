@@ -8,7 +8,9 @@ use det_ids::{AllocationId, JobId, Micros, TaskId};
 use det_scheduler::{Request, WaitReason, can_ever_fit};
 use det_store::workspaces::WorkspaceRow;
 
-use crate::app::Master;
+use crate::app::context::Context;
+use crate::app::pools::Pools;
+use crate::app::scheduling::Snapshots;
 use crate::error::AppResult;
 
 /// Path of the size of a trial in its configuration.
@@ -62,7 +64,24 @@ pub(super) struct Admitted {
     pub(super) slots_exceeded: bool,
 }
 
-impl Master {
+/// What may come in at all. Cheap to clone.
+#[derive(Clone)]
+pub struct Admission {
+    context: Context,
+    pools: Pools,
+    snapshots: Snapshots,
+}
+
+impl Admission {
+    /// Puts the service together.
+    pub(crate) fn new(context: Context, pools: Pools, snapshots: Snapshots) -> Self {
+        Self {
+            context,
+            pools,
+            snapshots,
+        }
+    }
+
     /// The pools of a submission: those that it may choose and that could ever run a trial of this size. What stands
     /// against it is added to `findings`.
     pub(super) async fn admit(

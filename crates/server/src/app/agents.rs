@@ -202,7 +202,7 @@ impl Master {
                         .require_admitted(tx, hello.agent_id.as_str(), &credential)
                         .await?;
                     // It may have gone since the agent was asked in.
-                    master.require_pool(&hello.resource_pool)?;
+                    master.pools.require(&hello.resource_pool)?;
                     let before = agents::find(&mut tx.conn(), hello.agent_id.as_str()).await?;
                     let json =
                         |value: serde_json::Result<String>| value.map_err(AppError::internal);

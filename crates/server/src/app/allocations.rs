@@ -11,9 +11,12 @@ use det_store::allocations::{self, ContainerRow};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
-use crate::app::Master;
 use crate::app::agents::slot_set;
+use crate::app::context::Context;
+use crate::app::gatherings::Gatherings;
 use crate::app::orchestration::Cause;
+use crate::app::orchestration::Orchestration;
+use crate::app::ownership::Ownership;
 use crate::app::ownership::Reported;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
@@ -33,7 +36,31 @@ pub struct Rendezvous {
     pub slots: Vec<i64>,
 }
 
-impl Master {
+/// Allocations, as their tasks speak of them. Cheap to clone.
+#[derive(Clone)]
+pub struct Allocations {
+    context: Context,
+    ownership: Ownership,
+    gatherings: Gatherings,
+    orchestration: Orchestration,
+}
+
+impl Allocations {
+    /// Puts the service together.
+    pub(crate) fn new(
+        context: Context,
+        ownership: Ownership,
+        gatherings: Gatherings,
+        orchestration: Orchestration,
+    ) -> Self {
+        Self {
+            context,
+            ownership,
+            gatherings,
+            orchestration,
+        }
+    }
+
     /// Whether the allocation is to save and exit: waits up to `timeout` for a yes.
     pub async fn preemption_signal(
         &self,

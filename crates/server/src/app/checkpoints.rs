@@ -78,7 +78,7 @@ impl Master {
         self.ownership
             .require_reporter(actor, Reported::Task(&row.task_id))
             .await?;
-        if [&self.cluster_id, &self.master_id].contains(&&row.uuid) {
+        if [&self.identity.cluster_id, &self.identity.master_id].contains(&&row.uuid) {
             return Err(taken(&row.uuid));
         }
         let (master, actor) = (self.clone(), actor.clone());

@@ -7,21 +7,33 @@ use det_store::catalogue::Catalogue;
 use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use crate::app::admission::Admission;
+use crate::app::allocations::Allocations;
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
+use crate::app::experiments::Experiments;
 use crate::app::gatherings::Gatherings;
+use crate::app::job_changes::JobChanges;
+use crate::app::jobs::JobQueue;
 use crate::app::metrics::Intake;
 use crate::app::orchestration::{Orchestration, TaskMemory};
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
+use crate::app::preview::Previews;
+use crate::app::projects::Projects;
+use crate::app::reload::Reload;
+use crate::app::renewal::Renewals;
 use crate::app::restarts::Restarts;
 use crate::app::scheduling::{Scheduling, Snapshots};
 use crate::app::searches::Searches;
-use crate::app::specs::FreshTokens;
+use crate::app::specs::{FreshTokens, MasterIdentity, Specs};
+use crate::app::submission::Submissions;
 use crate::app::templates::Templates;
+use crate::app::trials::Trials;
 use crate::app::users::Users;
-use crate::app::workspaces::Known;
+use crate::app::why::JobStories;
+use crate::app::workspaces::{HomeChanges, HomeDeletion, KnownHomes, Workspaces};
 use crate::app::{Inner, Master, series};
 use crate::auth::Auth;
 use crate::background::Works;
@@ -35,7 +47,7 @@ use crate::rm_agents::Connections;
 pub(crate) struct Foundation {
     pub(crate) context: Context,
     pub(crate) auth: Auth,
-    pub(crate) workspaces: Known,
+    pub(crate) homes: KnownHomes,
     pub(crate) live: Live,
     pub(crate) surroundings: Arc<dyn Surroundings>,
     pub(crate) data_dir: PathBuf,
@@ -53,7 +65,7 @@ impl Master {
         let Foundation {
             context,
             auth,
-            workspaces,
+            homes,
             live,
             surroundings,
             data_dir,
@@ -69,12 +81,7 @@ impl Master {
         let pools = Pools::new(context.in_force.clone());
         let configs = Configs::default();
         let searches = Searches::default();
-        let snapshots = Snapshots::new(
-            context.clone(),
-            live.clone(),
-            pools.clone(),
-            workspaces.clone(),
-        );
+        let snapshots = Snapshots::new(context.clone(), live.clone(), pools.clone(), homes.clone());
         let restarts = Restarts::new(context.clone(), configs.clone(), snapshots.clone());
         let metric_intake = Intake::default();
         let memory = TaskMemory {
@@ -96,11 +103,126 @@ impl Master {
             snapshots.clone(),
             orchestration.clone(),
         );
+        let policies = ConfigPolicies::new(context.clone(), homes.clone());
+        let templates = Templates::new(context.clone(), ownership.clone());
+        let admission = Admission::new(context.clone(), pools.clone(), snapshots.clone());
+        let job_changes = JobChanges::new(
+            context.clone(),
+            pools.clone(),
+            policies.clone(),
+            orchestration.clone(),
+        );
+        let renewals = Renewals::new(
+            context.clone(),
+            homes.clone(),
+            configs.clone(),
+            policies.clone(),
+            admission.clone(),
+            job_changes.clone(),
+        );
+        let submissions = Submissions {
+            context: context.clone(),
+            homes: homes.clone(),
+            pools: pools.clone(),
+            ownership: ownership.clone(),
+            templates: templates.clone(),
+            policies: policies.clone(),
+            admission: admission.clone(),
+            renewals: renewals.clone(),
+            long_documents: Arc::new(Semaphore::new(1)),
+        };
+        let queue = JobQueue {
+            context: context.clone(),
+            auth: auth.clone(),
+            live: live.clone(),
+            homes: homes.clone(),
+            pools: pools.clone(),
+            configs: configs.clone(),
+            ownership: ownership.clone(),
+            admission,
+            job_changes: job_changes.clone(),
+        };
+        let job_stories = JobStories::new(
+            context.clone(),
+            pools.clone(),
+            snapshots.clone(),
+            queue.clone(),
+        );
+        let experiments = Experiments {
+            context: context.clone(),
+            homes: homes.clone(),
+            pools: pools.clone(),
+            configs: configs.clone(),
+            ownership: ownership.clone(),
+            policies: policies.clone(),
+            submissions,
+            renewals: renewals.clone(),
+            job_changes,
+            orchestration: orchestration.clone(),
+        };
+        let changes = HomeChanges::new(context.clone(), homes.clone());
+        let home_deletion = HomeDeletion::new(changes.clone(), orchestration.clone());
+        let identity = MasterIdentity {
+            cluster_id: cluster_id.clone(),
+            master_id: uuid::Uuid::new_v4().to_string(),
+        };
         let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         let inner = Inner {
-            templates: Templates::new(context.clone(), ownership.clone()),
+            templates,
             users: Users::new(auth.clone(), blank_passwords),
-            policies: ConfigPolicies::new(context.clone(), workspaces.clone()),
+            policies,
+            queue,
+            job_stories,
+            experiments,
+            trials: Trials::new(
+                context.clone(),
+                configs.clone(),
+                ownership.clone(),
+                orchestration.clone(),
+            ),
+            allocations: Allocations::new(
+                context.clone(),
+                ownership.clone(),
+                memory.gatherings.clone(),
+                orchestration.clone(),
+            ),
+            workspaces: Workspaces::new(
+                context.clone(),
+                pools.clone(),
+                ownership.clone(),
+                changes.clone(),
+                home_deletion.clone(),
+            ),
+            projects: Projects::new(
+                context.clone(),
+                homes.clone(),
+                ownership.clone(),
+                changes,
+                home_deletion.clone(),
+                renewals.clone(),
+            ),
+            home_deletion,
+            renewals,
+            specs: Specs {
+                context: context.clone(),
+                auth: auth.clone(),
+                live: live.clone(),
+                homes: homes.clone(),
+                configs: configs.clone(),
+                pools: pools.clone(),
+                fresh_tokens: memory.fresh_tokens,
+                identity: identity.clone(),
+            },
+            preview: Previews::new(context.clone(), pools.clone()),
+            reload: Reload::new(
+                context.clone(),
+                pools.clone(),
+                surroundings.clone(),
+                data_dir.clone(),
+                cluster_id,
+                Arc::default(),
+            ),
+            identity,
             orchestration,
             snapshots,
             scheduling,
@@ -108,25 +230,19 @@ impl Master {
             pools,
             context,
             auth,
-            places: workspaces,
+            homes,
             live,
-            fresh_tokens: memory.fresh_tokens,
             connections: Connections::default(),
             surroundings,
             data_dir,
-            reloading: Mutex::new(()),
             sweeping: Mutex::new(()),
-            cluster_id,
-            master_id: uuid::Uuid::new_v4().to_string(),
             agent_token_hash,
             searches,
             catalogue: Catalogue::new(),
             listings: Semaphore::new(cores),
             budgets,
-            long_documents: Semaphore::new(1),
             series: series::Work::default(),
             configs,
-            gatherings: memory.gatherings,
             metric_intake,
             log,
             placing: CancellationToken::new(),

@@ -13,7 +13,7 @@ use crate::app::context::Context;
 use crate::app::job_changes::JobChange;
 use crate::app::submission::document_error;
 use crate::app::templates::{masked_for, require_real_secrets};
-use crate::app::workspaces::{Known, Places, require_unarchived_workspace};
+use crate::app::workspaces::{Homes, KnownHomes, require_unarchived_workspace};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -35,21 +35,20 @@ impl Scope {
     }
 
     /// Fails when it is a workspace that is put away, or is not there any more.
-    fn require_unarchived(self, places: &Places) -> AppResult<()> {
+    fn require_unarchived(self, homes: &Homes) -> AppResult<()> {
         match self {
             Self::Cluster => Ok(()),
-            Self::Workspace(id) => require_unarchived_workspace(
-                places.workspace(id)?,
-                "its policies cannot be changed",
-            ),
+            Self::Workspace(id) => {
+                require_unarchived_workspace(homes.workspace(id)?, "its policies cannot be changed")
+            }
         }
     }
 
     /// As mistakes name it. Errs when there is no such workspace.
-    fn name(self, places: &Places) -> AppResult<String> {
+    fn name(self, homes: &Homes) -> AppResult<String> {
         Ok(match self {
             Self::Cluster => "the cluster".to_owned(),
-            Self::Workspace(id) => format!("workspace \"{}\"", places.workspace(id)?.name),
+            Self::Workspace(id) => format!("workspace \"{}\"", homes.workspace(id)?.name),
         })
     }
 }
@@ -77,13 +76,13 @@ pub fn workload(text: &str) -> AppResult<Workload> {
 #[derive(Clone)]
 pub struct ConfigPolicies {
     context: Context,
-    places: Known,
+    homes: KnownHomes,
 }
 
 impl ConfigPolicies {
     /// Puts the service together.
-    pub(crate) fn new(context: Context, places: Known) -> Self {
-        Self { context, places }
+    pub(crate) fn new(context: Context, homes: KnownHomes) -> Self {
+        Self { context, homes }
     }
 
     /// The policies of a scope for showing; empty when there are none. Secrets are hidden, and from others than
@@ -95,7 +94,7 @@ impl ConfigPolicies {
         workload: Workload,
     ) -> AppResult<Map<String, Value>> {
         actor.require(Permission::Read, Kind::ConfigPolicy, "read config policies")?;
-        scope.name(&self.places.get())?;
+        scope.name(&self.homes.get())?;
         Ok(match self.stored(scope, workload).await? {
             Some(document) => shown(document, actor),
             None => Map::new(),
@@ -115,7 +114,7 @@ impl ConfigPolicies {
             Kind::ConfigPolicy,
             "set config policies",
         )?;
-        let scope_name = scope.name(&self.places.get())?;
+        let scope_name = scope.name(&self.homes.get())?;
         if text.trim().is_empty() {
             return Err(AppError::invalid(
                 "field \"configPolicies\" is missing: the policies, as YAML or JSON text",
@@ -137,7 +136,7 @@ impl ConfigPolicies {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    scope.require_unarchived(&Places::load(&mut tx.conn()).await?)?;
+                    scope.require_unarchived(&Homes::load(&mut tx.conn()).await?)?;
                     config_policies::set(&mut tx.conn(), &row).await?;
                     let event = NewEvent {
                         actor: &name,
@@ -161,13 +160,13 @@ impl ConfigPolicies {
             Kind::ConfigPolicy,
             "delete config policies",
         )?;
-        scope.name(&self.places.get())?;
+        scope.name(&self.homes.get())?;
         let (service, actor) = (self.clone(), actor.name());
         self.context
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    scope.require_unarchived(&Places::load(&mut tx.conn()).await?)?;
+                    scope.require_unarchived(&Homes::load(&mut tx.conn()).await?)?;
                     let (id, kind) = (scope.stored(), stored_workload(workload));
                     if !config_policies::delete(&mut tx.conn(), id, kind).await? {
                         return Ok(());
@@ -192,11 +191,11 @@ impl ConfigPolicies {
         workspace_id: i64,
         workload: Workload,
     ) -> AppResult<Vec<Policies>> {
-        let places = self.places.get();
+        let homes = self.homes.get();
         let mut all = Vec::new();
         for scope in [Scope::Workspace(workspace_id), Scope::Cluster] {
             if let Some(document) = self.stored(scope, workload).await? {
-                let policies = Policies::from_value(workload, &scope.name(&places)?, &document);
+                let policies = Policies::from_value(workload, &scope.name(&homes)?, &document);
                 all.push(policies.map_err(|errors| unusable(&errors))?);
             }
         }

@@ -15,16 +15,25 @@ use det_searcher::Search;
 use det_store::events::NewEvent;
 use det_store::experiments::{ExperimentRow, JobRow, NewExperiment};
 use det_store::workspaces::UNCATEGORIZED_ID;
-use det_store::{WriteTx, experiments, trials};
+use det_store::{Store, WriteTx, experiments, trials};
 use serde_json::Value;
 
-use crate::app::Master;
+use crate::app::config_policies::ConfigPolicies;
+use crate::app::configs::Configs;
+use crate::app::context::Context;
+use crate::app::job_changes::JobChanges;
 use crate::app::model_archive::{self, ContextFile};
 use crate::app::orchestration::Cause;
+use crate::app::orchestration::Orchestration;
+use crate::app::ownership::Ownership;
+use crate::app::pools::Pools;
+use crate::app::renewal::Renewals;
 use crate::app::renewal::{ATTEMPTS, Renewal, Renewed, overtaken};
 use crate::app::scheduling::fallback::{DEFAULT_WAIT, Fallback};
+use crate::app::submission::Submissions;
 use crate::app::submission::{config_error, known_documents};
-use crate::app::workspaces::Places;
+use crate::app::workspaces::Homes;
+use crate::app::workspaces::KnownHomes;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -87,9 +96,24 @@ pub(crate) fn fallback_of(config: &ExperimentConfig) -> AppResult<Option<String>
         .map_err(AppError::internal)
 }
 
-impl Master {
+/// Experiments: created, steered, continued, changed. Cheap to clone.
+#[derive(Clone)]
+pub struct Experiments {
+    pub(super) context: Context,
+    pub(super) homes: KnownHomes,
+    pub(super) pools: Pools,
+    pub(super) configs: Configs,
+    pub(super) ownership: Ownership,
+    pub(super) policies: ConfigPolicies,
+    pub(super) submissions: Submissions,
+    pub(super) renewals: Renewals,
+    pub(super) job_changes: JobChanges,
+    pub(super) orchestration: Orchestration,
+}
+
+impl Experiments {
     /// Checks a submission and, unless only that is asked, stores it with its search and first trials.
-    pub async fn create_experiment(
+    pub async fn create(
         &self,
         actor: &Actor,
         request: NewExperimentRequest,
@@ -100,7 +124,7 @@ impl Master {
                 "experiments that run outside the cluster are not built in this version",
             ));
         }
-        let checked = self.check(actor, &request).await?;
+        let checked = self.submissions.check(actor, &request).await?;
         let own = Target::of(Kind::Experiment).owned_by(actor.user().id);
         let shown = if actor.may(Permission::ReadUnmasked, &own) {
             checked.config.masked_json()
@@ -162,16 +186,16 @@ impl Master {
             smaller_is_better: config.searcher.smaller_is_better,
             model_definition: archive,
         };
-        let (master, actor) = (self.clone(), actor.name());
+        let (service, actor) = (self.clone(), actor.name());
         let id = self
             .context
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let id = master
-                        .store_experiment(tx, new, checked.search, state, &actor)
+                    let id = service
+                        .store(tx, new, checked.search, state, &actor)
                         .await?;
-                    master.log_warnings(tx, id, &checked.warnings).await?;
+                    service.log_warnings(tx, id, &checked.warnings).await?;
                     failpoint!("server::experiments::create::before_commit");
                     Ok::<_, AppError>(id)
                 })
@@ -206,7 +230,7 @@ impl Master {
         Ok(())
     }
 
-    async fn store_experiment(
+    async fn store(
         &self,
         tx: &mut WriteTx,
         mut new: NewExperiment,
@@ -215,13 +239,13 @@ impl Master {
         actor: &str,
     ) -> AppResult<i64> {
         // It may have gone since the configuration was checked.
-        self.require_pool(&new.job.resource_pool)?;
+        self.pools.require(&new.job.resource_pool)?;
         for pool in Fallback::of(&new.job).map_or_else(Vec::new, |fallback| fallback.pools) {
-            self.require_pool(&pool)?;
+            self.pools.require(&pool)?;
         }
         if new.project_id != UNCATEGORIZED_ID {
-            let places = Places::load(&mut tx.conn()).await?;
-            new.job.workspace_id = places.require_open(new.project_id)?.1.id;
+            let homes = Homes::load(&mut tx.conn()).await?;
+            new.job.workspace_id = homes.require_open(new.project_id)?.1.id;
         }
         let id = experiments::insert(&mut tx.conn(), &new).await?;
         self.context
@@ -275,7 +299,7 @@ impl Master {
         }
         let cause = Cause::actor(actor.name());
         if matches!(event, ExperimentEvent::Activate) {
-            return self.activate(id, &cause).await;
+            return self.activate_renewed(id, &cause).await;
         }
         let id = ExperimentId(id);
         self.orchestration
@@ -284,19 +308,22 @@ impl Master {
     }
 
     /// What was paused goes on with its configuration under today's policies, in pools that can run it.
-    async fn activate(&self, id: i64, cause: &Cause) -> AppResult<()> {
+    async fn activate_renewed(&self, id: i64, cause: &Cause) -> AppResult<()> {
         for _ in 0..ATTEMPTS {
-            let row = self.experiment_row(id).await?;
+            let row = experiment_row(&self.context.store, id).await?;
             let renewed = match row.state {
                 ExperimentState::Paused => {
-                    let places = self.places.get();
-                    let (_, workspace) = places.project(row.project_id)?;
-                    let renewed = self.renew(&row, None, workspace, Renewal::Activate).await?;
+                    let homes = self.homes.get();
+                    let (_, workspace) = homes.project(row.project_id)?;
+                    let renewed = self
+                        .renewals
+                        .renew(&row, None, workspace, Renewal::Activate)
+                        .await?;
                     Some(renewed)
                 }
                 _ => None,
             };
-            let (master, cause) = (self.clone(), cause.clone());
+            let (service, cause) = (self.clone(), cause.clone());
             let done = self
                 .context
                 .store
@@ -308,13 +335,13 @@ impl Master {
                         let is_paused = row.state == ExperimentState::Paused;
                         match renewed.filter(|renewed| renewed.is_about(&row)) {
                             Some(renewed) if is_paused => {
-                                master.store_renewed(tx, &row, &renewed, &cause).await?;
+                                service.renewals.store(tx, &row, &renewed, &cause).await?;
                             }
                             None if is_paused => return Ok(false),
                             _ => {}
                         }
                         let (id, event) = (ExperimentId(id), ExperimentEvent::Activate);
-                        master
+                        service
                             .orchestration
                             .advance(tx, [Event::Experiment { id, event, cause }])
                             .await?;
@@ -329,47 +356,35 @@ impl Master {
         Err(overtaken(id))
     }
 
-    pub(crate) async fn experiment_row(&self, id: i64) -> AppResult<ExperimentRow> {
-        let mut conn = self.context.store.read().await?;
-        experiments::find(&mut conn.conn(), id)
-            .await?
-            .ok_or_else(|| AppError::not_found("experiment", id))
-    }
-
     /// Its trials save, give their slots back, and wait.
-    pub async fn pause_experiment(&self, actor: &Actor, id: i64) -> AppResult<()> {
+    pub async fn pause(&self, actor: &Actor, id: i64) -> AppResult<()> {
         self.steer(actor, id, ExperimentEvent::Pause).await
     }
 
     /// Its trials may run.
-    pub async fn activate_experiment(&self, actor: &Actor, id: i64) -> AppResult<()> {
+    pub async fn activate(&self, actor: &Actor, id: i64) -> AppResult<()> {
         self.steer(actor, id, ExperimentEvent::Activate).await
     }
 
     /// Its trials save and end.
-    pub async fn cancel_experiment(&self, actor: &Actor, id: i64) -> AppResult<()> {
+    pub async fn cancel(&self, actor: &Actor, id: i64) -> AppResult<()> {
         self.steer(actor, id, ExperimentEvent::Cancel).await
     }
 
     /// Its trials end at once.
-    pub async fn kill_experiment(&self, actor: &Actor, id: i64) -> AppResult<()> {
+    pub async fn kill(&self, actor: &Actor, id: i64) -> AppResult<()> {
         self.steer(actor, id, ExperimentEvent::Kill).await
     }
 
     /// Removes an ended experiment with its checkpoints; goes on in the background.
-    pub async fn delete_experiment(&self, actor: &Actor, id: i64) -> AppResult<()> {
+    pub async fn delete(&self, actor: &Actor, id: i64) -> AppResult<()> {
         self.steer(actor, id, ExperimentEvent::Delete).await
     }
 
     /// Hides or shows an ended experiment.
-    pub async fn archive_experiment(
-        &self,
-        actor: &Actor,
-        id: i64,
-        archived: bool,
-    ) -> AppResult<()> {
+    pub async fn archive(&self, actor: &Actor, id: i64, archived: bool) -> AppResult<()> {
         self.ownership.require_steering(actor, id).await?;
-        let (master, actor) = (self.clone(), actor.name());
+        let (service, actor) = (self.clone(), actor.name());
         self.context
             .store
             .write(move |tx| {
@@ -386,7 +401,7 @@ impl Master {
                         return Ok(());
                     }
                     experiments::set_archived(&mut tx.conn(), id, archived).await?;
-                    master
+                    service
                         .context
                         .record(
                             tx,
@@ -407,7 +422,7 @@ impl Master {
 
     /// Goes on with an ended experiment: trials that did not complete run again from their newest checkpoints. Only
     /// single, random and grid searches can, and only a single one takes changed settings.
-    pub async fn continue_experiment(
+    pub async fn continue_ended(
         &self,
         actor: &Actor,
         id: i64,
@@ -423,14 +438,17 @@ impl Master {
         }
         let cause = Cause::actor(actor.name());
         for _ in 0..ATTEMPTS {
-            let row = self.experiment_row(id).await?;
+            let row = experiment_row(&self.context.store, id).await?;
             let config = self.configs.of(&row)?;
             require_continuable(&row, &config, over.is_some())?;
             let over = revealed_override(over.clone(), &row)?;
-            let places = self.places.get();
-            let (_, workspace) = places.require_open(row.project_id)?;
-            let renewed = self.renew(&row, over, workspace, Renewal::Continue).await?;
-            let (master, cause) = (self.clone(), cause.clone());
+            let homes = self.homes.get();
+            let (_, workspace) = homes.require_open(row.project_id)?;
+            let renewed = self
+                .renewals
+                .renew(&row, over, workspace, Renewal::Continue)
+                .await?;
+            let (service, cause) = (self.clone(), cause.clone());
             let done = self
                 .context
                 .store
@@ -442,7 +460,7 @@ impl Master {
                         if !renewed.is_about(&row) {
                             return Ok(false);
                         }
-                        master.continue_in(tx, row, renewed, &cause).await?;
+                        service.continue_in(tx, row, renewed, &cause).await?;
                         Ok::<_, AppError>(true)
                     })
                 })
@@ -462,13 +480,13 @@ impl Master {
         cause: &Cause,
     ) -> AppResult<()> {
         let id = row.id;
-        self.store_renewed(tx, &row, &renewed, cause).await?;
+        self.renewals.store(tx, &row, &renewed, cause).await?;
         let config = &renewed.config;
         let row = experiments::find(&mut tx.conn(), id)
             .await?
             .ok_or_else(|| AppError::not_found("experiment", id))?;
-        let places = Places::load(&mut tx.conn()).await?;
-        places.require_open(row.project_id)?;
+        let homes = Homes::load(&mut tx.conn()).await?;
+        homes.require_open(row.project_id)?;
         if row.archived {
             return Err(AppError::precondition(format!(
                 "experiment {id} is archived and cannot be continued"
@@ -478,7 +496,7 @@ impl Master {
             )));
         }
         // Nothing kept it there since the experiment ended.
-        self.require_pool(&row.resource_pool)?;
+        self.pools.require(&row.resource_pool)?;
         // The search runs again from its seed; its trials are found by the names that it gives them: see
         // `docs/contract/searchers.md`, "Reproducibility".
         let search = Search::new(
@@ -496,6 +514,14 @@ impl Master {
         self.orchestration.advance(tx, [continued]).await?;
         self.log_warnings(tx, id, &renewed.warnings).await
     }
+}
+
+/// An experiment's row.
+pub(crate) async fn experiment_row(store: &Store, id: i64) -> AppResult<ExperimentRow> {
+    let mut conn = store.read().await?;
+    experiments::find(&mut conn.conn(), id)
+        .await?
+        .ok_or_else(|| AppError::not_found("experiment", id))
 }
 
 /// The document that lies over the configuration of a continued experiment; `None` when it says nothing.

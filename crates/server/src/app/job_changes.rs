@@ -9,9 +9,12 @@ use det_store::experiments::{ExperimentRow, JobRow};
 use det_store::{WriteTx, allocations, experiments, trials};
 use serde_json::{Value, json};
 
-use crate::app::Master;
+use crate::app::config_policies::ConfigPolicies;
+use crate::app::context::Context;
 use crate::app::jobs::standing;
 use crate::app::orchestration::Cause;
+use crate::app::orchestration::Orchestration;
+use crate::app::pools::Pools;
 use crate::app::submission::require_storable;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -49,14 +52,38 @@ pub(crate) fn require_live(row: &ExperimentRow) -> AppResult<()> {
     .hint("`det job list` shows the jobs that wait or run"))
 }
 
-impl Master {
+/// Changes of jobs in their transactions. Cheap to clone.
+#[derive(Clone)]
+pub struct JobChanges {
+    context: Context,
+    pools: Pools,
+    policies: ConfigPolicies,
+    orchestration: Orchestration,
+}
+
+impl JobChanges {
+    /// Puts the service together.
+    pub(crate) fn new(
+        context: Context,
+        pools: Pools,
+        policies: ConfigPolicies,
+        orchestration: Orchestration,
+    ) -> Self {
+        Self {
+            context,
+            pools,
+            policies,
+            orchestration,
+        }
+    }
+
     /// Changes places or shares of jobs, in order; effective at once. Where one is refused nothing changes.
-    pub(crate) async fn update_jobs(
+    pub(crate) async fn update(
         &self,
         actor: &Actor,
         changes: Vec<(String, JobChange)>,
     ) -> AppResult<()> {
-        let (master, actor) = (self.clone(), actor.name());
+        let (service, actor) = (self.clone(), actor.name());
         self.context
             .store
             .write(move |tx| {
@@ -66,7 +93,7 @@ impl Master {
                             .await?
                             .ok_or_else(|| AppError::not_found("job", &job_id))?;
                         require_live(&row)?;
-                        master.change_job_in(tx, &row, change, &actor).await?;
+                        service.change_in(tx, &row, change, &actor).await?;
                     }
                     Ok(())
                 })
@@ -74,7 +101,7 @@ impl Master {
             .await
     }
 
-    pub(crate) async fn change_job_in(
+    pub(crate) async fn change_in(
         &self,
         tx: &mut WriteTx,
         row: &ExperimentRow,
@@ -139,7 +166,7 @@ impl Master {
                 config["resources"]["priority"] = json!(job.priority);
             }
             JobChange::ResourcePool(pool) => {
-                self.require_pool(pool)?;
+                self.pools.require(pool)?;
                 // One that names several pools stays in this one from now on.
                 if job.resource_pool == *pool && job.fallback.is_none() {
                     return Err(AppError::invalid(format!(

@@ -11,15 +11,23 @@ use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_store::experiments::{self, ExperimentRow, JobRow};
 use det_taskspec::TaskKind;
 
-use crate::app::Master;
+use crate::app::admission::Admission;
 use crate::app::admission::Findings;
 use crate::app::backfill::HeldUp;
+use crate::app::configs::Configs;
+use crate::app::context::Context;
 use crate::app::job_changes::JobChange;
+use crate::app::job_changes::JobChanges;
+use crate::app::ownership::Ownership;
+use crate::app::pools::Pools;
 use crate::app::submission::document_error;
+use crate::app::workspaces::KnownHomes;
 use crate::auth::Actor;
+use crate::auth::Auth;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::labels::TaskLabel;
 use crate::live::Image;
+use crate::live::Live;
 
 /// Instead of the number of jobs ahead, where jobs share a pool or take turns.
 const NO_ORDER: i64 = -1;
@@ -178,9 +186,23 @@ fn in_order(a: &JobRow, b: &JobRow, by_priority: bool) -> Ordering {
     pools.then_with(|| if by_priority { served() } else { submitted() })
 }
 
-impl Master {
+/// The queue of jobs, and its changes by people. Cheap to clone.
+#[derive(Clone)]
+pub struct JobQueue {
+    pub(super) context: Context,
+    pub(super) auth: Auth,
+    pub(super) live: Live,
+    pub(super) homes: KnownHomes,
+    pub(super) pools: Pools,
+    pub(super) configs: Configs,
+    pub(super) ownership: Ownership,
+    pub(super) admission: Admission,
+    pub(super) job_changes: JobChanges,
+}
+
+impl JobQueue {
     /// The queue of one pool, or of all pools one after the other, each in the order in which it is served.
-    pub async fn job_queue(&self, pool: Option<&str>) -> AppResult<Vec<QueuedJob>> {
+    pub async fn list(&self, pool: Option<&str>) -> AppResult<Vec<QueuedJob>> {
         let (live, experiments, tasks, jobs) = {
             let mut conn = self.context.store.read().await?;
             let live = allocations::live(&mut conn.conn()).await?;
@@ -303,7 +325,7 @@ impl Master {
     }
 
     /// Makes changes of the queue in order: all of them or, if one is refused, none.
-    pub async fn change_queue(&self, actor: &Actor, changes: Vec<QueueChange>) -> AppResult<()> {
+    pub async fn change(&self, actor: &Actor, changes: Vec<QueueChange>) -> AppResult<()> {
         let checked: Vec<(String, JobChange)> = changes
             .into_iter()
             .enumerate()
@@ -323,7 +345,7 @@ impl Master {
                     .await?;
             }
         }
-        self.update_jobs(actor, checked).await
+        self.job_changes.update(actor, checked).await
     }
 
     /// Refuses a pool that could never run the trials of a job.
@@ -335,10 +357,10 @@ impl Master {
         let Some(row) = row.filter(|row| row.ended_at.is_none()) else {
             return Ok(());
         };
-        self.require_pool(pool)?;
+        self.pools.require(pool)?;
         let config = self.configs.of(&row)?;
-        let places = self.places.get();
-        let (_, workspace) = places.project(row.project_id)?;
+        let homes = self.homes.get();
+        let (_, workspace) = homes.project(row.project_id)?;
         let placement = Placement {
             workspace: None,
             project: None,
@@ -350,7 +372,8 @@ impl Master {
             is_single_node: config.resources.is_single_node.unwrap_or(false),
         };
         let mut findings = Findings::default();
-        self.admit(&placement, workspace, Some(size), &mut findings)
+        self.admission
+            .admit(&placement, workspace, Some(size), &mut findings)
             .await?;
         if findings.mistakes.is_empty() {
             return Ok(());

@@ -3,7 +3,7 @@
 //! Each loads what it needs, asks the pure crates, writes rows and events in one transaction, and leaves the rest to
 //! background work, which it wakes. Nothing here knows HTTP.
 
-mod admission;
+pub mod admission;
 pub(crate) mod agent_tokens;
 pub mod agents;
 pub mod allocations;
@@ -31,7 +31,7 @@ pub mod preview;
 pub mod projects;
 pub(crate) mod reads;
 pub mod reload;
-pub(crate) mod renewal;
+pub mod renewal;
 pub mod restarts;
 pub mod scheduling;
 pub mod searches;
@@ -92,6 +92,32 @@ pub struct Inner {
     pub snapshots: scheduling::Snapshots,
     /// Passes of scheduling.
     pub scheduling: scheduling::Scheduling,
+    /// The queue of jobs.
+    pub queue: jobs::JobQueue,
+    /// Why jobs run or wait.
+    pub job_stories: why::JobStories,
+    /// Experiments.
+    pub experiments: experiments::Experiments,
+    /// Trials.
+    pub trials: trials::Trials,
+    /// Allocations, as their tasks speak of them.
+    pub allocations: allocations::Allocations,
+    /// Workspaces.
+    pub workspaces: workspaces::Workspaces,
+    /// Projects.
+    pub projects: projects::Projects,
+    /// Configurations that become effective again.
+    pub renewals: renewal::Renewals,
+    /// The deletion of workspaces and projects with what is in them.
+    pub home_deletion: workspaces::HomeDeletion,
+    /// Specifications of containers.
+    pub specs: specs::Specs,
+    /// Previews of searches.
+    pub preview: preview::Previews,
+    /// Another configuration.
+    pub reload: reload::Reload,
+    /// Identities of the cluster and of this start of the master.
+    pub identity: specs::MasterIdentity,
     /// Rights to what has an owner.
     pub ownership: ownership::Ownership,
     /// Resource pools as configured.
@@ -99,25 +125,17 @@ pub struct Inner {
     /// Users and sessions.
     pub auth: Auth,
     /// Workspaces, projects and pins.
-    pub places: workspaces::Known,
+    pub homes: workspaces::KnownHomes,
     /// An image of what is live.
     pub live: Live,
-    /// Tokens of containers that their agents have not been told of yet.
-    pub fresh_tokens: specs::FreshTokens,
     /// Connected agents.
     pub connections: Connections,
     /// The process around this master.
     pub surroundings: Arc<dyn Surroundings>,
     /// Where files are kept.
     pub data_dir: PathBuf,
-    /// Held by whoever takes on another configuration: one at a time.
-    pub reloading: tokio::sync::Mutex<()>,
     /// Held by whoever deletes old logs: two at once would only be in each other's way.
     pub sweeping: tokio::sync::Mutex<()>,
-    /// Identity of the cluster; never changes.
-    pub cluster_id: String,
-    /// Identity of this start of the master.
-    pub master_id: String,
     /// Hash of the token that agents join with.
     pub agent_token_hash: Vec<u8>,
     /// Searches of live experiments.
@@ -129,14 +147,10 @@ pub struct Inner {
     pub listings: Semaphore,
     /// How much memory requests and answers may take.
     pub budgets: crate::budget::Budgets,
-    /// Held while a large configuration is read and checked: one at a time, since each takes tens of megabytes.
-    pub long_documents: Semaphore,
     /// Groups whose series are being brought up to date.
     pub series: series::Work,
     /// Parsed configurations of live experiments.
     pub configs: configs::Configs,
-    /// Exchanges between the containers of an allocation.
-    pub gatherings: gatherings::Gatherings,
     /// Where metric reports gather.
     pub metric_intake: metrics::Intake,
     /// The master's own recent log lines.

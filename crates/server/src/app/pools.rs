@@ -7,6 +7,7 @@ use det_config::master::{FittingPolicy, SchedulerKind};
 use det_config::priority::PriorityOrder;
 use det_scheduler::{Fitting, Policy, PoolSettings};
 
+use crate::error::{AppError, AppResult};
 use crate::in_force::InForce;
 
 /// Resource pools as configured. Cheap to clone.
@@ -29,6 +30,23 @@ impl Pools {
             .iter()
             .map(|p| p.pool_name.clone())
             .collect()
+    }
+
+    /// Refuses what goes into a pool that is not there, or is about to go; asked in the transaction that puts it there.
+    pub(crate) fn require(&self, name: &str) -> AppResult<()> {
+        if self.in_force.has_pool(name) {
+            return Ok(());
+        }
+        let pools = self.names();
+        let others: Vec<&str> = pools
+            .iter()
+            .map(String::as_str)
+            .filter(|pool| *pool != name)
+            .collect();
+        Err(
+            AppError::invalid(format!("resource pool \"{name}\" does not exist"))
+                .hint(format!("choose one of: {}", others.join(", "))),
+        )
     }
 
     /// How a pool schedules.

@@ -5,7 +5,8 @@ use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
 use det_searcher::{Preview, preview};
 use serde_json::{Map, Value, json};
 
-use crate::app::Master;
+use crate::app::context::Context;
+use crate::app::pools::Pools;
 use crate::app::submission::config_error;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
@@ -19,7 +20,19 @@ pub struct PreviewedSearch {
     pub preview: Preview,
 }
 
-impl Master {
+/// Previews of searches. Cheap to clone.
+#[derive(Clone)]
+pub struct Previews {
+    context: Context,
+    pools: Pools,
+}
+
+impl Previews {
+    /// Puts the service together.
+    pub(crate) fn new(context: Context, pools: Pools) -> Self {
+        Self { context, pools }
+    }
+
     /// Completes a configuration and previews its search. Only what a search needs must be there.
     pub fn preview_search(
         &self,

@@ -9,13 +9,19 @@ use det_store::WriteTx;
 use det_store::events::NewEvent;
 use det_store::experiments::{self, ExperimentRow, Member};
 use det_store::workspaces::{self, DELETING, ProjectRow, WorkspaceRow};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::app::Master;
+use crate::app::context::Context;
+use crate::app::experiments::experiment_row;
 use crate::app::orchestration::Cause;
+use crate::app::ownership::Ownership;
+use crate::app::renewal::Renewals;
 use crate::app::renewal::{ATTEMPTS, Renewal, Renewed, overtaken};
+use crate::app::workspaces::HomeChanges;
+use crate::app::workspaces::HomeDeletion;
+use crate::app::workspaces::KnownHomes;
 use crate::app::workspaces::{
-    Mistakes, Places, path_of, require_unarchived, require_unarchived_workspace,
+    Homes, Mistakes, path_of, require_unarchived, require_unarchived_workspace,
 };
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -62,9 +68,39 @@ pub enum NotesChange {
     Replace(Vec<Note>),
 }
 
-impl Master {
+/// Projects as people change them, and what moves between them. Cheap to clone.
+#[derive(Clone)]
+pub struct Projects {
+    context: Context,
+    homes: KnownHomes,
+    ownership: Ownership,
+    changes: HomeChanges,
+    deletion: HomeDeletion,
+    renewals: Renewals,
+}
+
+impl Projects {
+    /// Puts the service together.
+    pub(crate) fn new(
+        context: Context,
+        homes: KnownHomes,
+        ownership: Ownership,
+        changes: HomeChanges,
+        deletion: HomeDeletion,
+        renewals: Renewals,
+    ) -> Self {
+        Self {
+            context,
+            homes,
+            ownership,
+            changes,
+            deletion,
+            renewals,
+        }
+    }
+
     /// Adds a project.
-    pub async fn create_project(&self, actor: &Actor, new: NewProject) -> AppResult<ProjectRow> {
+    pub async fn create(&self, actor: &Actor, new: NewProject) -> AppResult<ProjectRow> {
         actor.require(Permission::Create, Kind::Project, "create projects")?;
         let owner = actor.user().id;
         let mut mistakes = Mistakes::default();
@@ -84,58 +120,62 @@ impl Master {
         mistakes.refuse("the project")?;
         let who = actor.clone();
         let actor = actor.name();
-        self.change_places(move |master, tx, places| {
-            Box::pin(async move {
-                let workspace = places.workspace(row.workspace_id)?;
-                require_room(&who, workspace)?;
-                if row.key.is_empty() {
-                    row.key = generated_key(&row.name, &places);
-                }
-                require_free(&places, &row)?;
-                row.id = workspaces::insert_project(&mut tx.conn(), &row).await?;
-                let detail = json!({"name": row.name, "workspaceId": row.workspace_id});
-                master
-                    .record_project(tx, &actor, "created", &row, Some(detail))
-                    .await?;
-                Ok(row)
+        self.changes
+            .write(self.clone(), move |service, tx, homes| {
+                Box::pin(async move {
+                    let workspace = homes.workspace(row.workspace_id)?;
+                    require_room(&who, workspace)?;
+                    if row.key.is_empty() {
+                        row.key = generated_key(&row.name, &homes);
+                    }
+                    require_free(&homes, &row)?;
+                    row.id = workspaces::insert_project(&mut tx.conn(), &row).await?;
+                    let detail = json!({"name": row.name, "workspaceId": row.workspace_id});
+                    service
+                        .changes
+                        .record_project(tx, &actor, "created", &row, Some(detail))
+                        .await?;
+                    Ok(row)
+                })
             })
-        })
-        .await
+            .await
     }
 
     /// Changes a project.
-    pub async fn change_project(
+    pub async fn change(
         &self,
         actor: &Actor,
         id: i64,
         patch: ProjectPatch,
     ) -> AppResult<ProjectRow> {
         let actor = actor.clone();
-        self.change_places(move |master, tx, places| {
-            Box::pin(async move {
-                let before = master.owned_project(&actor, &places, id, "change")?;
-                require_unarchived(
-                    before,
-                    places.workspace(before.workspace_id)?,
-                    "it cannot be changed",
-                )?;
-                let mut row = before.clone();
-                let mut mistakes = Mistakes::default();
-                apply_patch(&mut mistakes, &mut row, patch);
-                mistakes.refuse("the project")?;
-                require_free(&places, &row)?;
-                if row == *before {
-                    return Ok(row);
-                }
-                workspaces::update_project(&mut tx.conn(), &row).await?;
-                let detail = json!({"name": row.name, "key": row.key});
-                master
-                    .record_project(tx, &actor.name(), "changed", &row, Some(detail))
-                    .await?;
-                Ok(row)
+        self.changes
+            .write(self.clone(), move |service, tx, homes| {
+                Box::pin(async move {
+                    let before = service.owned_project(&actor, &homes, id, "change")?;
+                    require_unarchived(
+                        before,
+                        homes.workspace(before.workspace_id)?,
+                        "it cannot be changed",
+                    )?;
+                    let mut row = before.clone();
+                    let mut mistakes = Mistakes::default();
+                    apply_patch(&mut mistakes, &mut row, patch);
+                    mistakes.refuse("the project")?;
+                    require_free(&homes, &row)?;
+                    if row == *before {
+                        return Ok(row);
+                    }
+                    workspaces::update_project(&mut tx.conn(), &row).await?;
+                    let detail = json!({"name": row.name, "key": row.key});
+                    service
+                        .changes
+                        .record_project(tx, &actor.name(), "changed", &row, Some(detail))
+                        .await?;
+                    Ok(row)
+                })
             })
-        })
-        .await
+            .await
     }
 
     /// Changes a project's notes: open to all people, whose names are in the events.
@@ -152,9 +192,9 @@ impl Master {
         )?;
         let who = actor.clone();
         let actor = actor.name();
-        self.change_places(move |master, tx, places| {
+        self.changes.write(self.clone(), move |service, tx, homes| {
             Box::pin(async move {
-                let (row, workspace) = places.project(id)?;
+                let (row, workspace) = homes.project(id)?;
                 let to_do = format!("change the notes of project {}", path_of(row, workspace));
                 require_mutable(row, workspace)
                     .map_err(|reason| refuse_to_all(&who, Kind::Project, &to_do, reason))?;
@@ -177,8 +217,8 @@ impl Master {
                 }
                 workspaces::update_project(&mut tx.conn(), &row).await?;
                 let detail = json!({"notes": notes.len()});
-                master
-                    .record_project(tx, &actor, "changed", &row, Some(detail))
+                service
+                    .changes.record_project(tx, &actor, "changed", &row, Some(detail))
                     .await?;
                 Ok(notes)
             })
@@ -187,139 +227,124 @@ impl Master {
     }
 
     /// Puts a project away or takes it out again. What runs in it goes on.
-    pub async fn archive_project(&self, actor: &Actor, id: i64, archived: bool) -> AppResult<()> {
+    pub async fn archive(&self, actor: &Actor, id: i64, archived: bool) -> AppResult<()> {
         let actor = actor.clone();
-        self.change_places(move |master, tx, places| {
-            Box::pin(async move {
-                let verb = if archived { "archive" } else { "unarchive" };
-                let mut row = master.owned_project(&actor, &places, id, verb)?.clone();
-                let workspace = places.workspace(row.workspace_id)?;
-                if workspace.archived {
-                    return Err(AppError::precondition(format!(
-                        "project {} cannot be {verb}d by itself: its workspace is archived",
-                        path_of(&row, workspace)
-                    ))
-                    .hint(format!("det workspace unarchive \"{}\"", workspace.name)));
-                }
-                if row.archived == archived {
-                    return Ok(());
-                }
-                row.archived = archived;
-                workspaces::update_project(&mut tx.conn(), &row).await?;
-                let kind = if archived { "archived" } else { "unarchived" };
-                master
-                    .record_project(tx, &actor.name(), kind, &row, None)
-                    .await
+        self.changes
+            .write(self.clone(), move |service, tx, homes| {
+                Box::pin(async move {
+                    let verb = if archived { "archive" } else { "unarchive" };
+                    let mut row = service.owned_project(&actor, &homes, id, verb)?.clone();
+                    let workspace = homes.workspace(row.workspace_id)?;
+                    if workspace.archived {
+                        return Err(AppError::precondition(format!(
+                            "project {} cannot be {verb}d by itself: its workspace is archived",
+                            path_of(&row, workspace)
+                        ))
+                        .hint(format!("det workspace unarchive \"{}\"", workspace.name)));
+                    }
+                    if row.archived == archived {
+                        return Ok(());
+                    }
+                    row.archived = archived;
+                    workspaces::update_project(&mut tx.conn(), &row).await?;
+                    let kind = if archived { "archived" } else { "unarchived" };
+                    service
+                        .changes
+                        .record_project(tx, &actor.name(), kind, &row, None)
+                        .await
+                })
             })
-        })
-        .await
+            .await
     }
 
     /// Deletes a project with everything in it. `true` = it is gone; else its experiments are being deleted, and it
     /// goes with the last of them.
-    pub async fn delete_project(&self, actor: &Actor, id: i64) -> AppResult<bool> {
+    pub async fn delete(&self, actor: &Actor, id: i64) -> AppResult<bool> {
         let actor = actor.clone();
-        self.change_places(move |master, tx, places| {
-            Box::pin(async move {
-                let (row, workspace) = places.project(id)?;
-                let what = format!("project {}", path_of(row, workspace));
-                let to_do = format!("delete {what}");
-                master
-                    .ownership
-                    .require_of(&actor, Permission::Delete, &target(row), &to_do)?;
-                if row.immutable {
-                    require_mutable(row, workspace)?;
-                }
-                let members = experiments::of_project(&mut tx.conn(), id).await?;
-                master.delete_members(tx, &actor, &what, &members).await?;
-                master
-                    .begin_deletion(tx, &actor, row, !members.is_empty())
-                    .await?;
-                Ok(members.is_empty())
+        self.changes
+            .write(self.clone(), move |service, tx, homes| {
+                Box::pin(async move {
+                    let (row, workspace) = homes.project(id)?;
+                    let what = format!("project {}", path_of(row, workspace));
+                    let to_do = format!("delete {what}");
+                    service.ownership.require_of(
+                        &actor,
+                        Permission::Delete,
+                        &target(row),
+                        &to_do,
+                    )?;
+                    if row.immutable {
+                        require_mutable(row, workspace)?;
+                    }
+                    let members = experiments::of_project(&mut tx.conn(), id).await?;
+                    service
+                        .deletion
+                        .delete_members(tx, &actor, &what, &members)
+                        .await?;
+                    service
+                        .deletion
+                        .begin(tx, &actor, row, !members.is_empty())
+                        .await?;
+                    Ok(members.is_empty())
+                })
             })
-        })
-        .await
-    }
-
-    /// Deletes the row of a project in which nothing is, or notes that it is being deleted.
-    pub(super) async fn begin_deletion(
-        &self,
-        tx: &mut WriteTx,
-        actor: &Actor,
-        row: &ProjectRow,
-        has_members: bool,
-    ) -> AppResult<()> {
-        if !has_members {
-            workspaces::delete_project(&mut tx.conn(), row.id).await?;
-            return self
-                .record_project(tx, &actor.name(), "deleted", row, None)
-                .await;
-        }
-        if row.state.as_deref() == Some(DELETING) {
-            return Ok(());
-        }
-        let row = ProjectRow {
-            state: Some(DELETING.to_owned()),
-            error: None,
-            ..row.clone()
-        };
-        workspaces::update_project(&mut tx.conn(), &row).await?;
-        self.record_project(tx, &actor.name(), "deleting", &row, None)
             .await
     }
 
     /// Moves a project with its experiments to another workspace. What runs goes on, under the limits of the new one.
     /// While experiments of others in it have not ended it is for administrators: what runs next of them may run with
     /// another Unix identity.
-    pub async fn move_project(&self, actor: &Actor, id: i64, to: i64) -> AppResult<()> {
+    pub async fn move_to(&self, actor: &Actor, id: i64, to: i64) -> AppResult<()> {
         let actor = actor.clone();
-        self.owned_project(&actor, &self.places.get(), id, "move")?;
+        self.owned_project(&actor, &self.homes.get(), id, "move")?;
         let decided = self.renew_members(id, to).await?;
-        self.change_places(move |master, tx, places| {
-            Box::pin(async move {
-                let mut row = master.owned_project(&actor, &places, id, "move")?.clone();
-                let home = places.workspace(row.workspace_id)?;
-                require_unarchived(&row, home, "it cannot be moved")?;
-                require_room(&actor, places.workspace(to)?)?;
-                if row.workspace_id == to {
-                    return Ok(());
-                }
-                let members = experiments::of_project(&mut tx.conn(), id).await?;
-                require_own_live(
-                    &actor,
-                    &path_of(&row, places.workspace(row.workspace_id)?),
-                    &members,
-                )?;
-                let detail = json!({"from": row.workspace_id, "to": to});
-                row.workspace_id = to;
-                require_free(&places, &row)?;
-                workspaces::update_project(&mut tx.conn(), &row).await?;
-                experiments::follow_project(&mut tx.conn(), id, to).await?;
-                let cause = Cause::actor(actor.name());
-                for member in members.iter().filter(|member| member.is_live()) {
-                    let row = experiments::find(&mut tx.conn(), member.id)
-                        .await?
-                        .ok_or_else(|| AppError::not_found("experiment", member.id))?;
-                    let renewed = decided
-                        .get(&member.id)
-                        .filter(|renewed| renewed.is_about(&row));
-                    let renewed = renewed.ok_or_else(|| overtaken(member.id))?;
-                    master.store_renewed(tx, &row, renewed, &cause).await?;
-                }
-                master
-                    .record_project(tx, &actor.name(), "moved", &row, Some(detail))
-                    .await?;
-                master.context.wake(tx, Topic::Schedule);
-                Ok(())
+        self.changes
+            .write(self.clone(), move |service, tx, homes| {
+                Box::pin(async move {
+                    let mut row = service.owned_project(&actor, &homes, id, "move")?.clone();
+                    let home = homes.workspace(row.workspace_id)?;
+                    require_unarchived(&row, home, "it cannot be moved")?;
+                    require_room(&actor, homes.workspace(to)?)?;
+                    if row.workspace_id == to {
+                        return Ok(());
+                    }
+                    let members = experiments::of_project(&mut tx.conn(), id).await?;
+                    require_own_live(
+                        &actor,
+                        &path_of(&row, homes.workspace(row.workspace_id)?),
+                        &members,
+                    )?;
+                    let detail = json!({"from": row.workspace_id, "to": to});
+                    row.workspace_id = to;
+                    require_free(&homes, &row)?;
+                    workspaces::update_project(&mut tx.conn(), &row).await?;
+                    experiments::follow_project(&mut tx.conn(), id, to).await?;
+                    let cause = Cause::actor(actor.name());
+                    for member in members.iter().filter(|member| member.is_live()) {
+                        let row = experiments::find(&mut tx.conn(), member.id)
+                            .await?
+                            .ok_or_else(|| AppError::not_found("experiment", member.id))?;
+                        let renewed = decided
+                            .get(&member.id)
+                            .filter(|renewed| renewed.is_about(&row));
+                        let renewed = renewed.ok_or_else(|| overtaken(member.id))?;
+                        service.renewals.store(tx, &row, renewed, &cause).await?;
+                    }
+                    service
+                        .changes
+                        .record_project(tx, &actor.name(), "moved", &row, Some(detail))
+                        .await?;
+                    service.context.wake(tx, Topic::Schedule);
+                    Ok(())
+                })
             })
-        })
-        .await
+            .await
     }
 
     /// Decides about the live experiments of a project that is to be moved.
     async fn renew_members(&self, id: i64, to: i64) -> AppResult<BTreeMap<i64, Renewed>> {
-        let places = self.places.get();
-        let workspace = places.workspace(to)?;
+        let homes = self.homes.get();
+        let workspace = homes.workspace(to)?;
         let rows: Vec<ExperimentRow> = {
             let mut conn = self.context.store.read().await?;
             let live = experiments::live(&mut conn.conn()).await?;
@@ -329,7 +354,10 @@ impl Master {
         };
         let mut decided = BTreeMap::new();
         for row in rows {
-            let renewed = self.renew(&row, None, workspace, Renewal::Move).await?;
+            let renewed = self
+                .renewals
+                .renew(&row, None, workspace, Renewal::Move)
+                .await?;
             decided.insert(row.id, renewed);
         }
         Ok(decided)
@@ -341,20 +369,24 @@ impl Master {
         let to_do = format!("move experiment {id}");
         self.ownership.require_owner(actor, id, &to_do).await?;
         for _ in 0..ATTEMPTS {
-            let row = self.experiment_row(id).await?;
-            let places = self.places.get();
-            let (_, workspace) = places.require_open(to)?;
+            let row = experiment_row(&self.context.store, id).await?;
+            let homes = self.homes.get();
+            let (_, workspace) = homes.require_open(to)?;
             let renewed = if row.ended_at.is_none() && row.project_id != to {
-                Some(self.renew(&row, None, workspace, Renewal::Move).await?)
+                Some(
+                    self.renewals
+                        .renew(&row, None, workspace, Renewal::Move)
+                        .await?,
+                )
             } else {
                 None
             };
-            let (master, actor) = (self.clone(), actor.name());
+            let (service, actor) = (self.clone(), actor.name());
             let done = self
                 .context
                 .store
                 .write(move |tx| {
-                    Box::pin(async move { master.move_in(tx, &actor, id, to, renewed).await })
+                    Box::pin(async move { service.move_in(tx, &actor, id, to, renewed).await })
                 })
                 .await?;
             if done {
@@ -376,12 +408,12 @@ impl Master {
         let row = experiments::find(&mut tx.conn(), id)
             .await?
             .ok_or_else(|| AppError::not_found("experiment", id))?;
-        let places = Places::load(&mut tx.conn()).await?;
-        let (project, workspace) = places.require_open(to)?;
+        let homes = Homes::load(&mut tx.conn()).await?;
+        let (project, workspace) = homes.require_open(to)?;
         if row.project_id == to {
             return Ok(true);
         }
-        places.require_unarchived(row.project_id, "nothing can be moved out of it")?;
+        homes.require_unarchived(row.project_id, "nothing can be moved out of it")?;
         if row.archived {
             return Err(AppError::precondition(format!(
                 "experiment {id} is archived and cannot be moved"
@@ -405,7 +437,7 @@ impl Master {
         experiments::set_project(&mut tx.conn(), id, project.id, workspace.id).await?;
         if let Some(renewed) = renewed {
             let cause = Cause::actor(actor);
-            self.store_renewed(tx, &row, &renewed, &cause).await?;
+            self.renewals.store(tx, &row, &renewed, &cause).await?;
         }
         let detail = json!({"from": row.project_id, "to": to});
         let event = NewEvent {
@@ -425,36 +457,16 @@ impl Master {
     fn owned_project<'p>(
         &self,
         actor: &Actor,
-        places: &'p Places,
+        homes: &'p Homes,
         id: i64,
         verb: &str,
     ) -> AppResult<&'p ProjectRow> {
-        let (row, workspace) = places.project(id)?;
+        let (row, workspace) = homes.project(id)?;
         let to_do = format!("{verb} project {}", path_of(row, workspace));
         self.ownership
             .require_of(actor, Permission::Change, &target(row), &to_do)?;
         require_mutable(row, workspace)?;
         Ok(row)
-    }
-
-    pub(super) async fn record_project(
-        &self,
-        tx: &mut WriteTx,
-        actor: &str,
-        kind: &'static str,
-        row: &ProjectRow,
-        detail: Option<Value>,
-    ) -> AppResult<()> {
-        let event = NewEvent {
-            actor,
-            subject_kind: "project",
-            subject_id: row.id.to_string(),
-            kind,
-            reason: row.error.as_deref(),
-            detail: detail.map(|detail| detail.to_string()),
-            ..Default::default()
-        };
-        Ok(self.context.record(tx, event).await?)
     }
 }
 
@@ -524,8 +536,8 @@ fn apply_patch(mistakes: &mut Mistakes, row: &mut ProjectRow, patch: ProjectPatc
 }
 
 /// A short name made of the letters and digits of a name: the first few, and a number where those are in use.
-fn generated_key(name: &str, places: &Places) -> String {
-    let taken: HashSet<&str> = places
+fn generated_key(name: &str, homes: &Homes) -> String {
+    let taken: HashSet<&str> = homes
         .projects
         .values()
         .map(|row| row.key.as_str())
@@ -550,20 +562,20 @@ fn generated_key(name: &str, places: &Places) -> String {
     free.next().unwrap_or(stem)
 }
 
-fn require_free(places: &Places, row: &ProjectRow) -> AppResult<()> {
+fn require_free(homes: &Homes, row: &ProjectRow) -> AppResult<()> {
     let taken = |message: String| Err(AppError::new(ErrorKind::Conflict, message));
-    if let Some(other) = places.project_named(row.workspace_id, &row.name)
+    if let Some(other) = homes.project_named(row.workspace_id, &row.name)
         && other.id != row.id
     {
-        let workspace = places.workspace(row.workspace_id)?;
+        let workspace = homes.workspace(row.workspace_id)?;
         return taken(format!(
             "there is a project {} already",
             path_of(other, workspace)
         ));
     }
-    let mut others = places.projects.values().filter(|other| other.id != row.id);
+    let mut others = homes.projects.values().filter(|other| other.id != row.id);
     if let Some(other) = others.find(|other| other.key == row.key) {
-        let workspace = places.workspace(other.workspace_id)?;
+        let workspace = homes.workspace(other.workspace_id)?;
         return taken(format!(
             "the key \"{}\" belongs to project {} already",
             row.key,
@@ -615,17 +627,17 @@ mod tests {
 
     #[test]
     fn keys_are_made_of_names_and_never_twice() {
-        let mut places = Places::default();
+        let mut homes = Homes::default();
         let mut keys = Vec::new();
         for (id, name) in (1..).zip(["Vision", "vision 2", "v!", "éü", "äö", "Visionary"]) {
-            let key = generated_key(name, &places);
+            let key = generated_key(name, &homes);
             keys.push(key.clone());
             let row = ProjectRow {
                 id,
                 key,
                 ..ProjectRow::default()
             };
-            places.projects.insert(id, row);
+            homes.projects.insert(id, row);
         }
         assert_eq!(keys, ["VIS", "VIS1", "V", "P", "P1", "VIS2"]);
     }

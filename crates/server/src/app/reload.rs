@@ -15,12 +15,17 @@ use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx, agents, allocations, experiments};
 use serde_json::{Value, json};
 
-use crate::app::Master;
+use crate::app::context::Context;
+use crate::app::pools::Pools;
 use crate::app::scheduling::fallback::Fallback;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
+use crate::in_force::Surroundings;
 use crate::in_force::Unusable;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::sync::Mutex;
 
 /// Who asks for a reload.
 #[derive(Debug, Clone, Copy)]
@@ -55,13 +60,43 @@ enum Decided {
     Refused(Vec<NotLive>),
 }
 
-impl Master {
+/// Takes on another configuration. Cheap to clone.
+#[derive(Clone)]
+pub struct Reload {
+    context: Context,
+    pools: Pools,
+    surroundings: Arc<dyn Surroundings>,
+    data_dir: PathBuf,
+    cluster_id: String,
+    alone: Arc<Mutex<()>>,
+}
+
+impl Reload {
+    /// Puts the service together.
+    pub(crate) fn new(
+        context: Context,
+        pools: Pools,
+        surroundings: Arc<dyn Surroundings>,
+        data_dir: PathBuf,
+        cluster_id: String,
+        alone: Arc<Mutex<()>>,
+    ) -> Self {
+        Self {
+            context,
+            pools,
+            surroundings,
+            data_dir,
+            cluster_id,
+            alone,
+        }
+    }
+
     /// Reads the configuration again and takes it on, or, as a check, tells what would change.
     ///
     /// # Errors
     /// All mistakes of what was read, or every change that needs a restart with the reason. The configuration in force
     /// stays as it is, whole.
-    pub async fn reload(&self, asking: Asking<'_>, mode: Mode) -> AppResult<Reloaded> {
+    pub async fn take_on(&self, asking: Asking<'_>, mode: Mode) -> AppResult<Reloaded> {
         let actor = match asking {
             Asking::Person(actor) => {
                 actor.require(
@@ -73,7 +108,7 @@ impl Master {
             }
             Asking::Signal => "signal:SIGHUP".to_owned(),
         };
-        let _alone = self.reloading.lock().await;
+        let _alone = self.alone.lock().await;
         let (surroundings, data_dir) = (self.surroundings.clone(), self.data_dir.clone());
         let read = tokio::task::spawn_blocking(move || {
             let mut loaded = surroundings.read_config()?;
@@ -117,7 +152,7 @@ impl Master {
             Kind::MasterConfig,
             "change the master's configuration",
         )?;
-        let _alone = self.reloading.lock().await;
+        let _alone = self.alone.lock().await;
         let mut config = MasterConfig::clone(&self.context.config());
         if config.log.level == level {
             return Ok(());
@@ -134,14 +169,14 @@ impl Master {
             key.value = change.to.clone();
             key.origin = Origin::of(Source::of(Layer::Override, "det master config set"));
         }
-        let (master, actor) = (self.clone(), actor.name());
+        let (service, actor) = (self.clone(), actor.name());
         let told = change.clone();
         self.context
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    master.record_changes(tx, &actor, &[change]).await?;
-                    let put = master.clone();
+                    service.record_changes(tx, &actor, &[change]).await?;
+                    let put = service.clone();
                     tx.once_stored(move || put.put_in_force(config, origins));
                     Ok::<_, AppError>(())
                 })
@@ -171,12 +206,12 @@ impl Master {
 
     /// Compares, and takes the configuration on if that is asked and possible.
     async fn decide(&self, actor: &str, mode: Mode, loaded: LoadedMaster) -> AppResult<Decided> {
-        let (master, actor) = (self.clone(), actor.to_owned());
+        let (service, actor) = (self.clone(), actor.to_owned());
         let decided = self
             .context
             .store
             .write(move |tx| {
-                Box::pin(async move { master.decide_in(tx, &actor, mode, loaded).await })
+                Box::pin(async move { service.decide_in(tx, &actor, mode, loaded).await })
             })
             .await;
         // Pools that were about to go stay unless the change is stored.
@@ -212,8 +247,8 @@ impl Master {
             self.record_changes(tx, actor, &reload.changes).await?;
         }
         self.context.in_force.leave(going);
-        let (master, config) = (self.clone(), reload.config);
-        tx.once_stored(move || master.put_in_force(config, origins));
+        let (service, config) = (self.clone(), reload.config);
+        tx.once_stored(move || service.put_in_force(config, origins));
         Ok(Decided::Taken(reload.changes))
     }
 
@@ -297,7 +332,7 @@ impl Master {
             return Ok(());
         }
         tracing::warn!("the configuration in force stays: {error}");
-        let (master, actor) = (self.clone(), actor.to_owned());
+        let (service, actor) = (self.clone(), actor.to_owned());
         let (reason, detail) = (error.message.clone(), json!({"refused": error.details}));
         self.context
             .store
@@ -306,34 +341,17 @@ impl Master {
                     let event = NewEvent {
                         actor: &actor,
                         subject_kind: "master",
-                        subject_id: master.cluster_id.clone(),
+                        subject_id: service.cluster_id.clone(),
                         kind: "configuration_refused",
                         reason: Some(&reason),
                         detail: Some(detail.to_string()),
                         ..Default::default()
                     };
-                    master.context.record(tx, event).await?;
+                    service.context.record(tx, event).await?;
                     Ok::<_, AppError>(())
                 })
             })
             .await
-    }
-
-    /// Refuses what goes into a pool that is not there, or is about to go; asked in the transaction that puts it there.
-    pub(crate) fn require_pool(&self, name: &str) -> AppResult<()> {
-        if self.context.in_force.has_pool(name) {
-            return Ok(());
-        }
-        let pools = self.pools.names();
-        let others: Vec<&str> = pools
-            .iter()
-            .map(String::as_str)
-            .filter(|pool| *pool != name)
-            .collect();
-        Err(
-            AppError::invalid(format!("resource pool \"{name}\" does not exist"))
-                .hint(format!("choose one of: {}", others.join(", "))),
-        )
     }
 }
 
@@ -381,7 +399,7 @@ fn unusable_error(unusable: &Unusable) -> AppError {
 fn refusal(refused: &[NotLive]) -> AppError {
     let lines: Vec<String> = refused.iter().map(ToString::to_string).collect();
     let mut error = AppError::precondition(format!(
-        "the running master cannot take on these changes:\n{}",
+        "the running service cannot take on these changes:\n{}",
         lines.join("\n")
     ));
     error.details = refused.iter().map(NotLive::to_json).collect();

@@ -14,12 +14,17 @@ use det_store::workspaces::WorkspaceRow;
 use det_store::{WriteTx, trials};
 use serde_json::Value;
 
-use crate::app::Master;
+use crate::app::admission::Admission;
 use crate::app::admission::{Findings, above_limit};
+use crate::app::config_policies::ConfigPolicies;
+use crate::app::configs::Configs;
+use crate::app::context::Context;
 use crate::app::experiments::fallback_of;
+use crate::app::job_changes::JobChanges;
 use crate::app::log_retention::configured_days;
 use crate::app::orchestration::Cause;
 use crate::app::submission::{check_size, document_error};
+use crate::app::workspaces::KnownHomes;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
 
@@ -58,7 +63,37 @@ impl Renewed {
     }
 }
 
-impl Master {
+/// Decides about configurations that become effective again, and stores what it decided. Cheap to clone.
+#[derive(Clone)]
+pub struct Renewals {
+    context: Context,
+    homes: KnownHomes,
+    configs: Configs,
+    policies: ConfigPolicies,
+    admission: Admission,
+    job_changes: JobChanges,
+}
+
+impl Renewals {
+    /// Puts the service together.
+    pub(crate) fn new(
+        context: Context,
+        homes: KnownHomes,
+        configs: Configs,
+        policies: ConfigPolicies,
+        admission: Admission,
+        job_changes: JobChanges,
+    ) -> Self {
+        Self {
+            context,
+            homes,
+            configs,
+            policies,
+            admission,
+            job_changes,
+        }
+    }
+
     /// Decides about the configuration of an experiment that is to be in this workspace, with `over` over it.
     pub(crate) async fn renew(
         &self,
@@ -92,7 +127,8 @@ impl Master {
             self.require_below_limit(workspace, size, &mut findings);
             Vec::new()
         } else {
-            self.admit(&placement, workspace, size, &mut findings)
+            self.admission
+                .admit(&placement, workspace, size, &mut findings)
                 .await?
                 .pools
         };
@@ -142,7 +178,7 @@ impl Master {
     }
 
     /// Stores a decision with all that follows from it. The caller has made sure that it is about the row as it is.
-    pub(crate) async fn store_renewed(
+    pub(crate) async fn store(
         &self,
         tx: &mut WriteTx,
         row: &ExperimentRow,
@@ -184,7 +220,7 @@ impl Master {
         if days != configured_days(before) {
             trials::set_log_retention_of_experiment(&mut tx.conn(), id, days).await?;
         }
-        self.renew_job(tx, row, before, config, cause).await?;
+        self.update_job(tx, row, before, config, cause).await?;
         let reason = renewed.warnings.join("; ");
         let event = NewEvent {
             actor: &cause.actor,
@@ -200,7 +236,7 @@ impl Master {
     }
 
     /// The job's place and share follow the configuration.
-    async fn renew_job(
+    async fn update_job(
         &self,
         tx: &mut WriteTx,
         row: &ExperimentRow,
@@ -233,7 +269,9 @@ impl Master {
         }
         experiments::update_job(&mut tx.conn(), &job).await?;
         if moved {
-            self.move_trials(tx, row, &job.resource_pool, cause).await?;
+            self.job_changes
+                .move_trials(tx, row, &job.resource_pool, cause)
+                .await?;
         }
         Ok(())
     }
@@ -245,8 +283,8 @@ impl Master {
         if let Some(storage) = &self.context.config().checkpoint_storage {
             all.push(serde_json::to_value(storage).map_err(AppError::internal)?);
         }
-        let places = self.places.get();
-        if let Some((_, workspace)) = places.home(project_id)
+        let homes = self.homes.get();
+        if let Some((_, workspace)) = homes.home(project_id)
             && let Some(storage) = &workspace.checkpoint_storage
         {
             all.push(serde_json::from_str(storage).map_err(AppError::internal)?);

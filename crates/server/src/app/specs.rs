@@ -16,11 +16,16 @@ use det_taskspec::{
     TrialFacts, container_spec,
 };
 
-use crate::app::Master;
 use crate::app::agents::{devices, slot_set};
+use crate::app::configs::Configs;
+use crate::app::context::Context;
+use crate::app::pools::Pools;
+use crate::app::workspaces::KnownHomes;
+use crate::auth::Auth;
 use crate::auth::{new_token, token_hash};
 use crate::error::{AppError, AppResult};
 use crate::labels::TaskLabel;
+use crate::live::Live;
 use crate::live::Startable;
 
 /// Tokens that were made when their containers were placed, until their agents receive them. Only their hashes are
@@ -44,10 +49,32 @@ impl FreshTokens {
     }
 }
 
-impl Master {
+/// Identities that tasks are given.
+#[derive(Debug, Clone)]
+pub struct MasterIdentity {
+    /// Of the cluster; never changes.
+    pub cluster_id: String,
+    /// Of this start of the master.
+    pub master_id: String,
+}
+
+/// Makes the specifications of containers. Cheap to clone.
+#[derive(Clone)]
+pub struct Specs {
+    pub(super) context: Context,
+    pub(super) auth: Auth,
+    pub(super) live: Live,
+    pub(super) homes: KnownHomes,
+    pub(super) configs: Configs,
+    pub(super) pools: Pools,
+    pub(super) fresh_tokens: FreshTokens,
+    pub(super) identity: MasterIdentity,
+}
+
+impl Specs {
     /// The specification of a container that is to run on an agent, with a token of its own; `None` if it is not to run
     /// there any more.
-    pub(crate) async fn container_spec(
+    pub(crate) async fn of(
         &self,
         agent_id: &str,
         container_id: &str,
@@ -131,7 +158,7 @@ impl Master {
             .user(experiment.owner_id)
             .ok_or_else(|| AppError::not_found("user", experiment.owner_id))?;
         let config = self.configs.of(&experiment)?;
-        let master = self.context.config();
+        let service = self.context.config();
         Ok(TaskFacts {
             task_id: TaskId(allocation.task_id.clone()),
             allocation_id: AllocationId(allocation.id.clone()),
@@ -147,13 +174,13 @@ impl Master {
             storage: Some(
                 config
                     .checkpoint_storage
-                    .facts(master.checkpoint_storage.as_ref()),
+                    .facts(service.checkpoint_storage.as_ref()),
             ),
             cluster: ClusterFacts {
-                cluster_id: self.cluster_id.clone(),
-                master_id: self.master_id.clone(),
-                pachyderm_address: master.pachyderm_address().map(str::to_owned),
-                reserved_ports: master.reserved_ports.clone(),
+                cluster_id: self.identity.cluster_id.clone(),
+                master_id: self.identity.master_id.clone(),
+                pachyderm_address: service.pachyderm_address().map(str::to_owned),
+                reserved_ports: service.reserved_ports.clone(),
             },
             kind: KindFacts::Trial(TrialFacts {
                 trial_id: TrialId(trial.id),

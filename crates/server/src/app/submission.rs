@@ -12,12 +12,22 @@ use det_store::experiments::{self, ExperimentRow};
 use det_store::workspaces::{ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
 use serde_json::{Value, json};
 
+use crate::app::admission::Admission;
 use crate::app::admission::{Admitted, Findings};
+use crate::app::beside;
+use crate::app::config_policies::ConfigPolicies;
+use crate::app::context::Context;
 use crate::app::experiments::NewExperimentRequest;
-use crate::app::workspaces::Places;
-use crate::app::{Master, beside};
+use crate::app::ownership::Ownership;
+use crate::app::pools::Pools;
+use crate::app::renewal::Renewals;
+use crate::app::templates::Templates;
+use crate::app::workspaces::Homes;
+use crate::app::workspaces::KnownHomes;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
+use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 /// Bytes of a configuration from which on it is read beside the runtime's other work.
 const LONG_CONFIG: usize = 16 << 10;
@@ -39,13 +49,13 @@ pub(crate) struct Checked {
 /// Where a submission goes: the project that the request names, the one that the document names, else Uncategorized. What
 /// does not exist is noted.
 fn home_of<'p>(
-    places: &'p Places,
+    homes: &'p Homes,
     project_id: Option<i64>,
     named: &(Option<String>, Option<String>),
     findings: &mut Findings,
 ) -> AppResult<(&'p ProjectRow, &'p WorkspaceRow)> {
     if let Some(id) = project_id.filter(|id| *id > UNCATEGORIZED_ID) {
-        return places.require_open(id);
+        return homes.require_open(id);
     }
     let mut missing = |path: &str, refusal: AppError| {
         let mut mistake = ConfigError::new(path, None, refusal.message);
@@ -57,14 +67,14 @@ fn home_of<'p>(
     };
     // One without the other is told with the other mistakes of the document.
     if let (Some(workspace), Some(project)) = (&named.0, &named.1) {
-        match places.workspace_named(workspace) {
+        match homes.workspace_named(workspace) {
             None => missing(
                 "workspace",
                 no_such("workspace", workspace)
                     .hint("`det workspace list` shows the workspaces there are"),
             ),
-            Some(row) => match places.project_named(row.id, project) {
-                Some(found) => match places.require_open(found.id) {
+            Some(row) => match homes.project_named(row.id, project) {
+                Some(found) => match homes.require_open(found.id) {
                     Err(closed) if closed.kind == ErrorKind::Precondition => {
                         missing("project", closed);
                     }
@@ -79,7 +89,7 @@ fn home_of<'p>(
             },
         }
     }
-    places.project(UNCATEGORIZED_ID)
+    homes.project(UNCATEGORIZED_ID)
 }
 
 /// Whether an actor may have the secrets of an experiment of this owner put into another configuration. A task acts for its
@@ -157,9 +167,9 @@ struct Completed {
 
 impl Layered {
     /// Finds its project.
-    fn home(mut self, places: &Places, project_id: Option<i64>) -> AppResult<Homed<'_>> {
+    fn home(mut self, homes: &Homes, project_id: Option<i64>) -> AppResult<Homed<'_>> {
         let named = self.submitted.home();
-        let (project, workspace) = home_of(places, project_id, &named, &mut self.findings)?;
+        let (project, workspace) = home_of(homes, project_id, &named, &mut self.findings)?;
         Ok(Homed {
             document: self,
             project,
@@ -212,7 +222,21 @@ impl Completed {
     }
 }
 
-impl Master {
+/// Checks what people submit. Cheap to clone.
+#[derive(Clone)]
+pub struct Submissions {
+    pub(super) context: Context,
+    pub(super) homes: KnownHomes,
+    pub(super) pools: Pools,
+    pub(super) ownership: Ownership,
+    pub(super) templates: Templates,
+    pub(super) policies: ConfigPolicies,
+    pub(super) admission: Admission,
+    pub(super) renewals: Renewals,
+    pub(super) long_documents: Arc<Semaphore>,
+}
+
+impl Submissions {
     /// Parses, completes and checks a submission against the cluster.
     pub(crate) async fn check(
         &self,
@@ -232,9 +256,9 @@ impl Master {
         } else {
             None
         };
-        let places = self.places.get();
+        let homes = self.homes.get();
         let layered = self.layer(request, long).await?;
-        let homed = layered.home(&places, request.project_id)?;
+        let homed = layered.home(&homes, request.project_id)?;
         let revealed = self.reveal_known(actor, request, homed).await?;
         let policies = self
             .policies
@@ -291,6 +315,7 @@ impl Master {
         let size = document.submitted.trial_size(policies);
         let placement = document.submitted.placement(policies);
         let admitted = self
+            .admission
             .admit(&placement, homed.workspace, size, &mut document.findings)
             .await?;
         Ok(Placed { governed, admitted })
@@ -369,7 +394,7 @@ impl Master {
                 );
             }
         }
-        for storage in self.storage_of_everybody(project_id)? {
+        for storage in self.renewals.storage_of_everybody(project_id)? {
             known.push(json!({ "checkpoint_storage": storage }));
         }
         let mut any = false;

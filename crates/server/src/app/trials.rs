@@ -8,9 +8,12 @@ use det_searcher::Event as SearchEvent;
 use det_store::{WriteTx, checkpoints, experiments, trials};
 use serde_json::{Map, Value};
 
-use crate::app::Master;
 use crate::app::checkpoints::{location_text, storage_location};
+use crate::app::configs::Configs;
+use crate::app::context::Context;
 use crate::app::orchestration::Cause;
+use crate::app::orchestration::Orchestration;
+use crate::app::ownership::Ownership;
 use crate::app::ownership::Reported;
 use crate::app::searches::config_of;
 use crate::auth::Actor;
@@ -21,9 +24,33 @@ const RUNNER_STATE_CHARS: usize = 255;
 /// Longest place of a checkpoint storage, in bytes of JSON.
 const LONGEST_LOCATION: usize = 16 * 1024;
 
-impl Master {
+/// Trials: what their code and people say of them. Cheap to clone.
+#[derive(Clone)]
+pub struct Trials {
+    context: Context,
+    configs: Configs,
+    ownership: Ownership,
+    orchestration: Orchestration,
+}
+
+impl Trials {
+    /// Puts the service together.
+    pub(crate) fn new(
+        context: Context,
+        configs: Configs,
+        ownership: Ownership,
+        orchestration: Orchestration,
+    ) -> Self {
+        Self {
+            context,
+            configs,
+            ownership,
+            orchestration,
+        }
+    }
+
     /// Ends a trial at once.
-    pub async fn kill_trial(&self, actor: &Actor, id: i64) -> AppResult<()> {
+    pub async fn kill(&self, actor: &Actor, id: i64) -> AppResult<()> {
         self.ownership.require_steering_of_trial(actor, id).await?;
         let id = TrialId(id);
         let (event, cause) = (TrialEvent::Kill, Cause::actor(actor.name()));
@@ -49,7 +76,7 @@ impl Master {
                 "field \"progress\" must be a number of 0 or more, found {progress}"
             )));
         }
-        let master = self.clone();
+        let service = self.clone();
         self.context
             .store
             .write(move |tx| {
@@ -64,7 +91,7 @@ impl Master {
                     let fraction = if is_raw {
                         progress
                     } else {
-                        length_units(master.configs.of(&experiment)?.as_ref())
+                        length_units(service.configs.of(&experiment)?.as_ref())
                             .map_or(progress, |units| progress / units)
                     }
                     .clamp(0.0, 1.0);
@@ -78,7 +105,7 @@ impl Master {
                         fraction,
                     };
                     let id = ExperimentId(experiment.id);
-                    master
+                    service
                         .orchestration
                         .advance(tx, [Event::Search { id, event }])
                         .await

@@ -8,19 +8,19 @@ use det_store::allocations::AllocationRow;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::app::workspaces::Places;
+use crate::app::workspaces::Homes;
 use crate::error::{AppError, AppResult};
 
-/// A reason in words, ready to be stored. `name_of` gives the names of allocations for people, `places` those of
+/// A reason in words, ready to be stored. `name_of` gives the names of allocations for people, `homes` those of
 /// workspaces.
 pub(crate) fn waiting_of(
     reason: &WaitReason,
     name_of: impl Fn(&AllocationId) -> Option<String>,
-    places: &Places,
+    homes: &Homes,
 ) -> AppResult<Waiting> {
     let document = Document {
         reason,
-        message: reason.explain(name_of, |id| places.name_of(id)),
+        message: reason.explain(name_of, |id| homes.name_of(id)),
     };
     Ok(Waiting {
         stored: serde_json::to_string(&document).map_err(AppError::internal)?,

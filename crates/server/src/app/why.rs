@@ -7,9 +7,13 @@ use det_ids::{AllocationId, Micros};
 use det_scheduler::{AgentState, Estimate, Policy, PoolSnapshot, Queue, SlotState, estimate};
 use det_store::{experiments, trials};
 
+use crate::app::beside;
+use crate::app::context::Context;
+use crate::app::jobs::JobQueue;
 use crate::app::jobs::{JobSubject, QueuedJob};
+use crate::app::pools::Pools;
+use crate::app::scheduling::Snapshots;
 use crate::app::scheduling::fallback::Fallback;
-use crate::app::{Master, beside};
 use crate::error::{AppError, AppResult};
 
 /// Waiting tasks of a job whose start is estimated at most.
@@ -97,14 +101,38 @@ impl Room {
     }
 }
 
-impl Master {
+/// Tells why jobs run or wait. Cheap to clone.
+#[derive(Clone)]
+pub struct JobStories {
+    context: Context,
+    pools: Pools,
+    snapshots: Snapshots,
+    queue: JobQueue,
+}
+
+impl JobStories {
+    /// Puts the service together.
+    pub(crate) fn new(
+        context: Context,
+        pools: Pools,
+        snapshots: Snapshots,
+        queue: JobQueue,
+    ) -> Self {
+        Self {
+            context,
+            pools,
+            snapshots,
+            queue,
+        }
+    }
+
     /// The story of an experiment's job that has not been deleted, or of another job while it is in the queue.
-    pub async fn explain_job(&self, job_id: &str) -> AppResult<JobStory> {
+    pub async fn explain(&self, job_id: &str) -> AppResult<JobStory> {
         let experiment = {
             let mut conn = self.context.store.read().await?;
             experiments::find_by_job(&mut conn.conn(), job_id).await?
         };
-        let all = self.job_queue(None).await?;
+        let all = self.queue.list(None).await?;
         let entry = all
             .iter()
             .filter(|entry| entry.job.id == job_id)

@@ -3,28 +3,27 @@
 //! identity of its tasks. Number 1, Uncategorized, belongs to the cluster
 //! and stays as it is but for that limit.
 
+mod changes;
 mod checks;
-mod known;
+mod deletion;
+mod homes;
 
 use std::collections::BTreeMap;
 
 use det_authz::{Kind, Permission, Target};
-use det_ids::ExperimentId;
-use det_lifecycle::experiment::ExperimentEvent;
-use det_orchestrator::Event;
-use det_store::WriteTx;
-use det_store::events::NewEvent;
-use det_store::experiments::{self, Member};
-use det_store::workspaces::{self, DELETE_FAILED, DELETING, PinRow, WorkspaceRow};
-use futures::future::BoxFuture;
+use det_store::experiments;
+use det_store::workspaces::{self, DELETING, PinRow, WorkspaceRow};
 use serde_json::{Map, Value, json};
 
+pub use changes::HomeChanges;
 pub(crate) use checks::Mistakes;
-pub use known::{Known, Places};
-pub(crate) use known::{path_of, require_unarchived, require_unarchived_workspace};
+pub use deletion::HomeDeletion;
+pub use homes::{Homes, KnownHomes};
+pub(crate) use homes::{path_of, require_unarchived, require_unarchived_workspace};
 
-use crate::app::Master;
-use crate::app::orchestration::Cause;
+use crate::app::context::Context;
+use crate::app::ownership::Ownership;
+use crate::app::pools::Pools;
 use crate::app::users::UnixIdentity;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -34,8 +33,6 @@ use crate::hub::Topic;
 const TO_LIMIT: &str = "limit the slots of workspaces";
 /// What would let people run their tasks as root, were it not for administrators only.
 const TO_BE_SOMEBODY: &str = "choose the Unix identity of tasks";
-/// Experiments named in a refusal at most.
-const MOST_NAMED: usize = 5;
 
 /// A workspace to add.
 #[derive(Debug, Clone, Default)]
@@ -101,48 +98,36 @@ pub(crate) fn no_namespaces() -> AppError {
     )
 }
 
-impl Master {
-    /// Changes workspaces or projects in one transaction, which is given them as they are; the copy in memory follows
-    /// with the commit.
-    pub(crate) async fn change_places<T, F>(&self, change: F) -> AppResult<T>
-    where
-        T: Send + 'static,
-        F: for<'t> FnOnce(Self, &'t mut WriteTx, Places) -> BoxFuture<'t, AppResult<T>>
-            + Send
-            + 'static,
-    {
-        let master = self.clone();
-        self.context
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let places = Places::load(&mut tx.conn()).await?;
-                    let outcome = change(master.clone(), tx, places).await?;
-                    master.learn_places(tx).await?;
-                    Ok(outcome)
-                })
-            })
-            .await
-    }
+/// Workspaces as people change them. Cheap to clone.
+#[derive(Clone)]
+pub struct Workspaces {
+    context: Context,
+    pools: Pools,
+    ownership: Ownership,
+    changes: HomeChanges,
+    deletion: HomeDeletion,
+}
 
-    /// The copy in memory takes in, with the commit, what this transaction has changed.
-    pub(crate) async fn learn_places(&self, tx: &mut WriteTx) -> AppResult<()> {
-        let places = Places::load(&mut tx.conn()).await?;
-        let master = self.clone();
-        tx.once_stored(move || {
-            master.places.set(places);
-            // Not before: a pass would see the old limits.
-            master.context.hub.notify(&Topic::Schedule);
-        });
-        Ok(())
+impl Workspaces {
+    /// Puts the service together.
+    pub(crate) fn new(
+        context: Context,
+        pools: Pools,
+        ownership: Ownership,
+        changes: HomeChanges,
+        deletion: HomeDeletion,
+    ) -> Self {
+        Self {
+            context,
+            pools,
+            ownership,
+            changes,
+            deletion,
+        }
     }
 
     /// Adds a workspace.
-    pub async fn create_workspace(
-        &self,
-        actor: &Actor,
-        new: NewWorkspace,
-    ) -> AppResult<WorkspaceRow> {
+    pub async fn create(&self, actor: &Actor, new: NewWorkspace) -> AppResult<WorkspaceRow> {
         actor.require(Permission::Create, Kind::Workspace, "create workspaces")?;
         let owner = actor.user().id;
         if new.namespaces {
@@ -173,27 +158,29 @@ impl Master {
             actor.require(Permission::Administer, Kind::Workspace, TO_BE_SOMEBODY)?;
         }
         let actor = actor.name();
-        self.change_places(move |master, tx, places| {
-            Box::pin(async move {
-                require_free(&places, &row)?;
-                row.id = workspaces::insert(&mut tx.conn(), &row).await?;
-                let pin = PinRow {
-                    user_id: owner,
-                    workspace_id: row.id,
-                    pinned_at: row.created_at,
-                };
-                workspaces::pin(&mut tx.conn(), &pin).await?;
-                master
-                    .record_workspace(tx, &actor, "created", &row, Some(shown_settings(&row)))
-                    .await?;
-                Ok(row)
+        self.changes
+            .write(self.clone(), move |service, tx, homes| {
+                Box::pin(async move {
+                    require_free(&homes, &row)?;
+                    row.id = workspaces::insert(&mut tx.conn(), &row).await?;
+                    let pin = PinRow {
+                        user_id: owner,
+                        workspace_id: row.id,
+                        pinned_at: row.created_at,
+                    };
+                    workspaces::pin(&mut tx.conn(), &pin).await?;
+                    service
+                        .changes
+                        .record_workspace(tx, &actor, "created", &row, Some(shown_settings(&row)))
+                        .await?;
+                    Ok(row)
+                })
             })
-        })
-        .await
+            .await
     }
 
     /// Changes a workspace.
-    pub async fn change_workspace(
+    pub async fn change(
         &self,
         actor: &Actor,
         id: i64,
@@ -203,48 +190,50 @@ impl Master {
             return Err(no_namespaces());
         }
         let actor = actor.clone();
-        self.change_places(move |master, tx, places| {
-            Box::pin(async move {
-                let before = places.workspace(id)?;
-                let to_do = format!("change workspace \"{}\"", before.name);
-                if patch.is_about_the_limit() {
-                    actor.require(Permission::Administer, Kind::Workspace, TO_LIMIT)?;
-                } else {
-                    master.ownership.require_of(
-                        &actor,
-                        Permission::Change,
-                        &target(before),
-                        &to_do,
-                    )?;
-                    require_mutable(before)?;
-                }
-                require_unarchived_workspace(before, "it cannot be changed")?;
-                let mut row = before.clone();
-                let mut mistakes = Mistakes::default();
-                master.apply_patch(&mut mistakes, &mut row, patch)?;
-                mistakes.refuse("the workspace")?;
-                if row == *before {
-                    return Ok(row);
-                }
-                if row.max_slots != before.max_slots {
-                    actor.require(Permission::Administer, Kind::Workspace, TO_LIMIT)?;
-                }
-                if identity_of(&row) != identity_of(before) {
-                    actor.require(Permission::Administer, Kind::Workspace, TO_BE_SOMEBODY)?;
-                }
-                require_free(&places, &row)?;
-                workspaces::update(&mut tx.conn(), &row).await?;
-                let detail = Some(shown_settings(&row));
-                master
-                    .record_workspace(tx, &actor.name(), "changed", &row, detail)
-                    .await?;
-                if row.max_slots != before.max_slots {
-                    master.context.wake(tx, Topic::Schedule);
-                }
-                Ok(row)
+        self.changes
+            .write(self.clone(), move |service, tx, homes| {
+                Box::pin(async move {
+                    let before = homes.workspace(id)?;
+                    let to_do = format!("change workspace \"{}\"", before.name);
+                    if patch.is_about_the_limit() {
+                        actor.require(Permission::Administer, Kind::Workspace, TO_LIMIT)?;
+                    } else {
+                        service.ownership.require_of(
+                            &actor,
+                            Permission::Change,
+                            &target(before),
+                            &to_do,
+                        )?;
+                        require_mutable(before)?;
+                    }
+                    require_unarchived_workspace(before, "it cannot be changed")?;
+                    let mut row = before.clone();
+                    let mut mistakes = Mistakes::default();
+                    service.apply_patch(&mut mistakes, &mut row, patch)?;
+                    mistakes.refuse("the workspace")?;
+                    if row == *before {
+                        return Ok(row);
+                    }
+                    if row.max_slots != before.max_slots {
+                        actor.require(Permission::Administer, Kind::Workspace, TO_LIMIT)?;
+                    }
+                    if identity_of(&row) != identity_of(before) {
+                        actor.require(Permission::Administer, Kind::Workspace, TO_BE_SOMEBODY)?;
+                    }
+                    require_free(&homes, &row)?;
+                    workspaces::update(&mut tx.conn(), &row).await?;
+                    let detail = Some(shown_settings(&row));
+                    service
+                        .changes
+                        .record_workspace(tx, &actor.name(), "changed", &row, detail)
+                        .await?;
+                    if row.max_slots != before.max_slots {
+                        service.context.wake(tx, Topic::Schedule);
+                    }
+                    Ok(row)
+                })
             })
-        })
-        .await
+            .await
     }
 
     /// Puts changes into a row; what is wrong with them is noted.
@@ -284,221 +273,115 @@ impl Master {
     }
 
     /// Puts a workspace away with its projects, or takes it out again. What runs in it goes on.
-    pub async fn archive_workspace(&self, actor: &Actor, id: i64, archived: bool) -> AppResult<()> {
+    pub async fn archive(&self, actor: &Actor, id: i64, archived: bool) -> AppResult<()> {
         let actor = actor.clone();
-        self.change_places(move |master, tx, places| {
-            Box::pin(async move {
-                let mut row = places.workspace(id)?.clone();
-                let verb = if archived { "archive" } else { "unarchive" };
-                let to_do = format!("{verb} workspace \"{}\"", row.name);
-                master
-                    .ownership
-                    .require_of(&actor, Permission::Change, &target(&row), &to_do)?;
-                require_mutable(&row)?;
-                if row.archived == archived {
-                    return Ok(());
-                }
-                row.archived = archived;
-                workspaces::update(&mut tx.conn(), &row).await?;
-                let kind = if archived { "archived" } else { "unarchived" };
-                master
-                    .record_workspace(tx, &actor.name(), kind, &row, None)
-                    .await
+        self.changes
+            .write(self.clone(), move |service, tx, homes| {
+                Box::pin(async move {
+                    let mut row = homes.workspace(id)?.clone();
+                    let verb = if archived { "archive" } else { "unarchive" };
+                    let to_do = format!("{verb} workspace \"{}\"", row.name);
+                    service.ownership.require_of(
+                        &actor,
+                        Permission::Change,
+                        &target(&row),
+                        &to_do,
+                    )?;
+                    require_mutable(&row)?;
+                    if row.archived == archived {
+                        return Ok(());
+                    }
+                    row.archived = archived;
+                    workspaces::update(&mut tx.conn(), &row).await?;
+                    let kind = if archived { "archived" } else { "unarchived" };
+                    service
+                        .changes
+                        .record_workspace(tx, &actor.name(), kind, &row, None)
+                        .await
+                })
             })
-        })
-        .await
+            .await
     }
 
     /// Pins a workspace for the person who asks, or takes the pin away.
-    pub async fn pin_workspace(&self, actor: &Actor, id: i64, pinned: bool) -> AppResult<()> {
+    pub async fn pin(&self, actor: &Actor, id: i64, pinned: bool) -> AppResult<()> {
         actor.require(Permission::Annotate, Kind::Workspace, "pin workspaces")?;
         let user_id = actor.user().id;
         let actor = actor.name();
-        self.change_places(move |master, tx, places| {
-            Box::pin(async move {
-                let row = places.workspace(id)?;
-                if places.pins.contains_key(&(user_id, id)) == pinned {
-                    return Ok(());
-                }
-                if pinned {
-                    let pin = PinRow {
-                        user_id,
-                        workspace_id: id,
-                        pinned_at: det_store::now(),
-                    };
-                    workspaces::pin(&mut tx.conn(), &pin).await?;
-                } else {
-                    workspaces::unpin(&mut tx.conn(), user_id, id).await?;
-                }
-                let kind = if pinned { "pinned" } else { "unpinned" };
-                master.record_workspace(tx, &actor, kind, row, None).await
+        self.changes
+            .write(self.clone(), move |service, tx, homes| {
+                Box::pin(async move {
+                    let row = homes.workspace(id)?;
+                    if homes.pins.contains_key(&(user_id, id)) == pinned {
+                        return Ok(());
+                    }
+                    if pinned {
+                        let pin = PinRow {
+                            user_id,
+                            workspace_id: id,
+                            pinned_at: det_store::now(),
+                        };
+                        workspaces::pin(&mut tx.conn(), &pin).await?;
+                    } else {
+                        workspaces::unpin(&mut tx.conn(), user_id, id).await?;
+                    }
+                    let kind = if pinned { "pinned" } else { "unpinned" };
+                    service
+                        .changes
+                        .record_workspace(tx, &actor, kind, row, None)
+                        .await
+                })
             })
-        })
-        .await
+            .await
     }
 
     /// Deletes a workspace with everything in it. `true` = it is gone; else its experiments are being deleted, and it
     /// goes with the last of them.
-    pub async fn delete_workspace(&self, actor: &Actor, id: i64) -> AppResult<bool> {
+    pub async fn delete(&self, actor: &Actor, id: i64) -> AppResult<bool> {
         let actor = actor.clone();
-        self.change_places(move |master, tx, places| {
-            Box::pin(async move {
-                let mut row = places.workspace(id)?.clone();
-                let what = format!("workspace \"{}\"", row.name);
-                let to_do = format!("delete {what}");
-                master
-                    .ownership
-                    .require_of(&actor, Permission::Delete, &target(&row), &to_do)?;
-                require_mutable_or_deleting(&row)?;
-                let members = experiments::of_workspace(&mut tx.conn(), id).await?;
-                master.delete_members(tx, &actor, &what, &members).await?;
-                for project in places.projects_of(id) {
-                    let own = members.iter().any(|member| member.project_id == project.id);
-                    master.begin_deletion(tx, &actor, project, own).await?;
-                }
-                if members.is_empty() {
-                    workspaces::delete(&mut tx.conn(), id).await?;
-                    master
-                        .record_workspace(tx, &actor.name(), "deleted", &row, None)
+        self.changes
+            .write(self.clone(), move |service, tx, homes| {
+                Box::pin(async move {
+                    let mut row = homes.workspace(id)?.clone();
+                    let what = format!("workspace \"{}\"", row.name);
+                    let to_do = format!("delete {what}");
+                    service.ownership.require_of(
+                        &actor,
+                        Permission::Delete,
+                        &target(&row),
+                        &to_do,
+                    )?;
+                    require_mutable_or_deleting(&row)?;
+                    let members = experiments::of_workspace(&mut tx.conn(), id).await?;
+                    service
+                        .deletion
+                        .delete_members(tx, &actor, &what, &members)
                         .await?;
-                    return Ok(true);
-                }
-                if row.state.as_deref() != Some(DELETING) {
-                    row.state = Some(DELETING.to_owned());
-                    row.error = None;
-                    workspaces::update(&mut tx.conn(), &row).await?;
-                    master
-                        .record_workspace(tx, &actor.name(), "deleting", &row, None)
-                        .await?;
-                }
-                Ok(false)
+                    for project in homes.projects_of(id) {
+                        let own = members.iter().any(|member| member.project_id == project.id);
+                        service.deletion.begin(tx, &actor, project, own).await?;
+                    }
+                    if members.is_empty() {
+                        workspaces::delete(&mut tx.conn(), id).await?;
+                        service
+                            .changes
+                            .record_workspace(tx, &actor.name(), "deleted", &row, None)
+                            .await?;
+                        return Ok(true);
+                    }
+                    if row.state.as_deref() != Some(DELETING) {
+                        row.state = Some(DELETING.to_owned());
+                        row.error = None;
+                        workspaces::update(&mut tx.conn(), &row).await?;
+                        service
+                            .changes
+                            .record_workspace(tx, &actor.name(), "deleting", &row, None)
+                            .await?;
+                    }
+                    Ok(false)
+                })
             })
-        })
-        .await
-    }
-
-    /// Begins to delete the experiments of what is deleted. Refused while one of them lives, and where some belong to
-    /// others, unless an administrator asks.
-    pub(crate) async fn delete_members(
-        &self,
-        tx: &mut WriteTx,
-        actor: &Actor,
-        what: &str,
-        members: &[Member],
-    ) -> AppResult<()> {
-        let live: Vec<&Member> = members.iter().filter(|m| m.is_in_use()).collect();
-        if !live.is_empty() {
-            return Err(AppError::precondition(format!(
-                "{what} cannot be deleted: {} in it have not come to their end ({})",
-                counted(live.len()),
-                named(&live)
-            ))
-            .hint(
-                "end them with `det experiment cancel ID` or `det experiment kill ID`, or move them elsewhere with \
-                 `det experiment move`",
-            ));
-        }
-        let experiment = Target::of(Kind::Experiment);
-        let foreign: Vec<&Member> = members
-            .iter()
-            .filter(|m| !actor.may(Permission::Delete, &experiment.owned_by(m.owner_id)))
-            .collect();
-        if !foreign.is_empty() {
-            return Err(AppError::new(
-                ErrorKind::Forbidden,
-                format!(
-                    "user \"{}\" may not delete {what}: {} in it belong to others ({})",
-                    actor.user().username,
-                    counted(foreign.len()),
-                    named(&foreign)
-                ),
-            )
-            .hint("ask an administrator to do it, or archive it"));
-        }
-        let cause = Cause {
-            actor: actor.name().into(),
-            reason: Some(format!("{what} is deleted").into()),
-        };
-        let events = members.iter().map(|member| Event::Experiment {
-            id: ExperimentId(member.id),
-            event: ExperimentEvent::Delete,
-            cause: cause.clone(),
-        });
-        self.orchestration.advance(tx, events).await?;
-        if !members.is_empty() {
-            let hub = self.context.hub.clone();
-            tx.after_commit(move || hub.notify(&Topic::CleanUp));
-        }
-        Ok(())
-    }
-
-    /// After the deletion of an experiment of this project: goes on with what waits for it. `failed` = it could not be
-    /// deleted, and why.
-    pub(crate) async fn after_member_deletion(
-        &self,
-        tx: &mut WriteTx,
-        actor: &str,
-        project_id: i64,
-        failed: Option<&str>,
-    ) -> AppResult<()> {
-        let Some(mut project) = workspaces::find_project(&mut tx.conn(), project_id).await? else {
-            return Ok(());
-        };
-        if project.state.as_deref() != Some(DELETING) {
-            return Ok(());
-        }
-        let workspace = workspaces::find(&mut tx.conn(), project.workspace_id).await?;
-        let workspace = workspace.filter(|row| row.state.as_deref() == Some(DELETING));
-        if let Some(why) = failed {
-            project.state = Some(DELETE_FAILED.to_owned());
-            project.error = Some(why.to_owned());
-            workspaces::update_project(&mut tx.conn(), &project).await?;
-            self.record_project(tx, actor, "delete_failed", &project, None)
-                .await?;
-            if let Some(mut workspace) = workspace {
-                workspace.state = Some(DELETE_FAILED.to_owned());
-                workspace.error = Some(why.to_owned());
-                workspaces::update(&mut tx.conn(), &workspace).await?;
-                self.record_workspace(tx, actor, "delete_failed", &workspace, None)
-                    .await?;
-            }
-            return self.learn_places(tx).await;
-        }
-        if !experiments::project_is_empty(&mut tx.conn(), project_id).await? {
-            return Ok(());
-        }
-        workspaces::delete_project(&mut tx.conn(), project_id).await?;
-        self.record_project(tx, actor, "deleted", &project, None)
-            .await?;
-        if let Some(workspace) = workspace {
-            let places = Places::load(&mut tx.conn()).await?;
-            if places.projects_of(workspace.id).next().is_none() {
-                workspaces::delete(&mut tx.conn(), workspace.id).await?;
-                self.record_workspace(tx, actor, "deleted", &workspace, None)
-                    .await?;
-            }
-        }
-        self.learn_places(tx).await
-    }
-
-    pub(super) async fn record_workspace(
-        &self,
-        tx: &mut WriteTx,
-        actor: &str,
-        kind: &'static str,
-        row: &WorkspaceRow,
-        detail: Option<Value>,
-    ) -> AppResult<()> {
-        let event = NewEvent {
-            actor,
-            subject_kind: "workspace",
-            subject_id: row.id.to_string(),
-            kind,
-            reason: row.error.as_deref(),
-            detail: detail.map(|detail| detail.to_string()),
-            ..Default::default()
-        };
-        Ok(self.context.record(tx, event).await?)
+            .await
     }
 }
 
@@ -528,8 +411,8 @@ fn identity_of(row: &WorkspaceRow) -> UnixIdentity {
     }
 }
 
-fn require_free(places: &Places, row: &WorkspaceRow) -> AppResult<()> {
-    match places.workspace_named(&row.name) {
+fn require_free(homes: &Homes, row: &WorkspaceRow) -> AppResult<()> {
+    match homes.workspace_named(&row.name) {
         Some(other) if other.id != row.id => Err(AppError::new(
             ErrorKind::Conflict,
             format!("there is a workspace \"{}\" already", row.name),
@@ -560,22 +443,4 @@ fn require_mutable_or_deleting(row: &WorkspaceRow) -> AppResult<()> {
         .hint("create a workspace of your own with `det workspace create NAME`"));
     }
     Ok(())
-}
-
-fn counted(count: usize) -> String {
-    if count == 1 {
-        "1 experiment".to_owned()
-    } else {
-        format!("{count} experiments")
-    }
-}
-
-/// The first of some experiments.
-fn named(members: &[&Member]) -> String {
-    let first = members.iter().take(MOST_NAMED);
-    let mut text: Vec<String> = first.map(|member| member.id.to_string()).collect();
-    if members.len() > MOST_NAMED {
-        text.push("…".to_owned());
-    }
-    text.join(", ")
 }

@@ -190,7 +190,8 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                         let why =
                             format!("experiment {id} could not be deleted: {}", error.message);
                         handler
-                            .after_member_deletion(tx, ACTOR, project_id, Some(&why))
+                            .home_deletion
+                            .after_member(tx, ACTOR, project_id, Some(&why))
                             .await
                     })
                 })
@@ -222,7 +223,8 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                 };
                 handler.context.record(tx, event).await?;
                 handler
-                    .after_member_deletion(tx, ACTOR, row.project_id, None)
+                    .home_deletion
+                    .after_member(tx, ACTOR, row.project_id, None)
                     .await?;
                 tx.after_commit(move || handler.configs.forget(id));
                 failpoint!("server::clean_up::delete::before_commit");
@@ -257,7 +259,7 @@ async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     )
     .await?;
     let config = config_of(row)?;
-    let (cluster_id, id) = (master.cluster_id.clone(), row.id);
+    let (cluster_id, id) = (master.identity.cluster_id.clone(), row.id);
     let allowed = master.allowed_paths();
     let outcome = tokio::task::spawn_blocking(move || {
         Storage::of(&config, &allowed)?.remove_tensorboard(&cluster_id, id)

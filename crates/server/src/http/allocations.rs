@@ -97,6 +97,7 @@ async fn post_accelerator_data(
     let container_id = data.container_id.clone();
     let data = serde_json::to_value(&data).map_err(AppError::internal)?;
     master
+        .allocations
         .accelerator_data(&actor, &id, &container_id, data)
         .await?;
     empty()
@@ -114,6 +115,7 @@ async fn rendezvous(
 ) -> Answer {
     let (allocation_id, container_id) = container_path(path)?;
     let met = master
+        .allocations
         .rendezvous(&actor, &allocation_id, &container_id)
         .await?;
     message(&AllocationRendezvousInfoResponse {
@@ -138,6 +140,7 @@ async fn preemption_signal(
 ) -> Answer {
     let seconds = u64::try_from(query.timeout_seconds.unwrap_or(0)).unwrap_or(0);
     let preempt = master
+        .allocations
         .preemption_signal(&actor, &id, Duration::from_secs(seconds))
         .await?;
     message(&AllocationPreemptionSignalResponse { preempt })
@@ -155,7 +158,7 @@ async fn ack_preemption(
     _body: WireBody<AckAllocationPreemptionSignalRequest>,
 ) -> Answer {
     require(&master, &actor, &id).await?;
-    master.ack_preemption(&actor, &id).await?;
+    master.allocations.ack_preemption(&actor, &id).await?;
     empty()
 }
 
@@ -171,7 +174,7 @@ async fn pending_preemption(
     _body: WireBody<AllocationPendingPreemptionSignalRequest>,
 ) -> Answer {
     require(&master, &actor, &id).await?;
-    master.pending_preemption(&actor, &id).await?;
+    master.allocations.pending_preemption(&actor, &id).await?;
     empty()
 }
 
@@ -186,7 +189,7 @@ async fn ready(
     _body: WireBody<AllocationReadyRequest>,
 ) -> Answer {
     require(&master, &actor, &id).await?;
-    master.allocation_ready(&actor, &id).await?;
+    master.allocations.allocation_ready(&actor, &id).await?;
     empty()
 }
 
@@ -200,7 +203,7 @@ async fn waiting(
     Path(id): Path<String>,
     _body: WireBody<AllocationWaitingRequest>,
 ) -> Answer {
-    master.allocation_waiting(&actor, &id).await?;
+    master.allocations.allocation_waiting(&actor, &id).await?;
     empty()
 }
 
@@ -217,6 +220,7 @@ async fn daemon(
 ) -> Answer {
     let (allocation_id, container_id) = container_path(path)?;
     master
+        .allocations
         .mark_daemon(&actor, &allocation_id, &container_id)
         .await?;
     empty()
@@ -317,7 +321,10 @@ async fn gather(master: &Master, actor: &Actor, id: &str, body: RawBody) -> Answ
         )
         .into());
     };
-    let answer = master.all_gather(actor, id, uuid, peers, body.data).await?;
+    let answer = master
+        .allocations
+        .all_gather(actor, id, uuid, peers, body.data)
+        .await?;
     Ok(respond::shared(answer))
 }
 

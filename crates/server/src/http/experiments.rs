@@ -177,7 +177,7 @@ async fn create_experiment(
         validate_only: body.validate_only,
         unmanaged: body.unmanaged,
     };
-    let created = master.create_experiment(&actor, request).await?;
+    let created = master.experiments.create(&actor, request).await?;
     let experiment = match created.id {
         Some(id) => show(&master, &actor, id).await?,
         None => Experiment::default(),
@@ -230,7 +230,7 @@ async fn activate_experiment(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    master.activate_experiment(&actor, id).await?;
+    master.experiments.activate(&actor, id).await?;
     empty()
 }
 
@@ -242,7 +242,7 @@ async fn pause_experiment(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    master.pause_experiment(&actor, id).await?;
+    master.experiments.pause(&actor, id).await?;
     empty()
 }
 
@@ -254,7 +254,7 @@ async fn cancel_experiment(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    master.cancel_experiment(&actor, id).await?;
+    master.experiments.cancel(&actor, id).await?;
     empty()
 }
 
@@ -266,7 +266,7 @@ async fn kill_experiment(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    master.kill_experiment(&actor, id).await?;
+    master.experiments.kill(&actor, id).await?;
     empty()
 }
 
@@ -278,7 +278,7 @@ async fn archive_experiment(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    master.archive_experiment(&actor, id, true).await?;
+    master.experiments.archive(&actor, id, true).await?;
     empty()
 }
 
@@ -290,7 +290,7 @@ async fn unarchive_experiment(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    master.archive_experiment(&actor, id, false).await?;
+    master.experiments.archive(&actor, id, false).await?;
     empty()
 }
 
@@ -302,7 +302,7 @@ async fn delete_experiment(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    master.delete_experiment(&actor, id).await?;
+    master.experiments.delete(&actor, id).await?;
     empty()
 }
 
@@ -318,7 +318,8 @@ async fn continue_experiment(
         return Err(AppError::invalid("field \"id\" must name the experiment to continue").into());
     }
     master
-        .continue_experiment(&actor, body.id, &body.override_config)
+        .experiments
+        .continue_ended(&actor, body.id, &body.override_config)
         .await?;
     message(&ContinueExperimentResponse {
         experiment: show(&master, &actor, body.id).await?,
@@ -354,7 +355,7 @@ async fn patch_experiment(
         save_trial_best: policy.save_trial_best,
         save_trial_latest: policy.save_trial_latest,
     };
-    master.patch_experiment(&actor, id, patch).await?;
+    master.experiments.patch(&actor, id, patch).await?;
     message(&PatchExperimentResponse {
         experiment: show(&master, &actor, id).await?,
     })

@@ -155,7 +155,7 @@ async fn update_job_queue(
             resource_pool: given(update.resource_pool),
         })
         .collect();
-    master.change_queue(&actor, changes).await?;
+    master.queue.change(&actor, changes).await?;
     empty()
 }
 
@@ -169,7 +169,7 @@ async fn get_resource_pools(
 ) -> Answer {
     let contents = reads::jobs::pools(&master, &actor).await?;
     // Clients look for the one pool with this flag and fail without it, also where every task must name its pool.
-    let default_compute = master.pool_or_default("")?;
+    let default_compute = master.queue.pool_or_default("")?;
     let default_aux = master.pools.default_aux_pool();
     let config = master.context.config();
     let pools = config

@@ -55,8 +55,8 @@ pub fn routes() -> OpenApiRouter<Master> {
 async fn info(State(master): State<Master>) -> Answer {
     message(&Info {
         version: API_VERSION.into(),
-        master_id: master.master_id.clone(),
-        cluster_id: master.cluster_id.clone(),
+        master_id: master.identity.master_id.clone(),
+        cluster_id: master.identity.cluster_id.clone(),
         cluster_name: master.context.config().cluster_name.clone(),
         telemetry: InfoTelemetry { enabled: false },
         sso_providers: None,
@@ -134,8 +134,8 @@ async fn health(State(master): State<Master>) -> Response {
 async fn get_master(State(master): State<Master>) -> Answer {
     message(&GetMasterResponse {
         version: API_VERSION.into(),
-        master_id: master.master_id.clone(),
-        cluster_id: master.cluster_id.clone(),
+        master_id: master.identity.master_id.clone(),
+        cluster_id: master.identity.cluster_id.clone(),
         cluster_name: master.context.config().cluster_name.clone(),
         branding: "determined".into(),
         user_management_enabled: true,
@@ -211,7 +211,12 @@ async fn patch_master_config(
         .into());
     }
     match log.level.filter(|_| counts("log.level")) {
-        Some(level) => master.set_log_level(&actor, level_word(level)?).await?,
+        Some(level) => {
+            master
+                .reload
+                .set_log_level(&actor, level_word(level)?)
+                .await?;
+        }
         None if log.color.is_none() => {
             return Err(AppError::invalid("there is nothing to change: give log.level").into());
         }
@@ -270,7 +275,7 @@ async fn reload_master_config(
     } else {
         Mode::Apply
     };
-    let reloaded = master.reload(Asking::Person(&actor), mode).await?;
+    let reloaded = master.reload.take_on(Asking::Person(&actor), mode).await?;
     message(&ReloadMasterConfigResponse {
         changes: reloaded.changes.into_iter().map(change).collect(),
         warnings: reloaded

@@ -34,7 +34,9 @@ async fn preview_hp_search(
             body.seed
         ))
     })?;
-    let previewed = master.preview_search(&actor, &body.config.into_value(), seed)?;
+    let previewed = master
+        .preview
+        .preview_search(&actor, &body.config.into_value(), seed)?;
     let trials = previewed.preview.shapes.iter().map(trial_summary).collect();
     message(&PreviewHpSearchResponse {
         summary: SearchSummary {

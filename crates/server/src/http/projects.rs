@@ -43,9 +43,9 @@ async fn get_workspace_projects(
     PathId(id): PathId,
     WireQuery(query): WireQuery<GetWorkspaceProjectsQuery>,
 ) -> Answer {
-    let places = reads::places::all(&master.places, &actor)?;
-    places.workspace(id)?;
-    let shown = shown(&master, &places, &actor).await?;
+    let homes = reads::homes::all(&master.homes, &actor)?;
+    homes.workspace(id)?;
+    let shown = shown(&master, &homes, &actor).await?;
     let asked = Asked {
         name: &query.name,
         archived: query.archived,
@@ -54,9 +54,9 @@ async fn get_workspace_projects(
     };
     let fits = |row: &&ProjectRow| {
         let owner = shown.owner(row.owner_id);
-        asked.fits(&row.name, places.is_archived(row), &owner)
+        asked.fits(&row.name, homes.is_archived(row), &owner)
     };
-    let mut rows: Vec<&ProjectRow> = places.projects_of(id).filter(fits).collect();
+    let mut rows: Vec<&ProjectRow> = homes.projects_of(id).filter(fits).collect();
     let started = |row: &ProjectRow| {
         let totals = shown.totals.get(&row.id);
         totals.and_then(|totals| totals.last_created_at)
@@ -83,9 +83,9 @@ async fn get_workspace_projects(
 }
 
 async fn answer(master: &Master, actor: &Actor, row: &ProjectRow) -> Answer {
-    let places = reads::places::all(&master.places, actor)?;
+    let homes = reads::homes::all(&master.homes, actor)?;
     message(&GetProjectResponse {
-        project: shown(master, &places, actor).await?.project(row)?,
+        project: shown(master, &homes, actor).await?.project(row)?,
     })
 }
 
@@ -105,7 +105,7 @@ async fn post_project(
         description: body.description.unwrap_or_default(),
         key: body.key.unwrap_or_default(),
     };
-    let row = master.create_project(&actor, new).await?;
+    let row = master.projects.create(&actor, new).await?;
     answer(&master, &actor, &row).await
 }
 
@@ -117,8 +117,8 @@ async fn get_project(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let places = reads::places::all(&master.places, &actor)?;
-    answer(&master, &actor, places.project(id)?.0).await
+    let homes = reads::homes::all(&master.homes, &actor)?;
+    answer(&master, &actor, homes.project(id)?.0).await
 }
 
 /// The project with a short name.
@@ -129,8 +129,8 @@ async fn get_project_by_key(
     Caller(actor): Caller,
     Path(key): Path<String>,
 ) -> Answer {
-    let places = reads::places::all(&master.places, &actor)?;
-    let mut projects = places.projects.values();
+    let homes = reads::homes::all(&master.homes, &actor)?;
+    let mut projects = homes.projects.values();
     let row = projects.find(|row| row.key.eq_ignore_ascii_case(&key));
     let row = row.ok_or_else(|| AppError::not_found("project", key.escape_debug()))?;
     answer(&master, &actor, row).await
@@ -151,7 +151,7 @@ async fn patch_project(
         description: body.description,
         key: body.key,
     };
-    let row = master.change_project(&actor, id, patch).await?;
+    let row = master.projects.change(&actor, id, patch).await?;
     answer(&master, &actor, &row).await
 }
 
@@ -163,7 +163,7 @@ async fn delete_project(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let completed = master.delete_project(&actor, id).await?;
+    let completed = master.projects.delete(&actor, id).await?;
     message(&DeletionResponse { completed })
 }
 
@@ -175,7 +175,7 @@ async fn archive_project(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    master.archive_project(&actor, id, true).await?;
+    master.projects.archive(&actor, id, true).await?;
     empty()
 }
 
@@ -187,7 +187,7 @@ async fn unarchive_project(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    master.archive_project(&actor, id, false).await?;
+    master.projects.archive(&actor, id, false).await?;
     empty()
 }
 
@@ -202,7 +202,7 @@ async fn move_project(
     WireBody(body): WireBody<MoveProjectRequest>,
 ) -> Answer {
     let to = body.destination_workspace_id;
-    master.move_project(&actor, id, to).await?;
+    master.projects.move_to(&actor, id, to).await?;
     empty()
 }
 
@@ -217,7 +217,7 @@ async fn add_project_note(
     WireBody(body): WireBody<Note>,
 ) -> Answer {
     let change = NotesChange::Add(body);
-    let notes = master.change_notes(&actor, id, change).await?;
+    let notes = master.projects.change_notes(&actor, id, change).await?;
     message(&ProjectNotesResponse { notes })
 }
 
@@ -232,6 +232,6 @@ async fn put_project_notes(
     WireBody(body): WireBody<PutProjectNotesRequest>,
 ) -> Answer {
     let change = NotesChange::Replace(body.notes);
-    let notes = master.change_notes(&actor, id, change).await?;
+    let notes = master.projects.change_notes(&actor, id, change).await?;
     message(&ProjectNotesResponse { notes })
 }

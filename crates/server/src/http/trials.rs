@@ -125,7 +125,7 @@ async fn kill_trial(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    master.kill_trial(&actor, id).await?;
+    master.trials.kill(&actor, id).await?;
     empty()
 }
 
@@ -169,6 +169,7 @@ async fn report_trial_progress(
     WireBody(body): WireBody<ReportTrialProgressRequest>,
 ) -> Answer {
     master
+        .trials
         .report_progress(&actor, id, body.progress.0, body.is_raw)
         .await?;
     empty()
@@ -193,7 +194,7 @@ async fn report_trial_searcher_early_exit(
                 .into());
         }
     };
-    master.report_early_exit(&actor, id, reason).await?;
+    master.trials.report_early_exit(&actor, id, reason).await?;
     empty()
 }
 
@@ -207,7 +208,10 @@ async fn post_trial_runner_metadata(
     PathId(id): PathId,
     WireBody(body): WireBody<TrialRunnerMetadata>,
 ) -> Answer {
-    master.set_runner_state(&actor, id, &body.state).await?;
+    master
+        .trials
+        .set_runner_state(&actor, id, &body.state)
+        .await?;
     empty()
 }
 
@@ -225,7 +229,10 @@ async fn run_prepare_for_reporting(
         );
     }
     let storage = body.checkpoint_storage.map(|storage| storage.0);
-    let storage_id = master.start_run(&actor, body.run_id, storage).await?;
+    let storage_id = master
+        .trials
+        .start_run(&actor, body.run_id, storage)
+        .await?;
     message(&RunPrepareForReportingResponse {
         storage_id: Some(storage_id),
     })
@@ -256,7 +263,10 @@ async fn post_run_metadata(
     WireBody(body): WireBody<PostRunMetadataRequest>,
 ) -> Answer {
     check_metadata(&body.metadata)?;
-    let metadata = master.set_run_metadata(&actor, id, body.metadata.0).await?;
+    let metadata = master
+        .trials
+        .set_run_metadata(&actor, id, body.metadata.0)
+        .await?;
     message(&PostRunMetadataResponse {
         metadata: Object(metadata),
     })

@@ -18,7 +18,7 @@ use utoipa_axum::routes;
 use crate::app::Master;
 use crate::app::reads;
 use crate::app::reads::paging;
-use crate::app::workspaces::{NewWorkspace, Places, WorkspacePatch};
+use crate::app::workspaces::{Homes, NewWorkspace, WorkspacePatch};
 use crate::auth::Actor;
 use crate::error::AppResult;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
@@ -43,13 +43,13 @@ pub fn routes() -> OpenApiRouter<Master> {
 /// What workspaces and projects are shown with, counted now.
 pub(super) async fn shown<'a>(
     master: &Master,
-    places: &'a Places,
+    homes: &'a Homes,
     actor: &Actor,
 ) -> AppResult<Shown<'a>> {
-    let totals = reads::places::totals(&master.context.store, &master.catalogue, actor).await?;
+    let totals = reads::homes::totals(&master.context.store, &master.catalogue, actor).await?;
     let users = master.auth.users();
     Ok(Shown {
-        places,
+        homes,
         users: users
             .iter()
             .map(|user| (user.id, user.username.clone()))
@@ -107,8 +107,8 @@ async fn get_workspaces(
     Caller(actor): Caller,
     WireQuery(query): WireQuery<GetWorkspacesQuery>,
 ) -> Answer {
-    let places = reads::places::all(&master.places, &actor)?;
-    let shown = shown(&master, &places, &actor).await?;
+    let homes = reads::homes::all(&master.homes, &actor)?;
+    let shown = shown(&master, &homes, &actor).await?;
     let asked = Asked {
         name: &query.name,
         archived: query.archived,
@@ -117,12 +117,12 @@ async fn get_workspaces(
     };
     let exactly = &query.name_case_sensitive;
     let fits = |row: &&WorkspaceRow| {
-        let pinned = places.pins.contains_key(&(shown.viewer, row.id));
+        let pinned = homes.pins.contains_key(&(shown.viewer, row.id));
         asked.fits(&row.name, row.archived, &shown.owner(row.owner_id))
             && (exactly.is_empty() || *exactly == row.name)
             && query.pinned.is_none_or(|wanted| wanted == pinned)
     };
-    let mut rows: Vec<&WorkspaceRow> = places.workspaces.values().filter(fits).collect();
+    let mut rows: Vec<&WorkspaceRow> = homes.workspaces.values().filter(fits).collect();
     if query.sort_by == WorkspaceSortBy::Name {
         rows.sort_by(|a, b| by_name(&a.name, &b.name));
     }
@@ -141,9 +141,9 @@ async fn get_workspaces(
 }
 
 async fn changed(master: &Master, actor: &Actor, row: &WorkspaceRow) -> Answer {
-    let places = reads::places::all(&master.places, actor)?;
+    let homes = reads::homes::all(&master.homes, actor)?;
     message(&ChangedWorkspaceResponse {
-        workspace: shown(master, &places, actor).await?.workspace(row)?,
+        workspace: shown(master, &homes, actor).await?.workspace(row)?,
         ..ChangedWorkspaceResponse::default()
     })
 }
@@ -166,7 +166,7 @@ async fn post_workspace(
         quotas: body.cluster_quota_pairs,
         namespaces: !body.cluster_namespace_meta.is_empty(),
     };
-    let row = master.create_workspace(&actor, new).await?;
+    let row = master.workspaces.create(&actor, new).await?;
     changed(&master, &actor, &row).await
 }
 
@@ -178,10 +178,10 @@ async fn get_workspace(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let places = reads::places::all(&master.places, &actor)?;
-    let row = places.workspace(id)?;
+    let homes = reads::homes::all(&master.homes, &actor)?;
+    let row = homes.workspace(id)?;
     message(&GetWorkspaceResponse {
-        workspace: shown(&master, &places, &actor).await?.workspace(row)?,
+        workspace: shown(&master, &homes, &actor).await?.workspace(row)?,
     })
 }
 
@@ -207,7 +207,7 @@ async fn patch_workspace(
         namespaces: !body.cluster_namespace_meta.is_empty(),
         ..WorkspacePatch::default()
     };
-    let row = master.change_workspace(&actor, id, patch).await?;
+    let row = master.workspaces.change(&actor, id, patch).await?;
     changed(&master, &actor, &row).await
 }
 
@@ -219,7 +219,7 @@ async fn delete_workspace(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let completed = master.delete_workspace(&actor, id).await?;
+    let completed = master.workspaces.delete(&actor, id).await?;
     message(&DeletionResponse { completed })
 }
 
@@ -231,7 +231,7 @@ async fn archive_workspace(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    master.archive_workspace(&actor, id, true).await?;
+    master.workspaces.archive(&actor, id, true).await?;
     empty()
 }
 
@@ -243,7 +243,7 @@ async fn unarchive_workspace(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    master.archive_workspace(&actor, id, false).await?;
+    master.workspaces.archive(&actor, id, false).await?;
     empty()
 }
 
@@ -255,7 +255,7 @@ async fn pin_workspace(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    master.pin_workspace(&actor, id, true).await?;
+    master.workspaces.pin(&actor, id, true).await?;
     empty()
 }
 
@@ -267,7 +267,7 @@ async fn unpin_workspace(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    master.pin_workspace(&actor, id, false).await?;
+    master.workspaces.pin(&actor, id, false).await?;
     empty()
 }
 
@@ -285,7 +285,7 @@ async fn set_resource_quotas(
         quotas: body.cluster_quota_pairs,
         ..WorkspacePatch::default()
     };
-    master.change_workspace(&actor, id, patch).await?;
+    master.workspaces.change(&actor, id, patch).await?;
     empty()
 }
 
@@ -298,15 +298,15 @@ async fn get_kubernetes_resource_quotas(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let places = reads::places::all(&master.places, &actor)?;
-    let row = places.workspace(id)?;
+    let homes = reads::homes::all(&master.homes, &actor)?;
+    let row = homes.workspace(id)?;
     let cluster = master
         .context
         .config()
         .resource_manager
         .cluster_name
         .clone();
-    let limit = places.slot_limits().get(&row.id).copied();
+    let limit = homes.slot_limits().get(&row.id).copied();
     message(&GetKubernetesResourceQuotasResponse {
         resource_quotas: limit
             .into_iter()
@@ -326,7 +326,7 @@ async fn list_rps_bound_to_workspace(
     PathId(id): PathId,
     WireQuery(query): WireQuery<ListRPsBoundToWorkspaceQuery>,
 ) -> Answer {
-    reads::places::all(&master.places, &actor)?.workspace(id)?;
+    reads::homes::all(&master.homes, &actor)?.workspace(id)?;
     let (resource_pools, pagination) =
         paging::slice(master.pools.names(), query.offset, query.limit);
     message(&ListRPsBoundToWorkspaceResponse {

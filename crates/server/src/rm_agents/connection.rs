@@ -192,8 +192,8 @@ impl Connection {
         let welcome = ToAgent::Welcome(Welcome {
             protocol: PROTOCOL_VERSION,
             version: env!("CARGO_PKG_VERSION").into(),
-            cluster_id: self.master.cluster_id.clone(),
-            master_id: self.master.master_id.clone(),
+            cluster_id: self.master.identity.cluster_id.clone(),
+            master_id: self.master.identity.master_id.clone(),
         });
         if !self.send(&welcome).await {
             return Ok("the connection ended");
@@ -318,7 +318,7 @@ impl Connection {
             let message = match order {
                 Order::Start(id) => {
                     // The row may have changed since it was read; then there is nothing to start any more.
-                    let spec = match self.master.container_spec(&self.agent_id, &id).await {
+                    let spec = match self.master.specs.of(&self.agent_id, &id).await {
                         Ok(Some(spec)) => spec,
                         Ok(None) => continue,
                         // The database is away: later it is the same container as any other.

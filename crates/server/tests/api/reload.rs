@@ -427,7 +427,11 @@ async fn only_administrators_reload_and_a_signal_is_named_in_the_event() {
         .assert_needs_token(Method::POST, RELOAD)
         .await;
     cluster.written.write("cluster_name: lab");
-    let reloaded = cluster.master().reload(Asking::Signal, Mode::Apply).await;
+    let reloaded = cluster
+        .master()
+        .reload
+        .take_on(Asking::Signal, Mode::Apply)
+        .await;
     assert_eq!(reloaded.unwrap().changes.len(), 1);
     let event = last_event(&cluster.admin().await).await;
     assert_eq!(event["actor"], "signal:SIGHUP");

@@ -278,13 +278,7 @@ async fn a_limit_of_slots_is_kept_where_scheduling_looks() {
             .await
             .ok();
         assert_eq!(
-            cluster
-                .master()
-                .places
-                .get()
-                .slot_limits()
-                .get(&id)
-                .copied(),
+            cluster.master().homes.get().slot_limits().get(&id).copied(),
             limit
         );
         let shown = client.get(&quotas).await.ok()["resourceQuotas"]["hall"].take();
@@ -309,7 +303,7 @@ async fn a_limit_of_slots_is_kept_where_scheduling_looks() {
         .await
         .ok();
     let cluster = cluster.restart().await;
-    assert_eq!(cluster.master().places.get().slot_limits(), [(1, 4)].into());
+    assert_eq!(cluster.master().homes.get().slot_limits(), [(1, 4)].into());
     cluster.stop().await;
 }
 

@@ -438,7 +438,8 @@ impl Cluster {
         };
         let created = self
             .master()
-            .create_experiment(&Actor::User(owner), request)
+            .experiments
+            .create(&Actor::User(owner), request)
             .await
             .unwrap();
         created.id.unwrap()

@@ -260,7 +260,7 @@ impl Master {
     /// The Unix user id of the tasks of an experiment as its owner is mapped now.
     pub(super) fn task_uid(&self, experiment: &ExperimentRow) -> Option<u32> {
         let owner = self.auth.user(experiment.owner_id)?;
-        Some(self.task_user_in(experiment.project_id, &owner).uid)
+        Some(self.specs.task_user_in(experiment.project_id, &owner).uid)
     }
 
     /// Checkpoints of one experiment, each with whom its files must belong to.

@@ -8,11 +8,11 @@ use det_store::experiments::ExperimentRow;
 use det_store::{WriteTx, experiments};
 use serde_json::{Value, json};
 
-use crate::app::Master;
+use super::Experiments;
 use crate::app::config_policies::locked;
 use crate::app::job_changes::{JobChange, require_live};
 use crate::app::submission::require_storable;
-use crate::app::workspaces::Places;
+use crate::app::workspaces::Homes;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
@@ -53,14 +53,9 @@ impl ExperimentPatch {
     }
 }
 
-impl Master {
+impl Experiments {
     /// Changes texts, labels, resources and checkpoint policy.
-    pub async fn patch_experiment(
-        &self,
-        actor: &Actor,
-        id: i64,
-        patch: ExperimentPatch,
-    ) -> AppResult<()> {
+    pub async fn patch(&self, actor: &Actor, id: i64, patch: ExperimentPatch) -> AppResult<()> {
         if patch.changes_checkpoint_policy() {
             // The policy deletes checkpoints.
             let to_do = format!("change the checkpoint policy of experiment {id}");
@@ -124,8 +119,8 @@ impl Master {
         let row = experiments::find(&mut tx.conn(), id)
             .await?
             .ok_or_else(|| AppError::not_found("experiment", id))?;
-        let places = Places::load(&mut tx.conn()).await?;
-        places.require_unarchived(row.project_id, "what is in it cannot be changed")?;
+        let homes = Homes::load(&mut tx.conn()).await?;
+        homes.require_unarchived(row.project_id, "what is in it cannot be changed")?;
         let text = |field: &str, value: &Option<String>, old: &str| -> AppResult<String> {
             match value {
                 Some(v) if v.contains('\0') => Err(AppError::invalid(format!(
@@ -170,7 +165,7 @@ impl Master {
             require_live(&row)?;
         }
         for change in changes {
-            self.change_job_in(tx, &row, change, actor).await?;
+            self.job_changes.change_in(tx, &row, change, actor).await?;
         }
         let policy = [
             ("save_experiment_best", patch.save_experiment_best),

@@ -181,7 +181,9 @@ fn sees_storage_keys(
         return Ok(true);
     }
     let config = serde_json::from_str(&experiment.config).map_err(AppError::internal)?;
-    let common = master.storage_of_everybody(experiment.project_id)?;
+    let common = master
+        .renewals
+        .storage_of_everybody(experiment.project_id)?;
     Ok(common
         .iter()
         .any(|common| has_only_keys_of(&config, common)))

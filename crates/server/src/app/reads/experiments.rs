@@ -18,7 +18,7 @@ use crate::app::jobs::QueuedJob;
 use crate::app::metrics::{VALIDATION, is_better};
 use crate::app::reads;
 use crate::app::reads::phase::Phase;
-use crate::app::workspaces::Places;
+use crate::app::workspaces::Homes;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -56,7 +56,7 @@ pub struct Home<'a> {
 /// How far experiments are, and where.
 pub(crate) struct Whereabouts {
     phases: BTreeMap<i64, Phase>,
-    places: Arc<Places>,
+    homes: Arc<Homes>,
     /// The user who represents the cluster.
     cluster_owner: i64,
 }
@@ -69,13 +69,13 @@ impl Whereabouts {
 
     /// Where the experiments of a project are.
     pub(crate) fn home(&self, project_id: i64) -> Home<'_> {
-        let home = self.places.home(project_id);
+        let home = self.homes.home(project_id);
         home.map_or_else(Home::default, |(project, workspace)| Home {
             project: &project.name,
             workspace_id: workspace.id,
             workspace: &workspace.name,
             owner_id: project.owner_id.unwrap_or(self.cluster_owner),
-            archived: self.places.is_archived(project),
+            archived: self.homes.is_archived(project),
         })
     }
 }
@@ -94,7 +94,7 @@ pub(crate) async fn whereabouts(
         .collect();
     Ok(Whereabouts {
         phases: phases(&master.context.store, &active).await?,
-        places: reads::places::all(&master.places, actor)?,
+        homes: reads::homes::all(&master.homes, actor)?,
         cluster_owner: master.auth.cluster_owner().map_or(0, |user| user.id),
     })
 }
@@ -141,7 +141,7 @@ pub(crate) async fn queue_place(
     {
         return Ok(QueuePlace::Runs);
     }
-    let queue = master.job_queue(Some(&row.resource_pool)).await?;
+    let queue = master.queue.list(Some(&row.resource_pool)).await?;
     let queued = queue.into_iter().find(|queued| queued.job.id == row.job_id);
     Ok(queued.map_or(QueuePlace::BetweenRuns, |queued| {
         QueuePlace::Queued(Box::new(queued))

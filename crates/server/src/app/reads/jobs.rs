@@ -22,8 +22,8 @@ fn require(actor: &Actor) -> AppResult<()> {
 /// The queue of a pool, in the order in which it is served; an empty name = the default pool.
 pub(crate) async fn queue(master: &Master, actor: &Actor, pool: &str) -> AppResult<Vec<QueuedJob>> {
     require(actor)?;
-    let pool = master.pool_or_default(pool)?;
-    master.job_queue(Some(&pool)).await
+    let pool = master.queue.pool_or_default(pool)?;
+    master.queue.list(Some(&pool)).await
 }
 
 /// What is queued in a pool, and what tasks waited for its slots on each of the last days.
@@ -46,10 +46,10 @@ pub(crate) async fn statistics(
     } else {
         pools
             .iter()
-            .map(|name| master.pool_or_default(name))
+            .map(|name| master.queue.pool_or_default(name))
             .collect::<AppResult<_>>()?
     };
-    let queue = master.job_queue(None).await?;
+    let queue = master.queue.list(None).await?;
     let mut conn = master.context.store.read().await?;
     let first = queue_days::day_of(det_store::now()) - DAYS_OF_STATISTICS;
     let mut statistics = Vec::with_capacity(pools.len());
@@ -67,7 +67,7 @@ pub(crate) async fn explanation(
     job_id: &str,
 ) -> AppResult<JobStory> {
     require(actor)?;
-    master.explain_job(job_id).await
+    master.job_stories.explain(job_id).await
 }
 
 /// What resource pools are made of.
@@ -93,6 +93,6 @@ pub(crate) async fn pools(master: &Master, actor: &Actor) -> AppResult<PoolConte
     Ok(PoolContents {
         agents,
         containers,
-        queue: master.job_queue(None).await?,
+        queue: master.queue.list(None).await?,
     })
 }

@@ -152,10 +152,10 @@ impl Snapshots {
         let Some(reason) = reason else {
             return Ok(None);
         };
-        let places = self.workspaces.get();
+        let homes = self.homes.get();
         let tell = |image: &Image| {
             let label = |id: &AllocationId| image.label(id.as_str());
-            reason.explain(label, |id| places.name_of(id))
+            reason.explain(label, |id| homes.name_of(id))
         };
         Ok(Some(self.live.look(&self.context.store, tell).await?))
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use det_ids::WorkspaceId;
 use det_scheduler::{Placement, WorkspaceLimit};
 
-use crate::app::workspaces::Places;
+use crate::app::workspaces::Homes;
 use crate::live::Image;
 
 /// The limited workspaces and what they use.
@@ -22,8 +22,8 @@ struct Limit {
 
 impl Limits {
     /// As they are now.
-    pub(super) fn of(workspaces: &Places, image: &Image) -> Self {
-        let mut by_workspace: BTreeMap<i64, Limit> = workspaces
+    pub(super) fn of(homes: &Homes, image: &Image) -> Self {
+        let mut by_workspace: BTreeMap<i64, Limit> = homes
             .slot_limits()
             .into_iter()
             .map(|(workspace, max_slots)| {

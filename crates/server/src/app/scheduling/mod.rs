@@ -23,7 +23,7 @@ use crate::app::context::Context;
 use crate::app::orchestration::{Orchestration, PlacedRequest};
 use crate::app::pools::Pools;
 use crate::app::wait_reasons::waiting_of;
-use crate::app::workspaces::Places;
+use crate::app::workspaces::Homes;
 use crate::error::{AppError, AppResult};
 use crate::live::Image;
 use planners::Planners;
@@ -167,13 +167,13 @@ impl Scheduling {
 
     /// Stores what a pass decided, and the reasons why requests wait that it tells: all of it in one transaction.
     async fn apply(&self, decided: Pass) -> AppResult<()> {
-        let (waiting, places) = (decided.waiting, self.snapshots.workspaces.get());
+        let (waiting, homes) = (decided.waiting, self.snapshots.homes.get());
         // After a restart the reasons that were stored before are known by their texts.
         let texts = self
             .snapshots
             .live
             .look(&self.context.store, |image| {
-                let mut texts = in_words(waiting, |id| image.label(id.as_str()), &places)?;
+                let mut texts = in_words(waiting, |id| image.label(id.as_str()), &homes)?;
                 texts.retain(|(id, text)| {
                     image
                         .stored_wait(id.as_str())
@@ -190,7 +190,7 @@ impl Scheduling {
             return Ok(());
         }
         let orchestration = self.orchestration.clone();
-        let places = !decided.place.is_empty();
+        let has_placements = !decided.place.is_empty();
         self.context
             .store
             .write(move |tx| {
@@ -221,14 +221,14 @@ impl Scheduling {
                     for ((pool, _), day) in waits {
                         queue_days::add(&mut tx.conn(), &pool, day).await?;
                     }
-                    if places {
+                    if has_placements {
                         failpoint!("server::schedule::place::before_commit");
                     }
                     Ok::<_, AppError>(())
                 })
             })
             .await?;
-        if places {
+        if has_placements {
             failpoint!("server::schedule::place::after_commit");
         }
         Ok(())
@@ -256,12 +256,12 @@ fn note_wait(waits: &mut BTreeMap<(String, i64), QueueDay>, placed: PlacedReques
     entry.waited += (placed.placed_at.0 - placed.requested_at.0).max(0);
 }
 
-/// Reasons in words; many requests wait for the same one. `called` gives the names of allocations for people, `places` those
+/// Reasons in words; many requests wait for the same one. `called` gives the names of allocations for people, `homes` those
 /// of workspaces.
 fn in_words(
     waiting: Vec<(AllocationId, Arc<WaitReason>)>,
     called: impl Fn(&AllocationId) -> Option<String>,
-    places: &Places,
+    homes: &Homes,
 ) -> AppResult<Vec<(AllocationId, Arc<Waiting>)>> {
     let mut written: HashMap<*const WaitReason, Arc<Waiting>> = HashMap::new();
     waiting
@@ -270,7 +270,7 @@ fn in_words(
             let text = match written.entry(Arc::as_ptr(&reason)) {
                 Entry::Occupied(text) => Arc::clone(text.get()),
                 Entry::Vacant(free) => {
-                    Arc::clone(free.insert(Arc::new(waiting_of(&reason, &called, places)?)))
+                    Arc::clone(free.insert(Arc::new(waiting_of(&reason, &called, homes)?)))
                 }
             };
             Ok((allocation, text))

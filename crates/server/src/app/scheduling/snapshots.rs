@@ -5,7 +5,7 @@ use det_scheduler::{Planner, PoolSnapshot, Queue};
 use super::limits::Limits;
 use crate::app::context::Context;
 use crate::app::pools::Pools;
-use crate::app::workspaces::Known;
+use crate::app::workspaces::KnownHomes;
 use crate::error::AppResult;
 use crate::live::{Image, Live, Work};
 
@@ -15,23 +15,23 @@ pub struct Snapshots {
     pub(super) context: Context,
     pub(super) live: Live,
     pools: Pools,
-    pub(super) workspaces: Known,
+    pub(super) homes: KnownHomes,
 }
 
 impl Snapshots {
     /// Of what is live in the pools, under the limits of these workspaces.
-    pub(crate) fn new(context: Context, live: Live, pools: Pools, workspaces: Known) -> Self {
+    pub(crate) fn new(context: Context, live: Live, pools: Pools, homes: KnownHomes) -> Self {
         Self {
             context,
             live,
             pools,
-            workspaces,
+            homes,
         }
     }
 
     /// What the limits of workspaces leave to each pool.
     pub(super) fn limits(&self, image: &Image) -> Limits {
-        Limits::of(&self.workspaces.get(), image)
+        Limits::of(&self.homes.get(), image)
     }
 
     /// A planner of a pool as an image shows it.

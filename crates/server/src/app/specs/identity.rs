@@ -4,16 +4,16 @@ use det_config::master::DefaultTask;
 use det_store::workspaces::WorkspaceRow;
 use det_taskspec::TaskUser;
 
-use crate::app::Master;
+use super::Specs;
 use crate::auth::User;
 
-impl Master {
+impl Specs {
     /// The Unix identity of a user's tasks in a project: the workspace's, the user's, the cluster's. A workspace may set
     /// the user or the group alone.
     pub(crate) fn task_user_in(&self, project_id: i64, owner: &User) -> TaskUser {
-        let places = self.places.get();
+        let homes = self.homes.get();
         let own = task_user(owner, &self.context.config().security.default_task);
-        match places.home(project_id) {
+        match homes.home(project_id) {
             Some((_, workspace)) => in_workspace(workspace, own),
             None => own,
         }

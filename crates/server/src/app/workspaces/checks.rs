@@ -7,7 +7,7 @@ use det_config::secrets::MASK;
 use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
 use serde_json::{Map, Value, json};
 
-use crate::app::Master;
+use super::Workspaces;
 use crate::app::submission::document_error;
 use crate::app::templates::hidden_secret;
 use crate::error::{AppError, AppResult};
@@ -77,7 +77,7 @@ impl Mistakes {
     }
 }
 
-impl Master {
+impl Workspaces {
     /// A default pool as it is stored; empty = the cluster's.
     pub(super) fn checked_pool(
         &self,

@@ -55,14 +55,14 @@ enum Action {
 impl Action {
     async fn perform(self, master: &Master, actor: &Actor, id: i64) -> AppResult<()> {
         match self {
-            Self::Activate => master.activate_experiment(actor, id).await,
-            Self::Pause => master.pause_experiment(actor, id).await,
-            Self::Cancel => master.cancel_experiment(actor, id).await,
-            Self::Kill => master.kill_experiment(actor, id).await,
-            Self::Archive => master.archive_experiment(actor, id, true).await,
-            Self::Unarchive => master.archive_experiment(actor, id, false).await,
-            Self::Delete => master.delete_experiment(actor, id).await,
-            Self::Move(to) => master.move_experiment(actor, id, to).await,
+            Self::Activate => master.experiments.activate(actor, id).await,
+            Self::Pause => master.experiments.pause(actor, id).await,
+            Self::Cancel => master.experiments.cancel(actor, id).await,
+            Self::Kill => master.experiments.kill(actor, id).await,
+            Self::Archive => master.experiments.archive(actor, id, true).await,
+            Self::Unarchive => master.experiments.archive(actor, id, false).await,
+            Self::Delete => master.experiments.delete(actor, id).await,
+            Self::Move(to) => master.projects.move_experiment(actor, id, to).await,
             Self::KeepLogs(days) => master.keep_experiment_logs(actor, id, days).await,
         }
     }
@@ -214,7 +214,7 @@ async fn move_experiment(
     WireBody(body): WireBody<MoveExperimentRequest>,
 ) -> Answer {
     let to = body.destination_project_id;
-    master.move_experiment(&actor, id, to).await?;
+    master.projects.move_experiment(&actor, id, to).await?;
     empty()
 }
 
@@ -229,7 +229,7 @@ async fn move_experiments(
     WireBody(body): WireBody<MoveExperimentsRequest>,
 ) -> Answer {
     let to = body.destination_project_id;
-    reads::places::all(&master.places, &actor)?.require_open(to)?;
+    reads::homes::all(&master.homes, &actor)?.require_open(to)?;
     let request = BulkExperimentsRequest {
         experiment_ids: body.experiment_ids,
         filters: body.filters,

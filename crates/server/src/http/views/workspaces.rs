@@ -11,7 +11,7 @@ use det_store::workspaces::{DELETE_FAILED, DELETING, ProjectRow, WorkspaceRow};
 use serde_json::{Value, json};
 
 use crate::app::projects::notes_of;
-use crate::app::workspaces::Places;
+use crate::app::workspaces::Homes;
 use crate::error::{AppError, AppResult};
 
 /// A user's number and login name.
@@ -26,7 +26,7 @@ pub struct Owner {
 /// What workspaces and projects are shown with.
 pub struct Shown<'a> {
     /// All of them.
-    pub places: &'a Places,
+    pub homes: &'a Homes,
     /// Users by number.
     pub users: BTreeMap<i64, String>,
     /// Who stands for the cluster.
@@ -57,11 +57,11 @@ impl Shown<'_> {
     pub fn workspace(&self, row: &WorkspaceRow) -> AppResult<Workspace> {
         let owner = self.owner(row.owner_id);
         let (mut projects, mut experiments) = (0, 0);
-        for project in self.places.projects_of(row.id) {
+        for project in self.homes.projects_of(row.id) {
             projects += 1;
             experiments += self.counts(project.id).experiments;
         }
-        let pinned_at = self.places.pins.get(&(self.viewer, row.id)).copied();
+        let pinned_at = self.homes.pins.get(&(self.viewer, row.id)).copied();
         Ok(Workspace {
             id: row.id,
             name: row.name.clone(),
@@ -99,7 +99,7 @@ impl Shown<'_> {
     pub fn project(&self, row: &ProjectRow) -> AppResult<Project> {
         let owner = self.owner(row.owner_id);
         let counts = self.counts(row.id);
-        let workspace = self.places.workspaces.get(&row.workspace_id);
+        let workspace = self.homes.workspaces.get(&row.workspace_id);
         Ok(Project {
             id: row.id,
             name: row.name.clone(),
@@ -108,7 +108,7 @@ impl Shown<'_> {
             workspace_name: workspace.map_or_else(String::new, |row| row.name.clone()),
             description: row.description.clone(),
             notes: notes_of(row)?,
-            archived: self.places.is_archived(row),
+            archived: self.homes.is_archived(row),
             username: owner.username,
             user_id: owner.id,
             immutable: row.immutable,

@@ -57,11 +57,8 @@ pub(crate) async fn page(
         ..Filter::default()
     };
     if filter.archived == Some(false) && filter.project_id.is_none() {
-        let places = reads::places::all(&master.places, actor)?;
-        let archived = places
-            .projects
-            .values()
-            .filter(|row| places.is_archived(row));
+        let homes = reads::homes::all(&master.homes, actor)?;
+        let archived = homes.projects.values().filter(|row| homes.is_archived(row));
         filter.not_projects = archived.map(|row| row.id).collect();
     }
     apply_ids(&mut filter, &query.experiment_id_filter);

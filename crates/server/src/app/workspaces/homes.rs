@@ -12,36 +12,36 @@ use crate::error::{AppError, AppResult};
 /// What is committed, shared. Every change reads the rows again in its own transaction and hands them over with the
 /// commit, so the copy is never ahead of them.
 #[derive(Clone)]
-pub struct Known {
-    places: Arc<RwLock<Arc<Places>>>,
+pub struct KnownHomes {
+    homes: Arc<RwLock<Arc<Homes>>>,
 }
 
-impl Known {
+impl KnownHomes {
     /// Reads everything.
     pub async fn load(store: &Store) -> Result<Self, StoreError> {
         let mut conn = store.read().await?;
-        let places = Places::load(&mut conn.conn()).await?;
+        let homes = Homes::load(&mut conn.conn()).await?;
         Ok(Self {
-            places: Arc::new(RwLock::new(Arc::new(places))),
+            homes: Arc::new(RwLock::new(Arc::new(homes))),
         })
     }
 
     /// Everything as it is now.
-    pub fn get(&self) -> Arc<Places> {
-        self.places
+    pub fn get(&self) -> Arc<Homes> {
+        self.homes
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    pub(super) fn set(&self, places: Places) {
-        *self.places.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(places);
+    pub(super) fn set(&self, homes: Homes) {
+        *self.homes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(homes);
     }
 }
 
 /// All workspaces, projects and pins.
 #[derive(Debug, Clone, Default)]
-pub struct Places {
+pub struct Homes {
     /// By number.
     pub workspaces: BTreeMap<i64, WorkspaceRow>,
     /// By number.
@@ -50,7 +50,7 @@ pub struct Places {
     pub pins: BTreeMap<(i64, i64), i64>,
 }
 
-impl Places {
+impl Homes {
     /// Reads everything.
     pub(crate) async fn load(conn: &mut Conn<'_>) -> Result<Self, StoreError> {
         let workspaces = workspaces::list(conn).await?;

@@ -8,12 +8,12 @@ use det_store::Store;
 use det_store::catalogue::{Catalogue, Totals};
 
 use crate::app::reads;
-use crate::app::workspaces::{Known, Places};
+use crate::app::workspaces::{Homes, KnownHomes};
 use crate::auth::Actor;
 use crate::error::AppResult;
 
 /// All workspaces and projects, from memory.
-pub(crate) fn all(known: &Known, actor: &Actor) -> AppResult<Arc<Places>> {
+pub(crate) fn all(known: &KnownHomes, actor: &Actor) -> AppResult<Arc<Homes>> {
     reads::require(actor, Kind::Workspace, "workspaces")?;
     reads::require(actor, Kind::Project, "projects")?;
     Ok(known.get())

@@ -1,0 +1,104 @@
+//! Changes of workspaces and projects, and how the copy in memory follows them.
+
+use det_store::WriteTx;
+use det_store::events::NewEvent;
+use det_store::workspaces::{ProjectRow, WorkspaceRow};
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+use super::{Homes, KnownHomes};
+use crate::app::context::Context;
+use crate::error::AppResult;
+use crate::hub::Topic;
+
+/// Makes changes of workspaces and projects. Cheap to clone.
+#[derive(Clone)]
+pub struct HomeChanges {
+    pub(super) context: Context,
+    homes: KnownHomes,
+}
+
+impl HomeChanges {
+    /// Of the workspaces and projects that this copy follows.
+    pub(crate) fn new(context: Context, homes: KnownHomes) -> Self {
+        Self { context, homes }
+    }
+
+    /// Changes workspaces or projects in one transaction, which is given `service` and them as they are; the copy in memory follows
+    /// with the commit.
+    pub(crate) async fn write<S, T, F>(&self, service: S, change: F) -> AppResult<T>
+    where
+        S: Send + 'static,
+        T: Send + 'static,
+        F: for<'t> FnOnce(S, &'t mut WriteTx, Homes) -> BoxFuture<'t, AppResult<T>>
+            + Send
+            + 'static,
+    {
+        let changes = self.clone();
+        self.context
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let homes = Homes::load(&mut tx.conn()).await?;
+                    let outcome = change(service, tx, homes).await?;
+                    changes.learn(tx).await?;
+                    Ok(outcome)
+                })
+            })
+            .await
+    }
+
+    /// The copy in memory takes in, with the commit, what this transaction has changed.
+    pub(crate) async fn learn(&self, tx: &mut WriteTx) -> AppResult<()> {
+        let homes = Homes::load(&mut tx.conn()).await?;
+        let changes = self.clone();
+        tx.once_stored(move || {
+            changes.homes.set(homes);
+            // Not before: a pass would see the old limits.
+            changes.context.hub.notify(&Topic::Schedule);
+        });
+        Ok(())
+    }
+
+    /// Records a change of a workspace.
+    pub(super) async fn record_workspace(
+        &self,
+        tx: &mut WriteTx,
+        actor: &str,
+        kind: &'static str,
+        row: &WorkspaceRow,
+        detail: Option<Value>,
+    ) -> AppResult<()> {
+        let event = NewEvent {
+            actor,
+            subject_kind: "workspace",
+            subject_id: row.id.to_string(),
+            kind,
+            reason: row.error.as_deref(),
+            detail: detail.map(|detail| detail.to_string()),
+            ..Default::default()
+        };
+        Ok(self.context.record(tx, event).await?)
+    }
+
+    /// Records a change of a project.
+    pub(crate) async fn record_project(
+        &self,
+        tx: &mut WriteTx,
+        actor: &str,
+        kind: &'static str,
+        row: &ProjectRow,
+        detail: Option<Value>,
+    ) -> AppResult<()> {
+        let event = NewEvent {
+            actor,
+            subject_kind: "project",
+            subject_id: row.id.to_string(),
+            kind,
+            reason: row.error.as_deref(),
+            detail: detail.map(|detail| detail.to_string()),
+            ..Default::default()
+        };
+        Ok(self.context.record(tx, event).await?)
+    }
+}
