@@ -399,14 +399,14 @@ impl Player<'_> {
                 }
             }
             Plan {
-                place: pass.place,
+                placements: pass.placements,
                 preempt: pass.preempt,
                 hand_over: pass.hand_over,
                 ..Plan::default()
             }
         };
         let mut decisions = Vec::new();
-        for placement in &plan.place {
+        for placement in &plan.placements {
             let on = placement.parts.iter();
             decisions.push(Decision::Start {
                 task: task_of(&placement.allocation_id),
@@ -430,7 +430,7 @@ impl Player<'_> {
             });
         }
         self.cluster
-            .apply(&plan.place, &plan.preempt, &plan.hand_over);
+            .apply(&plan.placements, &plan.preempt, &plan.hand_over);
         PlanResult {
             decisions,
             // Under fair share, work that starts changes the shares, and with them the reasons of the others.

@@ -159,7 +159,7 @@ fn increments(name: &str, policy: Policy, waiting: u32, waited_seconds: i64) {
 fn rest(planner: &mut Planner, pool: &mut PoolSnapshot, queue: &Queue) {
     loop {
         let pass = planner.pass(NOW, usize::MAX);
-        if pass.place.is_empty() && pass.preempt.is_empty() {
+        if pass.placements.is_empty() && pass.preempt.is_empty() {
             return;
         }
         carry_out(planner, pool, queue, &pass);
@@ -172,7 +172,7 @@ fn carry_out(planner: &mut Planner, pool: &mut PoolSnapshot, queue: &Queue, pass
         pool.running
             .retain(|running| running.request.allocation_id != stopped.allocation_id);
     }
-    for placed in &pass.place {
+    for placed in &pass.placements {
         let mut requests = queue.requests.iter();
         let Some(request) = requests.find(|r| r.allocation_id == placed.allocation_id) else {
             planner.remove(&placed.allocation_id);
@@ -212,7 +212,7 @@ fn report(name: &str, pool: &PoolSnapshot, queue: &Queue) {
         "{name:45} {:7.1} ms, worst {:7.1} ms: {} start, {} stop, {} wait",
         times[REPEATS / 2].as_secs_f64() * 1e3,
         times[REPEATS - 1].as_secs_f64() * 1e3,
-        last.place.len(),
+        last.placements.len(),
         last.preempt.len(),
         last.waiting.len(),
     );

@@ -270,7 +270,7 @@ impl<'a> Shared<'a> {
                     };
                     let last = &mut last[waiting.shape];
                     own = match *last {
-                        Some((known, place)) if known == key => place,
+                        Some((known, number)) if known == key => number,
                         _ => *others.entry(key).or_insert_with(|| {
                             reasons.add(self.reason(request, wait, slots, &holders))
                         }),
@@ -441,8 +441,8 @@ impl<'a> Shared<'a> {
             if slots == 0 || (full && !holders.last().is_some_and(goes_before)) {
                 return;
             }
-            let place = holders.partition_point(|other| !goes_before(other));
-            holders.insert(place, (slots, id, self.prepared.jobs[job].priority));
+            let at = holders.partition_point(|other| !goes_before(other));
+            holders.insert(at, (slots, id, self.prepared.jobs[job].priority));
             holders.truncate(HOLDERS_SHOWN);
         };
         for active in &*self.prepared.running {

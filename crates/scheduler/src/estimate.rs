@@ -51,7 +51,7 @@ pub fn estimate(
     for _ in 0..MOST_PLANS {
         let pass = forecast.planner.pass(forecast.now, 0);
         if pass
-            .place
+            .placements
             .iter()
             .any(|placed| placed.allocation_id == *target)
         {
@@ -234,8 +234,8 @@ impl ForecastPool {
 
     /// Applies what a pass decided; returns whether it decided anything.
     fn apply(&mut self, pass: Pass) -> bool {
-        let acted = !pass.place.is_empty() || !pass.preempt.is_empty();
-        for placed in pass.place {
+        let acted = !pass.placements.is_empty() || !pass.preempt.is_empty();
+        for placed in pass.placements {
             self.place(placed);
         }
         for stopped in pass.preempt {

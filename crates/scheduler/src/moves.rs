@@ -101,11 +101,11 @@ pub fn move_job(
         .position(|entry| entry.job_id == *anchor)
         .expect("the anchor is another job of this priority");
     // The index of the job before which it is inserted.
-    let place = match side {
+    let position = match side {
         Side::Ahead => anchor,
         Side::Behind => anchor + 1,
     };
-    let (before, after) = class.split_at(place);
+    let (before, after) = class.split_at(position);
     let (position, pushed) = insert(before, after.first().copied());
     let mut changed = vec![QueueEntry {
         priority,
@@ -181,8 +181,8 @@ mod tests {
         let changes = move_job(queue, &JobId(job.into()), &JobId(anchor.into()), side).unwrap();
         let number = changes.len();
         for change in changes {
-            let place = queue.iter_mut().find(|s| s.job_id == change.job_id);
-            *place.unwrap() = change;
+            let position = queue.iter_mut().find(|s| s.job_id == change.job_id);
+            *position.unwrap() = change;
         }
         number
     }

@@ -49,7 +49,7 @@ type JobPosition<'a> = (
 );
 
 impl KnownJob {
-    fn place(&self, policy: Policy) -> JobPosition<'_> {
+    fn position(&self, policy: Policy) -> JobPosition<'_> {
         let by_priority = matches!(policy, Policy::Priority { .. });
         (
             if by_priority { self.job.priority } else { 0 },
@@ -82,7 +82,7 @@ impl Jobs {
             only_request: None,
         };
         std::mem::swap(known, &mut now);
-        self.moved |= now.place(policy) != known.place(policy);
+        self.moved |= now.position(policy) != known.position(policy);
         self.changed.push(number);
     }
 
@@ -168,25 +168,25 @@ impl Jobs {
         let known = &self.known;
         if moved || added.len() > FEW {
             self.in_order.extend(added);
-            let place = |number: &usize| known[*number].place(policy);
-            self.in_order.sort_by(|a, b| place(a).cmp(&place(b)));
+            let position = |number: &usize| known[*number].position(policy);
+            self.in_order.sort_by(|a, b| position(a).cmp(&position(b)));
         } else {
             for number in added {
-                let place = known[number].place(policy);
+                let position = known[number].position(policy);
                 let at = self
                     .in_order
-                    .partition_point(|other| known[*other].place(policy) <= place);
+                    .partition_point(|other| known[*other].position(policy) <= position);
                 self.in_order.insert(at, number);
             }
         }
         let mut order = 0;
         let mut before: Option<JobPosition<'_>> = None;
         for &number in &self.in_order {
-            let place = known[number].place(policy);
-            if before.is_some_and(|before| before != place) {
+            let position = known[number].position(policy);
+            if before.is_some_and(|before| before != position) {
                 order += 1;
             }
-            before = Some(place);
+            before = Some(position);
             views[number].order = order;
         }
         moved

@@ -74,8 +74,8 @@ impl<T: Entry> Ordered<T> {
     /// Adds an entry; it replaces one with the same id.
     pub(crate) fn add(&mut self, entry: T) {
         let id = entry.id();
-        let place = (entry.job(), entry.requested_at());
-        if let Some(before) = self.keys.insert(id.clone(), place) {
+        let position = (entry.job(), entry.requested_at());
+        if let Some(before) = self.keys.insert(id.clone(), position) {
             self.mark_removed(id, before);
         }
         self.added.push(entry);
@@ -83,28 +83,28 @@ impl<T: Entry> Ordered<T> {
 
     /// Removes an entry; returns whether there was one.
     pub(crate) fn remove(&mut self, id: &AllocationId) -> bool {
-        let Some(place) = self.keys.remove(id) else {
+        let Some(position) = self.keys.remove(id) else {
             return false;
         };
-        self.mark_removed(id, place);
+        self.mark_removed(id, position);
         true
     }
 
-    fn mark_removed(&mut self, id: &AllocationId, place: EntryKey) {
+    fn mark_removed(&mut self, id: &AllocationId, position: EntryKey) {
         match self.added.iter().position(|entry| entry.id() == id) {
             Some(added) => {
                 self.added.swap_remove(added);
             }
-            None => self.removed.push((id.clone(), place)),
+            None => self.removed.push((id.clone(), position)),
         }
     }
 
     /// The entry of an id.
     pub(crate) fn get(&self, id: &AllocationId, order: impl Fn(usize) -> u32) -> Option<&T> {
-        let place = self.keys.get(id)?;
+        let position = self.keys.get(id)?;
         match self.added.iter().find(|entry| entry.id() == id) {
             Some(added) => Some(added),
-            None => self.entries.get(self.find(id, *place, order)?),
+            None => self.entries.get(self.find(id, *position, order)?),
         }
     }
 
@@ -135,18 +135,18 @@ impl<T: Entry> Ordered<T> {
         if self.removed.is_empty() {
             return;
         }
-        let mut places: Vec<usize> = std::mem::take(&mut self.removed)
+        let mut positions: Vec<usize> = std::mem::take(&mut self.removed)
             .into_iter()
-            .filter_map(|(id, place)| self.find(&id, place, &order))
+            .filter_map(|(id, position)| self.find(&id, position, &order))
             .collect();
-        places.sort_unstable();
-        if places.len() <= FEW {
-            for place in places.into_iter().rev() {
-                self.entries.remove(place);
+        positions.sort_unstable();
+        if positions.len() <= FEW {
+            for position in positions.into_iter().rev() {
+                self.entries.remove(position);
             }
             return;
         }
-        let mut removed = places.into_iter().peekable();
+        let mut removed = positions.into_iter().peekable();
         let mut number = 0;
         self.entries.retain(|_| {
             let goes = removed.next_if_eq(&number).is_some();
@@ -165,10 +165,10 @@ impl<T: Entry> Ordered<T> {
             return;
         }
         for entry in added {
-            let place = self
+            let position = self
                 .entries
                 .partition_point(|other| key(other, &order) < key(&entry, &order));
-            self.entries.insert(place, entry);
+            self.entries.insert(position, entry);
         }
     }
 }

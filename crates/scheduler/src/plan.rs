@@ -13,7 +13,7 @@ use crate::reason::WaitReason;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Plan {
     /// Requests that start, in the order in which they were decided.
-    pub place: Vec<Placement>,
+    pub placements: Vec<Placement>,
     /// Running allocations to ask to stop. Those asked by an earlier plan are not repeated.
     pub preempt: Vec<Preemption>,
     /// Stopping allocations whose slots are now for a more important request than the one they were asked to stop for.

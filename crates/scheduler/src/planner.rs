@@ -33,8 +33,8 @@ pub struct Planner {
 /// What a pass decided, and the reasons that have changed since the caller last received them.
 #[derive(Debug, Default)]
 pub struct Pass {
-    /// As in [`Plan::place`].
-    pub place: Vec<Placement>,
+    /// As in [`Plan::placements`].
+    pub placements: Vec<Placement>,
     /// As in [`Plan::preempt`].
     pub preempt: Vec<Preemption>,
     /// As in [`Plan::hand_over`].
@@ -140,7 +140,7 @@ impl Planner {
     pub fn pass(&mut self, now: Micros, refreshed: usize) -> Pass {
         self.prepared.apply_changes();
         let mut decision = decide(&self.prepared, now);
-        let place = placements(&self.prepared, &decision.placed);
+        let placements = placements(&self.prepared, &decision.placed);
         let (of, list) = std::mem::take(&mut decision.reasons).into_parts();
         let list = self.intern(list);
         let ReasonUpdates {
@@ -149,7 +149,7 @@ impl Planner {
             outdated,
         } = self.changed_reasons(&of, &list, refreshed);
         Pass {
-            place,
+            placements,
             preempt: decision.preempt,
             hand_over: decision.hand_over,
             waiting,
@@ -162,10 +162,10 @@ impl Planner {
     pub fn plan(&mut self, now: Micros) -> Plan {
         self.prepared.apply_changes();
         let decision = decide(&self.prepared, now);
-        let place = placements(&self.prepared, &decision.placed);
+        let placements = placements(&self.prepared, &decision.placed);
         let waiting = self.prepared.requests.iter().enumerate();
         Plan {
-            place,
+            placements,
             preempt: decision.preempt,
             hand_over: decision.hand_over,
             waiting: waiting

@@ -324,7 +324,7 @@ fn compare(
     pass: Pass,
     plan: &Plan,
 ) -> Result<(), TestCaseError> {
-    prop_assert_eq!(&pass.place, &plan.place);
+    prop_assert_eq!(&pass.placements, &plan.placements);
     prop_assert_eq!(&pass.preempt, &plan.preempt);
     prop_assert_eq!(&pass.hand_over, &plan.hand_over);
     for (id, reason) in pass.waiting {

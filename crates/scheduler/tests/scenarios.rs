@@ -13,7 +13,10 @@ use det_scheduler::{
 fn parts_of(world: &World, task: &str) -> Vec<usize> {
     let plan = world.decide();
     common::judge::check(&world.state(), &plan);
-    let placed = plan.place.iter().find(|p| p.allocation_id.as_str() == task);
+    let placed = plan
+        .placements
+        .iter()
+        .find(|p| p.allocation_id.as_str() == task);
     let mut sizes: Vec<usize> = placed
         .map(|p| p.parts.iter().map(|(_, slots)| slots.len()).collect())
         .unwrap_or_default();
@@ -24,7 +27,10 @@ fn parts_of(world: &World, task: &str) -> Vec<usize> {
 
 fn agent_of(world: &World, task: &str) -> String {
     let plan = world.decide();
-    let placed = plan.place.iter().find(|p| p.allocation_id.as_str() == task);
+    let placed = plan
+        .placements
+        .iter()
+        .find(|p| p.allocation_id.as_str() == task);
     placed.expect("it starts").parts[0].0.0.clone()
 }
 

@@ -95,7 +95,10 @@ fn judged(observation: &Observation<'_>) {
         *decided,
         "another order of the input gives another plan"
     );
-    if !decided.place.is_empty() || !decided.preempt.is_empty() || !decided.hand_over.is_empty() {
+    if !decided.placements.is_empty()
+        || !decided.preempt.is_empty()
+        || !decided.hand_over.is_empty()
+    {
         judge::check_final(&state.after(decided));
     }
 }

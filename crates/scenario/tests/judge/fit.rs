@@ -45,7 +45,7 @@ impl State {
     /// The state when a plan has been applied.
     pub fn after(&self, plan: &Plan) -> Self {
         let mut after = self.clone();
-        for placement in &plan.place {
+        for placement in &plan.placements {
             after.start(&placement.allocation_id, &placement.parts);
         }
         let ties = plan

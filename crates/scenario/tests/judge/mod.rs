@@ -61,7 +61,7 @@ pub fn check(before: &State, plan: &Plan) {
 pub fn check_final(after: &State) {
     let again = plan(&after.pool, &after.queue, after.now);
     assert!(
-        again.place.is_empty() && again.preempt.is_empty() && again.hand_over.is_empty(),
+        again.placements.is_empty() && again.preempt.is_empty() && again.hand_over.is_empty(),
         "deciding again on its own result does more: {again:#?}\n{:#?}\n{:#?}",
         after.pool,
         after.queue
@@ -72,7 +72,7 @@ pub fn check_final(after: &State) {
 fn placements(before: &State, plan: &Plan) {
     let mut initial_steps: BTreeSet<(AgentId, SlotId)> = BTreeSet::new();
     let mut aux: BTreeMap<AgentId, u32> = BTreeMap::new();
-    for placement in &plan.place {
+    for placement in &plan.placements {
         let request = before.find(&placement.allocation_id);
         let total: usize = placement.parts.iter().map(|(_, slots)| slots.len()).sum();
         assert_eq!(total, request.slots as usize, "a gang is placed whole");
@@ -168,7 +168,7 @@ fn preemptions(before: &State, plan: &Plan) {
 /// Work that starts although a more important request of the same kind waits for slots must be preemptible, and must
 /// not start at all while slots are being freed.
 fn less_important_work_does_not_overtake(before: &State, plan: &Plan, preemption: bool) {
-    for placement in &plan.place {
+    for placement in &plan.placements {
         let started = before.find(&placement.allocation_id);
         for (allocation, reason) in &plan.waiting {
             let waits = before.find(allocation);
@@ -312,7 +312,7 @@ fn caps(before: &State, after: &State) {
 
 fn every_request_is_answered(before: &State, plan: &Plan) {
     let asked: Vec<_> = sorted(before.queue.requests.iter().map(|r| &r.allocation_id));
-    let placed = plan.place.iter().map(|p| &p.allocation_id);
+    let placed = plan.placements.iter().map(|p| &p.allocation_id);
     let answered = sorted(placed.chain(plan.waiting.iter().map(|(allocation, _)| allocation)));
     assert_eq!(asked, answered, "each request starts or has one reason");
 }
@@ -368,7 +368,7 @@ pub fn broken(state: &State, good: &Plan) -> Vec<Plan> {
             Some((agent.id.clone(), vec![slot.id]))
         });
         let part = plan
-            .place
+            .placements
             .iter_mut()
             .find(|p| p.parts.len() == 1 && p.parts[0].1.len() == 1)
             .map(|placement| &mut placement.parts[0]);
@@ -382,14 +382,14 @@ pub fn broken(state: &State, good: &Plan) -> Vec<Plan> {
     });
     // A part of a gang.
     change(&|plan| {
-        let gang = plan.place.iter_mut().find(|p| p.parts.len() > 1);
+        let gang = plan.placements.iter_mut().find(|p| p.parts.len() > 1);
         gang.is_some_and(|gang| gang.parts.pop().is_some())
     });
     // A request without an answer.
     change(&|plan| plan.waiting.pop().is_some());
     // A request that could start, with the reason that there are not enough free slots.
     change(&|plan| {
-        let Some(last) = plan.place.pop() else {
+        let Some(last) = plan.placements.pop() else {
             return false;
         };
         let request = state.find(&last.allocation_id);

@@ -316,7 +316,7 @@ fn fits_without_worse(before: &State, plan: &Plan, request: &Request) -> bool {
     };
     let own = before.job(request).priority;
     let mut kept = plan.clone();
-    kept.place
+    kept.placements
         .retain(|placement| before.job(before.find(&placement.allocation_id)).priority <= own);
     before.after(&kept).fits(request)
 }

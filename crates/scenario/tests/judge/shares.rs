@@ -259,7 +259,7 @@ pub fn check(before: &State, after: &State, plan: &Plan) {
 /// Of two jobs that could have had the same slots beyond their shares, the one with less for its claim got them.
 fn surplus_goes_to_the_least_served(before: &State, plan: &Plan, parts: &BTreeMap<JobId, JobPart>) {
     let mut last: BTreeMap<&JobId, &Request> = BTreeMap::new();
-    for placement in &plan.place {
+    for placement in &plan.placements {
         let request = before.find(&placement.allocation_id);
         if request.slots > 0 {
             last.insert(&request.job_id, request);
@@ -349,7 +349,7 @@ fn surplus_is_preempted(
 }
 
 fn zero_slot_work_is_first_in_first_out(before: &State, plan: &Plan) {
-    for placement in &plan.place {
+    for placement in &plan.placements {
         let started = before.find(&placement.allocation_id);
         for (allocation, _) in &plan.waiting {
             let waits = before.find(allocation);

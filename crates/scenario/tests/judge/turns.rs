@@ -21,7 +21,7 @@ pub fn check(before: &State, plan: &Plan) {
     play.rounds(before);
     assert_eq!(
         play.started,
-        plan.place.len(),
+        plan.placements.len(),
         "the rule starts no more than these: {plan:#?}"
     );
 }
@@ -84,7 +84,7 @@ impl Play<'_> {
             self.out.insert(request.job_id.clone());
             return false;
         }
-        let next = self.plan.place.get(self.started);
+        let next = self.plan.placements.get(self.started);
         let next = next.unwrap_or_else(|| panic!("{} should start", request.allocation_id));
         assert_eq!(
             next.allocation_id, request.allocation_id,

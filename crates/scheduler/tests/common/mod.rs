@@ -333,7 +333,7 @@ impl World {
     }
 
     pub fn apply(&mut self, plan: &Plan) {
-        for placement in &plan.place {
+        for placement in &plan.placements {
             let at = self
                 .queue
                 .requests
@@ -455,7 +455,10 @@ impl World {
 }
 
 pub fn outcomes(plan: &Plan) -> BTreeSet<Outcome> {
-    let starts = plan.place.iter().map(|p| start(p.allocation_id.as_str()));
+    let starts = plan
+        .placements
+        .iter()
+        .map(|p| start(p.allocation_id.as_str()));
     let stops = plan
         .preempt
         .iter()

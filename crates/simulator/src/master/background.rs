@@ -213,7 +213,7 @@ impl Tx<'_> {
     /// Stores a plan.
     pub(crate) fn apply_plan(&mut self, planned: &Planned) -> Result<(), Refused> {
         let plan = &planned.plan;
-        for placement in &plan.place {
+        for placement in &plan.placements {
             let last = self.rows.last_container;
             let ids = (last + 1..).take(placement.parts.len());
             self.advance([Event::Place(Placed {

@@ -346,12 +346,12 @@ impl World {
 /// When nothing is under way the planner has nothing left to decide.
 fn idle_although(planned: &Planned) -> Option<Violation> {
     let plan = &planned.plan;
-    let idle = plan.place.is_empty() && plan.preempt.is_empty();
+    let idle = plan.placements.is_empty() && plan.preempt.is_empty();
     (!idle).then(|| Violation {
         number: 4,
         what: format!(
             "nothing is under way although the planner would place {:?} and preempt {:?}",
-            plan.place, plan.preempt
+            plan.placements, plan.preempt
         ),
     })
 }

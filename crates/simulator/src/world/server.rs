@@ -131,13 +131,17 @@ impl World {
                 .is_none_or(|a| a.row.wait_reason.as_deref() == Some(reason))
         });
         let plan = &planned.plan;
-        if plan.place.is_empty() && plan.preempt.is_empty() && plan.hand_over.is_empty() && same {
+        if plan.placements.is_empty()
+            && plan.preempt.is_empty()
+            && plan.hand_over.is_empty()
+            && same
+        {
             return;
         }
         self.note(|| {
             format!(
                 "plan: place {:?}, preempt {:?}",
-                plan.place
+                plan.placements
                     .iter()
                     .map(|p| (p.allocation_id.as_str(), &p.parts))
                     .collect::<Vec<_>>(),

@@ -159,7 +159,7 @@ impl Scheduling {
                 sooner(Duration::from_micros(wait));
             }
             state.thought += began.elapsed();
-            limits.note(&state.image, pool, &decided.place);
+            limits.note(&state.image, pool, &decided.placements);
             self.apply(decided).await?;
         }
         Ok(next)
@@ -182,7 +182,7 @@ impl Scheduling {
                 Ok::<_, AppError>(texts)
             })
             .await??;
-        if decided.place.is_empty()
+        if decided.placements.is_empty()
             && decided.preempt.is_empty()
             && decided.hand_over.is_empty()
             && texts.is_empty()
@@ -190,12 +190,12 @@ impl Scheduling {
             return Ok(());
         }
         let orchestration = self.orchestration.clone();
-        let has_placements = !decided.place.is_empty();
+        let has_placements = !decided.placements.is_empty();
         self.context
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let place = decided.place.into_iter().map(placed);
+                    let place = decided.placements.into_iter().map(placed);
                     let preempt = decided
                         .preempt
                         .into_iter()
