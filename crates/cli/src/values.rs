@@ -170,14 +170,14 @@ pub(crate) fn short_reason(reason: &Value) -> String {
         return first_part(&text(reason, "message"));
     };
     match kind {
-        WaitKind::NoAgents => "the pool has no agents".to_owned(),
-        WaitKind::AllAgentsExcluded => "all agents are excluded".to_owned(),
-        WaitKind::NoAgentLargeEnough => format!("no agent has {}", slots("needed")),
+        WaitKind::NoPlaces => "the pool has no agents".to_owned(),
+        WaitKind::AllPlacesExcluded => "all agents are excluded".to_owned(),
+        WaitKind::NoPlaceLargeEnough => format!("no agent has {}", slots("needed")),
         WaitKind::PoolTooSmall => {
             format!("the pool has {} of {}", number("capacity"), slots("needed"))
         }
         WaitKind::GangDoesNotDivide => format!("agents do not add up to {}", slots("needed")),
-        WaitKind::AgentsUnavailable => "agents are out of service".to_owned(),
+        WaitKind::PlacesUnavailable => "agents are out of service".to_owned(),
         WaitKind::WaitingForInstances => "waits for new instances".to_owned(),
         WaitKind::OverJobCap => format!("at its max_slots of {}", number("max_slots")),
         WaitKind::OverWorkspaceLimit => {

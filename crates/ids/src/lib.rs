@@ -6,7 +6,8 @@
 //!
 //! - A **task** is what runs containers: a trial, a notebook, a command.
 //! - An **allocation** is one attempt's claim on slots: `<task>.<n>`, n from 1.
-//! - A **container** is one member of an allocation on one agent (the wire calls it *resource*).
+//! - A **container** is one member of an allocation on one place (the wire calls it *resource*).
+//! - A **place** is what containers run on: today an agent's machine. It offers slots.
 
 use std::fmt;
 use std::str::FromStr;
@@ -116,6 +117,10 @@ text_id!(
     AgentId
 );
 text_id!(
+    /// A place: what an attempt's containers run on, an agent's machine for example. Unique in the cluster.
+    PlaceId
+);
+text_id!(
     /// An entry of the job queue: an experiment or one interactive task. A UUID.
     JobId
 );
@@ -123,6 +128,13 @@ text_id!(
     /// A searcher's name for a trial it asked for, before the trial has a number. A UUID.
     RequestId
 );
+
+/// An agent's machine is a place, and the agent's id is the place's.
+impl From<AgentId> for PlaceId {
+    fn from(agent: AgentId) -> Self {
+        Self(agent.0)
+    }
+}
 
 impl TaskId {
     /// The id of this task's `n`-th allocation (n counts from 1).
@@ -140,7 +152,7 @@ impl AllocationId {
     }
 }
 
-/// The number of an agent's device, counted from 0 on that agent.
+/// The number of a slot, counted from 0 on its place. Where the slots of a place have names, it is the number of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SlotId(pub u32);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AgentId, AllocationId, ContainerId};
+use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState, Phase};
 use det_lifecycle::container::{Desired, Observed};
 use det_scheduler::Placement;
@@ -25,7 +25,7 @@ fn status_code(exit: &ContainerExit) -> Option<i64> {
     }
 }
 
-fn place_cause(place: &AgentId) -> Cause {
+fn place_cause(place: &PlaceId) -> Cause {
     Cause::actor(format!("agent:{place}"))
 }
 
@@ -113,7 +113,7 @@ fn still_fits<R: Rows>(scene: &Scene<'_, R>, row: &Allocation, placement: &Place
 /// ordered to remove them.
 pub(crate) fn observed<R: Rows>(
     scene: &mut Scene<'_, R>,
-    place: &AgentId,
+    place: &PlaceId,
     id: &ContainerId,
     observed: Observed,
 ) -> Result<(), Refused> {
@@ -244,7 +244,7 @@ pub(crate) fn daemon<R: Rows>(
 /// A place has connected again: what it holds is compared with what is known.
 pub(crate) fn place_returned<R: Rows>(
     scene: &mut Scene<'_, R>,
-    place: AgentId,
+    place: PlaceId,
     is_new: bool,
     observed: Vec<(ContainerId, Observed)>,
 ) {
@@ -269,7 +269,7 @@ pub(crate) fn place_returned<R: Rows>(
 /// What a place reported before and does not hold any more is lost.
 pub(crate) fn missing<R: Rows>(
     scene: &mut Scene<'_, R>,
-    place: &AgentId,
+    place: &PlaceId,
     held: &BTreeSet<ContainerId>,
 ) {
     for row in scene.rows.live_containers_on(place) {
@@ -280,7 +280,7 @@ pub(crate) fn missing<R: Rows>(
 }
 
 /// Everything on a place is given up.
-pub(crate) fn place_lost<R: Rows>(scene: &mut Scene<'_, R>, place: &AgentId, reason: &str) {
+pub(crate) fn place_lost<R: Rows>(scene: &mut Scene<'_, R>, place: &PlaceId, reason: &str) {
     for row in scene.rows.live_containers_on(place) {
         lose(scene, row.id, reason);
     }

@@ -1,7 +1,7 @@
 //! What is to be done in the transaction that holds the decided rows.
 
 use det_ids::{
-    AgentId, AllocationId, ContainerId, ExperimentId, Micros, RequestId, TaskId, TrialId,
+    AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, TaskId, TrialId,
 };
 use det_lifecycle::trial::TrialState;
 
@@ -94,7 +94,7 @@ pub enum Topic {
     /// Work left behind by ended experiments.
     CleanUp,
     /// What a place should run.
-    Place(AgentId),
+    Place(PlaceId),
     /// An allocation: preemption, readiness, members.
     Allocation(AllocationId),
     /// The log of a task, or its end.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use det_ids::{AgentId, AllocationId, ContainerId, ExperimentId, RequestId, TrialId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TrialId};
 use det_lifecycle::allocation::AllocationEvent;
 use det_lifecycle::container::Observed;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
@@ -197,7 +197,7 @@ pub enum Event {
     /// A place reports on a container.
     Observed {
         /// Which place.
-        place: AgentId,
+        place: PlaceId,
         /// Which container.
         container_id: ContainerId,
         /// What it observed.
@@ -236,7 +236,7 @@ pub enum Event {
     /// A place has connected again, with everything it holds.
     PlaceReturned {
         /// Which place.
-        place: AgentId,
+        place: PlaceId,
         /// Whether what ran there before is gone for good.
         is_new: bool,
         /// What it holds.
@@ -245,14 +245,14 @@ pub enum Event {
     /// Containers that a place reported before and does not hold any more are lost: starting them again could make two.
     Missing {
         /// Which place.
-        place: AgentId,
+        place: PlaceId,
         /// What it holds.
         held: BTreeSet<ContainerId>,
     },
     /// All containers of a place are given up.
     PlaceLost {
         /// Which place.
-        place: AgentId,
+        place: PlaceId,
         /// For people.
         reason: String,
     },
@@ -321,9 +321,9 @@ pub enum Need {
     /// A container, and all that belongs to its allocation.
     Container(ContainerId),
     /// A place.
-    Place(AgentId),
+    Place(PlaceId),
     /// The containers on a place that hold slots.
-    LiveContainersOn(AgentId),
+    LiveContainersOn(PlaceId),
 }
 
 impl Event {

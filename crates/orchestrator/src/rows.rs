@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use det_config::hyperparameters::{SearcherConfig, Space};
 use det_ids::{
-    AgentId, AllocationId, ContainerId, ExperimentId, JobId, Micros, RequestId, SlotId, TaskId,
+    AllocationId, ContainerId, ExperimentId, JobId, Micros, PlaceId, RequestId, SlotId, TaskId,
     TrialId,
 };
 use det_lifecycle::allocation::AllocationState;
@@ -42,7 +42,7 @@ pub struct Terms {
     /// Slots of each run; 0 = a run without devices.
     pub slots: u32,
     /// Whether all slots must be on one agent.
-    pub single_agent: bool,
+    pub single_place: bool,
     /// Seconds that a run has to save and exit.
     pub preemption_timeout: u32,
 }
@@ -111,7 +111,7 @@ pub struct Allocation {
     /// Slots asked for.
     pub slots: u32,
     /// Whether all slots must be on one agent.
-    pub single_agent: bool,
+    pub single_place: bool,
     /// When it was requested.
     pub requested_at: Micros,
     /// When it was given slots.
@@ -142,7 +142,7 @@ pub struct Container {
     /// Its allocation.
     pub allocation_id: AllocationId,
     /// Where it runs.
-    pub place: AgentId,
+    pub place: PlaceId,
     /// Its rank in the allocation; 0 is the chief.
     pub member: u32,
     /// What is to become of it.
@@ -297,7 +297,7 @@ pub trait Rows {
     fn update_container(&mut self, row: &Container);
 
     /// A place.
-    fn place(&self, id: &AgentId) -> Option<Place>;
+    fn place(&self, id: &PlaceId) -> Option<Place>;
     /// The containers on a place that hold slots, by allocation and rank.
-    fn live_containers_on(&self, place: &AgentId) -> Vec<Container>;
+    fn live_containers_on(&self, place: &PlaceId) -> Vec<Container>;
 }

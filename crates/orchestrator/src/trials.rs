@@ -263,7 +263,7 @@ pub(crate) fn request_run<R: Rows>(scene: &mut Scene<'_, R>, id: TrialId) -> Res
         state: AllocationState::Pending,
         resource_pool: experiment.resource_pool,
         slots: terms.slots,
-        single_agent: terms.single_agent,
+        single_place: terms.single_place,
         requested_at: scene.clock.wall,
         placed_at: None,
         started_at: None,

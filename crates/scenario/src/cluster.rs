@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId, WorkspaceId};
+use det_ids::{AllocationId, JobId, Micros, PlaceId, SlotId, TaskId, WorkspaceId};
 use det_scheduler::{
-    AgentSnapshot, AgentState, HandOver, Job as PlannerJob, Placement, Policy, PoolSettings,
+    HandOver, Job as PlannerJob, PlaceSnapshot, PlaceState, Placement, Policy, PoolSettings,
     PoolSnapshot, Preemption, Progress, Queue, Request, RunningAllocation, SlotSnapshot, SlotState,
     WorkspaceLimit,
 };
@@ -187,9 +187,9 @@ impl Task {
             task_id: TaskId(self.name.clone()),
             job_id: JobId(self.job.clone()),
             slots: self.slots,
-            single_agent: self.single_node,
+            single_place: self.single_node,
             preemptible: self.preemptible,
-            excluded_agents: self.exclude.iter().cloned().map(AgentId).collect(),
+            excluded_places: self.exclude.iter().cloned().map(PlaceId).collect(),
             requested_at: Micros(requested_at),
         }
     }
@@ -350,10 +350,10 @@ impl Cluster {
                 .or_insert_with(|| self.planner_job(job));
         }
         queue.workspaces = self.limits();
-        pool.agents = self
+        pool.places = self
             .agents
             .iter()
-            .map(|(id, agent)| self.agent_snapshot(id, agent))
+            .map(|(id, agent)| self.place_snapshot(id, agent))
             .collect();
         (pool, queue)
     }
@@ -395,15 +395,15 @@ impl Cluster {
     }
 
     /// An agent as the planner's input.
-    pub(crate) fn agent_snapshot(&self, id: &str, agent: &Agent) -> AgentSnapshot {
+    pub(crate) fn place_snapshot(&self, id: &str, agent: &Agent) -> PlaceSnapshot {
         let here = self.held.slots.get(id);
-        AgentSnapshot {
-            id: AgentId(id.to_owned()),
+        PlaceSnapshot {
+            id: PlaceId(id.to_owned()),
             state: match (agent.lost_at, agent.service) {
-                (Some(_), _) => AgentState::Disconnected,
-                (None, Service::Enabled) => AgentState::Enabled,
-                (None, Service::Draining) => AgentState::Draining,
-                (None, Service::Disabled) => AgentState::Disabled,
+                (Some(_), _) => PlaceState::Disconnected,
+                (None, Service::Enabled) => PlaceState::Enabled,
+                (None, Service::Draining) => PlaceState::Draining,
+                (None, Service::Disabled) => PlaceState::Disabled,
             },
             slots: agent
                 .slots
@@ -657,13 +657,13 @@ impl Cluster {
     /// Free slots of agents that take work.
     pub(crate) fn free(&self, settings: &PoolSettings) -> u64 {
         let (pool, _) = self.snapshot(settings);
-        let free = |agent: &AgentSnapshot| {
+        let free = |agent: &PlaceSnapshot| {
             let free = agent.slots.iter();
             free.filter(|slot| slot.state == SlotState::Free).count() as u64
         };
-        pool.agents
+        pool.places
             .iter()
-            .filter(|agent| agent.state == AgentState::Enabled)
+            .filter(|agent| agent.state == PlaceState::Enabled)
             .map(free)
             .sum()
     }
@@ -699,7 +699,7 @@ pub(crate) fn allocation(task: &Task, running: &RunningState) -> RunningAllocati
             .iter()
             .map(|(agent, slots)| {
                 let slots = slots.iter().copied().map(SlotId).collect();
-                (AgentId(agent.clone()), slots)
+                (PlaceId(agent.clone()), slots)
             })
             .collect(),
         started_at: Micros(running.started_at),

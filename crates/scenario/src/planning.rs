@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use det_ids::{AgentId, AllocationId, JobId};
+use det_ids::{AllocationId, JobId, PlaceId};
 use det_scheduler::{Planner, PoolSettings};
 
 use crate::cluster::{Cluster, Task, TaskState, allocation};
@@ -57,8 +57,8 @@ impl PlanningState {
         }
         for id in &changes.agents {
             match cluster.agents.get(id) {
-                Some(agent) => self.planner.put_agent(cluster.agent_snapshot(id, agent)),
-                None => self.planner.remove_agent(&AgentId(id.clone())),
+                Some(agent) => self.planner.put_place(cluster.place_snapshot(id, agent)),
+                None => self.planner.remove_place(&PlaceId(id.clone())),
             }
         }
         let mut gone = Vec::new();

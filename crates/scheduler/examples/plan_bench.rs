@@ -1,6 +1,6 @@
 //! How long one plan takes: `cargo run --release -p det-scheduler --example plan_bench`.
 //!
-//! Prints the median and the worst of repeated runs for pools of 1,000 agents of 8 slots: plans of everything for
+//! Prints the median and the worst of repeated runs for pools of 1,000 places of 8 slots: plans of everything for
 //! 50,000 waiting requests, then for each policy and 1,000, 10,000 and 50,000 waiting requests a plan of everything and
 //! passes of a planner that is updated with one event. With an argument, only the rows whose names contain it.
 #![expect(clippy::print_stdout, reason = "printing is what a benchmark is for")]
@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId};
+use det_ids::{AllocationId, JobId, Micros, PlaceId, SlotId, TaskId};
 use det_scheduler::{
-    AgentSnapshot, AgentState, Job, Pass, Plan, Planner, Policy, PoolSettings, PoolSnapshot,
+    Job, Pass, PlaceSnapshot, PlaceState, Plan, Planner, Policy, PoolSettings, PoolSnapshot,
     Progress, Queue, Request, RunningAllocation, SlotSnapshot, SlotState, plan,
 };
 
-const AGENTS: u32 = 1_000;
+const PLACES: u32 = 1_000;
 const SLOTS: u32 = 8;
 const WAITING: u32 = 50_000;
 const REPEATS: usize = 9;
@@ -43,7 +43,7 @@ fn main() {
             increments(name, policy, waiting, waited_seconds);
         }
     };
-    println!("{AGENTS} agents of {SLOTS} slots, {WAITING} waiting, median and worst of {REPEATS}");
+    println!("{PLACES} places of {SLOTS} slots, {WAITING} waiting, median and worst of {REPEATS}");
     let mixed = |n: u32| [1, 1, 2, 4, 8, 16][n as usize % 6];
     report(
         "empty pool, mixed sizes",
@@ -109,7 +109,7 @@ fn increments(name: &str, policy: Policy, waiting: u32, waited_seconds: i64) {
     let mixed = |n: u32| [1, 1, 2, 4, 8, 16][n as usize % 6];
     let mut pool = PoolSnapshot {
         // Who has a slot is said by what runs.
-        agents: self::pool(false).agents,
+        places: self::pool(false).places,
         ..full(false)
     };
     pool.settings.policy = policy;
@@ -224,9 +224,9 @@ fn request(name: String, job: u32, slots: u32, waited_seconds: i64) -> Request {
         allocation_id: AllocationId(name),
         job_id: JobId(format!("job-{job}")),
         slots,
-        single_agent: false,
+        single_place: false,
         preemptible: true,
-        excluded_agents: BTreeSet::new(),
+        excluded_places: BTreeSet::new(),
         requested_at: Micros(NOW.0 - waited_seconds * 1_000_000),
     }
 }
@@ -271,10 +271,10 @@ fn pool(preemption: bool) -> PoolSnapshot {
             },
             ..PoolSettings::default()
         },
-        agents: (0..AGENTS)
-            .map(|n| AgentSnapshot {
-                id: AgentId(format!("agent-{n:04}")),
-                state: AgentState::Enabled,
+        places: (0..PLACES)
+            .map(|n| PlaceSnapshot {
+                id: PlaceId(format!("agent-{n:04}")),
+                state: PlaceState::Enabled,
                 slots: (0..SLOTS)
                     .map(|slot| SlotSnapshot {
                         id: SlotId(slot),
@@ -292,14 +292,14 @@ fn pool(preemption: bool) -> PoolSnapshot {
 /// A pool where every slot is held by a preemptible allocation of its own.
 fn full(preemption: bool) -> PoolSnapshot {
     let mut pool = pool(preemption);
-    for agent in &mut pool.agents {
-        for slot in &mut agent.slots {
-            let mut request = request(format!("r.{}.{}", agent.id, slot.id), 0, 1, 0);
+    for place in &mut pool.places {
+        for slot in &mut place.slots {
+            let mut request = request(format!("r.{}.{}", place.id, slot.id), 0, 1, 0);
             request.job_id = JobId::from("job-running");
             slot.state = SlotState::Held(request.allocation_id.clone());
             pool.running.push(RunningAllocation {
                 request,
-                placement: vec![(agent.id.clone(), vec![slot.id])],
+                placement: vec![(place.id.clone(), vec![slot.id])],
                 started_at: NOW,
                 progress: Progress::Active,
             });

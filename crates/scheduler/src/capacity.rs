@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use det_ids::AgentId;
+use det_ids::PlaceId;
 
 use crate::gang::{Group, divide};
-use crate::model::{AgentSnapshot, AgentState, PoolSettings, PoolSnapshot, Request, SlotState};
-use crate::reason::{AgentGroup, WaitReason};
+use crate::model::{PlaceSnapshot, PlaceState, PoolSettings, PoolSnapshot, Request, SlotState};
+use crate::reason::{PlaceGroup, WaitReason};
 
-/// How far [`nearest`] looks for an uneven sum of agents.
+/// How far [`nearest`] looks for an uneven sum of places.
 const NEAREST_REACH: u32 = 1024;
 
-/// A request that no present or provisionable agents could hold, even if nothing else ran.
+/// A request that no present or provisionable places could hold, even if nothing else ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeverFits {
     /// Why, as it would be shown on a request that waits.
@@ -31,7 +31,7 @@ impl fmt::Display for NeverFits {
 
 impl std::error::Error for NeverFits {}
 
-/// Whether `request` could run in the pool at all: on its agents, regardless of their state and of the work on them, or
+/// Whether `request` could run in the pool at all: on its places, regardless of their state and of the work on them, or
 /// on those a provisioner may add.
 ///
 /// # Errors
@@ -39,11 +39,11 @@ impl std::error::Error for NeverFits {}
 pub fn can_ever_fit(pool: &PoolSnapshot, request: &Request) -> Result<(), NeverFits> {
     let ask = SlotDemand {
         slots: request.slots,
-        single_agent: request.single_agent,
-        excluded: &request.excluded_agents,
+        single_place: request.single_place,
+        excluded: &request.excluded_places,
     };
-    let (settings, agents) = (&pool.settings, &pool.agents.iter().collect::<Vec<_>>());
-    match feasibility(settings, agents, &ask) {
+    let (settings, places) = (&pool.settings, &pool.places.iter().collect::<Vec<_>>());
+    match feasibility(settings, places, &ask) {
         Feasibility::Usable | Feasibility::Returning(_) | Feasibility::NeedsAdministrator(_) => {
             Ok(())
         }
@@ -52,7 +52,7 @@ pub fn can_ever_fit(pool: &PoolSnapshot, request: &Request) -> Result<(), NeverF
                 Vec::new()
             } else {
                 nearest(
-                    &Capacity::new(settings, agents, &ask, CountedAgents::Ever),
+                    &Capacity::new(settings, places, &ask, CountedPlaces::Ever),
                     &ask,
                     settings,
                 )
@@ -71,83 +71,83 @@ pub fn can_ever_fit(pool: &PoolSnapshot, request: &Request) -> Result<(), NeverF
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotDemand<'a> {
     pub(crate) slots: u32,
-    pub(crate) single_agent: bool,
-    pub(crate) excluded: &'a BTreeSet<AgentId>,
+    pub(crate) single_place: bool,
+    pub(crate) excluded: &'a BTreeSet<PlaceId>,
 }
 
 /// Whether a request could fit if all running work ended, and if not, what has to change first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Feasibility {
-    /// Nothing has to change: agents in service hold it.
+    /// Nothing has to change: places in service hold it.
     Usable,
-    /// Agents must appear that can do so without a user: one whose connection is lost, or one that a provisioner adds.
+    /// Places must appear that can do so without a user: one whose connection is lost, or one that a provisioner adds.
     Returning(WaitReason),
-    /// A user must enable agents or slots.
+    /// A user must enable places or slots.
     NeedsAdministrator(WaitReason),
     /// It cannot fit unless the pool or the request is changed.
     Never(WaitReason),
 }
 
-/// Which agents and slots are counted as available.
+/// Which places and slots are counted as available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CountedAgents {
-    /// Agents and slots in service.
+enum CountedPlaces {
+    /// Places and slots in service.
     Usable,
-    /// Those, and agents whose connection is lost.
+    /// Those, and places whose connection is lost.
     Reconnecting,
     /// Those, and what a provisioner may add.
     Returning,
-    /// All agents and slots, and what a provisioner may add.
+    /// All places and slots, and what a provisioner may add.
     Ever,
 }
 
 /// Checks a request against the pool without its running work.
 pub(crate) fn feasibility(
     settings: &PoolSettings,
-    agents: &[&AgentSnapshot],
+    places: &[&PlaceSnapshot],
     ask: &SlotDemand<'_>,
 ) -> Feasibility {
-    let fits = |counted| Capacity::new(settings, agents, ask, counted).holds(ask, settings);
-    if fits(CountedAgents::Usable) {
+    let fits = |counted| Capacity::new(settings, places, ask, counted).holds(ask, settings);
+    if fits(CountedPlaces::Usable) {
         Feasibility::Usable
-    } else if fits(CountedAgents::Reconnecting) {
-        Feasibility::Returning(unavailable(settings, agents, ask))
-    } else if fits(CountedAgents::Returning) {
+    } else if fits(CountedPlaces::Reconnecting) {
+        Feasibility::Returning(unavailable(settings, places, ask))
+    } else if fits(CountedPlaces::Returning) {
         Feasibility::Returning(instances(settings, ask))
-    } else if fits(CountedAgents::Ever) {
-        Feasibility::NeedsAdministrator(unavailable(settings, agents, ask))
+    } else if fits(CountedPlaces::Ever) {
+        Feasibility::NeedsAdministrator(unavailable(settings, places, ask))
     } else {
-        Feasibility::Never(never(settings, agents, ask))
+        Feasibility::Never(never(settings, places, ask))
     }
 }
 
-/// The agents that a request may use, counted by size, as if they were empty.
+/// The places that a request may use, counted by size, as if they were empty.
 struct Capacity {
-    /// Largest first; agents of size 0 are left out.
+    /// Largest first; places of size 0 are left out.
     groups: Vec<Group>,
 }
 
 impl Capacity {
     fn new(
         settings: &PoolSettings,
-        agents: &[&AgentSnapshot],
+        places: &[&PlaceSnapshot],
         ask: &SlotDemand<'_>,
-        counted: CountedAgents,
+        counted: CountedPlaces,
     ) -> Self {
         let mut groups: BTreeMap<u32, u32> = BTreeMap::new();
         let mut barred = 0;
-        for agent in agents {
-            if ask.excluded.contains(&agent.id) {
+        for place in places {
+            if ask.excluded.contains(&place.id) {
                 barred += 1;
                 continue;
             }
-            let size = units_when_empty(agent, ask.slots == 0, counted);
+            let size = units_when_empty(place, ask.slots == 0, counted);
             if size > 0 {
                 *groups.entry(size).or_default() += 1;
             }
         }
         if let Some(added) = settings.provisionable
-            && matches!(counted, CountedAgents::Returning | CountedAgents::Ever)
+            && matches!(counted, CountedPlaces::Returning | CountedPlaces::Ever)
         {
             let instances = added.max_instances.saturating_sub(barred);
             // How many zero-slot tasks an instance takes is known only once it exists; it takes at least one.
@@ -182,47 +182,47 @@ impl Capacity {
     fn holds(&self, ask: &SlotDemand<'_>, settings: &PoolSettings) -> bool {
         let units = ask.slots.max(1);
         units <= self.largest()
-            || (!ask.single_agent
+            || (!ask.single_place
                 && divide(&self.groups, units, settings.allow_heterogeneous_fits).is_some())
     }
 }
 
-/// Units of an agent when it is empty: slots, or auxiliary places.
-fn units_when_empty(agent: &AgentSnapshot, auxiliary: bool, counted: CountedAgents) -> u32 {
+/// Units of a place when it is empty: slots, or auxiliary units.
+fn units_when_empty(place: &PlaceSnapshot, auxiliary: bool, counted: CountedPlaces) -> u32 {
     let counts = match counted {
-        CountedAgents::Usable => agent.state == AgentState::Enabled,
-        CountedAgents::Reconnecting | CountedAgents::Returning => {
-            matches!(agent.state, AgentState::Enabled | AgentState::Disconnected)
+        CountedPlaces::Usable => place.state == PlaceState::Enabled,
+        CountedPlaces::Reconnecting | CountedPlaces::Returning => {
+            matches!(place.state, PlaceState::Enabled | PlaceState::Disconnected)
         }
-        CountedAgents::Ever => true,
+        CountedPlaces::Ever => true,
     };
     if !counts {
         return 0;
     }
     if auxiliary {
-        return agent.aux_limit;
+        return place.aux_limit;
     }
-    let slots = agent.slots.iter().filter(|slot| {
-        counted == CountedAgents::Ever || matches!(slot.state, SlotState::Free | SlotState::Held(_))
+    let slots = place.slots.iter().filter(|slot| {
+        counted == CountedPlaces::Ever || matches!(slot.state, SlotState::Free | SlotState::Held(_))
     });
     u32::try_from(slots.count()).unwrap_or(u32::MAX)
 }
 
 fn unavailable(
     settings: &PoolSettings,
-    agents: &[&AgentSnapshot],
+    places: &[&PlaceSnapshot],
     ask: &SlotDemand<'_>,
 ) -> WaitReason {
     let in_state = |state| {
-        let agents = agents.iter().filter(|agent| agent.state == state);
-        u32::try_from(agents.count()).unwrap_or(u32::MAX)
+        let places = places.iter().filter(|place| place.state == state);
+        u32::try_from(places.count()).unwrap_or(u32::MAX)
     };
-    WaitReason::AgentsUnavailable {
+    WaitReason::PlacesUnavailable {
         needed: ask.slots,
-        usable: Capacity::new(settings, agents, ask, CountedAgents::Usable).total(),
-        draining: in_state(AgentState::Draining),
-        disabled: in_state(AgentState::Disabled),
-        disconnected: in_state(AgentState::Disconnected),
+        usable: Capacity::new(settings, places, ask, CountedPlaces::Usable).total(),
+        draining: in_state(PlaceState::Draining),
+        disabled: in_state(PlaceState::Disabled),
+        disconnected: in_state(PlaceState::Disconnected),
     }
 }
 
@@ -237,17 +237,17 @@ fn instances(settings: &PoolSettings, ask: &SlotDemand<'_>) -> WaitReason {
     }
 }
 
-fn never(settings: &PoolSettings, agents: &[&AgentSnapshot], ask: &SlotDemand<'_>) -> WaitReason {
-    let capacity = Capacity::new(settings, agents, ask, CountedAgents::Ever);
-    if agents.is_empty() && settings.provisionable.is_none() {
-        return WaitReason::NoAgents;
+fn never(settings: &PoolSettings, places: &[&PlaceSnapshot], ask: &SlotDemand<'_>) -> WaitReason {
+    let capacity = Capacity::new(settings, places, ask, CountedPlaces::Ever);
+    if places.is_empty() && settings.provisionable.is_none() {
+        return WaitReason::NoPlaces;
     }
     if capacity.groups.is_empty()
-        && !agents.is_empty()
-        && agents.iter().all(|agent| ask.excluded.contains(&agent.id))
+        && !places.is_empty()
+        && places.iter().all(|place| ask.excluded.contains(&place.id))
     {
-        return WaitReason::AllAgentsExcluded {
-            excluded: u32::try_from(agents.len()).unwrap_or(u32::MAX),
+        return WaitReason::AllPlacesExcluded {
+            excluded: u32::try_from(places.len()).unwrap_or(u32::MAX),
         };
     }
     if ask.slots == 0 {
@@ -256,8 +256,8 @@ fn never(settings: &PoolSettings, agents: &[&AgentSnapshot], ask: &SlotDemand<'_
             limit: 0,
         };
     }
-    if ask.single_agent {
-        return WaitReason::NoAgentLargeEnough {
+    if ask.single_place {
+        return WaitReason::NoPlaceLargeEnough {
             needed: ask.slots,
             largest: capacity.largest(),
         };
@@ -270,10 +270,10 @@ fn never(settings: &PoolSettings, agents: &[&AgentSnapshot], ask: &SlotDemand<'_
     }
     WaitReason::GangDoesNotDivide {
         needed: ask.slots,
-        agents: capacity
+        places: capacity
             .groups
             .iter()
-            .map(|&(slots, agents)| AgentGroup { slots, agents })
+            .map(|&(slots, places)| PlaceGroup { slots, places })
             .collect(),
         nearest: nearest(&capacity, ask, settings),
     }
@@ -284,7 +284,7 @@ fn nearest(capacity: &Capacity, ask: &SlotDemand<'_>, settings: &PoolSettings) -
     let largest = capacity.largest();
     let mut below = largest.min(ask.slots);
     let mut above = u32::MAX;
-    if !ask.single_agent {
+    if !ask.single_place {
         for &(size, count) in &capacity.groups {
             let fewer = (ask.slots / size).min(count);
             below = below.max(fewer.saturating_mul(size));

@@ -9,23 +9,23 @@ use crate::model::Policy;
 use crate::plan::{HandOver, PreemptReason, Preemption};
 use crate::prepared::Prepared;
 use crate::reason::{BlockingCause, Holder, Holders, WaitReason};
-use crate::reserve::ReservedAgents;
+use crate::reserve::ReservedPlaces;
 use crate::space::{Parts, Space};
 use crate::workspaces::Workspaces;
 
 /// The most holders that a reason names.
 const HOLDERS_SHOWN: usize = 3;
 
-/// What the runs over slots and over auxiliary places decided.
+/// What the runs over slots and over auxiliary units decided.
 #[derive(Default)]
 pub(crate) struct Decision {
-    /// Requests that start, by number, and the agents they start on.
+    /// Requests that start, by number, and the places they start on.
     pub(crate) placed: Vec<(usize, Parts)>,
     pub(crate) preempt: Vec<Preemption>,
     pub(crate) hand_over: Vec<HandOver>,
     pub(crate) reasons: Reasons,
-    /// Requests that reserve agents, and those agents.
-    pub(crate) reservations: Vec<(usize, ReservedAgents)>,
+    /// Requests that reserve places, and those places.
+    pub(crate) reservations: Vec<(usize, ReservedPlaces)>,
 }
 
 /// Why requests wait. Most wait for the same few reasons.
@@ -59,7 +59,7 @@ pub(crate) enum Wait {
     /// Not decided yet.
     Open,
     Starts,
-    /// The agents in service cannot hold it; the [`Feasibility`] of its shape says why.
+    /// The places in service cannot hold it; the [`Feasibility`] of its shape says why.
     Infeasible,
     OverCap,
     /// Its workspace is at its limit, or what is left of the limit is kept for another request.
@@ -343,7 +343,7 @@ impl<'a> Shared<'a> {
             .collect()
     }
 
-    /// Why the agents in service cannot hold a shape.
+    /// Why the places in service cannot hold a shape.
     fn infeasible(&self, shape: usize) -> WaitReason {
         match self.feasibility(shape) {
             Feasibility::Returning(reason)
@@ -404,7 +404,7 @@ impl<'a> Shared<'a> {
             .cells()
             .iter()
             .zip(0..)
-            .filter(|(cell, agent)| cell.open && view.shape.allows(*agent));
+            .filter(|(cell, place)| cell.open && view.shape.allows(*place));
         let (mut free, mut largest, mut used, mut capacity) = (0_u32, 0_u32, 0_u32, 0_u32);
         for (cell, _) in eligible {
             free = free.saturating_add(cell.free());
@@ -420,9 +420,9 @@ impl<'a> Shared<'a> {
         }
         WaitReason::NotEnoughFreeSlots {
             needed: view.slots,
-            single_agent: view.shape.single_agent,
+            single_place: view.shape.single_place,
             free_total: free,
-            largest_free_on_one_agent: largest,
+            largest_free_on_one_place: largest,
             held_by: holders.clone(),
         }
     }

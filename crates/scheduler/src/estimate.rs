@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AgentId, AllocationId, JobId, Micros};
+use det_ids::{AllocationId, JobId, Micros, PlaceId};
 
 use crate::model::{
-    AgentSnapshot, PoolSnapshot, Progress, Queue, Request, RunningAllocation, SlotSnapshot,
+    PlaceSnapshot, PoolSnapshot, Progress, Queue, Request, RunningAllocation, SlotSnapshot,
     SlotState,
 };
 use crate::plan::Placement;
@@ -65,7 +65,7 @@ pub fn estimate(
         let needs_more = reasons.any(|(id, reason)| {
             id == target
                 && (reason.is_permanent()
-                    || matches!(**reason, WaitReason::AgentsUnavailable { .. }))
+                    || matches!(**reason, WaitReason::PlacesUnavailable { .. }))
         });
         let mut reasons = pass.waiting.iter();
         if let Some((_, reason)) = reasons.find(|(id, _)| id == target) {
@@ -186,14 +186,14 @@ impl ForecastPool {
             .map(|running| &running.request.allocation_id)
             .collect();
         let of_pool = |id: &AllocationId| running.contains_key(id) || gone_ids.contains(id);
-        let mut auxiliary: BTreeMap<&AgentId, u32> = BTreeMap::new();
+        let mut auxiliary: BTreeMap<&PlaceId, u32> = BTreeMap::new();
         for running in pool.running.iter().filter(|r| r.request.slots == 0) {
-            for (agent, _) in &running.placement {
-                *auxiliary.entry(agent).or_default() += 1;
+            for (place, _) in &running.placement {
+                *auxiliary.entry(place).or_default() += 1;
             }
         }
-        let agents = pool.agents.iter().map(|agent| AgentSnapshot {
-            slots: agent
+        let places = pool.places.iter().map(|place| PlaceSnapshot {
+            slots: place
                 .slots
                 .iter()
                 .map(|slot| SlotSnapshot {
@@ -201,14 +201,14 @@ impl ForecastPool {
                     state: without_holder(&slot.state, of_pool),
                 })
                 .collect(),
-            aux_used: agent
+            aux_used: place
                 .aux_used
-                .saturating_sub(auxiliary.get(&agent.id).copied().unwrap_or(0)),
-            ..agent.clone()
+                .saturating_sub(auxiliary.get(&place.id).copied().unwrap_or(0)),
+            ..place.clone()
         });
         let snapshot = PoolSnapshot {
             settings: pool.settings.clone(),
-            agents: agents.collect(),
+            places: places.collect(),
             running: going_on.into_iter().cloned().collect(),
         };
         let displaced: BTreeSet<AllocationId> = displaced.collect();
@@ -286,7 +286,7 @@ fn without_holder(state: &SlotState, of_pool: impl Fn(&AllocationId) -> bool) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{AgentState, Job, WorkspaceLimit};
+    use crate::model::{Job, PlaceState, WorkspaceLimit};
     use det_ids::{SlotId, TaskId, WorkspaceId};
 
     const HOUR: i64 = 3_600_000_000;
@@ -297,14 +297,14 @@ mod tests {
             task_id: TaskId(id.into()),
             job_id: JobId(id.into()),
             slots,
-            single_agent: false,
+            single_place: false,
             preemptible: true,
-            excluded_agents: BTreeSet::new(),
+            excluded_places: BTreeSet::new(),
             requested_at: Micros(at),
         }
     }
 
-    /// One agent of four slots on which `a` has two, `b` one and `c` one.
+    /// One place of four slots on which `a` has two, `b` one and `c` one.
     fn full() -> PoolSnapshot {
         let holders = ["a", "a", "b", "c"];
         let slots = holders.iter().zip(0..).map(|(holder, id)| SlotSnapshot {
@@ -314,16 +314,16 @@ mod tests {
         let running = |id: &str, slots: &[u32]| RunningAllocation {
             request: request(id, u32::try_from(slots.len()).unwrap(), 0),
             placement: vec![(
-                AgentId("x".into()),
+                PlaceId("x".into()),
                 slots.iter().copied().map(SlotId).collect(),
             )],
             started_at: Micros(0),
             progress: Progress::Active,
         };
         PoolSnapshot {
-            agents: vec![AgentSnapshot {
-                id: AgentId("x".into()),
-                state: AgentState::Enabled,
+            places: vec![PlaceSnapshot {
+                id: PlaceId("x".into()),
+                state: PlaceState::Enabled,
                 slots: slots.collect(),
                 aux_limit: 4,
                 aux_used: 0,

@@ -6,7 +6,7 @@
 //!
 //! 1. **Offer.** Each request that keeps its job within its share starts if it fits without what is held back for
 //!    requests that running work stops for. Those that have waited longer than [`crate::PoolSettings::reserve_after`]
-//!    come first, and reserve the agents they are closest to getting if they do not fit.
+//!    come first, and reserve the places they are closest to getting if they do not fit.
 //! 2. **Preempt.** Each request within its job's share that does not fit, in order: if it fits what stopping work will
 //!    free, that is booked. Otherwise jobs above their share give up work until it fits: the job furthest above first,
 //!    the work started last first; work that turns out not to matter continues. If it never fits, no work stops. Steps
@@ -28,12 +28,12 @@
 //! on a single job more or less that could be served, and a share may be enough only while it cannot be used.
 //!
 //! What stopping work holds is kept for the request it was asked to stop for, as long as that one is within its job's
-//! share. Work that is killed because its agent or slot is out of service counts as gone.
+//! share. Work that is killed because its place or slot is out of service counts as gone.
 //!
 //! What cannot be preempted raises its job's share to what it holds once it runs. A run that starts such work is
 //! repeated with that work as given, so that the plan is final: running the rule on its own result decides nothing new.
 //!
-//! Zero-slot requests compete for nothing but auxiliary places: they start in order of submission.
+//! Zero-slot requests compete for nothing but auxiliary units: they start in order of submission.
 
 mod job_shares;
 
@@ -48,8 +48,8 @@ use crate::free_capacity::{FreeCapacity, StoppingWork};
 use crate::future::{FutureCapacity, ShapeSet};
 use crate::plan::{PreemptReason, Preemption};
 use crate::prepared::Prepared;
-use crate::reserve::{ReservedAgents, Reserver, reserve_before};
-use crate::space::{AgentRank, Parts, Space, spread_of};
+use crate::reserve::{ReservedPlaces, Reserver, reserve_before};
+use crate::space::{Parts, PlaceRank, Space, spread_of};
 use crate::victims;
 
 /// Decides for slot requests by share, then for zero-slot requests in order.
@@ -95,12 +95,12 @@ struct Iteration {
     /// Units held back for requests that work stops for.
     claims: BTreeMap<usize, Parts>,
     reserver: Reserver,
-    /// Agents reserved because of age, by request.
-    reserved_by_age: BTreeMap<usize, ReservedAgents>,
+    /// Places reserved because of age, by request.
+    reserved_by_age: BTreeMap<usize, ReservedPlaces>,
     /// Those requests in `reserved_by_age` that are within their jobs' nominal shares only.
     blocked_by_fixed: BTreeSet<usize>,
-    /// Requests for which units are held back, with the agents.
-    reserving: BTreeMap<usize, BTreeSet<AgentRank>>,
+    /// Requests for which units are held back, with the places.
+    reserving: BTreeMap<usize, BTreeSet<PlaceRank>>,
     /// Preemptible work by job; computed on demand. It still contains work that was asked to stop since.
     preemptible: Option<BTreeMap<usize, Vec<usize>>>,
     /// Shapes for which there are no victims.
@@ -115,8 +115,8 @@ impl<'a> Run<'a> {
         let mut free = prepared.slot_space();
         for (request, parts) in given {
             shared.start(*request);
-            for &(agent, units) in parts {
-                free.take(agent, units);
+            for &(place, units) in parts {
+                free.take(place, units);
             }
             decision.placed.push((*request, parts.clone()));
         }
@@ -219,15 +219,15 @@ impl<'a> Run<'a> {
                 continue;
             }
             let mut claim = Parts::new();
-            for (agent, units) in capacity.claimed_free_units(request) {
-                claim.push((agent, capacity.hold_more(agent, units)));
+            for (place, units) in capacity.claimed_free_units(request) {
+                claim.push((place, capacity.hold_more(place, units)));
             }
-            let agents = claim.iter().map(|(agent, _)| *agent);
+            let places = claim.iter().map(|(place, _)| *place);
             iteration
                 .reserving
                 .entry(request)
                 .or_default()
-                .extend(agents);
+                .extend(places);
             iteration.claims.insert(request, claim);
             iteration.pending.insert(request);
             self.shared.keep(request);
@@ -235,7 +235,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Releases what is held back for a request that fits on other agents than those where work stops for it.
+    /// Releases what is held back for a request that fits on other places than those where work stops for it.
     fn release_claim(
         &mut self,
         iteration: &mut Iteration,
@@ -245,8 +245,8 @@ impl<'a> Run<'a> {
         let Some(claim) = iteration.claims.remove(&request) else {
             return;
         };
-        for (agent, units) in claim {
-            capacity.release_held(agent, units);
+        for (place, units) in claim {
+            capacity.release_held(place, units);
         }
         let waiting = &self.shared.prepared.requests[request];
         let booked = &mut self.shared.job_shares[waiting.job].booked;
@@ -347,7 +347,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Holds back the agents that a request is closest to getting; whether there are any.
+    /// Holds back the places that a request is closest to getting; whether there are any.
     fn reserve(
         &self,
         iteration: &mut Iteration,
@@ -360,13 +360,13 @@ impl<'a> Run<'a> {
         if prepared.shapes[shape].shape.units == 1 || iteration.reserver.is_hopeless(shape) {
             return false;
         }
-        let agents = AgentRank::try_from(prepared.agents.len()).unwrap_or(AgentRank::MAX);
+        let places = PlaceRank::try_from(prepared.places.len()).unwrap_or(PlaceRank::MAX);
         let closest = iteration.reserver.closest(
             &capacity.free,
             self.decision.placed.len(),
             || {
-                (0..agents)
-                    .map(|agent| capacity.free_or_held(agent))
+                (0..places)
+                    .map(|place| capacity.free_or_held(place))
                     .collect()
             },
             shape,
@@ -375,13 +375,13 @@ impl<'a> Run<'a> {
         let Some(closest) = closest else {
             return false;
         };
-        for &agent in &closest {
-            capacity.hold(agent, u32::MAX);
+        for &place in &closest {
+            capacity.hold(place, u32::MAX);
             iteration
                 .reserving
                 .entry(request)
                 .or_default()
-                .insert(agent);
+                .insert(place);
         }
         iteration.reserved_by_age.insert(request, closest);
         true
@@ -392,7 +392,7 @@ impl<'a> Run<'a> {
         let Some(mut future) = capacity.future.take() else {
             return;
         };
-        let mut closed: BTreeSet<AgentRank> = BTreeSet::new();
+        let mut closed: BTreeSet<PlaceRank> = BTreeSet::new();
         // Requests that work already stops for come first, so that others do not count on the same units.
         let pending = std::mem::take(&mut iteration.pending);
         let (tied, others): (Vec<usize>, Vec<usize>) = pending
@@ -400,16 +400,16 @@ impl<'a> Run<'a> {
             .partition(|request| capacity.victims_by_request.contains_key(request));
         for request in tied.into_iter().chain(others) {
             if !self.preempt_for(&mut future, iteration, capacity, request)
-                && let Some(agents) = iteration.reserved_by_age.get(&request)
+                && let Some(places) = iteration.reserved_by_age.get(&request)
             {
-                // Later requests do not count on its agents, and stop no work there only to find them reserved.
-                for &agent in agents.iter().filter(|agent| closed.insert(**agent)) {
-                    future.space.set_open(agent, false);
+                // Later requests do not count on its places, and stop no work there only to find them reserved.
+                for &place in places.iter().filter(|place| closed.insert(**place)) {
+                    future.space.set_open(place, false);
                 }
             }
         }
-        for agent in closed {
-            future.space.set_open(agent, true);
+        for place in closed {
+            future.space.set_open(place, true);
             future.misfits.clear();
         }
         capacity.future = Some(future);
@@ -464,13 +464,13 @@ impl<'a> Run<'a> {
         if !counted {
             self.book(request);
         }
-        for (agent, units) in parts {
-            future.space.take(agent, units);
+        for (place, units) in parts {
+            future.space.take(place, units);
             iteration
                 .reserving
                 .entry(request)
                 .or_default()
-                .insert(agent);
+                .insert(place);
         }
         true
     }
@@ -580,12 +580,12 @@ impl<'a> Run<'a> {
     /// Step 3.
     fn hand_out(&mut self, iteration: &Iteration, capacity: &mut FreeCapacity<'a>) {
         let prepared = self.shared.prepared;
-        let agents = AgentRank::try_from(prepared.agents.len()).unwrap_or(AgentRank::MAX);
-        // Of each agent only as much is handed out as is not booked.
-        for agent in 0..agents {
+        let places = PlaceRank::try_from(prepared.places.len()).unwrap_or(PlaceRank::MAX);
+        // Of each place only as much is handed out as is not booked.
+        for place in 0..places {
             if let Some(future) = &capacity.future {
-                let unbooked = future.space.cell(agent).free();
-                capacity.limit_free(agent, unbooked);
+                let unbooked = future.space.cell(place).free();
+                capacity.limit_free(place, unbooked);
             }
         }
         let fits: Vec<bool> = prepared
@@ -620,19 +620,19 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        for (request, agents) in &iteration.reserving {
-            let agents = agents.iter().copied().collect();
-            self.decision.reservations.push((*request, agents));
+        for (request, places) in &iteration.reserving {
+            let places = places.iter().copied().collect();
+            self.decision.reservations.push((*request, places));
         }
     }
 
-    /// Whether a request cannot be preempted, and would run on agents reserved by a request that waits for the end of
+    /// Whether a request cannot be preempted, and would run on places reserved by a request that waits for the end of
     /// such work.
     fn would_add_fixed(&self, iteration: &Iteration, request: usize) -> bool {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
         let shape = &prepared.shapes[waiting.shape].shape;
-        let may_use = |agents: &ReservedAgents| agents.iter().any(|agent| shape.allows(*agent));
+        let may_use = |places: &ReservedPlaces| places.iter().any(|place| shape.allows(*place));
         !waiting.preemptible
             && iteration.blocked_by_fixed.iter().any(|blocked_by_fixed| {
                 iteration
@@ -682,7 +682,7 @@ impl<'a> Run<'a> {
                 .reserving
                 .iter()
                 .filter(|(owner, _)| **owner != request)
-                .find(|(_, agents)| agents.iter().any(|agent| shape.allows(*agent)));
+                .find(|(_, places)| places.iter().any(|place| shape.allows(*place)));
             if let (true, Some((owner, _))) = (fits, owner) {
                 self.shared.waits[request] = Wait::ReservedFor(*owner);
             }

@@ -8,9 +8,9 @@ use det_ids::AllocationId;
 use crate::future::{FutureCapacity, ShapeSet};
 use crate::model::Progress;
 use crate::prepared::{Part, Prepared};
-use crate::space::{AgentRank, Parts, Space, spread_of};
+use crate::space::{Parts, PlaceRank, Space, spread_of};
 
-/// Free capacity of one run, in slots or in auxiliary places.
+/// Free capacity of one run, in slots or in auxiliary units.
 pub(crate) struct FreeCapacity<'a> {
     prepared: &'a Prepared,
     /// What is free now, less what is held back.
@@ -21,7 +21,7 @@ pub(crate) struct FreeCapacity<'a> {
     pub(crate) future: Option<FutureCapacity>,
     /// Running allocations that stop for a request that still waits, by request.
     pub(crate) victims_by_request: BTreeMap<usize, Vec<usize>>,
-    /// Units held back by agent.
+    /// Units held back by place.
     held_back: Vec<u32>,
 }
 
@@ -43,7 +43,7 @@ impl<'a> FreeCapacity<'a> {
             misfits: ShapeSet::new(prepared.shapes.len()),
             future: None,
             victims_by_request: BTreeMap::new(),
-            held_back: vec![0; prepared.agents.len()],
+            held_back: vec![0; prepared.places.len()],
         }
     }
 
@@ -59,7 +59,7 @@ impl<'a> FreeCapacity<'a> {
             space: free.clone(),
             misfits: ShapeSet::new(prepared.shapes.len()),
             in_use,
-            stopping_on: vec![Vec::new(); prepared.agents.len()],
+            stopping_on: vec![Vec::new(); prepared.places.len()],
         };
         let mut capacity = Self::of_now(prepared, free);
         let unowned = capacity.assign_stopping(stopping, zero_slots);
@@ -129,12 +129,12 @@ impl<'a> FreeCapacity<'a> {
     /// Takes the parts that a request fits. What was still being freed for it is now for any request.
     pub(crate) fn take(&mut self, request: usize, parts: &Parts) {
         let waiting = &self.prepared.requests[request];
-        for &(agent, units) in parts {
-            self.free.take(agent, units);
+        for &(place, units) in parts {
+            self.free.take(place, units);
         }
         if let Some(future) = &mut self.future {
-            for &(agent, units) in parts {
-                future.space.take(agent, units);
+            for &(place, units) in parts {
+                future.space.take(place, units);
             }
             future.in_use[waiting.job] += u64::from(waiting.slots);
         }
@@ -150,7 +150,7 @@ impl<'a> FreeCapacity<'a> {
         }
     }
 
-    /// Units that are free now, by agent, and that a request needs in addition to those of its own stopping victims.
+    /// Units that are free now, by place, and that a request needs in addition to those of its own stopping victims.
     pub(crate) fn claimed_free_units(&mut self, request: usize) -> Parts {
         let Some(victims) = self.victims_by_request.get(&request) else {
             return Parts::new();
@@ -159,10 +159,10 @@ impl<'a> FreeCapacity<'a> {
             .iter()
             .flat_map(|victim| self.prepared.running[*victim].parts.iter().copied())
             .collect();
-        let mut freed: BTreeMap<AgentRank, u32> = BTreeMap::new();
+        let mut freed: BTreeMap<PlaceRank, u32> = BTreeMap::new();
         for part in &parts {
-            *freed.entry(part.agent).or_default() += part.usable;
-            self.free.give(part.agent, part.usable, part.held);
+            *freed.entry(part.place).or_default() += part.usable;
+            self.free.give(part.place, part.usable, part.held);
         }
         let waiting = &self.prepared.requests[request];
         let spread = spread_of(waiting.request.allocation_id.as_str());
@@ -170,74 +170,74 @@ impl<'a> FreeCapacity<'a> {
         let shape = &self.prepared.shapes[waiting.shape].shape;
         let fit = self.free.fit_near(shape, spread, &near);
         for part in &parts {
-            self.free.undo_release(part.agent, part.usable, part.held);
+            self.free.undo_release(part.place, part.usable, part.held);
         }
         match fit {
             Some(parts) => parts
                 .into_iter()
-                .map(|(agent, units)| {
-                    let own = freed.get(&agent).copied().unwrap_or(0);
-                    (agent, units.saturating_sub(own))
+                .map(|(place, units)| {
+                    let own = freed.get(&place).copied().unwrap_or(0);
+                    (place, units.saturating_sub(own))
                 })
                 .collect(),
             // Other work took some of these units in between; what is left of them is still the best choice.
-            None => freed.into_keys().map(|agent| (agent, u32::MAX)).collect(),
+            None => freed.into_keys().map(|place| (place, u32::MAX)).collect(),
         }
     }
 
-    /// Holds back up to `units` on an agent, as far as they are free.
-    pub(crate) fn hold(&mut self, agent: AgentRank, units: u32) {
-        let cell = self.free.cell(agent);
-        let held = &mut self.held_back[agent as usize];
+    /// Holds back up to `units` on a place, as far as they are free.
+    pub(crate) fn hold(&mut self, place: PlaceRank, units: u32) {
+        let cell = self.free.cell(place);
+        let held = &mut self.held_back[place as usize];
         let more = units.saturating_sub(*held).min(cell.free());
         if more > 0 && cell.open {
             *held += more;
-            self.free.take(agent, more);
+            self.free.take(place, more);
         }
     }
 
-    /// Holds back `units` more on an agent, or as many as are free there; returns how many.
-    pub(crate) fn hold_more(&mut self, agent: AgentRank, units: u32) -> u32 {
-        let cell = self.free.cell(agent);
+    /// Holds back `units` more on a place, or as many as are free there; returns how many.
+    pub(crate) fn hold_more(&mut self, place: PlaceRank, units: u32) -> u32 {
+        let cell = self.free.cell(place);
         if !cell.open {
             return 0;
         }
         let more = units.min(cell.free());
         if more > 0 {
-            self.held_back[agent as usize] += more;
-            self.free.take(agent, more);
+            self.held_back[place as usize] += more;
+            self.free.take(place, more);
         }
         more
     }
 
-    /// Stops holding back `units` on an agent.
-    pub(crate) fn release_held(&mut self, agent: AgentRank, units: u32) {
-        let held = &mut self.held_back[agent as usize];
+    /// Stops holding back `units` on a place.
+    pub(crate) fn release_held(&mut self, place: PlaceRank, units: u32) {
+        let held = &mut self.held_back[place as usize];
         let units = units.min(*held);
         if units > 0 {
             *held -= units;
-            self.free.give(agent, units, units);
+            self.free.give(place, units, units);
             self.misfits.clear();
         }
     }
 
-    /// Holds back all free units on an agent above `units`.
-    pub(crate) fn limit_free(&mut self, agent: AgentRank, units: u32) {
-        let more = self.free.cell(agent).free().saturating_sub(units);
-        self.hold_more(agent, more);
+    /// Holds back all free units on a place above `units`.
+    pub(crate) fn limit_free(&mut self, place: PlaceRank, units: u32) {
+        let more = self.free.cell(place).free().saturating_sub(units);
+        self.hold_more(place, more);
     }
 
-    /// Units that are free on an agent, held back or not.
-    pub(crate) fn free_or_held(&self, agent: AgentRank) -> u32 {
-        let held_back = self.held_back[agent as usize];
-        self.free.cell(agent).free().saturating_add(held_back)
+    /// Units that are free on a place, held back or not.
+    pub(crate) fn free_or_held(&self, place: PlaceRank) -> u32 {
+        let held_back = self.held_back[place as usize];
+        self.free.cell(place).free().saturating_add(held_back)
     }
 
     /// Stops holding back anything.
     pub(crate) fn release_all_held(&mut self) {
-        for (units, agent) in self.held_back.iter_mut().zip(0..) {
+        for (units, place) in self.held_back.iter_mut().zip(0..) {
             if *units > 0 {
-                self.free.give(agent, *units, *units);
+                self.free.give(place, *units, *units);
                 self.misfits.clear();
                 *units = 0;
             }

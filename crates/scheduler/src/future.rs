@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::prepared::Prepared;
-use crate::space::{AgentRank, Parts, Space, spread_of};
+use crate::space::{Parts, PlaceRank, Space, spread_of};
 
 /// A set of shapes. Clearing it takes constant time.
 pub(crate) struct ShapeSet {
@@ -39,7 +39,7 @@ pub(crate) struct FutureCapacity {
     pub(crate) misfits: ShapeSet,
     /// Slots by job, booked ones included.
     pub(crate) in_use: Vec<u64>,
-    /// Stopping allocations by agent, least important last.
+    /// Stopping allocations by place, least important last.
     pub(crate) stopping_on: Vec<Vec<usize>>,
 }
 
@@ -50,7 +50,7 @@ impl FutureCapacity {
             .iter()
             .flat_map(|number| &prepared.running[*number].parts)
         {
-            self.space.give(part.agent, part.usable, part.held);
+            self.space.give(part.place, part.usable, part.held);
             self.misfits.clear();
         }
     }
@@ -58,7 +58,7 @@ impl FutureCapacity {
     pub(crate) fn note_stopping(&mut self, prepared: &Prepared, stopping: &[usize]) {
         for &number in stopping {
             for part in &prepared.running[number].parts {
-                self.stopping_on[part.agent as usize].push(number);
+                self.stopping_on[part.place as usize].push(number);
             }
         }
     }
@@ -66,12 +66,12 @@ impl FutureCapacity {
     pub(crate) fn stopping_among(&self, parts: &Parts) -> Vec<usize> {
         let numbers: BTreeSet<usize> = parts
             .iter()
-            .flat_map(|(agent, _)| self.stopping_on[*agent as usize].iter().copied())
+            .flat_map(|(place, _)| self.stopping_on[*place as usize].iter().copied())
             .collect();
         numbers.into_iter().collect()
     }
 
-    /// Where a request fits for which `victims` stop: preferably on their agents, else anywhere.
+    /// Where a request fits for which `victims` stop: preferably on their places, else anywhere.
     pub(crate) fn fit_with(
         &mut self,
         prepared: &Prepared,
@@ -82,10 +82,10 @@ impl FutureCapacity {
             return self.fit(prepared, request);
         }
         let waiting = &prepared.requests[request];
-        let near: BTreeSet<AgentRank> = victims
+        let near: BTreeSet<PlaceRank> = victims
             .iter()
             .flat_map(|victim| &prepared.running[*victim].parts)
-            .map(|part| part.agent)
+            .map(|part| part.place)
             .collect();
         let spread = spread_of(waiting.request.allocation_id.as_str());
         let shape = &prepared.shapes[waiting.shape].shape;

@@ -1,18 +1,18 @@
-//! How a request is divided over whole agents.
+//! How a request is divided over whole places.
 
 use std::collections::BTreeSet;
 
-/// Agents of one size: slots of each, and how many there are.
+/// Places of one size: slots of each, and how many there are.
 pub(crate) type Group = (u32, u32);
 
 /// Partial sums that the search for unequal sizes visits before it gives up. Pools have a handful of sizes, for which
-/// the search is exact long before this; the limit only protects against a pool where every agent has a different size.
+/// the search is exact long before this; the limit only protects against a pool where every place has a different size.
 const MOST_STATES: usize = 20_000;
 
-/// Divides `units` over whole agents, given groups **largest first**; returns how many agents of each size to take.
+/// Divides `units` over whole places, given groups **largest first**; returns how many places of each size to take.
 ///
 /// Equal sizes are preferred: the largest size that divides `units` and of which there are enough. Otherwise, if
-/// `heterogeneous`, any exact sum of whole agents, with as many of the larger ones as possible.
+/// `heterogeneous`, any exact sum of whole places, with as many of the larger ones as possible.
 pub(crate) fn divide(groups: &[Group], units: u32, heterogeneous: bool) -> Option<Vec<Group>> {
     if units == 0 {
         return None;
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_agents_come_first_then_exact_sums() {
+    fn equal_places_come_first_then_exact_sums() {
         type Case = (
             &'static str,
             u32,

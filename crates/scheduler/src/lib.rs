@@ -1,11 +1,11 @@
 //! Which waiting request starts where, what must stop for it, and why the rest waits.
 //!
-//! One function decides for one resource pool: [`plan()`] takes the pool's agents and running work ([`PoolSnapshot`]),
+//! One function decides for one resource pool: [`plan()`] takes the pool's places and running work ([`PoolSnapshot`]),
 //! the waiting requests ([`Queue`]) and the time, and returns a [`Plan`]: placements, preemptions, and a [`WaitReason`]
 //! for every request that keeps waiting. [`can_ever_fit`] says at submission whether a request could run in the pool at
 //! all.
 //!
-//! The crate is pure: it knows no clock, no agents' connection, no rows, and nothing of what a task does. The same
+//! The crate is pure: it knows no clock, no places' connection, no rows, and nothing of what a task does. The same
 //! input gives the same plan: ties are broken by identifiers, never by the order in which the caller passed things in.
 //!
 //! Read [`PoolSnapshot`], [`Request`] and [`Plan`] first, then the rules (`priority`, `fair_share`, `round_robin`) and
@@ -46,10 +46,10 @@ mod workspaces;
 pub use capacity::{NeverFits, can_ever_fit};
 pub use estimate::{Estimate, estimate};
 pub use model::{
-    AgentSnapshot, AgentState, Fitting, Job, Policy, PoolSettings, PoolSnapshot, Progress,
+    Fitting, Job, PlaceSnapshot, PlaceState, Policy, PoolSettings, PoolSnapshot, Progress,
     Provisionable, Queue, Request, RunningAllocation, SlotSnapshot, SlotState, WorkspaceLimit,
 };
 pub use moves::{MoveError, QueueEntry, Side, move_job};
 pub use plan::{HandOver, Placement, Plan, PreemptReason, Preemption, Reservation, plan};
 pub use planner::{Pass, Planner};
-pub use reason::{AgentGroup, BlockingCause, Holder, Holders, WaitKind, WaitReason};
+pub use reason::{BlockingCause, Holder, Holders, PlaceGroup, WaitKind, WaitReason};

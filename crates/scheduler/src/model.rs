@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId, WorkspaceId};
+use det_ids::{AllocationId, JobId, Micros, PlaceId, SlotId, TaskId, WorkspaceId};
 
 /// One resource pool at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PoolSnapshot {
     /// How the pool decides.
     pub settings: PoolSettings,
-    /// All agents of the pool, in any order; ids are unique.
-    pub agents: Vec<AgentSnapshot>,
+    /// All places of the pool, in any order; ids are unique.
+    pub places: Vec<PlaceSnapshot>,
     /// All allocations that hold something in the pool, in any order, those that are stopping included.
     pub running: Vec<RunningAllocation>,
 }
@@ -21,19 +21,19 @@ pub struct PoolSnapshot {
 pub struct PoolSettings {
     /// The rule by which requests are ordered and preempted.
     pub policy: Policy,
-    /// Which of several agents that fit is taken.
+    /// Which of several places that fit is taken.
     pub fitting: Fitting,
-    /// Whether one allocation may span agents of different sizes. Equal sizes are preferred either way.
+    /// Whether one allocation may span places of different sizes. Equal sizes are preferred either way.
     pub allow_heterogeneous_fits: bool,
-    /// How long a request may be passed by later ones of its own priority. After that it reserves the agents it is
+    /// How long a request may be passed by later ones of its own priority. After that it reserves the places it is
     /// closest to getting. `None`: it may be passed for ever.
     pub reserve_after: Option<Duration>,
-    /// Machines that a provisioner can add; `None` for a pool of fixed agents.
+    /// Machines that a provisioner can add; `None` for a pool of fixed places.
     pub provisionable: Option<Provisionable>,
 }
 
 impl Default for PoolSettings {
-    /// Priority without preemption, best fit, equal agents only, reservation after ten minutes, fixed agents.
+    /// Priority without preemption, best fit, equal places only, reservation after ten minutes, fixed places.
     fn default() -> Self {
         Self {
             policy: Policy::Priority {
@@ -68,10 +68,10 @@ pub enum Policy {
     RoundRobin,
 }
 
-/// Which of several agents that fit is taken.
+/// Which of several places that fit is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fitting {
-    /// The fullest one: keeps whole agents free for large requests.
+    /// The fullest one: keeps whole places free for large requests.
     Best,
     /// The emptiest one: spreads load.
     Worst,
@@ -86,14 +86,14 @@ pub struct Provisionable {
     pub max_instances: u32,
 }
 
-/// One agent of the pool.
+/// One place of the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AgentSnapshot {
-    /// Identifies the agent in the cluster.
-    pub id: AgentId,
+pub struct PlaceSnapshot {
+    /// Identifies the place in the cluster.
+    pub id: PlaceId,
     /// Whether it takes work.
-    pub state: AgentState,
-    /// Its devices, in any order; ids are unique on the agent.
+    pub state: PlaceState,
+    /// Its devices, in any order; ids are unique on the place.
     pub slots: Vec<SlotSnapshot>,
     /// Most zero-slot containers at a time.
     pub aux_limit: u32,
@@ -101,9 +101,9 @@ pub struct AgentSnapshot {
     pub aux_used: u32,
 }
 
-/// Whether an agent takes work.
+/// Whether a place takes work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum AgentState {
+pub enum PlaceState {
     /// Takes new work.
     Enabled,
     /// A user asked it to finish its work and take nothing new.
@@ -114,10 +114,10 @@ pub enum AgentState {
     Disconnected,
 }
 
-/// One device of an agent.
+/// One device of a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotSnapshot {
-    /// Number on its agent.
+    /// Number on its place.
     pub id: SlotId,
     /// Whether it is free, and which allocation holds it.
     pub state: SlotState,
@@ -136,14 +136,14 @@ pub enum SlotState {
     Disabled(Option<AllocationId>),
 }
 
-/// An allocation that holds slots, or an auxiliary place (one for a zero-slot container), of the pool.
+/// An allocation that holds slots, or an auxiliary unit (one for a zero-slot container), of the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunningAllocation {
     /// What it asked for.
     pub request: Request,
-    /// What it still holds: slots by agent. A zero-slot allocation has one part without slots. Containers that have
+    /// What it still holds: slots by place. A zero-slot allocation has one part without slots. Containers that have
     /// exited are not in it any more.
-    pub placement: Vec<(AgentId, Vec<SlotId>)>,
+    pub placement: Vec<(PlaceId, Vec<SlotId>)>,
     /// When it was given its slots; among placements of one plan, later for those that are later in the plan. Of
     /// equally good victims the one started last is stopped, because it loses least work.
     pub started_at: Micros,
@@ -159,7 +159,7 @@ pub enum Progress {
     /// A plan asked it to stop so that this allocation can start. Its slots are kept for that one until it has exited,
     /// as long as that one waits (and, under fair share, is within its job's share).
     PreemptedFor(AllocationId),
-    /// It stops for another reason: pause, kill, a lowered cap, a disabled agent. Any request may get its slots.
+    /// It stops for another reason: pause, kill, a lowered cap, a disabled place. Any request may get its slots.
     Stopping,
 }
 
@@ -200,14 +200,14 @@ pub struct Request {
     pub task_id: TaskId,
     /// The job whose caps, shares and priority apply.
     pub job_id: JobId,
-    /// Number of slots; 0 asks for one auxiliary place (a container without a slot).
+    /// Number of slots; 0 asks for one auxiliary unit (a container without a slot).
     pub slots: u32,
-    /// Whether all slots must be on one agent.
-    pub single_agent: bool,
+    /// Whether all slots must be on one place.
+    pub single_place: bool,
     /// Whether it can be asked to stop and be started again later.
     pub preemptible: bool,
-    /// Agents it must not run on.
-    pub excluded_agents: BTreeSet<AgentId>,
+    /// Places it must not run on.
+    pub excluded_places: BTreeSet<PlaceId>,
     /// When it started to wait.
     pub requested_at: Micros,
 }

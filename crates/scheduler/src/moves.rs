@@ -3,13 +3,13 @@
 //! Jobs of one priority are ordered by position, which is the time of submission until a user moves the job. A moved
 //! job gets a position between its new neighbours. If none is left between them, the jobs ahead of the gap are pushed a
 //! little earlier: never later, because a position in the future would put a job behind one that is submitted next. A
-//! pushed job keeps its place among the others, so it does not count as moved.
+//! pushed job keeps its position among the others, so it does not count as moved.
 
 use std::fmt;
 
 use det_ids::{JobId, Micros};
 
-/// Distance in microseconds between jobs that are pushed; it allows some twenty more moves to the same place.
+/// Distance in microseconds between jobs that are pushed; it allows some twenty more moves to the same position.
 const STEP: i64 = 1_000_000;
 
 /// A job in its pool's queue, with what determines its position.

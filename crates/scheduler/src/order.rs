@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use det_ids::{AgentId, AllocationId, JobId, Micros};
+use det_ids::{AllocationId, JobId, Micros, PlaceId};
 
 use crate::model::{Job, Policy, Request};
 use crate::prepared::{JobView, ShapeView};
-use crate::space::{AgentRank, Shape};
+use crate::space::{PlaceRank, Shape};
 
 /// Priority of jobs that the queue does not contain, under rules that ignore it.
 const NO_PRIORITY: u8 = 42;
@@ -197,7 +197,7 @@ impl Jobs {
 #[derive(Default)]
 pub(crate) struct Shapes {
     numbers: HashMap<(u32, bool), usize>,
-    numbers_with_exclusions: BTreeMap<(u32, bool, BTreeSet<AgentId>), usize>,
+    numbers_with_exclusions: BTreeMap<(u32, bool, BTreeSet<PlaceId>), usize>,
 }
 
 impl Shapes {
@@ -205,36 +205,36 @@ impl Shapes {
     pub(crate) fn of(
         &mut self,
         request: &Request,
-        ranks: &HashMap<AgentId, AgentRank>,
+        ranks: &HashMap<PlaceId, PlaceRank>,
         list: &mut Vec<ShapeView>,
     ) -> usize {
         // A zero-slot task is one container, whatever the flag says.
-        let single_agent = request.single_agent || request.slots <= 1;
+        let single_place = request.single_place || request.slots <= 1;
         let next = list.len();
-        let number = if request.excluded_agents.is_empty() {
+        let number = if request.excluded_places.is_empty() {
             *self
                 .numbers
-                .entry((request.slots, single_agent))
+                .entry((request.slots, single_place))
                 .or_insert(next)
         } else {
-            let key = (request.slots, single_agent, request.excluded_agents.clone());
+            let key = (request.slots, single_place, request.excluded_places.clone());
             *self.numbers_with_exclusions.entry(key).or_insert(next)
         };
         if number == next {
-            let mut excluded: Vec<AgentRank> = request
-                .excluded_agents
+            let mut excluded: Vec<PlaceRank> = request
+                .excluded_places
                 .iter()
-                .filter_map(|agent| ranks.get(agent).copied())
+                .filter_map(|place| ranks.get(place).copied())
                 .collect();
             excluded.sort_unstable();
             list.push(ShapeView::new(
                 Shape {
                     units: request.slots.max(1),
-                    single_agent,
+                    single_place,
                     excluded,
                 },
                 request.slots,
-                request.excluded_agents.clone(),
+                request.excluded_places.clone(),
             ));
         }
         number

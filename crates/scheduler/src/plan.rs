@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use det_ids::{AgentId, AllocationId, Micros, SlotId};
+use det_ids::{AllocationId, Micros, PlaceId, SlotId};
 use serde::Serialize;
 
 use crate::model::{PRIORITY_ORDER, PoolSnapshot, Queue};
@@ -22,7 +22,7 @@ pub struct Plan {
     /// Every other request with the reason why it waits, in queue order (slot requests and zero-slot requests
     /// interleaved by the same order).
     pub waiting: Vec<(AllocationId, WaitReason)>,
-    /// Agents held back for requests that reserve; for explanation only.
+    /// Places held back for requests that reserve; for explanation only.
     pub reservations: Vec<Reservation>,
 }
 
@@ -31,9 +31,9 @@ pub struct Plan {
 pub struct Placement {
     /// The allocation that starts.
     pub allocation_id: AllocationId,
-    /// One part, that is one container, per agent; together exactly the slots asked for. A zero-slot request has one
+    /// One part, that is one container, per place; together exactly the slots asked for. A zero-slot request has one
     /// part without slots.
-    pub parts: Vec<(AgentId, Vec<SlotId>)>,
+    pub parts: Vec<(PlaceId, Vec<SlotId>)>,
 }
 
 /// A running allocation that is to stop.
@@ -109,14 +109,14 @@ impl fmt::Display for PreemptReason {
     }
 }
 
-/// Agents held back for a request that has waited too long, or whose victims are stopping.
+/// Places held back for a request that has waited too long, or whose victims are stopping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
     /// The request that waits.
     pub allocation_id: AllocationId,
-    /// The agents, in id order; requests behind it (of the same priority, where priorities decide) do not start on what
+    /// The places, in id order; requests behind it (of the same priority, where priorities decide) do not start on what
     /// is held there.
-    pub agents: Vec<AgentId>,
+    pub places: Vec<PlaceId>,
 }
 
 /// Decides what starts, what stops and why the rest waits.

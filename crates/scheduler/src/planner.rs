@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, WorkspaceId};
+use det_ids::{AllocationId, JobId, Micros, PlaceId, SlotId, WorkspaceId};
 
 use crate::decision::Decision;
 use crate::model::{
-    AgentSnapshot, Job, Policy, PoolSettings, PoolSnapshot, Queue, Request, RunningAllocation,
+    Job, PlaceSnapshot, Policy, PoolSettings, PoolSnapshot, Queue, Request, RunningAllocation,
     WorkspaceLimit,
 };
 use crate::plan::{HandOver, Placement, Plan, Preemption};
@@ -61,10 +61,10 @@ impl Planner {
     /// A planner for this pool and queue.
     pub fn of(pool: &PoolSnapshot, queue: &Queue) -> Self {
         let mut planner = Self::new(pool.settings.clone());
-        for agent in &pool.agents {
-            planner.put_agent(agent.clone());
+        for place in &pool.places {
+            planner.put_place(place.clone());
         }
-        // Agents get their numbers first, while nothing refers to them that would have to be renumbered.
+        // Places get their numbers first, while nothing refers to them that would have to be renumbered.
         planner.prepared.apply_changes();
         for (id, job) in &queue.jobs {
             planner.put_job(id, job.clone());
@@ -84,14 +84,14 @@ impl Planner {
         self.prepared.set_settings(settings);
     }
 
-    /// Adds or replaces an agent.
-    pub fn put_agent(&mut self, agent: AgentSnapshot) {
-        self.prepared.put_agent(Arc::new(agent));
+    /// Adds or replaces a place.
+    pub fn put_place(&mut self, place: PlaceSnapshot) {
+        self.prepared.put_place(Arc::new(place));
     }
 
-    /// Removes an agent; ignored if the pool does not have it.
-    pub fn remove_agent(&mut self, id: &AgentId) {
-        self.prepared.remove_agent(id);
+    /// Removes a place; ignored if the pool does not have it.
+    pub fn remove_place(&mut self, id: &PlaceId) {
+        self.prepared.remove_place(id);
     }
 
     /// Adds or replaces a job.
@@ -177,7 +177,7 @@ impl Planner {
             reservations: decision
                 .reservations
                 .iter()
-                .map(|(request, agents)| self.prepared.reservation(*request, agents))
+                .map(|(request, places)| self.prepared.reservation(*request, places))
                 .collect(),
         }
     }
@@ -322,20 +322,20 @@ fn placements(prepared: &Prepared, placed: &[(usize, Parts)]) -> Vec<Placement> 
         .collect()
 }
 
-/// Chooses the slots for a number of units: on each agent the lowest free ids.
+/// Chooses the slots for a number of units: on each place the lowest free ids.
 fn name_slots(
     prepared: &Prepared,
     free: &mut [std::vec::IntoIter<SlotId>],
     request: usize,
     parts: &Parts,
-) -> Vec<(AgentId, Vec<SlotId>)> {
+) -> Vec<(PlaceId, Vec<SlotId>)> {
     let zero_slots = prepared.requests[request].slots == 0;
     parts
         .iter()
-        .map(|&(agent, units)| {
+        .map(|&(place, units)| {
             let wanted = if zero_slots { 0 } else { units as usize };
-            let slots = free[agent as usize].by_ref().take(wanted).collect();
-            (prepared.agents[agent as usize].agent.id.clone(), slots)
+            let slots = free[place as usize].by_ref().take(wanted).collect();
+            (prepared.places[place as usize].place.id.clone(), slots)
         })
         .collect()
 }

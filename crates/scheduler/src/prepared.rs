@@ -1,22 +1,22 @@
-//! The input in the order that the rules need, maintained while it changes: agents by id, jobs and requests in queue
+//! The input in the order that the rules need, maintained while it changes: places by id, jobs and requests in queue
 //! order, requests of equal size as one shape.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, WorkspaceId};
+use det_ids::{AllocationId, JobId, Micros, PlaceId, SlotId, WorkspaceId};
 
 use crate::capacity::{Feasibility, SlotDemand, feasibility};
 use crate::model::{
-    AgentSnapshot, AgentState, Job, PoolSettings, Progress, Request, RunningAllocation, SlotState,
+    Job, PlaceSnapshot, PlaceState, PoolSettings, Progress, Request, RunningAllocation, SlotState,
     WorkspaceLimit,
 };
 use crate::order::{Jobs, Shapes};
 use crate::ordered::{Entry, Ordered};
 use crate::plan::Reservation;
 use crate::reason::WaitReason;
-use crate::space::{AgentRank, Cell, Score, Shape, Space};
+use crate::space::{Cell, PlaceRank, Score, Shape, Space};
 
 /// If there are this many more shapes than requests, most of them are not used any more and all are renumbered.
 const MOST_SHAPES: usize = 256;
@@ -27,8 +27,8 @@ const MOST_SHAPES: usize = 256;
 /// at once, except for numbers of jobs and shapes that are not used any more.
 pub(crate) struct Prepared {
     pub(crate) settings: PoolSettings,
-    /// In id order; the index is the agent's rank.
-    pub(crate) agents: Vec<AgentView>,
+    /// In id order; the index is the place's rank.
+    pub(crate) places: Vec<PlaceView>,
     pub(crate) jobs: Vec<JobView>,
     /// In queue order.
     pub(crate) requests: Ordered<WaitingRequest>,
@@ -37,26 +37,26 @@ pub(crate) struct Prepared {
     pub(crate) shapes: Vec<ShapeView>,
     /// The workspaces that have a limit.
     pub(crate) workspaces: BTreeMap<WorkspaceId, WorkspaceLimit>,
-    ranks: HashMap<AgentId, AgentRank>,
+    ranks: HashMap<PlaceId, PlaceRank>,
     job_numbers: Jobs,
     shape_numbers: Shapes,
-    /// Agents whose slots must be credited again to the allocations on them.
-    agents_to_credit: BTreeSet<AgentRank>,
-    /// Agents added or removed since the last renumbering, which follows.
-    added_agents: Vec<Arc<AgentSnapshot>>,
-    removed_agents: BTreeSet<AgentId>,
+    /// Places whose slots must be credited again to the allocations on them.
+    places_to_credit: BTreeSet<PlaceRank>,
+    /// Places added or removed since the last renumbering, which follows.
+    added_places: Vec<Arc<PlaceSnapshot>>,
+    removed_places: BTreeSet<PlaceId>,
     renumber: bool,
 }
 
-/// An agent and its slots in order.
-pub(crate) struct AgentView {
-    pub(crate) agent: Arc<AgentSnapshot>,
+/// A place and its slots in order.
+pub(crate) struct PlaceView {
+    pub(crate) place: Arc<PlaceSnapshot>,
     pub(crate) slots: Vec<SlotView>,
-    /// Running zero-slot allocations on this agent.
+    /// Running zero-slot allocations on this place.
     aux_known: u32,
 }
 
-/// A slot of an agent.
+/// A slot of a place.
 pub(crate) struct SlotView {
     pub(crate) id: SlotId,
     pub(crate) service: Service,
@@ -136,11 +136,11 @@ pub(crate) struct WaitingRequest {
 pub(crate) struct ActiveAllocation {
     pub(crate) running: Arc<RunningAllocation>,
     pub(crate) job: usize,
-    /// What it holds on each agent that is still in the pool.
+    /// What it holds on each place that is still in the pool.
     pub(crate) parts: Vec<Part>,
     /// Slots it holds; 0 for zero-slot allocations.
     pub(crate) slots: u32,
-    /// Whether it is on an agent or a slot that is out of service, and so is about to be killed.
+    /// Whether it is on a place or a slot that is out of service, and so is about to be killed.
     pub(crate) dying: bool,
     // Copied from the request, as above.
     pub(crate) asked: u32,
@@ -154,8 +154,8 @@ pub(crate) struct ActiveAllocation {
 /// What an allocation holds through one part of its placement.
 #[derive(Debug, Clone, Copy)]
 struct Claim {
-    /// `None` = the agent is not in the pool.
-    agent: Option<AgentRank>,
+    /// `None` = the place is not in the pool.
+    place: Option<PlaceRank>,
     usable: u32,
     held: u32,
     dying: bool,
@@ -194,9 +194,9 @@ impl ActiveAllocation {
         self.asked == 0
     }
 
-    fn is_on(&self, agents: &BTreeSet<AgentRank>) -> bool {
-        let mut on = self.claims.iter().filter_map(|claim| claim.agent);
-        on.any(|agent| agents.contains(&agent))
+    fn is_on(&self, places: &BTreeSet<PlaceRank>) -> bool {
+        let mut on = self.claims.iter().filter_map(|claim| claim.place);
+        on.any(|place| places.contains(&place))
     }
 
     /// Recomputes the sums from the claims.
@@ -206,7 +206,7 @@ impl ActiveAllocation {
             .iter()
             .filter_map(|claim| {
                 Some(Part {
-                    agent: claim.agent?,
+                    place: claim.place?,
                     usable: claim.usable,
                     held: claim.held,
                 })
@@ -226,28 +226,28 @@ impl SlotView {
     }
 }
 
-/// What an allocation holds on one agent, in the units of its run: slots, or auxiliary places.
+/// What an allocation holds on one place, in the units of its run: slots, or auxiliary units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
-    pub(crate) agent: AgentRank,
+    pub(crate) place: PlaceRank,
     /// Units that can be given out again when it ends.
     pub(crate) usable: u32,
     /// All units it holds.
     pub(crate) held: u32,
 }
 
-/// A shape, and whether it can fit the agents in service.
+/// A shape, and whether it can fit the places in service.
 pub(crate) struct ShapeView {
     pub(crate) shape: Shape,
     /// Slots asked for, 0 for zero-slot requests (whose shape has one unit).
     pub(crate) slots: u32,
-    excluded: BTreeSet<AgentId>,
-    /// Computed on demand; invalidated when agents or slots go in or out of service.
+    excluded: BTreeSet<PlaceId>,
+    /// Computed on demand; invalidated when places or slots go in or out of service.
     feasibility: OnceCell<Feasibility>,
 }
 
 impl ShapeView {
-    pub(crate) fn new(shape: Shape, slots: u32, excluded: BTreeSet<AgentId>) -> Self {
+    pub(crate) fn new(shape: Shape, slots: u32, excluded: BTreeSet<PlaceId>) -> Self {
         Self {
             shape,
             slots,
@@ -261,7 +261,7 @@ impl Prepared {
     pub(crate) fn new(settings: PoolSettings) -> Self {
         Self {
             settings,
-            agents: Vec::new(),
+            places: Vec::new(),
             jobs: Vec::new(),
             requests: Ordered::default(),
             running: Ordered::default(),
@@ -270,9 +270,9 @@ impl Prepared {
             ranks: HashMap::new(),
             job_numbers: Jobs::default(),
             shape_numbers: Shapes::default(),
-            agents_to_credit: BTreeSet::new(),
-            added_agents: Vec::new(),
-            removed_agents: BTreeSet::new(),
+            places_to_credit: BTreeSet::new(),
+            added_places: Vec::new(),
+            removed_places: BTreeSet::new(),
             renumber: false,
         }
     }
@@ -284,29 +284,29 @@ impl Prepared {
         }
     }
 
-    pub(crate) fn put_agent(&mut self, agent: Arc<AgentSnapshot>) {
-        self.added_agents.retain(|other| other.id != agent.id);
-        let returns = self.removed_agents.remove(&agent.id);
-        let Some(&rank) = self.ranks.get(&agent.id) else {
-            self.added_agents.push(agent);
+    pub(crate) fn put_place(&mut self, place: Arc<PlaceSnapshot>) {
+        self.added_places.retain(|other| other.id != place.id);
+        let returns = self.removed_places.remove(&place.id);
+        let Some(&rank) = self.ranks.get(&place.id) else {
+            self.added_places.push(place);
             self.renumber = true;
             return;
         };
-        let view = &mut self.agents[rank as usize];
-        if *view.agent == *agent && !returns {
+        let view = &mut self.places[rank as usize];
+        if *view.place == *place && !returns {
             return;
         }
-        if !same_in_service(&view.agent, &agent) {
+        if !same_in_service(&view.place, &place) {
             self.invalidate_feasibility();
         }
-        self.agents[rank as usize] = AgentView::new(agent);
-        self.agents_to_credit.insert(rank);
+        self.places[rank as usize] = PlaceView::new(place);
+        self.places_to_credit.insert(rank);
     }
 
-    pub(crate) fn remove_agent(&mut self, id: &AgentId) {
-        self.added_agents.retain(|agent| agent.id != *id);
+    pub(crate) fn remove_place(&mut self, id: &PlaceId) {
+        self.added_places.retain(|place| place.id != *id);
         if self.ranks.contains_key(id) {
-            self.removed_agents.insert(id.clone());
+            self.removed_places.insert(id.clone());
             self.renumber = true;
         }
     }
@@ -355,15 +355,15 @@ impl Prepared {
         let claims: Vec<Claim> = running
             .placement
             .iter()
-            .map(|(agent, _)| Claim {
-                agent: self.ranks.get(agent).copied(),
+            .map(|(place, _)| Claim {
+                place: self.ranks.get(place).copied(),
                 usable: 0,
                 held: 0,
                 dying: false,
             })
             .collect();
-        self.agents_to_credit
-            .extend(claims.iter().filter_map(|claim| claim.agent));
+        self.places_to_credit
+            .extend(claims.iter().filter_map(|claim| claim.place));
         self.running.add(ActiveAllocation {
             job,
             parts: Vec::new(),
@@ -380,8 +380,8 @@ impl Prepared {
     pub(crate) fn remove_running(&mut self, id: &AllocationId) {
         let order = |job: usize| order_of(&self.jobs, job);
         if let Some(active) = self.running.get(id, order) {
-            let agents = active.claims.iter().filter_map(|claim| claim.agent);
-            self.agents_to_credit.extend(agents);
+            let places = active.claims.iter().filter_map(|claim| claim.place);
+            self.places_to_credit.extend(places);
         }
         self.running.remove(id);
     }
@@ -402,34 +402,34 @@ impl Prepared {
         self.running.apply_additions(now, moved);
         if moved {
             // A slot that two allocations name is credited to the first.
-            let agents = self.agents.len();
-            self.agents_to_credit.extend((0..).take(agents));
+            let places = self.places.len();
+            self.places_to_credit.extend((0..).take(places));
         }
         self.credit();
     }
 
-    /// Renumbers agents, jobs, shapes, requests and running allocations.
+    /// Renumbers places, jobs, shapes, requests and running allocations.
     fn renumber_all(&mut self) {
-        let mut agents: Vec<Arc<AgentSnapshot>> = std::mem::take(&mut self.agents)
+        let mut places: Vec<Arc<PlaceSnapshot>> = std::mem::take(&mut self.places)
             .into_iter()
-            .map(|view| view.agent)
-            .filter(|agent| !self.removed_agents.contains(&agent.id))
-            .chain(self.added_agents.drain(..))
+            .map(|view| view.place)
+            .filter(|place| !self.removed_places.contains(&place.id))
+            .chain(self.added_places.drain(..))
             .collect();
-        agents.sort_by(|a, b| a.id.cmp(&b.id));
+        places.sort_by(|a, b| a.id.cmp(&b.id));
         let requests = self.requests.take_all();
         let running = self.running.take_all();
         let jobs = std::mem::take(&mut self.job_numbers);
         let workspaces = std::mem::take(&mut self.workspaces);
         *self = Self {
             workspaces,
-            ranks: agents
+            ranks: places
                 .iter()
                 .zip(0..)
-                .map(|(agent, rank)| (agent.id.clone(), rank))
+                .map(|(place, rank)| (place.id.clone(), rank))
                 .collect(),
-            agents_to_credit: (0..).take(agents.len()).collect(),
-            agents: agents.into_iter().map(AgentView::new).collect(),
+            places_to_credit: (0..).take(places.len()).collect(),
+            places: places.into_iter().map(PlaceView::new).collect(),
             ..Self::new(self.settings.clone())
         };
         for (id, job) in jobs.into_described() {
@@ -444,26 +444,26 @@ impl Prepared {
         self.renumber = false;
     }
 
-    /// Recomputes what allocations hold on the agents in `agents_to_credit`.
+    /// Recomputes what allocations hold on the places in `places_to_credit`.
     fn credit(&mut self) {
-        let agents_to_credit = std::mem::take(&mut self.agents_to_credit);
-        if agents_to_credit.is_empty() {
+        let places_to_credit = std::mem::take(&mut self.places_to_credit);
+        if places_to_credit.is_empty() {
             return;
         }
-        for &rank in &agents_to_credit {
-            let view = &mut self.agents[rank as usize];
-            *view = AgentView::new(Arc::clone(&view.agent));
+        for &rank in &places_to_credit {
+            let view = &mut self.places[rank as usize];
+            *view = PlaceView::new(Arc::clone(&view.place));
         }
         for active in self.running.entries_mut() {
-            if !active.is_on(&agents_to_credit) {
+            if !active.is_on(&places_to_credit) {
                 continue;
             }
             let zero_slots = active.zero_slots();
             for (claim, (_, slots)) in active.claims.iter_mut().zip(&active.running.placement) {
-                if let Some(rank) = claim.agent
-                    && agents_to_credit.contains(&rank)
+                if let Some(rank) = claim.place
+                    && places_to_credit.contains(&rank)
                 {
-                    *claim = self.agents[rank as usize].credit(rank, slots, zero_slots);
+                    *claim = self.places[rank as usize].credit(rank, slots, zero_slots);
                 }
             }
             active.add_up();
@@ -481,11 +481,11 @@ impl Prepared {
         view.feasibility.get_or_init(|| {
             let ask = SlotDemand {
                 slots: view.slots,
-                single_agent: view.shape.single_agent,
+                single_place: view.shape.single_place,
                 excluded: &view.excluded,
             };
-            let agents: Vec<&AgentSnapshot> = self.agents.iter().map(|v| &*v.agent).collect();
-            feasibility(&self.settings, &agents, &ask)
+            let places: Vec<&PlaceSnapshot> = self.places.iter().map(|v| &*v.place).collect();
+            feasibility(&self.settings, &places, &ask)
         })
     }
 
@@ -495,39 +495,39 @@ impl Prepared {
         }
     }
 
-    /// The space of slots on all agents.
+    /// The space of slots on all places.
     pub(crate) fn slot_space(&self) -> Space {
-        self.space(AgentView::slot_cell)
+        self.space(PlaceView::slot_cell)
     }
 
-    /// The space of auxiliary places on all agents. On an agent whose slots are in use, the slots decide the score;
+    /// The space of auxiliary units on all places. On a place whose slots are in use, the slots decide the score;
     /// `slots` is the space as the slot requests left it.
     pub(crate) fn aux_space(&self, slots: &Space) -> Space {
         let mut rank = 0;
         self.space(|view| {
             let fixed_score = self.aux_score(slots.cell(rank));
             rank += 1;
-            let busy = view.agent.aux_used.max(view.aux_known);
+            let busy = view.place.aux_used.max(view.aux_known);
             Cell {
                 open: view.open(),
-                capacity: view.agent.aux_limit,
+                capacity: view.place.aux_limit,
                 busy,
                 used: busy,
-                total: view.agent.aux_limit,
+                total: view.place.aux_limit,
                 fixed_score,
             }
         })
     }
 
-    /// The score of an agent for zero-slot requests, where its slots decide it.
+    /// The score of a place for zero-slot requests, where its slots decide it.
     pub(crate) fn aux_score(&self, slots: &Cell) -> Option<Score> {
         let fitting = self.settings.fitting;
         (slots.used > 0).then(|| Score::new(fitting, slots.free(), slots.total))
     }
 
-    /// Free slots of each agent, lowest number first.
+    /// Free slots of each place, lowest number first.
     pub(crate) fn free_slots(&self) -> Vec<std::vec::IntoIter<SlotId>> {
-        self.agents
+        self.places
             .iter()
             .map(|view| {
                 let free = view
@@ -539,28 +539,28 @@ impl Prepared {
             .collect()
     }
 
-    /// The reservation of a request, with the ids of the agents.
-    pub(crate) fn reservation(&self, request: usize, agents: &[AgentRank]) -> Reservation {
-        let agents: BTreeSet<&AgentRank> = agents.iter().collect();
+    /// The reservation of a request, with the ids of the places.
+    pub(crate) fn reservation(&self, request: usize, places: &[PlaceRank]) -> Reservation {
+        let places: BTreeSet<&PlaceRank> = places.iter().collect();
         Reservation {
             allocation_id: self.requests[request].request.allocation_id.clone(),
-            agents: agents
+            places: places
                 .iter()
-                .map(|agent| self.agents[**agent as usize].agent.id.clone())
+                .map(|place| self.places[**place as usize].place.id.clone())
                 .collect(),
         }
     }
 
-    fn space(&self, cell: impl FnMut(&AgentView) -> Cell) -> Space {
+    fn space(&self, cell: impl FnMut(&PlaceView) -> Cell) -> Space {
         let settings = &self.settings;
-        let cells = self.agents.iter().map(cell).collect();
+        let cells = self.places.iter().map(cell).collect();
         Space::new(settings.fitting, settings.allow_heterogeneous_fits, cells)
     }
 }
 
-impl AgentView {
-    fn new(agent: Arc<AgentSnapshot>) -> Self {
-        let mut slots: Vec<SlotView> = agent
+impl PlaceView {
+    fn new(place: Arc<PlaceSnapshot>) -> Self {
+        let mut slots: Vec<SlotView> = place
             .slots
             .iter()
             .map(|slot| {
@@ -579,14 +579,14 @@ impl AgentView {
             .collect();
         slots.sort_by_key(|slot| slot.id);
         Self {
-            agent,
+            place,
             slots,
             aux_known: 0,
         }
     }
 
     fn open(&self) -> bool {
-        self.agent.state == AgentState::Enabled
+        self.place.state == PlaceState::Enabled
     }
 
     fn slot_cell(&self) -> Cell {
@@ -604,14 +604,14 @@ impl AgentView {
         }
     }
 
-    /// What one part of a placement holds on this agent. Slots that the agent does not have are ignored, and a slot
+    /// What one part of a placement holds on this place. Slots that the place does not have are ignored, and a slot
     /// named by two allocations is credited to the first.
-    fn credit(&mut self, rank: AgentRank, slots: &[SlotId], zero_slots: bool) -> Claim {
+    fn credit(&mut self, rank: PlaceRank, slots: &[SlotId], zero_slots: bool) -> Claim {
         let mut claim = Claim {
-            agent: Some(rank),
+            place: Some(rank),
             usable: 0,
             held: 0,
-            dying: self.agent.state == AgentState::Disabled,
+            dying: self.place.state == PlaceState::Disabled,
         };
         if zero_slots {
             self.aux_known = self.aux_known.saturating_add(1);
@@ -641,10 +641,10 @@ fn order_of(jobs: &[JobView], job: usize) -> u32 {
     jobs.get(job).map_or(0, |job| job.order)
 }
 
-/// Whether the same slots and auxiliary places of two agents are in service, no matter what runs on them.
-fn same_in_service(a: &AgentSnapshot, b: &AgentSnapshot) -> bool {
-    let service = |agent: &AgentSnapshot| -> Vec<(SlotId, Service)> {
-        let slots = agent.slots.iter();
+/// Whether the same slots and auxiliary units of two places are in service, no matter what runs on them.
+fn same_in_service(a: &PlaceSnapshot, b: &PlaceSnapshot) -> bool {
+    let service = |place: &PlaceSnapshot| -> Vec<(SlotId, Service)> {
+        let slots = place.slots.iter();
         slots
             .map(|slot| (slot.id, Service::of(&slot.state)))
             .collect()

@@ -17,7 +17,7 @@
 //! 3. **Close.** If a request did not fit, less important classes start nothing (without preemption), or only work that
 //!    can be preempted again (with it), and nothing while running work is being stopped.
 //!
-//! A request that its job's cap holds back, or that no enabled or returning agents could hold, closes nothing, because
+//! A request that its job's cap holds back, or that no enabled or returning places could hold, closes nothing, because
 //! no request would gain by waiting for it.
 //!
 //! Running the rule again on its own result decides nothing new, because step 1 leaves nothing that fits, and step 2
@@ -34,8 +34,8 @@ use crate::future::{FutureCapacity, ShapeSet};
 use crate::plan::{HandOver, PreemptReason, Preemption};
 use crate::prepared::Prepared;
 use crate::reason::BlockingCause;
-use crate::reserve::{ReservedAgents, Reserver, reserve_before};
-use crate::space::{AgentRank, Parts, Space};
+use crate::reserve::{ReservedPlaces, Reserver, reserve_before};
+use crate::space::{Parts, PlaceRank, Space};
 use crate::victims;
 
 /// Decides for slot requests, then for zero-slot requests.
@@ -60,7 +60,7 @@ pub(crate) fn decide(prepared: &Prepared, preemption: bool, now: Micros) -> Deci
     decision
 }
 
-/// One run: slots, or auxiliary places.
+/// One run: slots, or auxiliary units.
 struct Run<'a, 'b> {
     shared: &'b mut Shared<'a>,
     preemption: bool,
@@ -81,15 +81,15 @@ struct Run<'a, 'b> {
 struct PendingRequest {
     request: usize,
     shape: usize,
-    /// Index in [`Class::reserving`] if it reserves agents because of its age.
+    /// Index in [`Class::reserving`] if it reserves places because of its age.
     reserved_by_age: Option<usize>,
 }
 
-/// A request that reserves agents.
+/// A request that reserves places.
 struct ReservingRequest {
     request: usize,
     /// First those reserved because of its age, then those where work stops for it.
-    agents: ReservedAgents,
+    places: ReservedPlaces,
     /// How many of them are reserved because of its age.
     reserved_by_age: usize,
 }
@@ -107,8 +107,8 @@ struct Class {
     deferred: Vec<usize>,
     /// Requests that reserve, in order.
     reserving: Vec<ReservingRequest>,
-    /// Agents reserved because of age, which are closed in the future capacity.
-    closed: Vec<AgentRank>,
+    /// Places reserved because of age, which are closed in the future capacity.
+    closed: Vec<PlaceRank>,
     reserver: Reserver,
     /// Slots reserved because of age, by job with a cap, and the first request that reserves: a job reserves no more
     /// than its cap lets it use, and later requests of it do not take that.
@@ -121,7 +121,7 @@ struct Class {
     came_last: BTreeSet<usize>,
     /// Whether a job of this class was moved.
     moved: bool,
-    /// Units by agent held by work that this class may preempt by its priority; computed on demand.
+    /// Units by place held by work that this class may preempt by its priority; computed on demand.
     preemptible: Option<Vec<u32>>,
     /// Shapes for which there are no victims.
     victimless: ShapeSet,
@@ -208,7 +208,7 @@ impl<'a, 'b> Run<'a, 'b> {
         let reserve = class.reserving.into_iter();
         decision
             .reservations
-            .extend(reserve.map(|owner| (owner.request, owner.agents)));
+            .extend(reserve.map(|owner| (owner.request, owner.places)));
     }
 
     /// Whether a request is to come last, because a blocked one of its class may stop it.
@@ -366,30 +366,30 @@ impl<'a, 'b> Run<'a, 'b> {
             // No unit is free where it may run, so there is nothing that others could take from it.
             return None;
         }
-        let mut agents = ReservedAgents::new();
+        let mut places = ReservedPlaces::new();
         if self.may_reserve(class, request)
             && let Some(closest) = self.closest(class, waiting.shape, decision)
         {
-            for &agent in &closest {
-                self.capacity.hold(agent, u32::MAX);
+            for &place in &closest {
+                self.capacity.hold(place, u32::MAX);
             }
-            agents = closest;
+            places = closest;
             if prepared.jobs[waiting.job].max_slots.is_some() {
                 let reserved = class.reserved.entry(waiting.job).or_insert((0, request));
                 reserved.0 += u64::from(waiting.slots);
             }
         }
-        let reserved_by_age = agents.len();
-        for (agent, units) in self.capacity.claimed_free_units(request) {
-            self.capacity.hold(agent, units);
-            if !agents.contains(&agent) {
-                agents.push(agent);
+        let reserved_by_age = places.len();
+        for (place, units) in self.capacity.claimed_free_units(request) {
+            self.capacity.hold(place, units);
+            if !places.contains(&place) {
+                places.push(place);
             }
         }
-        if !agents.is_empty() {
+        if !places.is_empty() {
             class.reserving.push(ReservingRequest {
                 request,
-                agents,
+                places,
                 reserved_by_age,
             });
         }
@@ -424,7 +424,7 @@ impl<'a, 'b> Run<'a, 'b> {
         class: &mut Class,
         shape: usize,
         decision: &Decision,
-    ) -> Option<ReservedAgents> {
+    ) -> Option<ReservedPlaces> {
         let prepared = self.shared.prepared;
         if class.reserver.is_hopeless(shape) {
             return None;
@@ -435,7 +435,7 @@ impl<'a, 'b> Run<'a, 'b> {
                 .get_or_insert_with(|| self.preemptible_below(class.priority));
             let below = preemptible.iter().zip(0..);
             below
-                .map(|(below, agent)| self.capacity.free_or_held(agent).saturating_add(*below))
+                .map(|(below, place)| self.capacity.free_or_held(place).saturating_add(*below))
                 .collect()
         };
         class.reserver.closest(
@@ -447,10 +447,10 @@ impl<'a, 'b> Run<'a, 'b> {
         )
     }
 
-    /// Units by agent that this class could get by preemption, those of stopping work included.
+    /// Units by place that this class could get by preemption, those of stopping work included.
     fn preemptible_below(&self, priority: u8) -> Vec<u32> {
         let prepared = self.shared.prepared;
-        let mut capacity = vec![0_u32; prepared.agents.len()];
+        let mut capacity = vec![0_u32; prepared.places.len()];
         if self.preemption {
             for active in &*prepared.running {
                 if active.preemptible
@@ -458,7 +458,7 @@ impl<'a, 'b> Run<'a, 'b> {
                     && prepared.jobs[active.job].priority > priority
                 {
                     for part in &active.parts {
-                        let sum = &mut capacity[part.agent as usize];
+                        let sum = &mut capacity[part.place as usize];
                         *sum = sum.saturating_add(part.usable);
                     }
                 }
@@ -484,12 +484,12 @@ impl<'a, 'b> Run<'a, 'b> {
             if (hopeless || !self.book(&mut future, class, candidate.request, decision))
                 && let Some(reserved_by_age) = candidate.reserved_by_age
             {
-                // Later requests do not count on its agents, and stop no work there only to find them reserved.
+                // Later requests do not count on its places, and stop no work there only to find them reserved.
                 let owner = &class.reserving[reserved_by_age];
-                for &agent in &owner.agents[..owner.reserved_by_age] {
-                    if future.space.cell(agent).open {
-                        future.space.set_open(agent, false);
-                        class.closed.push(agent);
+                for &place in &owner.places[..owner.reserved_by_age] {
+                    if future.space.cell(place).open {
+                        future.space.set_open(place, false);
+                        class.closed.push(place);
                     }
                 }
             }
@@ -501,8 +501,8 @@ impl<'a, 'b> Run<'a, 'b> {
     fn open_again(&mut self, class: &Class) {
         self.capacity.release_all_held();
         if let Some(future) = &mut self.capacity.future {
-            for &agent in &class.closed {
-                future.space.set_open(agent, true);
+            for &place in &class.closed {
+                future.space.set_open(place, true);
                 future.misfits.clear();
             }
         }
@@ -558,8 +558,8 @@ impl<'a, 'b> Run<'a, 'b> {
             self.shared.wait_for(request, own);
             self.freeing.get_or_insert(request);
         }
-        for (agent, units) in parts {
-            future.space.take(agent, units);
+        for (place, units) in parts {
+            future.space.take(place, units);
         }
         future.in_use[waiting.job] += slots;
         self.shared.keep(request);
@@ -688,7 +688,7 @@ impl<'a, 'b> Run<'a, 'b> {
                 .iter()
                 .filter(|owner| owner.request < request || class.came_last.contains(&request))
                 .filter(|owner| owner.request != request)
-                .find(|owner| owner.agents.iter().any(|agent| shape.allows(*agent)))
+                .find(|owner| owner.places.iter().any(|place| shape.allows(*place)))
                 .map(|owner| owner.request);
             let known = class.capped.get(&request).or(class.held.get(&request));
             if let Some(owner) = known.copied().or(ahead) {

@@ -10,6 +10,7 @@ use strum::{EnumDiscriminants, EnumString, IntoStaticStr, VariantArray, VariantN
 use crate::model::PRIORITY_ORDER;
 
 /// Why a request waits. True for the pool as it is after the plan that carries it has been applied.
+/// The serialised names speak of agents, as users see them, whatever kind of place the pool has.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, EnumDiscriminants)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[strum_discriminants(
@@ -27,47 +28,60 @@ use crate::model::PRIORITY_ORDER;
     strum(serialize_all = "snake_case")
 )]
 pub enum WaitReason {
-    /// The pool has no agents.
-    NoAgents,
-    /// Every agent is on the request's exclusion list.
-    AllAgentsExcluded {
-        /// Agents of the pool that are excluded.
+    /// The pool has no places.
+    #[serde(rename = "no_agents")]
+    #[strum_discriminants(serde(rename = "no_agents"))]
+    #[strum_discriminants(strum(serialize = "no_agents"))]
+    NoPlaces,
+    /// Every place is on the request's exclusion list.
+    #[serde(rename = "all_agents_excluded")]
+    #[strum_discriminants(serde(rename = "all_agents_excluded"))]
+    #[strum_discriminants(strum(serialize = "all_agents_excluded"))]
+    AllPlacesExcluded {
+        /// Places of the pool that are excluded.
         excluded: u32,
     },
-    /// All slots must be on one agent, and none is that large, even when empty.
-    NoAgentLargeEnough {
+    /// All slots must be on one place, and none is that large, even when empty.
+    #[serde(rename = "no_agent_large_enough")]
+    #[strum_discriminants(serde(rename = "no_agent_large_enough"))]
+    #[strum_discriminants(strum(serialize = "no_agent_large_enough"))]
+    NoPlaceLargeEnough {
         /// Slots asked for.
         needed: u32,
-        /// Slots of the largest agent that is not excluded.
+        /// Slots of the largest place that is not excluded.
         largest: u32,
     },
-    /// All agents together have fewer slots.
+    /// All places together have fewer slots.
     PoolTooSmall {
         /// Slots asked for.
         needed: u32,
-        /// Slots of all agents that are not excluded.
+        /// Slots of all places that are not excluded.
         capacity: u32,
     },
-    /// A request larger than one agent takes whole agents, and no whole agents add up to it.
+    /// A request larger than one place takes whole places, and no whole places add up to it.
     GangDoesNotDivide {
         /// Slots asked for.
         needed: u32,
         /// Sizes present, largest first.
-        agents: Vec<AgentGroup>,
+        #[serde(rename = "agents")]
+        places: Vec<PlaceGroup>,
         /// The next smaller and the next larger size that would fit, where there is one.
         nearest: Vec<u32>,
     },
-    /// It would fit the pool's agents, but too many of them (or of their slots) are out of service.
-    AgentsUnavailable {
+    /// It would fit the pool's places, but too many of them (or of their slots) are out of service.
+    #[serde(rename = "agents_unavailable")]
+    #[strum_discriminants(serde(rename = "agents_unavailable"))]
+    #[strum_discriminants(strum(serialize = "agents_unavailable"))]
+    PlacesUnavailable {
         /// Slots asked for.
         needed: u32,
-        /// Slots of enabled agents that are not excluded, in use or not.
+        /// Slots of enabled places that are not excluded, in use or not.
         usable: u32,
-        /// Agents that are draining.
+        /// Places that are draining.
         draining: u32,
-        /// Agents that are disabled.
+        /// Places that are disabled.
         disabled: u32,
-        /// Agents whose connection is lost.
+        /// Places whose connection is lost.
         disconnected: u32,
     },
     /// It fits only instances that a provisioner has yet to add.
@@ -147,31 +161,34 @@ pub enum WaitReason {
     NotEnoughFreeSlots {
         /// Slots asked for.
         needed: u32,
-        /// Whether they must be on one agent.
-        single_agent: bool,
-        /// Free slots of enabled agents that are not excluded.
+        /// Whether they must be on one place.
+        #[serde(rename = "single_agent")]
+        single_place: bool,
+        /// Free slots of enabled places that are not excluded.
         free_total: u32,
-        /// Most free slots on one such agent.
-        largest_free_on_one_agent: u32,
+        /// Most free slots on one such place.
+        #[serde(rename = "largest_free_on_one_agent")]
+        largest_free_on_one_place: u32,
         /// The allocations that hold most slots, largest first, at most three.
         held_by: Holders,
     },
-    /// No auxiliary place is free for a zero-slot task.
+    /// No auxiliary unit is free for a zero-slot task.
     AuxFull {
-        /// Auxiliary places in use on enabled agents that are not excluded.
+        /// Auxiliary units in use on enabled places that are not excluded.
         in_use: u32,
-        /// Auxiliary places of these agents.
+        /// Auxiliary units of these places.
         limit: u32,
     },
 }
 
-/// Agents of one size.
+/// Places of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub struct AgentGroup {
+pub struct PlaceGroup {
     /// Slots of each.
     pub slots: u32,
     /// How many there are.
-    pub agents: u32,
+    #[serde(rename = "agents")]
+    pub places: u32,
 }
 
 /// Why a request cannot pass a more important one that waits.
@@ -244,12 +261,12 @@ impl WaitReason {
         self.into()
     }
 
-    /// Whether nothing that ends by itself can help: the pool's agents or the request must change.
+    /// Whether nothing that ends by itself can help: the pool's places or the request must change.
     pub fn is_permanent(&self) -> bool {
         match self {
-            Self::NoAgents
-            | Self::AllAgentsExcluded { .. }
-            | Self::NoAgentLargeEnough { .. }
+            Self::NoPlaces
+            | Self::AllPlacesExcluded { .. }
+            | Self::NoPlaceLargeEnough { .. }
             | Self::PoolTooSmall { .. }
             | Self::GangDoesNotDivide { .. } => true,
             Self::AuxFull { limit, .. } => *limit == 0,
@@ -259,7 +276,7 @@ impl WaitReason {
             | Self::OverWorkspaceLimit {
                 needed, max_slots, ..
             } => needed > max_slots,
-            Self::AgentsUnavailable { .. }
+            Self::PlacesUnavailable { .. }
             | Self::WaitingForInstances { .. }
             | Self::OverFairShare { .. }
             | Self::BehindOwnJob { .. }
@@ -332,16 +349,16 @@ impl WaitReason {
         workspace_label: WorkspaceLabel<'_>,
     ) -> fmt::Result {
         match self {
-            Self::NoAgents => f.write_str(
+            Self::NoPlaces => f.write_str(
                 "the resource pool has no agents; start an agent in this pool or choose another pool",
             ),
-            Self::AllAgentsExcluded { excluded } => write!(
+            Self::AllPlacesExcluded { excluded } => write!(
                 f,
                 "all {} of the pool that could run it are excluded for this task; add an agent or clear the \
                  exclusions by submitting the task again",
                 count(*excluded, "agent")
             ),
-            Self::NoAgentLargeEnough { needed, largest } => write!(
+            Self::NoPlaceLargeEnough { needed, largest } => write!(
                 f,
                 "needs {} on one agent, and the largest agent has {largest}; ask for at most {largest}, allow \
                  several agents, or choose another pool",
@@ -354,10 +371,10 @@ impl WaitReason {
             ),
             Self::GangDoesNotDivide {
                 needed,
-                agents,
+                places,
                 nearest,
-            } => gang_sentence(f, *needed, agents, nearest),
-            Self::AgentsUnavailable {
+            } => gang_sentence(f, *needed, places, nearest),
+            Self::PlacesUnavailable {
                 needed,
                 usable,
                 draining,
@@ -437,15 +454,15 @@ impl WaitReason {
             }
             Self::NotEnoughFreeSlots {
                 needed,
-                single_agent,
+                single_place,
                 free_total,
-                largest_free_on_one_agent,
+                largest_free_on_one_place,
                 held_by,
             } => free_sentence(
                 f,
                 *needed,
-                *single_agent,
-                (*free_total, *largest_free_on_one_agent),
+                *single_place,
+                (*free_total, *largest_free_on_one_place),
                 held_by,
                 label,
             ),
@@ -499,19 +516,19 @@ fn workspace_sentence(
 fn gang_sentence(
     f: &mut fmt::Formatter<'_>,
     needed: u32,
-    agents: &[AgentGroup],
+    places: &[PlaceGroup],
     nearest: &[u32],
 ) -> fmt::Result {
     write!(
         f,
         "needs {needed} slots, more than one agent has, and whole agents do not add up to that; the pool has "
     )?;
-    for (i, group) in agents.iter().enumerate() {
+    for (i, group) in places.iter().enumerate() {
         let comma = if i == 0 { "" } else { ", " };
         write!(
             f,
             "{comma}{} of {}",
-            count(group.agents, "agent"),
+            count(group.places, "agent"),
             count(group.slots, "slot")
         )?;
     }
@@ -577,18 +594,18 @@ fn behind_sentence(
 fn free_sentence(
     f: &mut fmt::Formatter<'_>,
     needed: u32,
-    single_agent: bool,
+    single_place: bool,
     (total, largest): (u32, u32),
     holders: &Holders,
     label: AllocationLabel<'_>,
 ) -> fmt::Result {
-    let on_one = if single_agent { " on one agent" } else { "" };
+    let on_one = if single_place { " on one agent" } else { "" };
     write!(
         f,
         "needs {}{on_one}; {total} free in total, at most {largest} on one agent",
         count(needed, "slot")
     )?;
-    if !single_agent && total >= needed {
+    if !single_place && total >= needed {
         f.write_str(" (a task larger than one agent takes whole, entirely unused agents)")?;
     }
     for (i, holder) in holders.named.iter().enumerate() {
@@ -641,6 +658,8 @@ fn count(number: u32, noun: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -680,5 +699,68 @@ mod tests {
             unused.contains("it uses 0; the other slots go to jobs that"),
             "{unused}"
         );
+    }
+
+    #[test]
+    fn the_serialised_names_speak_of_agents() {
+        let group = |slots, places| PlaceGroup { slots, places };
+        let cases = [
+            (WaitReason::NoPlaces, json!({"kind": "no_agents"})),
+            (
+                WaitReason::AllPlacesExcluded { excluded: 2 },
+                json!({"kind": "all_agents_excluded", "excluded": 2}),
+            ),
+            (
+                WaitReason::NoPlaceLargeEnough {
+                    needed: 4,
+                    largest: 2,
+                },
+                json!({"kind": "no_agent_large_enough", "needed": 4, "largest": 2}),
+            ),
+            (
+                WaitReason::PlacesUnavailable {
+                    needed: 1,
+                    usable: 0,
+                    draining: 1,
+                    disabled: 2,
+                    disconnected: 3,
+                },
+                json!({
+                    "kind": "agents_unavailable", "needed": 1, "usable": 0, "draining": 1, "disabled": 2,
+                    "disconnected": 3,
+                }),
+            ),
+            (
+                WaitReason::GangDoesNotDivide {
+                    needed: 3,
+                    places: vec![group(2, 5)],
+                    nearest: vec![2, 4],
+                },
+                json!({
+                    "kind": "gang_does_not_divide", "needed": 3, "agents": [{"slots": 2, "agents": 5}],
+                    "nearest": [2, 4],
+                }),
+            ),
+            (
+                WaitReason::NotEnoughFreeSlots {
+                    needed: 2,
+                    single_place: true,
+                    free_total: 1,
+                    largest_free_on_one_place: 1,
+                    held_by: Holders::new(Vec::new(), 0),
+                },
+                json!({
+                    "kind": "not_enough_free_slots", "needed": 2, "single_agent": true, "free_total": 1,
+                    "largest_free_on_one_agent": 1, "held_by": [],
+                }),
+            ),
+        ];
+        for (reason, written) in cases {
+            assert_eq!(serde_json::to_value(&reason).unwrap(), written);
+            let kind: WaitKind = serde_json::from_value(written["kind"].clone()).unwrap();
+            assert_eq!(kind, reason.kind());
+            assert_eq!(kind.name(), written["kind"]);
+            assert_eq!(kind.name().parse(), Ok(kind));
+        }
     }
 }

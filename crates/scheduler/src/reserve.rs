@@ -1,4 +1,4 @@
-//! Which agents a request that has waited too long is closest to getting.
+//! Which places a request that has waited too long is closest to getting.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use crate::future::ShapeSet;
 use crate::gang::{Group, divide};
 use crate::model::PoolSettings;
 use crate::prepared::Prepared;
-use crate::space::{AgentRank, Shape, Space};
+use crate::space::{PlaceRank, Shape, Space};
 
 /// Requests made at or before this time have waited so long that they reserve; `None` = no request ever does.
 pub(crate) fn reserve_before(settings: &PoolSettings, now: Micros) -> Option<i64> {
@@ -20,69 +20,69 @@ pub(crate) fn reserve_before(settings: &PoolSettings, now: Micros) -> Option<i64
     })
 }
 
-/// Agents that one request reserves: usually one, and there may be thousands of requests, so it is kept inline.
-pub(crate) type ReservedAgents = SmallVec<[AgentRank; 4]>;
+/// Places that one request reserves: usually one, and there may be thousands of requests, so it is kept inline.
+pub(crate) type ReservedPlaces = SmallVec<[PlaceRank; 4]>;
 
 /// Reservations of requests that pass each other: of one priority class, or of a whole run.
 pub(crate) struct Reserver {
-    /// Units of each agent's capacity that earlier reservations use.
+    /// Units of each place's capacity that earlier reservations use.
     booked: Vec<u32>,
-    /// Shapes for which no agent is left; more bookings cannot change that.
+    /// Shapes for which no place is left; more bookings cannot change that.
     hopeless: ShapeSet,
     ranking: Ranking,
 }
 
-/// Agents ranked by the units that a request could obtain there.
+/// Places ranked by the units that a request could obtain there.
 #[derive(Default)]
 struct Ranking {
     /// How many requests had been placed when it was computed: each one leaves less to obtain.
     placed: Option<usize>,
-    /// Open agents, those with most obtainable units first; equal ones by rank.
-    by_obtainable: Vec<AgentRank>,
-    /// By shape: how many agents at the start of `by_obtainable` cannot hold it. Bookings only grow, so they never
+    /// Open places, those with most obtainable units first; equal ones by rank.
+    by_obtainable: Vec<PlaceRank>,
+    /// By shape: how many places at the start of `by_obtainable` cannot hold it. Bookings only grow, so they never
     /// will.
     passed: BTreeMap<usize, usize>,
-    /// Open agents that are not booked, by size.
-    by_size: BTreeMap<u32, UnbookedAgents>,
+    /// Open places that are not booked, by size.
+    by_size: BTreeMap<u32, UnbookedPlaces>,
 }
 
-/// Agents of one size that can be taken whole: the units that are still in use there, and the agent; fewest first.
+/// Places of one size that can be taken whole: the units that are still in use there, and the place; fewest first.
 #[derive(Default)]
-struct UnbookedAgents {
+struct UnbookedPlaces {
     /// Includes those that have been booked since.
-    all: Vec<(u32, AgentRank)>,
+    all: Vec<(u32, PlaceRank)>,
     /// How many at the start of `all` are booked; this number only grows.
     passed: usize,
     /// How many of them are not booked.
     left: usize,
 }
 
-impl UnbookedAgents {
-    fn iter<'s>(&'s self, booked: &'s [u32]) -> impl Iterator<Item = (u32, AgentRank)> + 's {
+impl UnbookedPlaces {
+    fn iter<'s>(&'s self, booked: &'s [u32]) -> impl Iterator<Item = (u32, PlaceRank)> + 's {
         let rest = self.all[self.passed..].iter().copied();
-        rest.filter(|(_, agent)| booked[*agent as usize] == 0)
+        rest.filter(|(_, place)| booked[*place as usize] == 0)
     }
 }
 
 impl Reserver {
     pub(crate) fn new(prepared: &Prepared) -> Self {
         Self {
-            booked: vec![0; prepared.agents.len()],
+            booked: vec![0; prepared.places.len()],
             hopeless: ShapeSet::new(prepared.shapes.len()),
             ranking: Ranking::default(),
         }
     }
 
-    /// Whether no agent is left for a shape.
+    /// Whether no place is left for a shape.
     pub(crate) fn is_hopeless(&self, number: usize) -> bool {
         self.hopeless.contains(number)
     }
 
-    /// Chooses the agents on which the fewest units are still in use, and books them. `obtainable` returns, by agent,
+    /// Chooses the places on which the fewest units are still in use, and books them. `obtainable` returns, by place,
     /// the units that are free, held back, or (under the priority rule) held by work the request could preempt; it may
     /// change only when the number of requests `placed` does.
     ///
-    /// The choice is stable: work that starts on other agents only makes those less attractive.
+    /// The choice is stable: work that starts on other places only makes those less attractive.
     pub(crate) fn closest(
         &mut self,
         space: &Space,
@@ -90,28 +90,28 @@ impl Reserver {
         obtainable: impl FnOnce() -> Vec<u32>,
         number: usize,
         shape: &Shape,
-    ) -> Option<ReservedAgents> {
+    ) -> Option<ReservedPlaces> {
         if self.ranking.placed != Some(placed) {
             self.ranking = Ranking::new(space, placed, &obtainable(), &self.booked);
         }
         let chosen = self
-            .one_agent(space, number, shape)
-            .map(|agent| smallvec![agent])
+            .one_place(space, number, shape)
+            .map(|place| smallvec![place])
             .or_else(|| {
                 shape
                     .spans()
-                    .then(|| self.whole_agents(space, shape))
+                    .then(|| self.whole_places(space, shape))
                     .flatten()
             });
         match &chosen {
-            Some(agents) => {
-                for agent in agents {
-                    let units = space.cell(*agent).capacity.min(shape.units);
-                    let booked = &mut self.booked[*agent as usize];
+            Some(places) => {
+                for place in places {
+                    let units = space.cell(*place).capacity.min(shape.units);
+                    let booked = &mut self.booked[*place as usize];
                     let first = *booked == 0;
                     *booked = booked.saturating_add(units);
                     if first && *booked > 0 {
-                        self.ranking.is_booked(space, *agent, &self.booked);
+                        self.ranking.is_booked(space, *place, &self.booked);
                     }
                 }
             }
@@ -122,32 +122,32 @@ impl Reserver {
         chosen
     }
 
-    fn one_agent(&mut self, space: &Space, number: usize, shape: &Shape) -> Option<AgentRank> {
+    fn one_place(&mut self, space: &Space, number: usize, shape: &Shape) -> Option<PlaceRank> {
         let Ranking {
             by_obtainable,
             passed,
             ..
         } = &mut self.ranking;
         let passed = passed.entry(number).or_default();
-        let ahead = by_obtainable[*passed..].iter().position(|agent| {
+        let ahead = by_obtainable[*passed..].iter().position(|place| {
             let left = space
-                .cell(*agent)
+                .cell(*place)
                 .capacity
-                .saturating_sub(self.booked[*agent as usize]);
-            left >= shape.units && shape.allows(*agent)
+                .saturating_sub(self.booked[*place as usize]);
+            left >= shape.units && shape.allows(*place)
         });
         *passed = ahead.map_or(by_obtainable.len(), |ahead| *passed + ahead);
         by_obtainable.get(*passed).copied()
     }
 
-    fn whole_agents(&self, space: &Space, shape: &Shape) -> Option<ReservedAgents> {
+    fn whole_places(&self, space: &Space, shape: &Shape) -> Option<ReservedPlaces> {
         if shape.excluded.is_empty() {
             return whole(&self.ranking.by_size, &self.booked, space, shape);
         }
-        let allowed = |agents: &UnbookedAgents| {
-            let unbooked = agents.iter(&self.booked);
-            let all: Vec<_> = unbooked.filter(|(_, agent)| shape.allows(*agent)).collect();
-            UnbookedAgents {
+        let allowed = |places: &UnbookedPlaces| {
+            let unbooked = places.iter(&self.booked);
+            let all: Vec<_> = unbooked.filter(|(_, place)| shape.allows(*place)).collect();
+            UnbookedPlaces {
                 left: all.len(),
                 passed: 0,
                 all,
@@ -155,7 +155,7 @@ impl Reserver {
         };
         let sizes = self.ranking.by_size.iter();
         let allowed = sizes
-            .map(|(size, agents)| (*size, allowed(agents)))
+            .map(|(size, places)| (*size, allowed(places)))
             .collect();
         whole(&allowed, &self.booked, space, shape)
     }
@@ -164,78 +164,78 @@ impl Reserver {
 impl Ranking {
     fn new(space: &Space, placed: usize, obtainable: &[u32], booked: &[u32]) -> Self {
         let open = || space.cells().iter().zip(0..).filter(|(cell, _)| cell.open);
-        let obtainable_on = |agent: AgentRank| obtainable[agent as usize];
-        let mut by_obtainable: Vec<(Reverse<u32>, AgentRank)> = open()
-            .map(|(cell, agent)| (Reverse(cell.capacity.min(obtainable_on(agent))), agent))
+        let obtainable_on = |place: PlaceRank| obtainable[place as usize];
+        let mut by_obtainable: Vec<(Reverse<u32>, PlaceRank)> = open()
+            .map(|(cell, place)| (Reverse(cell.capacity.min(obtainable_on(place))), place))
             .collect();
         by_obtainable.sort_unstable();
-        let mut by_size: BTreeMap<u32, UnbookedAgents> = BTreeMap::new();
-        let unbooked = |agent: AgentRank| booked[agent as usize] == 0;
-        for (cell, agent) in open().filter(|(cell, agent)| cell.capacity > 0 && unbooked(*agent)) {
-            let missing = cell.capacity.saturating_sub(obtainable_on(agent));
+        let mut by_size: BTreeMap<u32, UnbookedPlaces> = BTreeMap::new();
+        let unbooked = |place: PlaceRank| booked[place as usize] == 0;
+        for (cell, place) in open().filter(|(cell, place)| cell.capacity > 0 && unbooked(*place)) {
+            let missing = cell.capacity.saturating_sub(obtainable_on(place));
             by_size
                 .entry(cell.capacity)
                 .or_default()
                 .all
-                .push((missing, agent));
+                .push((missing, place));
         }
-        for agents in by_size.values_mut() {
-            agents.all.sort_unstable();
-            agents.left = agents.all.len();
+        for places in by_size.values_mut() {
+            places.all.sort_unstable();
+            places.left = places.all.len();
         }
         Self {
             placed: Some(placed),
-            by_obtainable: by_obtainable.into_iter().map(|(_, agent)| agent).collect(),
+            by_obtainable: by_obtainable.into_iter().map(|(_, place)| place).collect(),
             passed: BTreeMap::new(),
             by_size,
         }
     }
 
-    /// Removes an agent, which was just booked, from those that can be taken whole.
-    fn is_booked(&mut self, space: &Space, agent: AgentRank, booked: &[u32]) {
-        if let Some(agents) = self.by_size.get_mut(&space.cell(agent).capacity) {
-            agents.left = agents.left.saturating_sub(1);
-            let rest = agents.all[agents.passed..].iter();
-            agents.passed += rest
-                .take_while(|(_, agent)| booked[*agent as usize] > 0)
+    /// Removes a place, which was just booked, from those that can be taken whole.
+    fn is_booked(&mut self, space: &Space, place: PlaceRank, booked: &[u32]) {
+        if let Some(places) = self.by_size.get_mut(&space.cell(place).capacity) {
+            places.left = places.left.saturating_sub(1);
+            let rest = places.all[places.passed..].iter();
+            places.passed += rest
+                .take_while(|(_, place)| booked[*place as usize] > 0)
                 .count();
         }
     }
 }
 
-/// Whole agents that add up to a shape: of equal sizes those with the fewest units in use.
+/// Whole places that add up to a shape: of equal sizes those with the fewest units in use.
 fn whole(
-    sizes: &BTreeMap<u32, UnbookedAgents>,
+    sizes: &BTreeMap<u32, UnbookedPlaces>,
     booked: &[u32],
     space: &Space,
     shape: &Shape,
-) -> Option<ReservedAgents> {
+) -> Option<ReservedPlaces> {
     let equal = sizes
         .iter()
-        .filter(|(size, agents)| {
-            shape.units.is_multiple_of(**size) && (shape.units / **size) as usize <= agents.left
+        .filter(|(size, places)| {
+            shape.units.is_multiple_of(**size) && (shape.units / **size) as usize <= places.left
         })
-        .map(|(size, agents)| {
-            let chosen = agents.iter(booked).take((shape.units / *size) as usize);
+        .map(|(size, places)| {
+            let chosen = places.iter(booked).take((shape.units / *size) as usize);
             let missing: u64 = chosen.map(|(missing, _)| u64::from(missing)).sum();
-            (missing, Reverse(*size), agents)
+            (missing, Reverse(*size), places)
         })
         .min_by_key(|(missing, size, _)| (*missing, *size));
-    let first = |agents: &UnbookedAgents, count: u32| -> ReservedAgents {
-        let unbooked = agents.iter(booked).take(count as usize);
-        unbooked.map(|(_, agent)| agent).collect()
+    let first = |places: &UnbookedPlaces, count: u32| -> ReservedPlaces {
+        let unbooked = places.iter(booked).take(count as usize);
+        unbooked.map(|(_, place)| place).collect()
     };
-    if let Some((_, Reverse(size), agents)) = equal {
-        return Some(first(agents, shape.units / size));
+    if let Some((_, Reverse(size), places)) = equal {
+        return Some(first(places, shape.units / size));
     }
     let groups: Vec<Group> = sizes
         .iter()
         .rev()
-        .filter(|(_, agents)| agents.left > 0)
-        .map(|(size, agents)| (*size, u32::try_from(agents.left).unwrap_or(u32::MAX)))
+        .filter(|(_, places)| places.left > 0)
+        .map(|(size, places)| (*size, u32::try_from(places.left).unwrap_or(u32::MAX)))
         .collect();
     let division = divide(&groups, shape.units, space.heterogeneous())?;
-    let mut chosen = ReservedAgents::new();
+    let mut chosen = ReservedPlaces::new();
     for (size, count) in division {
         chosen.extend(first(sizes.get(&size)?, count));
     }

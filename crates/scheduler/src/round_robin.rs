@@ -4,13 +4,13 @@
 //! starts its first waiting request; if that does not fit, the job is out for this run. Turns continue until all jobs
 //! are out. Zero-slot requests are in the same queue. Nothing is preempted.
 //!
-//! A request that its job's cap holds back, or that the agents in service could not hold even if they were empty, is
+//! A request that its job's cap holds back, or that the places in service could not hold even if they were empty, is
 //! skipped: its job's next one is tried.
 //!
 //! A job whose first request would take its workspace above its limit is out for this run too.
 //!
 //! A job whose first request has waited longer than [`crate::PoolSettings::reserve_after`] goes before all others, the
-//! longest wait first; if that request does not fit, it reserves the agents it is closest to getting. So a large request
+//! longest wait first; if that request does not fit, it reserves the places it is closest to getting. So a large request
 //! is not passed by small ones for ever.
 
 use std::cmp::Reverse;
@@ -22,8 +22,8 @@ use crate::capacity::Feasibility;
 use crate::decision::{Decision, Shared, Wait};
 use crate::free_capacity::FreeCapacity;
 use crate::prepared::Prepared;
-use crate::reserve::{ReservedAgents, Reserver, reserve_before};
-use crate::space::{AgentRank, Parts, Space};
+use crate::reserve::{ReservedPlaces, Reserver, reserve_before};
+use crate::space::{Parts, PlaceRank, Space};
 
 /// Decides for slot requests and zero-slot requests together.
 pub(crate) fn decide(prepared: &Prepared, now: Micros) -> Decision {
@@ -40,8 +40,8 @@ struct Run<'a> {
     slots: FreeCapacity<'a>,
     aux: FreeCapacity<'a>,
     reserver: Reserver,
-    /// Requests that reserve agents, and those agents.
-    reserving: Vec<(usize, ReservedAgents)>,
+    /// Requests that reserve places, and those places.
+    reserving: Vec<(usize, ReservedPlaces)>,
     /// The waiting requests of each job.
     lines: Vec<Line>,
 }
@@ -187,42 +187,42 @@ impl<'a> Run<'a> {
 
     /// Updates the scores for zero-slot requests, which depend on the slots in use.
     fn score_aux(&mut self, parts: &Parts) {
-        for &(agent, _) in parts {
-            let score = self.shared.prepared.aux_score(self.slots.free.cell(agent));
-            self.aux.free.set_fixed_score(agent, score);
+        for &(place, _) in parts {
+            let score = self.shared.prepared.aux_score(self.slots.free.cell(place));
+            self.aux.free.set_fixed_score(place, score);
         }
     }
 
-    /// Holds back the agents that a blocked request is closest to getting.
+    /// Holds back the places that a blocked request is closest to getting.
     fn reserve(&mut self, request: usize) {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
         let shape = &prepared.shapes[waiting.shape].shape;
         self.shared.keep(request);
         if self.shared.waits[request] != Wait::NotEnoughFree {
-            // It does not wait for agents.
+            // It does not wait for places.
             return;
         }
         // Of a single unit there is none free where it may run, so there is nothing that others could take from it.
         if shape.units == 1 || self.reserver.is_hopeless(waiting.shape) {
             return;
         }
-        let agents = AgentRank::try_from(prepared.agents.len()).unwrap_or(AgentRank::MAX);
+        let places = PlaceRank::try_from(prepared.places.len()).unwrap_or(PlaceRank::MAX);
         let capacity = &self.slots;
         let closest = self.reserver.closest(
             &capacity.free,
             self.decision.placed.len(),
             || {
-                (0..agents)
-                    .map(|agent| capacity.free_or_held(agent))
+                (0..places)
+                    .map(|place| capacity.free_or_held(place))
                     .collect()
             },
             waiting.shape,
             shape,
         );
         if let Some(closest) = closest {
-            for &agent in &closest {
-                self.slots.hold(agent, u32::MAX);
+            for &place in &closest {
+                self.slots.hold(place, u32::MAX);
             }
             self.reserving.push((request, closest));
         }
@@ -265,7 +265,7 @@ impl<'a> Run<'a> {
                 .reserving
                 .iter()
                 .filter(|(owner, _)| *owner != request)
-                .find(|(_, agents)| agents.iter().any(|agent| shape.allows(*agent)));
+                .find(|(_, places)| places.iter().any(|place| shape.allows(*place)));
             if let (true, Some((owner, _))) = (fits, owner) {
                 self.shared.waits[request] = Wait::ReservedFor(*owner);
             }

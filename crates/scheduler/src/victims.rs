@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use crate::gang::{Group, divide};
 use crate::prepared::{ActiveAllocation, Part};
-use crate::space::{AgentRank, Shape, Space};
+use crate::space::{PlaceRank, Shape, Space};
 
 /// Looks for victims among `candidates`, which come least important first, for a `shape` that does not fit `space`.
 /// Returns their numbers, least important first, or `None` if it does not fit even without all of them.
 ///
 /// Candidates are removed one by one until the request fits. Then, most important first, each is given back if the
-/// request still fits: what was removed on agents that do not matter goes on running.
+/// request still fits: what was removed on places that do not matter goes on running.
 pub(crate) fn search(
     space: &Space,
     shape: &Shape,
@@ -52,17 +52,17 @@ enum Change {
 struct SpaceDelta<'a> {
     space: &'a Space,
     shape: &'a Shape,
-    /// Free and used units of the agents where something was changed.
-    changed: BTreeMap<AgentRank, AgentUse>,
-    /// Number of changed agents that hold the whole request.
-    agents_that_fit: u32,
-    /// Unused agents by size; empty for a request that may not span agents.
+    /// Free and used units of the places where something was changed.
+    changed: BTreeMap<PlaceRank, PlaceUse>,
+    /// Number of changed places that hold the whole request.
+    places_that_fit: u32,
+    /// Unused places by size; empty for a request that may not span places.
     idle: BTreeMap<u32, u32>,
 }
 
-/// Units of one agent.
+/// Units of one place.
 #[derive(Clone, Copy)]
-struct AgentUse {
+struct PlaceUse {
     /// Below 0 where more is held than there may be: a limit that was lowered.
     free: i64,
     used: u32,
@@ -79,13 +79,13 @@ impl<'a> SpaceDelta<'a> {
             space,
             shape,
             changed: BTreeMap::new(),
-            agents_that_fit: 0,
+            places_that_fit: 0,
             idle,
         }
     }
 
     fn matters(&self, part: &Part) -> bool {
-        self.space.cell(part.agent).open && self.shape.allows(part.agent)
+        self.space.cell(part.place).open && self.shape.allows(part.place)
     }
 
     fn change(&mut self, parts: &[Part], change: Change) {
@@ -93,49 +93,49 @@ impl<'a> SpaceDelta<'a> {
             if !self.matters(part) {
                 continue;
             }
-            let cell = self.space.cell(part.agent);
-            let before = *self.changed.entry(part.agent).or_insert(AgentUse {
+            let cell = self.space.cell(part.place);
+            let before = *self.changed.entry(part.place).or_insert(PlaceUse {
                 free: i64::from(cell.capacity) - i64::from(cell.busy),
                 used: cell.used,
             });
             let after = match change {
-                Change::Free => AgentUse {
+                Change::Free => PlaceUse {
                     free: before.free + i64::from(part.usable),
                     used: before.used.saturating_sub(part.held),
                 },
-                Change::Hold => AgentUse {
+                Change::Hold => PlaceUse {
                     free: before.free - i64::from(part.usable),
                     used: before.used.saturating_add(part.held),
                 },
             };
-            self.changed.insert(part.agent, after);
+            self.changed.insert(part.place, after);
             self.count(before, false);
             self.count(after, true);
         }
     }
 
-    /// Adds an agent to the counts, or takes it out of them.
-    fn count(&mut self, agent: AgentUse, present: bool) {
-        if agent.free >= i64::from(self.shape.units) {
-            self.agents_that_fit = if present {
-                self.agents_that_fit + 1
+    /// Adds a place to the counts, or takes it out of them.
+    fn count(&mut self, place: PlaceUse, present: bool) {
+        if place.free >= i64::from(self.shape.units) {
+            self.places_that_fit = if present {
+                self.places_that_fit + 1
             } else {
-                self.agents_that_fit.saturating_sub(1)
+                self.places_that_fit.saturating_sub(1)
             };
         }
-        let size = u32::try_from(agent.free).unwrap_or(0);
-        if self.shape.spans() && agent.used == 0 && size > 0 {
-            let agents = self.idle.entry(size).or_default();
-            *agents = if present {
-                *agents + 1
+        let size = u32::try_from(place.free).unwrap_or(0);
+        if self.shape.spans() && place.used == 0 && size > 0 {
+            let places = self.idle.entry(size).or_default();
+            *places = if present {
+                *places + 1
             } else {
-                agents.saturating_sub(1)
+                places.saturating_sub(1)
             };
         }
     }
 
     fn fits(&self) -> bool {
-        if self.agents_that_fit > 0 {
+        if self.places_that_fit > 0 {
             return true;
         }
         if !self.shape.spans() {

@@ -7,7 +7,7 @@ mod common;
 
 use common::{Traits, World, judge, notebook, pool, prio};
 use det_ids::{AllocationId, JobId};
-use det_scheduler::{AgentState, Pass, Plan, Planner, Progress, SlotState, WaitKind, WaitReason};
+use det_scheduler::{Pass, PlaceState, Plan, Planner, Progress, SlotState, WaitKind, WaitReason};
 use proptest::prelude::*;
 
 /// One thing that happens.
@@ -40,12 +40,12 @@ enum Event {
         job: u8,
         position: i8,
     },
-    Agent {
-        agent: u8,
-        state: AgentState,
+    Place {
+        place: u8,
+        state: PlaceState,
     },
     Slot {
-        agent: u8,
+        place: u8,
         slot: u8,
     },
     /// The n-th running allocation is stopped by a person.
@@ -107,10 +107,10 @@ fn events() -> impl Strategy<Value = Event> {
     let priority = prop_oneof![Just(10_u8), Just(42), Just(42), Just(42), Just(90)];
     let kind = prop_oneof![3 => Just(Kind::Trial), 1 => Just(Kind::SingleTrial), 1 => Just(Kind::Notebook)];
     let state = prop_oneof![
-        4 => Just(AgentState::Enabled),
-        1 => Just(AgentState::Draining),
-        1 => Just(AgentState::Disabled),
-        1 => Just(AgentState::Disconnected),
+        4 => Just(PlaceState::Enabled),
+        1 => Just(PlaceState::Draining),
+        1 => Just(PlaceState::Disabled),
+        1 => Just(PlaceState::Disconnected),
     ];
     let job = 0_u8..6;
     prop_oneof![
@@ -124,8 +124,8 @@ fn events() -> impl Strategy<Value = Event> {
         1 => (job.clone(), prop::option::of(0_u32..9)).prop_map(|(job, cap)| Event::Cap { job, cap }),
         1 => (job.clone(), 1_u8..7).prop_map(|(job, halves)| Event::Weight { job, halves }),
         1 => (job, any::<i8>()).prop_map(|(job, position)| Event::Move { job, position }),
-        1 => (any::<u8>(), state).prop_map(|(agent, state)| Event::Agent { agent, state }),
-        1 => (any::<u8>(), any::<u8>()).prop_map(|(agent, slot)| Event::Slot { agent, slot }),
+        1 => (any::<u8>(), state).prop_map(|(place, state)| Event::Place { place, state }),
+        1 => (any::<u8>(), any::<u8>()).prop_map(|(place, slot)| Event::Slot { place, slot }),
         1 => any::<u8>().prop_map(Event::Pause),
         2 => (0_u8..8).prop_map(Event::Minutes),
         10 => Just(Event::Plan),
@@ -135,7 +135,7 @@ fn events() -> impl Strategy<Value = Event> {
 fn build(start: &Start) -> World {
     let mut world = pool();
     for (number, size) in start.sizes.iter().enumerate() {
-        world = world.agent_in(&format!("a{number}"), *size, start.aux, AgentState::Enabled);
+        world = world.place_in(&format!("a{number}"), *size, start.aux, PlaceState::Enabled);
     }
     world = match start.rule {
         Rule::Priority => world,
@@ -167,8 +167,8 @@ fn happen(mut world: World, number: usize, event: &Event) -> World {
                 Kind::SingleTrial => prio(*priority).single(),
                 Kind::Notebook => notebook(*priority),
             };
-            if let Some(agent) = excluded {
-                traits = traits.not_on(&format!("a{agent}"));
+            if let Some(place) = excluded {
+                traits = traits.not_on(&format!("a{place}"));
             }
             world = world.queued(&format!("t{number}"), *slots, &traits.job(&job_name(*job)));
         }
@@ -213,14 +213,14 @@ fn happen(mut world: World, number: usize, event: &Event) -> World {
                 job.moved = true;
             }
         }
-        Event::Agent { agent, state } => {
-            if let Some(at) = pick(world.pool.agents.len(), *agent) {
-                world.pool.agents[at].state = *state;
+        Event::Place { place, state } => {
+            if let Some(at) = pick(world.pool.places.len(), *place) {
+                world.pool.places[at].state = *state;
             }
         }
-        Event::Slot { agent, slot } => {
-            if let Some(at) = pick(world.pool.agents.len(), *agent) {
-                let slots = &mut world.pool.agents[at].slots;
+        Event::Slot { place, slot } => {
+            if let Some(at) = pick(world.pool.places.len(), *place) {
+                let slots = &mut world.pool.places[at].slots;
                 if let Some(at) = pick(slots.len(), *slot) {
                     slots[at].state = match slots[at].state.clone() {
                         SlotState::Free => SlotState::Disabled(None),
@@ -257,14 +257,14 @@ fn pick(len: usize, nth: u8) -> Option<usize> {
 fn shuffled(world: &World, by: usize) -> World {
     let mut other = world.clone();
     let rotate = |len: usize| if len == 0 { 0 } else { by % len };
-    other.pool.agents.reverse();
+    other.pool.places.reverse();
     let middle = rotate(other.pool.running.len());
     other.pool.running.rotate_left(middle);
     other.queue.requests.reverse();
     let middle = rotate(other.queue.requests.len());
     other.queue.requests.rotate_left(middle);
-    for agent in &mut other.pool.agents {
-        agent.slots.reverse();
+    for place in &mut other.pool.places {
+        place.slots.reverse();
     }
     other
 }
@@ -279,14 +279,14 @@ fn update(planner: &mut Planner, before: &World, after: &World) {
             planner.put_job(id, job.clone());
         }
     }
-    for agent in &before.pool.agents {
-        if after.pool.agents.iter().all(|other| other.id != agent.id) {
-            planner.remove_agent(&agent.id);
+    for place in &before.pool.places {
+        if after.pool.places.iter().all(|other| other.id != place.id) {
+            planner.remove_place(&place.id);
         }
     }
-    for agent in &after.pool.agents {
-        if !before.pool.agents.contains(agent) {
-            planner.put_agent(agent.clone());
+    for place in &after.pool.places {
+        if !before.pool.places.contains(place) {
+            planner.put_place(place.clone());
         }
     }
     let live = |world: &World| -> Vec<AllocationId> {
@@ -390,7 +390,7 @@ proptest! {
         start in starts(),
         history in prop::collection::vec(events(), 1..80),
         refreshed in prop_oneof![Just(usize::MAX), 0_usize..4],
-        agents in prop::collection::btree_set((0_usize..80, any::<u8>(), any::<bool>()), 0..4),
+        places in prop::collection::btree_set((0_usize..80, any::<u8>(), any::<bool>()), 0..4),
     ) {
         let mut world = build(&start);
         let mut planner = Planner::of(&world.pool, &world.queue);
@@ -398,14 +398,14 @@ proptest! {
         for (number, event) in history.iter().enumerate() {
             let before = world.clone();
             world = happen(world, number, event);
-            for (_, which, joins) in agents.iter().filter(|(when, ..)| *when == number) {
+            for (_, which, joins) in places.iter().filter(|(when, ..)| *when == number) {
                 if *joins {
-                    world = world.agent_in(&format!("b{number}-{which}"), 4, 2, AgentState::Enabled);
-                } else if let Some(at) = pick(world.pool.agents.len(), *which) {
-                    let id = &world.pool.agents[at].id;
+                    world = world.place_in(&format!("b{number}-{which}"), 4, 2, PlaceState::Enabled);
+                } else if let Some(at) = pick(world.pool.places.len(), *which) {
+                    let id = &world.pool.places[at].id;
                     let mut placements = world.pool.running.iter().flat_map(|r| &r.placement);
-                    if placements.all(|(agent, _)| agent != id) {
-                        world.pool.agents.remove(at);
+                    if placements.all(|(place, _)| place != id) {
+                        world.pool.places.remove(at);
                     }
                 }
             }
@@ -439,7 +439,7 @@ proptest! {
         }
     }
 
-    /// The order in which agents, allocations and requests are handed in does not matter.
+    /// The order in which places, allocations and requests are handed in does not matter.
     #[test]
     fn the_same_input_gives_the_same_plan(
         start in starts(),
@@ -483,11 +483,11 @@ proptest! {
         for (allocation, reason) in &plan.waiting {
             prop_assert!(
                 reason.is_permanent()
-                    || matches!(reason.kind(), WaitKind::AgentsUnavailable | WaitKind::BehindHigherPriority),
+                    || matches!(reason.kind(), WaitKind::PlacesUnavailable | WaitKind::BehindHigherPriority),
                 "{} still waits: {:?}", allocation, reason
             );
         }
-        let stuck = plan.waiting.iter().any(|(_, reason)| reason.kind() == WaitKind::AgentsUnavailable);
+        let stuck = plan.waiting.iter().any(|(_, reason)| reason.kind() == WaitKind::PlacesUnavailable);
         prop_assert!(
             stuck || plan.waiting.iter().all(|(_, r)| r.kind() != WaitKind::BehindHigherPriority)
         );

@@ -3,9 +3,9 @@
 mod common;
 
 use common::{World, notebook, pool, preempt, prio, start, wait};
-use det_ids::{AgentId, AllocationId};
+use det_ids::{AllocationId, PlaceId};
 use det_scheduler::{
-    AgentState, BlockingCause, PreemptReason, Progress, Provisionable, WaitKind, WaitReason,
+    BlockingCause, PlaceState, PreemptReason, Progress, Provisionable, WaitKind, WaitReason,
     can_ever_fit,
 };
 
@@ -25,7 +25,7 @@ fn parts_of(world: &World, task: &str) -> Vec<usize> {
     sizes
 }
 
-fn agent_of(world: &World, task: &str) -> String {
+fn place_of(world: &World, task: &str) -> String {
     let plan = world.decide();
     let placed = plan
         .placements
@@ -35,7 +35,7 @@ fn agent_of(world: &World, task: &str) -> String {
 }
 
 #[test]
-fn a_request_is_divided_over_agents_as_documented() {
+fn a_request_is_divided_over_places_as_documented() {
     type Case = (&'static str, u32, &'static [u32], bool, &'static [usize]);
     let cases: &[Case] = &[
         ("the nine holds it alone", 6, &[2, 3, 9], false, &[6]),
@@ -65,8 +65,8 @@ fn a_request_is_divided_over_agents_as_documented() {
         ),
         ("sixteen on two eights", 16, &[8, 8, 8], false, &[8, 8]),
     ];
-    for (name, slots, agents, uneven, expected) in cases {
-        let mut world = pool().agents(agents).queued("t", *slots, &prio(42));
+    for (name, slots, places, uneven, expected) in cases {
+        let mut world = pool().places(places).queued("t", *slots, &prio(42));
         if *uneven {
             world = world.uneven();
         }
@@ -75,18 +75,18 @@ fn a_request_is_divided_over_agents_as_documented() {
 }
 
 #[test]
-fn one_busy_slot_keeps_an_agent_out_of_a_gang() {
+fn one_busy_slot_keeps_an_place_out_of_a_gang() {
     let world = pool()
-        .agents(&[8, 4, 4])
+        .places(&[8, 4, 4])
         .running("busy", 1, &prio(42).on("a0"))
         .queued("t", 8, &prio(42));
     assert_eq!(parts_of(&world, "t"), [4, 4]);
 }
 
 #[test]
-fn auxiliary_containers_do_not_keep_an_agent_out_of_a_gang() {
+fn auxiliary_containers_do_not_keep_an_place_out_of_a_gang() {
     let world = pool()
-        .agents(&[4, 4])
+        .places(&[4, 4])
         .running("tb", 0, &prio(42).on("a0"))
         .queued("t", 8, &prio(42));
     assert_eq!(parts_of(&world, "t"), [4, 4]);
@@ -95,20 +95,20 @@ fn auxiliary_containers_do_not_keep_an_agent_out_of_a_gang() {
 #[test]
 fn best_fit_fills_and_worst_fit_spreads() {
     let world = pool()
-        .agents(&[4, 4])
+        .places(&[4, 4])
         .running("busy", 1, &prio(42).on("a0"))
         .queued("t", 1, &prio(42));
-    assert_eq!(agent_of(&world, "t"), "a0");
-    assert_eq!(agent_of(&world.worst_fit(), "t"), "a1");
+    assert_eq!(place_of(&world, "t"), "a0");
+    assert_eq!(place_of(&world.worst_fit(), "t"), "a1");
 }
 
 #[test]
 fn best_fit_puts_zero_slot_work_beside_slot_work() {
     let world = pool()
-        .agents(&[4, 4, 4])
+        .places(&[4, 4, 4])
         .running("busy", 3, &prio(42).on("a1"))
         .queued("tb", 0, &notebook(42));
-    assert_eq!(agent_of(&world, "tb"), "a1");
+    assert_eq!(place_of(&world, "tb"), "a1");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn row_1_without_preemption_slots_are_kept_free_for_the_more_important() {
     let waits_b = wait("b", "not_enough_free_slots");
     let waits_a = wait("A7", "behind_higher_priority");
     pool()
-        .agent("a", 6)
+        .place("a", 6)
         .running_many("A", 6, 1, &prio(30))
         .queued("A7", 1, &prio(30).job("A"))
         .queued("b", 3, &prio(10))
@@ -139,7 +139,7 @@ fn row_1_without_preemption_slots_are_kept_free_for_the_more_important() {
 #[test]
 fn row_2_with_preemption_exactly_enough_is_stopped_newest_first() {
     pool()
-        .agent("a", 6)
+        .place("a", 6)
         .preemption()
         .running_many("A", 6, 1, &prio(30))
         .queued("b", 3, &prio(10))
@@ -162,7 +162,7 @@ fn row_2_with_preemption_exactly_enough_is_stopped_newest_first() {
 
 fn row_3(third: &common::Traits) -> World {
     pool()
-        .agent("a", 6)
+        .place("a", 6)
         .preemption()
         .running("n", 1, &notebook(60))
         .queued("x", 6, &prio(40))
@@ -210,7 +210,7 @@ fn row_5_what_cannot_be_preempted_does_not_backfill() {
 #[test]
 fn row_6_only_victims_that_matter_are_stopped() {
     pool()
-        .agents(&[2, 2])
+        .places(&[2, 2])
         .preemption()
         .running("n", 1, &notebook(80).on("a0"))
         .running("l", 1, &prio(70).on("a0"))
@@ -222,7 +222,7 @@ fn row_6_only_victims_that_matter_are_stopped() {
 #[test]
 fn row_7_equal_priority_is_not_preempted() {
     pool()
-        .agent("a", 6)
+        .place("a", 6)
         .preemption()
         .running_many("A", 6, 1, &prio(20))
         .queued("b", 2, &prio(20))
@@ -232,12 +232,12 @@ fn row_7_equal_priority_is_not_preempted() {
 #[test]
 fn row_8_zero_slot_work_does_not_wait_for_slots() {
     pool()
-        .agent("a", 6)
+        .place("a", 6)
         .queued("tb", 0, &notebook(90))
         .queued("big", 12, &prio(1))
         .expect(&[start("tb"), wait("big", "pool_too_small")]);
     pool()
-        .agent("a", 6)
+        .place("a", 6)
         .running("busy", 6, &prio(50))
         .queued("tb", 0, &notebook(90))
         .queued("big", 6, &prio(1))
@@ -247,7 +247,7 @@ fn row_8_zero_slot_work_does_not_wait_for_slots() {
 #[test]
 fn row_9_a_capped_job_is_passed_over() {
     let world = pool()
-        .agent("a", 6)
+        .place("a", 6)
         .queued_many("C", 5, 1, &prio(10).cap(2))
         .queued_many("D", 5, 1, &prio(20))
         .expect(&[
@@ -269,7 +269,7 @@ fn row_9_a_capped_job_is_passed_over() {
 fn row_10_the_seven_steps() {
     // 1: a search takes all eight slots.
     let world = pool()
-        .agent("a", 8)
+        .place("a", 8)
         .preemption()
         .queued_many("search", 20, 1, &prio(2))
         .expect_running("search", 8)
@@ -324,7 +324,7 @@ fn row_10_the_seven_steps() {
 #[test]
 fn later_ones_of_the_class_pass_until_the_blocked_one_is_old() {
     let young = pool()
-        .agents(&[4, 4])
+        .places(&[4, 4])
         .running("r0", 3, &prio(42).on("a0"))
         .running("r1", 2, &prio(42).on("a1"))
         .queued("four", 4, &prio(42).waited_minutes(1))
@@ -336,7 +336,7 @@ fn later_ones_of_the_class_pass_until_the_blocked_one_is_old() {
         start("one"),
     ]);
     let old = pool()
-        .agents(&[4, 4])
+        .places(&[4, 4])
         .running("r0", 3, &prio(42).on("a0"))
         .running("r1", 2, &prio(42).on("a1"))
         .queued("four", 4, &prio(42).waited_minutes(11))
@@ -345,8 +345,8 @@ fn later_ones_of_the_class_pass_until_the_blocked_one_is_old() {
     let plan = old.decide();
     assert_eq!(plan.reservations.len(), 1);
     assert_eq!(
-        plan.reservations[0].agents,
-        [AgentId::from("a1")],
+        plan.reservations[0].places,
+        [PlaceId::from("a1")],
         "two slots are missing, not three"
     );
     let old = old.expect(&[
@@ -361,9 +361,9 @@ fn later_ones_of_the_class_pass_until_the_blocked_one_is_old() {
 }
 
 #[test]
-fn an_old_gang_collects_whole_agents() {
+fn an_old_gang_collects_whole_places() {
     let world = pool()
-        .agents(&[2, 2, 2])
+        .places(&[2, 2, 2])
         .running("r0", 2, &prio(42).on("a0"))
         .running("r1", 1, &prio(42).on("a1"))
         .running("r2", 1, &prio(42).on("a2"))
@@ -390,7 +390,7 @@ fn an_old_gang_collects_whole_agents() {
 #[test]
 fn backfill_may_use_what_an_old_one_reserves() {
     pool()
-        .agent("a", 6)
+        .place("a", 6)
         .preemption()
         .running("n", 1, &notebook(60))
         .queued("x", 6, &prio(40).waited_minutes(60))
@@ -401,7 +401,7 @@ fn backfill_may_use_what_an_old_one_reserves() {
 #[test]
 fn victims_stay_with_the_one_they_stop_for() {
     let world = pool()
-        .agents(&[2, 2, 2])
+        .places(&[2, 2, 2])
         .preemption()
         .running("l0", 2, &prio(80).on("a0"))
         .running("l1", 2, &prio(70).on("a1"))
@@ -449,7 +449,7 @@ fn victims_stay_with_the_one_they_stop_for() {
 #[test]
 fn later_ones_do_not_take_what_is_being_freed_for_an_earlier_one() {
     let world = pool()
-        .agent("a", 4)
+        .place("a", 4)
         .preemption()
         .running("l", 2, &prio(80))
         .running("n", 1, &notebook(10))
@@ -472,7 +472,7 @@ fn later_ones_do_not_take_what_is_being_freed_for_an_earlier_one() {
 #[test]
 fn within_a_priority_only_a_move_preempts() {
     let world = pool()
-        .agent("a", 2)
+        .place("a", 2)
         .preemption()
         .running("early", 2, &prio(42))
         .queued("late", 2, &prio(42))
@@ -489,7 +489,7 @@ fn within_a_priority_only_a_move_preempts() {
 fn a_move_that_changes_nothing_between_two_jobs_preempts_nothing() {
     // The later search has been moved further back; it was behind the earlier one all along.
     let mut world = pool()
-        .agent("a", 3)
+        .place("a", 3)
         .preemption()
         .running("early", 1, &prio(42).job("E"))
         .running("late", 2, &prio(42).job("L"))
@@ -503,7 +503,7 @@ fn a_move_that_changes_nothing_between_two_jobs_preempts_nothing() {
 #[test]
 fn lowering_a_cap_stops_the_newest_until_it_holds() {
     let world = pool()
-        .agent("a", 8)
+        .place("a", 8)
         .running_many("C", 4, 2, &prio(42))
         .then(|w| w.job_mut("C").max_slots = Some(5))
         .queued("D", 2, &prio(50));
@@ -530,34 +530,34 @@ fn lowering_a_cap_stops_the_newest_until_it_holds() {
 }
 
 #[test]
-fn zero_slot_work_is_limited_by_agent_and_preempted_by_zero_slot_work() {
+fn zero_slot_work_is_limited_by_place_and_preempted_by_zero_slot_work() {
     pool()
-        .agent_in("a", 4, 1, AgentState::Enabled)
+        .place_in("a", 4, 1, PlaceState::Enabled)
         .queued("t1", 0, &notebook(42))
         .queued("t2", 0, &notebook(42))
         .expect(&[start("t1"), wait("t2", "aux_full")]);
     pool()
-        .agent_in("a", 4, 1, AgentState::Enabled)
+        .place_in("a", 4, 1, PlaceState::Enabled)
         .preemption()
         .running("trial", 0, &prio(50))
         .running("slots", 4, &prio(60))
         .queued("better", 0, &notebook(10))
         .expect(&[preempt("trial"), wait("better", "waiting_for_preemption")]);
     pool()
-        .agent_in("a", 4, 0, AgentState::Enabled)
+        .place_in("a", 4, 0, PlaceState::Enabled)
         .queued("t", 0, &notebook(42))
         .expect(&[wait("t", "aux_full")]);
 }
 
 #[test]
-fn agents_out_of_service_take_nothing_and_say_so() {
+fn places_out_of_service_take_nothing_and_say_so() {
     for state in [
-        AgentState::Draining,
-        AgentState::Disabled,
-        AgentState::Disconnected,
+        PlaceState::Draining,
+        PlaceState::Disabled,
+        PlaceState::Disconnected,
     ] {
         pool()
-            .agent_in("a", 4, 100, state)
+            .place_in("a", 4, 100, state)
             .queued("t", 2, &prio(42))
             .queued("tb", 0, &notebook(42))
             .expect(&[
@@ -566,7 +566,7 @@ fn agents_out_of_service_take_nothing_and_say_so() {
             ]);
     }
     pool()
-        .agent("a", 2)
+        .place("a", 2)
         .draining_slot("a", 0)
         .queued("two", 2, &prio(10))
         .queued("one", 1, &prio(50))
@@ -577,22 +577,22 @@ fn agents_out_of_service_take_nothing_and_say_so() {
 fn the_less_important_wait_for_a_lost_connection_but_not_for_a_person() {
     let world = |state| {
         pool()
-            .agent("a", 4)
-            .agent_in("b", 4, 100, state)
+            .place("a", 4)
+            .place_in("b", 4, 100, state)
             .queued("gang", 8, &prio(10))
             .queued("small", 1, &prio(50))
     };
-    world(AgentState::Disconnected).expect(&[
+    world(PlaceState::Disconnected).expect(&[
         wait("gang", "agents_unavailable"),
         wait("small", "behind_higher_priority"),
     ]);
-    world(AgentState::Disabled).expect(&[wait("gang", "agents_unavailable"), start("small")]);
+    world(PlaceState::Disabled).expect(&[wait("gang", "agents_unavailable"), start("small")]);
 }
 
 #[test]
 fn impossible_requests_do_not_block_others() {
     pool()
-        .agents(&[4, 4])
+        .places(&[4, 4])
         .queued("wide", 6, &prio(1))
         .queued("single", 8, &prio(1).single())
         .queued("huge", 16, &prio(1))
@@ -611,9 +611,9 @@ fn impossible_requests_do_not_block_others() {
 }
 
 #[test]
-fn excluded_agents_are_passed_over() {
+fn excluded_places_are_passed_over() {
     pool()
-        .agents(&[4, 4])
+        .places(&[4, 4])
         .running("busy", 4, &prio(42).on("a1"))
         .queued("t", 2, &prio(42).not_on("a0"))
         .queued("u", 2, &prio(42))
@@ -623,7 +623,7 @@ fn excluded_agents_are_passed_over() {
 #[test]
 fn slots_of_work_that_stops_for_other_reasons_are_counted() {
     let mut world = pool()
-        .agent("a", 4)
+        .place("a", 4)
         .preemption()
         .running("paused", 2, &prio(80))
         .running("victim", 2, &prio(90))
@@ -638,35 +638,35 @@ fn what_can_never_run_is_refused_with_the_nearest_sizes() {
         let request = world.queue.requests[0].clone();
         can_ever_fit(&world.pool, &request).expect_err("it cannot fit")
     };
-    let wide = refused(pool().agents(&[8, 8, 8]).queued("t", 12, &prio(42)));
+    let wide = refused(pool().places(&[8, 8, 8]).queued("t", 12, &prio(42)));
     assert_eq!(wide.nearest, [8, 16]);
     assert_eq!(
         wide.message,
         "needs 12 slots, more than one agent has, and whole agents do not add up to that; the pool has 3 agents of \
          8 slots; ask for 8 or 16"
     );
-    let huge = refused(pool().agents(&[8, 8]).queued("t", 32, &prio(42)));
+    let huge = refused(pool().places(&[8, 8]).queued("t", 32, &prio(42)));
     assert_eq!(
         (huge.nearest, huge.reason.kind()),
         (vec![16], WaitKind::PoolTooSmall)
     );
-    let single = refused(pool().agents(&[4, 8]).queued("t", 16, &prio(42).single()));
+    let single = refused(pool().places(&[4, 8]).queued("t", 16, &prio(42).single()));
     assert_eq!(
         (single.nearest, single.reason.kind()),
-        (vec![8], WaitKind::NoAgentLargeEnough)
+        (vec![8], WaitKind::NoPlaceLargeEnough)
     );
-    let uneven = refused(pool().agents(&[8, 4]).uneven().queued("t", 10, &prio(42)));
+    let uneven = refused(pool().places(&[8, 4]).uneven().queued("t", 10, &prio(42)));
     assert_eq!(uneven.nearest, [8, 12]);
 
     let fits = |world: World| can_ever_fit(&world.pool, &world.queue.requests[0]).is_ok();
     assert!(fits(
         pool()
-            .agent_in("a", 4, 0, AgentState::Disabled)
+            .place_in("a", 4, 0, PlaceState::Disabled)
             .queued("t", 4, &prio(42))
     ));
     assert!(!fits(
         pool()
-            .agent_in("a", 4, 0, AgentState::Enabled)
+            .place_in("a", 4, 0, PlaceState::Enabled)
             .queued("t", 0, &prio(42))
     ));
     let mut cloud = pool().queued("t", 16, &prio(42));
@@ -681,7 +681,7 @@ fn what_can_never_run_is_refused_with_the_nearest_sizes() {
 #[test]
 fn reasons_read_as_sentences_and_carry_numbers() {
     let world = pool()
-        .agent("a", 4)
+        .place("a", 4)
         .running("t1", 3, &prio(50))
         .queued("t2", 2, &prio(50));
     let plan = world.decide();
@@ -698,7 +698,7 @@ fn reasons_read_as_sentences_and_carry_numbers() {
 #[test]
 fn where_a_limit_was_lowered_as_many_stop_as_it_takes() {
     let board = |world: World, name: &str| world.running(name, 0, &prio(50));
-    let mut world = pool().preemption().agent_in("a", 1, 2, AgentState::Enabled);
+    let mut world = pool().preemption().place_in("a", 1, 2, PlaceState::Enabled);
     for name in ["b1", "b2", "b3"] {
         world = board(world, name);
     }

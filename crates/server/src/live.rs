@@ -1,4 +1,4 @@
-//! An image of the live rows: agents, allocations that have not ended, the containers that hold slots.
+//! An image of the live rows: places, allocations that have not ended, the containers that hold slots.
 //!
 //! Scheduling looks at all of them at every pass, and each agent's connection at its own after every message: reading
 //! them from the database each time would cost more than everything else. The image is made from the rows once and then
@@ -13,9 +13,9 @@ mod planned;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AgentId, JobId, SlotId};
+use det_ids::{AgentId, JobId, PlaceId, SlotId};
 use det_lifecycle::container::Desired;
-use det_scheduler::{AgentSnapshot, AgentState, Job, Request, RunningAllocation};
+use det_scheduler::{Job, PlaceSnapshot, PlaceState, Request, RunningAllocation};
 use det_store::agents::AgentRow;
 use det_store::allocations::{AllocationRow, ContainerRow};
 use det_store::experiments::JobRow;
@@ -56,9 +56,9 @@ const MOST_BEHIND: usize = 4096;
 /// What is live.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Image {
-    agents: BTreeMap<String, Agent>,
+    places: BTreeMap<String, Place>,
     allocations: HashMap<String, Allocation>,
-    /// By agent: its containers that hold slots, with their allocations.
+    /// By place: its containers that hold slots, with their allocations.
     containers: HashMap<String, BTreeMap<String, String>>,
     /// Allocations by job.
     of_job: HashMap<String, BTreeSet<String>>,
@@ -75,14 +75,14 @@ pub(crate) struct Image {
 pub(crate) struct Touched {
     /// The image is another one.
     pub(crate) everything: bool,
-    pub(crate) agents: BTreeSet<String>,
+    pub(crate) places: BTreeSet<String>,
     pub(crate) allocations: BTreeSet<String>,
     pub(crate) jobs: BTreeSet<String>,
 }
 
-/// An agent, its row read.
+/// A place: an agent's machine, its row read.
 #[derive(Debug, Clone, PartialEq)]
-struct Agent {
+struct Place {
     row: Arc<AgentRow>,
     slots: Vec<SlotId>,
     disabled: BTreeSet<u32>,
@@ -110,7 +110,7 @@ impl Allocation {
     }
 }
 
-impl Agent {
+impl Place {
     fn read(row: Arc<AgentRow>) -> Result<Self, StoreError> {
         Ok(Self {
             slots: devices(&row)?.into_iter().map(|d| d.id).collect(),
@@ -120,16 +120,16 @@ impl Agent {
         })
     }
 
-    fn state(&self) -> AgentState {
+    fn state(&self) -> PlaceState {
         match (
             self.row.disconnected_at,
             self.row.enabled,
             self.row.draining,
         ) {
-            (Some(_), _, _) => AgentState::Disconnected,
-            (None, _, true) => AgentState::Draining,
-            (None, true, false) => AgentState::Enabled,
-            (None, false, false) => AgentState::Disabled,
+            (Some(_), _, _) => PlaceState::Disconnected,
+            (None, _, true) => PlaceState::Draining,
+            (None, true, false) => PlaceState::Enabled,
+            (None, false, false) => PlaceState::Disabled,
         }
     }
 }
@@ -138,7 +138,7 @@ impl Agent {
 pub(crate) struct Startable {
     pub(crate) container: Arc<ContainerRow>,
     pub(crate) allocation: Arc<AllocationRow>,
-    pub(crate) agent: Arc<AgentRow>,
+    pub(crate) place: Arc<AgentRow>,
     /// The allocation's containers that have not exited, in the order of their ranks.
     pub(crate) alive: Vec<Arc<ContainerRow>>,
 }
@@ -326,8 +326,8 @@ impl Image {
         let mut image = Self::default();
         for row in agents::list(conn).await? {
             image
-                .agents
-                .insert(row.id.clone(), Agent::read(Arc::new(row))?);
+                .places
+                .insert(row.id.clone(), Place::read(Arc::new(row))?);
         }
         let mut of_allocation: HashMap<String, Vec<Arc<ContainerRow>>> = HashMap::new();
         for row in allocations::live_containers(conn).await? {
@@ -345,10 +345,10 @@ impl Image {
 
     fn apply(&mut self, changes: Changes) -> Result<(), StoreError> {
         for id in changes.removed_agents {
-            self.agents.remove(&id);
+            self.places.remove(&id);
         }
         for row in changes.agents {
-            self.agents.insert(row.id.clone(), Agent::read(row)?);
+            self.places.insert(row.id.clone(), Place::read(row)?);
         }
         self.job_changes += u64::from(!changes.jobs.is_empty());
         for id in changes.jobs {
@@ -377,10 +377,10 @@ impl Image {
     /// Notes what changes are about to touch.
     fn note(&self, changes: &Changes, touched: &mut Touched) {
         touched
-            .agents
+            .places
             .extend(changes.removed_agents.iter().cloned());
         touched
-            .agents
+            .places
             .extend(changes.agents.iter().map(|row| row.id.clone()));
         touched.jobs.extend(changes.jobs.iter().cloned());
         for (row, containers) in &changes.allocations {
@@ -390,7 +390,7 @@ impl Image {
             let before = before.into_iter().flat_map(|known| &known.containers);
             let before = before.map(|container| &container.row);
             let on = before.chain(containers).map(|row| row.agent_id.clone());
-            touched.agents.extend(on);
+            touched.places.extend(on);
         }
     }
 
@@ -460,7 +460,7 @@ impl Image {
         Some((allocation, containers.find(|c| c.row.id == id)?))
     }
 
-    /// What the rows want of the containers of an agent.
+    /// What the rows want of the containers of a place.
     pub(crate) fn desired(&self, agent_id: &str) -> BTreeMap<String, Desired> {
         let ids = self.containers.get(agent_id);
         ids.into_iter()
@@ -472,7 +472,7 @@ impl Image {
             .collect()
     }
 
-    /// What is needed to start a container on an agent; `None` if it is not to run there any more.
+    /// What is needed to start a container on a place; `None` if it is not to run there any more.
     pub(crate) fn startable(&self, agent_id: &str, id: &str) -> Option<Startable> {
         let (allocation, container) = self.container(agent_id, id)?;
         if container.row.desired != Desired::Run {
@@ -482,7 +482,7 @@ impl Image {
         Some(Startable {
             container: container.row.clone(),
             allocation: allocation.row.clone(),
-            agent: self.agents.get(agent_id)?.row.clone(),
+            place: self.places.get(agent_id)?.row.clone(),
             alive: alive.collect(),
         })
     }
@@ -505,28 +505,28 @@ impl Image {
         Some(TaskLabel::from(&*allocation.row).to_string())
     }
 
-    /// The agents of a pool, in id order.
-    pub(crate) fn agents(&self, pool: &str, aux_limit: u32) -> Vec<AgentSnapshot> {
-        self.agents
+    /// The places of a pool, in id order.
+    pub(crate) fn places(&self, pool: &str, aux_limit: u32) -> Vec<PlaceSnapshot> {
+        self.places
             .values()
-            .filter(|agent| agent.row.resource_pool == pool)
-            .map(|agent| self.agent_snapshot(agent, aux_limit))
+            .filter(|place| place.row.resource_pool == pool)
+            .map(|place| self.place_snapshot(place, aux_limit))
             .collect()
     }
 
-    /// An agent with its pool; `None` = there is none of this name.
-    pub(crate) fn agent(&self, id: &str, aux_limit: u32) -> Option<(&str, AgentSnapshot)> {
-        let agent = self.agents.get(id)?;
+    /// A place with its pool; `None` = there is none of this name.
+    pub(crate) fn place(&self, id: &str, aux_limit: u32) -> Option<(&str, PlaceSnapshot)> {
+        let place = self.places.get(id)?;
         Some((
-            &agent.row.resource_pool,
-            self.agent_snapshot(agent, aux_limit),
+            &place.row.resource_pool,
+            self.place_snapshot(place, aux_limit),
         ))
     }
 
-    fn agent_snapshot(&self, agent: &Agent, aux_limit: u32) -> AgentSnapshot {
+    fn place_snapshot(&self, place: &Place, aux_limit: u32) -> PlaceSnapshot {
         let mut held: HashMap<u32, &str> = HashMap::new();
         let mut aux_used = 0;
-        for (id, allocation) in self.containers.get(&agent.row.id).into_iter().flatten() {
+        for (id, allocation) in self.containers.get(&place.row.id).into_iter().flatten() {
             let Some(allocation) = self.allocations.get(allocation) else {
                 continue;
             };
@@ -540,10 +540,10 @@ impl Image {
             );
             aux_used += u32::from(own.slots.is_empty());
         }
-        AgentSnapshot {
-            id: AgentId(agent.row.id.clone()),
-            state: agent.state(),
-            slots: slots(agent, &held),
+        PlaceSnapshot {
+            id: PlaceId::from(AgentId(place.row.id.clone())),
+            state: place.state(),
+            slots: slots(place, &held),
             aux_limit,
             aux_used,
         }

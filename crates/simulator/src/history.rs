@@ -177,7 +177,8 @@ pub struct Submission {
     /// Slots of each trial.
     pub slots: u32,
     /// Whether they must be on one agent.
-    pub single_agent: bool,
+    #[serde(rename = "single_agent")]
+    pub single_place: bool,
     /// 1 to 99, lower first.
     pub priority: u8,
     /// Failures that are forgiven.
@@ -260,7 +261,7 @@ impl Submission {
         Self {
             search,
             slots: u32::try_from(wanted).unwrap_or(1),
-            single_agent: luck.percent(20),
+            single_place: luck.percent(20),
             priority: [10, 42, 42, 60][luck.index(4)],
             max_restarts: u32::try_from(luck.draw() % 4).unwrap_or(0),
             steps,

@@ -268,8 +268,8 @@ fn a_reason_to_wait_of_the_same_kind_is_no_new_line() {
     let waits = |message: &str| Event::Waits {
         id: id.clone(),
         waiting: Waiting {
-            kind: WaitKind::NoAgents,
-            stored: WaitKind::NoAgents.name().to_owned(),
+            kind: WaitKind::NoPlaces,
+            stored: WaitKind::NoPlaces.name().to_owned(),
             message: message.to_owned(),
         },
     };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use det_config::hyperparameters::{Hyperparameter, SearchMethod, SearcherConfig, Space};
 use det_ids::{
-    AgentId, AllocationId, ContainerId, ExperimentId, JobId, Micros, RequestId, SlotId, TaskId,
+    AllocationId, ContainerId, ExperimentId, JobId, Micros, PlaceId, RequestId, SlotId, TaskId,
     TrialId,
 };
 use det_lifecycle::container::Observed;
@@ -27,7 +27,7 @@ pub(crate) struct World {
     pub(crate) tasks: BTreeMap<TaskId, Task>,
     pub(crate) allocations: BTreeMap<AllocationId, Allocation>,
     pub(crate) containers: BTreeMap<ContainerId, Container>,
-    pub(crate) places: BTreeMap<AgentId, Place>,
+    pub(crate) places: BTreeMap<PlaceId, Place>,
     pub(crate) forbidden: Option<String>,
     pub(crate) effects: Vec<Effect>,
 }
@@ -69,7 +69,7 @@ pub(crate) fn world(method: &SearchMethod, max_restarts: u32) -> World {
         terms: Terms {
             max_restarts,
             slots: 1,
-            single_agent: false,
+            single_place: false,
             preemption_timeout: 60,
         },
         search: None,
@@ -316,10 +316,10 @@ impl Rows for World {
     fn update_container(&mut self, row: &Container) {
         self.containers.insert(row.id.clone(), row.clone());
     }
-    fn place(&self, id: &AgentId) -> Option<Place> {
+    fn place(&self, id: &PlaceId) -> Option<Place> {
         self.places.get(id).cloned()
     }
-    fn live_containers_on(&self, place: &AgentId) -> Vec<Container> {
+    fn live_containers_on(&self, place: &PlaceId) -> Vec<Container> {
         let on = |c: &&Container| c.place == *place && c.ended_at.is_none();
         self.containers.values().filter(on).cloned().collect()
     }

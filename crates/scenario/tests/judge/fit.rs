@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use det_ids::{AgentId, AllocationId, Micros};
+use det_ids::{AllocationId, Micros, PlaceId};
 use det_scheduler::{
-    AgentSnapshot, AgentState, Job, Plan, PoolSnapshot, Progress, Queue, Request,
+    Job, PlaceSnapshot, PlaceState, Plan, PoolSnapshot, Progress, Queue, Request,
     RunningAllocation, SlotState,
 };
 
@@ -30,8 +30,8 @@ impl State {
         &self.queue.jobs[&request.job_id]
     }
 
-    pub fn agent(&self, id: &AgentId) -> &AgentSnapshot {
-        let found = self.pool.agents.iter().find(|agent| agent.id == *id);
+    pub fn place(&self, id: &PlaceId) -> &PlaceSnapshot {
+        let found = self.pool.places.iter().find(|place| place.id == *id);
         found.expect("plans name agents of the pool")
     }
 
@@ -69,7 +69,7 @@ impl State {
         after
     }
 
-    pub fn start(&mut self, allocation: &AllocationId, parts: &[(AgentId, Vec<det_ids::SlotId>)]) {
+    pub fn start(&mut self, allocation: &AllocationId, parts: &[(PlaceId, Vec<det_ids::SlotId>)]) {
         let at = self
             .queue
             .requests
@@ -79,11 +79,11 @@ impl State {
             .queue
             .requests
             .remove(at.expect("only waiting requests start"));
-        for (agent_id, slots) in parts {
-            let agent = self.pool.agents.iter_mut().find(|a| a.id == *agent_id);
-            let agent = agent.expect("plans name agents of the pool");
-            agent.aux_used += u32::from(slots.is_empty());
-            for slot in agent.slots.iter_mut().filter(|s| slots.contains(&s.id)) {
+        for (place_id, slots) in parts {
+            let place = self.pool.places.iter_mut().find(|a| a.id == *place_id);
+            let place = place.expect("plans name agents of the pool");
+            place.aux_used += u32::from(slots.is_empty());
+            for slot in place.slots.iter_mut().filter(|s| slots.contains(&s.id)) {
                 slot.state = SlotState::Held(allocation.clone());
             }
         }
@@ -112,11 +112,11 @@ impl State {
             .partition(|running| goes(running));
         left.pool.running = stay;
         for running in gone {
-            for (agent_id, slots) in &running.placement {
-                let agent = left.pool.agents.iter_mut().find(|a| a.id == *agent_id);
-                let Some(agent) = agent else { continue };
-                agent.aux_used -= u32::from(slots.is_empty());
-                for slot in agent.slots.iter_mut().filter(|s| slots.contains(&s.id)) {
+            for (place_id, slots) in &running.placement {
+                let place = left.pool.places.iter_mut().find(|a| a.id == *place_id);
+                let Some(place) = place else { continue };
+                place.aux_used -= u32::from(slots.is_empty());
+                for slot in place.slots.iter_mut().filter(|s| slots.contains(&s.id)) {
                     slot.state = match slot.state {
                         SlotState::Free | SlotState::Held(_) => SlotState::Free,
                         SlotState::Draining(_) => SlotState::Draining(None),
@@ -130,26 +130,26 @@ impl State {
 
     /// Whether a request fits what is free.
     pub fn fits(&self, request: &Request) -> bool {
-        let agents: Vec<&AgentSnapshot> = self
+        let places: Vec<&PlaceSnapshot> = self
             .pool
-            .agents
+            .places
             .iter()
-            .filter(|a| a.state == AgentState::Enabled && !request.excluded_agents.contains(&a.id))
+            .filter(|a| a.state == PlaceState::Enabled && !request.excluded_places.contains(&a.id))
             .collect();
         if request.slots == 0 {
-            return agents.iter().any(|agent| agent.aux_used < agent.aux_limit);
+            return places.iter().any(|place| place.aux_used < place.aux_limit);
         }
-        let unused = agents
+        let unused = places
             .iter()
             .filter(|a| used_slots(a) == 0)
             .map(|a| free_slots(a));
-        agents
+        places
             .iter()
-            .any(|agent| free_slots(agent) >= request.slots)
+            .any(|place| free_slots(place) >= request.slots)
             || self.sums_up(request, &unused.collect::<Vec<_>>())
     }
 
-    /// Whether agents of these sizes (slots, auxiliary places), all empty, hold a request.
+    /// Whether places of these sizes (slots, auxiliary places), all empty, hold a request.
     pub fn holds(&self, request: &Request, sizes: &[(u32, u32)]) -> bool {
         if request.slots == 0 {
             return sizes.iter().any(|(_, aux)| *aux > 0);
@@ -158,9 +158,9 @@ impl State {
         sizes.iter().any(|size| *size >= request.slots) || self.sums_up(request, &sizes)
     }
 
-    /// Whether whole agents of these sizes add up to the request.
+    /// Whether whole places of these sizes add up to the request.
     fn sums_up(&self, request: &Request, sizes: &[u32]) -> bool {
-        if request.single_agent || request.slots == 0 {
+        if request.single_place || request.slots == 0 {
             return false;
         }
         let equal = sizes.iter().any(|size| {
@@ -179,17 +179,17 @@ impl State {
         sums.contains(&request.slots)
     }
 
-    /// Sizes of agents as if nothing ran.
+    /// Sizes of places as if nothing ran.
     pub fn empty_sizes(
         &self,
-        agents: impl Fn(&AgentSnapshot) -> bool,
+        places: impl Fn(&PlaceSnapshot) -> bool,
         slots: impl Fn(&SlotState) -> bool,
     ) -> Vec<(u32, u32)> {
-        let counted = self.pool.agents.iter().filter(|agent| agents(agent));
+        let counted = self.pool.places.iter().filter(|place| places(place));
         counted
-            .map(|agent| {
-                let size = agent.slots.iter().filter(|slot| slots(&slot.state)).count();
-                (number(size), agent.aux_limit)
+            .map(|place| {
+                let size = place.slots.iter().filter(|slot| slots(&slot.state)).count();
+                (number(size), place.aux_limit)
             })
             .collect()
     }
@@ -219,19 +219,19 @@ impl State {
     }
 }
 
-pub fn free_slots(agent: &AgentSnapshot) -> u32 {
-    if agent.state != AgentState::Enabled {
+pub fn free_slots(place: &PlaceSnapshot) -> u32 {
+    if place.state != PlaceState::Enabled {
         return 0;
     }
-    let free = agent
+    let free = place
         .slots
         .iter()
         .filter(|slot| slot.state == SlotState::Free);
     number(free.count())
 }
 
-pub fn used_slots(agent: &AgentSnapshot) -> usize {
-    let used = agent.slots.iter().filter(|slot| match &slot.state {
+pub fn used_slots(place: &PlaceSnapshot) -> usize {
+    let used = place.slots.iter().filter(|slot| match &slot.state {
         SlotState::Free => false,
         SlotState::Held(_) => true,
         SlotState::Draining(holder) | SlotState::Disabled(holder) => holder.is_some(),

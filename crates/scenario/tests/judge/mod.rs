@@ -1,5 +1,5 @@
 //! An independent, slow judge of plans. It shares no code with the scheduler: it counts slots one by one, tries sums of
-//! agents by brute force, and follows the rules literally.
+//! places by brute force, and follows the rules literally.
 
 #![allow(
     dead_code,
@@ -14,9 +14,9 @@ mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AgentId, AllocationId, SlotId};
+use det_ids::{AllocationId, PlaceId, SlotId};
 use det_scheduler::{
-    AgentState, Plan, Policy, PreemptReason, Progress, Request, RunningAllocation, SlotState,
+    PlaceState, Plan, Policy, PreemptReason, Progress, Request, RunningAllocation, SlotState,
     WaitReason, plan,
 };
 
@@ -70,39 +70,39 @@ pub fn check_final(after: &State) {
 }
 
 fn placements(before: &State, plan: &Plan) {
-    let mut initial_steps: BTreeSet<(AgentId, SlotId)> = BTreeSet::new();
-    let mut aux: BTreeMap<AgentId, u32> = BTreeMap::new();
+    let mut initial_steps: BTreeSet<(PlaceId, SlotId)> = BTreeSet::new();
+    let mut aux: BTreeMap<PlaceId, u32> = BTreeMap::new();
     for placement in &plan.placements {
         let request = before.find(&placement.allocation_id);
         let total: usize = placement.parts.iter().map(|(_, slots)| slots.len()).sum();
         assert_eq!(total, request.slots as usize, "a gang is placed whole");
-        let agents: BTreeSet<_> = placement.parts.iter().map(|(agent, _)| agent).collect();
-        assert_eq!(agents.len(), placement.parts.len(), "one part per agent");
-        if request.single_agent || request.slots == 0 {
+        let places: BTreeSet<_> = placement.parts.iter().map(|(place, _)| place).collect();
+        assert_eq!(places.len(), placement.parts.len(), "one part per agent");
+        if request.single_place || request.slots == 0 {
             assert_eq!(placement.parts.len(), 1);
         }
-        for (agent_id, slots) in &placement.parts {
-            let agent = before.agent(agent_id);
-            assert_eq!(agent.state, AgentState::Enabled);
-            assert!(!request.excluded_agents.contains(agent_id));
+        for (place_id, slots) in &placement.parts {
+            let place = before.place(place_id);
+            assert_eq!(place.state, PlaceState::Enabled);
+            assert!(!request.excluded_places.contains(place_id));
             if request.slots == 0 {
-                let used = aux.entry(agent_id.clone()).or_insert(agent.aux_used);
+                let used = aux.entry(place_id.clone()).or_insert(place.aux_used);
                 *used += 1;
-                assert!(*used <= agent.aux_limit, "aux limit of {agent_id}");
+                assert!(*used <= place.aux_limit, "aux limit of {place_id}");
             }
             if placement.parts.len() > 1 {
-                let offered = agent
+                let offered = place
                     .slots
                     .iter()
                     .filter(|slot| slot.state == SlotState::Free);
                 assert_eq!(offered.count(), slots.len(), "a gang takes whole agents");
-                assert_eq!(used_slots(agent), 0, "a gang takes unused agents");
+                assert_eq!(used_slots(place), 0, "a gang takes unused agents");
             }
             for slot_id in slots {
-                let slot = agent.slots.iter().find(|slot| slot.id == *slot_id);
+                let slot = place.slots.iter().find(|slot| slot.id == *slot_id);
                 assert_eq!(slot.map(|slot| &slot.state), Some(&SlotState::Free));
                 assert!(
-                    initial_steps.insert((agent_id.clone(), *slot_id)),
+                    initial_steps.insert((place_id.clone(), *slot_id)),
                     "slot given twice"
                 );
             }
@@ -338,13 +338,13 @@ fn order<'a>(state: &State, request: &'a Request) -> (u8, i64, i64, i64, &'a str
 /// The same state with everything in another order.
 pub fn shuffled(state: &State) -> State {
     let mut other = state.clone();
-    other.pool.agents.reverse();
+    other.pool.places.reverse();
     other.pool.running.reverse();
     other.queue.requests.reverse();
     let middle = other.queue.requests.len() / 3;
     other.queue.requests.rotate_left(middle);
-    for agent in &mut other.pool.agents {
-        agent.slots.reverse();
+    for place in &mut other.pool.places {
+        place.slots.reverse();
     }
     other
 }
@@ -360,12 +360,12 @@ pub fn broken(state: &State, good: &Plan) -> Vec<Plan> {
     };
     // A slot that is in use.
     change(&|plan| {
-        let taken = state.pool.agents.iter().find_map(|agent| {
-            let slot = agent
+        let taken = state.pool.places.iter().find_map(|place| {
+            let slot = place
                 .slots
                 .iter()
                 .find(|slot| matches!(slot.state, SlotState::Held(_)))?;
-            Some((agent.id.clone(), vec![slot.id]))
+            Some((place.id.clone(), vec![slot.id]))
         });
         let part = plan
             .placements
@@ -400,9 +400,9 @@ pub fn broken(state: &State, good: &Plan) -> Vec<Plan> {
             last.allocation_id.clone(),
             WaitReason::NotEnoughFreeSlots {
                 needed: request.slots,
-                single_agent: request.single_agent,
+                single_place: request.single_place,
                 free_total: 0,
-                largest_free_on_one_agent: 0,
+                largest_free_on_one_place: 0,
                 held_by: det_scheduler::Holders::new(Vec::new(), 0),
             },
         ));

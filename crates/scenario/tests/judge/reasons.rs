@@ -2,7 +2,7 @@
 
 use det_ids::AllocationId;
 use det_scheduler::{
-    AgentSnapshot, AgentState, BlockingCause, Plan, Policy, Progress, Request, SlotState,
+    BlockingCause, PlaceSnapshot, PlaceState, Plan, Policy, Progress, Request, SlotState,
     WaitReason,
 };
 
@@ -16,17 +16,17 @@ pub fn is_true(
     request: &Request,
     reason: &WaitReason,
 ) -> bool {
-    let all = |agent: &AgentSnapshot| !request.excluded_agents.contains(&agent.id);
-    let in_service = |agent: &AgentSnapshot| all(agent) && agent.state == AgentState::Enabled;
+    let all = |place: &PlaceSnapshot| !request.excluded_places.contains(&place.id);
+    let in_service = |place: &PlaceSnapshot| all(place) && place.state == PlaceState::Enabled;
     match reason {
-        WaitReason::NoAgents => before.pool.agents.is_empty(),
-        WaitReason::AllAgentsExcluded { .. } => !before.pool.agents.iter().any(all),
-        WaitReason::NoAgentLargeEnough { .. }
+        WaitReason::NoPlaces => before.pool.places.is_empty(),
+        WaitReason::AllPlacesExcluded { .. } => !before.pool.places.iter().any(all),
+        WaitReason::NoPlaceLargeEnough { .. }
         | WaitReason::PoolTooSmall { .. }
         | WaitReason::GangDoesNotDivide { .. } => {
             !before.holds(request, &before.empty_sizes(all, |_| true))
         }
-        WaitReason::AgentsUnavailable { .. } => {
+        WaitReason::PlacesUnavailable { .. } => {
             let offered = |state: &SlotState| matches!(state, SlotState::Free | SlotState::Held(_));
             !before.holds(request, &before.empty_sizes(in_service, offered))
         }
@@ -109,13 +109,13 @@ pub fn is_true(
         WaitReason::NotEnoughFreeSlots {
             needed,
             free_total,
-            largest_free_on_one_agent,
+            largest_free_on_one_place,
             held_by,
             ..
         } => {
             let free: Vec<u32> = after
                 .pool
-                .agents
+                .places
                 .iter()
                 .filter(|a| in_service(a))
                 .map(free_slots)
@@ -127,7 +127,7 @@ pub fn is_true(
             });
             *needed == request.slots
                 && *free_total == free.iter().sum::<u32>()
-                && *largest_free_on_one_agent == free.iter().max().copied().unwrap_or(0)
+                && *largest_free_on_one_place == free.iter().max().copied().unwrap_or(0)
                 && true_holders
                 && !fits_without_worse(before, plan, request)
         }
@@ -235,9 +235,9 @@ fn is_reserved_for(
     let held = plan.reservations.iter().any(|reservation| {
         reservation.allocation_id == *holder
             && reservation
-                .agents
+                .places
                 .iter()
-                .any(|a| !request.excluded_agents.contains(a))
+                .any(|a| !request.excluded_places.contains(a))
     });
     let Some(their_reason) = waiting(plan, holder) else {
         return false;

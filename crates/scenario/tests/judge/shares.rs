@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use det_ids::{JobId, WorkspaceId};
 use det_scheduler::{
-    AgentState, Plan, PreemptReason, Progress, Request, RunningAllocation, SlotState, WaitReason,
+    PlaceState, Plan, PreemptReason, Progress, Request, RunningAllocation, SlotState, WaitReason,
 };
 
 use super::fit::State;
@@ -26,12 +26,12 @@ impl JobPart {
     }
 }
 
-/// Whether an allocation is on its way out: it was asked to stop, or its agent or slot is out of service.
+/// Whether an allocation is on its way out: it was asked to stop, or its place or slot is out of service.
 pub fn leaves(state: &State, running: &RunningAllocation) -> bool {
-    let out_of_service = running.placement.iter().any(|(agent_id, slots)| {
-        let agent = state.agent(agent_id);
-        agent.state == AgentState::Disabled
-            || agent
+    let out_of_service = running.placement.iter().any(|(place_id, slots)| {
+        let place = state.place(place_id);
+        place.state == PlaceState::Disabled
+            || place
                 .slots
                 .iter()
                 .any(|s| slots.contains(&s.id) && matches!(s.state, SlotState::Disabled(_)))
@@ -41,23 +41,23 @@ pub fn leaves(state: &State, running: &RunningAllocation) -> bool {
 
 /// Slots that are divided among jobs.
 pub fn capacity(state: &State) -> u64 {
-    let counted = |agent: &det_scheduler::AgentSnapshot| {
-        let slots = agent.slots.iter().filter(|slot| match agent.state {
-            AgentState::Enabled => !matches!(
+    let counted = |place: &det_scheduler::PlaceSnapshot| {
+        let slots = place.slots.iter().filter(|slot| match place.state {
+            PlaceState::Enabled => !matches!(
                 slot.state,
                 SlotState::Disabled(_) | SlotState::Draining(None)
             ),
-            AgentState::Draining | AgentState::Disconnected => {
+            PlaceState::Draining | PlaceState::Disconnected => {
                 matches!(
                     slot.state,
                     SlotState::Held(_) | SlotState::Draining(Some(_))
                 )
             }
-            AgentState::Disabled => false,
+            PlaceState::Disabled => false,
         });
         slots.count() as u64
     };
-    state.pool.agents.iter().map(counted).sum()
+    state.pool.places.iter().map(counted).sum()
 }
 
 /// Demand, share and use of every job.
@@ -275,8 +275,8 @@ fn surplus_goes_to_the_least_served(before: &State, plan: &Plan, parts: &BTreeMa
         for (allocation, reason) in &plan.waiting {
             let other = before.find(allocation);
             let alike = other.slots == request.slots
-                && other.single_agent == request.single_agent
-                && other.excluded_agents == request.excluded_agents;
+                && other.single_place == request.single_place
+                && other.excluded_places == request.excluded_places;
             if let WaitReason::OverFairShare { reserved: 0, .. } = reason
                 && alike
                 && other.job_id != *job
@@ -360,7 +360,7 @@ fn zero_slot_work_is_first_in_first_out(before: &State, plan: &Plan) {
             assert!(
                 started.slots > 0
                     || waits.slots > 0
-                    || started.excluded_agents != waits.excluded_agents
+                    || started.excluded_places != waits.excluded_places
                     || key(started) < key(waits),
                 "{} passes {allocation}",
                 started.allocation_id

@@ -1,9 +1,9 @@
-//! The round robin rule, followed literally: a plan is replayed turn by turn, with the agents that it chose.
+//! The round robin rule, followed literally: a plan is replayed turn by turn, with the places that it chose.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::{AllocationId, JobId};
-use det_scheduler::{AgentState, Plan, Request, SlotState, WaitReason};
+use det_scheduler::{PlaceState, Plan, Request, SlotState, WaitReason};
 
 use super::fit::State;
 
@@ -32,8 +32,8 @@ struct Play<'a> {
     started: usize,
     /// Jobs whose first request did not fit.
     out: BTreeSet<JobId>,
-    /// Agents held back for those that have waited too long.
-    reserved: BTreeSet<det_ids::AgentId>,
+    /// Places held back for those that have waited too long.
+    reserved: BTreeSet<det_ids::PlaceId>,
     /// Slots of workspaces held back for them.
     kept: BTreeMap<det_ids::WorkspaceId, u32>,
 }
@@ -61,9 +61,9 @@ impl Play<'_> {
                 limit.is_none_or(|(most, _)| request.slots <= most)
             })
             .filter(|request| {
-                let usable = |agent: &det_scheduler::AgentSnapshot| {
-                    agent.state == AgentState::Enabled
-                        && !request.excluded_agents.contains(&agent.id)
+                let usable = |place: &det_scheduler::PlaceSnapshot| {
+                    place.state == PlaceState::Enabled
+                        && !request.excluded_places.contains(&place.id)
                 };
                 state.holds(request, &state.empty_sizes(usable, offered))
             })
@@ -77,7 +77,7 @@ impl Play<'_> {
         let mut allowed = request.clone();
         if request.slots > 0 {
             allowed
-                .excluded_agents
+                .excluded_places
                 .extend(self.reserved.iter().cloned());
         }
         if !self.state.fits(&allowed) || self.exceeds_workspace(request) {
@@ -122,7 +122,7 @@ impl Play<'_> {
                     .iter()
                     .find(|reservation| reservation.allocation_id == request.allocation_id);
                 self.reserved
-                    .extend(own.into_iter().flat_map(|own| own.agents.iter().cloned()));
+                    .extend(own.into_iter().flat_map(|own| own.places.iter().cloned()));
             }
         }
     }

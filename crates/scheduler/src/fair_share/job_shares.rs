@@ -3,8 +3,8 @@
 use super::Run;
 use crate::capacity::Feasibility;
 use crate::decision::{JobShare, Wait};
-use crate::model::AgentState;
-use crate::prepared::{AgentView, Service, SlotView, WaitingRequest};
+use crate::model::PlaceState;
+use crate::prepared::{PlaceView, Service, SlotView, WaitingRequest};
 use crate::shares::{Claim, divide};
 use crate::space::Parts;
 
@@ -16,7 +16,7 @@ impl Run<'_> {
         for (active, leaving) in prepared.running.iter().zip(&self.leaving) {
             if !active.zero_slots() && (active.preemptible || *leaving) {
                 for part in &active.parts {
-                    space.give(part.agent, part.usable, part.held);
+                    space.give(part.place, part.usable, part.held);
                 }
             }
         }
@@ -49,7 +49,7 @@ impl Run<'_> {
             job_shares[waiting.job].active += slots;
             fixed[waiting.job] += slots;
         }
-        self.shared.capacity = prepared.agents.iter().map(shared_slots).sum();
+        self.shared.capacity = prepared.places.iter().map(shared_slots).sum();
         let mut nominal = Vec::new();
         if fixed.iter().any(|slots| *slots > 0) {
             nominal = self.nominal_shares();
@@ -173,13 +173,13 @@ impl Run<'_> {
     }
 }
 
-/// Slots of an agent that are divided among jobs: those in service, and those that are in use but take no new work.
-fn shared_slots(view: &AgentView) -> u64 {
-    let counts = |slot: &&SlotView| match (view.agent.state, slot.service) {
-        (AgentState::Disabled, _) | (_, Service::Disabled) => false,
-        (AgentState::Enabled, Service::Offered) => true,
-        (AgentState::Enabled, Service::Draining)
-        | (AgentState::Draining | AgentState::Disconnected, _) => slot.busy,
+/// Slots of a place that are divided among jobs: those in service, and those that are in use but take no new work.
+fn shared_slots(view: &PlaceView) -> u64 {
+    let counts = |slot: &&SlotView| match (view.place.state, slot.service) {
+        (PlaceState::Disabled, _) | (_, Service::Disabled) => false,
+        (PlaceState::Enabled, Service::Offered) => true,
+        (PlaceState::Enabled, Service::Draining)
+        | (PlaceState::Draining | PlaceState::Disconnected, _) => slot.busy,
     };
     view.slots.iter().filter(counts).map(|_| 1).sum()
 }

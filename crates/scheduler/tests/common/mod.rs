@@ -11,9 +11,9 @@ pub mod judge;
 
 use std::collections::BTreeSet;
 
-use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId};
+use det_ids::{AllocationId, JobId, Micros, PlaceId, SlotId, TaskId};
 use det_scheduler::{
-    AgentSnapshot, AgentState, Fitting, Job, Plan, Policy, PoolSnapshot, Progress, Queue, Request,
+    Fitting, Job, PlaceSnapshot, PlaceState, Plan, Policy, PoolSnapshot, Progress, Queue, Request,
     RunningAllocation, SlotSnapshot, SlotState, plan,
 };
 
@@ -31,7 +31,7 @@ pub struct World {
 pub struct Traits {
     priority: u8,
     job: Option<String>,
-    single_agent: bool,
+    single_place: bool,
     preemptible: bool,
     cap: Option<u32>,
     position: Option<i64>,
@@ -45,7 +45,7 @@ pub fn prio(priority: u8) -> Traits {
     Traits {
         priority,
         job: None,
-        single_agent: false,
+        single_place: false,
         preemptible: true,
         cap: None,
         position: None,
@@ -55,10 +55,10 @@ pub fn prio(priority: u8) -> Traits {
     }
 }
 
-/// A notebook: one agent, cannot be preempted.
+/// A notebook: one place, cannot be preempted.
 pub fn notebook(priority: u8) -> Traits {
     let mut traits = prio(priority);
-    traits.single_agent = true;
+    traits.single_place = true;
     traits.preemptible = false;
     traits
 }
@@ -69,7 +69,7 @@ impl Traits {
         self
     }
     pub fn single(mut self) -> Self {
-        self.single_agent = true;
+        self.single_place = true;
         self
     }
     pub fn cap(mut self, max_slots: u32) -> Self {
@@ -84,12 +84,12 @@ impl Traits {
         self.waited = minutes * 60_000_000;
         self
     }
-    pub fn not_on(mut self, agent: &str) -> Self {
-        self.excluded.push(agent.to_owned());
+    pub fn not_on(mut self, place: &str) -> Self {
+        self.excluded.push(place.to_owned());
         self
     }
-    pub fn on(mut self, agent: &str) -> Self {
-        self.on.push(agent.to_owned());
+    pub fn on(mut self, place: &str) -> Self {
+        self.on.push(place.to_owned());
         self
     }
 }
@@ -146,18 +146,18 @@ impl World {
         self.pool.settings.allow_heterogeneous_fits = true;
         self
     }
-    pub fn agent(self, id: &str, slots: u32) -> Self {
-        self.agent_in(id, slots, 100, AgentState::Enabled)
+    pub fn place(self, id: &str, slots: u32) -> Self {
+        self.place_in(id, slots, 100, PlaceState::Enabled)
     }
-    pub fn agents(mut self, sizes: &[u32]) -> Self {
+    pub fn places(mut self, sizes: &[u32]) -> Self {
         for (number, size) in sizes.iter().enumerate() {
-            self = self.agent(&format!("a{number}"), *size);
+            self = self.place(&format!("a{number}"), *size);
         }
         self
     }
-    pub fn agent_in(mut self, id: &str, slots: u32, aux_limit: u32, state: AgentState) -> Self {
-        self.pool.agents.push(AgentSnapshot {
-            id: AgentId::from(id),
+    pub fn place_in(mut self, id: &str, slots: u32, aux_limit: u32, state: PlaceState) -> Self {
+        self.pool.places.push(PlaceSnapshot {
+            id: PlaceId::from(id),
             state,
             slots: (0..slots)
                 .map(|n| SlotSnapshot {
@@ -171,8 +171,8 @@ impl World {
         self
     }
     /// A slot that is not offered.
-    pub fn draining_slot(mut self, agent: &str, slot: u32) -> Self {
-        let slot = &mut self.agent_mut(agent).slots[slot as usize];
+    pub fn draining_slot(mut self, place: &str, slot: u32) -> Self {
+        let slot = &mut self.place_mut(place).slots[slot as usize];
         slot.state = match slot.state.clone() {
             SlotState::Free => SlotState::Draining(None),
             SlotState::Held(holder) => SlotState::Draining(Some(holder)),
@@ -228,24 +228,24 @@ impl World {
             task_id: TaskId::from(task),
             job_id,
             slots,
-            single_agent: traits.single_agent,
+            single_place: traits.single_place,
             preemptible: traits.preemptible,
-            excluded_agents: traits
+            excluded_places: traits
                 .excluded
                 .iter()
-                .map(|a| AgentId::from(a.as_str()))
+                .map(|a| PlaceId::from(a.as_str()))
                 .collect(),
             requested_at,
         }
     }
 
-    /// Slots for a running task: on the named agents, or wherever they are free, first agents first.
-    fn lay_out(&self, request: &Request, on: &[String]) -> Vec<(AgentId, Vec<SlotId>)> {
+    /// Slots for a running task: on the named places, or wherever they are free, first places first.
+    fn lay_out(&self, request: &Request, on: &[String]) -> Vec<(PlaceId, Vec<SlotId>)> {
         let mut left = request.slots as usize;
         let mut placement = Vec::new();
-        for agent in &self.pool.agents {
-            let named = on.is_empty() || on.iter().any(|id| id == agent.id.as_str());
-            let free: Vec<SlotId> = agent
+        for place in &self.pool.places {
+            let named = on.is_empty() || on.iter().any(|id| id == place.id.as_str());
+            let free: Vec<SlotId> = place
                 .slots
                 .iter()
                 .filter(|slot| slot.state == SlotState::Free)
@@ -256,7 +256,7 @@ impl World {
                 continue;
             }
             left -= free.len();
-            placement.push((agent.id.clone(), free));
+            placement.push((place.id.clone(), free));
             if left == 0 {
                 break;
             }
@@ -270,21 +270,21 @@ impl World {
     }
 
     /// Puts an allocation on its slots.
-    pub fn occupy(&mut self, request: Request, placement: Vec<(AgentId, Vec<SlotId>)>) {
-        for (agent, slots) in &placement {
+    pub fn occupy(&mut self, request: Request, placement: Vec<(PlaceId, Vec<SlotId>)>) {
+        for (place, slots) in &placement {
             let id = request.allocation_id.clone();
-            let agent = self.agent_mut(agent.as_str());
+            let place = self.place_mut(place.as_str());
             if slots.is_empty() {
-                agent.aux_used += 1;
+                place.aux_used += 1;
             }
-            for slot in &mut agent.slots {
+            for slot in &mut place.slots {
                 if slots.contains(&slot.id) {
                     assert_eq!(
                         slot.state,
                         SlotState::Free,
                         "slot {} of {}",
                         slot.id,
-                        agent.id
+                        place.id
                     );
                     slot.state = SlotState::Held(id.clone());
                 }
@@ -298,12 +298,12 @@ impl World {
         });
     }
 
-    pub fn agent_mut(&mut self, id: &str) -> &mut AgentSnapshot {
+    pub fn place_mut(&mut self, id: &str) -> &mut PlaceSnapshot {
         let found = self
             .pool
-            .agents
+            .places
             .iter_mut()
-            .find(|agent| agent.id.as_str() == id);
+            .find(|place| place.id.as_str() == id);
         found.expect("the scenario names an agent of its pool")
     }
 
@@ -379,14 +379,14 @@ impl World {
             .pool
             .running
             .remove(at.expect("only running work ends"));
-        for (agent, slots) in &ended.placement {
-            let Some(agent) = self.pool.agents.iter_mut().find(|known| known.id == *agent) else {
+        for (place, slots) in &ended.placement {
+            let Some(place) = self.pool.places.iter_mut().find(|known| known.id == *place) else {
                 continue;
             };
             if slots.is_empty() {
-                agent.aux_used -= 1;
+                place.aux_used -= 1;
             }
-            for slot in agent
+            for slot in place
                 .slots
                 .iter_mut()
                 .filter(|slot| slots.contains(&slot.id))

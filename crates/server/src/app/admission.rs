@@ -214,7 +214,7 @@ impl Admission {
     ) -> AppResult<Fits> {
         let snapshot = self.snapshots.of_pool(pool).await?;
         // A pool whose agents have not joined yet cannot say no: the request waits with its reason.
-        if snapshot.agents.is_empty() {
+        if snapshot.places.is_empty() {
             findings.warnings.push(format!(
                 "resource pool \"{pool}\" has no agents yet; the trials wait for one"
             ));
@@ -225,17 +225,17 @@ impl Admission {
             task_id: TaskId("submission".into()),
             job_id: JobId("submission".into()),
             slots: size.slots,
-            single_agent: size.is_single_node,
+            single_place: size.is_single_node,
             preemptible: true,
-            excluded_agents: BTreeSet::new(),
+            excluded_places: BTreeSet::new(),
             requested_at: Micros(0),
         };
         let Err(never) = can_ever_fit(&snapshot, &request) else {
             return Ok(Fits::Yes);
         };
         // Clients match these two words. More agents may be added to a pool, but none that is larger than its kind.
-        let on_no_agent = matches!(never.reason, WaitReason::NoAgentLargeEnough { .. });
-        let unfulfillable = if on_no_agent {
+        let on_no_place = matches!(never.reason, WaitReason::NoPlaceLargeEnough { .. });
+        let unfulfillable = if on_no_place {
             "request unfulfillable: "
         } else {
             ""
@@ -248,7 +248,7 @@ impl Admission {
         } else {
             mistake.with_hint(format!("nearest sizes that fit: {}", sizes.join(", ")))
         };
-        Ok(if on_no_agent {
+        Ok(if on_no_place {
             Fits::OnNoAgent(mistake)
         } else {
             Fits::Never(mistake)

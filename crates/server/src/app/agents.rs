@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use det_agent_proto::{AgentLog, Hello, PROTOCOL_VERSION};
 use det_authz::{Kind, Permission};
 use det_failpoints::failpoint;
-use det_ids::{AgentId, AllocationId};
+use det_ids::{AllocationId, PlaceId};
 use det_orchestrator::Event;
 use det_store::agents::{self, AgentRow};
 use det_store::allocations::{AllocationRow, ContainerRow};
@@ -169,7 +169,7 @@ impl Master {
         reason: &str,
     ) -> AppResult<()> {
         let lost = Event::PlaceLost {
-            place: AgentId::from(id),
+            place: PlaceId::from(id),
             reason: reason.to_owned(),
         };
         self.orchestration.advance(tx, [lost]).await?;
@@ -243,7 +243,7 @@ impl Master {
                         )
                         .await?;
                     let returned = Event::PlaceReturned {
-                        place: hello.agent_id,
+                        place: hello.agent_id.into(),
                         // Containers of another data directory than before are gone for good.
                         is_new: before.is_some_and(|b| b.instance_id != row.instance_id),
                         observed: hello

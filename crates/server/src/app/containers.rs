@@ -2,7 +2,7 @@
 
 use det_agent_proto::ContainerReport;
 use det_failpoints::failpoint;
-use det_ids::{AgentId, ContainerId};
+use det_ids::{ContainerId, PlaceId};
 use det_orchestrator::Event;
 use det_store::StoreError;
 use det_taskspec::ContainerExit;
@@ -14,7 +14,7 @@ use crate::error::{AppError, AppResult};
 /// An agent's report on a container, as an event.
 pub(crate) fn observed(agent_id: &str, report: ContainerReport) -> Event {
     Event::Observed {
-        place: AgentId::from(agent_id),
+        place: PlaceId::from(agent_id),
         container_id: report.container_id,
         observed: report.state.into(),
     }

@@ -52,8 +52,9 @@ pub(crate) struct Found {
 pub(crate) struct LogFindings {
     /// Policies that matched, the first one first.
     pub(crate) matched: Vec<String>,
-    /// Agents that the trial's later runs avoid.
-    pub(crate) excluded_agents: BTreeSet<String>,
+    /// Places that the trial's later runs avoid.
+    #[serde(rename = "excluded_agents")]
+    pub(crate) excluded_places: BTreeSet<String>,
     /// Agent and pattern for each exclusion that was made: each is told once.
     exclusions: BTreeSet<(String, String)>,
     /// The policy after whose match the trial is not restarted.
@@ -241,7 +242,7 @@ impl Master {
                             found.line.allocation_id.as_deref(),
                             &text,
                         )?;
-                        findings.excluded_agents.insert(agent);
+                        findings.excluded_places.insert(agent);
                     }
                 }
             }
@@ -251,7 +252,7 @@ impl Master {
         }
         let text = serde_json::to_string(&findings).map_err(AppError::internal)?;
         trials::set_log_findings(&mut tx.conn(), trial_id, &text).await?;
-        if findings.excluded_agents != before.excluded_agents {
+        if findings.excluded_places != before.excluded_places {
             self.exclude_from_waiting(tx, &trial, &findings).await?;
         }
         Ok(())
@@ -330,7 +331,7 @@ async fn agents_of(
     Ok(agents.collect())
 }
 
-/// A trial that goes on counts its restarts anew: what its earlier runs printed does not forbid them any more. Agents that
+/// A trial that goes on counts its restarts anew: what its earlier runs printed does not forbid them any more. Places that
 /// it avoids stay avoided.
 pub(crate) async fn allow_restarts(tx: &mut WriteTx, trial: &TrialRow) -> Result<(), StoreError> {
     let mut findings = LogFindings::of(trial)?;
@@ -344,12 +345,12 @@ pub(crate) async fn allow_restarts(tx: &mut WriteTx, trial: &TrialRow) -> Result
     trials::set_log_findings(&mut tx.conn(), trial.id, &text).await
 }
 
-/// Agents that the next allocation of a trial avoids, as its row has them.
+/// Places that the next allocation of a trial avoids, as its row has them.
 pub(crate) fn excluded_text(findings: &LogFindings) -> AppResult<Option<String>> {
-    if findings.excluded_agents.is_empty() {
+    if findings.excluded_places.is_empty() {
         return Ok(None);
     }
-    serde_json::to_string(&findings.excluded_agents)
+    serde_json::to_string(&findings.excluded_places)
         .map(Some)
         .map_err(AppError::internal)
 }

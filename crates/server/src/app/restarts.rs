@@ -41,7 +41,7 @@ impl Restarts {
                 "trial failed and matched logs to a don't retry policy (\"{policy}\")"
             )));
         }
-        if findings.excluded_agents.is_empty() || !self.context.config().launch_error {
+        if findings.excluded_places.is_empty() || !self.context.config().launch_error {
             return Ok(None);
         }
         let config = self.configs.of(experiment)?;
@@ -50,12 +50,12 @@ impl Restarts {
             task_id: TaskId(trial.task_id.clone()),
             job_id: JobId(experiment.job_id.clone()),
             slots: config.resources.slots_per_trial,
-            single_agent: config.resources.is_single_node.unwrap_or(false),
+            single_place: config.resources.is_single_node.unwrap_or(false),
             preemptible: true,
-            excluded_agents: findings
-                .excluded_agents
+            excluded_places: findings
+                .excluded_places
                 .into_iter()
-                .map(det_ids::AgentId)
+                .map(det_ids::PlaceId)
                 .collect(),
             requested_at: Micros(0),
         };

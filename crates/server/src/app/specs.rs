@@ -205,7 +205,7 @@ async fn place_facts(startable: &Startable, conn: &mut Conn<'_>) -> AppResult<Pl
     let chief_slots = members.first().map_or("[]", |chief| chief.slots.as_str());
     Ok(PlaceFacts {
         container_id: ContainerId(container.id.clone()),
-        device_kind: devices(&startable.agent)?
+        device_kind: devices(&startable.place)?
             .iter()
             .find(|device| slots.contains(&device.id.0))
             .map_or(DeviceKind::Cpu, |device| device.kind),

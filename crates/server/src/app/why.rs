@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use det_config::priority::PriorityOrder;
 use det_ids::{AllocationId, Micros};
-use det_scheduler::{AgentState, Estimate, Policy, PoolSnapshot, Queue, SlotState, estimate};
+use det_scheduler::{Estimate, PlaceState, Policy, PoolSnapshot, Queue, SlotState, estimate};
 use det_store::{experiments, trials};
 
 use crate::app::beside;
@@ -80,13 +80,13 @@ fn time_left(elapsed: i64, progress: f64) -> Option<i64> {
 impl Room {
     fn of(pool: &PoolSnapshot) -> Self {
         let mut room = Self::default();
-        for agent in &pool.agents {
-            if agent.state != AgentState::Enabled {
+        for place in &pool.places {
+            if place.state != PlaceState::Enabled {
                 room.out_of_service += 1;
                 continue;
             }
             room.agents += 1;
-            for slot in &agent.slots {
+            for slot in &place.slots {
                 match slot.state {
                     SlotState::Free => {
                         room.slots += 1;
@@ -156,13 +156,13 @@ impl JobStories {
             .running
             .iter()
             .map(|running| {
-                let agents = running.placement.iter().map(|(agent, slots)| {
+                let places = running.placement.iter().map(|(place, slots)| {
                     (
-                        agent.0.clone(),
+                        place.0.clone(),
                         i64::try_from(slots.len()).unwrap_or(i64::MAX),
                     )
                 });
-                (running.request.allocation_id.0.clone(), agents.collect())
+                (running.request.allocation_id.0.clone(), places.collect())
             })
             .collect();
         let room = Room::of(&snapshot);

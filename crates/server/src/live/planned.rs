@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use det_ids::{AgentId, AllocationId, JobId, Micros, TaskId, WorkspaceId};
+use det_ids::{AllocationId, JobId, Micros, PlaceId, TaskId, WorkspaceId};
 use det_lifecycle::allocation::AllocationState;
 use det_scheduler::{Job, Progress, Request, RunningAllocation, SlotSnapshot, SlotState};
 use det_store::allocations::AllocationRow;
 use det_store::experiments::JobRow;
 
-use super::{Agent, Allocation, Work};
+use super::{Allocation, Place, Work};
 
 pub(super) fn work(allocation: &Allocation) -> Work {
     if allocation.row.placed_at.is_none() {
@@ -18,15 +18,15 @@ pub(super) fn work(allocation: &Allocation) -> Work {
     }
 }
 
-pub(super) fn slots(agent: &Agent, held: &HashMap<u32, &str>) -> Vec<SlotSnapshot> {
-    agent
+pub(super) fn slots(place: &Place, held: &HashMap<u32, &str>) -> Vec<SlotSnapshot> {
+    place
         .slots
         .iter()
         .map(|slot| {
             let holder = held.get(&slot.0).map(|id| AllocationId((*id).to_owned()));
-            let state = if agent.disabled.contains(&slot.0) {
+            let state = if place.disabled.contains(&slot.0) {
                 SlotState::Disabled(holder)
-            } else if agent.draining.contains(&slot.0) {
+            } else if place.draining.contains(&slot.0) {
                 SlotState::Draining(holder)
             } else {
                 holder.map_or(SlotState::Free, SlotState::Held)
@@ -43,7 +43,7 @@ pub(super) fn running(allocation: &Allocation) -> RunningAllocation {
         placement: allocation
             .containers
             .iter()
-            .map(|c| (AgentId(c.row.agent_id.clone()), c.slots.clone()))
+            .map(|c| (PlaceId(c.row.agent_id.clone()), c.slots.clone()))
             .collect(),
         started_at: Micros(row.placed_at.unwrap_or(row.requested_at)),
         progress: match (&row.preempted_for, row.preempt_deadline, &row.state) {
@@ -63,21 +63,21 @@ pub(crate) fn request(row: &AllocationRow) -> Request {
         task_id: TaskId(row.task_id.clone()),
         job_id: JobId(row.job_id.clone()),
         slots: u32::try_from(row.slots).unwrap_or(u32::MAX),
-        single_agent: row.single_agent,
+        single_place: row.single_agent,
         preemptible: row.preemptible,
-        excluded_agents: excluded(row),
+        excluded_places: excluded(row),
         requested_at: Micros(row.requested_at),
     }
 }
 
-/// Agents that an allocation must not run on. A list that cannot be read excludes none.
-fn excluded(row: &AllocationRow) -> BTreeSet<AgentId> {
+/// Places that an allocation must not run on. A list that cannot be read excludes none.
+fn excluded(row: &AllocationRow) -> BTreeSet<PlaceId> {
     row.excluded_agents
         .as_deref()
         .and_then(|text| serde_json::from_str::<BTreeSet<String>>(text).ok())
         .into_iter()
         .flatten()
-        .map(AgentId)
+        .map(PlaceId)
         .collect()
 }
 

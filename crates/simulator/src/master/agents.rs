@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use det_agent_proto::ContainerState;
-use det_ids::{AgentId, AllocationId, ContainerId};
+use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_orchestrator::Event;
 
 use super::{PATIENCE, Refused, Topic, Tx};
@@ -45,7 +45,7 @@ impl Tx<'_> {
             .iter()
             .map(|(id, state)| (ContainerId::from(id.as_str()), state.clone().into()));
         self.advance([Event::PlaceReturned {
-            place: AgentId::from(id),
+            place: PlaceId::from(id),
             is_new: before.is_some_and(|b| b.instance != instance),
             observed: observed.collect(),
         }])
@@ -80,7 +80,7 @@ impl Tx<'_> {
             return Ok(());
         }
         self.advance([Event::PlaceLost {
-            place: AgentId::from(id),
+            place: PlaceId::from(id),
             reason: "the agent was away for too long".to_owned(),
         }])?;
         self.rows.version += 1;

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use det_ids::{AgentId, AllocationId, ContainerId, JobId, Micros, SlotId};
+use det_ids::{AllocationId, ContainerId, JobId, Micros, PlaceId, SlotId};
 use det_lifecycle::allocation::AllocationState;
 use det_orchestrator::{Event, Placed, Waiting};
 use det_scheduler::{
-    AgentSnapshot, AgentState, Job, NeverFits, Plan, Policy, PoolSettings, PoolSnapshot, Progress,
+    Job, NeverFits, PlaceSnapshot, PlaceState, Plan, Policy, PoolSettings, PoolSnapshot, Progress,
     Queue, Request, RunningAllocation, SlotSnapshot, SlotState, plan,
 };
 
@@ -63,7 +63,7 @@ fn pool(rows: &Rows, rule: Rule, mutant: Option<Mutant>) -> (PoolSnapshot, Queue
             .iter()
             .filter_map(|id| rows.containers.get(id))
     };
-    let mut parts: BTreeMap<&str, Vec<(AgentId, Vec<SlotId>)>> = BTreeMap::new();
+    let mut parts: BTreeMap<&str, Vec<(PlaceId, Vec<SlotId>)>> = BTreeMap::new();
     for container in live() {
         for slot in &container.slots {
             held.insert(
@@ -112,13 +112,13 @@ fn pool(rows: &Rows, rule: Rule, mutant: Option<Mutant>) -> (PoolSnapshot, Queue
                 },
             }
         };
-        snapshot.agents.push(AgentSnapshot {
-            id: AgentId(agent.id.clone()),
+        snapshot.places.push(PlaceSnapshot {
+            id: PlaceId(agent.id.clone()),
             state: match (agent.disconnected_at, agent.enabled, agent.draining) {
-                (Some(_), _, _) => AgentState::Disconnected,
-                (None, _, true) => AgentState::Draining,
-                (None, true, false) => AgentState::Enabled,
-                (None, false, false) => AgentState::Disabled,
+                (Some(_), _, _) => PlaceState::Disconnected,
+                (None, _, true) => PlaceState::Draining,
+                (None, true, false) => PlaceState::Enabled,
+                (None, false, false) => PlaceState::Disabled,
             },
             slots: (0..agent.slots).map(slot).collect(),
             aux_limit: AUX_LIMIT,
@@ -183,9 +183,9 @@ fn request(row: &det_orchestrator::Allocation) -> Request {
         task_id: row.task_id.clone(),
         job_id: row.job_id.clone(),
         slots: row.slots,
-        single_agent: row.single_agent,
+        single_place: row.single_place,
         preemptible: true,
-        excluded_agents: BTreeSet::new(),
+        excluded_places: BTreeSet::new(),
         requested_at: row.requested_at,
     }
 }
@@ -193,7 +193,7 @@ fn request(row: &det_orchestrator::Allocation) -> Request {
 /// Whether a submission can ever run on the agents that there are. A pool without agents cannot say no.
 pub(crate) fn can_ever_fit(rows: &Rows, submission: &Submission) -> Result<(), NeverFits> {
     let (snapshot, _) = pool(rows, Rule::default(), None);
-    if snapshot.agents.is_empty() {
+    if snapshot.places.is_empty() {
         return Ok(());
     }
     let request = Request {
@@ -201,9 +201,9 @@ pub(crate) fn can_ever_fit(rows: &Rows, submission: &Submission) -> Result<(), N
         task_id: "submission".into(),
         job_id: "submission".into(),
         slots: submission.slots,
-        single_agent: submission.single_agent,
+        single_place: submission.single_place,
         preemptible: true,
-        excluded_agents: BTreeSet::new(),
+        excluded_places: BTreeSet::new(),
         requested_at: Micros(0),
     };
     det_scheduler::can_ever_fit(&snapshot, &request)

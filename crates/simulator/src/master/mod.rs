@@ -10,7 +10,7 @@ mod tasks;
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_agent_proto::reconcile::Heard;
-use det_ids::{AgentId, Micros};
+use det_ids::{Micros, PlaceId};
 use det_orchestrator::{Agenda, Clock, Core, Effect, Event, NewTrial, SearchState, Trial};
 
 use crate::mutant::Mutant;
@@ -215,5 +215,5 @@ impl<'a> Tx<'a> {
 
 /// The topic of an agent's connection.
 pub(crate) fn place(agent_id: &str) -> Topic {
-    Topic::Place(AgentId::from(agent_id))
+    Topic::Place(PlaceId::from(agent_id))
 }

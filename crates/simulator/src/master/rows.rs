@@ -1,7 +1,7 @@
 //! The simulated rows as the orchestration core sees them.
 
 use det_ids::{
-    AgentId, AllocationId, ContainerId, ExperimentId, RequestId, SlotId, TaskId, TrialId,
+    AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, SlotId, TaskId, TrialId,
 };
 use det_orchestrator::{
     Allocation, Container, Experiment, Place, SearchState, Task, Terms, Trial, Unreadable,
@@ -31,7 +31,7 @@ impl det_orchestrator::Rows for Tx<'_> {
         Ok(Terms {
             max_restarts: submission.max_restarts,
             slots: submission.slots,
-            single_agent: submission.single_agent,
+            single_place: submission.single_place,
             preemption_timeout: u32::try_from(submission.preemption_timeout).unwrap_or(u32::MAX),
         })
     }
@@ -174,7 +174,7 @@ impl det_orchestrator::Rows for Tx<'_> {
         }
     }
 
-    fn place(&self, id: &AgentId) -> Option<Place> {
+    fn place(&self, id: &PlaceId) -> Option<Place> {
         let row = self.rows.agents.get(id.as_str())?;
         Some(Place {
             takes_work: row.disconnected_at.is_none() && row.enabled,
@@ -184,7 +184,7 @@ impl det_orchestrator::Rows for Tx<'_> {
         })
     }
 
-    fn live_containers_on(&self, place: &AgentId) -> Vec<Container> {
+    fn live_containers_on(&self, place: &PlaceId) -> Vec<Container> {
         let live = self.rows.live_containers_of(place.as_str());
         live.into_iter().map(|c| c.row.clone()).collect()
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use det_agent_proto::ContainerState;
 use det_agent_proto::reconcile::{Heard, Order, reconcile};
-use det_ids::{AgentId, AllocationId, ContainerId};
+use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::container::Desired;
 use det_lifecycle::experiment::ExperimentState;
 use det_orchestrator::Event as Decide;
@@ -291,7 +291,7 @@ impl World {
                 self.note(|| format!("{id} reports {container} {state:?}"));
                 let outcome = self.change(|tx| {
                     tx.advance([Decide::Observed {
-                        place: AgentId::from(id.as_str()),
+                        place: PlaceId::from(id.as_str()),
                         container_id: ContainerId::from(container.as_str()),
                         observed: state.into(),
                     }])

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use det_ids::{AgentId, ExperimentId, RequestId, TrialId};
+use det_ids::{ExperimentId, PlaceId, RequestId, TrialId};
 use det_orchestrator::{Container, Event, Need, Place, SearchState, Terms, Unreadable};
 use det_store::{Conn, StoreError, WriteTx, allocations, trials};
 
@@ -23,8 +23,8 @@ pub(super) struct Facts {
     pub(super) excluded: HashMap<TrialId, Result<Option<String>, Unreadable>>,
     pub(super) restart_forbidden: HashMap<TrialId, Option<String>>,
     pub(super) task_counts: HashMap<TrialId, usize>,
-    pub(super) places: HashMap<AgentId, Place>,
-    pub(super) live_containers: HashMap<AgentId, Vec<Container>>,
+    pub(super) places: HashMap<PlaceId, Place>,
+    pub(super) live_containers: HashMap<PlaceId, Vec<Container>>,
     /// The search that the event notifies or begins.
     pub(super) search: Option<(ExperimentId, SearchState)>,
 }
@@ -125,7 +125,7 @@ impl Facts {
             Ok(config) => Ok(Terms {
                 max_restarts: config.max_restarts,
                 slots: config.resources.slots_per_trial,
-                single_agent: config.resources.is_single_node.unwrap_or(false),
+                single_place: config.resources.is_single_node.unwrap_or(false),
                 preemption_timeout: config.preemption_timeout,
             }),
             Err(StoreError::Corrupt { what, message }) => Err(Unreadable { what, message }),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use det_ids::{
-    AgentId, AllocationId, ContainerId, ExperimentId, JobId, Micros, RequestId, SlotId, TaskId,
+    AllocationId, ContainerId, ExperimentId, JobId, Micros, PlaceId, RequestId, SlotId, TaskId,
     TrialId,
 };
 use det_orchestrator::{
@@ -39,7 +39,7 @@ pub(super) fn container_of(row: &ContainerRow) -> Container {
     Container {
         id: ContainerId(row.id.clone()),
         allocation_id: AllocationId(row.allocation_id.clone()),
-        place: AgentId(row.agent_id.clone()),
+        place: PlaceId(row.agent_id.clone()),
         member: count(row.member),
         desired: row.desired,
         observed: row.observed.clone(),
@@ -223,7 +223,7 @@ impl Rows for TxRows<'_> {
             state: row.state.clone(),
             resource_pool: row.resource_pool.clone(),
             slots: count(row.slots),
-            single_agent: row.single_agent,
+            single_place: row.single_agent,
             requested_at: Micros(row.requested_at),
             placed_at: row.placed_at.map(Micros),
             started_at: row.started_at.map(Micros),
@@ -254,7 +254,7 @@ impl Rows for TxRows<'_> {
             state: row.state,
             resource_pool: row.resource_pool,
             slots: i64::from(row.slots),
-            single_agent: row.single_agent,
+            single_agent: row.single_place,
             preemptible: true,
             requested_at: row.requested_at.0,
             placed_at: raw(row.placed_at),
@@ -331,11 +331,11 @@ impl Rows for TxRows<'_> {
         });
     }
 
-    fn place(&self, id: &AgentId) -> Option<Place> {
+    fn place(&self, id: &PlaceId) -> Option<Place> {
         self.facts.places.get(id).cloned()
     }
 
-    fn live_containers_on(&self, place: &AgentId) -> Vec<Container> {
+    fn live_containers_on(&self, place: &PlaceId) -> Vec<Container> {
         self.facts
             .live_containers
             .get(place)

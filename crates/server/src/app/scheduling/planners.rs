@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AgentId, AllocationId, JobId, Micros};
+use det_ids::{AllocationId, JobId, Micros, PlaceId};
 use det_scheduler::Planner;
 
 use super::limits::Limits;
@@ -88,10 +88,10 @@ impl Planners {
 impl PoolPlanner {
     fn catch_up(&mut self, pool: &str, image: &Image, touched: &Touched) {
         let planner = &mut self.planner;
-        for id in &touched.agents {
-            match image.agent(id, self.aux_limit) {
-                Some((in_pool, agent)) if in_pool == pool => planner.put_agent(agent),
-                _ => planner.remove_agent(&AgentId(id.clone())),
+        for id in &touched.places {
+            match image.place(id, self.aux_limit) {
+                Some((in_pool, place)) if in_pool == pool => planner.put_place(place),
+                _ => planner.remove_place(&PlaceId(id.clone())),
             }
         }
         let mut gone = Vec::new();

@@ -66,7 +66,7 @@ impl Snapshots {
     fn places_in(&self, image: &Image, pool: &str) -> PoolSnapshot {
         PoolSnapshot {
             settings: self.pools.settings(pool),
-            agents: image.agents(pool, self.pools.aux_limit(pool)),
+            places: image.places(pool, self.pools.aux_limit(pool)),
             running: Vec::new(),
         }
     }
@@ -77,7 +77,7 @@ impl Snapshots {
         Ok(self.live.look_at_jobs(&self.context.store, look).await?)
     }
 
-    /// The pool's agents as they are now, without what runs there: for questions such as whether a request can ever fit.
+    /// The pool's places as they are now, without what runs there: for questions such as whether a request can ever fit.
     pub(crate) async fn of_pool(&self, pool: &str) -> AppResult<PoolSnapshot> {
         let look = |image: &Image| self.places_in(image, pool);
         Ok(self.live.look(&self.context.store, look).await?)
