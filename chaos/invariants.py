@@ -35,7 +35,7 @@ TABLES = {
     "tasks": "select id, trial_id, log_lines, ended_at from tasks order by id",
     "allocations": "select id, task_id, trial_id, run_id, state, slots, requested_at, placed_at, ended_at, wait_reason "
     "from allocations order by id",
-    "containers": "select id, allocation_id, agent_id, slots, desired, ended_at from containers order by id",
+    "containers": "select id, allocation_id, place_id, slots, desired, ended_at from containers order by id",
     "agents": "select id, devices, disconnected_at from agents order by id",
     "checkpoints": "select uuid, trial_id, state, resources from checkpoints order by uuid",
     "search_events": "select experiment_id, seq from search_events order by experiment_id, seq",
@@ -80,7 +80,7 @@ def slots_held_once(tables: Tables) -> Iterable[Violation]:
         slots = json.loads(container["slots"])
         held_by_allocation[container["allocation_id"]] += len(slots)
         for slot in slots:
-            holders[(container["agent_id"], slot)].append(container["id"])
+            holders[(container["place_id"], slot)].append(container["id"])
         if container["allocation_id"] not in live:
             what = f"it is live, and its allocation {container['allocation_id']} has ended"
             yield Violation(1, "wrong", f"container {container['id']}", what)

@@ -89,7 +89,7 @@ def views(world: World) -> Views:
     live = {row["id"]: row for row in tables["allocations"] if row["ended_at"] is None}
     for row in tables["containers"]:
         if row["ended_at"] is None:
-            seen.in_rows[row["id"]] = row["agent_id"]
+            seen.in_rows[row["id"]] = row["place_id"]
     seen.live = {name for name, row in live.items() if row["placed_at"] is not None}
     for agent in world.api("GET", "/api/v1/agents", user="admin")["agents"]:
         for container in agent["containers"]:

@@ -27,7 +27,7 @@ def world() -> dict[str, list[dict[str, Any]]]:
         return {**row, "requested_at": 0, "placed_at": None, "ended_at": None, "wait_reason": None, **more}
 
     def container(name: str, allocation: str, slots: list[int], ended: int | None = None) -> dict[str, Any]:
-        row = {"id": name, "allocation_id": allocation, "agent_id": "a", "desired": "run", "ended_at": ended}
+        row = {"id": name, "allocation_id": allocation, "place_id": "a", "desired": "run", "ended_at": ended}
         return {**row, "slots": json.dumps(slots)}
 
     return {

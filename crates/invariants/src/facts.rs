@@ -20,8 +20,8 @@ pub struct Snapshot {
     pub allocations: Vec<Allocation>,
     /// Containers: all that hold slots, and all others of the shown allocations.
     pub containers: Vec<Container>,
-    /// Agents as rows.
-    pub agents: Vec<Agent>,
+    /// Places as rows.
+    pub places: Vec<Place>,
     /// Rows of checkpoints, with their files.
     pub checkpoints: Vec<Checkpoint>,
     /// Searches of live experiments.
@@ -32,11 +32,11 @@ pub struct Snapshot {
     pub acknowledged: Vec<Report>,
     /// Reports that are stored, in order.
     pub stored: Vec<Report>,
-    /// Processes on the agents' hosts.
+    /// Processes on the places' hosts.
     pub processes: Vec<Process>,
     /// Requests that were refused or failed.
     pub refusals: Vec<Refusal>,
-    /// Whether no wake is pending and no message is in transit. Then database, memory and agents agree.
+    /// Whether no wake is pending and no message is in transit. Then database, memory and places agree.
     pub quiescent: bool,
 }
 
@@ -108,17 +108,17 @@ pub struct Container {
     pub id: String,
     /// Its allocation.
     pub allocation_id: String,
-    /// Agent on which it runs.
-    pub agent_id: String,
-    /// Its slots on that agent.
+    /// Place on which it runs.
+    pub place_id: String,
+    /// Its slots on that place.
     pub slots: BTreeSet<u32>,
     /// Whether it has ended; its slots are free then.
     pub ended: bool,
 }
 
-/// An agent's row, its state in the master's memory, and its own state.
+/// A place's row, its state in the master's memory, and its own state.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Agent {
+pub struct Place {
     /// Its id.
     pub id: String,
     /// Its slots.
@@ -218,11 +218,11 @@ pub enum ReportContent {
 /// A running process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Agent on whose host it runs.
-    pub agent_id: String,
+    /// Place on whose host it runs.
+    pub place_id: String,
     /// The container it belongs to.
     pub container_id: String,
-    /// How long it has run although no row wants it and its agent was connected, in microseconds.
+    /// How long it has run although no row wants it and its place was connected, in microseconds.
     pub unwanted_micros: i64,
 }
 

@@ -10,7 +10,7 @@
 //! 5. A checkpoint is complete only with all files of its manifest.
 //! 6. Nothing outlives its owner by more than two minutes.
 //! 7. A search is the replay of its events; no trial is created twice.
-//! 8. Database, master memory and agents agree once nothing is in transit.
+//! 8. Database, master memory and places agree once nothing is in transit.
 //! 9. A refused or failed request left nothing behind.
 //! 10. Every waiting allocation has a reason that is true; every change has an event.
 //!
@@ -23,7 +23,7 @@ mod moment;
 mod watch;
 
 pub use facts::{
-    Agent, Allocation, Checkpoint, Container, Event, Experiment, Process, Refusal, Report,
+    Allocation, Checkpoint, Container, Event, Experiment, Place, Process, Refusal, Report,
     ReportContent, Search, Snapshot, Trial,
 };
 pub use moment::{MAX_UNWANTED_MICROS, check};

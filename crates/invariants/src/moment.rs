@@ -34,8 +34,8 @@ fn slots(snapshot: &Snapshot, found: &mut Vec<Violation>) {
         .iter()
         .map(|a| (a.id.as_str(), a))
         .collect();
-    let agents: HashMap<&str, &BTreeSet<u32>> = snapshot
-        .agents
+    let places: HashMap<&str, &BTreeSet<u32>> = snapshot
+        .places
         .iter()
         .map(|a| (a.id.as_str(), &a.slots))
         .collect();
@@ -55,29 +55,29 @@ fn slots(snapshot: &Snapshot, found: &mut Vec<Violation>) {
                 1,
                 format!(
                     "container {} holds slots of agent {} for allocation {}, which does not live",
-                    container.id, container.agent_id, container.allocation_id
+                    container.id, container.place_id, container.allocation_id
                 ),
             ));
         }
         for slot in &container.slots {
-            if let Some(other) = holders.insert((&container.agent_id, *slot), &container.id) {
+            if let Some(other) = holders.insert((&container.place_id, *slot), &container.id) {
                 found.push(Violation::new(
                     1,
                     format!(
                         "slot {slot} of agent {} is held by containers {other} and {}",
-                        container.agent_id, container.id
+                        container.place_id, container.id
                     ),
                 ));
             }
-            if agents
-                .get(container.agent_id.as_str())
+            if places
+                .get(container.place_id.as_str())
                 .is_some_and(|slots| !slots.contains(slot))
             {
                 found.push(Violation::new(
                     1,
                     format!(
                         "container {} holds slot {slot}, which agent {} does not have",
-                        container.id, container.agent_id
+                        container.id, container.place_id
                     ),
                 ));
             }
@@ -342,7 +342,7 @@ fn processes(snapshot: &Snapshot, found: &mut Vec<Violation>) {
                 format!(
                     "container {} has run on agent {} for {} s although nobody wants it",
                     process.container_id,
-                    process.agent_id,
+                    process.place_id,
                     process.unwanted_micros / 1_000_000
                 ),
             ));
@@ -421,20 +421,20 @@ fn searches(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     }
 }
 
-/// 8: database, memory and agents.
+/// 8: database, memory and places.
 fn agreement(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     if !snapshot.quiescent {
         return;
     }
-    for agent in &snapshot.agents {
-        if agent.connection.is_some_and(|c| c != agent.connected) {
+    for place in &snapshot.places {
+        if place.connection.is_some_and(|c| c != place.connected) {
             found.push(Violation::new(
                 8,
                 format!(
                     "agent {} is {}connected by its row, and the master has {} connection",
-                    agent.id,
-                    if agent.connected { "" } else { "not " },
-                    if agent.connection == Some(true) {
+                    place.id,
+                    if place.connected { "" } else { "not " },
+                    if place.connection == Some(true) {
                         "a"
                     } else {
                         "no"
@@ -442,13 +442,13 @@ fn agreement(snapshot: &Snapshot, found: &mut Vec<Violation>) {
                 ),
             ));
         }
-        let (true, Some(holds)) = (agent.connected, &agent.holds) else {
+        let (true, Some(holds)) = (place.connected, &place.holds) else {
             continue;
         };
         let wanted: BTreeSet<String> = snapshot
             .containers
             .iter()
-            .filter(|c| !c.ended && c.agent_id == agent.id)
+            .filter(|c| !c.ended && c.place_id == place.id)
             .map(|c| c.id.clone())
             .collect();
         if wanted != *holds {
@@ -456,7 +456,7 @@ fn agreement(snapshot: &Snapshot, found: &mut Vec<Violation>) {
                 8,
                 format!(
                     "agent {} should have the containers {wanted:?} and has {holds:?}",
-                    agent.id
+                    place.id
                 ),
             ));
         }

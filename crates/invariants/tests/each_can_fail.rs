@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_invariants::{
-    Agent, Allocation, Checkpoint, Container, Event, Experiment, Process, Refusal, Report,
+    Allocation, Checkpoint, Container, Event, Experiment, Place, Process, Refusal, Report,
     ReportContent, Search, Snapshot, Trial, check,
 };
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
@@ -28,7 +28,7 @@ fn report(what: ReportContent) -> Report {
     }
 }
 
-/// One experiment with a running trial and a waiting one, on one agent of two slots.
+/// One experiment with a running trial and a waiting one, on one place of two slots.
 fn sound() -> Snapshot {
     let allocation = |id: &str, trial_id, run_id, state: AllocationState| Allocation {
         id: id.into(),
@@ -72,11 +72,11 @@ fn sound() -> Snapshot {
         containers: vec![Container {
             id: "container".into(),
             allocation_id: "task-1.2".into(),
-            agent_id: "agent".into(),
+            place_id: "agent".into(),
             slots: BTreeSet::from([0, 1]),
             ended: false,
         }],
-        agents: vec![Agent {
+        places: vec![Place {
             id: "agent".into(),
             slots: BTreeSet::from([0, 1]),
             connected: true,
@@ -114,7 +114,7 @@ fn sound() -> Snapshot {
             report(ReportContent::Checkpoint { uuid: "c".into() }),
         ],
         processes: vec![Process {
-            agent_id: "agent".into(),
+            place_id: "agent".into(),
             container_id: "container".into(),
             unwanted_micros: 0,
         }],
@@ -141,7 +141,7 @@ fn every_damage_is_seen() {
             s.containers.push(twin);
         }),
         (1, "a slot that the agent does not have", |s| {
-            s.agents[0].slots.remove(&1);
+            s.places[0].slots.remove(&1);
         }),
         (1, "a container of an ended allocation", |s| {
             s.containers[0].allocation_id = "task-1.1".into();
@@ -209,10 +209,10 @@ fn every_damage_is_seen() {
             s.experiments[0].trial_count = 1;
         }),
         (8, "a row without its connection", |s| {
-            s.agents[0].connection = Some(false);
+            s.places[0].connection = Some(false);
         }),
         (8, "an agent that does not have its container", |s| {
-            s.agents[0].holds = Some(BTreeSet::new());
+            s.places[0].holds = Some(BTreeSet::new());
         }),
         (9, "something is left behind", |s| {
             s.refusals[0].left_something = true;

@@ -389,7 +389,7 @@ impl Image {
             let before = self.allocations.get(&row.id);
             let before = before.into_iter().flat_map(|known| &known.containers);
             let before = before.map(|container| &container.row);
-            let on = before.chain(containers).map(|row| row.agent_id.clone());
+            let on = before.chain(containers).map(|row| row.place_id.clone());
             touched.places.extend(on);
         }
     }
@@ -409,10 +409,10 @@ impl Image {
                 }
             }
             for container in before.containers {
-                if let Some(known) = self.containers.get_mut(&container.row.agent_id) {
+                if let Some(known) = self.containers.get_mut(&container.row.place_id) {
                     known.remove(&container.row.id);
                     if known.is_empty() {
-                        self.containers.remove(&container.row.agent_id);
+                        self.containers.remove(&container.row.place_id);
                     }
                 }
             }
@@ -443,7 +443,7 @@ impl Image {
             .collect::<Result<Vec<_>, StoreError>>()?;
         for container in &containers {
             self.containers
-                .entry(container.row.agent_id.clone())
+                .entry(container.row.place_id.clone())
                 .or_default()
                 .insert(container.row.id.clone(), row.id.clone());
         }
@@ -452,29 +452,29 @@ impl Image {
         Ok(())
     }
 
-    fn container(&self, agent_id: &str, id: &str) -> Option<(&Allocation, &Container)> {
+    fn container(&self, place_id: &str, id: &str) -> Option<(&Allocation, &Container)> {
         let allocation = self
             .allocations
-            .get(self.containers.get(agent_id)?.get(id)?)?;
+            .get(self.containers.get(place_id)?.get(id)?)?;
         let mut containers = allocation.containers.iter();
         Some((allocation, containers.find(|c| c.row.id == id)?))
     }
 
     /// What the rows want of the containers of a place.
-    pub(crate) fn desired(&self, agent_id: &str) -> BTreeMap<String, Desired> {
-        let ids = self.containers.get(agent_id);
+    pub(crate) fn desired(&self, place_id: &str) -> BTreeMap<String, Desired> {
+        let ids = self.containers.get(place_id);
         ids.into_iter()
             .flatten()
             .filter_map(|(id, _)| {
-                let (_, container) = self.container(agent_id, id)?;
+                let (_, container) = self.container(place_id, id)?;
                 Some((id.clone(), container.row.desired))
             })
             .collect()
     }
 
     /// What is needed to start a container on a place; `None` if it is not to run there any more.
-    pub(crate) fn startable(&self, agent_id: &str, id: &str) -> Option<Startable> {
-        let (allocation, container) = self.container(agent_id, id)?;
+    pub(crate) fn startable(&self, place_id: &str, id: &str) -> Option<Startable> {
+        let (allocation, container) = self.container(place_id, id)?;
         if container.row.desired != Desired::Run {
             return None;
         }
@@ -482,7 +482,7 @@ impl Image {
         Some(Startable {
             container: container.row.clone(),
             allocation: allocation.row.clone(),
-            place: self.places.get(agent_id)?.row.clone(),
+            place: self.places.get(place_id)?.row.clone(),
             alive: alive.collect(),
         })
     }

@@ -65,8 +65,8 @@ pub struct AllocationRow {
     pub resource_pool: String,
     /// Slots asked for.
     pub slots: i64,
-    /// Whether all slots must be on one agent.
-    pub single_agent: bool,
+    /// Whether all slots must be on one place.
+    pub single_place: bool,
     /// Whether it may be asked to make room.
     pub preemptible: bool,
     /// Microseconds.
@@ -85,8 +85,8 @@ pub struct AllocationRow {
     pub exit_reason: Option<String>,
     /// Exit code of the chief.
     pub status_code: Option<i64>,
-    /// Agents that it must not run on, a JSON list; `None` = it may run on any.
-    pub excluded_agents: Option<String>,
+    /// Places that it must not run on, a JSON list; `None` = it may run on any.
+    pub excluded_places: Option<String>,
     /// Why it waits, JSON.
     pub wait_reason: Option<String>,
     /// Since when for that reason.
@@ -100,9 +100,9 @@ pub struct ContainerRow {
     pub id: String,
     /// Its allocation.
     pub allocation_id: String,
-    /// Where.
-    pub agent_id: String,
-    /// Place in the allocation; 0 is the chief.
+    /// The place that it runs on: an agent's id.
+    pub place_id: String,
+    /// Its number in the allocation; 0 is the chief.
     pub member: i64,
     /// JSON list of slot numbers.
     pub slots: String,
@@ -325,7 +325,7 @@ pub(crate) async fn save_allocations(
             machine: "text" = |row| column::text(&row.state),
             resource_pool: "text" = |row| row.resource_pool.as_str(),
             slots: "bigint" = |row| row.slots,
-            single_agent: "boolean" = |row| row.single_agent,
+            single_place: "boolean" = |row| row.single_place,
             preemptible: "boolean" = |row| row.preemptible,
             requested_at: "bigint" = |row| row.requested_at,
             placed_at: "bigint" = |row| row.placed_at,
@@ -335,7 +335,7 @@ pub(crate) async fn save_allocations(
             preempted_for: "text" = |row| row.preempted_for.as_deref(),
             exit_reason: "text" = |row| row.exit_reason.as_deref(),
             status_code: "bigint" = |row| row.status_code,
-            excluded_agents: "text" = |row| row.excluded_agents.as_deref(),
+            excluded_places: "text" = |row| row.excluded_places.as_deref(),
             wait_reason: "text" = |row| row.wait_reason.as_deref(),
             wait_since: "bigint" = |row| row.wait_since,
         ),
@@ -343,7 +343,7 @@ pub(crate) async fn save_allocations(
          resource_pool = excluded.resource_pool, placed_at = excluded.placed_at, started_at = excluded.started_at, \
          ended_at = excluded.ended_at, preempt_deadline = excluded.preempt_deadline, \
          preempted_for = excluded.preempted_for, exit_reason = excluded.exit_reason, \
-         status_code = excluded.status_code, excluded_agents = excluded.excluded_agents, \
+         status_code = excluded.status_code, excluded_places = excluded.excluded_places, \
          wait_reason = excluded.wait_reason, wait_since = excluded.wait_since"
     );
     Ok(())
@@ -522,7 +522,7 @@ pub(crate) async fn save_containers(
         (
             id: "text" = |row| row.id.as_str(),
             allocation_id: "text" = |row| row.allocation_id.as_str(),
-            agent_id: "text" = |row| row.agent_id.as_str(),
+            place_id: "text" = |row| row.place_id.as_str(),
             member: "bigint" = |row| row.member,
             slots: "text" = |row| row.slots.as_str(),
             desired: "text" = |row| <&str>::from(row.desired),
@@ -571,7 +571,7 @@ pub async fn find_container(
     }
 }
 
-/// The containers of an allocation in order of their place.
+/// The containers of an allocation in order of their numbers.
 pub async fn containers(
     conn: &mut Conn<'_>,
     allocation_id: &str,
@@ -612,17 +612,17 @@ pub async fn live_containers(conn: &mut Conn<'_>) -> Result<Vec<ContainerRow>, S
     )?)
 }
 
-/// The containers of an agent that hold slots.
-pub async fn live_containers_of_agent(
+/// The containers of a place that hold slots.
+pub async fn live_containers_of_place(
     conn: &mut Conn<'_>,
-    agent_id: &str,
+    place_id: &str,
 ) -> Result<Vec<ContainerRow>, StoreError> {
     conn.settle().await?;
     Ok(fetch_all!(
         conn,
         ContainerRow,
-        "SELECT * FROM containers WHERE agent_id = $1 AND ended_at IS NULL ORDER BY allocation_id, member",
-        agent_id
+        "SELECT * FROM containers WHERE place_id = $1 AND ended_at IS NULL ORDER BY allocation_id, member",
+        place_id
     )?)
 }
 

@@ -297,7 +297,7 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
         tasks.insert(conn).await?;
         let mut allocations = Rows::new(
             "INSERT INTO allocations (id, task_id, job_id, trial_id, run_id, state, machine, resource_pool, slots, \
-             single_agent, preemptible, requested_at, placed_at, started_at, ended_at) VALUES",
+             single_place, preemptible, requested_at, placed_at, started_at, ended_at) VALUES",
         );
         for (past, id) in some.iter().zip(&some_ids) {
             let (begin, end) = (past.created_at, past.ended_at);

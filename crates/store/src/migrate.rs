@@ -49,6 +49,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "metric runs",
         text: include_str!("../migrations/0006_metric_runs.sql"),
     },
+    Migration {
+        version: 7,
+        name: "places",
+        text: include_str!("../migrations/0007_places.sql"),
+    },
 ];
 
 /// Spellings of the tokens, SQLite first, then PostgreSQL.

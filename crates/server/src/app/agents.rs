@@ -319,7 +319,7 @@ impl Master {
             return Ok(());
         };
         let own = |row: &ContainerRow| {
-            row.agent_id == agent_id && log.container_id.as_ref().is_none_or(|id| id.0 == row.id)
+            row.place_id == agent_id && log.container_id.as_ref().is_none_or(|id| id.0 == row.id)
         };
         if !containers.iter().any(own) {
             tracing::warn!(
@@ -383,7 +383,7 @@ impl Master {
                     };
                     agents::save(&mut tx.conn(), &row).await?;
                     if service == Service::Disable {
-                        let live = allocations::live_containers_of_agent(&mut tx.conn(), &agent_id)
+                        let live = allocations::live_containers_of_place(&mut tx.conn(), &agent_id)
                             .await?;
                         let reason = format!("agent \"{agent_id}\" was disabled");
                         let ids = live.into_iter().map(|c| c.allocation_id);
@@ -447,7 +447,7 @@ impl Master {
                     if service == Service::Disable {
                         let mut ids = Vec::new();
                         for container in
-                            allocations::live_containers_of_agent(&mut tx.conn(), &agent_id).await?
+                            allocations::live_containers_of_place(&mut tx.conn(), &agent_id).await?
                         {
                             if slot_set(&container.slots)?.contains(&slot) {
                                 ids.push(container.allocation_id);

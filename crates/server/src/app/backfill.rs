@@ -75,7 +75,7 @@ mod tests {
             state: AllocationState::Pending,
             resource_pool: "default".into(),
             slots,
-            single_agent: false,
+            single_place: false,
             preemptible: true,
             requested_at,
             placed_at,
@@ -85,7 +85,7 @@ mod tests {
             preempted_for: None,
             exit_reason: None,
             status_code: None,
-            excluded_agents: None,
+            excluded_places: None,
             wait_reason: Some(format!(r#"{{"kind":"{kind}","message":"…"}}"#)),
             wait_since: None,
         }

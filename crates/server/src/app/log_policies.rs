@@ -268,7 +268,7 @@ impl Master {
         if let Some(mut live) = allocations::live_of_task(&mut tx.conn(), &trial.task_id).await?
             && live.placed_at.is_none()
         {
-            live.excluded_agents = excluded_text(findings)?;
+            live.excluded_places = excluded_text(findings)?;
             allocations::update(&mut tx.conn(), &live).await?;
             self.context.wake(tx, Topic::Schedule);
         }
@@ -327,7 +327,7 @@ async fn agents_of(
                 .as_ref()
                 .is_none_or(|id| *id == container.id)
         })
-        .map(|container| container.agent_id.clone());
+        .map(|container| container.place_id.clone());
     Ok(agents.collect())
 }
 

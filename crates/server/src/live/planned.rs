@@ -43,7 +43,7 @@ pub(super) fn running(allocation: &Allocation) -> RunningAllocation {
         placement: allocation
             .containers
             .iter()
-            .map(|c| (PlaceId(c.row.agent_id.clone()), c.slots.clone()))
+            .map(|c| (PlaceId(c.row.place_id.clone()), c.slots.clone()))
             .collect(),
         started_at: Micros(row.placed_at.unwrap_or(row.requested_at)),
         progress: match (&row.preempted_for, row.preempt_deadline, &row.state) {
@@ -63,7 +63,7 @@ pub(crate) fn request(row: &AllocationRow) -> Request {
         task_id: TaskId(row.task_id.clone()),
         job_id: JobId(row.job_id.clone()),
         slots: u32::try_from(row.slots).unwrap_or(u32::MAX),
-        single_place: row.single_agent,
+        single_place: row.single_place,
         preemptible: row.preemptible,
         excluded_places: excluded(row),
         requested_at: Micros(row.requested_at),
@@ -72,7 +72,7 @@ pub(crate) fn request(row: &AllocationRow) -> Request {
 
 /// Places that an allocation must not run on. A list that cannot be read excludes none.
 fn excluded(row: &AllocationRow) -> BTreeSet<PlaceId> {
-    row.excluded_agents
+    row.excluded_places
         .as_deref()
         .and_then(|text| serde_json::from_str::<BTreeSet<String>>(text).ok())
         .into_iter()

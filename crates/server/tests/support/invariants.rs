@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_invariants::{
-    Agent, Allocation, Checkpoint, Container, Event, Experiment, Search, Snapshot, Trial, check,
+    Allocation, Checkpoint, Container, Event, Experiment, Place, Search, Snapshot, Trial, check,
 };
 use det_searcher::TrialState as SearchTrial;
 use det_server::app::Master;
@@ -55,7 +55,7 @@ async fn load(master: &Master, tx: &mut WriteTx) -> Result<Snapshot, StoreError>
         }
     }
     for row in agents::list(&mut tx.conn()).await? {
-        snapshot.agents.push(Agent {
+        snapshot.places.push(Place {
             slots: devices(&row)?.iter().map(|d| d.id.0).collect(),
             connected: row.disconnected_at.is_none(),
             connection: Some(master.connections.is_connected(&row.id)),
@@ -106,7 +106,7 @@ async fn load_experiment(
                         ended: container.ended_at.is_some(),
                         id: container.id,
                         allocation_id: container.allocation_id,
-                        agent_id: container.agent_id,
+                        place_id: container.place_id,
                     });
                 }
                 snapshot.allocations.push(Allocation {

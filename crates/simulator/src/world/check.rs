@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_invariants::{
-    Agent, Allocation, Checkpoint, Container, Event, Experiment, Process, Report, ReportContent,
+    Allocation, Checkpoint, Container, Event, Experiment, Place, Process, Report, ReportContent,
     Search, Snapshot, Trial, Violation, check,
 };
 use det_searcher::TrialState as SearchTrial;
@@ -168,7 +168,7 @@ impl World {
                 })
                 .collect(),
             containers,
-            agents: self.agent_facts(),
+            places: self.place_facts(),
             checkpoints: if whole {
                 self.checkpoints()
             } else {
@@ -203,13 +203,13 @@ impl World {
             .collect()
     }
 
-    fn agent_facts(&self) -> Vec<Agent> {
+    fn place_facts(&self) -> Vec<Place> {
         self.rows
             .agents
             .values()
             .map(|row| {
                 let host = self.agents.iter().find(|h| h.id == row.id);
-                Agent {
+                Place {
                     id: row.id.clone(),
                     slots: (0..row.slots).collect(),
                     connected: row.disconnected_at.is_none(),
@@ -334,7 +334,7 @@ impl World {
                 (false, true) => process.unwanted_since.or(Some(self.now)),
             };
             facts.push(Process {
-                agent_id: host.id.clone(),
+                place_id: host.id.clone(),
                 container_id: id.clone(),
                 unwanted_micros: process.unwanted_since.map_or(0, |since| self.now - since),
             });
@@ -402,7 +402,7 @@ fn container(of: &rows::Container) -> Container {
     Container {
         id: row.id.0.clone(),
         allocation_id: row.allocation_id.0.clone(),
-        agent_id: row.place.0.clone(),
+        place_id: row.place.0.clone(),
         slots: of.slots.clone(),
         ended: row.ended_at.is_some(),
     }

@@ -70,6 +70,12 @@ enum Kind {
     },
 }
 
+/// What undoes the seventh version of the schema.
+const WITHOUT_PLACES: &str = "ALTER TABLE containers RENAME COLUMN place_id TO agent_id; \
+     ALTER TABLE allocations RENAME COLUMN single_place TO single_agent; \
+     ALTER TABLE allocations RENAME COLUMN excluded_places TO excluded_agents; \
+     DROP INDEX containers_by_place; CREATE INDEX containers_by_agent ON containers (agent_id, ended_at); ";
+
 impl World {
     async fn sqlite() -> Self {
         let directory = tempfile::tempdir().unwrap();
@@ -265,7 +271,8 @@ suite! {
         tokens_act_for_their_allocation_until_they_expire,
         agents_are_replaced_and_noted_away,
         an_agent_has_one_token,
-        long_lists_of_ids_are_answered;
+        long_lists_of_ids_are_answered,
+        an_older_store_knows_where_its_containers_run;
     reports:
         a_log_is_read_forwards_and_backwards,
         a_repeated_batch_of_a_spool_is_taken_once,

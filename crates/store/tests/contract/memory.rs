@@ -159,7 +159,7 @@ async fn act_on_allocation(
             allocations::update(conn, &live).await?;
             allocations::expire_tokens(conn, &live.id, n).await
         }
-        (8, _) => allocations::live_containers_of_agent(conn, "agent")
+        (8, _) => allocations::live_containers_of_place(conn, "agent")
             .await
             .map(|_| ()),
         _ => {

@@ -9,8 +9,8 @@ use det_store::{allocations, experiments, searches, trials};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use crate::World;
 use crate::rows::{checkpoint, some_experiment, stored_trial, task};
+use crate::{WITHOUT_PLACES, World};
 
 fn line(n: i64) -> LogLine {
     LogLine {
@@ -364,7 +364,13 @@ pub(crate) async fn an_older_store_knows_where_its_runs_began(world: &World) {
         expected.map(|(group, run, step)| (group.to_owned(), run, step))
     );
     world
-        .older("DROP TABLE metric_runs; DELETE FROM schema_versions WHERE version >= 6;")
+        .older(
+            &[
+                WITHOUT_PLACES,
+                "DROP TABLE metric_runs; DELETE FROM schema_versions WHERE version >= 6;",
+            ]
+            .concat(),
+        )
         .await;
     let world = world.reopened().await;
     let found = read!(world, conn => metrics::run_starts(conn, trial_id).await);

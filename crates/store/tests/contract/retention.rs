@@ -4,10 +4,10 @@ use det_store::logs::retention::{self, Deleted, EndedLog};
 use det_store::logs::{self, LogLine};
 use det_store::{allocations, experiments, trials};
 
-use crate::World;
 use crate::rows::{
     experiment, some_experiment, stored_experiment, stored_trial, stored_user, task,
 };
+use crate::{WITHOUT_PLACES, World};
 
 /// A task of a trial with this many chunks of two lines.
 async fn logged(world: &World, id: &str, trial: Option<i64>, chunks: usize, ended: Option<i64>) {
@@ -196,7 +196,7 @@ pub(crate) async fn an_older_store_keeps_logs_as_its_experiments_say(world: &Wor
         trials_of.push(stored_trial(world, id, "r").await);
     }
     logged(world, "t", Some(trials_of[0]), 1, Some(100)).await;
-    world.older(BEFORE).await;
+    world.older(&[WITHOUT_PLACES, BEFORE].concat()).await;
     let world = world.reopened().await;
     let mut days = Vec::new();
     for id in trials_of {

@@ -130,7 +130,7 @@ pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<i64>) -> Allo
         state: AllocationState::Pending,
         resource_pool: "default".into(),
         slots: 1,
-        single_agent: false,
+        single_place: false,
         preemptible: true,
         requested_at: 4_000,
         placed_at: None,
@@ -140,7 +140,7 @@ pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<i64>) -> Allo
         preempted_for: None,
         exit_reason: None,
         status_code: None,
-        excluded_agents: None,
+        excluded_places: None,
         wait_reason: None,
         wait_since: None,
     }
@@ -149,13 +149,13 @@ pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<i64>) -> Allo
 pub(crate) fn container(
     id: &str,
     allocation_id: &str,
-    agent_id: &str,
+    place_id: &str,
     member: i64,
 ) -> ContainerRow {
     ContainerRow {
         id: id.into(),
         allocation_id: allocation_id.into(),
-        agent_id: agent_id.into(),
+        place_id: place_id.into(),
         member,
         slots: "[0]".into(),
         desired: Desired::Run,

@@ -10,10 +10,10 @@ use det_store::experiments;
 use det_store::metrics;
 use det_store::trials::{self, Sort};
 
-use crate::World;
 use crate::rows::{
     allocation, container, report_step, running_trial, some_experiment, stored_trial, task, trial,
 };
+use crate::{WITHOUT_PLACES, World};
 
 pub(crate) async fn trials_move_through_their_runs(world: &World) {
     let experiment_id = some_experiment(world).await;
@@ -326,7 +326,7 @@ pub(crate) async fn containers_hold_slots_until_they_end(world: &World) {
     row.accelerators = Some("[]".into());
     let change = row.clone();
     change!(world, conn => allocations::update_container(conn, &change).await);
-    let stored = read!(world, conn => allocations::live_containers_of_agent(conn, "agent-b").await);
+    let stored = read!(world, conn => allocations::live_containers_of_place(conn, "agent-b").await);
     assert_eq!(crate::shown(&stored), crate::shown(&vec![row.clone()]));
     assert_eq!(
         read!(world, conn => allocations::live_containers(conn).await).len(),
@@ -336,7 +336,7 @@ pub(crate) async fn containers_hold_slots_until_they_end(world: &World) {
     row.ended_at = Some(10);
     change!(world, conn => allocations::update_container(conn, &row).await);
     assert!(
-        read!(world, conn => allocations::live_containers_of_agent(conn, "agent-b").await)
+        read!(world, conn => allocations::live_containers_of_place(conn, "agent-b").await)
             .is_empty()
     );
     assert_eq!(
@@ -517,4 +517,29 @@ pub(crate) async fn an_agent_has_one_token(world: &World) {
     change!(world, conn => agent_tokens::accept(conn, "a", &[2], 9).await);
     assert_eq!(find("a").await, Some((vec![2], 9, None)));
     assert_eq!(find("b").await, None);
+}
+
+pub(crate) async fn an_older_store_knows_where_its_containers_run(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let (.., id) = running_trial(world, experiment_id, "r").await;
+    let mut row = read!(world, conn => allocations::find(conn, &id).await).unwrap();
+    row.excluded_places = Some(r#"["agent-b"]"#.into());
+    let changed = row.clone();
+    change!(world, conn => allocations::update(conn, &changed).await);
+    world
+        .older(
+            &[
+                WITHOUT_PLACES,
+                "DELETE FROM schema_versions WHERE version >= 7;",
+            ]
+            .concat(),
+        )
+        .await;
+    let world = world.reopened().await;
+    let found = read!(world, conn => allocations::find(conn, &id).await).unwrap();
+    assert_eq!(found, row);
+    let live = read!(world, conn => allocations::live_containers_of_place(conn, "agent-a").await);
+    let of: Vec<&str> = live.iter().map(|c| c.allocation_id.as_str()).collect();
+    assert_eq!(of, [id]);
+    world.store.close().await;
 }

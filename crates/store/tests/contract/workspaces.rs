@@ -3,8 +3,8 @@
 use det_store::experiments;
 use det_store::workspaces::{self, PinRow, ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
 
-use crate::World;
 use crate::rows::{experiment, stored_experiment, stored_user};
+use crate::{WITHOUT_PLACES, World};
 
 fn workspace(name: &str, owner_id: i64) -> WorkspaceRow {
     WorkspaceRow {
@@ -195,7 +195,7 @@ const BEFORE: &str = "DROP TABLE metric_runs; DROP TABLE agent_tokens; DROP TABL
 pub(crate) async fn an_older_store_comes_up_with_everything_uncategorized(world: &World) {
     let owner = stored_user(world, "ada").await;
     let id = stored_experiment(world, experiment("old", owner)).await;
-    world.older(BEFORE).await;
+    world.older(&[WITHOUT_PLACES, BEFORE].concat()).await;
     let world = world.reopened().await;
     everything_begins_uncategorized_in(&world).await;
     let members = read!(world, conn => experiments::of_project(conn, UNCATEGORIZED_ID).await);

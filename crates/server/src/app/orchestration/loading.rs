@@ -102,7 +102,7 @@ impl Facts {
             }
             Need::LiveContainersOn(place) => {
                 let rows =
-                    allocations::live_containers_of_agent(&mut tx.conn(), place.as_str()).await?;
+                    allocations::live_containers_of_place(&mut tx.conn(), place.as_str()).await?;
                 let rows = rows.iter().map(container_of).collect();
                 self.live_containers.insert(place, rows);
             }

@@ -39,7 +39,7 @@ pub(super) fn container_of(row: &ContainerRow) -> Container {
     Container {
         id: ContainerId(row.id.clone()),
         allocation_id: AllocationId(row.allocation_id.clone()),
-        place: PlaceId(row.agent_id.clone()),
+        place: PlaceId(row.place_id.clone()),
         member: count(row.member),
         desired: row.desired,
         observed: row.observed.clone(),
@@ -49,7 +49,7 @@ pub(super) fn container_of(row: &ContainerRow) -> Container {
     }
 }
 
-/// An agent's row for decisions.
+/// A place, from its agent's row, for decisions.
 pub(super) fn place_of(row: &AgentRow) -> Result<Place, StoreError> {
     let (disabled, draining) = (
         slot_set(&row.disabled_slots)?,
@@ -223,7 +223,7 @@ impl Rows for TxRows<'_> {
             state: row.state.clone(),
             resource_pool: row.resource_pool.clone(),
             slots: count(row.slots),
-            single_place: row.single_agent,
+            single_place: row.single_place,
             requested_at: Micros(row.requested_at),
             placed_at: row.placed_at.map(Micros),
             started_at: row.started_at.map(Micros),
@@ -254,7 +254,7 @@ impl Rows for TxRows<'_> {
             state: row.state,
             resource_pool: row.resource_pool,
             slots: i64::from(row.slots),
-            single_agent: row.single_place,
+            single_place: row.single_place,
             preemptible: true,
             requested_at: row.requested_at.0,
             placed_at: raw(row.placed_at),
@@ -264,7 +264,7 @@ impl Rows for TxRows<'_> {
             preempted_for: row.preempted_for.map(|id| id.0),
             exit_reason: row.exit_reason,
             status_code: row.status_code,
-            excluded_agents: excluded,
+            excluded_places: excluded,
             wait_reason: row.wait_reason,
             wait_since: raw(row.wait_since),
         });
@@ -308,7 +308,7 @@ impl Rows for TxRows<'_> {
         self.live.add_container(ContainerRow {
             id: row.id.0,
             allocation_id: row.allocation_id.0,
-            agent_id: row.place.0,
+            place_id: row.place.0,
             member: i64::from(row.member),
             slots: serde_json::json!(slots).to_string(),
             desired: row.desired,

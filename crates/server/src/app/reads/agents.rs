@@ -32,6 +32,6 @@ pub(crate) async fn find(
     let Some(row) = agents::find(&mut conn.conn(), agent_id).await? else {
         return Err(AppError::not_found("agent", agent_id.escape_debug()));
     };
-    let live = allocations::live_containers_of_agent(&mut conn.conn(), agent_id).await?;
+    let live = allocations::live_containers_of_place(&mut conn.conn(), agent_id).await?;
     Ok((row, live))
 }

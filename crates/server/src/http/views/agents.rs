@@ -58,7 +58,7 @@ pub fn agents(rows: &[AgentRow], live: &[ContainerRow]) -> Result<Vec<Agent>, St
     let mut of_agent: BTreeMap<&str, Vec<&ContainerRow>> = BTreeMap::new();
     for container in live {
         of_agent
-            .entry(&container.agent_id)
+            .entry(&container.place_id)
             .or_default()
             .push(container);
     }
@@ -202,7 +202,7 @@ mod tests {
         ContainerRow {
             id: "c".into(),
             allocation_id: "1.x.1".into(),
-            agent_id: "a".into(),
+            place_id: "a".into(),
             member: 0,
             slots: "[0]".into(),
             desired: Desired::Run,

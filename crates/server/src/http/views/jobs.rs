@@ -167,7 +167,7 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
     for container in parts
         .containers
         .iter()
-        .filter(|c| ids.contains(c.agent_id.as_str()))
+        .filter(|c| ids.contains(c.place_id.as_str()))
     {
         match i64::try_from(slot_set(&container.slots)?.len()).unwrap_or(i64::MAX) {
             0 => aux += 1,

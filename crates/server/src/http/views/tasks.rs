@@ -139,7 +139,7 @@ pub fn summaries(
         .collect();
     let mut of_allocation: BTreeMap<&str, Vec<ResourcesSummary>> = BTreeMap::new();
     for container in containers {
-        let summary = resources(container, known.get(container.agent_id.as_str()))?;
+        let summary = resources(container, known.get(container.place_id.as_str()))?;
         of_allocation
             .entry(&container.allocation_id)
             .or_default()
@@ -216,7 +216,7 @@ fn resources(
         },
         allocation_id: container.allocation_id.clone(),
         agent_devices: BTreeMap::from([(
-            container.agent_id.clone(),
+            container.place_id.clone(),
             ResourcesSummaryDevices { devices },
         )]),
         container_id: Some(container.id.clone()),
@@ -243,7 +243,7 @@ pub(crate) mod tests {
             state: AllocationState::Pending,
             resource_pool: "default".into(),
             slots: 2,
-            single_agent: false,
+            single_place: false,
             preemptible: true,
             requested_at: 10,
             placed_at: None,
@@ -253,7 +253,7 @@ pub(crate) mod tests {
             preempted_for: None,
             exit_reason: None,
             status_code: None,
-            excluded_agents: None,
+            excluded_places: None,
             wait_reason: Some(
                 r#"{"kind":"no_agents","message":"the resource pool has no agents"}"#.into(),
             ),
@@ -294,7 +294,7 @@ pub(crate) mod tests {
         let container = ContainerRow {
             id: "c".into(),
             allocation_id: "3.abc.1".into(),
-            agent_id: "a".into(),
+            place_id: "a".into(),
             member: 0,
             slots: "[0]".into(),
             desired: Desired::Run,
