@@ -115,7 +115,7 @@ fn set(env: &mut Vec<(String, String)>, name: &str, value: String) {
 fn hide_gpus(env: &mut Vec<(String, String)>, spec: &ContainerSpec, devices: &[Device]) {
     let has_gpu = devices
         .iter()
-        .any(|device| device.kind == DeviceKind::Cuda && spec.slots.contains(&device.id));
+        .any(|device| device.kind == DeviceKind::Cuda && spec.slots.devices().contains(&device.id));
     if !has_gpu {
         set(env, NVIDIA_VISIBLE_DEVICES, "void".to_owned());
     }
@@ -129,6 +129,7 @@ fn choose_gpus(env: &mut Vec<(String, String)>, spec: &ContainerSpec, devices: &
         }
         let uuids: Vec<&str> = spec
             .slots
+            .devices()
             .iter()
             .filter_map(|slot| devices.iter().find(|device| device.id == *slot))
             .filter(|device| device.kind == kind)
@@ -143,6 +144,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use det_ids::SlotId;
+    use det_taskspec::Granted;
     use det_taskspec::variables::{SetBy, Tasks, VARIABLES};
 
     use super::*;
@@ -182,7 +184,7 @@ mod tests {
         }
 
         fn slots(mut self, slots: &[u32]) -> Self {
-            self.spec.slots = slots.iter().copied().map(SlotId).collect();
+            self.spec.slots = Granted::Devices(slots.iter().copied().map(SlotId).collect());
             self
         }
 

@@ -1,8 +1,8 @@
 //! Builders shared by the unit tests.
 
 use det_taskspec::{
-    ClusterFacts, ContainerRequest, ContainerSpec, DeviceKind, Entrypoint, KindFacts, PerDevice,
-    PlaceFacts, PoolDefaults, TaskFacts, TaskUser,
+    ClusterFacts, ContainerRequest, ContainerSpec, DeviceKind, Entrypoint, Granted, KindFacts,
+    PerDevice, PlaceFacts, PoolDefaults, TaskFacts, TaskUser,
 };
 
 /// A zero-slot command that runs `shell`.
@@ -33,7 +33,7 @@ pub(crate) fn container_spec(id: &str, shell: &str) -> ContainerSpec {
     };
     let place = PlaceFacts {
         container_id: id.into(),
-        slots: Vec::new(),
+        slots: Granted::Devices(Vec::new()),
         device_kind: DeviceKind::Cpu,
         members: 1,
         chief_slot: None,

@@ -155,7 +155,12 @@ fn expand(value: &str, earlier: &[(String, String)]) -> String {
 }
 
 fn slot_list(place: &PlaceFacts) -> String {
-    let slots: Vec<String> = place.slots.iter().map(ToString::to_string).collect();
+    let slots: Vec<String> = place
+        .slots
+        .numbers()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     format!("[{}]", slots.join(","))
 }
 

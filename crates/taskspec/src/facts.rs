@@ -6,7 +6,7 @@
 use det_ids::{AllocationId, ContainerId, ExperimentId, SlotId, TaskId, TrialId};
 use serde::{Deserialize, Serialize};
 
-use crate::{DeviceKind, DeviceMapping, Entrypoint, RegistryAuth, TaskKind, TaskUser};
+use crate::{DeviceKind, DeviceMapping, Entrypoint, Granted, RegistryAuth, TaskKind, TaskUser};
 
 /// What is known of a task wherever it runs: the same for all containers of an allocation. Not printable, because
 /// variables and storage keys are secrets.
@@ -192,14 +192,14 @@ pub struct ClusterFacts {
     pub reserved_ports: Vec<u16>,
 }
 
-/// What is known of one container's place.
+/// What is known of one container's place: an agent's machine, or another that runs containers.
 #[derive(Clone)]
 pub struct PlaceFacts {
     /// The container; on the wire, the resource.
     pub container_id: ContainerId,
-    /// Devices of the place that the container is given; empty for a task without slots.
-    pub slots: Vec<SlotId>,
-    /// Kind of these devices; [`DeviceKind::Cpu`] without slots.
+    /// What the container is granted of the place's slots.
+    pub slots: Granted,
+    /// Kind of these slots; [`DeviceKind::Cpu`] without slots.
     pub device_kind: DeviceKind,
     /// Number of containers in the allocation, at least 1.
     pub members: usize,

@@ -24,7 +24,7 @@ pub use facts::{
 };
 pub use ports::RENDEZVOUS_PORT;
 pub use spec::{
-    ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint, Mount,
+    ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint, Granted, Mount,
     RegistryAuth, Script, TaskFile, TaskKind, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
 };
 

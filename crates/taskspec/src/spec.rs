@@ -26,8 +26,8 @@ pub struct ContainerSpec {
     /// Number in the cluster of the user whose task this is; 0 from masters that do not send it.
     #[serde(default)]
     pub owner_id: i64,
-    /// The agent's devices given to this container; empty for a zero-slot task.
-    pub slots: Vec<SlotId>,
+    /// What this container is granted of its place's slots.
+    pub slots: Granted,
     /// Host directories to mount, in order.
     pub mounts: Vec<Mount>,
     /// Size of `/dev/shm` in bytes.
@@ -47,6 +47,44 @@ pub struct ContainerSpec {
     pub drop_capabilities: Vec<String>,
     /// What the supervisor does in the container.
     pub script: Script,
+}
+
+/// What a container is granted of its place's slots. Written as a list of numbers, or as one number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Granted {
+    /// The devices with these numbers; empty for a zero-slot task.
+    Devices(Vec<SlotId>),
+    /// So many slots of a place that does not name them: what runs the container there chooses the devices.
+    Count(u32),
+}
+
+impl Granted {
+    /// What `slots`, the numbers that the planner gave out, grant at a place whose slots are devices with names
+    /// (`named`) or are only counted.
+    pub fn new(slots: Vec<SlotId>, named: bool) -> Self {
+        if named {
+            Self::Devices(slots)
+        } else {
+            Self::Count(u32::try_from(slots.len()).unwrap_or(u32::MAX))
+        }
+    }
+
+    /// The granted devices; none where slots are only counted.
+    pub fn devices(&self) -> &[SlotId] {
+        match self {
+            Self::Devices(slots) => slots,
+            Self::Count(_) => &[],
+        }
+    }
+
+    /// The numbers of the slots as the task counts them: those of its devices, else from 0.
+    pub(crate) fn numbers(&self) -> Vec<SlotId> {
+        match self {
+            Self::Devices(slots) => slots.clone(),
+            Self::Count(count) => (0..*count).map(SlotId).collect(),
+        }
+    }
 }
 
 /// Kind of a task. The names are those of the wire and of `DET_TASK_TYPE`.

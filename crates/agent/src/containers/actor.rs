@@ -417,7 +417,7 @@ impl Actor {
     /// The devices of this container's slots.
     fn own_devices(&self) -> Vec<LocalDevice> {
         let all = self.shared.devices.iter();
-        all.filter(|local| self.spec.slots.contains(&local.device.id))
+        all.filter(|local| self.spec.slots.devices().contains(&local.device.id))
             .cloned()
             .collect()
     }

@@ -18,7 +18,7 @@ use det_agent_proto::{
 };
 use det_ids::{ContainerId, TaskId};
 use det_taskspec::{
-    ClusterFacts, ContainerExit, ContainerRequest, ContainerSpec, DeviceKind, Entrypoint,
+    ClusterFacts, ContainerExit, ContainerRequest, ContainerSpec, DeviceKind, Entrypoint, Granted,
     KindFacts, PerDevice, PlaceFacts, PoolDefaults, TaskFacts, TaskUser,
 };
 use tokio::sync::{mpsc, watch};
@@ -417,7 +417,7 @@ pub(crate) fn spec(id: &str, shell: &str) -> ContainerSpec {
     };
     let place = PlaceFacts {
         container_id: id.into(),
-        slots: Vec::new(),
+        slots: Granted::Devices(Vec::new()),
         device_kind: DeviceKind::Cpu,
         members: 1,
         chief_slot: None,

@@ -12,8 +12,8 @@ use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::experiments;
 use det_store::trials;
 use det_taskspec::{
-    ClusterFacts, ContainerSpec, DeviceKind, KindFacts, PlaceFacts, SpecError, TaskFacts, TaskKind,
-    TrialFacts, container_spec,
+    ClusterFacts, ContainerSpec, DeviceKind, Granted, KindFacts, PlaceFacts, SpecError, TaskFacts,
+    TaskKind, TrialFacts, container_spec,
 };
 
 use crate::app::agents::{devices, slot_set};
@@ -209,7 +209,8 @@ async fn place_facts(startable: &Startable, conn: &mut Conn<'_>) -> AppResult<Pl
             .iter()
             .find(|device| slots.contains(&device.id.0))
             .map_or(DeviceKind::Cpu, |device| device.kind),
-        slots: slots.into_iter().map(SlotId).collect(),
+        // Slots of an agent are devices with names.
+        slots: Granted::new(slots.into_iter().map(SlotId).collect(), true),
         members: members.len(),
         chief_slot: slot_set(chief_slots)?.first().copied().map(SlotId),
     })

@@ -40,7 +40,7 @@ async fn a_rank_that_has_exited_gives_its_slots_back() {
     b1.exits(&other, 0).await;
     b1.forgets(&other).await;
     let started = b1.next_start().await;
-    assert_eq!(started.slots.len(), 2);
+    assert_eq!(started.slots.devices().len(), 2);
     b1.runs(&started).await;
     assert_eq!(busy(&client, "a1").await, [true, true]);
     assert_eq!(allocated(&client.get(queue).await.ok()), [2, 2]);
@@ -90,7 +90,7 @@ async fn slots_that_were_given_back_do_not_count_for_a_workspaces_limit() {
     };
     cluster.until(&client, &trial, held_back).await;
     second.exits(&other, 0).await;
-    assert_eq!(default.next_start().await.slots.len(), 2);
+    assert_eq!(default.next_start().await.slots.devices().len(), 2);
     cluster.stop().await;
 }
 

@@ -8,8 +8,8 @@ use serde_json::json;
 use super::*;
 use crate::variables::{Presence, SetBy, Tasks, VARIABLES};
 use crate::{
-    ClusterFacts, DeviceKind, DeviceMapping, Entrypoint, PerDevice, PoolDefaults, SharedFs,
-    TaskUser,
+    ClusterFacts, DeviceKind, DeviceMapping, Entrypoint, Granted, PerDevice, PoolDefaults,
+    SharedFs, TaskUser,
 };
 
 const EXPERIMENT_CONFIG: &str = r#"{"name": "digits"}"#;
@@ -87,10 +87,37 @@ fn full_trial() -> TaskFacts {
 fn place(slots: &[u32], device_kind: DeviceKind) -> PlaceFacts {
     PlaceFacts {
         container_id: "c1".into(),
-        slots: slots.iter().copied().map(SlotId).collect(),
+        slots: Granted::new(slots.iter().copied().map(SlotId).collect(), true),
         device_kind,
         members: 1,
         chief_slot: slots.first().copied().map(SlotId),
+    }
+}
+
+#[test]
+fn a_place_grants_devices_by_their_numbers_or_a_count_of_slots() {
+    for (numbers, named, written, variable) in [
+        (&[1, 3][..], true, json!([1, 3]), "[1,3]"),
+        (&[], true, json!([]), "[]"),
+        (&[1, 3], false, json!(2), "[0,1]"),
+        (&[], false, json!(0), "[]"),
+    ] {
+        let slots = numbers.iter().copied().map(SlotId).collect();
+        let place = PlaceFacts {
+            slots: Granted::new(slots, named),
+            ..place(numbers, DeviceKind::Cuda)
+        };
+        let spec = container_spec(&trial(), &place, "secret").unwrap();
+        assert_eq!(serde_json::to_value(&spec.slots).unwrap(), written);
+        assert_eq!(
+            serde_json::from_value::<Granted>(written).unwrap(),
+            spec.slots
+        );
+        let ids = spec.slots.devices().iter().map(|slot| slot.0);
+        let devices: &[u32] = if named { numbers } else { &[] };
+        assert_eq!(ids.collect::<Vec<_>>(), devices);
+        let env: BTreeMap<String, String> = spec.script.env.into_iter().collect();
+        assert_eq!(env["DET_SLOT_IDS"], variable);
     }
 }
 
