@@ -41,7 +41,7 @@ pub struct Terms {
     pub max_restarts: u32,
     /// Slots of each run; 0 = a run without devices.
     pub slots: u32,
-    /// Whether all slots must be on one agent.
+    /// Whether all slots must be on one place.
     pub single_place: bool,
     /// Seconds that a run has to save and exit.
     pub preemption_timeout: u32,
@@ -110,7 +110,7 @@ pub struct Allocation {
     pub resource_pool: String,
     /// Slots asked for.
     pub slots: u32,
-    /// Whether all slots must be on one agent.
+    /// Whether all slots must be on one place.
     pub single_place: bool,
     /// When it was requested.
     pub requested_at: Micros,
