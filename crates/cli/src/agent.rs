@@ -15,11 +15,10 @@ use det_ids::AgentId;
 use det_server::hub::Hub;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::RuntimeArg;
 use crate::error::CliError;
 use crate::key_flags::{AgentKeys, KeyFlags};
 use crate::process_log::{self, LogTarget};
-use crate::serve;
+use crate::serve::{self, RuntimeArg};
 use crate::table::{Format, Listing};
 
 /// Where the configuration lies unless told otherwise.

@@ -2,14 +2,16 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::process::ExitCode;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use det_client::{Pages, Paging};
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     agents, checkpoint, completion, config, experiment, jobs, masters, policies, pools, preview,
-    projects, scheduler, slots, tasks, templates, trial, user, workspaces,
+    projects, scheduler, slots, tasks, templates, trial, user, version, workspaces,
 };
+use crate::context::{ConnectionArgs, Context};
+use crate::error::CliError;
 use crate::{agent, master, up};
 
 /// Runs deep-learning experiments on a cluster, and the cluster itself.
@@ -30,35 +32,12 @@ use crate::{agent, master, up};
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) global: GlobalArgs,
+    pub(crate) connection: ConnectionArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
     /// Print the version of this program and exit
     #[arg(short = 'v', short_alias = 'V', long, action = ArgAction::Version)]
     version: Option<bool>,
-}
-
-/// The flags that every client command takes.
-#[derive(Debug, Args)]
-pub(crate) struct GlobalArgs {
-    /// Address of the master: host, host:port or a URL [default: `DET_MASTER`, else localhost:8080]
-    #[arg(
-        short,
-        long,
-        global = true,
-        value_name = "ADDRESS",
-        help_heading = "Connection"
-    )]
-    pub(crate) master: Option<String>,
-    /// Run as this user
-    #[arg(
-        short,
-        long,
-        global = true,
-        value_name = "USERNAME",
-        help_heading = "Connection"
-    )]
-    pub(crate) user: Option<String>,
 }
 
 /// What the program can do.
@@ -150,70 +129,42 @@ pub(crate) struct AgentCommand {
     pub(crate) run: agent::AgentArgs,
 }
 
-/// How tasks are run on an agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RuntimeArg {
-    /// Docker if its socket answers, else process
-    Auto,
-    /// Containers of Docker
-    Docker,
-    /// Containers of Podman
-    Podman,
-    /// Processes in a sandbox without images
-    Process,
-}
-
-impl RuntimeArg {
-    /// Its name in configurations.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Docker => "docker",
-            Self::Podman => "podman",
-            Self::Process => "process",
-        }
+/// Carries out a command.
+pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
+    let context = || Context::new(&cli.connection);
+    match cli.command {
+        Command::Up(args) => up::run(args).await,
+        Command::Master(command) => match command.ask {
+            None => master::run(command.run).await,
+            Some(question) => done(masters::run(question, &context()?).await),
+        },
+        Command::Agent(command) => match command.ask {
+            None => agent::run(command.run).await,
+            Some(question) => done(agents::run(question, &context()?).await),
+        },
+        Command::Experiment(args) => experiment::run(args, &context()?).await,
+        Command::Trial(args) => done(trial::run(args, &context()?).await),
+        Command::Checkpoint(args) => done(checkpoint::run(args, &context()?).await),
+        Command::Slot(args) => done(slots::run(args, &context()?).await),
+        Command::Task(args) => done(tasks::run(args, &context()?).await),
+        Command::ResourcePool(args) => done(pools::run(args, &context()?).await),
+        Command::Job(args) => done(jobs::run(args, &context()?).await),
+        Command::ConfigPolicies(args) => done(policies::run(args, &context()?).await),
+        Command::Template(args) => done(templates::run(args, &context()?).await),
+        Command::User(args) => done(user::run(args, &context()?).await),
+        Command::Workspace(args) => done(workspaces::run(args, &context()?).await),
+        Command::Project(args) => done(projects::run(args, &context()?).await),
+        Command::Config(args) => config::run(args, context).await,
+        Command::PreviewSearch(args) => done(preview::run(args, &context()?).await),
+        Command::Scheduler(args) => scheduler::run(args, context).await,
+        Command::Version => done(version::run(&context()?).await),
+        Command::Completion(args) => done(completion::run(&args, &mut Cli::command())),
     }
 }
 
-/// Which part of a list to fetch.
-#[derive(Debug, Clone, Copy, Default, Args)]
-pub(crate) struct PageArgs {
-    /// Most items to a page
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    limit: Option<i64>,
-    /// How many items to skip before the first page
-    #[arg(
-        long,
-        default_value_t = 0,
-        value_name = "N",
-        allow_negative_numbers = true
-    )]
-    offset: i64,
-    /// `all` to fetch everything, `1` for a single page
-    #[arg(long, value_enum, default_value_t)]
-    pages: PagesArg,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum PagesArg {
-    #[value(name = "1")]
-    One,
-    #[default]
-    All,
-}
-
-impl PageArgs {
-    /// The part of a list whose pages have `limit` items unless the person says otherwise.
-    pub(crate) fn paging(self, limit: i64) -> Paging {
-        Paging {
-            offset: self.offset,
-            limit: Some(self.limit.unwrap_or(limit)),
-            pages: match self.pages {
-                PagesArg::One => Pages::One,
-                PagesArg::All => Pages::All,
-            },
-        }
-    }
+/// The code of a command that either works or fails.
+fn done(result: Result<(), CliError>) -> Result<ExitCode, CliError> {
+    result.map(|()| ExitCode::SUCCESS)
 }
 
 /// The command line with the role that the program's own name gives it: called as `determined-master` it is
@@ -240,7 +191,6 @@ pub(crate) fn with_role(command_line: impl IntoIterator<Item = OsString>) -> Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
     use std::fmt::Write as _;
 
     fn role(words: &[&str]) -> String {
@@ -289,8 +239,8 @@ mod tests {
     #[test]
     fn flags_may_stand_anywhere_and_be_shortened() {
         let cli = parse("det e list -m here:1 -u ada").unwrap();
-        assert_eq!(cli.global.master.as_deref(), Some("here:1"));
-        assert_eq!(cli.global.user.as_deref(), Some("ada"));
+        assert_eq!(cli.connection.master.as_deref(), Some("here:1"));
+        assert_eq!(cli.connection.user.as_deref(), Some("ada"));
         parse("det e create c.yaml . --follow").unwrap();
         parse("det c download u --output x").unwrap();
     }

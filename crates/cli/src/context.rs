@@ -5,14 +5,37 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::Args;
 use det_client::{
     CertificateStore, Client, ClientError, ClientOptions, Environment, MasterUrl, Query, Session,
     TokenStore, Trust, config_dir, fingerprint, presented_chain,
 };
 
-use crate::args::GlobalArgs;
 use crate::error::CliError;
 use crate::{output, prompt};
+
+/// The flags that choose the master and the user; every client command takes them.
+#[derive(Debug, Args)]
+pub(crate) struct ConnectionArgs {
+    /// Address of the master: host, host:port or a URL [default: `DET_MASTER`, else localhost:8080]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "ADDRESS",
+        help_heading = "Connection"
+    )]
+    pub(crate) master: Option<String>,
+    /// Run as this user
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "USERNAME",
+        help_heading = "Connection"
+    )]
+    pub(crate) user: Option<String>,
+}
 
 /// The master spoken to, the person who speaks, and where their settings are.
 #[derive(Debug)]
@@ -26,8 +49,8 @@ pub(crate) struct Context {
 
 impl Context {
     /// Reads the flags and the environment. Nothing is sent.
-    pub(crate) fn new(global: &GlobalArgs) -> Result<Self, CliError> {
-        let address = global
+    pub(crate) fn new(flags: &ConnectionArgs) -> Result<Self, CliError> {
+        let address = flags
             .master
             .clone()
             .or_else(|| variable("DET_MASTER"))
@@ -38,7 +61,7 @@ impl Context {
         })?;
         Ok(Self {
             master,
-            user: global.user.clone(),
+            user: flags.user.clone(),
             config_dir: config_dir()?,
         })
     }

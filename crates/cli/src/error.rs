@@ -80,24 +80,6 @@ impl CliError {
     }
 }
 
-/// Says on standard error what went wrong, and gives the exit code.
-pub(crate) fn report(error: &CliError) -> ExitCode {
-    match error {
-        CliError::Told {
-            exit,
-            message,
-            hint,
-        } => {
-            crate::output::note(format_args!("error: {message}"));
-            if let Some(hint) = hint {
-                crate::output::note(format_args!("hint: {hint}"));
-            }
-            (*exit).into()
-        }
-        CliError::OutputClosed => ExitCode::SUCCESS,
-    }
-}
-
 impl From<ClientError> for CliError {
     fn from(error: ClientError) -> Self {
         let exit = if error.is_connection() {

@@ -1,9 +1,11 @@
 //! The `det` executable: the client of a master, and the ways to start one.
 //!
-//! [`args`] is the tree of commands, a file under [`commands`] carries out each group, and [`up`], [`master`] and
-//! [`agent`] start the long-running halves. Everything a command needs to speak to a master comes from
-//! [`context::Context`]. Data goes to standard output, all else to standard error; how a run ends is told by the exit
-//! code (see [`error::Exit`]).
+//! Arrows go down only. At the top, [`args`] is the tree of commands and hands each to the module that carries it out:
+//! a file under [`commands`] for each group of the client's commands, and [`up`], [`master`] and [`agent`] for the
+//! long-running processes. Below them, [`context::Context`] has what a command needs to reach a master, and [`paging`],
+//! [`table`] and [`values`] the flags and forms of lists. At the bottom, [`output`] writes data to standard output and
+//! everything else to standard error, and [`error`] has the errors and exit codes. The arguments of a command are defined
+//! where they are used.
 
 mod agent;
 mod args;
@@ -14,6 +16,7 @@ mod key_flags;
 mod master;
 mod model_files;
 mod output;
+mod paging;
 mod process_log;
 mod prompt;
 mod serve;
@@ -61,7 +64,7 @@ fn main() -> ExitCode {
     };
     match run(cli) {
         Ok(code) => code,
-        Err(error) => error::report(&error),
+        Err(error) => output::report(&error),
     }
 }
 
@@ -77,7 +80,7 @@ fn not_understood(words: &[OsString], error: &clap::Error) -> ExitCode {
         _ => None,
     };
     match missing {
-        Some(command) => error::report(
+        Some(command) => output::report(
             &CliError::usage(format!("`det {command}` is not built yet in this version"))
                 .with_hint("`det --help` shows the commands there are"),
         ),
@@ -128,7 +131,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
         .max_blocking_threads(BLOCKING_THREADS)
         .build()
         .map_err(|error| CliError::request(format!("could not start: {error}")))?;
-    let result = runtime.block_on(commands::run(cli));
+    let result = runtime.block_on(args::run(cli));
     // A question at the terminal may still be open in a thread; the process ends without waiting for it.
     runtime.shutdown_background();
     result

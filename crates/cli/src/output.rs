@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
 
 use serde::Serialize;
 
@@ -35,6 +36,24 @@ pub(crate) fn note(text: impl Display) {
 /// Whether a person watches standard error.
 pub(crate) fn is_watched() -> bool {
     io::stderr().is_terminal()
+}
+
+/// Says on standard error what went wrong, and gives the exit code.
+pub(crate) fn report(error: &CliError) -> ExitCode {
+    match error {
+        CliError::Told {
+            exit,
+            message,
+            hint,
+        } => {
+            note(format_args!("error: {message}"));
+            if let Some(hint) = hint {
+                note(format_args!("hint: {hint}"));
+            }
+            (*exit).into()
+        }
+        CliError::OutputClosed => ExitCode::SUCCESS,
+    }
 }
 
 fn output_error(error: &io::Error) -> CliError {

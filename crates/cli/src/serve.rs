@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use det_config::secrets::shown_variable;
 use det_server::app::reload::{Asking, Mode};
 use rust_embed::RustEmbed;
@@ -22,6 +23,31 @@ const SUPERVISOR: &str = "det-supervisor";
 #[include = "determined/**/*.py"]
 #[include = "determined/py.typed"]
 struct PythonPackage;
+
+/// How tasks are run on an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RuntimeArg {
+    /// Docker if its socket answers, else process
+    Auto,
+    /// Containers of Docker
+    Docker,
+    /// Containers of Podman
+    Podman,
+    /// Processes in a sandbox without images
+    Process,
+}
+
+impl RuntimeArg {
+    /// Its name in configurations.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+            Self::Process => "process",
+        }
+    }
+}
 
 /// The configuration files named, or the default one if it exists; each with its text, later ones stronger. A directory
 /// stands for the files in it that end in `.yaml`, `.yml` or `.json`, by name.

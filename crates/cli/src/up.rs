@@ -12,12 +12,11 @@ use det_server::{MasterOptions, Running};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::RuntimeArg;
 use crate::error::CliError;
 use crate::master::{MasterSource, Process};
 use crate::output;
 use crate::process_log::{self, LogTarget};
-use crate::serve;
+use crate::serve::{self, RuntimeArg};
 
 /// Options of `det up`.
 #[derive(Debug, Clone, Args)]

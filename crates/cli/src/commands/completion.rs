@@ -1,9 +1,8 @@
 //! `det completion`: scripts that let a shell complete command lines.
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::args::Cli;
 use crate::error::CliError;
 use crate::output;
 
@@ -14,9 +13,9 @@ pub(crate) struct CompletionArgs {
     shell: Shell,
 }
 
-/// Prints the script.
-pub(crate) fn run(args: &CompletionArgs) -> Result<(), CliError> {
+/// Prints the script for the tree of commands `det`.
+pub(crate) fn run(args: &CompletionArgs, det: &mut Command) -> Result<(), CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "det", &mut script);
+    clap_complete::generate(args.shell, det, "det", &mut script);
     output::write(String::from_utf8_lossy(&script))
 }

@@ -5,10 +5,10 @@ use det_client::{Client, Query, api_path};
 use det_config::yaml::to_yaml;
 use serde_json::{Value, json};
 
-use crate::args::PageArgs;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
+use crate::paging::PageArgs;
 use crate::table::{Format, Listing};
 use crate::values::{
     items, joined, note_whole_reasons, priority_orders, state, text, time, wait_reason,

@@ -9,7 +9,7 @@ use det_config::policies::Workload;
 use det_config::yaml::to_yaml;
 use serde_json::{Value, json};
 
-use crate::commands::templates::workspace_id;
+use crate::commands::lookup;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::model_files::{read_text, shown_name};
@@ -102,7 +102,7 @@ impl ScopeArgs {
         Ok(match &self.workspace_name {
             None => api_path(["config-policies", "global", kind]),
             Some(name) => {
-                let id = workspace_id(client, name).await?.to_string();
+                let id = lookup::workspace_id(client, name).await?.to_string();
                 api_path(["config-policies", "workspaces", &id, kind])
             }
         })

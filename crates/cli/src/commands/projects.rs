@@ -4,14 +4,13 @@ use clap::{Args, Subcommand};
 use det_client::{Client, Query, Session, api_path};
 use serde_json::{Value, json};
 
-use crate::args::PageArgs;
-use crate::commands::experiment;
-use crate::commands::workspaces::{self, ListBelowArgs, OrderArgs};
+use crate::commands::{deletion, experiment, lookup};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
+use crate::paging::{OrderArgs, PageArgs};
 use crate::table::{FormatArgs, Listing};
-use crate::values::{items, text};
+use crate::values::text;
 
 /// Options of `det project`.
 #[derive(Debug, Args)]
@@ -24,7 +23,7 @@ pub(crate) struct ProjectArgs {
 enum ProjectAction {
     /// List the projects of a workspace
     #[command(visible_alias = "ls")]
-    List(ListBelowArgs),
+    List(ListArgs),
     /// List the experiments of a project
     ListExperiments(ExperimentsArgs),
     /// Show a project with its experiments
@@ -39,6 +38,19 @@ enum ProjectAction {
     Unarchive(OneArgs),
     /// Delete a project with everything in it
     Delete(DeleteArgs),
+}
+
+/// Options of `det project list` and `det workspace list-projects`.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Name of the workspace
+    workspace_name: String,
+    #[command(flatten)]
+    order: OrderArgs,
+    #[command(flatten)]
+    paging: PageArgs,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 #[derive(Debug, Args)]
@@ -122,7 +134,7 @@ pub(crate) async fn run(args: ProjectArgs, context: &Context) -> Result<(), CliE
     let session = context.session().await?;
     let client = &session.client;
     match args.action {
-        ProjectAction::List(args) => workspaces::list_projects(client, &args).await,
+        ProjectAction::List(args) => list(client, &args).await,
         ProjectAction::ListExperiments(args) => {
             let project = find(client, &args.one).await?;
             let query = args.order.add_to(Query::new());
@@ -130,7 +142,7 @@ pub(crate) async fn run(args: ProjectArgs, context: &Context) -> Result<(), CliE
         }
         ProjectAction::Describe(args) => describe(&session, args).await,
         ProjectAction::Create(args) => {
-            let workspace = workspaces::named(client, &args.workspace_name).await?;
+            let workspace = lookup::workspace(client, &args.workspace_name).await?;
             let path = api_path(["workspaces", &text(&workspace, "id"), "projects"]);
             let body = json!({"name": args.name, "description": args.description, "key": args.key});
             let made = client.post(&path, Some(&body)).await?;
@@ -153,7 +165,7 @@ pub(crate) async fn run(args: ProjectArgs, context: &Context) -> Result<(), CliE
                  (`det project archive` only puts it away.) Delete it?"
             );
             let what = format!("project {name}");
-            workspaces::delete_thing(client, &path, &what, &question, args.yes).await
+            deletion::delete(client, &path, &what, &question, args.yes).await
         }
     }
 }
@@ -170,32 +182,25 @@ fn path_of(project: &Value, below: Option<&str>) -> String {
 }
 
 async fn find(client: &Client, one: &OneArgs) -> Result<Value, CliError> {
-    named(client, &one.workspace_name, &one.project_name).await
+    lookup::project(client, &one.workspace_name, &one.project_name).await
 }
 
-/// The project of this name in a workspace.
-pub(crate) async fn named(
-    client: &Client,
-    workspace: &str,
-    project: &str,
-) -> Result<Value, CliError> {
-    let id = text(&workspaces::named(client, workspace).await?, "id");
-    let path = api_path(["workspaces", &id, "projects"]);
-    let answer = client.get(&path, &Query::new()).await?;
-    let mut found = items(&answer["projects"]).filter(|p| p["name"] == project);
-    found.next().cloned().ok_or_else(|| {
-        let names: Vec<String> = items(&answer["projects"])
-            .map(|p| text(p, "name"))
-            .collect();
-        CliError::request(format!(
-            "there is no project \"{project}\" in workspace \"{workspace}\"; its projects are: {}",
-            names.join(", ")
-        ))
-    })
+/// Lists the projects of a workspace.
+pub(crate) async fn list(client: &Client, args: &ListArgs) -> Result<(), CliError> {
+    let workspace = lookup::workspace(client, &args.workspace_name).await?;
+    let projects = client
+        .list(
+            &api_path(["workspaces", &text(&workspace, "id"), "projects"]),
+            &args.order.add_to(Query::new()),
+            "projects",
+            args.paging.paging(200),
+        )
+        .await?;
+    listing(&projects).print(args.format.format(), &projects)
 }
 
 /// Projects as a list.
-pub(crate) fn listing(projects: &[Value]) -> Listing {
+fn listing(projects: &[Value]) -> Listing {
     let mut listing = Listing::new([
         "ID",
         "Key",

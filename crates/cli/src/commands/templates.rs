@@ -11,7 +11,7 @@ use det_config::errors::ConfigErrors;
 use det_config::yaml::{self, to_yaml};
 use serde_json::{Value, json};
 
-use crate::commands::workspaces;
+use crate::commands::lookup;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::model_files::{read_text, shown_name};
@@ -122,7 +122,7 @@ pub(crate) async fn run(args: TemplateArgs, context: &Context) -> Result<(), Cli
             let (name, config) = read(&args.template)?;
             let client = context.session().await?.client;
             let workspace = match &args.workspace_name {
-                Some(name) => workspace_id(&client, name).await?,
+                Some(name) => lookup::workspace_id(&client, name).await?,
                 None => 0,
             };
             let body = json!({"name": name, "config": config, "workspaceId": workspace});
@@ -184,15 +184,9 @@ fn read(args: &FileArgs) -> Result<(&str, Value), CliError> {
     Ok((&args.template_name, config.to_value()))
 }
 
-/// The number of a workspace.
-pub(crate) async fn workspace_id(client: &Client, name: &str) -> Result<i64, CliError> {
-    let found = workspaces::named(client, name).await?;
-    Ok(found["id"].as_i64().unwrap_or_default())
-}
-
 async fn list(client: &Client, args: &ListArgs) -> Result<(), CliError> {
     let answer = client.get(&api_path(["templates"]), &Query::new()).await?;
-    let names: HashMap<i64, String> = workspaces::all(client)
+    let names: HashMap<i64, String> = lookup::workspaces(client)
         .await?
         .iter()
         .filter_map(|workspace| Some((workspace["id"].as_i64()?, text(workspace, "name"))))

@@ -7,7 +7,6 @@ use det_client::{Client, Query, api_path};
 use det_ids::TrialId;
 use serde_json::{Value, json};
 
-use crate::args::PageArgs;
 use crate::commands::checkpoint::{
     self, default_directory, fetch, is_downloadable, print_downloaded,
 };
@@ -16,6 +15,7 @@ use crate::commands::retention::RetentionTime;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
+use crate::paging::PageArgs;
 use crate::table::{Format, FormatArgs, Listing};
 use crate::values::{indented, items, state, text, time, wait_reason};
 

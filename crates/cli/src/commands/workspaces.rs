@@ -1,24 +1,21 @@
 //! `det workspace`: workspaces, what they give the work in them, and their limits.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use det_client::{Client, ClientError, Query, api_path};
 use det_config::{ConfigError, ConfigErrors, yaml};
 use serde_json::{Value, json};
 
-use crate::args::PageArgs;
-use crate::commands::projects;
+use crate::commands::projects::{self, ListArgs as ListProjectsArgs};
+use crate::commands::{deletion, lookup};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::model_files::{read_text, shown_name};
+use crate::output;
+use crate::paging::{OrderArgs, PageArgs};
 use crate::table::{FormatArgs, Listing};
 use crate::values::{indented, items, text};
-use crate::{output, prompt};
-
-/// Between two looks at something that is being deleted.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Options of `det workspace`.
 #[derive(Debug, Args)]
@@ -33,7 +30,7 @@ enum WorkspaceAction {
     #[command(visible_alias = "ls")]
     List(ListArgs),
     /// List the projects of a workspace
-    ListProjects(ListBelowArgs),
+    ListProjects(ListProjectsArgs),
     /// List the resource pools that work in a workspace may use
     ListPools(NameArgs),
     /// Show a workspace
@@ -53,61 +50,8 @@ enum WorkspaceAction {
     Delete(DeleteArgs),
 }
 
-/// The order of a list.
-#[derive(Debug, Clone, Copy, Default, Args)]
-pub(crate) struct OrderArgs {
-    /// What to sort by
-    #[arg(long, value_enum, default_value_t)]
-    sort_by: SortBy,
-    /// In which direction
-    #[arg(long, value_enum, default_value_t)]
-    order_by: OrderBy,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum SortBy {
-    #[default]
-    Id,
-    Name,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum OrderBy {
-    #[default]
-    Asc,
-    Desc,
-}
-
-impl OrderArgs {
-    /// Adds the order to a query.
-    pub(crate) fn add_to(self, query: Query) -> Query {
-        let sort = match self.sort_by {
-            SortBy::Id => "SORT_BY_ID",
-            SortBy::Name => "SORT_BY_NAME",
-        };
-        let order = match self.order_by {
-            OrderBy::Asc => "ORDER_BY_ASC",
-            OrderBy::Desc => "ORDER_BY_DESC",
-        };
-        query.with("sortBy", sort).with("orderBy", order)
-    }
-}
-
 #[derive(Debug, Default, Args)]
 struct ListArgs {
-    #[command(flatten)]
-    order: OrderArgs,
-    #[command(flatten)]
-    paging: PageArgs,
-    #[command(flatten)]
-    format: FormatArgs,
-}
-
-/// A list of what is in a workspace.
-#[derive(Debug, Args)]
-pub(crate) struct ListBelowArgs {
-    /// Name of the workspace
-    workspace_name: String,
     #[command(flatten)]
     order: OrderArgs,
     #[command(flatten)]
@@ -344,7 +288,7 @@ pub(crate) async fn run(args: WorkspaceArgs, context: &Context) -> Result<(), Cl
     match action {
         WorkspaceAction::List(args) => list(&context.session().await?.client, &args).await,
         WorkspaceAction::ListProjects(args) => {
-            list_projects(&context.session().await?.client, &args).await
+            projects::list(&context.session().await?.client, &args).await
         }
         WorkspaceAction::ListPools(args) => {
             let client = context.session().await?.client;
@@ -352,7 +296,7 @@ pub(crate) async fn run(args: WorkspaceArgs, context: &Context) -> Result<(), Cl
         }
         WorkspaceAction::Describe(args) => {
             let client = context.session().await?.client;
-            let workspace = named(&client, &args.workspace_name).await?;
+            let workspace = lookup::workspace(&client, &args.workspace_name).await?;
             show(&workspace, args.format)
         }
         WorkspaceAction::Create(args) => create(&args, context).await,
@@ -394,27 +338,8 @@ async fn act(context: &Context, args: &OneArgs, action: &str, done: &str) -> Res
     output::line(format_args!("{done} workspace {name}"))
 }
 
-/// All workspaces.
-pub(crate) async fn all(client: &Client) -> Result<Vec<Value>, CliError> {
-    let answer = client.get(&api_path(["workspaces"]), &Query::new()).await?;
-    Ok(items(&answer["workspaces"]).cloned().collect())
-}
-
-/// The workspace of this name.
-pub(crate) async fn named(client: &Client, name: &str) -> Result<Value, CliError> {
-    let known = all(client).await?;
-    let found = known.iter().find(|workspace| workspace["name"] == name);
-    found.cloned().ok_or_else(|| {
-        let names: Vec<String> = known.iter().map(|w| text(w, "name")).collect();
-        CliError::request(format!(
-            "there is no workspace \"{name}\"; the workspaces are: {}",
-            names.join(", ")
-        ))
-    })
-}
-
 async fn path_of(client: &Client, name: &str, below: Option<&str>) -> Result<String, CliError> {
-    let id = text(&named(client, name).await?, "id");
+    let id = text(&lookup::workspace(client, name).await?, "id");
     let segments = ["workspaces", &id].into_iter().chain(below);
     Ok(api_path(segments))
 }
@@ -475,19 +400,6 @@ fn show(workspace: &Value, format: FormatArgs) -> Result<(), CliError> {
     listing.print(format.format(), workspace)
 }
 
-/// Lists the projects of a workspace.
-pub(crate) async fn list_projects(client: &Client, args: &ListBelowArgs) -> Result<(), CliError> {
-    let projects = client
-        .list(
-            &path_of(client, &args.workspace_name, Some("projects")).await?,
-            &args.order.add_to(Query::new()),
-            "projects",
-            args.paging.paging(200),
-        )
-        .await?;
-    projects::listing(&projects).print(args.format.format(), &projects)
-}
-
 async fn list_pools(client: &Client, args: &NameArgs) -> Result<(), CliError> {
     let name = &args.workspace_name;
     let path = path_of(client, name, Some("available-resource-pools")).await?;
@@ -530,7 +442,7 @@ async fn delete(context: &Context, args: &DeleteArgs) -> Result<(), CliError> {
         "Deleting workspace \"{name}\" deletes its projects, experiments and templates for good. \
          (`det workspace archive` only puts it away.) Delete it?"
     );
-    delete_thing(
+    deletion::delete(
         &client,
         &path,
         &format!("workspace {name}"),
@@ -538,43 +450,6 @@ async fn delete(context: &Context, args: &DeleteArgs) -> Result<(), CliError> {
         args.yes,
     )
     .await
-}
-
-/// Deletes a workspace or project after asking, and waits until it is gone.
-pub(crate) async fn delete_thing(
-    client: &Client,
-    path: &str,
-    what: &str,
-    question: &str,
-    yes: bool,
-) -> Result<(), CliError> {
-    if !yes && !prompt::confirm(question, "--yes")? {
-        output::note("nothing was deleted");
-        return Ok(());
-    }
-    let answer = client.delete(path).await?;
-    if answer["completed"] != true {
-        output::note(format_args!("Deletion of {what} is in progress"));
-        loop {
-            tokio::time::sleep(LOOK_AGAIN).await;
-            let found = match client.get(path, &Query::new()).await {
-                Err(ClientError::NotFound { .. }) => break,
-                found => found?,
-            };
-            let kinds = ["workspace", "project"];
-            let thing = kinds
-                .map(|kind| &found[kind])
-                .into_iter()
-                .find(|t| t.is_object());
-            if let Some(thing) = thing.filter(|t| t["state"] == "WORKSPACE_STATE_DELETE_FAILED") {
-                let why = text(thing, "errorMessage");
-                return Err(CliError::request(format!(
-                    "{what} could not be deleted: {why}"
-                )));
-            }
-        }
-    }
-    output::line(format_args!("Deleted {what}"))
 }
 
 #[cfg(test)]

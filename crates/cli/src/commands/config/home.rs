@@ -8,7 +8,7 @@ use det_config::submitted::{Experiment, Submitted, SubmittedTask};
 use det_config::task::TaskKind;
 use serde_json::{Value, json};
 
-use crate::commands::{projects, workspaces};
+use crate::commands::lookup;
 use crate::error::CliError;
 use crate::values::{items, text};
 
@@ -183,9 +183,9 @@ async fn workspace(client: &Client, id: &str) -> Result<Value, CliError> {
 
 async fn named(client: &Client, name: &str, project: Option<&str>) -> Result<Value, CliError> {
     if let Some(project) = project {
-        projects::named(client, name, project).await?;
+        lookup::project(client, name, project).await?;
     }
-    workspaces::named(client, name).await
+    lookup::workspace(client, name).await
 }
 
 async fn of_project(client: &Client, id: i64) -> Result<Value, CliError> {

@@ -8,7 +8,7 @@ use det_ids::ExperimentId;
 use serde_json::json;
 
 use super::{path, path_below};
-use crate::commands::projects;
+use crate::commands::lookup;
 use crate::error::{CliError, Exit};
 use crate::{output, prompt};
 
@@ -165,7 +165,7 @@ pub(crate) struct MoveArgs {
 /// Moves an experiment to another project.
 pub(crate) async fn go_to(client: &Client, args: &MoveArgs) -> Result<(), CliError> {
     let (id, name) = (args.one.experiment_id, &args.project_name);
-    let project = projects::named(client, &args.workspace_name, name).await?;
+    let project = lookup::project(client, &args.workspace_name, name).await?;
     let body = json!({"experimentId": id, "destinationProjectId": project["id"]});
     client.post(&path_below(id, "move"), Some(&body)).await?;
     output::line(format_args!("Moved experiment {id} to project \"{name}\""))

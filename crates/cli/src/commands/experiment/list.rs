@@ -6,8 +6,8 @@ use det_ids::ExperimentId;
 use serde_json::Value;
 
 use super::path_below;
-use crate::args::PageArgs;
 use crate::error::CliError;
+use crate::paging::PageArgs;
 use crate::table::{FormatArgs, Listing};
 use crate::values::{indented, note_whole_reasons, percent, state, text, time, wait_reason_in};
 

@@ -1,0 +1,53 @@
+//! Finding workspaces and projects by their names.
+
+use det_client::{Client, Query, api_path};
+use serde_json::Value;
+
+use crate::error::CliError;
+use crate::values::{items, text};
+
+/// All workspaces.
+pub(crate) async fn workspaces(client: &Client) -> Result<Vec<Value>, CliError> {
+    let answer = client.get(&api_path(["workspaces"]), &Query::new()).await?;
+    Ok(items(&answer["workspaces"]).cloned().collect())
+}
+
+/// The workspace of this name.
+pub(crate) async fn workspace(client: &Client, name: &str) -> Result<Value, CliError> {
+    let known = workspaces(client).await?;
+    let found = known.iter().find(|workspace| workspace["name"] == name);
+    found.cloned().ok_or_else(|| {
+        let names: Vec<String> = known.iter().map(|w| text(w, "name")).collect();
+        CliError::request(format!(
+            "there is no workspace \"{name}\"; the workspaces are: {}",
+            names.join(", ")
+        ))
+    })
+}
+
+/// The number of a workspace.
+pub(crate) async fn workspace_id(client: &Client, name: &str) -> Result<i64, CliError> {
+    let found = workspace(client, name).await?;
+    Ok(found["id"].as_i64().unwrap_or_default())
+}
+
+/// The project of this name in a workspace.
+pub(crate) async fn project(
+    client: &Client,
+    workspace: &str,
+    project: &str,
+) -> Result<Value, CliError> {
+    let id = text(&self::workspace(client, workspace).await?, "id");
+    let path = api_path(["workspaces", &id, "projects"]);
+    let answer = client.get(&path, &Query::new()).await?;
+    let mut found = items(&answer["projects"]).filter(|p| p["name"] == project);
+    found.next().cloned().ok_or_else(|| {
+        let names: Vec<String> = items(&answer["projects"])
+            .map(|p| text(p, "name"))
+            .collect();
+        CliError::request(format!(
+            "there is no project \"{project}\" in workspace \"{workspace}\"; its projects are: {}",
+            names.join(", ")
+        ))
+    })
+}
