@@ -1,72 +1,79 @@
-//! Circles between the top-level modules of a crate: of two modules, one may use the other, directly or through more of
-//! them, but not both each other.
+//! Circles between the modules of a folder, which is a crate's `src` or one below it: of two modules, one may use the
+//! other, directly or through more of them, but not both each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Findings;
 
-/// Crates, by the name of their folder, in which a circle is an error.
-const ENFORCED: &[&str] = &["config"];
-/// Crates whose circles are reported as warnings until they are resolved; then they move up.
-const REPORTED: &[&str] = &["cli", "server"];
+/// Folders below `crates` in which a circle is an error.
+const ENFORCED: &[&str] = &["cli/src", "cli/src/commands", "config/src"];
+/// Folders whose circles are reported as warnings until they are resolved; then they move up.
+const REPORTED: &[&str] = &["server/src"];
 
-/// Which module uses which, in one crate.
+/// Which module uses which, in one folder.
 #[derive(Debug, Default)]
 struct Uses {
     /// For each module those it uses, each with a file in which it does.
     edges: BTreeMap<String, BTreeMap<String, String>>,
-    /// Modules that the root of the crate gives names of, by those names.
+    /// Modules that the folder's own file gives names of, by those names.
     names: BTreeMap<String, String>,
     /// Paths that are not resolved yet: the module that uses it, the first step of the path, the file.
     found: Vec<(String, String, String)>,
 }
 
-/// The sources of the crates that are looked at.
+impl Uses {
+    /// Takes a file of `folder`; `file` is its path in there without the ending.
+    fn add(&mut self, folder: &str, file: &str, path: &str, text: &str) {
+        let steps: Vec<&str> = file.split('/').filter(|step| *step != "mod").collect();
+        if steps.contains(&"tests") {
+            return;
+        }
+        let text = without_comments(text);
+        let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or("");
+        let module = match steps[..] {
+            [] | ["lib" | "main"] => {
+                self.names.extend(exported(text));
+                return;
+            }
+            [module, ..] => module,
+        };
+        self.edges.entry(module.to_owned()).or_default();
+        let (_, below) = folder.split_once("src").unwrap_or_default();
+        let from_root = format!("crate{}::", below.replace('/', "::"));
+        let from_file = "super::".repeat(steps.len());
+        for start in [&from_root, &from_file] {
+            for used in first_steps(text, start) {
+                self.found.push((module.to_owned(), used, path.to_owned()));
+            }
+        }
+    }
+}
+
+/// The sources of the folders that are looked at.
 #[derive(Debug, Default)]
 pub(crate) struct Modules {
-    crates: BTreeMap<String, Uses>,
+    folders: BTreeMap<&'static str, Uses>,
 }
 
 impl Modules {
     /// Takes a file of the repository, by its path from the root. Tests may use what they like and are left out.
     pub(crate) fn add(&mut self, path: &str, text: &str) {
-        let Some((name, file)) = path
-            .strip_prefix("crates/")
-            .and_then(|path| path.split_once("/src/"))
-        else {
-            return;
-        };
-        let Some(file) = file.strip_suffix(".rs") else {
-            return;
-        };
-        let steps: Vec<&str> = file.split('/').filter(|step| *step != "mod").collect();
-        let is_looked_at = ENFORCED.contains(&name) || REPORTED.contains(&name);
-        if !is_looked_at || steps.contains(&"tests") {
-            return;
-        }
-        let uses = self.crates.entry(name.to_owned()).or_default();
-        let text = without_comments(text);
-        let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or("");
-        if matches!(steps[..], ["lib" | "main"]) {
-            uses.names.extend(exported(text));
-            return;
-        }
-        let module = steps[0];
-        uses.edges.entry(module.to_owned()).or_default();
-        let root = "super::".repeat(steps.len());
-        for start in ["crate::", &root] {
-            for used in first_steps(text, start) {
-                let found = (module.to_owned(), used, path.to_owned());
-                uses.found.push(found);
+        for folder in ENFORCED.iter().chain(REPORTED) {
+            let file = path
+                .strip_prefix("crates/")
+                .and_then(|path| path.strip_prefix(folder)?.strip_prefix('/'));
+            if let Some(file) = file.and_then(|file| file.strip_suffix(".rs")) {
+                let uses = self.folders.entry(folder).or_default();
+                uses.add(folder, file, path, text);
             }
         }
     }
 
     /// Reports every circle: an error where circles are not allowed, else a warning.
     pub(crate) fn check(mut self, findings: &mut Findings) {
-        for (name, uses) in &mut self.crates {
+        for (folder, uses) in &mut self.folders {
             for (module, used, file) in std::mem::take(&mut uses.found) {
-                // A name that the root gives of a module stands for the module.
+                // A name that the folder's own file gives of a module means the module.
                 let used = match uses.names.get(&used) {
                     Some(of) if !uses.edges.contains_key(&used) => of.clone(),
                     _ => used,
@@ -85,10 +92,10 @@ impl Modules {
                 });
                 let edges: Vec<String> = edges.collect();
                 let message = format!(
-                    "modules of crate \"{name}\" use each other in a circle: {}; move what both need to a module of its own",
+                    "modules of crates/{folder} use each other in a circle: {}; move what both need to a module of its own",
                     edges.join(", ")
                 );
-                if ENFORCED.contains(&name.as_str()) {
+                if ENFORCED.contains(folder) {
                     findings.errors.push(message);
                 } else {
                     findings.warnings.push(message);
@@ -148,7 +155,7 @@ fn word(text: &str) -> &str {
     &text[..end.unwrap_or(text.len())]
 }
 
-/// Names that the root of a crate gives of its modules, each with the module.
+/// Names that a folder's own file gives of its modules, each with the module.
 fn exported(root: &str) -> Vec<(String, String)> {
     let mut names = Vec::new();
     for line in root.split(';') {
@@ -236,6 +243,25 @@ mod tests {
                 errors[0]
             );
         }
+    }
+
+    #[test]
+    fn modules_of_a_folder_below_the_root_are_checked_too() {
+        let mut files = vec![
+            ("crates/cli/src/commands/mod.rs", "mod a;\nmod b;"),
+            ("crates/cli/src/commands/a/mod.rs", "use super::super::x;"),
+            ("crates/cli/src/commands/a/c.rs", "use crate::commands::b;"),
+            ("crates/cli/src/x.rs", "use crate::y;"),
+        ];
+        assert_eq!(found(&files), Vec::<String>::new());
+        files.push(("crates/cli/src/commands/b.rs", "use super::a::A;"));
+        let errors = found(&files);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(
+            errors[0].contains("b -> a in crates/cli/src/commands/b.rs"),
+            "{}",
+            errors[0]
+        );
     }
 
     #[test]
