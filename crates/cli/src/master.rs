@@ -68,16 +68,17 @@ impl MasterSource {
     /// Reads files, environment and flags.
     pub(crate) fn load(&self) -> Result<LoadedMaster, CliError> {
         self.read().map_err(|error| match error {
-            NotRead::Source(error) => error,
-            NotRead::Mistakes(errors) => CliError::usage(unusable(&errors)),
+            ReadError::Source(error) => error,
+            ReadError::Content(errors) => CliError::usage(unusable(&errors)),
         })
     }
 
-    fn read(&self) -> Result<LoadedMaster, NotRead> {
-        let files = serve::config_files(&self.files, self.default_file).map_err(NotRead::Source)?;
+    fn read(&self) -> Result<LoadedMaster, ReadError> {
+        let files =
+            serve::config_files(&self.files, self.default_file).map_err(ReadError::Source)?;
         let environment =
             serve::config_environment(&MasterConfig::value_names(), MasterConfig::file_variables)
-                .map_err(NotRead::Source)?;
+                .map_err(ReadError::Source)?;
         let sources = Sources {
             files: &files,
             env: &environment.values,
@@ -85,7 +86,7 @@ impl MasterSource {
         };
         LoadedMaster::load(sources)
             .map(|loaded| loaded.variables_named(&environment.names))
-            .map_err(|errors| NotRead::Mistakes(errors.variables_named(&environment.names)))
+            .map_err(|errors| ReadError::Content(errors.variables_named(&environment.names)))
     }
 
     /// Whether there is nothing to read but defaults, environment and flags.
@@ -95,11 +96,11 @@ impl MasterSource {
 }
 
 /// Why a configuration was not read.
-enum NotRead {
+enum ReadError {
     /// A file or variable cannot be used at all.
     Source(CliError),
     /// Its content.
-    Mistakes(ConfigErrors),
+    Content(ConfigErrors),
 }
 
 fn unusable(errors: &ConfigErrors) -> String {
@@ -117,13 +118,13 @@ pub(crate) struct Process {
 impl Surroundings for Process {
     fn read_config(&self) -> Result<LoadedMaster, Unusable> {
         self.source.read().map_err(|error| match error {
-            NotRead::Source(error) => Unusable {
+            ReadError::Source(error) => Unusable {
                 message: error.to_string(),
-                mistakes: Vec::new(),
+                errors: Vec::new(),
             },
-            NotRead::Mistakes(errors) => Unusable {
+            ReadError::Content(errors) => Unusable {
                 message: unusable(&errors),
-                mistakes: errors.0,
+                errors: errors.0,
             },
         })
     }

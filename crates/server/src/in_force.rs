@@ -29,8 +29,8 @@ pub trait Surroundings: Send + Sync {
 pub struct Unusable {
     /// All of it, for people.
     pub message: String,
-    /// The single mistakes; empty when a source could not be read at all.
-    pub mistakes: Vec<ConfigError>,
+    /// The single errors; empty when a source could not be read at all.
+    pub errors: Vec<ConfigError>,
 }
 
 /// The configuration in force, shared.

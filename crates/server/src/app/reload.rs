@@ -114,7 +114,7 @@ impl Reload {
             let mut loaded = surroundings.read_config()?;
             crate::complete(&mut loaded.config, &data_dir).map_err(|error| Unusable {
                 message: error.to_string(),
-                mistakes: Vec::new(),
+                errors: Vec::new(),
             })?;
             Ok(loaded)
         });
@@ -392,7 +392,7 @@ fn in_words(pool: &str, agents: &[String], jobs: &BTreeSet<String>) -> String {
 
 fn unusable_error(unusable: &Unusable) -> AppError {
     let mut error = AppError::invalid(unusable.message.clone());
-    error.details = unusable.mistakes.iter().map(ConfigError::to_json).collect();
+    error.details = unusable.errors.iter().map(ConfigError::to_json).collect();
     error.hint("nothing was changed; the configuration in force stays")
 }
 

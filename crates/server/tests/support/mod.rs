@@ -86,7 +86,7 @@ impl Surroundings for Written {
         };
         LoadedMaster::load(sources).map_err(|errors| Unusable {
             message: errors.to_string(),
-            mistakes: errors.0,
+            errors: errors.0,
         })
     }
 
