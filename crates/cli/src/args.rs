@@ -102,8 +102,8 @@ impl Command {
     pub(crate) fn serves(&self) -> bool {
         match self {
             Self::Up(_) => true,
-            Self::Master(master) => master.ask.is_none(),
-            Self::Agent(agent) => agent.ask.is_none(),
+            Self::Master(master) => master.action.is_none(),
+            Self::Agent(agent) => agent.action.is_none(),
             _ => false,
         }
     }
@@ -114,7 +114,7 @@ impl Command {
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct MasterCommand {
     #[command(subcommand)]
-    pub(crate) ask: Option<masters::MasterQuestion>,
+    pub(crate) action: Option<masters::MasterAction>,
     #[command(flatten)]
     pub(crate) run: master::MasterArgs,
 }
@@ -124,7 +124,7 @@ pub(crate) struct MasterCommand {
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct AgentCommand {
     #[command(subcommand)]
-    pub(crate) ask: Option<agents::AgentQuestion>,
+    pub(crate) action: Option<agents::AgentAction>,
     #[command(flatten)]
     pub(crate) run: agent::AgentArgs,
 }
@@ -134,13 +134,13 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
     let context = || Context::new(&cli.connection);
     match cli.command {
         Command::Up(args) => up::run(args).await,
-        Command::Master(command) => match command.ask {
+        Command::Master(command) => match command.action {
             None => master::run(command.run).await,
-            Some(question) => done(masters::run(question, &context()?).await),
+            Some(action) => done(masters::run(action, &context()?).await),
         },
-        Command::Agent(command) => match command.ask {
+        Command::Agent(command) => match command.action {
             None => agent::run(command.run).await,
-            Some(question) => done(agents::run(question, &context()?).await),
+            Some(action) => done(agents::run(action, &context()?).await),
         },
         Command::Experiment(args) => experiment::run(args, &context()?).await,
         Command::Trial(args) => done(trial::run(args, &context()?).await),

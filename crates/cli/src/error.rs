@@ -30,7 +30,7 @@ impl From<Exit> for ExitCode {
 pub(crate) enum CliError {
     /// Something to say, and the code to end with.
     #[error("{message}")]
-    Told {
+    Failure {
         /// How the run ends.
         exit: Exit,
         /// What was tried, on what, and what came of it.
@@ -46,16 +46,16 @@ pub(crate) enum CliError {
 impl CliError {
     /// A request that failed.
     pub(crate) fn request(message: impl Into<String>) -> Self {
-        Self::told(Exit::Failed, message)
+        Self::failure(Exit::Failed, message)
     }
 
     /// A command line that makes no sense although it could be parsed.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
-        Self::told(Exit::Usage, message)
+        Self::failure(Exit::Usage, message)
     }
 
-    fn told(exit: Exit, message: impl Into<String>) -> Self {
-        Self::Told {
+    fn failure(exit: Exit, message: impl Into<String>) -> Self {
+        Self::Failure {
             exit,
             message: message.into(),
             hint: None,
@@ -65,7 +65,7 @@ impl CliError {
     /// The same with what to do about it.
     #[must_use]
     pub(crate) fn with_hint(mut self, text: impl Into<String>) -> Self {
-        if let Self::Told { hint, .. } = &mut self {
+        if let Self::Failure { hint, .. } = &mut self {
             *hint = Some(text.into());
         }
         self
@@ -93,7 +93,7 @@ impl From<ClientError> for CliError {
                 let message = format!(
                     "{error}; start one with `det up`, or name another with -m or DET_MASTER"
                 );
-                return Self::told(exit, message);
+                return Self::failure(exit, message);
             }
             ClientError::Untrusted { .. } => Some(
                 "name the file with its certificate in DET_MASTER_CERT_FILE, or run this on a terminal to accept it"
@@ -111,7 +111,7 @@ impl From<ClientError> for CliError {
             | ClientError::StreamFailed { .. }
             | ClientError::Interrupted { .. } => None,
         };
-        Self::Told {
+        Self::Failure {
             exit,
             message: error.to_string(),
             hint: advice,
@@ -140,7 +140,7 @@ impl From<StoreError> for CliError {
 
 impl From<TrustError> for CliError {
     fn from(error: TrustError) -> Self {
-        Self::told(Exit::Connection, error.to_string())
+        Self::failure(Exit::Connection, error.to_string())
     }
 }
 

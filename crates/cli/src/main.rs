@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     let words = args::with_role(std::env::args_os());
     let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,
-        Err(error) => return not_understood(&words, &error),
+        Err(error) => return report_parse_error(&words, &error),
     };
     match run(cli) {
         Ok(code) => code,
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
 }
 
 /// What a person is told of a command line that is none of ours; also prints help and version, which are asked for so.
-fn not_understood(words: &[OsString], error: &clap::Error) -> ExitCode {
+fn report_parse_error(words: &[OsString], error: &clap::Error) -> ExitCode {
     let arguments: Vec<String> = words
         .iter()
         .skip(1)
@@ -84,15 +84,15 @@ fn not_understood(words: &[OsString], error: &clap::Error) -> ExitCode {
             &CliError::usage(format!("`det {command}` is not built yet in this version"))
                 .with_hint("`det --help` shows the commands there are"),
         ),
-        None => match number_wanted(error) {
-            Some(told) => told.exit(),
+        None => match number_error(error) {
+            Some(error) => error.exit(),
             None => error.exit(),
         },
     }
 }
 
 /// What is told of a value that should have been a number, in place of the words of a parser.
-fn number_wanted(error: &clap::Error) -> Option<clap::Error> {
+fn number_error(error: &clap::Error) -> Option<clap::Error> {
     let source = std::error::Error::source(error)?;
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_should_be_a_number_is_told_in_words_of_ours() {
+    fn a_value_that_is_no_number_has_a_message_of_its_own() {
         for (words, expected) in [
             (
                 "det experiment list --limit x",
@@ -158,11 +158,11 @@ mod tests {
             ),
         ] {
             let error = Cli::try_parse_from(words.split(' ')).unwrap_err();
-            let told = number_wanted(&error).unwrap_or_else(|| panic!("{error}"));
-            assert!(told.to_string().contains(expected), "{told}");
-            assert_eq!(told.exit_code(), error.exit_code());
+            let shown = number_error(&error).unwrap_or_else(|| panic!("{error}"));
+            assert!(shown.to_string().contains(expected), "{shown}");
+            assert_eq!(shown.exit_code(), error.exit_code());
         }
         let other = Cli::try_parse_from(["det", "experiment", "list", "--no-such"]).unwrap_err();
-        assert!(number_wanted(&other).is_none());
+        assert!(number_error(&other).is_none());
     }
 }

@@ -229,7 +229,7 @@ impl ModelFiles {
 
     fn add_file(&mut self, name: &str, path: &Path, about: &Metadata) -> Result<(), CliError> {
         // The size is checked before the file is read: it may be larger than the memory.
-        self.take_room(about.len())?;
+        self.count_bytes(about.len())?;
         let content = match fs::read(path) {
             Ok(content) => content,
             Err(error) => {
@@ -267,7 +267,7 @@ impl ModelFiles {
         self.paths.push(format!("{name}/"));
     }
 
-    fn take_room(&mut self, bytes: u64) -> Result<(), CliError> {
+    fn count_bytes(&mut self, bytes: u64) -> Result<(), CliError> {
         self.bytes += bytes;
         if self.bytes > MAX_BYTES {
             return Err(CliError::request(format!(

@@ -41,7 +41,7 @@ pub(crate) fn is_watched() -> bool {
 /// Says on standard error what went wrong, and gives the exit code.
 pub(crate) fn report(error: &CliError) -> ExitCode {
     match error {
-        CliError::Told {
+        CliError::Failure {
             exit,
             message,
             hint,

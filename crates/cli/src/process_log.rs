@@ -30,19 +30,19 @@ pub(crate) struct ProcessLog {
 }
 
 /// Puts another filter in the place of one.
-type Put = Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>;
+type ReplaceFilter = Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>;
 
 /// The level of a running log.
 pub(crate) struct Level {
-    filters: Vec<Put>,
+    filters: Vec<ReplaceFilter>,
 }
 
 impl Level {
     /// Logs from now on what is at least this important.
     pub(crate) fn set(&self, level: &str) {
-        for put in &self.filters {
+        for replace in &self.filters {
             let outcome = filter(level).map_err(|error| error.to_string());
-            if let Err(error) = outcome.and_then(|new| put(new).map_err(|e| e.to_string())) {
+            if let Err(error) = outcome.and_then(|new| replace(new).map_err(|e| e.to_string())) {
                 tracing::error!(level, error, "the level of the log could not be changed");
             }
         }

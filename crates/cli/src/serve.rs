@@ -253,7 +253,7 @@ pub(crate) enum HangUp {
 pub(crate) struct HangUps {
     signals: tokio::signal::unix::Signal,
     /// Whether the process has a terminal and goes with it; one that was started to outlive it (`nohup`) does not.
-    goes_with_terminal: bool,
+    ends_with_terminal: bool,
 }
 
 impl HangUps {
@@ -265,7 +265,7 @@ impl HangUps {
             .map_err(|e| CliError::request(format!("could not wait for signals: {e}")))?;
         Ok(Self {
             signals,
-            goes_with_terminal: !is_ignored && has_terminal(),
+            ends_with_terminal: !is_ignored && has_terminal(),
         })
     }
 
@@ -276,7 +276,7 @@ impl HangUps {
             std::future::pending::<()>().await;
         }
         // The kernel takes the terminal away before it tells.
-        if self.goes_with_terminal && !has_terminal() {
+        if self.ends_with_terminal && !has_terminal() {
             HangUp::Stop
         } else {
             HangUp::Reload
@@ -351,17 +351,17 @@ pub(crate) fn python_package(data_dir: &Path) -> Result<PathBuf, CliError> {
             .map_err(failed)?;
     }
     // Tasks of any user read it.
-    open_to_read(&root);
+    make_readable(&root);
     Ok(root)
 }
 
 /// Lets every user read a tree of ours. What cannot be changed stays as it is: the task will say what it misses.
-fn open_to_read(path: &Path) {
+fn make_readable(path: &Path) {
     let mode = if path.is_dir() { 0o755 } else { 0o644 };
     let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
     if let Ok(entries) = std::fs::read_dir(path) {
         for entry in entries.flatten() {
-            open_to_read(&entry.path());
+            make_readable(&entry.path());
         }
     }
 }
@@ -400,7 +400,7 @@ mod tests {
     use super::secrets_in_flags;
 
     #[test]
-    fn flags_with_secrets_are_found_and_files_are_none() {
+    fn flags_with_secrets_are_found_and_names_of_files_are_not() {
         let flags = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
             pairs
                 .iter()

@@ -176,8 +176,8 @@ fn old_logs_are_deleted_and_what_is_missing_is_explained() {
         &["trial", "logs", "11", "-f"],
     ] {
         let run = person.det(words);
-        let told = "the logs of trial 11 were deleted at 2026-11-21 10:00:00+0000";
-        assert!(run.err.contains(told), "{run:?}");
+        let note = "the logs of trial 11 were deleted at 2026-11-21 10:00:00+0000";
+        assert!(run.err.contains(note), "{run:?}");
         assert_eq!(run.ok(), "");
     }
     // Nothing was deleted: there is just nothing.
@@ -234,7 +234,7 @@ fn the_queue_is_shown_with_the_direction_of_its_priorities() {
 }
 
 #[test]
-fn a_master_tells_of_itself() {
+fn a_master_shows_its_facts_and_configuration() {
     let stub = StubMaster::start();
     stub.on(
         "GET /api/v1/master",

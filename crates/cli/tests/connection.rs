@@ -49,7 +49,7 @@ fn wrong_usage_has_code_2() {
 }
 
 #[test]
-fn a_refused_request_has_code_1_and_the_masters_words() {
+fn a_refused_request_has_code_1_and_the_masters_message() {
     let stub = StubMaster::start();
     let refusal = json!({"error": {"error": "experiment 7 is paused"}, "hint": "activate it"});
     stub.on(
@@ -128,7 +128,7 @@ fn logging_in_keeps_a_token_that_the_other_client_reads() {
 }
 
 #[test]
-fn a_wrong_password_is_told() {
+fn a_wrong_password_is_reported() {
     let stub = StubMaster::start();
     stub.on("GET /info", ok(json!({})));
     stub.on(
@@ -161,7 +161,7 @@ fn a_weak_password_is_warned_about_once() {
 }
 
 #[test]
-fn logging_out_ends_and_forgets() {
+fn logging_out_ends_the_session_and_removes_the_token() {
     let stub = StubMaster::start();
     stub.on("GET /info", ok(json!({})));
     stub.on("POST /api/v1/auth/logout", ok(json!({})));
@@ -186,7 +186,7 @@ fn logging_out_ends_and_forgets() {
 }
 
 #[test]
-fn whoami_tells_who() {
+fn whoami_shows_the_user() {
     let stub = StubMaster::start();
     let out = Person::using(&stub).det(&["user", "whoami"]).ok();
     assert_eq!(out, "You are logged in as user 'determined'\n");
@@ -269,7 +269,7 @@ fn completion_knows_the_commands() {
 }
 
 #[test]
-fn version_tells_both_sides() {
+fn version_shows_client_and_master() {
     let stub = StubMaster::bare();
     stub.on(
         "GET /info",

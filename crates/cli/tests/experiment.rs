@@ -56,7 +56,7 @@ fn the_configuration_is_sent_byte_for_byte() {
 }
 
 #[test]
-fn nothing_is_said_of_files_where_there_are_none() {
+fn no_files_are_announced_where_none_are_sent() {
     let stub = StubMaster::start();
     stub.on("POST /api/v1/experiments", created("single"));
     let person = person(&stub);
@@ -108,7 +108,7 @@ fn overrides_templates_and_projects_are_sent() {
 }
 
 #[test]
-fn mistakes_in_ones_own_files_are_told_without_a_master() {
+fn errors_in_files_are_reported_without_a_master() {
     let person = Person::at("127.0.0.1:1");
     let err = person.det(&["e", "create", "missing.yaml"]).fails(1);
     assert!(err.contains("could not read \"missing.yaml\""), "{err}");
@@ -278,7 +278,7 @@ fn following_a_search_shows_its_progress() {
 }
 
 #[test]
-fn waiting_tells_by_its_code_how_it_ended() {
+fn the_exit_code_of_waiting_is_how_it_ended() {
     for (last, code) in [
         ("COMPLETED", 0),
         ("CANCELED", 1),

@@ -52,8 +52,8 @@ fn the_storage_of_a_master_is_its_own_or_not_known() {
         "GET /api/v1/master/config",
         ok(json!({"config": {"checkpoint_storage": storage}})),
     );
-    let told = (json!("/mnt/shared"), json!({"layer": "checkpoint_storage"}));
-    assert_eq!(row(&person, path, &["--ask-master"]), told);
+    let known = (json!("/mnt/shared"), json!({"layer": "checkpoint_storage"}));
+    assert_eq!(row(&person, path, &["--ask-master"]), known);
     person.write("master.yaml", "data_dir: /srv/det\n");
     let configured = (
         json!("/srv/det/checkpoints"),

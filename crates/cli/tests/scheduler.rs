@@ -66,29 +66,32 @@ fn it_may_come_from_standard_input_and_go_out_as_json() {
 }
 
 #[test]
-fn what_does_not_come_about_as_expected_is_told() {
+fn what_does_not_happen_as_expected_is_reported() {
     let person = alone();
     person.write("wrong.yaml", &NIGHT.replace("search: 2}", "search: 3}"));
     let run = person.det(&["scheduler", "simulate", "wrong.yaml"]);
     assert!(run.out.contains("start  urgent.1"), "{run:?}");
-    let told = run.fails(1);
+    let error = run.fails(1);
     assert!(
-        told.contains("wrong.yaml: step 2 (line 7): running.search: expected 3"),
-        "{told}"
+        error.contains("wrong.yaml: step 2 (line 7): running.search: expected 3"),
+        "{error}"
     );
 }
 
 #[test]
-fn mistakes_are_told_all_at_once_with_line_and_path() {
+fn errors_are_reported_all_at_once_with_line_and_path() {
     let person = alone();
     person.write(
         "bad.yaml",
         "agents: {id: a, slots: -1}\nsteps:\n  - submitt: {job: x}\n",
     );
-    let told = person.det(&["scheduler", "simulate", "bad.yaml"]).fails(1);
-    assert!(told.contains("bad.yaml: line 1: agents.slots: "), "{told}");
-    assert!(told.contains("bad.yaml: line 3: steps[0]"), "{told}");
-    assert!(told.contains("submit"), "{told}");
+    let error = person.det(&["scheduler", "simulate", "bad.yaml"]).fails(1);
+    assert!(
+        error.contains("bad.yaml: line 1: agents.slots: "),
+        "{error}"
+    );
+    assert!(error.contains("bad.yaml: line 3: steps[0]"), "{error}");
+    assert!(error.contains("submit"), "{error}");
     person.det(&["scheduler", "simulate"]).fails(2);
     person
         .det(&["scheduler", "simulate", "night.yaml", "--policy", "first"])
@@ -221,7 +224,7 @@ fn todays_queue_is_the_start() {
     ]);
     assert!(run.err.contains("taken to run for 2h"), "{run:?}");
     let out = run.ok();
-    for told in [
+    for line in [
         "resource pool gpus",
         "best fit, uneven fits allowed",
         "wait   8.1: needs 2 slots",
@@ -229,7 +232,7 @@ fn todays_queue_is_the_start() {
         "start  8.1 on a (2 slots)",
         "4:00:00 simulated",
     ] {
-        assert!(out.contains(told), "{told}\n{out}");
+        assert!(out.contains(line), "{line}\n{out}");
     }
 }
 
@@ -245,16 +248,16 @@ fn the_steps_of_a_file_go_on_from_there() {
         .det(&["scheduler", "simulate", "more.yaml", "--from-cluster"])
         .ok();
     person.write("night.yaml", NIGHT);
-    let told = person
+    let error = person
         .det(&["scheduler", "simulate", "night.yaml", "--from-cluster"])
         .fails(1);
-    assert!(told.contains("agents: come from the cluster"), "{told}");
-    let told = person
+    assert!(error.contains("agents: come from the cluster"), "{error}");
+    let error = person
         .det(&["scheduler", "simulate", "--from-cluster", "--pool", "x"])
         .fails(1);
     assert!(
-        told.contains("no resource pool \"x\"") && told.contains("gpus"),
-        "{told}"
+        error.contains("no resource pool \"x\"") && error.contains("gpus"),
+        "{error}"
     );
 }
 
@@ -275,12 +278,12 @@ fn limits_of_workspaces_come_along() {
     let out = person
         .det(&["scheduler", "simulate", "more.yaml", "--from-cluster"])
         .ok();
-    for told in [
+    for line in [
         "wait   8.1: needs 2 slots, and workspace \"vision\" has 1 of at most 2 in use",
         // There would be room for it from the tenth minute on.
         "0:10:00  1 of 4 slots in use",
         "7.1 ends\n           start  8.1 on new (2 slots)",
     ] {
-        assert!(out.contains(told), "{told}\n{out}");
+        assert!(out.contains(line), "{line}\n{out}");
     }
 }

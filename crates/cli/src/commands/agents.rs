@@ -14,7 +14,7 @@ use crate::values::{items, joined, last_part, members, plain, text, time};
 
 /// What can be done with the agents of a cluster.
 #[derive(Debug, Subcommand)]
-pub(crate) enum AgentQuestion {
+pub(crate) enum AgentAction {
     /// List agents
     #[command(visible_alias = "ls")]
     List(FormatArgs),
@@ -56,15 +56,15 @@ pub(crate) struct AgentChoice {
 }
 
 /// Carries out `det agent list|enable|disable|revoke|check-isolation`.
-pub(crate) async fn run(question: AgentQuestion, context: &Context) -> Result<(), CliError> {
-    if let AgentQuestion::CheckIsolation { agent, format } = question {
+pub(crate) async fn run(action: AgentAction, context: &Context) -> Result<(), CliError> {
+    if let AgentAction::CheckIsolation { agent, format } = action {
         return agent::check_isolation(*agent, format.format()).await;
     }
     let client = context.session().await?.client;
-    match question {
-        AgentQuestion::CheckIsolation { .. } => Ok(()),
-        AgentQuestion::List(format) => list(&client, format.format()).await,
-        AgentQuestion::Enable(choice) => {
+    match action {
+        AgentAction::CheckIsolation { .. } => Ok(()),
+        AgentAction::List(format) => list(&client, format.format()).await,
+        AgentAction::Enable(choice) => {
             for agent in chosen(&client, choice).await? {
                 client
                     .post(&api_path(["agents", &agent, "enable"]), None)
@@ -73,14 +73,14 @@ pub(crate) async fn run(question: AgentQuestion, context: &Context) -> Result<()
             }
             Ok(())
         }
-        AgentQuestion::Revoke { agent_id } => {
+        AgentAction::Revoke { agent_id } => {
             client
                 .post(&api_path(["agents", &agent_id, "revoke"]), None)
                 .await?;
             output::note(format_args!("Revoked the token of agent {agent_id}."));
             Ok(())
         }
-        AgentQuestion::Disable {
+        AgentAction::Disable {
             choice,
             drain,
             format,

@@ -160,13 +160,13 @@ pub(crate) async fn run(args: JobArgs, context: &Context) -> Result<(), CliError
 async fn why(args: &WhyArgs, context: &Context) -> Result<(), CliError> {
     let client = context.session().await?.client;
     let job_id = job_id(&client, &args.id).await?;
-    let story = client
+    let explanation = client
         .get(&api_path(["job-queues", &job_id, "why"]), &Query::new())
         .await?;
     if args.json {
-        return output::json(&story);
+        return output::json(&explanation);
     }
-    output::write(tell(&story))
+    output::write(explanation_text(&explanation))
 }
 
 /// The id of a job that is named by it, or by the number of its experiment.
@@ -179,10 +179,10 @@ async fn job_id(client: &Client, named: &str) -> Result<String, CliError> {
     Ok(text(&answer["experiment"], "jobId"))
 }
 
-/// The story of a job for people.
-fn tell(story: &Value) -> String {
+/// The explanation of a job for people.
+fn explanation_text(explanation: &Value) -> String {
     let mut lines = Vec::new();
-    let (job, pool) = (&story["job"], &story["pool"]);
+    let (job, pool) = (&explanation["job"], &explanation["pool"]);
     let rule = Rule::of(pool);
     lines.push(format!(
         "{} ({}) of {}, job {}: {}",
@@ -190,7 +190,7 @@ fn tell(story: &Value) -> String {
         text(job, "name"),
         text(job, "username"),
         text(job, "jobId"),
-        text(story, "situation"),
+        text(explanation, "situation"),
     ));
     let out = match pool["agentsOutOfService"].as_i64() {
         Some(out @ 1..) => format!(", and {out} that take no work now"),
@@ -207,25 +207,27 @@ fn tell(story: &Value) -> String {
         },
         text(pool, "scheduling"),
     ));
-    if items(&story["waiting"]).next().is_some() {
+    if items(&explanation["waiting"]).next().is_some() {
         lines.push("Waiting:".to_owned());
     }
-    let waiting: Vec<&Value> = items(&story["waiting"]).collect();
-    for alike in waiting.chunk_by(|a, b| wait_alike(a, b)) {
-        lines.extend(waits(alike));
+    let waiting: Vec<&Value> = items(&explanation["waiting"]).collect();
+    for alike in waiting.chunk_by(|a, b| have_same_reason(a, b)) {
+        lines.extend(waiting_lines(alike));
     }
     for (title, member) in [
         ("Running:", "running"),
         ("Others hold:", "heldBy"),
         ("Its workspace has in other pools:", "workspaceElsewhere"),
     ] {
-        if items(&story[member]).next().is_some() {
+        if items(&explanation[member]).next().is_some() {
             lines.push(title.to_owned());
         }
         let others = member != "running";
-        lines.extend(items(&story[member]).map(|holder| held(holder, others.then_some(rule))));
+        lines.extend(
+            items(&explanation[member]).map(|holder| holder_line(holder, others.then_some(rule))),
+        );
     }
-    let count = story["aheadCount"].as_i64().unwrap_or(0);
+    let count = explanation["aheadCount"].as_i64().unwrap_or(0);
     if count > 0 {
         lines.push(match rule {
             Rule::Priority => format!(
@@ -236,7 +238,7 @@ fn tell(story: &Value) -> String {
             Rule::RoundRobin => format!("Take turns with it ({count}):"),
         });
     }
-    for ahead in items(&story["ahead"]) {
+    for ahead in items(&explanation["ahead"]) {
         lines.push(format!(
             "  {} ({}) of {}: {}has {} of {} slots, job {}",
             text(ahead, "label"),
@@ -264,7 +266,7 @@ fn sentence_start(text: &str) -> String {
 const NAMED: usize = 5;
 
 /// Whether two tasks wait for the same, in the same words but for the times since when.
-fn wait_alike(a: &Value, b: &Value) -> bool {
+fn have_same_reason(a: &Value, b: &Value) -> bool {
     [
         "slots",
         "resourcePool",
@@ -278,7 +280,7 @@ fn wait_alike(a: &Value, b: &Value) -> bool {
 }
 
 /// How some tasks wait, alike all of them: as the first does.
-fn waits(alike: &[&Value]) -> Vec<String> {
+fn waiting_lines(alike: &[&Value]) -> Vec<String> {
     let Some((task, others)) = alike.split_first() else {
         return Vec::new();
     };
@@ -288,7 +290,7 @@ fn waits(alike: &[&Value]) -> Vec<String> {
     };
     let mut lines = vec![format!(
         "  {} ({}, in resource pool {} since {}): {reason}",
-        called(task),
+        name_and_id(task),
         slots(task),
         text(task, "resourcePool"),
         time(task, "since"),
@@ -342,7 +344,7 @@ impl Rule {
 }
 
 /// A task by its name for people, and by the id that other commands take.
-fn called(task: &Value) -> String {
+fn name_and_id(task: &Value) -> String {
     let id = text(task, "allocationId");
     match text(task, "called") {
         name if name.is_empty() => id,
@@ -358,7 +360,7 @@ fn slots(task: &Value) -> String {
 }
 
 /// A holder of slots, with its owner if it is another job's.
-fn held(holder: &Value, others: Option<Rule>) -> String {
+fn holder_line(holder: &Value, others: Option<Rule>) -> String {
     let owner = others.map_or_else(String::new, |rule| {
         let rank = rule.rank(holder);
         format!(
@@ -379,7 +381,7 @@ fn held(holder: &Value, others: Option<Rule>) -> String {
     };
     format!(
         "  {}{owner}: {} {place} since {}{stays}",
-        called(holder),
+        name_and_id(holder),
         slots(holder),
         time(holder, "since"),
     )
@@ -594,34 +596,36 @@ mod tests {
     }
 
     #[test]
-    fn tasks_that_wait_alike_are_told_once() {
+    fn tasks_that_wait_for_the_same_reason_are_shown_together() {
         let task = |name: &str, slots: u32, since: &str| {
             json!({"called": name, "allocationId": format!("{name}.1"), "slots": slots, "resourcePool": "p",
                 "since": since, "estimateBasis": "nobody knows",
                 "waitReason": {"message": "no room", "since": since}})
         };
-        let story = |waiting: Vec<Value>| tell(&json!({"pool": {"agents": 1}, "waiting": waiting}));
-        let told = story(vec![
+        let explain = |waiting: Vec<Value>| {
+            explanation_text(&json!({"pool": {"agents": 1}, "waiting": waiting}))
+        };
+        let shown = explain(vec![
             task("a", 1, "2026-11-21T10:00:00Z"),
             task("b", 1, "2026-11-21T10:00:05Z"),
             task("c", 2, "2026-11-21T10:00:05Z"),
         ]);
-        assert!(told.contains("  a [a.1] (1 slot, "), "{told}");
+        assert!(shown.contains("  a [a.1] (1 slot, "), "{shown}");
         assert!(
-            told.contains("\n    so waits b\n  c [c.1] (2 slots, "),
-            "{told}"
+            shown.contains("\n    so waits b\n  c [c.1] (2 slots, "),
+            "{shown}"
         );
         let many: Vec<Value> = (0..9)
             .map(|n| task(&n.to_string(), 1, "2026-11-21T10:00:00Z"))
             .collect();
-        assert!(story(many).contains("\n    so wait 1, 2, 3, 4, 5, 3 more\n"));
+        assert!(explain(many).contains("\n    so wait 1, 2, 3, 4, 5, 3 more\n"));
     }
 
     #[test]
-    fn jobs_are_called_as_the_master_calls_them_and_priorities_point_where_it_says() {
+    fn jobs_have_the_labels_of_the_master_and_priorities_its_direction() {
         let ahead = json!({"label": "experiment 3", "name": "search", "username": "ada", "priority": 1,
             "allocatedSlots": 1, "requestedSlots": 2, "jobId": "j3"});
-        let told = tell(
+        let shown = explanation_text(
             &json!({"job": {"label": "command 9.x", "name": "command 9.x", "username": "bob", "jobId": "j"},
             "pool": {"agents": 1, "priorityOrder": "higher goes first"}, "situation": "waiting",
             "aheadCount": 1, "ahead": [ahead]}),
@@ -631,7 +635,7 @@ mod tests {
             "\nServed before it (1; by priority, higher goes first):\n",
             "\n  experiment 3 (search) of ada: priority 1, has 1 of 2 slots, job j3\n",
         ] {
-            assert!(told.contains(line), "{told}");
+            assert!(shown.contains(line), "{shown}");
         }
     }
 
@@ -659,8 +663,8 @@ mod tests {
             ),
             ("j.size=3", "no operation \"size\""),
         ] {
-            let told = parse_operation(wrong).unwrap_err();
-            assert!(told.contains(why), "{told}");
+            let error = parse_operation(wrong).unwrap_err();
+            assert!(error.contains(why), "{error}");
         }
     }
 }

@@ -13,9 +13,9 @@ use crate::output;
 use crate::values::{items, plain, text, time};
 
 /// How long a follower waits for a master that is away.
-const PATIENCE: Duration = Duration::from_mins(10);
+const RETRY_LIMIT: Duration = Duration::from_mins(10);
 /// The pause between two attempts to find it again.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The flags of every command that prints logs.
 #[derive(Debug, Clone, Default, Args)]
@@ -255,10 +255,10 @@ impl Follower<'_> {
                 }
                 Instant::now()
             });
-            if !again || !passing || since.elapsed() > PATIENCE {
+            if !again || !passing || since.elapsed() > RETRY_LIMIT {
                 return Err(error);
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
 

@@ -14,7 +14,7 @@ use crate::values::{items, size, text};
 
 /// What can be asked of a master.
 #[derive(Debug, Subcommand)]
-pub(crate) enum MasterQuestion {
+pub(crate) enum MasterAction {
     /// Show what the master says of itself
     Info(DocumentArgs),
     /// Show the master's configuration, secrets masked
@@ -95,18 +95,18 @@ pub(crate) struct LogsArgs {
 }
 
 /// Asks, and prints the answer.
-pub(crate) async fn run(question: MasterQuestion, context: &Context) -> Result<(), CliError> {
+pub(crate) async fn run(action: MasterAction, context: &Context) -> Result<(), CliError> {
     let client = context.session().await?.client;
-    match question {
-        MasterQuestion::Info(form) => {
+    match action {
+        MasterAction::Info(form) => {
             let info = client.get(&api_path(["master"]), &Query::new()).await?;
             print(&info, form)
         }
-        MasterQuestion::Config(ConfigArgs {
+        MasterAction::Config(ConfigArgs {
             action: Some(ConfigAction::Set(args)),
             ..
         }) => set(&client, &args).await,
-        MasterQuestion::Config(args) => {
+        MasterAction::Config(args) => {
             if args.origins {
                 let path = api_path(["master", "config", "origins"]);
                 let answer = client.get(&path, &Query::new()).await?;
@@ -121,9 +121,9 @@ pub(crate) async fn run(question: MasterQuestion, context: &Context) -> Result<(
             };
             print(&answer["config"], form)
         }
-        MasterQuestion::Logs(args) => logs(&client, &args).await,
-        MasterQuestion::Memory(args) => memory(&client, args).await,
-        MasterQuestion::Reload(args) => reload(&client, &args).await,
+        MasterAction::Logs(args) => logs(&client, &args).await,
+        MasterAction::Memory(args) => memory(&client, args).await,
+        MasterAction::Reload(args) => reload(&client, &args).await,
     }
 }
 

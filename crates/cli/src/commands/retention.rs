@@ -22,7 +22,7 @@ impl RetentionTime {
     }
 
     /// What is told of logs that are kept so long.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match self.days() {
             1 => "are kept for 1 day after the end of a task".to_owned(),
             days @ 0.. => format!("are kept for {days} days after the end of a task"),

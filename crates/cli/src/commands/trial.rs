@@ -126,7 +126,7 @@ pub(crate) async fn run(args: TrialArgs, context: &Context) -> Result<(), CliErr
         TrialAction::Set(SetAction::LogRetention { trial_id, time }) => {
             let body = json!({"trialId": trial_id, "numDays": time.days()});
             client.put(&path(trial_id, "retain_logs"), &body).await?;
-            output::line(format_args!("Logs of trial {trial_id} {}", time.told()))
+            output::line(format_args!("Logs of trial {trial_id} {}", time.describe()))
         }
         TrialAction::Download(args) => download(&client, args).await,
     }

@@ -136,16 +136,16 @@ impl SettingArgs {
     fn as_given(&self, error: ClientError, name: &str) -> CliError {
         match &error {
             ClientError::Failed {
-                document_errors: mistakes,
+                document_errors: errors,
                 ..
-            } if !mistakes.is_empty() => {
+            } if !errors.is_empty() => {
                 let storage = self.checkpoint_storage_config_file.as_deref();
                 let storage = storage.map(shown_name);
-                let mistakes = mistakes.iter().map(ConfigError::from_json);
-                let told = mistakes.map(|told| named_as_given(told, name, storage.as_deref()));
+                let errors = errors.iter().map(ConfigError::from_json);
+                let errors = errors.map(|error| named_as_given(error, name, storage.as_deref()));
                 CliError::document(
                     "the workspace's settings",
-                    &ConfigErrors::together(told.collect()),
+                    &ConfigErrors::together(errors.collect()),
                 )
             }
             _ => error.into(),
@@ -203,10 +203,10 @@ const GIVEN_AS: [(&str, &str); 10] = [
     ("clusterQuotaPairs", "--resource-quota"),
 ];
 
-/// A mistake of a request as one of what was given: the flag or file in place of the API's field. `name` is where the
+/// An error of a request as one of what was given: the flag or file in place of the API's field. `name` is where the
 /// workspace's name was given, `storage` the file with its storage, if any.
-fn named_as_given(mut mistake: ConfigError, name: &str, storage: Option<&str>) -> ConfigError {
-    let path = mistake.path.clone();
+fn named_as_given(mut error: ConfigError, name: &str, storage: Option<&str>) -> ConfigError {
+    let path = error.path.clone();
     let found = GIVEN_AS.iter().find_map(|(field, flag)| {
         let below = path.strip_prefix(field)?;
         (below.is_empty() || below.starts_with(['.', '['])).then_some((*field, *flag, below))
@@ -216,19 +216,19 @@ fn named_as_given(mut mistake: ConfigError, name: &str, storage: Option<&str>) -
         Some((field, flag, below)) => {
             if field == "agentUserGroup" {
                 // The fields that the hint names are the flags.
-                mistake.hint = None;
+                error.hint = None;
             }
             (flag, below)
         }
         None if path == "name" => (name, ""),
-        None => return mistake,
+        None => return error,
     };
-    mistake.source = Some(source.into());
+    error.source = Some(source.into());
     below
         .strip_prefix('.')
         .unwrap_or(below)
-        .clone_into(&mut mistake.path);
-    mistake
+        .clone_into(&mut error.path);
+    error
 }
 
 #[derive(Debug, Args)]
@@ -457,7 +457,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mistakes_name_what_was_given() {
+    fn errors_name_the_flag_or_file() {
         for (path, storage, expected) in [
             ("name", None, "--name: no"),
             ("maxSlots", None, "--max-slots: no"),
@@ -480,9 +480,9 @@ mod tests {
             ),
             ("maxSlotsOfOthers", None, "<config>.maxSlotsOfOthers: no"),
         ] {
-            let mistake = ConfigError::new(path, None, "no");
-            let told = named_as_given(mistake, "--name", storage).to_string();
-            assert_eq!(told, expected);
+            let error = ConfigError::new(path, None, "no");
+            let shown = named_as_given(error, "--name", storage).to_string();
+            assert_eq!(shown, expected);
         }
     }
 }

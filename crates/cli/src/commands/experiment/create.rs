@@ -81,7 +81,7 @@ pub(crate) struct ContinueArgs {
 
 /// Creates an experiment.
 pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCode, CliError> {
-    args.refuse_what_is_not_built()?;
+    args.refuse_options_not_built()?;
     let written = read_text(&args.config_file)?;
     if !args.no_check {
         // What a template or the cluster's policies bring may be missing.
@@ -122,13 +122,16 @@ pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCo
     warn(&answer["warnings"]);
     warn(&answer["messages"]);
     if args.follow_first_trial {
-        return follow::after_start(&client, id, what_to_follow(&answer)).await;
+        return follow::after_start(&client, id, followed(&answer)).await;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Runs an ended experiment on.
-pub(crate) async fn go_on(args: ContinueArgs, context: &Context) -> Result<ExitCode, CliError> {
+pub(crate) async fn continue_experiment(
+    args: ContinueArgs,
+    context: &Context,
+) -> Result<ExitCode, CliError> {
     let id = args.experiment_id;
     let written = match &args.config_file {
         Some(path) => read_text(path)?,
@@ -149,13 +152,13 @@ pub(crate) async fn go_on(args: ContinueArgs, context: &Context) -> Result<ExitC
         let experiment = client
             .get(&api_path(["experiments", &id.to_string()]), &Query::new())
             .await?;
-        return follow::after_start(&client, id, what_to_follow(&experiment)).await;
+        return follow::after_start(&client, id, followed(&experiment)).await;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 impl CreateArgs {
-    fn refuse_what_is_not_built(&self) -> Result<(), CliError> {
+    fn refuse_options_not_built(&self) -> Result<(), CliError> {
         if self.test_mode || self.local {
             return Err(CliError::usage(
                 "this program has neither a test mode nor a local mode; both are deprecated",
@@ -187,7 +190,7 @@ pub(in crate::commands) fn check(
     Ok(())
 }
 
-/// A refusal by the master, with its mistakes where they stand in the file and on the command line: overrides make the
+/// A refusal by the master, with its errors where they stand in the file and on the command line: overrides make the
 /// text that is sent anew, and its lines are nobody's.
 pub(in crate::commands) fn in_file(
     error: ClientError,
@@ -197,12 +200,12 @@ pub(in crate::commands) fn in_file(
 ) -> CliError {
     match &error {
         ClientError::Failed {
-            document_errors: mistakes,
+            document_errors: errors,
             ..
-        } if !mistakes.is_empty() => {
-            let mistakes = mistakes.iter().map(ConfigError::from_json).collect();
-            let told = document::placed_in_file(&shown_name(path), text, overrides, mistakes);
-            CliError::document("the experiment's configuration", &told)
+        } if !errors.is_empty() => {
+            let errors = errors.iter().map(ConfigError::from_json).collect();
+            let placed = document::placed_in_file(&shown_name(path), text, overrides, errors);
+            CliError::document("the experiment's configuration", &placed)
         }
         _ => error.into(),
     }
@@ -232,7 +235,7 @@ fn warn(warnings: &Value) {
 }
 
 /// Whether there is one trial whose logs are the thing to see, or a search.
-fn what_to_follow(answer: &Value) -> Followed {
+fn followed(answer: &Value) -> Followed {
     let experiment = &answer["experiment"];
     let searcher = [&answer["config"], &experiment["config"]]
         .into_iter()

@@ -17,12 +17,12 @@ use crate::output;
 use crate::values::{state, wait_reason};
 
 /// How long a watcher waits for a master that is away.
-const PATIENCE: Duration = Duration::from_mins(10);
+const RETRY_LIMIT: Duration = Duration::from_mins(10);
 /// The pause between two looks at a search; longer when it has many trials, all of which are read.
-const LOOK: Duration = Duration::from_millis(700);
-const LOOK_AT_MANY: Duration = Duration::from_secs(4);
+const REFRESH: Duration = Duration::from_millis(700);
+const REFRESH_OF_MANY: Duration = Duration::from_secs(4);
 /// From how many trials on a search has many.
-const MANY: usize = 200;
+const MANY_TRIALS: usize = 200;
 /// How long after the last log line an experiment may take to end.
 const WRAP_UP: Duration = Duration::from_secs(10);
 
@@ -92,9 +92,9 @@ async fn until_ctrl_c(
 pub(crate) async fn wait(client: &Client, args: &WaitArgs) -> Result<ExitCode, CliError> {
     let id = args.experiment_id;
     let interval = Duration::from_secs_f64(args.polling_interval);
-    let mut patience = Patience::default();
+    let mut retries = Retries::default();
     loop {
-        let answer = patience.try_hard(async || get(client, id).await).await?;
+        let answer = retries.run(async || get(client, id).await).await?;
         let now = state(&answer["experiment"], "state");
         if now == "PAUSED" {
             return Err(CliError::request(format!(
@@ -126,17 +126,15 @@ async fn first_trial_logs(client: &Client, id: ExperimentId) -> Result<ExitCode,
 }
 
 async fn wait_for_first_trial(client: &Client, id: ExperimentId) -> Result<TrialId, CliError> {
-    let mut patience = Patience::default();
+    let mut retries = Retries::default();
     let mut pause = Duration::from_millis(100);
-    let mut told = String::new();
+    let mut reported = String::new();
     loop {
-        let found = patience
-            .try_hard(async || first_trial(client, id).await)
-            .await?;
+        let found = retries.run(async || first_trial(client, id).await).await?;
         if let Some(trial) = found {
             return Ok(trial);
         }
-        let answer = patience.try_hard(async || get(client, id).await).await?;
+        let answer = retries.run(async || get(client, id).await).await?;
         let now = state(&answer["experiment"], "state");
         if is_terminal(&now) {
             return Err(CliError::request(format!(
@@ -144,14 +142,14 @@ async fn wait_for_first_trial(client: &Client, id: ExperimentId) -> Result<Trial
             )));
         }
         let reason = wait_reason(&answer["experiment"]);
-        let say = if reason.is_empty() {
+        let message = if reason.is_empty() {
             "waiting for the first trial to begin".to_owned()
         } else {
             format!("waiting for the first trial to begin: {reason}")
         };
-        if say != told {
-            output::note(&say);
-            told = say;
+        if message != reported {
+            output::note(&message);
+            reported = message;
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(1));
@@ -160,10 +158,10 @@ async fn wait_for_first_trial(client: &Client, id: ExperimentId) -> Result<Trial
 
 /// The state of an experiment whose only logs have ended: its end comes a moment later than theirs.
 async fn state_after_logs(client: &Client, id: ExperimentId) -> Result<String, CliError> {
-    let mut patience = Patience::default();
+    let mut retries = Retries::default();
     let ended_at = Instant::now();
     loop {
-        let answer = patience.try_hard(async || get(client, id).await).await?;
+        let answer = retries.run(async || get(client, id).await).await?;
         let now = state(&answer["experiment"], "state");
         if is_terminal(&now) || now == "PAUSED" || ended_at.elapsed() > WRAP_UP {
             return Ok(now);
@@ -174,13 +172,11 @@ async fn state_after_logs(client: &Client, id: ExperimentId) -> Result<String, C
 
 /// Shows the progress of a search until its end.
 async fn search(client: &Client, id: ExperimentId) -> Result<ExitCode, CliError> {
-    let mut patience = Patience::default();
+    let mut retries = Retries::default();
     let mut display = Display::new();
     loop {
-        let answer = patience.try_hard(async || get(client, id).await).await?;
-        let trials = patience
-            .try_hard(async || all_trials(client, id).await)
-            .await?;
+        let answer = retries.run(async || get(client, id).await).await?;
+        let trials = retries.run(async || all_trials(client, id).await).await?;
         let view = SearchView::new(&answer["experiment"], &trials);
         if is_terminal(&view.state) {
             display.clear();
@@ -191,10 +187,10 @@ async fn search(client: &Client, id: ExperimentId) -> Result<ExitCode, CliError>
             return Ok(code_for(&view.state));
         }
         display.show(&view);
-        let pause = if trials.len() < MANY {
-            LOOK
+        let pause = if trials.len() < MANY_TRIALS {
+            REFRESH
         } else {
-            LOOK_AT_MANY
+            REFRESH_OF_MANY
         };
         tokio::time::sleep(pause).await;
     }
@@ -230,12 +226,12 @@ fn code_for(state: &str) -> ExitCode {
 
 /// Goes on asking while the master is away, up to a limit from the moment it was lost.
 #[derive(Debug, Default)]
-struct Patience {
+struct Retries {
     lost_at: Option<Instant>,
 }
 
-impl Patience {
-    async fn try_hard<T>(
+impl Retries {
+    async fn run<T>(
         &mut self,
         mut ask: impl AsyncFnMut() -> Result<T, ClientError>,
     ) -> Result<T, CliError> {
@@ -261,7 +257,7 @@ impl Patience {
                 output::note(format_args!("{error}; trying again"));
                 Instant::now()
             });
-            if since.elapsed() > PATIENCE {
+            if since.elapsed() > RETRY_LIMIT {
                 return Err(error.into());
             }
             tokio::time::sleep(Duration::from_secs(1)).await;

@@ -14,14 +14,14 @@ use crate::{output, prompt};
 
 /// One experiment.
 #[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct One {
+pub(crate) struct ExperimentArg {
     /// Id of the experiment
     pub(crate) experiment_id: ExperimentId,
 }
 
 /// One experiment or several.
 #[derive(Debug, Args)]
-pub(crate) struct Several {
+pub(crate) struct ExperimentsArg {
     /// Ids of the experiments
     #[arg(required = true, value_name = "EXPERIMENT_ID")]
     pub(crate) experiment_ids: Vec<ExperimentId>,
@@ -31,7 +31,7 @@ pub(crate) struct Several {
 #[derive(Debug, Args)]
 pub(crate) struct DeleteArgs {
     #[command(flatten)]
-    several: Several,
+    several: ExperimentsArg,
     /// Do not ask
     #[arg(long)]
     yes: bool,
@@ -40,14 +40,14 @@ pub(crate) struct DeleteArgs {
 /// Tells the master to do `action` with each experiment; `done` says that it did.
 pub(crate) async fn act(
     client: &Client,
-    several: &Several,
+    several: &ExperimentsArg,
     action: &str,
     done: &str,
 ) -> Result<ExitCode, CliError> {
     let mut outcomes = Outcomes::of(several.experiment_ids.len());
     for &id in &several.experiment_ids {
         let answer = client.post(&path_below(id, action), None).await;
-        outcomes.note(id, answer, || format!("{done} experiment {id}"))?;
+        outcomes.report(id, answer, || format!("{done} experiment {id}"))?;
     }
     Ok(outcomes.exit())
 }
@@ -62,7 +62,7 @@ pub(crate) async fn delete(client: &Client, args: &DeleteArgs) -> Result<ExitCod
     let mut outcomes = Outcomes::of(args.several.experiment_ids.len());
     for &id in &args.several.experiment_ids {
         let answer = client.delete(&path(id)).await;
-        outcomes.note(id, answer, || {
+        outcomes.report(id, answer, || {
             format!("Deletion of experiment {id} is in progress")
         })?;
     }
@@ -99,7 +99,7 @@ impl Outcomes {
     }
 
     /// Tells one outcome.
-    fn note<T>(
+    fn report<T>(
         &mut self,
         id: ExperimentId,
         answer: Result<T, ClientError>,
@@ -127,15 +127,15 @@ impl Outcomes {
             return Err(error.into());
         }
         self.failed += 1;
-        let told = match CliError::from(error) {
-            CliError::Told {
+        let reason = match CliError::from(error) {
+            CliError::Failure {
                 message,
                 hint: Some(hint),
                 ..
             } => format!("{message} (hint: {hint})"),
             other => other.to_string(),
         };
-        output::note(format_args!("error: experiment {id}: {told}"));
+        output::note(format_args!("error: experiment {id}: {reason}"));
         Ok(None)
     }
 
@@ -155,7 +155,7 @@ impl Outcomes {
 #[derive(Debug, Args)]
 pub(crate) struct MoveArgs {
     #[command(flatten)]
-    one: One,
+    one: ExperimentArg,
     /// Name of the workspace that it goes to
     workspace_name: String,
     /// Name of the project that it goes to
@@ -163,7 +163,7 @@ pub(crate) struct MoveArgs {
 }
 
 /// Moves an experiment to another project.
-pub(crate) async fn go_to(client: &Client, args: &MoveArgs) -> Result<(), CliError> {
+pub(crate) async fn move_to_project(client: &Client, args: &MoveArgs) -> Result<(), CliError> {
     let (id, name) = (args.one.experiment_id, &args.project_name);
     let project = lookup::project(client, &args.workspace_name, name).await?;
     let body = json!({"experimentId": id, "destinationProjectId": project["id"]});

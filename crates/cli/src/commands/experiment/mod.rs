@@ -68,18 +68,18 @@ enum ExperimentAction {
         experiment_id: ExperimentId,
     },
     /// Let the trials of experiments save and give their slots back
-    Pause(lifecycle::Several),
+    Pause(lifecycle::ExperimentsArg),
     /// Let paused experiments go on
     #[command(visible_alias = "unpause")]
-    Activate(lifecycle::Several),
+    Activate(lifecycle::ExperimentsArg),
     /// Stop experiments; their trials may save first
-    Cancel(lifecycle::Several),
+    Cancel(lifecycle::ExperimentsArg),
     /// Stop experiments at once
-    Kill(lifecycle::Several),
+    Kill(lifecycle::ExperimentsArg),
     /// Hide ended experiments from lists
-    Archive(lifecycle::Several),
+    Archive(lifecycle::ExperimentsArg),
     /// Show archived experiments again
-    Unarchive(lifecycle::Several),
+    Unarchive(lifecycle::ExperimentsArg),
     /// Delete experiments with their checkpoints and logs
     Delete(lifecycle::DeleteArgs),
     /// Move an experiment to another project
@@ -93,7 +93,7 @@ enum ExperimentAction {
     #[command(subcommand, subcommand_value_name = "ACTION")]
     Label(set::LabelAction),
     /// Print the configuration that an experiment runs with
-    Config(lifecycle::One),
+    Config(lifecycle::ExperimentArg),
     /// Download the files that an experiment was made from
     DownloadModelDef(download::ModelDefArgs),
     /// Download the best checkpoints of an experiment
@@ -106,7 +106,9 @@ pub(crate) async fn run(args: ExperimentArgs, context: &Context) -> Result<ExitC
     let action = match args.action {
         None => ExperimentAction::List(list::ListArgs::default()),
         Some(ExperimentAction::Create(args)) => return create::create(*args, context).await,
-        Some(ExperimentAction::Continue(args)) => return create::go_on(args, context).await,
+        Some(ExperimentAction::Continue(args)) => {
+            return create::continue_experiment(args, context).await;
+        }
         Some(other) => other,
     };
     let session = context.session().await?;
@@ -153,7 +155,7 @@ pub(crate) async fn run(args: ExperimentArgs, context: &Context) -> Result<ExitC
             return lifecycle::act(client, &several, "unarchive", "Unarchived").await;
         }
         ExperimentAction::Delete(args) => return lifecycle::delete(client, &args).await,
-        ExperimentAction::Move(args) => lifecycle::go_to(client, &args).await,
+        ExperimentAction::Move(args) => lifecycle::move_to_project(client, &args).await,
         ExperimentAction::Set(action) => set::set(client, action).await,
         ExperimentAction::Label(action) => set::label(client, action).await,
         ExperimentAction::Config(one) => {

@@ -123,7 +123,7 @@ fn parse_limit(text: &str) -> Result<Limit, String> {
 pub(crate) async fn set(client: &Client, action: SetAction) -> Result<(), CliError> {
     let resources =
         |id: ExperimentId, resources: Value| (id, json!({"id": id, "resources": resources}));
-    let (id, body, said) = match action {
+    let (id, body, done) = match action {
         SetAction::Name {
             experiment_id,
             name,
@@ -140,19 +140,19 @@ pub(crate) async fn set(client: &Client, action: SetAction) -> Result<(), CliErr
             description,
         } => {
             let body = json!({"id": experiment_id, "description": description});
-            let said = format!("Set description of experiment {experiment_id} to '{description}'");
-            (experiment_id, body, said)
+            let done = format!("Set description of experiment {experiment_id} to '{description}'");
+            (experiment_id, body, done)
         }
         SetAction::Priority {
             experiment_id,
             priority,
         } => {
             let (id, body) = resources(experiment_id, json!({"priority": priority}));
-            let said = format!(
+            let done = format!(
                 "Set `priority` of experiment {id} to {priority} ({})",
                 priority_orders!()
             );
-            (id, body, said)
+            (id, body, done)
         }
         SetAction::Weight {
             experiment_id,
@@ -181,7 +181,7 @@ pub(crate) async fn set(client: &Client, action: SetAction) -> Result<(), CliErr
         SetAction::LogRetention(args) => return log_retention(client, &args).await,
     };
     client.patch(&path(id), &body).await?;
-    output::line(said)
+    output::line(done)
 }
 
 /// Carries out `det experiment label …`.
@@ -209,10 +209,10 @@ pub(crate) async fn label(client: &Client, action: LabelAction) -> Result<(), Cl
         let body = json!({"id": experiment_id, "labels": after});
         client.patch(&path(experiment_id), &body).await?;
     }
-    let said = if add { "Added" } else { "Removed" };
+    let done = if add { "Added" } else { "Removed" };
     let link = if add { "to" } else { "from" };
     output::line(format_args!(
-        "{said} label '{label}' {link} experiment {experiment_id}"
+        "{done} label '{label}' {link} experiment {experiment_id}"
     ))
 }
 
@@ -283,5 +283,8 @@ async fn log_retention(client: &Client, args: &RetentionArgs) -> Result<(), CliE
     let id = args.experiment_id;
     let body = json!({"experimentId": id, "numDays": args.time.days()});
     client.put(&path_below(id, "retain_logs"), &body).await?;
-    output::line(format_args!("Logs of experiment {id} {}", args.time.told()))
+    output::line(format_args!(
+        "Logs of experiment {id} {}",
+        args.time.describe()
+    ))
 }

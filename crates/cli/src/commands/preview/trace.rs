@@ -15,10 +15,8 @@ use crate::table::{Format, Listing};
 /// Plays a trace and prints what the search answered; what is not as the trace expects is a failure.
 pub(super) fn run(file: &Path, format: Format) -> Result<(), CliError> {
     let name = shown_name(file);
-    let unusable = |mistakes: &dyn std::fmt::Display| {
-        CliError::request(format!(
-            "the trace \"{name}\" cannot be played:\n{mistakes}"
-        ))
+    let unusable = |errors: &dyn std::fmt::Display| {
+        CliError::request(format!("the trace \"{name}\" cannot be played:\n{errors}"))
     };
     let text = read_text(file)?;
     let read = read_trace(&text);
@@ -39,7 +37,7 @@ pub(super) fn run(file: &Path, format: Format) -> Result<(), CliError> {
     };
     // All that is wrong at once: the trace's mistakes, and then those of its configuration's file.
     let seed = read.as_ref().ok().and_then(|trace| trace.seed).unwrap_or(0);
-    let mut told: Vec<String> = read
+    let mut errors: Vec<String> = read
         .as_ref()
         .err()
         .map(ToString::to_string)
@@ -50,10 +48,10 @@ pub(super) fn run(file: &Path, format: Format) -> Result<(), CliError> {
             Ok(config) => completed(config.clone(), seed).err(),
             Err(errors) => Some(errors.clone()),
         };
-        told.extend(checked.map(|errors| errors.to_string()));
+        errors.extend(checked.map(|errors| errors.to_string()));
     }
     let (trace, config) = match (read, from_file) {
-        (Ok(trace), Some(Ok(config))) if told.is_empty() => (trace, config),
+        (Ok(trace), Some(Ok(config))) if errors.is_empty() => (trace, config),
         (Ok(trace), None) => {
             let TraceConfig::Inline(config) = &trace.config else {
                 return Err(unusable(&"\"config\" names a file with an empty name"));
@@ -62,21 +60,21 @@ pub(super) fn run(file: &Path, format: Format) -> Result<(), CliError> {
                 Submitted::from_value(Experiment, config).map_err(|errors| unusable(&errors))?;
             (trace, config)
         }
-        _ => return Err(unusable(&told.join("\n"))),
+        _ => return Err(unusable(&errors.join("\n"))),
     };
-    let report = play_trace(&trace, config).map_err(|mistakes| unusable(&mistakes))?;
+    let report = play_trace(&trace, config).map_err(|errors| unusable(&errors))?;
     print(&report, format)?;
     if report.mismatches.is_empty() {
         return Ok(());
     }
-    let told: Vec<String> = report.mismatches.iter().map(ToString::to_string).collect();
-    let differences = match told.len() {
+    let mismatches: Vec<String> = report.mismatches.iter().map(ToString::to_string).collect();
+    let differences = match mismatches.len() {
         1 => "1 difference".to_owned(),
         n => format!("{n} differences"),
     };
     Err(CliError::request(format!(
         "the search does not answer as \"{name}\" expects ({differences}):\n{}",
-        told.join("\n")
+        mismatches.join("\n")
     )))
 }
 

@@ -686,7 +686,7 @@ mod tests {
     fn jobs_keep_their_tasks_settings_and_ages() {
         let (scenario, _) = scenario(&answers(), now(), HOUR).unwrap();
         let found = submissions(&scenario);
-        let told: Vec<(&str, u32, Kind, Option<&str>, u64)> = found
+        let shown: Vec<(&str, u32, Kind, Option<&str>, u64)> = found
             .iter()
             .map(|submission| {
                 let on = submission.on.as_ref().map(|on| on[0].agent.as_str());
@@ -701,7 +701,7 @@ mod tests {
             })
             .collect();
         assert_eq!(
-            told,
+            shown,
             [
                 ("nb", 1, Kind::Notebook, None, 30),
                 ("12", 1, Kind::Trial, Some("a"), 0),
@@ -724,7 +724,7 @@ mod tests {
         for allocation in &mut answers.allocations {
             allocation["isStopping"] = json!(true);
         }
-        let told = |answers: &Answers| -> Vec<(String, bool, Option<Duration>)> {
+        let shown = |answers: &Answers| -> Vec<(String, bool, Option<Duration>)> {
             let (scenario, _) = scenario(answers, now(), HOUR).unwrap();
             let found = submissions(&scenario);
             let running = found.iter().filter(|submission| submission.on.is_some());
@@ -733,7 +733,7 @@ mod tests {
                 .collect()
         };
         assert_eq!(
-            told(&answers),
+            shown(&answers),
             [
                 ("12".to_owned(), true, Some(HOUR.duration)),
                 ("gc".to_owned(), false, Some(HOUR.stops_in)),
@@ -743,7 +743,7 @@ mod tests {
             .states
             .insert("12".to_owned(), "STATE_STOPPING_CANCELED".to_owned());
         assert_eq!(
-            told(&answers)[0],
+            shown(&answers)[0],
             ("12".to_owned(), false, Some(HOUR.stops_in))
         );
         answers
@@ -755,7 +755,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_was_moved_stands_where_it_was_moved_to() {
+    fn a_job_that_was_moved_has_its_new_position() {
         let (scenario, _) = scenario(&answers(), now(), HOUR).unwrap();
         let options = det_scenario::Options {
             detail: det_scenario::Detail::Everything,

@@ -99,7 +99,7 @@ pub(crate) async fn run(
             for note in notes {
                 output::note(note);
             }
-            go_on(start, described, args.file.as_deref())?
+            continue_from(start, described, args.file.as_deref())?
         }
     };
     let file = args
@@ -119,25 +119,25 @@ pub(crate) async fn run(
 }
 
 fn load(path: &Path) -> Result<Scenario, CliError> {
-    read(&read_text(path)?).map_err(|mistakes| unusable(&shown_name(path), &mistakes))
+    read(&read_text(path)?).map_err(|errors| unusable(&shown_name(path), &errors))
 }
 
 /// Mistakes of a scenario, each with the file before its line.
-fn unusable(file: &str, mistakes: &det_scenario::DescriptionErrors) -> CliError {
-    let told: Vec<String> = mistakes
+fn unusable(file: &str, errors: &det_scenario::DescriptionErrors) -> CliError {
+    let lines: Vec<String> = errors
         .to_string()
         .lines()
         .map(|line| format!("{file}: {line}"))
         .collect();
     CliError::request(format!(
         "the scenario cannot be played:\n{}",
-        told.join("\n")
+        lines.join("\n")
     ))
     .with_hint("docs/scheduler-simulation.md describes every key")
 }
 
 /// What is described in a file, begun with the cluster as it is.
-fn go_on(
+fn continue_from(
     mut start: Scenario,
     described: Option<Scenario>,
     file: Option<&Path>,
@@ -202,7 +202,7 @@ fn played(
         detail,
         on_impossible,
     };
-    play(scenario, options).map_err(|mistakes| unusable(file, &mistakes))
+    play(scenario, options).map_err(|errors| unusable(file, &errors))
 }
 
 /// Plays and prints one scenario.
