@@ -67,7 +67,7 @@ pub(crate) struct AgentArgs {
     /// File with the token that the cluster's agents join with; not needed once this agent has joined
     #[arg(long, value_name = "PATH")]
     pub(crate) agent_token_file: Option<PathBuf>,
-    /// End the tasks when the agent is told to stop
+    /// End the tasks when the agent is stopped
     #[arg(long)]
     pub(crate) stop_tasks: bool,
     /// Set any other key of the configuration: KEY=VALUE with a dotted key, `pools[0].key` or `pools[NAME].key` inside

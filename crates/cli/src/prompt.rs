@@ -60,7 +60,7 @@ pub(crate) fn password_from(path: &Path) -> Result<Secret, CliError> {
 pub(crate) fn confirm(question: &str, yes_flag: &str) -> Result<bool, CliError> {
     loop {
         let answer = line(&format!("{question} [y/n]: ")).map_err(|error| {
-            CliError::usage(format!("nobody answered the question ({error})"))
+            CliError::usage(format!("the question was not answered ({error})"))
                 .with_hint(format!("answer it beforehand with {yes_flag}"))
         })?;
         match answer.trim().to_ascii_lowercase().as_str() {

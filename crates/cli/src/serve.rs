@@ -322,7 +322,7 @@ pub(crate) fn supervisor_path() -> Result<PathBuf, CliError> {
         return Ok(path);
     }
     Err(CliError::request(format!(
-        "there is no \"{SUPERVISOR}\" beside \"{}\"",
+        "there is no \"{SUPERVISOR}\" in the directory of \"{}\"",
         own.display()
     ))
     .with_hint("install both files into one directory, or name it with DET_SUPERVISOR"))

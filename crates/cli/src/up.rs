@@ -24,7 +24,7 @@ pub(crate) struct UpArgs {
     /// Port to listen on, on this machine only
     #[arg(long, default_value_t = 8080)]
     pub(crate) port: u16,
-    /// Where the cluster keeps its data [default: a directory under the person's own]
+    /// Where the cluster keeps its data [default: `DET_DATA_DIR`, else a directory of the user's]
     #[arg(long, value_name = "PATH")]
     pub(crate) data_dir: Option<PathBuf>,
     /// Configuration file of the master, or a directory of such, for all that has no option here; may be repeated

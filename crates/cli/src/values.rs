@@ -152,7 +152,9 @@ pub(crate) fn wait_reason_in(format: Format, object: &Value) -> String {
 pub(crate) fn note_whole_reasons<'a>(format: Format, objects: impl IntoIterator<Item = &'a Value>) {
     let mut objects = objects.into_iter();
     if format == Format::Table && objects.any(|object| !wait_reason(object).is_empty()) {
-        output::note("det job why ID tells why a job or an experiment waits, with what would help");
+        output::note(
+            "det job why ID explains why a job or an experiment waits, and what would help",
+        );
     }
 }
 
@@ -186,8 +188,8 @@ pub(crate) fn short_reason(reason: &Value) -> String {
         WaitKind::OverFairShare => format!("at its fair share of {}", number("share")),
         WaitKind::BehindOwnJob => "behind its own earlier task".to_owned(),
         WaitKind::BehindHigherPriority => format!("behind priority {}", number("priority")),
-        WaitKind::ReservedFor => "room is kept for another".to_owned(),
-        WaitKind::WaitingForPreemption => "its room is being freed".to_owned(),
+        WaitKind::ReservedFor => "slots are kept for another".to_owned(),
+        WaitKind::WaitingForPreemption => "slots are being freed for it".to_owned(),
         WaitKind::NotEnoughFreeSlots => {
             format!("needs {}, {} free", slots("needed"), number("free_total"))
         }
@@ -257,7 +259,7 @@ mod tests {
     fn reasons_in_tables_are_short() {
         let reason = |kind: &str, details: Value| {
             json!({"kind": kind, "details": details,
-                "message": "a long story about something that nobody has heard of; with more"})
+                "message": "a long sentence on a reason that has not been given a short form; with more"})
         };
         let shown = |kind: &str, details| short_reason(&reason(kind, details));
         assert_eq!(
@@ -273,7 +275,7 @@ mod tests {
         );
         assert_eq!(
             shown("news", json!({})),
-            "a long story about something that nobody…"
+            "a long sentence on a reason that has not…"
         );
         assert_eq!(short_reason(&Value::Null), "");
         for kind in WaitKind::ALL {

@@ -118,7 +118,7 @@ fn tasks_show_why_they_wait_and_which_way_priorities_run() {
     let table = person.det(&["task"]);
     assert_eq!(
         table.err,
-        "det job why ID tells why a job or an experiment waits, with what would help\npriority: lower goes first\n"
+        "det job why ID explains why a job or an experiment waits, and what would help\npriority: lower goes first\n"
     );
     let objects: Value = serde_json::from_str(&person.det(&["task", "ls", "--json"]).ok()).unwrap();
     assert_eq!(objects["7.r.1"]["priority"], 42);
@@ -218,11 +218,11 @@ fn the_queue_is_shown_with_the_direction_of_its_priorities() {
     );
     assert_eq!(
         person.det(&["j", "ls"]).err,
-        "priority: lower goes first\ndet job why ID tells why a job or an experiment waits, with what would help\n"
+        "priority: lower goes first\ndet job why ID explains why a job or an experiment waits, and what would help\n"
     );
     assert_eq!(
         person.det(&["j", "ls", "-p", "k8s"]).err,
-        "priority: higher goes first\ndet job why ID tells why a job or an experiment waits, with what would help\n"
+        "priority: higher goes first\ndet job why ID explains why a job or an experiment waits, and what would help\n"
     );
     let fair = person.det(&["j", "ls", "-p", "fair", "--csv"]).ok();
     assert!(

@@ -55,7 +55,7 @@ fn the_kind_that_is_given_holds_against_content_and_name() {
     person.write("experiment.yaml", TASK);
     let run = person.det(&["config", "check", "--kind", "notebook", "experiment.yaml"]);
     assert_eq!(run.code, 0, "{run:?}");
-    assert!(run.out.contains("no mistakes"), "{run:?}");
+    assert!(run.out.contains("no errors"), "{run:?}");
     assert!(!run.err.contains("read as"), "nothing was guessed: {run:?}");
     let json = person.det(&[
         "config",

@@ -182,7 +182,7 @@ fn logging_out_ends_the_session_and_removes_the_token() {
         "{kept}"
     );
     let again = person.det(&["u", "logout"]);
-    assert_eq!(again.err, "nobody was logged in\n");
+    assert_eq!(again.err, "no user was logged in\n");
 }
 
 #[test]

@@ -181,13 +181,13 @@ fn deleting_waits_until_it_is_gone() {
         .ok();
     assert_eq!(said, "Deleted project segments\n");
     let failed =
-        json!({"project": {"state": "WORKSPACE_STATE_DELETE_FAILED", "errorMessage": "no room"}});
+        json!({"project": {"state": "WORKSPACE_STATE_DELETE_FAILED", "errorMessage": "disk full"}});
     stub.on("GET /api/v1/projects/7", ok(failed));
     let err = person
         .det(&["p", "delete", "vision", "segments", "--yes"])
         .fails(1);
     assert!(
-        err.contains("project segments could not be deleted: no room"),
+        err.contains("project segments could not be deleted: disk full"),
         "{err}"
     );
 }

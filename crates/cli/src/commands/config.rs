@@ -36,7 +36,7 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Check files; nothing is sent anywhere. Exit code 1 when there are mistakes
+    /// Check files; nothing is sent anywhere. Exit code 1 when there are errors
     Check(CheckArgs),
     /// Show every effective key with its value and where that comes from
     Explain(ExplainArgs),
@@ -171,7 +171,7 @@ fn not_checked(file: &str, text: &str, undecided: Undecided) -> ConfigErrors {
 
 fn note_guess(file: &str, kind: DocumentKind, because: &str) {
     output::note(format_args!(
-        "{file}: read as {}, because {because}; --kind says otherwise",
+        "{file}: read as {}, because {because}; --kind sets another kind",
         kind.noun()
     ));
 }
@@ -250,7 +250,7 @@ fn check(args: &CheckArgs) -> Result<ExitCode, CliError> {
                     n => format!(", {n} warnings"),
                 };
                 output::line(format_args!(
-                    "{file}: {}{fits}, no mistakes{warned}",
+                    "{file}: {}{fits}, no errors{warned}",
                     kind.noun()
                 ))?;
             }
@@ -316,7 +316,7 @@ async fn explain(args: &ExplainArgs, context: Option<&Context>) -> Result<(), Cl
         DocumentKind::TaskOf(kind) => explain_task(args, context, kind, &file, &text).await?,
         DocumentKind::Task => {
             return Err(CliError::usage(
-                "what a task gets depends on its kind: say --kind notebook, shell, command, tensorboard or generic",
+                "what a task gets depends on its kind: give --kind notebook, shell, command, tensorboard or generic",
             ));
         }
         DocumentKind::Template => {

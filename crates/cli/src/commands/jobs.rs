@@ -27,7 +27,7 @@ enum JobAction {
     /// List the jobs of a resource pool in the order of the queue (the default)
     #[command(visible_alias = "ls")]
     List(ListArgs),
-    /// Tell why a job runs or waits
+    /// Explain why a job runs or waits
     Why(WhyArgs),
     /// Change the place or the share of a job
     #[command(visible_aliases = ["u", "set"])]
@@ -138,8 +138,8 @@ pub(crate) async fn run(args: JobArgs, context: &Context) -> Result<(), CliError
             send(vec![update], context).await?;
             if let Some(pool) = pool {
                 output::note(format_args!(
-                    "what runs of it is asked to save and stop, and goes on in resource pool {pool} from there; \
-                     det job why {job_id} tells how it stands"
+                    "its running tasks are asked to save and stop, and continue in resource pool {pool} from there; \
+                     det job why {job_id} shows its state"
                 ));
             }
             output::line(format_args!("Updated job {job_id}"))
@@ -372,7 +372,7 @@ fn holder_line(holder: &Value, others: Option<Rule>) -> String {
     });
     let stays = match (&holder["isStopping"], &holder["isPreemptible"]) {
         (Value::Bool(true), _) => ", has been asked to stop",
-        (_, Value::Bool(false)) => ", cannot be asked to make room",
+        (_, Value::Bool(false)) => ", cannot be preempted",
         _ => "",
     };
     let place = match joined(holder, "agents") {
@@ -599,8 +599,8 @@ mod tests {
     fn tasks_that_wait_for_the_same_reason_are_shown_together() {
         let task = |name: &str, slots: u32, since: &str| {
             json!({"called": name, "allocationId": format!("{name}.1"), "slots": slots, "resourcePool": "p",
-                "since": since, "estimateBasis": "nobody knows",
-                "waitReason": {"message": "no room", "since": since}})
+                "since": since, "estimateBasis": "no end is known",
+                "waitReason": {"message": "no free slots", "since": since}})
         };
         let explain = |waiting: Vec<Value>| {
             explanation_text(&json!({"pool": {"agents": 1}, "waiting": waiting}))

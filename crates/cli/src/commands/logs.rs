@@ -208,7 +208,7 @@ async fn note_deleted(client: &Client, source: &LogSource) -> Result<(), CliErro
         let when = time(&answer["task"], "logsDeletedTime");
         if !when.is_empty() {
             output::note(format_args!(
-                "the logs of {what} were deleted at {when}: they had been kept for as long as its log retention says"
+                "the logs of {what} were deleted at {when}: their retention time had passed"
             ));
             break;
         }

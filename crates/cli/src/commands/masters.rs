@@ -15,7 +15,7 @@ use crate::values::{items, size, text};
 /// What can be asked of a master.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MasterAction {
-    /// Show what the master says of itself
+    /// Show the version, the ids and the features of the master
     Info(DocumentArgs),
     /// Show the master's configuration, secrets masked
     Config(ConfigArgs),
@@ -55,7 +55,7 @@ pub(crate) struct ConfigArgs {
 /// Options of `det master reload`.
 #[derive(Debug, Args)]
 pub(crate) struct ReloadArgs {
-    /// Only tell what would change
+    /// Only show what would change
     #[arg(long)]
     check: bool,
     #[command(flatten)]

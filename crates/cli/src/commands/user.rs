@@ -31,7 +31,7 @@ enum UserAction {
     },
     /// Log out
     Logout {
-        /// Log out everybody who is logged in to this master on this machine
+        /// Log out every user who is logged in to this master on this machine
         #[arg(short, long)]
         all: bool,
     },
@@ -217,7 +217,7 @@ async fn logout(all: bool, context: &Context) -> Result<(), CliError> {
             // A session that is over already is as good as logged out.
             Ok(_) | Err(ClientError::Unauthenticated { .. }) => {}
             Err(error) => output::note(format_args!(
-                "warning: the token of user \"{user}\" is forgotten here, but the master did not end it: {error}"
+                "warning: the token of user \"{user}\" was removed here, but the master did not end its session: {error}"
             )),
         }
         out.push(user);
@@ -226,7 +226,7 @@ async fn logout(all: bool, context: &Context) -> Result<(), CliError> {
         tokens.clear_active(&context.master)?;
     }
     match out.as_slice() {
-        [] => output::note("nobody was logged in"),
+        [] => output::note("no user was logged in"),
         users => output::note(format_args!(
             "logged out of {}: {}",
             context.master,

@@ -60,7 +60,7 @@ enum ExperimentAction {
         #[command(flatten)]
         logs: Box<LogArgs>,
     },
-    /// Wait until an experiment has ended; the exit code tells whether it completed
+    /// Wait until an experiment has ended; the exit code shows whether it completed
     Wait(follow::WaitArgs),
     /// Show the progress of an experiment until it has ended
     Follow {

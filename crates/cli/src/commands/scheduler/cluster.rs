@@ -202,7 +202,7 @@ pub(super) fn scenario(
             many => (format!("{many} jobs"), "are", "their"),
         };
         notes.push(format!(
-            "{jobs} of people whose work you may not see {are} left out, and {their} slots count as free"
+            "{jobs} of users whose work you may not see {are} left out, and {their} slots count as free"
         ));
     }
     world.others(&name);
@@ -677,7 +677,9 @@ mod tests {
             [(Some(1), Service::Disabled), (Some(3), Service::Draining)]
         );
         assert!(
-            notes.iter().any(|note| note.contains("1 job of people whose work you may not see is left out")),
+            notes
+                .iter()
+                .any(|note| note.contains("1 job of users whose work you may not see is left out")),
             "{notes:?}"
         );
     }

@@ -33,8 +33,8 @@ pub(crate) struct SchedulerArgs {
 enum Action {
     /// Play a scenario on a simulated clock, and print what starts, stops and waits when, and why
     ///
-    /// The format of a scenario is in docs/scheduler-simulation.md. Exit code 1 when the file has mistakes, or when
-    /// something that it expects does not come about.
+    /// The format of a scenario is in docs/scheduler-simulation.md. Exit code 1 when the file has errors, or when
+    /// something that it expects does not happen.
     Simulate(SimulateArgs),
 }
 
