@@ -6,6 +6,7 @@ use crate::Findings;
 const CRATES: &[&str] = &[
     "agent",
     "api-types",
+    "cli",
     "client",
     "invariants",
     "scenario",

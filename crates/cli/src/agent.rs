@@ -1,4 +1,4 @@
-//! `det agent`: an agent on its own. (Managing the agents of a cluster stands in `commands/agents.rs`.)
+//! `det agent`: an agent on its own. (`commands/agents.rs` manages the agents of a cluster.)
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -21,11 +21,11 @@ use crate::process_log::{self, LogTarget};
 use crate::serve::{self, RuntimeArg};
 use crate::table::{Format, Listing};
 
-/// Where the configuration lies unless told otherwise.
+/// The configuration file that is read, if it exists, when no other is named.
 const DEFAULT_CONFIG: &str = "/etc/determined/agent.yaml";
-/// Where an agent that runs as a service keeps its data.
+/// The data directory of an agent that runs as root, as services do, and names no other.
 const DEFAULT_DATA_DIR: &str = "/var/lib/determined/agent";
-/// Where a master on the same machine keeps the agents' token.
+/// The file in which a master on the same machine keeps the token that agents join with.
 const DEFAULT_TOKEN_FILE: &str = "/var/lib/determined/master/agent-token";
 
 /// Options of `det agent`. What is absent comes from the environment, the files or the defaults, in that order. Every key
@@ -111,11 +111,11 @@ fn private_files(files: &[(String, String)], config: &AgentConfig) -> Vec<PathBu
         .collect()
 }
 
-/// Carries out `det agent check-isolation`: an error when something is open that should not be.
+/// Carries out `det agent check-isolation`. Errs when a task could reach something that it must not.
 pub(crate) async fn check_isolation(args: AgentArgs, format: Format) -> Result<(), CliError> {
     let files = serve::config_files(&args.config_file, DEFAULT_CONFIG)?;
     let mut flags = flags(&args)?;
-    // Nothing is said to any master.
+    // No master is contacted, but a configuration must name one.
     flags.push(("master_host".to_owned(), "localhost".to_owned()));
     let (config, _) = load(&files, &flags)?;
     let mut options = options(&config)?;
@@ -145,7 +145,7 @@ pub(crate) async fn check_isolation(args: AgentArgs, format: Format) -> Result<(
     }
 }
 
-/// Runs an agent until it is told to stop.
+/// Runs an agent until it receives a signal to stop, or ends by itself.
 pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
     let mut stop_signals = serve::StopSignals::new()?;
     let files = serve::config_files(&args.config_file, DEFAULT_CONFIG)?;
@@ -298,7 +298,7 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
     options
         .on_connection_lost
         .clone_from(&config.hooks.on_connection_lost);
-    // With a command for the end, the number of attempts decides when it comes; without one the agent tries for ever.
+    // The command runs when the attempts are used up; without a command the agent tries for ever.
     options.reconnect_attempts =
         (!config.hooks.on_connection_lost.is_empty()).then_some(config.agent_reconnect_attempts);
     Ok(options)

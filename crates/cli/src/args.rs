@@ -1,4 +1,4 @@
-//! The tree of commands.
+//! The tree of commands, and what carries out each.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -40,7 +40,7 @@ pub(crate) struct Cli {
     version: Option<bool>,
 }
 
-/// What the program can do.
+/// The commands of the program, in the order of its help.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Start a cluster on this machine
@@ -98,7 +98,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether this runs a part of a cluster rather than asking one.
+    /// Whether this runs a master or an agent, rather than being a client's command.
     pub(crate) fn serves(&self) -> bool {
         match self {
             Self::Up(_) => true,
@@ -109,7 +109,7 @@ impl Command {
     }
 }
 
-/// `det master` runs a master; with a further word it asks one.
+/// `det master` runs a master; with a subcommand it is a client of one.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct MasterCommand {
@@ -119,7 +119,7 @@ pub(crate) struct MasterCommand {
     pub(crate) run: master::MasterArgs,
 }
 
-/// `det agent` runs an agent; with a further word it manages those of a cluster.
+/// `det agent` runs an agent; with a subcommand it manages the agents of a cluster.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct AgentCommand {
@@ -129,7 +129,7 @@ pub(crate) struct AgentCommand {
     pub(crate) run: agent::AgentArgs,
 }
 
-/// Carries out a command.
+/// Carries out a command and returns the exit code. Client commands read the flags of the connection only when they start.
 pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
     let context = || Context::new(&cli.connection);
     match cli.command {
@@ -162,13 +162,13 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
     }
 }
 
-/// The code of a command that either works or fails.
+/// The exit code of a command that has no code of its own for success.
 fn done(result: Result<(), CliError>) -> Result<ExitCode, CliError> {
     result.map(|()| ExitCode::SUCCESS)
 }
 
 /// The command line with the role that the program's own name gives it: called as `determined-master` it is
-/// `det master`, as `determined-agent` it is `det agent`. The word `run`, which those programs of old took, is dropped.
+/// `det master`, as `determined-agent` it is `det agent`. The subcommand `run` of the older programs is dropped.
 pub(crate) fn with_role(command_line: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut words: Vec<OsString> = command_line.into_iter().collect();
     let role = words
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_may_stand_anywhere_and_be_shortened() {
+    fn flags_may_be_anywhere_and_be_shortened() {
         let cli = parse("det e list -m here:1 -u ada").unwrap();
         assert_eq!(cli.connection.master.as_deref(), Some("here:1"));
         assert_eq!(cli.connection.user.as_deref(), Some("ada"));

@@ -1,4 +1,4 @@
-//! What every command of the client starts from: the master, and who asks.
+//! What every client command starts from: the master's address, the user, and the settings on this machine.
 
 use std::env;
 use std::io::{self, IsTerminal};
@@ -37,18 +37,19 @@ pub(crate) struct ConnectionArgs {
     pub(crate) user: Option<String>,
 }
 
-/// The master spoken to, the person who speaks, and where their settings are.
+/// The master that a command is for, the user it runs as, and the directory of their settings.
 #[derive(Debug)]
 pub(crate) struct Context {
     /// The master's address: `-m`, else `DET_MASTER`, else `DET_MASTER_ADDR`, else this machine.
     pub(crate) master: MasterUrl,
-    /// The user named with `-u`.
+    /// The user named with `-u`; `None` = the environment or the last login decides.
     pub(crate) user: Option<String>,
     config_dir: PathBuf,
 }
 
 impl Context {
-    /// Reads the flags and the environment. Nothing is sent.
+    /// Reads the flags and the environment. Nothing is sent. Errs when the address cannot be parsed, or when there is no
+    /// directory for settings.
     pub(crate) fn new(flags: &ConnectionArgs) -> Result<Self, CliError> {
         let address = flags
             .master
@@ -66,12 +67,12 @@ impl Context {
         })
     }
 
-    /// The tokens on this machine.
+    /// The tokens that logins have stored on this machine.
     pub(crate) fn tokens(&self) -> TokenStore {
         TokenStore::in_directory(&self.config_dir)
     }
 
-    /// A client that nobody is logged in to.
+    /// A client without a login. Asks at a terminal whether to trust a certificate that is not known.
     pub(crate) async fn client(&self) -> Result<Client, CliError> {
         let trust = Trust::from_environment(&self.master, &self.config_dir)?;
         let client = Client::new(self.master.clone(), &options(trust)?)?;
@@ -87,7 +88,7 @@ impl Context {
         }
     }
 
-    /// A client that is logged in. Asks for a password when it needs one.
+    /// A client with a login. Asks for a password when no stored token can be used.
     pub(crate) async fn session(&self) -> Result<Session, CliError> {
         let session = Session::open(
             self.client().await?,
@@ -101,7 +102,7 @@ impl Context {
         Ok(session)
     }
 
-    /// Shows the certificate of a master that is not trusted, and keeps it if the person says so.
+    /// Shows the certificate of a master that is not trusted, and stores it if the user accepts it.
     async fn ask_for_trust(&self, refused: ClientError) -> Result<Client, CliError> {
         let chain = presented_chain(&self.master).await?;
         let Some(fingerprint) = fingerprint(&chain) else {
@@ -124,7 +125,7 @@ impl Context {
     }
 }
 
-/// Says that a password which was just used is weak.
+/// Warns when the password that a session was opened with is weak.
 pub(crate) fn warn_about_password(session: &Session) {
     if !session.weak_password.is_empty() {
         output::note(format_args!(
@@ -135,12 +136,13 @@ pub(crate) fn warn_about_password(session: &Session) {
     }
 }
 
+/// Whether questions can be asked and seen at a terminal.
 fn may_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Far networks may need longer for a connection than the default, which is made for telling a wrong address quickly:
-/// `DET_CONNECT_TIMEOUT` gives it in seconds.
+/// The options of a client. The default time for connecting is short, so that a wrong address is reported soon; slow
+/// networks set `DET_CONNECT_TIMEOUT`, in seconds.
 fn options(trust: Trust) -> Result<ClientOptions, CliError> {
     let mut options = ClientOptions {
         trust,
@@ -161,6 +163,7 @@ fn options(trust: Trust) -> Result<ClientOptions, CliError> {
     Ok(options)
 }
 
+/// A variable of the environment that is set and not empty.
 fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }

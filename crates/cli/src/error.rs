@@ -1,4 +1,4 @@
-//! How a run of the program ends.
+//! The errors and exit codes of the program.
 
 use std::io;
 use std::process::ExitCode;
@@ -9,13 +9,13 @@ use det_config::ConfigErrors;
 /// The exit codes of every command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// The request failed, or what was waited for did not come about.
+    /// The request failed, or what was waited for did not happen.
     Failed = 1,
-    /// The command line makes no sense.
+    /// The command line or the configuration cannot be used.
     Usage = 2,
     /// The master could not be reached or not be trusted.
     Connection = 3,
-    /// A person pressed Ctrl-C: 128 and the number of the signal, as shells have it.
+    /// The user pressed Ctrl-C: 128 plus the number of the signal, the convention of shells.
     Interrupted = 130,
 }
 
@@ -25,20 +25,20 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command came to nothing, in words for the person who gave it.
+/// Why a command failed, in words for its user.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
-    /// Something to say, and the code to end with.
+    /// A failure to report, and the exit code.
     #[error("{message}")]
     Failure {
-        /// How the run ends.
+        /// The exit code of the process.
         exit: Exit,
-        /// What was tried, on what, and what came of it.
+        /// What was tried, on what, and why it failed.
         message: String,
-        /// What to do, when that is not in the message.
+        /// What to do about it; `None` = the message contains it, or nothing can be done.
         hint: Option<String>,
     },
-    /// Nobody reads the output any more (`det … | head`): not a failure.
+    /// The reader of the output has closed it (`det … | head`): not a failure.
     #[error("the output was closed")]
     OutputClosed,
 }
@@ -49,7 +49,7 @@ impl CliError {
         Self::failure(Exit::Failed, message)
     }
 
-    /// A command line that makes no sense although it could be parsed.
+    /// A command line that was parsed and cannot be used.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::failure(Exit::Usage, message)
     }
@@ -62,7 +62,7 @@ impl CliError {
         }
     }
 
-    /// The same with what to do about it.
+    /// The same error with a hint on what to do about it.
     #[must_use]
     pub(crate) fn with_hint(mut self, text: impl Into<String>) -> Self {
         if let Self::Failure { hint, .. } = &mut self {
@@ -71,7 +71,7 @@ impl CliError {
         self
     }
 
-    /// A file of the person's that could not be used.
+    /// A file on this machine on which `action` failed.
     pub(crate) fn file(action: &str, path: &std::path::Path, error: &io::Error) -> Self {
         Self::request(format!(
             "could not {action} \"{}\": {error}",
@@ -151,7 +151,7 @@ impl From<NoConfigDir> for CliError {
 }
 
 impl CliError {
-    /// Mistakes in a document, with what it is: `the template`.
+    /// Errors in a document; `what` names it, as in `the template`.
     pub(crate) fn document(what: &str, errors: &ConfigErrors) -> Self {
         Self::request(format!("{what} cannot be used:\n{errors}"))
     }

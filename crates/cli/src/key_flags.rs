@@ -2,13 +2,13 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 
-/// The keys that a configuration has, with whether each is a switch.
+/// The keys that a configuration has.
 pub(crate) trait Keys {
-    /// Dotted paths that a flag can set.
+    /// Dotted paths that a flag can set, each with whether it is a switch (`true` or `false`).
     fn keys() -> Vec<(String, bool)>;
-    /// Flags that the command has by itself.
+    /// Flags that the command defines itself, without the leading dashes; no flag is made for their keys.
     const OWN: &'static [&'static str];
-    /// Flags with a letter, `(flag, letter)`.
+    /// Flags that have a short form too: `(flag, letter)`.
     const LETTERS: &'static [(&'static str, char)];
 }
 
@@ -48,7 +48,7 @@ impl Keys for AgentKeys {
     const LETTERS: &'static [(&'static str, char)] = &[("log-level", 'l')];
 }
 
-/// The flags given, as `(dotted key, value)`. Hidden from the help, which would be nothing but these.
+/// The flags given, as `(dotted key, value)`. They are hidden from the help, which would otherwise be a list of every key.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KeyFlags<K> {
     /// In no particular order; none twice.
@@ -56,6 +56,7 @@ pub(crate) struct KeyFlags<K> {
     keys: std::marker::PhantomData<K>,
 }
 
+/// The flag of a key, without the leading dashes.
 fn flag_of(path: &str) -> String {
     path.trim_start_matches('_').replace(['.', '_'], "-")
 }
@@ -77,7 +78,7 @@ impl<K: Keys> Args for KeyFlags<K> {
                 .allow_hyphen_values(true)
                 .hide(true);
             if is_switch {
-                // As on the old programs: the bare flag switches on, anything else stands behind an equals sign.
+                // As in the older programs: the bare flag means true, any other value follows an equals sign.
                 arg = arg
                     .num_args(0..=1)
                     .require_equals(true)

@@ -36,14 +36,15 @@ use clap::{CommandFactory, Parser};
 use crate::args::Cli;
 use crate::error::CliError;
 
-/// Measured against the allocators of glibc and mimalloc: one minute after the same load a master holds a third of what
-/// it does with the first (docs/memory.md). Its own thread returns what was freed, also where nothing is allocated any more.
+/// Measured against the allocators of glibc and mimalloc: one minute after the same load a master holds a third of the
+/// memory that it holds with glibc's (docs/memory.md). A thread of jemalloc's returns freed memory to the system even
+/// while nothing is allocated.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Under load the live heap of a master is some 6 MiB; what it holds beside is what the allocator keeps of what was freed,
-/// and the longer it keeps that, the more of it there is (docs/memory.md): a second rather than its usual ten.
-/// jemalloc reads this C string before its first allocation; `_RJEM_MALLOC_CONF` in the environment goes before it.
+/// Under load the live heap of a master is some 6 MiB; the rest of its memory is freed memory that the allocator keeps,
+/// and the longer it keeps it, the more it is (docs/memory.md): one second rather than the usual ten.
+/// jemalloc reads this C string before its first allocation; `_RJEM_MALLOC_CONF` in the environment overrides it.
 #[expect(
     unsafe_code,
     reason = "jemalloc finds its settings by the name of a symbol, and nothing else has this one"
@@ -51,12 +52,12 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 #[unsafe(export_name = "_rjem_malloc_conf")]
 static ALLOCATOR_SETTINGS: &[u8; 37] = b"dirty_decay_ms:1000,muzzy_decay_ms:0\0";
 
-/// Most threads for work that blocks: files, hashing, large documents. Each may keep what it has freed for a while, so
-/// their number is part of what the process holds.
+/// Most threads for blocking work: files, hashing, large documents. Each may keep freed memory for a while, so their number
+/// is part of the memory of the process.
 const BLOCKING_THREADS: usize = 64;
 
 fn main() -> ExitCode {
-    // No runtime and no look at the disk before this: `det --help` is to answer at once.
+    // No runtime is started and no file is read before this: `det --help` must answer at once.
     let words = args::with_role(std::env::args_os());
     let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,
@@ -68,7 +69,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a person is told of a command line that is none of ours; also prints help and version, which are asked for so.
+/// Reports a command line that was not parsed. Help and version are such results too, and are printed here.
 fn report_parse_error(words: &[OsString], error: &clap::Error) -> ExitCode {
     let arguments: Vec<String> = words
         .iter()
@@ -91,7 +92,7 @@ fn report_parse_error(words: &[OsString], error: &clap::Error) -> ExitCode {
     }
 }
 
-/// What is told of a value that should have been a number, in place of the words of a parser.
+/// The error for a value that must be a number, in place of the message of Rust's parser; `None` for any other error.
 fn number_error(error: &clap::Error) -> Option<clap::Error> {
     let source = std::error::Error::source(error)?;
     let context = |kind| match error.get(kind) {
@@ -132,7 +133,7 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
         .build()
         .map_err(|error| CliError::request(format!("could not start: {error}")))?;
     let result = runtime.block_on(args::run(cli));
-    // A question at the terminal may still be open in a thread; the process ends without waiting for it.
+    // A thread may still wait for an answer at the terminal; the process ends without waiting for it.
     runtime.shutdown_background();
     result
 }

@@ -1,4 +1,4 @@
-//! `det master`: a master on its own. (Questions to a master stand in `commands/masters.rs`.)
+//! `det master`: a master on its own. (`commands/masters.rs` has the client's commands about a master.)
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,9 +16,9 @@ use crate::key_flags::{KeyFlags, MasterKeys};
 use crate::process_log::{self, Level, LogTarget};
 use crate::serve;
 
-/// Where the configuration lies unless told otherwise.
+/// The configuration file that is read, if it exists, when no other is named.
 const DEFAULT_CONFIG: &str = "/etc/determined/master.yaml";
-/// Where a master that runs as a service keeps its data.
+/// The data directory of a master that runs as root, as services do, and names no other.
 pub(crate) const DEFAULT_DATA_DIR: &str = "/var/lib/determined/master";
 
 /// Options of `det master`. What is absent comes from the environment, the files or the defaults, in that order. Every key
@@ -58,14 +58,14 @@ pub(crate) struct MasterArgs {
 pub(crate) struct MasterSource {
     /// Files and directories, later ones stronger.
     pub(crate) files: Vec<PathBuf>,
-    /// File that is read when there are none, if it exists; empty = none.
+    /// File that is read, if it exists, when `files` is empty; an empty path = none.
     pub(crate) default_file: &'static str,
-    /// `(dotted key, value)`.
+    /// Values of flags: `(dotted key, value)`.
     pub(crate) flags: Vec<(String, String)>,
 }
 
 impl MasterSource {
-    /// Reads files, environment and flags.
+    /// Reads files, environment and flags. Errs with all errors of the configuration at once.
     pub(crate) fn load(&self) -> Result<LoadedMaster, CliError> {
         self.read().map_err(|error| match error {
             ReadError::Source(error) => error,
@@ -89,17 +89,17 @@ impl MasterSource {
             .map_err(|errors| ReadError::Content(errors.variables_named(&environment.names)))
     }
 
-    /// Whether there is nothing to read but defaults, environment and flags.
+    /// Whether no configuration file exists: only defaults, environment and flags are used.
     fn has_no_file(&self) -> bool {
         self.files.is_empty() && !Path::new(self.default_file).exists()
     }
 }
 
-/// Why a configuration was not read.
+/// Why a configuration could not be read.
 enum ReadError {
-    /// A file or variable cannot be used at all.
+    /// A file or a variable cannot be read.
     Source(CliError),
-    /// Its content.
+    /// The content has errors.
     Content(ConfigErrors),
 }
 
@@ -107,11 +107,11 @@ fn unusable(errors: &ConfigErrors) -> String {
     format!("the master's configuration cannot be used:\n{errors}")
 }
 
-/// This process, as its master sees it.
+/// The process that a master runs in: the source of its configuration and its log.
 pub(crate) struct Process {
-    /// Where the configuration came from.
+    /// Where the configuration is read from, at the start and at each reload.
     pub(crate) source: MasterSource,
-    /// The level of the log.
+    /// Sets the level of the process's log.
     pub(crate) level: Level,
 }
 
@@ -155,7 +155,7 @@ impl MasterArgs {
     }
 }
 
-/// Runs a master until it is told to stop.
+/// Runs a master until it receives a signal to stop, or ends by itself.
 pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
     let source = args.source()?;
     let mut stop_signals = serve::StopSignals::new()?;
@@ -198,7 +198,7 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
     };
     let mut running = tokio::select! {
         started = start(options) => started?,
-        // Whatever a start has done by then, the next one goes on with.
+        // The next start continues from whatever this one has done.
         () = stop_signals.next() => {
             tracing::info!("stopped before the master listened");
             return Ok(ExitCode::SUCCESS);
@@ -228,7 +228,7 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
     }
 }
 
-/// Starts a master; a refusal is one sentence.
+/// Starts a master. An error has its causes in one message.
 pub(crate) async fn start(options: MasterOptions) -> Result<Running, CliError> {
     det_server::start(options).await.map_err(|error| {
         let mut message = error.to_string();

@@ -1,8 +1,8 @@
-//! What an experiment is made of: its configuration and its files, as they are sent to the master.
+//! The configuration and the files of an experiment, read and packed to be sent to the master.
 //!
-//! What `.detignore` names is left out by git's rules. The `PyPI` client differs from them in two corners, and we do not
-//! follow it there: to it a `!pattern` also brings back what other patterns took away below a directory of that name,
-//! and `dir/**` takes away the directory itself, of which we send the empty shell.
+//! What `.detignore` names is excluded by git's rules. The `PyPI` client differs from them in two cases, which are not
+//! reproduced here: there `!pattern` also includes what other patterns excluded below a directory of that name, and
+//! `dir/**` excludes the directory itself, which is sent here as an empty directory.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
@@ -20,11 +20,11 @@ use crate::error::CliError;
 use crate::output;
 use crate::values::size;
 
-/// Most bytes that all files together may have.
+/// Most bytes of all files together, before encoding.
 const MAX_BYTES: u64 = 95 << 20;
-/// Names the patterns of what is not sent; is not sent itself.
+/// The file with the patterns of what is not sent; it is not sent itself.
 const IGNORE_FILE: &str = ".detignore";
-/// What is never sent: leavings of Python, of terraform and of editors, and the mount of shared file systems.
+/// Patterns of what is never sent: files that Python, terraform and editors generate, and the mount of shared file systems.
 const ALWAYS_IGNORED: [&str; 13] = [
     "__pycache__/",
     "*.py[co]",
@@ -41,7 +41,7 @@ const ALWAYS_IGNORED: [&str; 13] = [
     "/shared_fs",
 ];
 
-/// Reads a configuration: the text as it stands, and what it says. `-` is standard input.
+/// Reads a configuration: its text unchanged, and its value. `-` is standard input. Errs when it is not a YAML map.
 pub(crate) fn read_config(path: &Path) -> Result<(String, Value), CliError> {
     let text = read_text(path)?;
     let config = yaml::parse(&text)
@@ -56,7 +56,7 @@ pub(crate) fn read_config(path: &Path) -> Result<(String, Value), CliError> {
     Ok((text, config))
 }
 
-/// A file as mistakes in it name it.
+/// The name of a file in messages about errors in it.
 pub(crate) fn shown_name(path: &Path) -> String {
     if path == Path::new("-") {
         "<stdin>".to_owned()
@@ -115,7 +115,7 @@ pub(crate) struct ModelFiles {
 }
 
 impl ModelFiles {
-    /// The list as the API takes it.
+    /// The list in the form of the API.
     pub(crate) fn into_json(self) -> Value {
         Value::Array(self.entries)
     }
@@ -130,7 +130,7 @@ impl ModelFiles {
         self.entries.is_empty()
     }
 
-    /// How much it is, for people.
+    /// The size and the number of files in words: `1.5KB and 2 files`.
     pub(crate) fn summary(&self) -> String {
         #[expect(
             clippy::cast_precision_loss,
@@ -172,8 +172,8 @@ impl ModelFiles {
         self.walk(&root, &root, prefix, &ignored)
     }
 
-    /// Adds a directory's own files first, then each directory in it, all by name: the same tree is always sent the
-    /// same way.
+    /// Adds a directory's own files first, then each directory in it, all sorted by name: the same tree is always sent in
+    /// the same order.
     fn walk(
         &mut self,
         root: &Path,
@@ -191,7 +191,7 @@ impl ModelFiles {
         below.sort();
         let mut directories = Vec::new();
         for path in below {
-            // A link stands for what it leads to; one that leads nowhere is no file.
+            // A link is sent as the file that it points to; a broken link is no file.
             let Ok(about) = fs::metadata(&path) else {
                 output::note(format_args!(
                     "warning: \"{}\" cannot be read and is not sent",
@@ -215,7 +215,7 @@ impl ModelFiles {
         for (path, about) in directories {
             self.push_directory(&relative(root, &path, prefix)?, &about);
             if path.is_symlink() {
-                // It may lead upwards, and then there would be no end.
+                // It may point to a directory above, and the walk would never end.
                 output::note(format_args!(
                     "warning: \"{}\" is a link to a directory; what is in it is not sent",
                     path.display()
@@ -267,6 +267,7 @@ impl ModelFiles {
         self.paths.push(format!("{name}/"));
     }
 
+    /// Adds to the bytes that are sent; errs when they are too many.
     fn count_bytes(&mut self, bytes: u64) -> Result<(), CliError> {
         self.bytes += bytes;
         if self.bytes > MAX_BYTES {
@@ -281,7 +282,7 @@ impl ModelFiles {
         Ok(())
     }
 
-    /// Refuses two things of one name at the top, which an include may bring about.
+    /// Errs when two files or directories at the top have one name, which an include may cause.
     fn check_names(&self) -> Result<(), CliError> {
         let mut seen = BTreeSet::new();
         for path in &self.paths {
@@ -296,7 +297,7 @@ impl ModelFiles {
     }
 }
 
-/// What is not sent from under `root`.
+/// The rules on what is not sent of the files below `root`.
 fn ignore_rules(root: &Path) -> Result<Gitignore, CliError> {
     let mut builder = GitignoreBuilder::new(root);
     for pattern in ALWAYS_IGNORED {

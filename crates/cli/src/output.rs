@@ -1,4 +1,4 @@
-//! Standard output for data, standard error for all else.
+//! Standard output for data, standard error for everything else.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -13,7 +13,7 @@ pub(crate) fn line(text: impl Display) -> Result<(), CliError> {
     write(format_args!("{text}\n"))
 }
 
-/// Writes data as it stands, and hands it on at once: whoever follows a log wants to see it now.
+/// Writes data unchanged and flushes it, so that a follower of a log sees each line at once.
 pub(crate) fn write(text: impl Display) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     out.write_fmt(format_args!("{text}"))
@@ -28,17 +28,17 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), CliError> {
     line(text)
 }
 
-/// Says something to the person, beside the data. That nobody listens is no reason to fail.
+/// Writes a message for the user to standard error. A closed standard error is no failure.
 pub(crate) fn note(text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Whether a person watches standard error.
-pub(crate) fn is_watched() -> bool {
+/// Whether standard error is a terminal.
+pub(crate) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
-/// Says on standard error what went wrong, and gives the exit code.
+/// Writes an error and its hint to standard error; returns the exit code.
 pub(crate) fn report(error: &CliError) -> ExitCode {
     match error {
         CliError::Failure {

@@ -31,7 +31,7 @@ enum PagesArg {
 }
 
 impl PageArgs {
-    /// The part of a list whose pages have `limit` items unless the person says otherwise.
+    /// The part of a list to fetch; its pages have `limit` items unless the flag sets another number.
     pub(crate) fn paging(self, limit: i64) -> Paging {
         Paging {
             offset: self.offset,
@@ -70,7 +70,7 @@ enum OrderBy {
 }
 
 impl OrderArgs {
-    /// Adds the order to a query.
+    /// Adds the order to a query of the API.
     pub(crate) fn add_to(self, query: Query) -> Query {
         let sort = match self.sort_by {
             SortBy::Id => "SORT_BY_ID",

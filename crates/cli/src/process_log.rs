@@ -1,4 +1,4 @@
-//! The log of a long-running half, whose level can change while it runs.
+//! The log of a long-running process, whose level can change while it runs.
 
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -13,23 +13,23 @@ use tracing_subscriber::{EnvFilter, Layer, reload};
 
 use crate::error::CliError;
 
-/// Where log lines of a long-running half go.
+/// Where the log lines of a long-running process are written.
 pub(crate) enum LogTarget<'a> {
     /// Standard error.
     Stderr,
-    /// A file; standard error gets warnings only.
+    /// A file; warnings and errors are written to standard error as well.
     File(&'a Path),
 }
 
 /// The log of the process.
 pub(crate) struct ProcessLog {
-    /// What `det master logs` reads.
+    /// The last lines in memory, which `det master logs` reads.
     pub(crate) kept: MasterLog,
-    /// How its level is changed.
+    /// Changes the level of the log.
     pub(crate) level: Level,
 }
 
-/// Puts another filter in the place of one.
+/// Replaces the filter of one output of the log.
 type ReplaceFilter = Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>;
 
 /// The level of a running log.
@@ -38,7 +38,7 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    /// Logs from now on what is at least this important.
+    /// Logs from now on what is at least this important; `fatal` means the same as `error`.
     pub(crate) fn set(&self, level: &str) {
         for replace in &self.filters {
             let outcome = filter(level).map_err(|error| error.to_string());
@@ -59,8 +59,8 @@ impl Level {
     }
 }
 
-/// Libraries say much at `info`; ours is what an operator wants to read. What rustls warns of is what strangers and older
-/// clients send (an address in place of a host name), and no fault of the master's.
+/// Libraries log much at `info`; an operator wants to read only the lines of these crates. The warnings of rustls are about
+/// what unknown and older clients send (an address in place of a host name), not about the master.
 fn filter(level: &str) -> Result<EnvFilter, ParseError> {
     let wanted = match level {
         "fatal" => "error",
@@ -105,7 +105,7 @@ pub(crate) fn start(
                 .mode(0o600)
                 .open(path)
                 .map_err(failed)?;
-            // One from before this was so may be open to others.
+            // A file that an older version created may be readable by others.
             file.set_permissions(std::fs::Permissions::from_mode(0o600))
                 .map_err(failed)?;
             let to_file = tracing_subscriber::fmt::layer()

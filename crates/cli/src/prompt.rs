@@ -1,4 +1,4 @@
-//! Questions to a person.
+//! Questions to the user, at a terminal or on standard input.
 
 use std::fs::File;
 use std::io::{self, BufRead, IsTerminal, Read, Write};
@@ -17,7 +17,7 @@ pub(crate) fn line(question: &str) -> io::Result<String> {
     read_line()
 }
 
-/// Asks for a password. At a terminal what is typed stays hidden; otherwise a line of standard input is taken.
+/// Asks for a password. At a terminal the input is not shown; otherwise a line of standard input is read.
 pub(crate) fn password(question: &str) -> io::Result<Secret> {
     if !io::stdin().is_terminal() {
         return read_line().map(Secret::new);
@@ -25,7 +25,7 @@ pub(crate) fn password(question: &str) -> io::Result<Secret> {
     let hidden = HiddenInput::start()?;
     let answer = line(question);
     drop(hidden);
-    // The line end that was typed was hidden too.
+    // The line end was not shown either.
     crate::output::note("");
     answer.map(Secret::new)
 }
@@ -55,8 +55,8 @@ pub(crate) fn password_from(path: &Path) -> Result<Secret, CliError> {
     }
 }
 
-/// Asks a question that must be answered by yes or no. Fails when nobody can answer; `yes_flag` names the flag that
-/// answers beforehand.
+/// Asks a question until the answer is yes or no. Errs when standard input ends; `yes_flag` names the flag that answers in
+/// advance.
 pub(crate) fn confirm(question: &str, yes_flag: &str) -> Result<bool, CliError> {
     loop {
         let answer = line(&format!("{question} [y/n]: ")).map_err(|error| {
@@ -101,7 +101,7 @@ impl HiddenInput {
 
 impl Drop for HiddenInput {
     fn drop(&mut self) {
-        // If the terminal is gone there is nothing to bring back.
+        // A terminal that is gone needs no restoring.
         let _ = tcsetattr(io::stdin(), SetArg::TCSADRAIN, &self.before);
     }
 }

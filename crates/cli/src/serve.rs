@@ -1,5 +1,5 @@
-//! What the long-running halves (`det up`, `det master`, `det agent`) share: configuration sources, signals, and the
-//! files that come with the executable.
+//! What the long-running processes (`det up`, `det master`, `det agent`) share: sources of configuration, signals, and the
+//! files that are installed with the executable.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,17 +14,17 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::error::CliError;
 
-/// The supervisor's file name; it lies beside the executable.
+/// The supervisor's file name, in the directory of the executable.
 const SUPERVISOR: &str = "det-supervisor";
 
-/// Our Python package.
+/// The Python package `determined`.
 #[derive(RustEmbed)]
 #[folder = "../../python/src"]
 #[include = "determined/**/*.py"]
 #[include = "determined/py.typed"]
 struct PythonPackage;
 
-/// How tasks are run on an agent.
+/// The runtime of an agent's tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RuntimeArg {
     /// Docker if its socket answers, else process
@@ -38,7 +38,7 @@ pub(crate) enum RuntimeArg {
 }
 
 impl RuntimeArg {
-    /// Its name in configurations.
+    /// The name of this runtime in configurations.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -50,7 +50,7 @@ impl RuntimeArg {
 }
 
 /// The configuration files named, or the default one if it exists; each with its text, later ones stronger. A directory
-/// stands for the files in it that end in `.yaml`, `.yml` or `.json`, by name.
+/// means the files in it that end in `.yaml`, `.yml` or `.json`, sorted by name.
 pub(crate) fn config_files(
     named: &[PathBuf],
     default: &str,
@@ -114,22 +114,23 @@ fn files_of_directory(directory: &Path) -> Result<Vec<PathBuf>, CliError> {
     Ok(files)
 }
 
-/// Variables as configuration.
+/// Variables of the environment as configuration.
 pub(crate) struct Environment {
-    /// By the names of keys.
+    /// Values by the name of the variable.
     pub(crate) values: BTreeMap<String, String>,
-    /// How to name those whose values a file holds.
+    /// For each variable whose value a file contains, the name that messages show for it.
     pub(crate) names: BTreeMap<String, String>,
 }
 
-/// The environment as configuration: every variable of ours, and for a key whose `NAME_FILE` is set what that file holds.
-/// `settable` are the names that take a value, `of_files` tells which variables name files, and for which others.
+/// The environment as configuration: every `DET_*` variable, and for a key whose `NAME_FILE` is set the content of that
+/// file. `settable` are the names that take a value; `of_files` returns the variables that name files, each with the
+/// variable that the file's content is for.
 pub(crate) fn config_environment(
     settable: &[String],
     of_files: impl Fn(&BTreeMap<String, String>) -> Vec<(String, String)>,
 ) -> Result<Environment, CliError> {
     let is_key = |name: &str| settable.iter().any(|known| known == name);
-    // Two underscores reach into a list.
+    // Two underscores name an element of a list.
     let is_setting = |name: &str| {
         is_key(name) || name.strip_suffix("_FILE").is_some_and(is_key) || name.contains("__")
     };
@@ -188,13 +189,13 @@ pub(crate) fn set_flags(pairs: &[String]) -> Result<Vec<(String, String)>, CliEr
         .collect()
 }
 
-/// Keys whose values are secrets and were given as flags, where every user of the host can read them.
+/// Keys whose values are secrets and were given as flags, which every user of the host can read.
 pub(crate) fn secrets_in_flags(flags: &[(String, String)]) -> Vec<&str> {
     flags
         .iter()
         .filter(|(key, value)| {
             let name = key.rsplit('.').next().unwrap_or(key);
-            // Names of files hold no secret.
+            // The path of a file is no secret.
             let is_path = name.ends_with("_file") || value.starts_with('/');
             !is_path && shown_variable(name, value) != value.as_str()
         })
@@ -202,7 +203,7 @@ pub(crate) fn secrets_in_flags(flags: &[(String, String)]) -> Vec<&str> {
         .collect()
 }
 
-/// Warns of secrets that were given as flags.
+/// Logs a warning for each secret that was given as a flag.
 pub(crate) fn warn_of_secrets(flags: &[(String, String)]) {
     for key in secrets_in_flags(flags) {
         let variable = format!("DET_{}", key.replace('.', "_").to_uppercase());
@@ -213,8 +214,8 @@ pub(crate) fn warn_of_secrets(flags: &[(String, String)]) {
     }
 }
 
-/// Ctrl-C and SIGTERM. From its making on they do not end the process any more; one that comes before somebody waits for it
-/// is not lost.
+/// Ctrl-C and SIGTERM. Once this exists, they do not end the process any more; a signal that arrives before anything waits
+/// for it is not lost.
 pub(crate) struct StopSignals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
@@ -231,7 +232,7 @@ impl StopSignals {
         })
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -240,26 +241,26 @@ impl StopSignals {
     }
 }
 
-/// What SIGHUP asks for.
+/// What a SIGHUP means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HangUp {
-    /// To read the configuration again.
+    /// Read the configuration again.
     Reload,
-    /// To stop: the terminal that the process was started on is gone.
+    /// Stop: the terminal that the process was started on is gone.
     Stop,
 }
 
-/// Waits for SIGHUP. From its making on that signal does not end the process any more.
+/// Waits for SIGHUP. Once this exists, the signal does not end the process any more.
 pub(crate) struct HangUps {
     signals: tokio::signal::unix::Signal,
-    /// Whether the process has a terminal and goes with it; one that was started to outlive it (`nohup`) does not.
+    /// Whether the process has a terminal and ends with it; one that was started to outlive it (`nohup`) does not.
     ends_with_terminal: bool,
 }
 
 impl HangUps {
     /// Registers for the signal.
     pub(crate) fn new() -> Result<Self, CliError> {
-        // Looked at before the registration, which ends it.
+        // Read before the registration, which resets it.
         let is_ignored = ignores_hang_up();
         let signals = signal(SignalKind::hangup())
             .map_err(|e| CliError::request(format!("could not wait for signals: {e}")))?;
@@ -269,13 +270,13 @@ impl HangUps {
         })
     }
 
-    /// The next one.
+    /// Waits for the next signal, and returns what it means.
     pub(crate) async fn next(&mut self) -> HangUp {
         if self.signals.recv().await.is_none() {
-            // The runtime is ending, and with it whoever waits here.
+            // The runtime is ending, and with it the caller.
             std::future::pending::<()>().await;
         }
-        // The kernel takes the terminal away before it tells.
+        // The kernel removes the terminal before it sends the signal.
         if self.ends_with_terminal && !has_terminal() {
             HangUp::Stop
         } else {
@@ -286,7 +287,7 @@ impl HangUps {
     /// Reads the configuration again at every SIGHUP, until the process is to stop.
     pub(crate) async fn reload(&mut self, master: &det_server::app::Master) {
         while self.next().await == HangUp::Reload {
-            // The master's log tells what came of it.
+            // The master logs the result itself.
             if let Err(error) = master.reload.take_on(Asking::Signal, Mode::Apply).await {
                 tracing::debug!(%error, "SIGHUP changed nothing");
             }
@@ -306,11 +307,12 @@ fn ignores_hang_up() -> bool {
         .lines()
         .find_map(|line| line.strip_prefix("SigIgn:"))
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    // The signals are counted from 1.
+    // Signals are numbered from 1, bits from 0.
     mask.is_some_and(|mask| mask & (1 << (nix::libc::SIGHUP - 1)) != 0)
 }
 
-/// The supervisor's executable: named by `DET_SUPERVISOR`, or beside this executable.
+/// The path of the supervisor: named by `DET_SUPERVISOR`, else in the directory of this executable. Errs when it does not
+/// exist there.
 pub(crate) fn supervisor_path() -> Result<PathBuf, CliError> {
     if let Some(path) = std::env::var_os("DET_SUPERVISOR") {
         return Ok(PathBuf::from(path));
@@ -328,7 +330,7 @@ pub(crate) fn supervisor_path() -> Result<PathBuf, CliError> {
     .with_hint("install both files into one directory, or name it with DET_SUPERVISOR"))
 }
 
-/// Lays our Python package down below `data_dir` and gives its directory. Files that are there and right stay.
+/// Writes the Python package below `data_dir` and returns its directory. Files that have the right content already stay.
 pub(crate) fn python_package(data_dir: &Path) -> Result<PathBuf, CliError> {
     let root = data_dir.join("python");
     for name in PythonPackage::iter() {
@@ -342,20 +344,21 @@ pub(crate) fn python_package(data_dir: &Path) -> Result<PathBuf, CliError> {
         let failed = |e: std::io::Error| CliError::file("write", &path, &e);
         let parent = path.parent().unwrap_or(&root);
         std::fs::create_dir_all(parent).map_err(failed)?;
-        // Written aside and renamed: a task that starts meanwhile never sees half a file. Another agent that is started
-        // on the same directory by mistake writes too, until it finds that the directory is taken.
+        // Written under another name and renamed: a task that starts meanwhile never reads half a file. A second agent
+        // that is started on the same directory writes too, until it finds that the directory is in use.
         let aside = path.with_extension(format!("new-{}", std::process::id()));
         std::fs::File::create(&aside)
             .and_then(|mut out| out.write_all(&file.data))
             .and_then(|()| std::fs::rename(&aside, &path))
             .map_err(failed)?;
     }
-    // Tasks of any user read it.
+    // Tasks run as any user and read it.
     make_readable(&root);
     Ok(root)
 }
 
-/// Lets every user read a tree of ours. What cannot be changed stays as it is: the task will say what it misses.
+/// Lets every user read a directory with everything in it. Files whose mode cannot be changed are skipped: a task that
+/// needs one reports it.
 fn make_readable(path: &Path) {
     let mode = if path.is_dir() { 0o755 } else { 0o644 };
     let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
@@ -366,7 +369,7 @@ fn make_readable(path: &Path) {
     }
 }
 
-/// Where a person's cluster keeps its data unless told otherwise.
+/// The data directory of a user's own cluster when no other is named.
 pub(crate) fn default_data_dir() -> Result<PathBuf, CliError> {
     if let Some(dir) = std::env::var_os("DET_DATA_DIR").filter(|d| !d.is_empty()) {
         return Ok(PathBuf::from(dir));
@@ -383,14 +386,14 @@ pub(crate) fn default_data_dir() -> Result<PathBuf, CliError> {
         })
 }
 
-/// Creates a directory that only its owner reads.
+/// Creates a directory that only its owner can read, and returns its absolute path.
 pub(crate) fn create_data_dir(path: &Path) -> Result<PathBuf, CliError> {
     let refuse = |e: std::io::Error| {
         CliError::file("use the data directory", path, &e)
             .with_hint("make it writable for this user, or name another with --data-dir")
     };
     std::fs::create_dir_all(path).map_err(refuse)?;
-    // Tasks of other users reach the checkpoints below it through mounts of their own.
+    // Tasks that run as other users reach the checkpoints in it through mounts of their own.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).map_err(refuse)?;
     path.canonicalize().map_err(refuse)
 }

@@ -1,4 +1,4 @@
-//! Lists of things, as a table, as CSV or as JSON.
+//! Lists as a table, as CSV or as JSON.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,18 +11,18 @@ use serde::Serialize;
 use crate::error::CliError;
 use crate::output;
 
-/// The form of a list.
+/// The output format of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// For people.
+    /// A table to be read at a terminal.
     Table,
     /// Comma-separated values with a header.
     Csv,
-    /// The objects as the API gives them.
+    /// The objects of the API's answer.
     Json,
 }
 
-/// The flags that choose a form.
+/// The flags that choose the format.
 #[derive(Debug, Clone, Copy, Default, Args)]
 #[group(multiple = false)]
 pub(crate) struct FormatArgs {
@@ -35,12 +35,12 @@ pub(crate) struct FormatArgs {
 }
 
 impl FormatArgs {
-    /// Whether a form for programs is asked for.
+    /// Whether a format for programs is chosen.
     pub(crate) fn is_chosen(self) -> bool {
         self.csv || self.json
     }
 
-    /// The form chosen; a table when none was.
+    /// The format chosen; a table when none is.
     pub(crate) fn format(self) -> Format {
         if self.json {
             Format::Json
@@ -52,14 +52,14 @@ impl FormatArgs {
     }
 }
 
-/// Rows under headers. All cells are text as it is shown.
+/// Rows under headers. Cells contain the text that is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listing {
     headers: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
-/// Header and cells hang together by columns, as tables that people read in terminals have them for long.
+/// Lines between columns and below the header, in the style of the tables of SQL clients.
 const STYLE: TableStyle = TableStyle::new()
     .header_lines(ContentLineStyle::none().junction('|'))
     .header_separator(LineStyle::none().fill('-').junction('+'))
@@ -74,7 +74,7 @@ impl Listing {
         }
     }
 
-    /// Adds a row. It has a cell for each header.
+    /// Adds a row, with a cell for each header.
     pub(crate) fn push(&mut self, row: impl IntoIterator<Item = String>) {
         self.rows.push(row.into_iter().collect());
     }
@@ -106,7 +106,7 @@ impl Listing {
         text
     }
 
-    /// Prints the list in the form asked for. `objects` is what JSON shows.
+    /// Prints the list in a format. `objects` is the output for JSON.
     pub(crate) fn print(&self, format: Format, objects: &impl Serialize) -> Result<(), CliError> {
         match format {
             Format::Table => output::line(self.to_table()),

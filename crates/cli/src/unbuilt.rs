@@ -1,7 +1,7 @@
-//! Commands that other clients of these clusters have and this one has not: named plainly, so that nobody takes a missing
-//! command for a slip of the pen.
+//! Commands that other clients of these clusters have and this one has not. They are refused by name, so that a missing
+//! command is not taken for a typing error.
 
-/// Commands and groups of commands that are not built yet, each as its words; a group stands for all that is in it.
+/// Commands and groups of commands that are not built yet; a group includes all commands in it.
 const NOT_BUILT: &[&str] = &[
     "auth",
     "checkpoint delete",
@@ -52,7 +52,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("w", "workspace"),
 ];
 
-/// The command that a command line asks for if it is one of those that are not built; `arguments` without the program.
+/// The command in a command line that is not built yet; `None` when there is none. `arguments` are without the program.
 pub(crate) fn asked_for(arguments: &[String]) -> Option<&'static str> {
     let mut words = Vec::new();
     let mut rest = arguments.iter().map(String::as_str);

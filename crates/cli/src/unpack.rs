@@ -1,4 +1,4 @@
-//! Archives from the master, unpacked without trusting them.
+//! Unpacks archives from the master without trusting their content.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read};
@@ -13,15 +13,16 @@ use tokio::sync::mpsc;
 use crate::error::CliError;
 use crate::output;
 
-/// Says that a checkpoint is whole. It is put in place last, so that a download which was cut off is not taken for one.
+/// The file that marks a checkpoint as complete. It is renamed into place last, so that an interrupted download is not
+/// mistaken for a checkpoint.
 pub(crate) const MARKER: &str = "metadata.json";
 
-/// How many pieces may wait for the disk.
+/// Most pieces of a download that wait to be written to the disk.
 const PIECES: usize = 16;
 
-/// Unpacks a download (a gzip tar) into `directory`, which is made if it is not there. Nothing is written outside of
+/// Unpacks a download (a gzip tar) into `directory`, which is created if it does not exist. Nothing is written outside of
 /// it: an archive with an absolute path, with `..`, or with anything but files, directories and links is refused. Links
-/// that lead out of it are left out, with a warning.
+/// that point out of it are skipped, with a warning.
 pub(crate) async fn unpack_download(
     mut download: Download,
     directory: &Path,
@@ -39,7 +40,7 @@ pub(crate) async fn unpack_download(
     let mut lost: Option<ClientError> = None;
     loop {
         match download.next().await {
-            // The writer goes away early when it refuses the archive; its own words follow below.
+            // The writer ends early when it refuses the archive; its error is returned below.
             Ok(Some(piece)) if sender.send(piece.to_vec()).await.is_err() => break,
             Ok(Some(_)) => {}
             Ok(None) => break,
@@ -75,14 +76,14 @@ pub(crate) async fn unpack_download(
 /// A symbolic link of an archive.
 #[derive(Debug, PartialEq, Eq)]
 struct Link {
-    /// Its place below the directory.
+    /// The path of the link, relative to the directory.
     name: PathBuf,
     target: PathBuf,
 }
 
 impl Link {
-    /// Whether it leads to a place below the directory, provided that every other link does and that no directory above
-    /// it is one: up first, never above the directory, and then only down.
+    /// Whether it points below the directory, provided that every other link does and that no directory above it is a
+    /// link: its target goes up first, never above the directory, and then only down.
     fn stays_inside(&self) -> bool {
         let depth = self.name.components().count() - 1;
         let up = |component: &Component<'_>| matches!(component, Component::ParentDir);
@@ -96,7 +97,7 @@ impl Link {
             && !self.target.as_os_str().is_empty()
     }
 
-    /// Makes it. `false` = it must not be made.
+    /// Creates the link; returns whether it did. A link that could point out of the directory is not created.
     fn make(&self, directory: &Path) -> io::Result<bool> {
         if !self.stays_inside() {
             return Ok(false);
@@ -111,14 +112,14 @@ impl Link {
             fs::create_dir_all(parent)?;
         }
         if place.is_symlink() {
-            // Of an earlier download.
+            // A link of an earlier download.
             fs::remove_file(&place)?;
         }
         symlink(&self.target, &place).map(|()| true)
     }
 }
 
-/// Unpacks a gzip tar into `directory`; gives the links that were left out.
+/// Unpacks a gzip tar into `directory`; returns the links that were skipped.
 fn unpack(source: impl Read, directory: &Path) -> io::Result<Vec<Link>> {
     fs::create_dir_all(directory)?;
     let mut archive = tar::Archive::new(GzDecoder::new(source));
@@ -144,11 +145,11 @@ fn unpack(source: impl Read, directory: &Path) -> io::Result<Vec<Link>> {
                 let mut file = File::create(aside.as_ref().unwrap_or(&target))?;
                 io::copy(&mut entry, &mut file)?;
                 let mode = entry.header().mode().unwrap_or(0o644);
-                // Always readable and changeable by the owner, whatever the archive says.
+                // The owner can always read and write, whatever mode the archive has.
                 file.set_permissions(Permissions::from_mode((mode & 0o777) | 0o600))?;
                 marker = aside.map(|aside| (aside, target)).or(marker);
             }
-            // Made when all files are there: nothing is written through a link.
+            // Created after all files: nothing is written through a link.
             EntryType::Symlink => links.push(Link {
                 name: below,
                 target: entry.link_name()?.unwrap_or_default().into_owned(),
@@ -159,7 +160,7 @@ fn unpack(source: impl Read, directory: &Path) -> io::Result<Vec<Link>> {
             }
         }
     }
-    // Only the end of the compressed stream shows that nothing is missing.
+    // Only the end of the compressed stream proves that nothing is missing.
     io::copy(&mut archive.into_inner(), &mut io::sink())?;
     let mut left_out = Vec::new();
     for link in links {
@@ -173,7 +174,7 @@ fn unpack(source: impl Read, directory: &Path) -> io::Result<Vec<Link>> {
     Ok(left_out)
 }
 
-/// The path below the directory, or a refusal.
+/// The path of an entry relative to the directory. Errs when it points out of the directory.
 fn safe_path(name: &Path) -> io::Result<PathBuf> {
     let mut below = PathBuf::new();
     for component in name.components() {
@@ -198,7 +199,7 @@ fn refused(name: &Path, why: &str) -> io::Error {
     )
 }
 
-/// Hands the pieces of a download to blocking code.
+/// A reader over the pieces of a download, for blocking code.
 struct PieceReader {
     receiver: mpsc::Receiver<Vec<u8>>,
     piece: Vec<u8>,

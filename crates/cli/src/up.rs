@@ -50,7 +50,7 @@ pub(crate) struct UpArgs {
     pub(crate) keep_tasks: bool,
 }
 
-/// Runs a cluster until it is told to stop.
+/// Runs a cluster until it receives a signal to stop, or a part of it ends.
 pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     let data_dir = match &args.data_dir {
         Some(dir) => dir.clone(),
@@ -82,7 +82,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         tracing::warn!("{}", warning.for_log());
     }
     let supervisor = serve::supervisor_path()?;
-    // Tasks of this machine may run as the same account as the master.
+    // Tasks of this machine may run as the user that the master runs as.
     let mut private = vec![data_dir.clone()];
     let files = serve::config_files(&args.config_file, "")?;
     private.extend(files.into_iter().map(|(path, _)| PathBuf::from(path)));
@@ -99,7 +99,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     };
     let mut master = tokio::select! {
         started = crate::master::start(options) => started?,
-        // Whatever a start has done by then, the next one goes on with.
+        // The next start continues from whatever this one has done.
         () = stop_signals.next() => {
             output::note("Stopped before the cluster was started.");
             return Ok(ExitCode::SUCCESS);
@@ -111,7 +111,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     let shutdown = CancellationToken::new();
     let mut agents = JoinSet::new();
     let python_package = serve::python_package(&data_dir)?;
-    // Said once for this machine, not by each agent.
+    // Reported once for this machine, not by each agent.
     let isolation = Arc::new(OnceLock::new());
     let mut names = Vec::new();
     for n in 1..=args.agents {
@@ -125,12 +125,12 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         let agent_dir = serve::create_data_dir(&agent_dir)?;
         let mut options = AgentOptions::new(&url, AgentId(name), agent_dir, &supervisor);
         options.token = Some(Secret::new(master.agent_token.clone()));
-        // Pools may have any names; work that names none goes to this one.
+        // Pools may have any names; work that names no pool is placed in this one.
         if let Some(pool) = master.master().pools.default_compute_pool() {
             options.resource_pool = pool;
         }
         options.runtime = match args.runtime {
-            // An interpreter of this machine means nothing inside an image.
+            // An interpreter of this machine does not exist inside a container's image.
             RuntimeArg::Auto if args.python.is_some() => RuntimeChoice::Process,
             RuntimeArg::Auto => RuntimeChoice::Auto,
             RuntimeArg::Docker => RuntimeChoice::Docker,
@@ -144,7 +144,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         let allowed = &configured.security.allowed_host_paths;
         options.allowed_host_paths = allowed.iter().map(PathBuf::from).collect();
         options.keep_tasks_on_shutdown = args.keep_tasks;
-        // `det up --slots 4` after `--slots 2` means what it says.
+        // `det up --slots 4` after `--slots 2` must change the number of slots.
         options.rejoin_when_changed = true;
         options.private_paths.clone_from(&private);
         options.isolation_notice = isolation.clone();
@@ -186,7 +186,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits until all agents have joined; each connection is an event.
+/// Waits until all agents have joined; each connection is an event in the hub.
 async fn agents_joined(master: &Running, names: &[String]) {
     let mut events = master.master().context.hub.subscribe(Topic::Events);
     while !master.agents_connected(names) {
@@ -194,7 +194,7 @@ async fn agents_joined(master: &Running, names: &[String]) {
     }
 }
 
-/// Waits for an agent to end with an error; agents that end in order are not news.
+/// Waits for an agent to end with an error; agents that end without one are ignored.
 async fn first_failure(
     agents: &mut JoinSet<Result<(), det_agent::AgentError>>,
 ) -> Result<(), CliError> {

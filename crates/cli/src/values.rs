@@ -1,6 +1,6 @@
-//! How the values of the API look to a person.
+//! The values of the API as text for users.
 //!
-//! Answers are JSON objects; a missing member and null mean the same, and show as nothing.
+//! Answers are JSON objects; a missing member and null mean the same, and are shown as nothing.
 
 use det_scheduler::WaitKind;
 use jiff::Timestamp;
@@ -9,8 +9,8 @@ use serde_json::Value;
 use crate::output;
 use crate::table::Format;
 
-/// Which of two priorities goes first, for texts that are made without asking a master, whose pools each say it
-/// themselves (`priorityOrder`).
+/// Which of two priorities goes first, for texts that are made without a request to a master; its answers contain the
+/// direction of each pool (`priorityOrder`).
 macro_rules! priority_orders {
     () => {
         "lower runs first on agents, higher on Kubernetes"
@@ -18,7 +18,7 @@ macro_rules! priority_orders {
 }
 pub(crate) use priority_orders;
 
-/// A weight as a person writes it. JSON has no infinity, and nothing that is no number.
+/// Parses a weight: a finite number above 0, since JSON has neither infinity nor NaN.
 pub(crate) fn weight(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
@@ -27,7 +27,7 @@ pub(crate) fn weight(text: &str) -> Result<f64, String> {
 }
 
 /// A member as text: strings as they are, other values as JSON, nothing for null. Booleans are written as the `PyPI`
-/// client writes them, so that scripts over CSV go on working.
+/// client writes them, so that scripts that read CSV work with both.
 pub(crate) fn text(object: &Value, member: &str) -> String {
     plain(&object[member])
 }
@@ -52,7 +52,7 @@ pub(crate) fn time(object: &Value, member: &str) -> String {
     }
 }
 
-/// A state without the prefix that the wire puts before it.
+/// A state without the prefix that it has on the wire.
 pub(crate) fn state(object: &Value, member: &str) -> String {
     let text = text(object, member);
     text.strip_prefix("STATE_").unwrap_or(&text).to_owned()
@@ -74,7 +74,7 @@ pub(crate) fn indented(value: &Value) -> String {
     format!("{value:#}")
 }
 
-/// The strings of a list, joined by a comma and a blank.
+/// The elements of a list, joined by a comma and a blank.
 pub(crate) fn joined(object: &Value, member: &str) -> String {
     items(&object[member])
         .map(plain)
@@ -101,19 +101,19 @@ pub(crate) fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// The last part of a path, as agents and slots are shown.
+/// The last part of a path, which is the id of an agent or a slot.
 pub(crate) fn last_part(text: &str) -> &str {
     text.rsplit('/').next().unwrap_or(text)
 }
 
-/// A metric as people read it: four significant digits.
+/// A metric rounded to four significant digits.
 pub(crate) fn rounded(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }
 
 /// A number of bytes with one decimal and a unit: `1.5KB`.
 pub(crate) fn size(bytes: f64) -> String {
-    // A sum of nothing may be minus zero.
+    // The sum of no numbers is minus zero.
     let mut value = bytes + 0.0;
     for unit in ["", "K", "M", "G", "T"] {
         if value < 1024.0 {
@@ -124,7 +124,7 @@ pub(crate) fn size(bytes: f64) -> String {
     format!("{value:.1}PB")
 }
 
-/// Why something waits: what its `waitReason` says, with the time since when; nothing when it does not wait.
+/// Why something waits: the message of its `waitReason`, and since when; nothing when it does not wait.
 pub(crate) fn wait_reason(object: &Value) -> String {
     let reason = &object["waitReason"];
     let message = match reason {
@@ -140,7 +140,7 @@ pub(crate) fn wait_reason(object: &Value) -> String {
     }
 }
 
-/// Why something waits, as there is room for it: in full, or in few words where it is a column of a table.
+/// Why something waits: in few words in a table, in full in the other formats.
 pub(crate) fn wait_reason_in(format: Format, object: &Value) -> String {
     match format {
         Format::Table => short_reason(&object["waitReason"]),
@@ -148,7 +148,7 @@ pub(crate) fn wait_reason_in(format: Format, object: &Value) -> String {
     }
 }
 
-/// Says where the whole story is, if the short reasons of a table are all that was told.
+/// Names the command with the full explanation, when a table has shown short reasons.
 pub(crate) fn note_whole_reasons<'a>(format: Format, objects: impl IntoIterator<Item = &'a Value>) {
     let mut objects = objects.into_iter();
     if format == Format::Table && objects.any(|object| !wait_reason(object).is_empty()) {
@@ -161,7 +161,7 @@ pub(crate) fn note_whole_reasons<'a>(format: Format, objects: impl IntoIterator<
 /// Most characters of a reason in a table.
 const SHORT: usize = 40;
 
-/// A reason in a few words, with its most important number.
+/// A reason in at most [`SHORT`] characters, with its most important number.
 pub(crate) fn short_reason(reason: &Value) -> String {
     let number = |name: &str| text(&reason["details"], name);
     let slots = |name: &str| match number(name) {
@@ -197,7 +197,7 @@ pub(crate) fn short_reason(reason: &Value) -> String {
     }
 }
 
-/// The sentence of a reason that has no short form here, up to its first semicolon.
+/// The message of a reason that has no short form here, up to its first semicolon.
 fn first_part(message: &str) -> String {
     let first = message.split(';').next().unwrap_or_default();
     match first.char_indices().nth(SHORT) {

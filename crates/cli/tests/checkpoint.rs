@@ -12,7 +12,7 @@ use std::fs;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
-use support::Person;
+use support::User;
 use support::stub::{Answer, StubMaster, ok};
 
 const UUID: &str = "0b6c8d1e-0000-4000-8000-000000000001";
@@ -56,7 +56,7 @@ fn checkpoints_are_listed() {
     let answer = || ok(json!({"checkpoints": [checkpoint("COMPLETED")]}));
     stub.on("GET /api/v1/experiments/7/checkpoints", answer());
     stub.on("GET /api/v1/trials/11/checkpoints", answer());
-    let person = Person::using(&stub);
+    let user = User::using(&stub);
     let expected = format!(
         "Trial ID,# of Batches,State,Validation Metric,UUID,Resources,Size\n\
          11,10,COMPLETED,0.5,{UUID},\"d/\nweights\",1.0KB\n"
@@ -67,7 +67,7 @@ fn checkpoints_are_listed() {
         vec!["c", "list", "7", "--csv"],
         vec!["c", "ls", "--trial-id", "11", "--csv"],
     ] {
-        assert_eq!(person.det(&words).ok(), expected, "{words:?}");
+        assert_eq!(user.det(&words).ok(), expected, "{words:?}");
     }
     let lines = stub.lines();
     assert_eq!(
@@ -78,9 +78,8 @@ fn checkpoints_are_listed() {
         lines[1],
         "GET /api/v1/experiments/7/checkpoints?limit=3&sortByAttr=SORT_BY_SEARCHER_METRIC"
     );
-    person.det(&["c", "list"]).fails(2);
-    let objects: Value =
-        serde_json::from_str(&person.det(&["c", "ls", "7", "--json"]).ok()).unwrap();
+    user.det(&["c", "list"]).fails(2);
+    let objects: Value = serde_json::from_str(&user.det(&["c", "ls", "7", "--json"]).ok()).unwrap();
     assert_eq!(objects[0]["uuid"], UUID);
 }
 
@@ -90,13 +89,13 @@ fn a_checkpoint_is_downloaded_once() {
         "COMPLETED",
         &[("weights", "123"), ("d/more", "4"), ("metadata.json", "{}")],
     );
-    let person = Person::using(&stub);
-    let out = person.det(&["checkpoint", "download", UUID]).ok();
+    let user = User::using(&stub);
+    let out = user.det(&["checkpoint", "download", UUID]).ok();
     assert!(
         out.starts_with(&format!("Local checkpoint path:\ncheckpoints/{UUID}")),
         "{out}"
     );
-    let directory = person.directory().join("checkpoints").join(UUID);
+    let directory = user.directory().join("checkpoints").join(UUID);
     assert_eq!(
         fs::read_to_string(directory.join("weights")).unwrap(),
         "123"
@@ -108,7 +107,7 @@ fn a_checkpoint_is_downloaded_once() {
     );
 
     let before = stub.lines().len();
-    let run = person.det(&["c", "download", UUID, "-q"]);
+    let run = user.det(&["c", "download", UUID, "-q"]);
     assert!(run.err.contains("already"), "{run:?}");
     assert_eq!(run.ok(), format!("checkpoints/{UUID}\n"));
     assert_eq!(
@@ -121,9 +120,9 @@ fn a_checkpoint_is_downloaded_once() {
 #[test]
 fn a_checkpoint_without_metadata_gets_it() {
     let stub = stub("PARTIALLY_DELETED", &[("weights", "123")]);
-    let person = Person::using(&stub);
-    person.det(&["c", "download", UUID, "-o", "out", "-q"]).ok();
-    let metadata = fs::read_to_string(person.directory().join("out/metadata.json")).unwrap();
+    let user = User::using(&stub);
+    user.det(&["c", "download", UUID, "-o", "out", "-q"]).ok();
+    let metadata = fs::read_to_string(user.directory().join("out/metadata.json")).unwrap();
     let metadata: Value = serde_json::from_str(&metadata).unwrap();
     assert_eq!(metadata, json!({"steps_completed": 10}));
 }
@@ -131,23 +130,23 @@ fn a_checkpoint_without_metadata_gets_it() {
 #[test]
 fn an_archive_that_leads_out_is_refused() {
     let stub = stub("COMPLETED", &[("../evil", "x")]);
-    let person = Person::using(&stub);
-    let err = person
+    let user = User::using(&stub);
+    let err = user
         .det(&["c", "download", UUID, "-o", "deep/out"])
         .fails(1);
     assert!(
         err.contains("\"../evil\" leads out of the directory"),
         "{err}"
     );
-    assert!(!person.directory().join("deep/evil").exists());
+    assert!(!user.directory().join("deep/evil").exists());
 }
 
 #[test]
 fn what_is_gone_is_not_downloaded() {
     let stub = stub("DELETED", &[]);
-    let err = Person::using(&stub).det(&["c", "download", UUID]).fails(1);
+    let err = User::using(&stub).det(&["c", "download", UUID]).fails(1);
     assert!(err.contains("is in state DELETED"), "{err}");
-    let err = Person::using(&stub)
+    let err = User::using(&stub)
         .det(&["c", "download", UUID, "--mode", "direct"])
         .fails(2);
     assert!(err.contains("through the master only"), "{err}");
@@ -163,7 +162,7 @@ fn the_checkpoint_of_a_trial_is_chosen() {
             checkpoint("COMPLETED"),
         ]})),
     );
-    let person = Person::using(&stub);
+    let user = User::using(&stub);
     for (flags, query) in [
         (
             vec!["--latest"],
@@ -177,27 +176,24 @@ fn the_checkpoint_of_a_trial_is_chosen() {
     ] {
         let mut words = vec!["trial", "download", "11", "-q"];
         words.extend(flags);
-        assert_eq!(person.det(&words).ok(), format!("checkpoints/{UUID}\n"));
+        assert_eq!(user.det(&words).ok(), format!("checkpoints/{UUID}\n"));
         assert_eq!(
             stub.last("GET /api/v1/trials/11/checkpoints").line,
             format!("GET /api/v1/trials/11/checkpoints?{query}")
         );
     }
-    person
-        .det(&["t", "download", "11", "--uuid", UUID, "-q"])
+    user.det(&["t", "download", "11", "--uuid", UUID, "-q"])
         .ok();
-    person.det(&["t", "download", "11"]).fails(2);
-    person
-        .det(&["t", "download", "11", "--best", "--latest"])
+    user.det(&["t", "download", "11"]).fails(2);
+    user.det(&["t", "download", "11", "--best", "--latest"])
         .fails(2);
-    person
-        .det(&["t", "download", "11", "--best", "--sort-by", "acc"])
+    user.det(&["t", "download", "11", "--best", "--sort-by", "acc"])
         .fails(2);
     stub.on(
         "GET /api/v1/trials/12/checkpoints",
         ok(json!({"checkpoints": []})),
     );
-    let err = person.det(&["t", "download", "12", "--best"]).fails(1);
+    let err = user.det(&["t", "download", "12", "--best"]).fails(1);
     assert!(
         err.contains("no checkpoint that can be downloaded"),
         "{err}"
@@ -211,12 +207,11 @@ fn the_best_checkpoints_of_an_experiment_are_downloaded() {
         "GET /api/v1/experiments/7/checkpoints",
         ok(json!({"checkpoints": [checkpoint("COMPLETED"), checkpoint("COMPLETED")]})),
     );
-    let person = Person::using(&stub);
-    let out = person.det(&["e", "download", "7", "-q", "-o", "best"]).ok();
+    let user = User::using(&stub);
+    let out = user.det(&["e", "download", "7", "-q", "-o", "best"]).ok();
     assert_eq!(out, format!("best/{UUID}\n"));
     assert!(
-        person
-            .directory()
+        user.directory()
             .join("best")
             .join(UUID)
             .join("metadata.json")
@@ -227,8 +222,8 @@ fn the_best_checkpoints_of_an_experiment_are_downloaded() {
 #[test]
 fn a_checkpoint_is_described() {
     let stub = stub("COMPLETED", &[]);
-    let person = Person::using(&stub);
-    let csv = person.det(&["c", "describe", UUID, "--csv"]).ok();
+    let user = User::using(&stub);
+    let csv = user.det(&["c", "describe", UUID, "--csv"]).ok();
     assert!(
         csv.contains(&format!(
             "7,11,10,2026-11-21 10:00:00+0000,{UUID},COMPLETED,"

@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::Person;
+use support::User;
 use support::stub::{Answer, StubMaster, ok, stream};
 
 fn cluster() -> StubMaster {
@@ -42,20 +42,20 @@ fn cluster() -> StubMaster {
 
 #[test]
 fn agents_are_listed_in_every_form() {
-    let person = Person::using(&cluster());
-    let csv = person.det(&["agent", "list", "--csv"]).ok();
+    let user = User::using(&cluster());
+    let csv = user.det(&["agent", "list", "--csv"]).ok();
     assert_eq!(
         csv,
         "Agent ID,Version,Registered Time,Slots,Containers,Resource Pool,Enabled,Draining,Addresses\n\
          b,1,2026-11-21 10:00:00+0000,0,0,default,False,True,\n\
          a,1,2026-11-21 09:00:00+0000,2,1,default,True,False,10.0.0.1\n"
     );
-    let objects: Value = serde_json::from_str(&person.det(&["a", "ls", "--json"]).ok()).unwrap();
+    let objects: Value = serde_json::from_str(&user.det(&["a", "ls", "--json"]).ok()).unwrap();
     assert_eq!(objects[1]["id"], "a");
     assert_eq!(objects[1]["agent_version"], "0.1");
     assert_eq!(objects[1]["num_slots"], 2);
     assert_eq!(objects[1]["resource_pools"], "default");
-    let table = person.det(&["a", "list"]).ok();
+    let table = user.det(&["a", "list"]).ok();
     assert!(table.lines().nth(1).unwrap().starts_with("---"), "{table}");
     assert!(table.contains(" a "), "{table}");
 }
@@ -66,11 +66,11 @@ fn agents_are_disabled_and_drained() {
     stub.on("POST /api/v1/agents/a/disable", ok(json!({})));
     stub.on("POST /api/v1/agents/b/enable", ok(json!({})));
     stub.on("POST /api/v1/agents/a/enable", ok(json!({})));
-    let person = Person::using(&stub);
+    let user = User::using(&stub);
 
-    person.det(&["agent", "disable", "a"]).ok();
+    user.det(&["agent", "disable", "a"]).ok();
     assert_eq!(stub.last("POST /api/v1/agents/a/disable").body, "");
-    let run = person.det(&["agent", "disable", "a", "--drain", "--csv"]);
+    let run = user.det(&["agent", "disable", "a", "--drain", "--csv"]);
     assert!(run.err.contains("Tasks still in progress"), "{run:?}");
     assert!(
         run.out.contains("7.r.1") && !run.out.contains("8.r.1"),
@@ -81,46 +81,46 @@ fn agents_are_disabled_and_drained() {
         json!({"drain": true})
     );
 
-    person.det(&["agent", "enable", "--all"]).ok();
+    user.det(&["agent", "enable", "--all"]).ok();
     stub.last("POST /api/v1/agents/b/enable");
     stub.last("POST /api/v1/agents/a/enable");
-    person.det(&["agent", "enable"]).fails(2);
-    person.det(&["agent", "enable", "a", "--all"]).fails(2);
+    user.det(&["agent", "enable"]).fails(2);
+    user.det(&["agent", "enable", "a", "--all"]).fails(2);
 }
 
 #[test]
 fn slots_show_who_is_on_them() {
     let stub = cluster();
     stub.on("POST /api/v1/agents/a/slots/1/disable", ok(json!({})));
-    let person = Person::using(&stub);
+    let user = User::using(&stub);
     assert_eq!(
-        person.det(&["slot", "list", "--csv"]).ok(),
+        user.det(&["slot", "list", "--csv"]).ok(),
         "Agent ID,Resource Pool,Slot ID,Enabled,Draining,Allocation ID,Task Name,Type,Device\n\
          a,default,0,True,False,7.r.1,Experiment 7,cuda,H200\n\
          a,default,1,True,False,FREE,FREE,cuda,H200\n"
     );
     assert_eq!(
-        person.det(&["s", "disable", "a", "1"]).ok(),
+        user.det(&["s", "disable", "a", "1"]).ok(),
         "Disabled slot 1 of agent a\n"
     );
 }
 
 #[test]
 fn tasks_show_why_they_wait_and_which_way_priorities_run() {
-    let person = Person::using(&cluster());
+    let user = User::using(&cluster());
     assert_eq!(
-        person.det(&["task", "list", "--csv"]).ok(),
+        user.det(&["task", "list", "--csv"]).ok(),
         "Task ID,Allocation ID,Name,Slots Needed,Registered Time,Agent,Priority,Resource Pool,Ports,Waiting Reason\n\
          8.r,8.r.1,Experiment 8,4,2026-11-21 09:00:00+0000,unassigned,N/A,default,,\
          3 more slots are needed (since 2026-11-21 09:00:01+0000)\n\
          7.r,7.r.1,Experiment 7,1,2026-11-21 10:00:00+0000,a,42,default,\"80,9000\",\n"
     );
-    let table = person.det(&["task"]);
+    let table = user.det(&["task"]);
     assert_eq!(
         table.err,
         "det job why ID explains why a job or an experiment waits, and what would help\npriority: lower goes first\n"
     );
-    let objects: Value = serde_json::from_str(&person.det(&["task", "ls", "--json"]).ok()).unwrap();
+    let objects: Value = serde_json::from_str(&user.det(&["task", "ls", "--json"]).ok()).unwrap();
     assert_eq!(objects["7.r.1"]["priority"], 42);
 }
 
@@ -131,8 +131,8 @@ fn task_logs_take_the_beginning_of_an_id() {
         "GET /api/v1/tasks/7.r/logs",
         stream(&[json!({"message": "hello\n"})]),
     );
-    let person = Person::using(&stub);
-    let out = person
+    let user = User::using(&stub);
+    let out = user
         .det(&[
             "task",
             "logs",
@@ -158,9 +158,9 @@ fn old_logs_are_deleted_and_what_is_missing_is_explained() {
         "POST /api/v1/cleanup_logs",
         ok(json!({"removedCount": "12345"})),
     );
-    let person = Person::using(&stub);
-    let said = person.det(&["task", "cleanup-logs"]).ok();
-    assert_eq!(said, "Deleted 12345 lines of logs\n");
+    let user = User::using(&stub);
+    let output = user.det(&["task", "cleanup-logs"]).ok();
+    assert_eq!(output, "Deleted 12345 lines of logs\n");
 
     stub.on("GET /api/v1/trials/11/logs", stream(&[]));
     stub.on(
@@ -175,14 +175,14 @@ fn old_logs_are_deleted_and_what_is_missing_is_explained() {
         &["trial", "logs", "11", "--tail", "5"],
         &["trial", "logs", "11", "-f"],
     ] {
-        let run = person.det(words);
+        let run = user.det(words);
         let note = "the logs of trial 11 were deleted at 2026-11-21 10:00:00+0000";
         assert!(run.err.contains(note), "{run:?}");
         assert_eq!(run.ok(), "");
     }
     // Nothing was deleted: there is just nothing.
     stub.on("GET /api/v1/tasks/7.r", task(Value::Null));
-    let run = person.det(&["trial", "logs", "11"]);
+    let run = user.det(&["trial", "logs", "11"]);
     assert_eq!((run.err.as_str(), run.out.as_str()), ("", ""));
 }
 
@@ -209,27 +209,27 @@ fn the_queue_is_shown_with_the_direction_of_its_priorities() {
                          "summary": {"jobsAhead": -1, "state": "STATE_SCHEDULED"}}},
         ], "pagination": {"endIndex": 2, "total": 2}})),
     );
-    let person = Person::using(&stub);
+    let user = User::using(&stub);
     assert_eq!(
-        person.det(&["job", "list", "--csv"]).ok(),
+        user.det(&["job", "list", "--csv"]).ok(),
         "#,ID,Type,Job Name,Priority,Submitted,Slots (acquired/needed),State,User,Waiting Reason\n\
          0,j1,EXPERIMENT,search (7),42,2026-11-21 10:00:00+0000,1/4,QUEUED,ada,no agent\n\
          N/A,j2,NOTEBOOK,***,1,***,1/1,SCHEDULED,***,\n"
     );
     assert_eq!(
-        person.det(&["j", "ls"]).err,
+        user.det(&["j", "ls"]).err,
         "priority: lower goes first\ndet job why ID explains why a job or an experiment waits, and what would help\n"
     );
     assert_eq!(
-        person.det(&["j", "ls", "-p", "k8s"]).err,
+        user.det(&["j", "ls", "-p", "k8s"]).err,
         "priority: higher goes first\ndet job why ID explains why a job or an experiment waits, and what would help\n"
     );
-    let fair = person.det(&["j", "ls", "-p", "fair", "--csv"]).ok();
+    let fair = user.det(&["j", "ls", "-p", "fair", "--csv"]).ok();
     assert!(
         fair.contains(",Weight,") && fair.contains(",1.5,"),
         "{fair}"
     );
-    let err = person.det(&["j", "ls", "-p", "nope"]).fails(1);
+    let err = user.det(&["j", "ls", "-p", "nope"]).fails(1);
     assert!(err.contains("the pools are: gpu, k8s, fair"), "{err}");
 }
 
@@ -248,19 +248,18 @@ fn a_master_shows_its_facts_and_configuration() {
         "GET /api/v1/master/logs",
         stream(&[json!({"logEntry": {"timestamp": "T", "level": "LOG_LEVEL_INFO", "message": "started"}})]),
     );
-    let person = Person::using(&stub);
+    let user = User::using(&stub);
     assert!(
-        person
-            .det(&["master", "info"])
+        user.det(&["master", "info"])
             .ok()
             .contains("clusterName: c")
     );
-    assert_eq!(person.det(&["master", "config"]).ok(), "port: 8080\n");
+    assert_eq!(user.det(&["master", "config"]).ok(), "port: 8080\n");
     let json: Value =
-        serde_json::from_str(&person.det(&["master", "config", "show", "--json"]).ok()).unwrap();
+        serde_json::from_str(&user.det(&["master", "config", "show", "--json"]).ok()).unwrap();
     assert_eq!(json, json!({"port": 8080}));
     assert_eq!(
-        person.det(&["master", "logs", "--tail", "3"]).ok(),
+        user.det(&["master", "logs", "--tail", "3"]).ok(),
         "T [LOG_LEVEL_INFO]: started\n"
     );
     assert!(
@@ -281,9 +280,9 @@ fn a_search_is_previewed() {
             ]}}),
         ),
     );
-    let person = Person::using(&stub);
-    person.write("s.yaml", "searcher:\n  name: random\n  max_trials: 6\n");
-    let out = person.det(&["preview-search", "s.yaml"]).ok();
+    let user = User::using(&stub);
+    user.write("s.yaml", "searcher:\n  name: random\n  max_trials: 6\n");
+    let out = user.det(&["preview-search", "s.yaml"]).ok();
     assert!(
         out.starts_with("Using search configuration:\nname: random\n"),
         "{out}"
@@ -296,16 +295,16 @@ fn a_search_is_previewed() {
         stub.last("POST /api/v1/preview-hp-search").json()["config"]["searcher"]["max_trials"],
         6
     );
-    person.write("none.yaml", "name: x\n");
-    let err = person.det(&["preview-search", "none.yaml"]).fails(1);
+    user.write("none.yaml", "name: x\n");
+    let err = user.det(&["preview-search", "none.yaml"]).fails(1);
     assert!(err.contains("no \"searcher\" section"), "{err}");
 }
 
 #[test]
 fn a_search_is_driven_by_a_trace_without_a_master() {
     let stub = StubMaster::start();
-    let person = Person::using(&stub);
-    person.write(
+    let user = User::using(&stub);
+    user.write(
         "random.yaml",
         "name: r\nsearcher: {name: random, metric: loss, max_trials: 2, max_concurrent_trials: 1}\nhyperparameters: {x: 3}\n",
     );
@@ -314,10 +313,8 @@ fn a_search_is_driven_by_a_trace_without_a_master() {
             "name: two in turn\nconfig: random.yaml\nseed: 7\nstart: {{create: 1}}\nevents:\n  - end: 1\n    expect: {expected}\n  - end: 2\n"
         )
     };
-    person.write("trace.yaml", &trace("{create: 2, progress: 0.5}"));
-    let out = person
-        .det(&["preview-search", "--trace", "trace.yaml"])
-        .ok();
+    user.write("trace.yaml", &trace("{create: 2, progress: 0.5}"));
+    let out = user.det(&["preview-search", "--trace", "trace.yaml"]).ok();
     assert!(out.starts_with("two in turn (seed 7)\n"), "{out}");
     for line in [
         "the search starts | create trial 1 {\"x\":3}",
@@ -327,7 +324,7 @@ fn a_search_is_driven_by_a_trace_without_a_master() {
         assert!(out.contains(line), "{out}\nlacks {line}");
     }
     let json: Value = serde_json::from_str(
-        &person
+        &user
             .det(&["preview-search", "--trace", "trace.yaml", "--json"])
             .ok(),
     )
@@ -336,8 +333,8 @@ fn a_search_is_driven_by_a_trace_without_a_master() {
         (&json["outcome"], &json["trials"][1]["state"]),
         (&json!("completed"), &json!("ended"))
     );
-    person.write("trace.yaml", &trace("nothing"));
-    let err = person
+    user.write("trace.yaml", &trace("nothing"));
+    let err = user
         .det(&["preview-search", "--trace", "trace.yaml"])
         .fails(1);
     assert!(
@@ -346,12 +343,12 @@ fn a_search_is_driven_by_a_trace_without_a_master() {
         ),
         "{err}"
     );
-    person.write("trace.yaml", "config: {searcher: {name: randum}}\n");
-    let err = person
+    user.write("trace.yaml", "config: {searcher: {name: randum}}\n");
+    let err = user
         .det(&["preview-search", "--trace", "trace.yaml"])
         .fails(1);
     assert!(err.contains("did you mean \"random\"?"), "{err}");
-    person.det(&["preview-search"]).fails(2);
+    user.det(&["preview-search"]).fails(2);
     assert_eq!(stub.lines(), Vec::<String>::new());
 }
 
@@ -365,8 +362,8 @@ fn a_master_is_asked_to_take_on_its_configuration() {
             {"path": "notebook_timeout", "from": null, "to": 60, "acts": false},
         ], "warnings": ["notebook_timeout: is accepted and kept but not acted on yet"]})),
     );
-    let person = Person::using(&stub);
-    let out = person.det(&["master", "reload", "--check"]).ok();
+    let user = User::using(&stub);
+    let out = user.det(&["master", "reload", "--check"]).ok();
     for line in [
         "The running master would take on 2 changes:",
         "cluster_name     |     | lab |",
@@ -376,7 +373,7 @@ fn a_master_is_asked_to_take_on_its_configuration() {
     }
     let asked = stub.last("POST /api/v1/master/reload").json();
     assert_eq!(asked["validateOnly"], true);
-    let out = person.det(&["master", "reload"]).ok();
+    let out = user.det(&["master", "reload"]).ok();
     assert!(out.starts_with("The master has taken on 2"), "{out}");
     stub.on(
         "POST /api/v1/master/reload",
@@ -385,7 +382,7 @@ fn a_master_is_asked_to_take_on_its_configuration() {
             json!({"error": {"error": "the running master cannot take on these changes:\nport: the master listens there since its start"}}),
         ),
     );
-    let err = person.det(&["master", "reload"]).fails(1);
+    let err = user.det(&["master", "reload"]).fails(1);
     assert!(err.contains("port: the master listens there"), "{err}");
 }
 
@@ -398,7 +395,7 @@ fn an_administrator_sees_what_a_master_holds_in_memory() {
             {"name": "answers", "usedBytes": 1024, "peakBytes": 2048, "limitBytes": 3072, "shareBytes": 1536, "waiting": 0, "refused": 7},
         ]})),
     );
-    let out = Person::using(&stub).det(&["master", "memory"]).ok();
+    let out = User::using(&stub).det(&["master", "memory"]).ok();
     for line in [
         "100.0MB in memory, 200.0MB at most since the start, 12 threads",
         "answers | 1.0KB  | 2.0KB       | 3.0KB | 1.5KB        | 0       | 7",
@@ -411,8 +408,8 @@ fn an_administrator_sees_what_a_master_holds_in_memory() {
 fn the_level_of_a_masters_log_is_set() {
     let stub = StubMaster::start();
     stub.on("PATCH /api/v1/master/config", ok(json!({})));
-    let person = Person::using(&stub);
-    let out = person
+    let user = User::using(&stub);
+    let out = user
         .det(&["master", "config", "set", "--log.level", "debug"])
         .ok();
     assert!(out.starts_with("Changed, until"), "{out}");
@@ -420,7 +417,7 @@ fn the_level_of_a_masters_log_is_set() {
         stub.last("PATCH /api/v1/master/config").json(),
         json!({"config": {"log": {"level": "LOG_LEVEL_DEBUG"}}, "fieldMask": {"paths": ["log.level"]}})
     );
-    person.det(&["master", "config", "set"]).fails(2);
+    user.det(&["master", "config", "set"]).fails(2);
 }
 
 #[test]
@@ -430,7 +427,7 @@ fn what_the_master_has_not_built_is_passed_on() {
         "GET /api/v1/master/config",
         Answer::Json(501, json!({"error": {"error": "not built"}})),
     );
-    let err = Person::using(&stub).det(&["master", "config"]).fails(1);
+    let err = User::using(&stub).det(&["master", "config"]).fails(1);
     assert!(err.contains("error: not built"), "{err}");
 }
 
@@ -447,16 +444,16 @@ fn pools_are_listed_in_every_form() {
              "stats": {"queuedCount": 4, "scheduledCount": 2}},
         ]})),
     );
-    let person = Person::using(&stub);
+    let user = User::using(&stub);
     assert_eq!(
-        person.det(&["resource-pool", "list", "--csv"]).ok(),
+        user.det(&["resource-pool", "list", "--csv"]).ok(),
         "Name,Default For,Scheduler,Fitting,Agents,Slots Used,Slots,Aux Used,Aux,Jobs Waiting,Jobs Running\n\
          cpu,aux,priority,worst,1,0,0,0,100,0,0\n\
          gpu,compute,fair_share,best,2,3,8,0,0,4,2\n"
     );
-    let objects: Value = serde_json::from_str(&person.det(&["rp", "ls", "--json"]).ok()).unwrap();
+    let objects: Value = serde_json::from_str(&user.det(&["rp", "ls", "--json"]).ok()).unwrap();
     assert_eq!(objects[1]["jobs_waiting"], 4);
     assert_eq!(objects[0]["default"], "aux");
-    let refused = person.det(&["rp", "bindings", "add", "gpu", "w"]).fails(2);
+    let refused = user.det(&["rp", "bindings", "add", "gpu", "w"]).fails(2);
     assert!(refused.contains("resource-pool bindings"), "{refused}");
 }

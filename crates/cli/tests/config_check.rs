@@ -1,32 +1,32 @@
-//! `det config check`: which kind of document a file is taken for, and the exit code.
+//! `det config check`: the kind of document that a file is read as, and the exit code.
 
 mod support;
 
 use serde_json::Value;
-use support::Person;
+use support::User;
 
 const TASK: &str = "description: notes\nresources: {slots: 1}\nidle_timeout: 10m\n";
 
-fn person() -> Person {
+fn user() -> User {
     // Nothing is sent anywhere.
-    Person::at("http://127.0.0.1:1")
+    User::at("http://127.0.0.1:1")
 }
 
 #[test]
 fn content_decides_and_the_name_only_where_it_leaves_the_kind_open() {
-    let person = person();
+    let user = user();
     let entry = "entrypoint: ./run.sh\n";
-    person.write("master.yaml", "agent_id: a\nmaster_host: m\n");
-    let run = person.det(&["config", "check", "master.yaml"]);
+    user.write("master.yaml", "agent_id: a\nmaster_host: m\n");
+    let run = user.det(&["config", "check", "master.yaml"]);
     assert!(
         run.err.contains("read as an agent's configuration"),
         "{run:?}"
     );
-    person.write("experiment.yaml", entry);
-    let open = person.det(&["config", "check", "experiment.yaml"]);
+    user.write("experiment.yaml", entry);
+    let open = user.det(&["config", "check", "experiment.yaml"]);
     assert!(open.err.contains("read as an experiment"), "{open:?}");
-    person.write("unnamed.yaml", entry);
-    let undecided = person.det(&["config", "check", "unnamed.yaml"]);
+    user.write("unnamed.yaml", entry);
+    let undecided = user.det(&["config", "check", "unnamed.yaml"]);
     assert_eq!(undecided.code, 1);
     assert!(
         undecided
@@ -39,9 +39,9 @@ fn content_decides_and_the_name_only_where_it_leaves_the_kind_open() {
 
 #[test]
 fn a_document_of_no_known_kind_is_no_success_and_asks_for_its_kind() {
-    let person = person();
-    person.write("x.yaml", "foo: 1\n");
-    let run = person.det(&["config", "check", "x.yaml"]);
+    let user = user();
+    user.write("x.yaml", "foo: 1\n");
+    let run = user.det(&["config", "check", "x.yaml"]);
     assert_eq!(run.code, 1);
     assert!(
         run.out.contains("has no key that any kind of document has") && run.out.contains("--kind"),
@@ -51,13 +51,13 @@ fn a_document_of_no_known_kind_is_no_success_and_asks_for_its_kind() {
 
 #[test]
 fn the_kind_that_is_given_holds_against_content_and_name() {
-    let person = person();
-    person.write("experiment.yaml", TASK);
-    let run = person.det(&["config", "check", "--kind", "notebook", "experiment.yaml"]);
+    let user = user();
+    user.write("experiment.yaml", TASK);
+    let run = user.det(&["config", "check", "--kind", "notebook", "experiment.yaml"]);
     assert_eq!(run.code, 0, "{run:?}");
     assert!(run.out.contains("no errors"), "{run:?}");
     assert!(!run.err.contains("read as"), "nothing was guessed: {run:?}");
-    let json = person.det(&[
+    let json = user.det(&[
         "config",
         "check",
         "--json",
@@ -68,16 +68,16 @@ fn the_kind_that_is_given_holds_against_content_and_name() {
     let results: Value = serde_json::from_str(&json.out).expect("JSON was asked for");
     assert_eq!(results[0]["kind"], "notebook", "{results}");
     assert_eq!(results[0]["guessed_because"], Value::Null);
-    let other = person.det(&["config", "check", "--kind", "agent", "experiment.yaml"]);
+    let other = user.det(&["config", "check", "--kind", "agent", "experiment.yaml"]);
     assert_eq!(other.code, 1, "{other:?}");
     assert!(other.out.contains("idle_timeout"), "{other:?}");
 }
 
 #[test]
 fn a_kind_that_does_not_exist_is_answered_with_those_that_do() {
-    let person = person();
-    person.write("x.yaml", TASK);
-    let run = person.det(&["config", "check", "--kind", "note-book", "x.yaml"]);
+    let user = user();
+    user.write("x.yaml", TASK);
+    let run = user.det(&["config", "check", "--kind", "note-book", "x.yaml"]);
     assert_eq!(run.code, 2, "{run:?}");
     assert!(
         run.err.contains("notebook") && run.err.contains("task-policy"),

@@ -10,7 +10,7 @@ mod support;
 use std::fs;
 
 use serde_json::json;
-use support::Person;
+use support::User;
 use support::stub::{Answer, StubMaster, ok};
 
 /// An address where nothing listens.
@@ -22,7 +22,7 @@ fn nowhere() -> String {
 #[test]
 fn without_a_master_there_is_one_sentence_and_code_3() {
     let address = nowhere();
-    let err = Person::at(&address).det(&["experiment", "list"]).fails(3);
+    let err = User::at(&address).det(&["experiment", "list"]).fails(3);
     assert_eq!(
         err,
         format!(
@@ -34,15 +34,15 @@ fn without_a_master_there_is_one_sentence_and_code_3() {
 
 #[test]
 fn wrong_usage_has_code_2() {
-    let person = Person::at(&nowhere());
-    person.det(&["experiment", "fly"]).fails(2);
-    person.det(&[]).fails(2);
-    let err = person.det(&["-m", "ftp://x", "agent", "list"]).fails(2);
+    let user = User::at(&nowhere());
+    user.det(&["experiment", "fly"]).fails(2);
+    user.det(&[]).fails(2);
+    let err = user.det(&["-m", "ftp://x", "agent", "list"]).fails(2);
     assert!(
         err.contains("has a scheme other than http and https"),
         "{err}"
     );
-    let err = person
+    let err = user
         .det(&["trial", "logs", "1", "--head", "1", "--tail", "1"])
         .fails(2);
     assert!(err.contains("cannot be used with"), "{err}");
@@ -56,7 +56,7 @@ fn a_refused_request_has_code_1_and_the_masters_message() {
         "POST /api/v1/experiments/7/cancel",
         Answer::Json(400, refusal),
     );
-    let err = Person::using(&stub).det(&["e", "cancel", "7"]).fails(1);
+    let err = User::using(&stub).det(&["e", "cancel", "7"]).fails(1);
     assert!(
         err.contains("error: experiment 7 is paused\nhint: activate it\n"),
         "{err}"
@@ -70,7 +70,7 @@ fn another_kind_of_server_is_named_so() {
         "POST /api/v1/auth/login",
         Answer::Raw(200, "text/html", b"<html>".to_vec()),
     );
-    let err = Person::using(&stub).det(&["agent", "list"]).fails(3);
+    let err = User::using(&stub).det(&["agent", "list"]).fails(3);
     assert!(
         err.contains("gave an answer that is not a master's"),
         "{err}"
@@ -81,10 +81,9 @@ fn another_kind_of_server_is_named_so() {
 fn flags_beat_the_environment() {
     let stub = StubMaster::start();
     stub.on("GET /api/v1/agents", ok(json!({"agents": []})));
-    let person = Person::at(&nowhere());
-    person.det(&["-m", stub.address(), "agent", "list"]).ok();
-    person
-        .det(&["agent", "list", "--master", stub.address()])
+    let user = User::at(&nowhere());
+    user.det(&["-m", stub.address(), "agent", "list"]).ok();
+    user.det(&["agent", "list", "--master", stub.address()])
         .ok();
 }
 
@@ -96,8 +95,8 @@ fn logging_in_keeps_a_token_that_the_other_client_reads() {
         "POST /api/v1/auth/login",
         ok(json!({"token": "T-ADA", "user": {"username": "ada"}})),
     );
-    let person = Person::using(&stub);
-    let run = person.det_typing(&["user", "login", "ada"], "Passw0rd\n");
+    let user = User::using(&stub);
+    let run = user.det_typing(&["user", "login", "ada"], "Passw0rd\n");
     assert!(run.err.contains("logged in to"), "{run:?}");
     run.ok();
     let sent = stub.last("POST /api/v1/auth/login").json();
@@ -117,10 +116,10 @@ fn logging_in_keeps_a_token_that_the_other_client_reads() {
 }}"#,
         stub.address()
     );
-    assert_eq!(fs::read_to_string(person.tokens()).unwrap(), expected);
+    assert_eq!(fs::read_to_string(user.tokens()).unwrap(), expected);
 
     stub.on("GET /api/v1/agents", ok(json!({"agents": []})));
-    person.det(&["agent", "list"]).ok();
+    user.det(&["agent", "list"]).ok();
     assert_eq!(
         stub.last("GET /api/v1/agents").headers["authorization"],
         "Bearer T-ADA"
@@ -135,11 +134,11 @@ fn a_wrong_password_is_reported() {
         "POST /api/v1/auth/login",
         Answer::Json(401, json!({"error": {"error": "invalid credentials"}})),
     );
-    let person = Person::using(&stub);
-    let err = person.det_typing(&["user", "login", "ada"], "x\n").fails(1);
+    let user = User::using(&stub);
+    let err = user.det_typing(&["user", "login", "ada"], "x\n").fails(1);
     assert!(err.contains("wrong user name or password"), "{err}");
-    assert!(!person.tokens().exists());
-    let err = person.det(&["agent", "list"]).fails(1);
+    assert!(!user.tokens().exists());
+    let err = user.det(&["agent", "list"]).fails(1);
     assert!(err.contains("det user login"), "{err}");
 }
 
@@ -147,8 +146,8 @@ fn a_wrong_password_is_reported() {
 fn a_weak_password_is_warned_about_once() {
     let stub = StubMaster::start();
     stub.on("GET /api/v1/agents", ok(json!({"agents": []})));
-    let person = Person::using(&stub);
-    let first = person.det(&["agent", "list", "--json"]);
+    let user = User::using(&stub);
+    let first = user.det(&["agent", "list", "--json"]);
     assert!(
         first
             .err
@@ -156,7 +155,7 @@ fn a_weak_password_is_warned_about_once() {
         "{first:?}"
     );
     assert_eq!(first.ok(), "[]\n");
-    let second = person.det(&["agent", "list"]);
+    let second = user.det(&["agent", "list"]);
     assert_eq!(second.err, "");
 }
 
@@ -165,30 +164,28 @@ fn logging_out_ends_the_session_and_removes_the_token() {
     let stub = StubMaster::start();
     stub.on("GET /info", ok(json!({})));
     stub.on("POST /api/v1/auth/logout", ok(json!({})));
-    let person = Person::using(&stub);
-    person
-        .det_typing(&["user", "login", "determined"], "\n")
-        .ok();
-    let run = person.det(&["u", "logout"]);
+    let user = User::using(&stub);
+    user.det_typing(&["user", "login", "determined"], "\n").ok();
+    let run = user.det(&["u", "logout"]);
     assert!(run.err.contains("logged out of"), "{run:?}");
     run.ok();
     assert_eq!(
         stub.last("POST /api/v1/auth/logout").headers["authorization"],
         "Bearer TOKEN"
     );
-    let kept = fs::read_to_string(person.tokens()).unwrap();
+    let kept = fs::read_to_string(user.tokens()).unwrap();
     assert!(
         !kept.contains("TOKEN") && !kept.contains("active_user"),
         "{kept}"
     );
-    let again = person.det(&["u", "logout"]);
+    let again = user.det(&["u", "logout"]);
     assert_eq!(again.err, "no user was logged in\n");
 }
 
 #[test]
 fn whoami_shows_the_user() {
     let stub = StubMaster::start();
-    let out = Person::using(&stub).det(&["user", "whoami"]).ok();
+    let out = User::using(&stub).det(&["user", "whoami"]).ok();
     assert_eq!(out, "You are logged in as user 'determined'\n");
 }
 
@@ -200,13 +197,12 @@ fn changing_ones_password_logs_in_again() {
         ok(json!({"user": {"id": 2, "username": "determined"}})),
     );
     stub.on("PATCH /api/v1/users/2", ok(json!({"user": {}})));
-    let person = Person::using(&stub);
-    let err = person
+    let user = User::using(&stub);
+    let err = user
         .det_typing(&["user", "change-password"], "one\ntwo\n")
         .fails(1);
     assert!(err.contains("differ"), "{err}");
-    person
-        .det_typing(&["user", "change-password"], "N3w-secret\nN3w-secret\n")
+    user.det_typing(&["user", "change-password"], "N3w-secret\nN3w-secret\n")
         .ok();
     let hash = det_client::salted_hash("N3w-secret");
     let sent = stub.last("PATCH /api/v1/users/2").json();
@@ -230,7 +226,7 @@ fn users_are_listed() {
         "GET /api/v1/users",
         ok(json!({"users": users, "pagination": {"endIndex": 2, "total": 2}})),
     );
-    let out = Person::using(&stub).det(&["user", "list", "--csv"]).ok();
+    let out = User::using(&stub).det(&["user", "list", "--csv"]).ok();
     assert_eq!(
         out,
         "User Id,Username,Display Name,Admin,Active,Remote,Agent Uid,Agent Gid,Agent User,Agent Group\n\
@@ -245,11 +241,11 @@ fn users_are_listed() {
 
 #[test]
 fn a_closed_pipe_is_no_failure() {
-    let person = Person::at(&nowhere());
-    // A completion script is longer than what a pipe holds, and nobody reads it.
+    let user = User::at(&nowhere());
+    // A completion script is longer than the buffer of a pipe, and the pipe is not read.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let mut command = person.command(&["completion", "bash"]);
+    let mut command = user.command(&["completion", "bash"]);
     let output = command
         .stdout(writer)
         .stderr(std::process::Stdio::piped())
@@ -261,9 +257,9 @@ fn a_closed_pipe_is_no_failure() {
 
 #[test]
 fn completion_knows_the_commands() {
-    let person = Person::at(&nowhere());
+    let user = User::at(&nowhere());
     for shell in ["bash", "zsh", "fish"] {
-        let script = person.det(&["completion", shell]).ok();
+        let script = user.det(&["completion", shell]).ok();
         assert!(script.contains("preview-search"), "{shell}");
     }
 }
@@ -275,17 +271,17 @@ fn version_shows_client_and_master() {
         "GET /info",
         ok(json!({"version": "0.38.1", "master_id": "m", "cluster_id": "c", "cluster_name": "n"})),
     );
-    let out = Person::using(&stub).det(&["version"]).ok();
+    let out = User::using(&stub).det(&["version"]).ok();
     assert!(
         out.contains("0.38.1") && out.contains(stub.address()),
         "{out}"
     );
     assert!(out.contains(env!("CARGO_PKG_VERSION")), "{out}");
-    let alone = Person::at(&nowhere()).det(&["version"]);
+    let alone = User::at(&nowhere()).det(&["version"]);
     assert!(alone.out.contains(env!("CARGO_PKG_VERSION")), "{alone:?}");
     alone.fails(3);
     assert_eq!(
-        Person::at(&nowhere()).det(&["-v"]).ok(),
+        User::at(&nowhere()).det(&["-v"]).ok(),
         format!("det {}\n", env!("CARGO_PKG_VERSION"))
     );
 }
@@ -296,9 +292,9 @@ fn a_password_typed_at_a_terminal_is_not_shown() {
 
     let stub = StubMaster::start();
     stub.on("GET /info", ok(json!({})));
-    let person = Person::using(&stub);
+    let user = User::using(&stub);
     let terminal = nix::pty::openpty(None, None).unwrap();
-    let mut child = person
+    let mut child = user
         .command(&["user", "login", "ada"])
         .stdin(terminal.slave.try_clone().unwrap())
         .stderr(terminal.slave)

@@ -5,7 +5,7 @@ mod support;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use support::Person;
+use support::User;
 use support::stub::{Answer, StubMaster, ok, stream};
 
 const CONFIG: &str = "# a comment that must arrive\nname: demo\nentrypoint: python3 x.py\nsearcher:\n  name: single\n  metric: loss\n";
@@ -26,21 +26,21 @@ fn trials(trials: &Value) -> Answer {
     ok(json!({"trials": trials, "pagination": {"endIndex": count, "total": count}}))
 }
 
-fn person(stub: &StubMaster) -> Person {
-    let person = Person::using(stub);
-    person.write("c.yaml", CONFIG);
-    person.write("model/x.py", "print(1)\n");
-    person.write("model/.detignore", "*.bin\n");
-    person.write("model/data.bin", "no");
-    person
+fn user(stub: &StubMaster) -> User {
+    let user = User::using(stub);
+    user.write("c.yaml", CONFIG);
+    user.write("model/x.py", "print(1)\n");
+    user.write("model/.detignore", "*.bin\n");
+    user.write("model/data.bin", "no");
+    user
 }
 
 #[test]
 fn the_configuration_is_sent_byte_for_byte() {
     let stub = StubMaster::start();
     stub.on("POST /api/v1/experiments", created("single"));
-    let person = person(&stub);
-    let run = person.det(&["experiment", "create", "c.yaml", "model", "-v"]);
+    let user = user(&stub);
+    let run = user.det(&["experiment", "create", "c.yaml", "model", "-v"]);
     assert!(
         run.err.contains("  x.py\nsending 9.0B and 1 file"),
         "{run:?}"
@@ -59,8 +59,8 @@ fn the_configuration_is_sent_byte_for_byte() {
 fn no_files_are_announced_where_none_are_sent() {
     let stub = StubMaster::start();
     stub.on("POST /api/v1/experiments", created("single"));
-    let person = person(&stub);
-    let run = person.det(&["experiment", "create", "c.yaml"]);
+    let user = user(&stub);
+    let run = user.det(&["experiment", "create", "c.yaml"]);
     assert!(!run.err.contains("sending"), "{run:?}");
     assert_eq!(run.ok(), "Created experiment 7\n");
 }
@@ -72,8 +72,8 @@ fn overrides_templates_and_projects_are_sent() {
         "POST /api/v1/experiments",
         ok(json!({"experiment": {"id": 7}, "config": {}, "warnings": ["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"]})),
     );
-    let person = person(&stub);
-    let run = person.det(&[
+    let user = user(&stub);
+    let run = user.det(&[
         "e",
         "create",
         "c.yaml",
@@ -109,23 +109,23 @@ fn overrides_templates_and_projects_are_sent() {
 
 #[test]
 fn errors_in_files_are_reported_without_a_master() {
-    let person = Person::at("127.0.0.1:1");
-    let err = person.det(&["e", "create", "missing.yaml"]).fails(1);
+    let user = User::at("127.0.0.1:1");
+    let err = user.det(&["e", "create", "missing.yaml"]).fails(1);
     assert!(err.contains("could not read \"missing.yaml\""), "{err}");
-    person.write("list.yaml", "- 1\n");
-    let err = person.det(&["e", "create", "list.yaml"]).fails(1);
+    user.write("list.yaml", "- 1\n");
+    let err = user.det(&["e", "create", "list.yaml"]).fails(1);
     assert_eq!(
         err,
         "error: the configuration cannot be used:\nlist.yaml:1:1: must be a map, not a list\n"
     );
-    person.write("bad.yaml", "a: [1\n");
-    let err = person.det(&["e", "create", "bad.yaml"]).fails(1);
+    user.write("bad.yaml", "a: [1\n");
+    let err = user.det(&["e", "create", "bad.yaml"]).fails(1);
     assert!(err.contains("\nbad.yaml:1:4: is not YAML"), "{err}");
-    person.write(
+    user.write(
         "wrong.yaml",
         "image: x\nsearcher: {name: single, metric: loss}\nentrypont: a\n",
     );
-    let err = person.det(&["e", "create", "wrong.yaml"]).fails(1);
+    let err = user.det(&["e", "create", "wrong.yaml"]).fails(1);
     for expected in [
         "\nwrong.yaml:1:1: image: is not a known key; hint: did you mean \"environment.image\"?\n",
         "\nwrong.yaml:3:1: entrypont: is not a known key; hint: did you mean \"entrypoint\"?\n",
@@ -133,26 +133,24 @@ fn errors_in_files_are_reported_without_a_master() {
     ] {
         assert!(err.contains(expected), "{err}\nlacks {expected}");
     }
-    // What a template may bring is left to the master, and so is everything when told so.
+    // Keys that a template may set are left to the master, and with --no-check all of them.
     for words in [
         &["e", "create", "part.yaml", "--template", "t"][..],
         &["e", "create", "wrong.yaml", "--no-check"],
     ] {
-        person.write("part.yaml", "name: x\n");
-        let err = person.det(words).fails(3);
+        user.write("part.yaml", "name: x\n");
+        let err = user.det(words).fails(3);
         assert!(
             err.contains("could not reach") || err.contains("reach"),
             "{err}"
         );
     }
-    let err = person.det(&["e", "create", "part.yaml"]).fails(1);
+    let err = user.det(&["e", "create", "part.yaml"]).fails(1);
     assert!(err.contains("searcher: is required"), "{err}");
-    person.write("c.yaml", CONFIG);
-    let err = person.det(&["e", "create", "c.yaml", "c.yaml"]).fails(2);
+    user.write("c.yaml", CONFIG);
+    let err = user.det(&["e", "create", "c.yaml", "c.yaml"]).fails(2);
     assert!(err.contains("is a file"), "{err}");
-    let err = person
-        .det(&["e", "create", "c.yaml", "--test-mode"])
-        .fails(2);
+    let err = user.det(&["e", "create", "c.yaml", "--test-mode"]).fails(2);
     assert!(err.contains("test mode"), "{err}");
 }
 
@@ -182,7 +180,7 @@ fn following_a_single_run_prints_its_logs() {
             json!({"message": "second\n"}),
         ]),
     );
-    let run = person(&stub).det(&["e", "create", "c.yaml", "model", "-f"]);
+    let run = user(&stub).det(&["e", "create", "c.yaml", "model", "-f"]);
     assert!(
         run.err.contains("experiment 7 has ended: COMPLETED"),
         "{run:?}"
@@ -206,7 +204,7 @@ fn a_lost_log_stream_goes_on_where_it_was() {
         "GET /api/v1/trials/11/logs",
         Answer::InTurn(vec![cut, whole]),
     );
-    let run = Person::using(&stub).det(&["trial", "logs", "-f", "11"]);
+    let run = User::using(&stub).det(&["trial", "logs", "-f", "11"]);
     assert!(run.err.contains("trying again"), "{run:?}");
     assert_eq!(run.ok(), "line 1\nline 2\nline 3\n");
 }
@@ -227,7 +225,7 @@ fn lines_that_were_deleted_meanwhile_hide_none_of_those_to_come() {
         "GET /api/v1/trials/11/logs",
         Answer::InTurn(vec![cut, rest]),
     );
-    let run = Person::using(&stub).det(&["trial", "logs", "-f", "11"]);
+    let run = User::using(&stub).det(&["trial", "logs", "-f", "11"]);
     assert_eq!(run.ok(), "line 1\nline 2\nline 3\nline 4\nline 5\n");
 }
 
@@ -239,7 +237,7 @@ fn a_lost_log_stream_fails_when_not_followed() {
         "GET /api/v1/trials/11/logs",
         Answer::Chunks { pieces, cut: true },
     );
-    let run = Person::using(&stub).det(&["trial", "logs", "11"]);
+    let run = User::using(&stub).det(&["trial", "logs", "11"]);
     assert_eq!(run.out, "line\n");
     run.fails(3);
 }
@@ -263,7 +261,7 @@ fn following_a_search_shows_its_progress() {
         "GET /api/v1/experiments/7",
         Answer::InTurn(vec![experiment("RUNNING"), experiment("ERROR")]),
     );
-    let run = person(&stub).det(&["e", "create", "c.yaml", "-f"]);
+    let run = user(&stub).det(&["e", "create", "c.yaml", "-f"]);
     assert!(
         run.err.contains(" 50% RUNNING, 1 trials (1 running)"),
         "{run:?}"
@@ -290,7 +288,7 @@ fn the_exit_code_of_waiting_is_how_it_ended() {
             "GET /api/v1/experiments/7",
             Answer::InTurn(vec![experiment("RUNNING"), experiment(last)]),
         );
-        let run = Person::using(&stub).det(&["e", "wait", "7", "--polling-interval", "0.01"]);
+        let run = User::using(&stub).det(&["e", "wait", "7", "--polling-interval", "0.01"]);
         assert_eq!(run.code, code, "{last}: {run:?}");
         assert!(run.err.to_uppercase().contains(last), "{run:?}");
         assert_eq!(run.out, "");
@@ -300,8 +298,8 @@ fn the_exit_code_of_waiting_is_how_it_ended() {
 #[test]
 fn states_are_changed_with_one_call() {
     let stub = StubMaster::start();
-    let person = Person::using(&stub);
-    for (word, route, said) in [
+    let user = User::using(&stub);
+    for (word, route, output) in [
         ("pause", "pause", "Paused"),
         ("activate", "activate", "Activated"),
         ("unpause", "activate", "Activated"),
@@ -313,8 +311,8 @@ fn states_are_changed_with_one_call() {
         let route = format!("POST /api/v1/experiments/7/{route}");
         stub.on(&route, ok(json!({})));
         assert_eq!(
-            person.det(&["e", word, "7"]).ok(),
-            format!("{said} experiment 7\n")
+            user.det(&["e", word, "7"]).ok(),
+            format!("{output} experiment 7\n")
         );
         assert_eq!(stub.last(&route).body, "");
     }
@@ -324,18 +322,18 @@ fn states_are_changed_with_one_call() {
 fn deleting_asks_first() {
     let stub = StubMaster::start();
     stub.on("DELETE /api/v1/experiments/7", ok(json!({})));
-    let person = Person::using(&stub);
-    let err = person.det(&["e", "delete", "7"]).fails(2);
+    let user = User::using(&stub);
+    let err = user.det(&["e", "delete", "7"]).fails(2);
     assert!(err.contains("--yes"), "{err}");
-    let run = person.det_typing(&["e", "delete", "7"], "what\nno\n");
+    let run = user.det_typing(&["e", "delete", "7"], "what\nno\n");
     assert!(run.err.contains("nothing was deleted"), "{run:?}");
     run.ok();
     assert_eq!(stub.lines(), Vec::<String>::new());
     assert_eq!(
-        person.det_typing(&["e", "delete", "7"], "yes\n").ok(),
+        user.det_typing(&["e", "delete", "7"], "yes\n").ok(),
         "Deletion of experiment 7 is in progress\n"
     );
-    person.det(&["e", "delete", "7", "--yes"]).ok();
+    user.det(&["e", "delete", "7", "--yes"]).ok();
 }
 
 #[test]
@@ -349,8 +347,8 @@ fn several_experiments_have_an_outcome_each() {
     stub.on("POST /api/v1/experiments/9/kill", ok(json!({})));
     stub.on("DELETE /api/v1/experiments/7", ok(json!({})));
     stub.on("DELETE /api/v1/experiments/9", ok(json!({})));
-    let person = Person::using(&stub);
-    let run = person.det(&["e", "kill", "7", "8", "9"]);
+    let user = User::using(&stub);
+    let run = user.det(&["e", "kill", "7", "8", "9"]);
     assert_eq!(run.out, "Killed experiment 7\nKilled experiment 9\n");
     let err = run.fails(1);
     assert!(
@@ -358,8 +356,8 @@ fn several_experiments_have_an_outcome_each() {
         "{err}"
     );
     assert!(err.contains("1 of 3 experiments were refused"), "{err}");
-    person.det(&["e", "kill"]).fails(2);
-    let run = person.det_typing(&["e", "delete", "7", "9"], "yes\n");
+    user.det(&["e", "kill"]).fails(2);
+    let run = user.det_typing(&["e", "delete", "7", "9"], "yes\n");
     assert!(run.err.contains("the 2 experiments 7, 9"), "{run:?}");
     assert_eq!(
         run.ok(),
@@ -374,17 +372,16 @@ fn continuing_sends_what_beats_the_configuration() {
         "POST /api/v1/experiments/continue",
         ok(json!({"experiment": {"id": 7}})),
     );
-    let person = person(&stub);
+    let user = user(&stub);
     assert_eq!(
-        person.det(&["e", "continue", "7"]).ok(),
+        user.det(&["e", "continue", "7"]).ok(),
         "Continued experiment 7\n"
     );
     assert_eq!(
         stub.last("POST /api/v1/experiments/continue").json(),
         json!({"id": 7, "overrideConfig": "{}\n"})
     );
-    person
-        .det(&["e", "continue", "7", "--config", "max_restarts=3"])
+    user.det(&["e", "continue", "7", "--config", "max_restarts=3"])
         .ok();
     let sent = stub.last("POST /api/v1/experiments/continue").json();
     assert!(
@@ -401,7 +398,7 @@ fn attributes_are_set_with_one_patch() {
     let stub = StubMaster::start();
     stub.on("PATCH /api/v1/experiments/7", ok(json!({"experiment": {}})));
     stub.on("PUT /api/v1/experiments/7/retain_logs", ok(json!({})));
-    let person = Person::using(&stub);
+    let user = User::using(&stub);
     let cases: [(&[&str], Value); 7] = [
         (&["name", "7", "new"], json!({"id": 7, "name": "new"})),
         (
@@ -440,24 +437,23 @@ fn attributes_are_set_with_one_patch() {
         ),
     ];
     for (words, expected) in cases {
-        person.det(&[&["experiment", "set"], words].concat()).ok();
+        user.det(&[&["experiment", "set"], words].concat()).ok();
         assert_eq!(stub.last("PATCH").json(), expected);
     }
-    let said = person.det(&["e", "set", "priority", "7", "10"]).ok();
-    assert!(said.contains("lower runs first on agents"), "{said}");
-    person
-        .det(&["e", "set", "log-retention", "7", "--forever"])
+    let output = user.det(&["e", "set", "priority", "7", "10"]).ok();
+    assert!(output.contains("lower runs first on agents"), "{output}");
+    user.det(&["e", "set", "log-retention", "7", "--forever"])
         .ok();
     assert_eq!(
         stub.last("PUT").json(),
         json!({"experimentId": 7, "numDays": -1})
     );
     stub.on("PUT /api/v1/trials/11/retain_logs", ok(json!({})));
-    let said = person
+    let output = user
         .det(&["t", "set", "log-retention", "11", "--days", "30"])
         .ok();
     assert_eq!(
-        said,
+        output,
         "Logs of trial 11 are kept for 30 days after the end of a task\n"
     );
     assert_eq!(
@@ -465,12 +461,11 @@ fn attributes_are_set_with_one_patch() {
         json!({"trialId": 11, "numDays": 30})
     );
     for days in ["-2", "32768", "many"] {
-        person
-            .det(&["t", "set", "log-retention", "11", "--days", days])
+        user.det(&["t", "set", "log-retention", "11", "--days", days])
             .fails(2);
     }
-    person.det(&["t", "set", "log-retention", "11"]).fails(2);
-    person.det(&["e", "set", "max-slots", "7", "many"]).fails(2);
+    user.det(&["t", "set", "log-retention", "11"]).fails(2);
+    user.det(&["e", "set", "max-slots", "7", "many"]).fails(2);
 }
 
 #[test]
@@ -494,7 +489,7 @@ fn a_gc_policy_shows_what_it_deletes_before_it_asks() {
         "--save-trial-latest",
         "1",
     ];
-    let run = Person::using(&stub).det_typing(&arguments, "n\n");
+    let run = User::using(&stub).det_typing(&arguments, "n\n");
     assert!(
         run.err.contains("u-1") && run.err.contains("deletes 1 checkpoints"),
         "{run:?}"
@@ -516,16 +511,16 @@ fn labels_are_a_set() {
         ok(json!({"experiment": {"id": 7, "labels": ["b", "a"]}})),
     );
     stub.on("PATCH /api/v1/experiments/7", ok(json!({})));
-    let person = Person::using(&stub);
-    person.det(&["e", "label", "add", "7", "c"]).ok();
+    let user = User::using(&stub);
+    user.det(&["e", "label", "add", "7", "c"]).ok();
     assert_eq!(
         stub.last("PATCH").json(),
         json!({"id": 7, "labels": ["b", "a", "c"]})
     );
-    person.det(&["e", "label", "remove", "7", "b"]).ok();
+    user.det(&["e", "label", "remove", "7", "b"]).ok();
     assert_eq!(stub.last("PATCH").json(), json!({"id": 7, "labels": ["a"]}));
     let patches = stub.lines().len();
-    person.det(&["e", "label", "add", "7", "a"]).ok();
+    user.det(&["e", "label", "add", "7", "a"]).ok();
     assert_eq!(
         stub.lines().len(),
         patches + 1,
@@ -548,9 +543,9 @@ fn experiments_are_listed_in_every_form() {
         "GET /api/v1/experiments",
         Answer::InTurn(vec![page(9, 1), page(8, 2)]),
     );
-    let person = Person::using(&stub);
+    let user = User::using(&stub);
     assert_eq!(
-        person.det(&["e", "list", "--csv"]).ok(),
+        user.det(&["e", "list", "--csv"]).ok(),
         "ID,Owner,Name,Parent ID,State,Progress,Started,Ended,Resource Pool\n\
          9,ada,\"a, b\",,RUNNING,25.0%,2026-11-21 10:00:00+0000,,default\n\
          8,ada,\"a, b\",,RUNNING,25.0%,2026-11-21 10:00:00+0000,,default\n"
@@ -562,7 +557,7 @@ fn experiments_are_listed_in_every_form() {
             "GET /api/v1/experiments?archived=false&users=determined&limit=200&offset=1",
         ]
     );
-    let all = person
+    let all = user
         .det(&[
             "e",
             "ls",
@@ -581,10 +576,10 @@ fn experiments_are_listed_in_every_form() {
     );
     assert!(all.lines().next().unwrap().ends_with(",Archived"), "{all}");
     assert_eq!(stub.lines()[2], "GET /api/v1/experiments?limit=5&offset=0");
-    let objects: Value = serde_json::from_str(&person.det(&["e", "ls", "--json"]).ok()).unwrap();
+    let objects: Value = serde_json::from_str(&user.det(&["e", "ls", "--json"]).ok()).unwrap();
     assert_eq!(objects[0]["id"], 8);
     assert!(
-        person.det(&["e"]).ok().contains(" 8  | ada"),
+        user.det(&["e"]).ok().contains(" 8  | ada"),
         "the bare group lists"
     );
 }
@@ -608,8 +603,8 @@ fn an_experiment_is_described_whole() {
                   "pagination": {"endIndex": 1, "total": 1}}),
         ),
     );
-    let person = Person::using(&stub);
-    let run = person.det(&["e", "describe", "7", "--metrics"]);
+    let user = User::using(&stub);
+    let run = user.det(&["e", "describe", "7", "--metrics"]);
     assert!(
         run.err.contains("experiment 7 waits: no agent has 8 slots"),
         "{run:?}"
@@ -632,11 +627,11 @@ fn an_experiment_is_described_whole() {
         assert!(out.contains(part), "{part:?} is missing in {out}");
     }
     let objects: Value =
-        serde_json::from_str(&person.det(&["e", "describe", "7,7", "--json"]).ok()).unwrap();
+        serde_json::from_str(&user.det(&["e", "describe", "7,7", "--json"]).ok()).unwrap();
     assert_eq!(objects[1]["experiment"]["id"], 7);
-    person.write("out/.keep", "");
-    person.det(&["e", "describe", "7", "--outdir", "out"]).ok();
-    let saved = std::fs::read_to_string(person.directory().join("out/workloads.csv")).unwrap();
+    user.write("out/.keep", "");
+    user.det(&["e", "describe", "7", "--outdir", "out"]).ok();
+    let saved = std::fs::read_to_string(user.directory().join("out/workloads.csv")).unwrap();
     assert!(saved.starts_with("Trial ID,# of Batches,"), "{saved}");
 }
 
@@ -655,26 +650,23 @@ fn trials_and_their_logs_are_shown() {
             json!({"message": "a\n", "id": "1"}),
         ]),
     );
-    let person = Person::using(&stub);
-    let csv = person.det(&["e", "lt", "7", "--csv"]).ok();
+    let user = User::using(&stub);
+    let csv = user.det(&["e", "lt", "7", "--csv"]).ok();
     assert_eq!(
         csv,
         "Trial ID,State,H-Params,Started,Ended,# of Batches,Waiting Reason\n\
          12,COMPLETED,{},,,5,\n11,QUEUED,{},,,,pool is full\n"
     );
-    assert_eq!(
-        person.det(&["e", "logs", "7", "--tail", "2"]).ok(),
-        "a\nb\n"
-    );
+    assert_eq!(user.det(&["e", "logs", "7", "--tail", "2"]).ok(), "a\nb\n");
     assert_eq!(
         stub.last("GET /api/v1/trials/11/logs").line,
         "GET /api/v1/trials/11/logs?follow=false&limit=2&orderBy=ORDER_BY_DESC"
     );
-    let lines = person.det(&["t", "logs", "11", "--json"]).ok();
+    let lines = user.det(&["t", "logs", "11", "--json"]).ok();
     let first: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
     assert_eq!(first, json!({"message": "b\n", "id": "2"}));
     stub.on("GET /api/v1/experiments/8/trials", trials(&json!([])));
-    let err = person.det(&["e", "logs", "8"]).fails(1);
+    let err = user.det(&["e", "logs", "8"]).fails(1);
     assert!(err.contains("has no trial yet"), "{err}");
 }
 
@@ -692,18 +684,18 @@ fn a_trial_is_described_and_killed() {
                   "pagination": {"endIndex": 1, "total": 1}})),
     );
     stub.on("POST /api/v1/trials/11/kill", ok(json!({})));
-    let person = Person::using(&stub);
-    let run = person.det(&["trial", "describe", "11"]);
+    let user = User::using(&stub);
+    let run = user.det(&["trial", "describe", "11"]);
     assert!(run.err.contains("waiting: pool is full"), "{run:?}");
     assert!(run.ok().contains("PARTIALLY_DELETED"));
     assert!(stub.lines().contains(
         &"GET /api/v1/trials/11/workloads?includeBatchMetrics=false&limit=1000&offset=0".to_owned()
     ));
     let object: Value =
-        serde_json::from_str(&person.det(&["t", "describe", "11", "--json"]).ok()).unwrap();
+        serde_json::from_str(&user.det(&["t", "describe", "11", "--json"]).ok()).unwrap();
     assert_eq!(object["trial"]["id"], 11);
     assert_eq!(object["workloads"][0]["checkpoint"]["uuid"], "u");
-    assert_eq!(person.det(&["t", "kill", "11"]).ok(), "Killed trial 11\n");
+    assert_eq!(user.det(&["t", "kill", "11"]).ok(), "Killed trial 11\n");
 }
 
 #[test]
@@ -717,13 +709,12 @@ fn configuration_and_files_come_back() {
         "GET /api/v1/experiments/7/model_def",
         ok(json!({"b64Tgz": STANDARD.encode(b"archive")})),
     );
-    let person = Person::using(&stub);
-    let config = person.det(&["e", "config", "7"]).ok();
+    let user = User::using(&stub);
+    let config = user.det(&["e", "config", "7"]).ok();
     assert_eq!(config, "name: demo\nsearcher:\n  name: single\n");
-    person
-        .det(&["e", "download-model-def", "7", "--output-dir", "here"])
+    user.det(&["e", "download-model-def", "7", "--output-dir", "here"])
         .ok();
-    let saved = person.directory().join("here/experiment_7_model_def.tgz");
+    let saved = user.directory().join("here/experiment_7_model_def.tgz");
     assert_eq!(std::fs::read(saved).unwrap(), b"archive");
 }
 
@@ -732,8 +723,8 @@ fn ctrl_c_ends_the_following_and_not_the_experiment() {
     let stub = StubMaster::start();
     stub.on("GET /api/v1/experiments/7", experiment("RUNNING"));
     stub.on("GET /api/v1/experiments/7/trials", trials(&json!([])));
-    let person = Person::using(&stub);
-    let child = person
+    let user = User::using(&stub);
+    let child = user
         .command(&["e", "follow", "7"])
         .stderr(std::process::Stdio::piped())
         .spawn()

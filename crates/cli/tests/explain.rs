@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::Person;
+use support::User;
 use support::stub::{Answer, StubMaster, ok};
 
 const TRAIN: &str = "name: n\nentrypoint: ./run.sh\nsearcher: {name: single, metric: loss, max_length: {batches: 1}}\n";
@@ -22,10 +22,9 @@ fn master() -> StubMaster {
 }
 
 /// The value and the origin of a key.
-fn row(person: &Person, key: &str, more: &[&str]) -> (Value, Value) {
+fn row(user: &User, key: &str, more: &[&str]) -> (Value, Value) {
     let arguments = [&["config", "explain", "train.yaml", "--json"], more].concat();
-    let rows: Value =
-        serde_json::from_str(&person.det(&arguments).ok()).expect("JSON was asked for");
+    let rows: Value = serde_json::from_str(&user.det(&arguments).ok()).expect("JSON was asked for");
     let mut rows = rows.as_array().into_iter().flatten();
     let row = rows
         .find(|row| row["path"] == key)
@@ -36,46 +35,43 @@ fn row(person: &Person, key: &str, more: &[&str]) -> (Value, Value) {
 #[test]
 fn the_storage_of_a_master_is_its_own_or_not_known() {
     let stub = master();
-    let person = Person::using(&stub);
-    person.write("train.yaml", TRAIN);
+    let user = User::using(&stub);
+    user.write("train.yaml", TRAIN);
     let path = "checkpoint_storage.host_path";
     let assumed = (
         json!("/var/lib/determined/master/checkpoints"),
         json!({"layer": "assumed_storage"}),
     );
-    assert_eq!(row(&person, path, &[]), assumed);
+    assert_eq!(row(&user, path, &[]), assumed);
     let refusal = json!({"error": {"code": 403, "message": "only administrators may read it"}});
     stub.on("GET /api/v1/master/config", Answer::Json(403, refusal));
-    assert_eq!(row(&person, path, &["--ask-master"]), assumed);
+    assert_eq!(row(&user, path, &["--ask-master"]), assumed);
     let storage = json!({"type": "shared_fs", "host_path": "/mnt/shared"});
     stub.on(
         "GET /api/v1/master/config",
         ok(json!({"config": {"checkpoint_storage": storage}})),
     );
     let known = (json!("/mnt/shared"), json!({"layer": "checkpoint_storage"}));
-    assert_eq!(row(&person, path, &["--ask-master"]), known);
-    person.write("master.yaml", "data_dir: /srv/det\n");
+    assert_eq!(row(&user, path, &["--ask-master"]), known);
+    user.write("master.yaml", "data_dir: /srv/det\n");
     let configured = (
         json!("/srv/det/checkpoints"),
         json!({"layer": "checkpoint_storage"}),
     );
     let own = ["--ask-master", "--master-config", "master.yaml"];
-    assert_eq!(row(&person, path, &own), configured);
+    assert_eq!(row(&user, path, &own), configured);
 }
 
 #[test]
 fn a_pool_that_is_tried_is_one_of_the_master() {
     let stub = master();
     stub.on("GET /api/v1/master/config", ok(json!({"config": {}})));
-    let person = Person::using(&stub);
-    person.write("train.yaml", TRAIN);
+    let user = User::using(&stub);
+    user.write("train.yaml", TRAIN);
     let tried = (json!("gpu"), json!({"layer": "flag", "source": "--pool"}));
     let pool = "resources.resource_pool";
-    assert_eq!(
-        row(&person, pool, &["--ask-master", "--pool", "gpu"]),
-        tried
-    );
-    let err = person
+    assert_eq!(row(&user, pool, &["--ask-master", "--pool", "gpu"]), tried);
+    let err = user
         .det(&[
             "config",
             "explain",

@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::Person;
+use support::User;
 use support::stub::{StubMaster, ok};
 
 const NIGHT: &str = "\
@@ -20,11 +20,11 @@ steps:
 until: rest
 ";
 
-/// Somebody whose master must not be asked.
-fn alone() -> Person {
-    let person = Person::at("http://127.0.0.1:9");
-    person.write("night.yaml", NIGHT);
-    person
+/// A user whose master must not be contacted.
+fn alone() -> User {
+    let user = User::at("http://127.0.0.1:9");
+    user.write("night.yaml", NIGHT);
+    user
 }
 
 #[test]
@@ -67,9 +67,9 @@ fn it_may_come_from_standard_input_and_go_out_as_json() {
 
 #[test]
 fn what_does_not_happen_as_expected_is_reported() {
-    let person = alone();
-    person.write("wrong.yaml", &NIGHT.replace("search: 2}", "search: 3}"));
-    let run = person.det(&["scheduler", "simulate", "wrong.yaml"]);
+    let user = alone();
+    user.write("wrong.yaml", &NIGHT.replace("search: 2}", "search: 3}"));
+    let run = user.det(&["scheduler", "simulate", "wrong.yaml"]);
     assert!(run.out.contains("start  urgent.1"), "{run:?}");
     let error = run.fails(1);
     assert!(
@@ -80,21 +80,20 @@ fn what_does_not_happen_as_expected_is_reported() {
 
 #[test]
 fn errors_are_reported_all_at_once_with_line_and_path() {
-    let person = alone();
-    person.write(
+    let user = alone();
+    user.write(
         "bad.yaml",
         "agents: {id: a, slots: -1}\nsteps:\n  - submitt: {job: x}\n",
     );
-    let error = person.det(&["scheduler", "simulate", "bad.yaml"]).fails(1);
+    let error = user.det(&["scheduler", "simulate", "bad.yaml"]).fails(1);
     assert!(
         error.contains("bad.yaml: line 1: agents.slots: "),
         "{error}"
     );
     assert!(error.contains("bad.yaml: line 3: steps[0]"), "{error}");
     assert!(error.contains("submit"), "{error}");
-    person.det(&["scheduler", "simulate"]).fails(2);
-    person
-        .det(&["scheduler", "simulate", "night.yaml", "--policy", "first"])
+    user.det(&["scheduler", "simulate"]).fails(2);
+    user.det(&["scheduler", "simulate", "night.yaml", "--policy", "first"])
         .fails(2);
 }
 
@@ -127,12 +126,12 @@ fn policies_are_compared_row_by_row() {
 
 #[test]
 fn jobs_that_fare_differently_are_compared_those_first_that_change_most() {
-    let person = alone();
-    person.write(
+    let user = alone();
+    user.write(
         "two.yaml",
         "agents: {id: a, slots: 1}\nuntil: rest\nsteps:\n- submit: {job: early, tasks: 3, duration: 10m, priority: 50}\n- submit: {job: urgent, duration: 10m, priority: 1}\n- submit: {job: last, duration: 10m, priority: 60}\n",
     );
-    let out = person
+    let out = user
         .det(&[
             "scheduler",
             "simulate",
@@ -153,8 +152,8 @@ fn jobs_that_fare_differently_are_compared_those_first_that_change_most() {
         .collect();
     assert_eq!(jobs, ["urgent", "early"], "{out}");
     let none = "agents: {id: a, slots: 0}\nsteps:\n- submit: {job: x, slots: 0, duration: 1m}\nuntil: rest\n";
-    person.write("none.yaml", none);
-    let out = person.det(&["scheduler", "simulate", "none.yaml"]).ok();
+    user.write("none.yaml", none);
+    let out = user.det(&["scheduler", "simulate", "none.yaml"]).ok();
     assert!(out.contains("no slot was in service"), "{out}");
     assert!(!out.contains("of 0 slots"), "{out}");
 }
@@ -214,8 +213,8 @@ fn cluster() -> StubMaster {
 #[test]
 fn todays_queue_is_the_start() {
     let stub = cluster();
-    let person = Person::using(&stub);
-    let run = person.det(&[
+    let user = User::using(&stub);
+    let run = user.det(&[
         "scheduler",
         "simulate",
         "--from-cluster",
@@ -239,20 +238,19 @@ fn todays_queue_is_the_start() {
 #[test]
 fn the_steps_of_a_file_go_on_from_there() {
     let stub = cluster();
-    let person = Person::using(&stub);
-    person.write(
+    let user = User::using(&stub);
+    user.write(
         "more.yaml",
         "steps:\n  - after: 10m\n    join: {id: new, slots: 2}\n    expect: {running: {'8': new}}\n",
     );
-    person
-        .det(&["scheduler", "simulate", "more.yaml", "--from-cluster"])
+    user.det(&["scheduler", "simulate", "more.yaml", "--from-cluster"])
         .ok();
-    person.write("night.yaml", NIGHT);
-    let error = person
+    user.write("night.yaml", NIGHT);
+    let error = user
         .det(&["scheduler", "simulate", "night.yaml", "--from-cluster"])
         .fails(1);
     assert!(error.contains("agents: come from the cluster"), "{error}");
-    let error = person
+    let error = user
         .det(&["scheduler", "simulate", "--from-cluster", "--pool", "x"])
         .fails(1);
     assert!(
@@ -270,17 +268,17 @@ fn limits_of_workspaces_come_along() {
             {"id": 1, "name": "Uncategorized", "maxSlots": null}, {"id": 3, "name": "vision", "maxSlots": 2},
         ]})),
     );
-    let person = Person::using(&stub);
-    person.write(
+    let user = User::using(&stub);
+    user.write(
         "more.yaml",
         "steps:\n  - after: 10m\n    join: {id: new, slots: 2}\n",
     );
-    let out = person
+    let out = user
         .det(&["scheduler", "simulate", "more.yaml", "--from-cluster"])
         .ok();
     for line in [
         "wait   8.1: needs 2 slots, and workspace \"vision\" has 1 of at most 2 in use",
-        // There would be room for it from the tenth minute on.
+        // Slots for it are free from the tenth minute on.
         "0:10:00  1 of 4 slots in use",
         "7.1 ends\n           start  8.1 on new (2 slots)",
     ] {

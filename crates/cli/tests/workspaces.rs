@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::Person;
+use support::User;
 use support::stub::{Answer, StubMaster, ok};
 
 fn master() -> StubMaster {
@@ -31,8 +31,8 @@ fn master() -> StubMaster {
 #[test]
 fn workspaces_are_listed_and_shown_in_every_form() {
     let stub = master();
-    let person = Person::using(&stub);
-    let csv = person.det(&["w", "ls", "--csv", "--sort-by", "name"]).ok();
+    let user = User::using(&stub);
+    let csv = user.det(&["w", "ls", "--csv", "--sort-by", "name"]).ok();
     assert_eq!(
         csv,
         "ID,Name,# Projects,Agent Uid,Agent Gid,Agent User,Agent Group,Default Compute Pool,Default Aux Pool,Max Slots,Archived\n\
@@ -43,21 +43,21 @@ fn workspaces_are_listed_and_shown_in_every_form() {
             .line
             .contains("sortBy=SORT_BY_NAME")
     );
-    let shown = person
+    let shown = user
         .det(&["workspace", "describe", "vision", "--json"])
         .ok();
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["id"], 2);
-    let table = person.det(&["workspace", "describe", "vision"]).ok();
+    let table = user.det(&["workspace", "describe", "vision"]).ok();
     assert!(
         table.contains("Checkpoint Storage Config") && table.contains("\"s3\""),
         "{table}"
     );
-    let csv = person.det(&["w", "list-projects", "vision", "--csv"]).ok();
+    let csv = user.det(&["w", "list-projects", "vision", "--csv"]).ok();
     let expected = "ID,Key,Name,Description,# Experiments,# Active Experiments,Archived\n7,SEG,segments,d,3,1,\n";
     assert_eq!(csv, expected);
-    assert_eq!(person.det(&["p", "list", "vision", "--csv"]).ok(), expected);
-    let err = person.det(&["w", "describe", "visoin"]).fails(1);
+    assert_eq!(user.det(&["p", "list", "vision", "--csv"]).ok(), expected);
+    let err = user.det(&["w", "describe", "visoin"]).fails(1);
     assert!(
         err.contains("no workspace \"visoin\"; the workspaces are: Uncategorized, vision"),
         "{err}"
@@ -68,12 +68,12 @@ fn workspaces_are_listed_and_shown_in_every_form() {
         "GET /api/v1/workspaces/2/available-resource-pools",
         ok(pools),
     );
-    let pools = person.det(&["w", "list-pools", "vision", "--csv"]).ok();
+    let pools = user.det(&["w", "list-pools", "vision", "--csv"]).ok();
     assert_eq!(
         pools,
         "Workspace,Available Resource Pools\nvision,\"default, gpu\"\n"
     );
-    let err = person.det(&["w", "bindings", "list", "vision"]).fails(2);
+    let err = user.det(&["w", "bindings", "list", "vision"]).fails(2);
     assert!(
         err.contains("workspace bindings") && err.contains("not built"),
         "{err}"
@@ -83,7 +83,7 @@ fn workspaces_are_listed_and_shown_in_every_form() {
 #[test]
 fn what_is_set_is_sent_and_nothing_else() {
     let stub = master();
-    let person = Person::using(&stub);
+    let user = User::using(&stub);
     let made = ok(json!({"workspace": {"id": 3, "name": "new"}, "namespaceBindings": {}}));
     stub.on("POST /api/v1/workspaces", made.clone());
     stub.on("PATCH /api/v1/workspaces/2", made);
@@ -91,7 +91,7 @@ fn what_is_set_is_sent_and_nothing_else() {
         "POST /api/v1/workspaces/2/set-resource-quota",
         ok(json!({})),
     );
-    person.write("storage.yaml", "type: directory\ncontainer_path: /kept\n");
+    user.write("storage.yaml", "type: directory\ncontainer_path: /kept\n");
     let words = [
         "w",
         "create",
@@ -111,7 +111,7 @@ fn what_is_set_is_sent_and_nothing_else() {
         "--resource-quota",
         "4",
     ];
-    person.det(&words).ok();
+    user.det(&words).ok();
     let body = stub.last("POST /api/v1/workspaces").json();
     assert_eq!(
         body["agentUserGroup"],
@@ -126,17 +126,16 @@ fn what_is_set_is_sent_and_nothing_else() {
         (&json!({"": 4}), &Value::Null)
     );
     assert_eq!(body["clusterNamespaceMeta"], Value::Null);
-    person
-        .det(&[
-            "w",
-            "edit",
-            "vision",
-            "--max-slots",
-            "none",
-            "--checkpoint-storage-config",
-            "{}",
-        ])
-        .ok();
+    user.det(&[
+        "w",
+        "edit",
+        "vision",
+        "--max-slots",
+        "none",
+        "--checkpoint-storage-config",
+        "{}",
+    ])
+    .ok();
     let body = stub.last("PATCH /api/v1/workspaces/2").json();
     assert_eq!(
         (&body["maxSlots"], &body["checkpointStorageConfig"]),
@@ -146,17 +145,17 @@ fn what_is_set_is_sent_and_nothing_else() {
         (&body["name"], &body["agentUserGroup"]),
         (&Value::Null, &Value::Null)
     );
-    let said = person
+    let output = user
         .det(&["w", "resource-quota", "set", "vision", "6"])
         .ok();
-    assert_eq!(said, "Workspace vision is limited to 6 slots\n");
+    assert_eq!(output, "Workspace vision is limited to 6 slots\n");
     let body = stub
         .last("POST /api/v1/workspaces/2/set-resource-quota")
         .json();
     assert_eq!(body["clusterQuotaPairs"], json!({"": 6}));
     for wrong in ["-3", "some"] {
         let flag = format!("--max-slots={wrong}");
-        let err = person.det(&["w", "edit", "vision", &flag]).fails(2);
+        let err = user.det(&["w", "edit", "vision", &flag]).fails(2);
         assert!(err.contains("a number of slots, or none"), "{err}");
     }
 }
@@ -164,26 +163,26 @@ fn what_is_set_is_sent_and_nothing_else() {
 #[test]
 fn deleting_waits_until_it_is_gone() {
     let stub = master();
-    let person = Person::using(&stub);
-    let err = person.det(&["w", "delete", "vision"]).fails(2);
+    let user = User::using(&stub);
+    let err = user.det(&["w", "delete", "vision"]).fails(2);
     assert!(err.contains("--yes"), "{err}");
     stub.on(
         "DELETE /api/v1/workspaces/2",
         ok(json!({"completed": true})),
     );
-    let said = person.det(&["w", "delete", "vision", "--yes"]).ok();
-    assert_eq!(said, "Deleted workspace vision\n");
+    let output = user.det(&["w", "delete", "vision", "--yes"]).ok();
+    assert_eq!(output, "Deleted workspace vision\n");
     stub.on("DELETE /api/v1/projects/7", ok(json!({"completed": false})));
     let gone = Answer::Json(404, json!({"error": {"error": "project \"7\" not found"}}));
     stub.on("GET /api/v1/projects/7", gone);
-    let said = person
+    let output = user
         .det(&["p", "delete", "vision", "segments", "--yes"])
         .ok();
-    assert_eq!(said, "Deleted project segments\n");
+    assert_eq!(output, "Deleted project segments\n");
     let failed =
         json!({"project": {"state": "WORKSPACE_STATE_DELETE_FAILED", "errorMessage": "disk full"}});
     stub.on("GET /api/v1/projects/7", ok(failed));
-    let err = person
+    let err = user
         .det(&["p", "delete", "vision", "segments", "--yes"])
         .fails(1);
     assert!(
@@ -195,25 +194,23 @@ fn deleting_waits_until_it_is_gone() {
 #[test]
 fn projects_are_made_changed_and_filled() {
     let stub = master();
-    let person = Person::using(&stub);
+    let user = User::using(&stub);
     let made = ok(json!({"project": {"id": 8, "key": "NEW", "name": "new"}}));
     stub.on("POST /api/v1/workspaces/2/projects", made.clone());
     stub.on("PATCH /api/v1/projects/7", made);
     for action in ["archive", "unarchive"] {
         stub.on(&format!("POST /api/v1/projects/7/{action}"), ok(json!({})));
-        person.det(&["project", action, "vision", "segments"]).ok();
+        user.det(&["project", action, "vision", "segments"]).ok();
         stub.last(&format!("POST /api/v1/projects/7/{action}"));
     }
-    person
-        .det(&["p", "create", "vision", "new", "--key", "NEW"])
+    user.det(&["p", "create", "vision", "new", "--key", "NEW"])
         .ok();
     let body = stub.last("POST /api/v1/workspaces/2/projects").json();
     assert_eq!(
         body,
         json!({"name": "new", "description": null, "key": "NEW"})
     );
-    person
-        .det(&["p", "edit", "vision", "segments", "--new_name", "parts"])
+    user.det(&["p", "edit", "vision", "segments", "--new_name", "parts"])
         .ok();
     let body = stub.last("PATCH /api/v1/projects/7").json();
     assert_eq!(
@@ -221,18 +218,18 @@ fn projects_are_made_changed_and_filled() {
         json!({"name": "parts", "description": null, "key": null})
     );
     stub.on("POST /api/v1/experiments/5/move", ok(json!({})));
-    let said = person.det(&["e", "move", "5", "vision", "segments"]).ok();
-    assert_eq!(said, "Moved experiment 5 to project \"segments\"\n");
+    let output = user.det(&["e", "move", "5", "vision", "segments"]).ok();
+    assert_eq!(output, "Moved experiment 5 to project \"segments\"\n");
     let body = stub.last("POST /api/v1/experiments/5/move").json();
     assert_eq!(body, json!({"experimentId": 5, "destinationProjectId": 7}));
-    let err = person.det(&["e", "move", "5", "vision", "x"]).fails(1);
+    let err = user.det(&["e", "move", "5", "vision", "x"]).fails(1);
     assert!(
         err.contains("no project \"x\" in workspace \"vision\"; its projects are: segments"),
         "{err}"
     );
     let experiments = json!({"experiments": [{"id": 5, "name": "one"}], "pagination": {"endIndex": 1, "total": 1}});
     stub.on("GET /api/v1/experiments", ok(experiments));
-    let shown = person.det(&["p", "describe", "vision", "segments"]).ok();
+    let shown = user.det(&["p", "describe", "vision", "segments"]).ok();
     assert!(
         shown.contains("Associated Experiments") && shown.contains("one"),
         "{shown}"
@@ -242,8 +239,7 @@ fn projects_are_made_changed_and_filled() {
         query.contains("projectId=7") && query.contains("archived=false"),
         "{query}"
     );
-    person
-        .det(&["p", "list-experiments", "vision", "segments", "--all"])
+    user.det(&["p", "list-experiments", "vision", "segments", "--all"])
         .ok();
     assert!(
         !stub

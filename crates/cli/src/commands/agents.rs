@@ -12,7 +12,7 @@ use crate::output;
 use crate::table::{Format, FormatArgs, Listing};
 use crate::values::{items, joined, last_part, members, plain, text, time};
 
-/// What can be done with the agents of a cluster.
+/// The subcommands of `det agent`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum AgentAction {
     /// List agents
@@ -44,7 +44,7 @@ pub(crate) enum AgentAction {
     },
 }
 
-/// Which agents.
+/// One agent, or all.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct AgentChoice {
@@ -129,7 +129,7 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
             .map(|(name, _)| (*name).to_owned())
             .zip(cells)
             .collect();
-        // Scripts read the columns of the table by their place, so that it gets no further one.
+        // Scripts read the columns of the table by position, so the table gets no further column.
         object.insert("agent_version".to_owned(), agent["agentVersion"].clone());
         objects.push(object);
     }

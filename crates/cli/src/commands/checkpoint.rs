@@ -50,7 +50,7 @@ struct ListArgs {
     choice: BestArgs,
 }
 
-/// Which checkpoints of an experiment, and how they are shown.
+/// How many checkpoints to list, and in which format.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BestArgs {
     /// Only the best N by the searcher's metric; those without a validation are left out
@@ -124,7 +124,7 @@ fn experiment_path(experiment: ExperimentId) -> String {
     api_path(["experiments", &experiment.to_string(), "checkpoints"])
 }
 
-/// Where a checkpoint goes when nothing else is said.
+/// The directory that a checkpoint is downloaded to when no other is named.
 pub(crate) fn default_directory(uuid: &str) -> PathBuf {
     Path::new("checkpoints").join(uuid)
 }
@@ -138,7 +138,7 @@ pub(crate) async fn list_of_experiment(
     list(client, &experiment_path(experiment), choice).await
 }
 
-/// One checkpoint.
+/// Loads one checkpoint.
 pub(crate) async fn get(client: &Client, uuid: &str) -> Result<Value, CliError> {
     let mut answer = client
         .get(&api_path(["checkpoints", uuid]), &Query::new())
@@ -221,7 +221,7 @@ fn describe(checkpoint: &Value) -> Listing {
     listing
 }
 
-/// Whether the files of a checkpoint are there to be downloaded.
+/// Whether the files of a checkpoint exist, so that they can be downloaded.
 pub(crate) fn is_downloadable(checkpoint: &Value) -> bool {
     matches!(
         state(checkpoint, "state").as_str(),
@@ -229,7 +229,7 @@ pub(crate) fn is_downloadable(checkpoint: &Value) -> bool {
     )
 }
 
-/// Downloads a checkpoint into `directory`, unless it is there already.
+/// Downloads a checkpoint into `directory`, unless that contains one already.
 pub(crate) async fn fetch(
     client: &Client,
     checkpoint: &Value,
@@ -256,14 +256,14 @@ pub(crate) async fn fetch(
     let download = client.download(path, "application/gzip").await?;
     unpack_download(download, directory).await?;
     if !marker.exists() {
-        // Checkpoints of long ago have no such file, and loading one needs it.
+        // Checkpoints of old versions lack the file, and loading a checkpoint needs it.
         let metadata = format!("{:#}\n", checkpoint["metadata"]);
         fs::write(&marker, metadata).map_err(|error| CliError::file("write", &marker, &error))?;
     }
     Ok(())
 }
 
-/// Says where a checkpoint is now.
+/// Prints the path of a downloaded checkpoint, and its description unless `quiet`.
 pub(crate) fn print_downloaded(
     checkpoint: &Value,
     directory: &Path,

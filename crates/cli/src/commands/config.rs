@@ -46,7 +46,7 @@ enum Action {
     Keys(KeysArgs),
 }
 
-/// What kind of document a file is.
+/// The kind of document that a file contains.
 #[derive(Debug, Args)]
 struct KindArg {
     /// Kind of document; guessed from what the file holds and its name unless given
@@ -146,7 +146,7 @@ fn kind_of(name: &str) -> Result<DocumentKind, CliError> {
     })
 }
 
-/// The kind given, or a guess with a sentence about it; the inner error when neither content nor name decide.
+/// The kind given, or a guess with its reason; the inner error when neither content nor name decide.
 fn kind_for(
     kind: &KindArg,
     file: &str,
@@ -158,7 +158,7 @@ fn kind_for(
     Ok(document::guess(file, text).map(|guess| (guess.kind, Some(guess.because))))
 }
 
-/// Why a document was not checked: it cannot be read, or it is not known what it is.
+/// Why a document was not checked: it cannot be parsed, or its kind is not known.
 fn not_checked(file: &str, text: &str, undecided: Undecided) -> ConfigErrors {
     match det_config::yaml::parse(text) {
         Err(unreadable) => unreadable.in_file(file),
@@ -203,7 +203,7 @@ fn check(args: &CheckArgs) -> Result<ExitCode, CliError> {
         let text = match read_text(path) {
             Ok(text) => text,
             Err(unreadable) => {
-                // The other files are checked all the same.
+                // The other files are still checked.
                 all_good = false;
                 if args.json {
                     results.push(
@@ -302,7 +302,7 @@ fn as_json(
     result
 }
 
-/// `context` leads to the master, if one is asked.
+/// Carries out `det config explain`; `context` is of the master, if one is asked.
 async fn explain(args: &ExplainArgs, context: Option<&Context>) -> Result<(), CliError> {
     let (file, text) = (shown_name(&args.file), read_text(&args.file)?);
     let (kind, because) = kind_for(&args.kind, &file, &text)?.map_err(|undecided| {
@@ -339,7 +339,7 @@ pub(crate) fn print_keys(keys: &[ExplainedKey], format: Format) -> Result<(), Cl
     let mut listing = Listing::new(["Key", "Value", "From"]);
     for key in keys {
         let value = match key.origin.layer() {
-            // What is made at submission is not known before.
+            // What is generated at submission is not known before.
             Layer::Generated => "-".to_owned(),
             _ => key.value.to_string(),
         };
@@ -349,7 +349,7 @@ pub(crate) fn print_keys(keys: &[ExplainedKey], format: Format) -> Result<(), Cl
     listing.print(format, &objects)
 }
 
-/// The master that the work would be submitted to; one with nothing configured unless named.
+/// The configuration of the master that the work would be submitted to; one of defaults unless files are named.
 fn master(args: &ExplainArgs) -> Result<LoadedMaster, CliError> {
     let files = if args.master_config.is_empty() {
         Vec::new()
@@ -364,7 +364,7 @@ fn master(args: &ExplainArgs) -> Result<LoadedMaster, CliError> {
     Ok(loaded)
 }
 
-/// What the master brings to the pool that the document asks for.
+/// The defaults of the master for the pool that the document names. `asked` is that pool.
 fn underlay(
     args: &ExplainArgs,
     master: &LoadedMaster,
@@ -401,8 +401,8 @@ fn underlay(
     })
 }
 
-/// The checkpoint storage where the master's file names none, and whose it is. Such a master keeps checkpoints below its
-/// own data.
+/// The checkpoint storage of a master whose file names none, and the layer that it comes from. Such a master stores
+/// checkpoints in its data directory.
 fn master_storage(
     args: &ExplainArgs,
     master: &LoadedMaster,
@@ -423,7 +423,7 @@ fn master_storage(
     (storage, layer)
 }
 
-/// The master's policies, if it was asked, and those of files over them.
+/// The master's policies, if it was asked, and over them those of files.
 fn policies(
     args: &ExplainArgs,
     home: Option<&Home>,
@@ -439,7 +439,7 @@ fn policies(
     Ok(all)
 }
 
-/// The default pool of the workspace, unless the work asks for another one or that is tried.
+/// The default pool of the workspace, unless the work or `--pool` names another.
 fn pool_of_home<'h>(
     args: &ExplainArgs,
     home: Option<&'h Home>,
@@ -450,7 +450,7 @@ fn pool_of_home<'h>(
         .pool(slots)
 }
 
-/// Asks the master for the workspace, if it is asked at all; `of_file` are the workspace and the project of the file.
+/// Loads the workspace from the master, if one is asked; `of_file` are the workspace and the project that the file names.
 async fn ask_home(
     args: &ExplainArgs,
     context: Option<&Context>,
@@ -547,7 +547,7 @@ async fn explain_task(
     Ok(explained.keys)
 }
 
-/// A master's or an agent's own configuration.
+/// Explains the configuration of a master or an agent.
 fn explain_process(
     args: &ExplainArgs,
     kind: DocumentKind,

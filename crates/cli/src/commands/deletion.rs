@@ -8,8 +8,8 @@ use crate::error::CliError;
 use crate::values::text;
 use crate::{output, prompt};
 
-/// Between two looks at something that is being deleted.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The pause between two requests for what is being deleted.
+const REFRESH: Duration = Duration::from_secs(1);
 
 /// Deletes a workspace or project after asking, and waits until it is gone.
 pub(crate) async fn delete(
@@ -27,7 +27,7 @@ pub(crate) async fn delete(
     if answer["completed"] != true {
         output::note(format_args!("Deletion of {what} is in progress"));
         loop {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(REFRESH).await;
             let found = match client.get(path, &Query::new()).await {
                 Err(ClientError::NotFound { .. }) => break,
                 found => found?,

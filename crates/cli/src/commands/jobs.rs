@@ -115,7 +115,7 @@ struct FormArgs {
     csv: bool,
 }
 
-/// Shown in place of what the person may not see.
+/// Shown in place of what the user may not see.
 const OMITTED: &str = "***";
 
 /// Carries out `det job …`.
@@ -179,7 +179,7 @@ async fn job_id(client: &Client, named: &str) -> Result<String, CliError> {
     Ok(text(&answer["experiment"], "jobId"))
 }
 
-/// The explanation of a job for people.
+/// The explanation of a job's state, as text of several lines.
 fn explanation_text(explanation: &Value) -> String {
     let mut lines = Vec::new();
     let (job, pool) = (&explanation["job"], &explanation["pool"]);
@@ -262,10 +262,10 @@ fn sentence_start(text: &str) -> String {
     first.chain(letters).collect()
 }
 
-/// Tasks named where several wait alike.
+/// Most tasks that are named when several wait for the same reason.
 const NAMED: usize = 5;
 
-/// Whether two tasks wait for the same, in the same words but for the times since when.
+/// Whether two tasks wait for the same reason with the same message; the times since when may differ.
 fn have_same_reason(a: &Value, b: &Value) -> bool {
     [
         "slots",
@@ -279,7 +279,7 @@ fn have_same_reason(a: &Value, b: &Value) -> bool {
         && a["waitReason"]["message"] == b["waitReason"]["message"]
 }
 
-/// How some tasks wait, alike all of them: as the first does.
+/// The lines about tasks that wait for the same reason: the first in full, the others by name.
 fn waiting_lines(alike: &[&Value]) -> Vec<String> {
     let Some((task, others)) = alike.split_first() else {
         return Vec::new();
@@ -316,7 +316,7 @@ fn waiting_lines(alike: &[&Value]) -> Vec<String> {
     lines
 }
 
-/// What decides in a pool.
+/// What decides the order of jobs in a pool.
 #[derive(Clone, Copy)]
 enum Rule {
     Priority,
@@ -333,7 +333,7 @@ impl Rule {
         }
     }
 
-    /// What of a job decides where it stands.
+    /// The value of a job that decides its position; `None` when jobs take turns.
     fn rank(self, job: &Value) -> Option<String> {
         match self {
             Self::Priority => Some(format!("priority {}", text(job, "priority"))),
@@ -343,7 +343,7 @@ impl Rule {
     }
 }
 
-/// A task by its name for people, and by the id that other commands take.
+/// A task's name, and the id that other commands take.
 fn name_and_id(task: &Value) -> String {
     let id = text(task, "allocationId");
     match text(task, "called") {
@@ -359,7 +359,7 @@ fn slots(task: &Value) -> String {
     }
 }
 
-/// A holder of slots, with its owner if it is another job's.
+/// A line about an allocation that holds slots, with the owner if it belongs to another job.
 fn holder_line(holder: &Value, others: Option<Rule>) -> String {
     let owner = others.map_or_else(String::new, |rule| {
         let rank = rule.rank(holder);
@@ -401,7 +401,7 @@ async fn send(mut updates: Vec<Value>, context: &Context) -> Result<(), CliError
     Ok(())
 }
 
-/// A change such as `JOB_ID.priority=3`.
+/// Parses a change such as `JOB_ID.priority=3` into a member of the request.
 fn parse_operation(text: &str) -> Result<Value, String> {
     let shape = || {
         format!(
@@ -494,7 +494,7 @@ async fn list(args: ListArgs, context: &Context) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The other pools with jobs, and how many.
+/// The other pools that have jobs, each with their number.
 fn busy_pools(pools: &Value, shown: &Value) -> Vec<String> {
     let others = items(&pools["resourcePools"]).filter(|pool| pool["name"] != shown["name"]);
     others
@@ -523,7 +523,7 @@ fn find_pool<'a>(answer: &'a Value, name: Option<&str>) -> Result<&'a Value, Cli
     })
 }
 
-/// The job itself, marked by whether all of it may be seen.
+/// The job inside an element of the list, which contains it in full or without what the user may not see.
 fn unwrap_job(mut job: Value) -> Option<Value> {
     for form in ["full", "limited"] {
         if job[form].is_object() {

@@ -12,9 +12,9 @@ use crate::error::CliError;
 use crate::output;
 use crate::values::{items, plain, text, time};
 
-/// How long a follower waits for a master that is away.
+/// How long to retry while the master cannot be reached.
 const RETRY_LIMIT: Duration = Duration::from_mins(10);
-/// The pause between two attempts to find it again.
+/// The pause between two attempts to reach it.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The flags of every command that prints logs.
@@ -59,7 +59,7 @@ pub(crate) struct LogArgs {
 }
 
 impl LogArgs {
-    /// All lines, and those to come.
+    /// All lines so far, and those that follow.
     pub(crate) fn following() -> Self {
         Self {
             follow: true,
@@ -87,7 +87,7 @@ impl LogArgs {
     }
 }
 
-/// How grave a line is.
+/// The level of a line, the least severe first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 #[value(rename_all = "UPPER")]
 enum Level {
@@ -114,12 +114,12 @@ impl Level {
     }
 }
 
-/// Whose logs.
+/// What the logs are of.
 #[derive(Debug, Clone)]
 pub(crate) enum LogSource {
-    /// A trial's, over all its tasks.
+    /// A trial, over all its tasks.
     Trial(TrialId),
-    /// One task's.
+    /// One task.
     Task(String),
 }
 
@@ -140,7 +140,7 @@ impl LogSource {
     }
 }
 
-/// Prints logs. A follower survives a master that goes away and comes back: no line is lost, none printed twice.
+/// Prints logs. A follower survives a restart of the master: no line is lost, none printed twice.
 pub(crate) async fn print(
     client: &Client,
     source: &LogSource,
@@ -190,7 +190,7 @@ pub(crate) async fn print(
     result
 }
 
-/// Says why there is nothing, if it was deleted.
+/// Prints when the logs were deleted, if they were.
 async fn note_deleted(client: &Client, source: &LogSource) -> Result<(), CliError> {
     let (what, tasks) = match source {
         LogSource::Task(id) => (format!("task {id}"), vec![id.clone()]),
@@ -229,9 +229,9 @@ struct Follower<'a> {
     client: &'a Client,
     source: &'a LogSource,
     query: Query,
-    /// How many records were handed out. Logs grow at their end, so a stream that is opened again repeats these first.
+    /// How many records were returned. Logs grow at their end, so a stream that is opened again repeats these first.
     printed: u64,
-    /// The last one of them. It comes sooner when the log of an earlier task was deleted meanwhile.
+    /// The last of them. It is repeated earlier when the log of an earlier task was deleted meanwhile.
     last: Option<Value>,
     stream: Option<LineStream>,
 }

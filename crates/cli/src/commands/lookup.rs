@@ -6,13 +6,13 @@ use serde_json::Value;
 use crate::error::CliError;
 use crate::values::{items, text};
 
-/// All workspaces.
+/// All workspaces that the user may see.
 pub(crate) async fn workspaces(client: &Client) -> Result<Vec<Value>, CliError> {
     let answer = client.get(&api_path(["workspaces"]), &Query::new()).await?;
     Ok(items(&answer["workspaces"]).cloned().collect())
 }
 
-/// The workspace of this name.
+/// The workspace of this name; the error names those that exist.
 pub(crate) async fn workspace(client: &Client, name: &str) -> Result<Value, CliError> {
     let known = workspaces(client).await?;
     let found = known.iter().find(|workspace| workspace["name"] == name);
@@ -25,13 +25,13 @@ pub(crate) async fn workspace(client: &Client, name: &str) -> Result<Value, CliE
     })
 }
 
-/// The number of a workspace.
+/// The id of the workspace of this name.
 pub(crate) async fn workspace_id(client: &Client, name: &str) -> Result<i64, CliError> {
     let found = workspace(client, name).await?;
     Ok(found["id"].as_i64().unwrap_or_default())
 }
 
-/// The project of this name in a workspace.
+/// The project of this name in a workspace; the error names those that exist.
 pub(crate) async fn project(
     client: &Client,
     workspace: &str,

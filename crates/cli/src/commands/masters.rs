@@ -1,4 +1,4 @@
-//! `det master info|config|logs|memory|reload`: questions to a master.
+//! `det master info|config|logs|memory|reload`: a running master's facts, configuration and logs.
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Subcommand};
@@ -12,7 +12,7 @@ use crate::output;
 use crate::table::{Format, FormatArgs, Listing};
 use crate::values::{items, size, text};
 
-/// What can be asked of a master.
+/// The subcommands of `det master`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MasterAction {
     /// Show the version, the ids and the features of the master
@@ -28,7 +28,7 @@ pub(crate) enum MasterAction {
     Reload(ReloadArgs),
 }
 
-/// The form of a document.
+/// The output format of a document.
 #[derive(Debug, Clone, Copy, Args)]
 #[group(multiple = false)]
 pub(crate) struct DocumentArgs {
@@ -94,7 +94,7 @@ pub(crate) struct LogsArgs {
     tail: Option<u32>,
 }
 
-/// Asks, and prints the answer.
+/// Carries out `det master info|config|logs|memory|reload`.
 pub(crate) async fn run(action: MasterAction, context: &Context) -> Result<(), CliError> {
     let client = context.session().await?.client;
     match action {
@@ -127,7 +127,7 @@ pub(crate) async fn run(action: MasterAction, context: &Context) -> Result<(), C
     }
 }
 
-/// The levels as the API names them, and as configuration files do.
+/// The names of levels in the API, and those in configuration files.
 fn levels() -> PossibleValuesParser {
     PossibleValuesParser::new([
         PossibleValue::new("TRACE"),

@@ -1,4 +1,4 @@
-//! `det config-policies`: what administrators lay over configurations.
+//! `det config-policies`: what administrators set over the configurations of users.
 
 use std::path::PathBuf;
 

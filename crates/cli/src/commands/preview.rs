@@ -36,7 +36,7 @@ pub(crate) async fn run(args: PreviewArgs, context: &Context) -> Result<(), CliE
     if let Some(file) = &args.trace {
         return trace::run(file, args.format.format());
     }
-    // The command line demands one of the two.
+    // The command line requires one of the two.
     let file = args.config_file.unwrap_or_default();
     let (written, config) = read_config(&file)?;
     if config["searcher"].is_null() {
@@ -45,7 +45,7 @@ pub(crate) async fn run(args: PreviewArgs, context: &Context) -> Result<(), CliE
             file.display()
         )));
     }
-    // Only what a search needs must be there.
+    // Only the keys that a search needs must be set.
     create::check(&file, &written, &[], true)?;
     let session = context.session().await?;
     let body = json!({"config": config});

@@ -1,4 +1,4 @@
-//! How long logs are kept: the flags of every command that says it.
+//! The flags of every command that sets how long logs are kept.
 
 use clap::Args;
 
@@ -16,12 +16,12 @@ pub(crate) struct RetentionTime {
 }
 
 impl RetentionTime {
-    /// As the API takes it: -1 = for ever.
+    /// Days after the end of a task, as in the API: -1 = for ever.
     pub(crate) fn days(&self) -> i16 {
         self.days.filter(|_| !self.forever).unwrap_or(-1)
     }
 
-    /// What is told of logs that are kept so long.
+    /// The end of a sentence about logs that are kept for this time.
     pub(crate) fn describe(&self) -> String {
         match self.days() {
             1 => "are kept for 1 day after the end of a task".to_owned(),

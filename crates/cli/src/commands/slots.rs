@@ -119,7 +119,7 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
     listing.print(format, &objects)
 }
 
-/// The allocation on a slot and its task's name.
+/// The allocation on a slot and the name of its task.
 fn occupant(container: &Value, by_container: &HashMap<&str, &Value>) -> (String, String) {
     if container.is_null() {
         return ("FREE".to_owned(), "FREE".to_owned());

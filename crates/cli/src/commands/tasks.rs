@@ -1,4 +1,4 @@
-//! `det task`: what runs, and what it logs.
+//! `det task`: the tasks that run or wait, and their logs.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ enum TaskAction {
     CleanupLogs,
 }
 
-/// The tasks of the cluster: allocation id to what is known of it.
+/// The tasks of the cluster: the API's summary of each by allocation id.
 pub(crate) type Tasks = BTreeMap<String, Value>;
 
 /// Carries out `det task …`.
@@ -73,7 +73,7 @@ pub(crate) async fn all(client: &Client) -> Result<Tasks, CliError> {
         .collect())
 }
 
-/// Prints tasks in the order in which they came.
+/// Prints tasks in the order of their registration.
 pub(crate) fn print(tasks: &Tasks, format: Format) -> Result<(), CliError> {
     let mut listing = Listing::new([
         "Task ID",
@@ -148,8 +148,8 @@ fn ports_of(task: &Value) -> String {
         .join(",")
 }
 
-/// The whole id of a task of which the beginning is given. Ids of ended tasks are not listed, so what fits no task is
-/// taken for a whole id.
+/// The whole id of a task of which the beginning is given. Ids of ended tasks are not listed, so text that is the beginning
+/// of no id is returned as a whole id.
 async fn expand(client: &Client, given: String) -> Result<String, CliError> {
     if given.len() >= 36 {
         return Ok(given);

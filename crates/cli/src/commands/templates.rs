@@ -1,4 +1,4 @@
-//! `det template`: configurations that experiments and tasks are laid over.
+//! `det template`: configurations that those of experiments and tasks are merged over.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -165,8 +165,8 @@ pub(crate) async fn run(args: TemplateArgs, context: &Context) -> Result<(), Cli
     }
 }
 
-/// The name and the content of a template that is to be stored. It is checked as the master will, so that mistakes have
-/// their places in the file.
+/// The name and the content of a template that is to be stored. It is checked as the master does, so that errors have their
+/// positions in the file.
 fn read(args: &FileArgs) -> Result<(&str, Value), CliError> {
     let unusable = |errors: ConfigErrors| CliError::document("the template", &errors);
     let (file, text) = (

@@ -1,4 +1,4 @@
-//! `det trial`: single runs of a model.
+//! `det trial`: trials, their logs and their checkpoints.
 
 use std::path::PathBuf;
 
@@ -49,7 +49,7 @@ enum TrialAction {
     Download(DownloadArgs),
 }
 
-/// What can be changed.
+/// The attributes of a trial that can be changed.
 #[derive(Debug, Subcommand)]
 enum SetAction {
     /// Set how long logs are kept

@@ -162,7 +162,7 @@ async fn list(args: &ListArgs, context: &Context) -> Result<(), CliError> {
 
 async fn login(username: Option<String>, context: &Context) -> Result<(), CliError> {
     let client = context.client().await?;
-    // Asking for a password that cannot be used would be rude.
+    // A master that cannot be reached is reported before the password is asked for.
     client.get("/info", &Query::new()).await?;
     let username = match username.or_else(|| context.user.clone()) {
         Some(username) => username,
@@ -180,7 +180,7 @@ async fn login(username: Option<String>, context: &Context) -> Result<(), CliErr
     Ok(())
 }
 
-/// Keeps the token of a session and makes its user the active one.
+/// Stores the token of a session and makes its user the active one.
 fn keep(session: &Session, context: &Context) -> Result<(), CliError> {
     let tokens = context.tokens();
     tokens.set_token(&context.master, &session.user, &session.token())?;
@@ -214,7 +214,7 @@ async fn logout(all: bool, context: &Context) -> Result<(), CliError> {
             .post(&api_path(["auth", "logout"]), None)
             .await
         {
-            // A session that is over already is as good as logged out.
+            // A session that has ended already is logged out.
             Ok(_) | Err(ClientError::Unauthenticated { .. }) => {}
             Err(error) => output::note(format_args!(
                 "warning: the token of user \"{user}\" was removed here, but the master did not end its session: {error}"
@@ -248,7 +248,7 @@ async fn change_password(target: Option<String>, context: &Context) -> Result<()
         .patch(&api_path(["users", &text(&user, "id")]), &body)
         .await?;
     if own {
-        // The change ended this very session.
+        // The change ended this session too.
         let session = Session::log_in(context.client().await?, &username, &password).await?;
         warn_about_password(&session);
         keep(&session, context)?;

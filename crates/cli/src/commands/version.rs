@@ -8,8 +8,8 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
 
-/// Prints the version of this program and what the master says of itself. The former is printed even when there is no
-/// master; the run then ends with the code for that.
+/// Prints the versions of this program and of the master. The former is printed even when the master cannot be reached,
+/// which is then the error.
 pub(crate) async fn run(context: &Context) -> Result<(), CliError> {
     let client = context.client().await;
     let info = match client {

@@ -1,4 +1,4 @@
-//! `det workspace`: workspaces, what they give the work in them, and their limits.
+//! `det workspace`: workspaces, their defaults for the work in them, and their limits.
 
 use std::path::PathBuf;
 
@@ -120,7 +120,7 @@ struct SettingArgs {
     format: FormatArgs,
 }
 
-/// A limit of slots as the API has it: -1 = none.
+/// Parses a limit of slots into the form of the API: -1 = none.
 fn limit(given: &str) -> Result<i64, String> {
     if given.eq_ignore_ascii_case("none") {
         return Ok(-1);
@@ -132,7 +132,7 @@ fn limit(given: &str) -> Result<i64, String> {
 }
 
 impl SettingArgs {
-    /// A refusal by the master in words of the command line.
+    /// A refusal by the master whose errors name flags and files instead of the API's fields.
     fn as_given(&self, error: ClientError, name: &str) -> CliError {
         match &error {
             ClientError::Failed {
@@ -152,7 +152,7 @@ impl SettingArgs {
         }
     }
 
-    /// What is given, as members of a request.
+    /// The settings given, as members of a request.
     fn body(&self) -> Result<Value, CliError> {
         let mut body = json!({
             "defaultComputePool": self.default_compute_pool,
@@ -186,7 +186,7 @@ impl SettingArgs {
     }
 }
 
-/// Fields of the API, and how they are given here. The longest name comes first where one begins like another.
+/// Fields of the API, each with the flag that sets it. Where one name is the beginning of another, the longer comes first.
 const GIVEN_AS: [(&str, &str); 10] = [
     ("agentUserGroup.agentUid", "--agent-uid"),
     ("agentUserGroup.agentUser", "--agent-user"),
@@ -203,8 +203,8 @@ const GIVEN_AS: [(&str, &str); 10] = [
     ("clusterQuotaPairs", "--resource-quota"),
 ];
 
-/// An error of a request as one of what was given: the flag or file in place of the API's field. `name` is where the
-/// workspace's name was given, `storage` the file with its storage, if any.
+/// An error about a field of the API as one about the flag or file that set it. `name` is the flag or argument with the
+/// workspace's name, `storage` the file with its checkpoint storage, if any.
 fn named_as_given(mut error: ConfigError, name: &str, storage: Option<&str>) -> ConfigError {
     let path = error.path.clone();
     let found = GIVEN_AS.iter().find_map(|(field, flag)| {

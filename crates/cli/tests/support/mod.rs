@@ -17,8 +17,8 @@ use std::process::{Command, Output, Stdio};
 use stub::StubMaster;
 use tempfile::TempDir;
 
-/// A person with an empty directory of settings, in an empty working directory.
-pub struct Person {
+/// A user with an empty directory of settings, in an empty working directory.
+pub struct User {
     master: String,
     home: TempDir,
 }
@@ -31,13 +31,13 @@ pub struct Run {
     pub err: String,
 }
 
-impl Person {
-    /// One who uses the stand-in.
+impl User {
+    /// A user of the stand-in.
     pub fn using(stub: &StubMaster) -> Self {
         Self::at(stub.address())
     }
 
-    /// One who uses the master at an address.
+    /// A user of the master at an address.
     pub fn at(master: &str) -> Self {
         Self {
             master: master.to_owned(),
@@ -45,7 +45,7 @@ impl Person {
         }
     }
 
-    /// Where the person works.
+    /// The working directory.
     pub fn directory(&self) -> &Path {
         self.home.path()
     }
@@ -76,7 +76,7 @@ impl Person {
         command
     }
 
-    /// Runs a command that nobody answers.
+    /// Runs a command with an empty standard input.
     pub fn det(&self, arguments: &[&str]) -> Run {
         Run::from(self.command(arguments).output().unwrap())
     }

@@ -1,4 +1,4 @@
-//! The workspace that work would be submitted to, as its master knows it, for `det config explain`.
+//! The workspace that work would be submitted to, loaded from the master, for `det config explain`.
 
 use clap::Args;
 use det_client::{Client, ClientError, Query, api_path};
@@ -12,10 +12,10 @@ use crate::commands::lookup;
 use crate::error::CliError;
 use crate::values::{items, text};
 
-/// Where work goes that names no workspace.
+/// Id of the workspace of work that names none.
 const UNCATEGORIZED: i64 = 1;
 
-/// Which workspace to ask for.
+/// The workspace and the project that the work would be submitted to.
 #[derive(Debug, Args)]
 pub(super) struct HomeArgs {
     /// Ask the master for the workspace that the file names and for the policies in force there
@@ -33,26 +33,26 @@ pub(super) struct HomeArgs {
 }
 
 impl HomeArgs {
-    /// Whether a master is asked at all.
+    /// Whether a master is asked.
     pub(super) fn asks(&self) -> bool {
         self.ask_master || self.workspace.is_some() || self.project_id.is_some()
     }
 }
 
-/// What a workspace brings to work in it.
+/// What a workspace adds to the configuration of work in it.
 pub(super) struct Home {
     name: String,
     compute_pool: Option<String>,
     aux_pool: Option<String>,
     storage: Option<Value>,
-    /// The checkpoint storage of the master, secrets masked; `None` = it does not tell this user.
+    /// The checkpoint storage of the master, secrets masked; `None` = this user may not see it.
     pub(super) master_storage: Option<Value>,
-    /// The weakest first: the workspace's, the cluster's.
+    /// Policies in force, the weakest first: the workspace's, then the cluster's.
     pub(super) policies: Vec<Policies>,
 }
 
 impl Home {
-    /// Asks the master. `of_file` are the workspace and the project that the file names.
+    /// Loads it from the master. `of_file` are the workspace and the project that the file names.
     pub(super) async fn ask(
         client: &Client,
         args: &HomeArgs,
@@ -107,7 +107,7 @@ impl Home {
         })
     }
 
-    /// The pool of work that names none.
+    /// The default pool for work with this many slots.
     pub(super) fn pool(&self, slots: u32) -> Option<&str> {
         let pool = if slots == 0 {
             &self.aux_pool
@@ -129,7 +129,7 @@ impl Home {
         (source, layer)
     }
 
-    /// An experiment over what the workspace brings; `pool` is its pool, where that counts.
+    /// An experiment merged over the workspace's settings; `pool` is the workspace's default pool if the work uses it.
     pub(super) fn under(&self, submitted: Submitted, pool: Option<&str>) -> Submitted {
         let (source, layer) = self.layer(pool, self.storage.as_ref());
         submitted.over(Submitted::of_layer(Experiment, source, &layer))
@@ -147,7 +147,7 @@ impl Home {
     }
 }
 
-/// What the master has as checkpoint storage; only administrators are told.
+/// The master's own checkpoint storage; `None` when this user may not see it, as only administrators may.
 async fn master_storage(client: &Client) -> Result<Option<Value>, CliError> {
     let path = api_path(["master", "config"]);
     match client.get(&path, &Query::new()).await {
@@ -160,7 +160,7 @@ async fn master_storage(client: &Client) -> Result<Option<Value>, CliError> {
     }
 }
 
-/// Refuses a pool that the master does not have.
+/// Errs when the master has no pool of this name.
 pub(super) async fn require_pool(client: &Client, pool: &str) -> Result<(), CliError> {
     let path = api_path(["resource-pools"]);
     let answer = client.get(&path, &Query::new()).await?;

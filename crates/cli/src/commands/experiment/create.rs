@@ -84,7 +84,7 @@ pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCo
     args.refuse_options_not_built()?;
     let written = read_text(&args.config_file)?;
     if !args.no_check {
-        // What a template or the cluster's policies bring may be missing.
+        // Keys that a template or the cluster's policies set may be missing.
         let partial = !args.templates.is_empty();
         check(&args.config_file, &written, &args.overrides, partial)?;
     }
@@ -127,7 +127,7 @@ pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs an ended experiment on.
+/// Continues an ended experiment.
 pub(crate) async fn continue_experiment(
     args: ContinueArgs,
     context: &Context,
@@ -190,8 +190,8 @@ pub(in crate::commands) fn check(
     Ok(())
 }
 
-/// A refusal by the master, with its errors where they stand in the file and on the command line: overrides make the
-/// text that is sent anew, and its lines are nobody's.
+/// A refusal by the master, with the positions of its errors in the file and on the command line. Overrides change the text
+/// that is sent, so the line numbers of the master's answer are not those of the file.
 pub(in crate::commands) fn in_file(
     error: ClientError,
     path: &Path,
@@ -222,7 +222,7 @@ fn announce(files: &ModelFiles, verbose: bool) {
     }
 }
 
-/// Passes on what the master thinks of the request.
+/// Prints the master's warnings about the request.
 fn warn(warnings: &Value) {
     for warning in items(warnings) {
         match warning.as_str() {
@@ -234,7 +234,7 @@ fn warn(warnings: &Value) {
     }
 }
 
-/// Whether there is one trial whose logs are the thing to see, or a search.
+/// What to show of a new experiment: the logs of a single trial, or the progress of a search.
 fn followed(answer: &Value) -> Followed {
     let experiment = &answer["experiment"];
     let searcher = [&answer["config"], &experiment["config"]]

@@ -1,4 +1,4 @@
-//! Showing experiments whole.
+//! `det experiment describe`: experiments with their trials and workloads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ struct FormArgs {
     outdir: Option<PathBuf>,
 }
 
-/// A trial and its workloads, beside the id of its experiment.
+/// A trial, its workloads, and the id of its experiment.
 struct Run {
     experiment: String,
     trial: Value,
@@ -117,7 +117,7 @@ fn print(args: &DescribeArgs, title: &str, file: &str, listing: &Listing) -> Res
     }
 }
 
-/// Says why an experiment waits, where the master says so.
+/// Prints why an experiment waits, if the master's answer contains a reason.
 fn explain_waiting(answer: &Value) {
     let experiment = &answer["experiment"];
     let reason = [experiment, &answer["jobSummary"]]
@@ -132,10 +132,10 @@ fn explain_waiting(answer: &Value) {
     }
 }
 
-/// Trials named where several wait for the same.
+/// Most trials that are named when several wait for the same reason.
 const NAMED: usize = 5;
 
-/// Says in full why trials wait, once for all that wait for the same: the table has room for few words.
+/// Prints in full why trials wait, once for all that wait for the same reason: the table has only a short form.
 fn explain_waiting_trials(runs: &[Run]) {
     let mut alike: Vec<(&Value, Vec<String>)> = Vec::new();
     for Run { trial, .. } in runs {
@@ -229,7 +229,7 @@ fn trial_rows(runs: &[Run], format: Format) -> Listing {
     listing
 }
 
-/// What happened at one step of a trial.
+/// What a trial reported at one number of batches.
 #[derive(Default)]
 struct Step {
     reported: String,
@@ -241,7 +241,7 @@ struct Step {
 }
 
 impl Step {
-    /// The state of what was last asked for, a checkpoint before a validation.
+    /// The state of the step's checkpoint, else of its validation; empty without either.
     fn state(&self) -> &str {
         match (self.checkpoint_state.as_str(), self.validated.as_str()) {
             ("", "") => "",
@@ -251,7 +251,7 @@ impl Step {
     }
 }
 
-/// The steps of a trial: its training, validation and checkpoint reports put together by the number of batches.
+/// The steps of a trial: its training, validation and checkpoint reports, merged by the number of batches.
 fn steps(workloads: &[Value]) -> BTreeMap<i64, Step> {
     let mut steps: BTreeMap<i64, Step> = BTreeMap::new();
     for workload in workloads {
@@ -262,7 +262,7 @@ fn steps(workloads: &[Value]) -> BTreeMap<i64, Step> {
             };
             let step = steps.entry(batches).or_default();
             let at = time(report, "endTime");
-            // Times of one form and one zone: the later text is the later time.
+            // All times have one format and one zone, so the greater text is the later time.
             step.reported = step.reported.clone().max(at.clone());
             let metrics = || {
                 members(&report["metrics"]["avgMetrics"])
@@ -284,7 +284,7 @@ fn steps(workloads: &[Value]) -> BTreeMap<i64, Step> {
     steps
 }
 
-/// The names of the metrics that are numbers somewhere.
+/// The names of the metrics that have a number in at least one step.
 fn numeric_names<'a>(metrics: impl Iterator<Item = &'a BTreeMap<String, Value>>) -> Vec<String> {
     let names: BTreeSet<&String> = metrics
         .flatten()

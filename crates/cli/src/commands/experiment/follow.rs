@@ -16,14 +16,14 @@ use crate::error::{CliError, Exit};
 use crate::output;
 use crate::values::{state, wait_reason};
 
-/// How long a watcher waits for a master that is away.
+/// How long to retry while the master cannot be reached.
 const RETRY_LIMIT: Duration = Duration::from_mins(10);
-/// The pause between two looks at a search; longer when it has many trials, all of which are read.
+/// The pause between two requests for the state of a search; longer when it has many trials, all of which are loaded.
 const REFRESH: Duration = Duration::from_millis(700);
 const REFRESH_OF_MANY: Duration = Duration::from_secs(4);
-/// From how many trials on a search has many.
+/// The number of trials from which a search has many.
 const MANY_TRIALS: usize = 200;
-/// How long after the last log line an experiment may take to end.
+/// How long an experiment may take to end after the last line of its logs.
 const WRAP_UP: Duration = Duration::from_secs(10);
 
 /// Options of `det experiment wait`.
@@ -43,16 +43,16 @@ fn parse_interval(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "it must be a number of seconds above 0".to_owned())
 }
 
-/// What is worth seeing of an experiment.
+/// What is shown of an experiment while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Followed {
     /// The logs of its one trial.
     FirstTrial,
-    /// How the search goes on.
+    /// The progress of its search.
     Search,
 }
 
-/// Follows an experiment that was just started. Ctrl-C ends the following, not the experiment.
+/// Follows an experiment that was just started. Ctrl-C ends this command, not the experiment.
 pub(crate) async fn after_start(
     client: &Client,
     id: ExperimentId,
@@ -67,7 +67,7 @@ pub(crate) async fn after_start(
     until_ctrl_c(id, watching).await
 }
 
-/// Shows how an experiment goes on. Ctrl-C ends the showing, not the experiment.
+/// Shows the progress of an experiment until it ends. Ctrl-C ends this command, not the experiment.
 pub(crate) async fn progress(client: &Client, id: ExperimentId) -> Result<ExitCode, CliError> {
     until_ctrl_c(id, search(client, id)).await
 }
@@ -156,7 +156,7 @@ async fn wait_for_first_trial(client: &Client, id: ExperimentId) -> Result<Trial
     }
 }
 
-/// The state of an experiment whose only logs have ended: its end comes a moment later than theirs.
+/// The state of an experiment whose only trial has no more logs: the experiment ends a moment later than they do.
 async fn state_after_logs(client: &Client, id: ExperimentId) -> Result<String, CliError> {
     let mut retries = Retries::default();
     let ended_at = Instant::now();
@@ -215,7 +215,7 @@ fn is_terminal(state: &str) -> bool {
     matches!(state, "COMPLETED" | "CANCELED" | "ERROR" | "DELETED")
 }
 
-/// An experiment that ended badly makes the command fail; one that has not ended does not.
+/// The exit code for a state: a failure if the experiment ended without completing.
 fn code_for(state: &str) -> ExitCode {
     if is_terminal(state) && state != "COMPLETED" {
         Exit::Failed.into()
@@ -224,7 +224,7 @@ fn code_for(state: &str) -> ExitCode {
     }
 }
 
-/// Goes on asking while the master is away, up to a limit from the moment it was lost.
+/// Repeats requests while the master cannot be reached, up to a limit since the first failure.
 #[derive(Debug, Default)]
 struct Retries {
     lost_at: Option<Instant>,

@@ -37,7 +37,7 @@ pub(crate) struct DeleteArgs {
     yes: bool,
 }
 
-/// Tells the master to do `action` with each experiment; `done` says that it did.
+/// Asks the master for `action` on each experiment; `done` is the word that reports it, such as `Paused`.
 pub(crate) async fn act(
     client: &Client,
     several: &ExperimentsArg,
@@ -86,19 +86,19 @@ fn question(ids: &[ExperimentId]) -> String {
     }
 }
 
-/// What became of each experiment that was named.
+/// The outcomes of a command on several experiments.
 pub(super) struct Outcomes {
     named: usize,
     failed: usize,
 }
 
 impl Outcomes {
-    /// Of this many experiments nothing is known yet.
+    /// No outcome yet, of this many experiments.
     pub(super) fn of(named: usize) -> Self {
         Self { named, failed: 0 }
     }
 
-    /// Tells one outcome.
+    /// Prints one outcome.
     fn report<T>(
         &mut self,
         id: ExperimentId,
@@ -111,8 +111,8 @@ impl Outcomes {
         }
     }
 
-    /// The answer; `None` after a refusal, which is told. A refusal of one is no reason to leave the others alone; a
-    /// master that cannot be reached is, and so is a person who may not.
+    /// The answer; `None` after a refusal, which is printed: the other experiments are still tried. Errs when the master
+    /// cannot be reached or the user is not logged in, and when only one experiment was named.
     pub(super) fn take<T>(
         &mut self,
         id: ExperimentId,
@@ -139,6 +139,7 @@ impl Outcomes {
         Ok(None)
     }
 
+    /// The exit code: a failure if any experiment was refused.
     pub(super) fn exit(&self) -> ExitCode {
         if self.failed == 0 {
             return ExitCode::SUCCESS;

@@ -102,7 +102,7 @@ enum ExperimentAction {
 
 /// Carries out `det experiment …`.
 pub(crate) async fn run(args: ExperimentArgs, context: &Context) -> Result<ExitCode, CliError> {
-    // Mistakes in the person's own files are told before anything is asked of a master.
+    // Errors in the user's files are reported before a master is contacted.
     let action = match args.action {
         None => ExperimentAction::List(list::ListArgs::default()),
         Some(ExperimentAction::Create(args)) => return create::create(*args, context).await,
@@ -178,7 +178,7 @@ fn path_below(experiment: ExperimentId, below: &str) -> String {
     api_path(["experiments", &experiment.to_string(), below])
 }
 
-/// What the master says of an experiment: `experiment` itself and more beside it.
+/// The master's answer about an experiment: `experiment` itself, `config` and `jobSummary`.
 async fn get(client: &Client, experiment: ExperimentId) -> Result<Value, det_client::ClientError> {
     client.get(&path(experiment), &Query::new()).await
 }

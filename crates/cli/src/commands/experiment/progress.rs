@@ -1,4 +1,4 @@
-//! How a search goes on, in a line.
+//! The progress of a search, in one line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,23 +9,23 @@ use serde_json::Value;
 use crate::output;
 use crate::values::{number, rounded, state, text, wait_reason};
 
-/// The best result so far.
+/// The best validation so far, and the trial that reported it.
 #[derive(Debug, Clone, PartialEq)]
 struct Best {
     trial: i64,
     value: f64,
 }
 
-/// A search as it stands.
+/// The state of a search at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct SearchView {
-    /// The experiment's state, without prefix.
+    /// The experiment's state, without the prefix of the wire.
     pub(super) state: String,
-    /// From 0 to 1.
+    /// Progress, from 0 to 1.
     progress: f64,
     /// How many trials are in each state.
     trials: BTreeMap<String, usize>,
-    /// The searcher's metric.
+    /// Name of the searcher's metric.
     metric: String,
     best: Option<Best>,
     /// Why something waits, each reason once.
@@ -33,7 +33,7 @@ pub(super) struct SearchView {
 }
 
 impl SearchView {
-    /// What an experiment and its trials, as the API gives them, come to.
+    /// Summarises an experiment and its trials, as the API returns them.
     pub(super) fn new(experiment: &Value, trials: &[Value]) -> Self {
         let searcher = &experiment["config"]["searcher"];
         let metric = text(searcher, "metric");
@@ -102,7 +102,7 @@ impl SearchView {
 
     fn line(&self) -> String {
         let mut line = self.summary();
-        // While some trials run, others that wait for their turn are no news.
+        // While some trials run, it is normal that others wait.
         if let Some(reason) = self.waiting.first()
             && !self.trials.contains_key("RUNNING")
         {
@@ -111,7 +111,7 @@ impl SearchView {
         line
     }
 
-    /// Whole per cent.
+    /// Progress in per cent, rounded down.
     fn percent(&self) -> u64 {
         #[expect(
             clippy::cast_possible_truncation,
@@ -138,7 +138,7 @@ pub(super) struct Display {
 
 impl Display {
     pub(super) fn new() -> Self {
-        let bar = output::is_watched().then(|| {
+        let bar = output::stderr_is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(100), ProgressDrawTarget::stderr());
             let style =
                 ProgressStyle::with_template("[{bar:30}] {percent:>3}% {elapsed} {wide_msg}")
@@ -166,7 +166,7 @@ impl Display {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn clear(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -12,7 +12,7 @@ use crate::table::Listing;
 use crate::values::{items, members, plain, priority_orders, text};
 use crate::{output, prompt};
 
-/// What can be changed.
+/// The attributes of an experiment that can be changed.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SetAction {
     /// Set the name
@@ -205,7 +205,7 @@ pub(crate) async fn label(client: &Client, action: LabelAction) -> Result<(), Cl
         after.push(&label);
     }
     if before.contains(&label) != add {
-        // The list replaces the whole set.
+        // The API replaces all labels by the list that is sent.
         let body = json!({"id": experiment_id, "labels": after});
         client.patch(&path(experiment_id), &body).await?;
     }

@@ -12,7 +12,7 @@ use crate::model_files::{read_text, shown_name};
 use crate::output;
 use crate::table::{Format, Listing};
 
-/// Plays a trace and prints what the search answered; what is not as the trace expects is a failure.
+/// Plays a trace and prints the answers of the search. Errs when an answer differs from what the trace expects.
 pub(super) fn run(file: &Path, format: Format) -> Result<(), CliError> {
     let name = shown_name(file);
     let unusable = |errors: &dyn std::fmt::Display| {
@@ -22,7 +22,7 @@ pub(super) fn run(file: &Path, format: Format) -> Result<(), CliError> {
     let read = read_trace(&text);
     let from_file = match config_file_of(&text) {
         Some(config) => {
-            // As the trace sees it: beside itself.
+            // Relative to the directory of the trace.
             let path = file.parent().unwrap_or(Path::new("")).join(config);
             let text = read_text(&path)?;
             let none: &[&str] = &[];
@@ -35,7 +35,7 @@ pub(super) fn run(file: &Path, format: Format) -> Result<(), CliError> {
         }
         None => None,
     };
-    // All that is wrong at once: the trace's mistakes, and then those of its configuration's file.
+    // All errors at once: those of the trace, then those of the file with its configuration.
     let seed = read.as_ref().ok().and_then(|trace| trace.seed).unwrap_or(0);
     let mut errors: Vec<String> = read
         .as_ref()

@@ -1,4 +1,4 @@
-//! A cluster and its queue, as the API tells of them, as the start of a scenario.
+//! Makes the start of a scenario from a cluster and its queue, as the API returns them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::values::{items, last_part, members, number, text};
 
-/// Jobs asked for at a time.
+/// Jobs in one page of the queue.
 const PAGE: u32 = 500;
 
-/// What a master answers about one pool.
+/// A master's answers about one pool.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     /// The entry of the pool in `GET /api/v1/resource-pools`.
@@ -156,7 +156,7 @@ async fn jobs(client: &Client, pool: &str) -> Result<Vec<Value>, CliError> {
     }
 }
 
-/// What nobody can know of the work of a cluster.
+/// Assumptions about what a master cannot know of its tasks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Guesses {
     /// How long each task runs from now on, or from its start.
@@ -165,7 +165,7 @@ pub(super) struct Guesses {
     pub(super) stops_in: Duration,
 }
 
-/// Makes a scenario of answers, and sentences about what it cannot show.
+/// Makes a scenario from answers, and notes on what it leaves out or assumes.
 pub(super) fn scenario(
     answers: &Answers,
     now: Timestamp,
@@ -271,7 +271,7 @@ fn settings(
     })
 }
 
-/// The scheduler block that holds for a pool: its own, else the cluster's.
+/// The configuration of the scheduler of a pool: its own, else the cluster's.
 fn scheduler_block<'v>(pool: &Value, master: &'v Value) -> &'v Value {
     let lists = [
         &master["resource_pools"],
@@ -286,7 +286,7 @@ fn scheduler_block<'v>(pool: &Value, master: &'v Value) -> &'v Value {
     own.unwrap_or(&master["resource_manager"]["scheduler"])
 }
 
-/// The agents of a pool, and what is to be said of single slots.
+/// The agents of a pool, and the operations that set the state of single slots.
 fn agents(answers: &Answers, pool: &str) -> (Vec<AgentDescription>, Vec<Operation>) {
     let aux = small(&answers.pool["auxContainerCapacityPerAgent"]).unwrap_or(100);
     let mut agents = Vec::new();
@@ -302,7 +302,7 @@ fn agents(answers: &Answers, pool: &str) -> (Vec<AgentDescription>, Vec<Operatio
         for (place, (_, slot)) in (0..).zip(&slots) {
             let own = service_of(slot);
             if service == Service::Enabled && own != Service::Enabled {
-                // What is on a slot that is out of service is on its way out: it may end.
+                // A container on a slot that is out of service is about to end, and may do so.
                 let held = !slot["container"].is_null();
                 operations.push(Operation::Serve {
                     places: vec![ServiceTarget {
@@ -333,7 +333,7 @@ fn service_of(place: &Value) -> Service {
     }
 }
 
-/// What becomes of the answers, job by job.
+/// The operations that are made from the answers, job by job.
 struct World<'a> {
     answers: &'a Answers,
     now: Timestamp,
@@ -345,7 +345,7 @@ struct World<'a> {
 }
 
 impl World<'_> {
-    /// The tasks of a job; gives what its place in the order should be.
+    /// Adds the tasks of a job; returns the key of its position in the queue.
     fn job(&mut self, job: &Value) -> Option<(u8, i64, String)> {
         let name = text(job, "entityId");
         let pool = text(job, "resourcePool");
@@ -415,7 +415,7 @@ impl World<'_> {
         (!own.is_empty()).then(|| (settings.priority.unwrap_or(42), -age, name))
     }
 
-    /// Allocations of no job, as those that delete checkpoints: they hold slots or places all the same.
+    /// Adds the allocations of no job, such as those that delete checkpoints, which hold slots or places too.
     fn others(&mut self, pool: &str) {
         for allocation in &self.answers.allocations {
             let id = text(allocation, "allocationId");
@@ -446,7 +446,7 @@ impl World<'_> {
         }
     }
 
-    /// A submission with what an allocation says of its own.
+    /// A submission like its job's, with the slots and the age of an allocation.
     fn submission(&self, allocation: &Value, like: Submission) -> Operation {
         let slots = small(&allocation["slotsNeeded"]).unwrap_or(0);
         let mut on: BTreeMap<String, u32> = BTreeMap::new();
@@ -467,14 +467,14 @@ impl World<'_> {
         let held: u32 = starts.iter().filter_map(|start| start.slots).sum();
         let waits = starts.is_empty();
         let stopping = !waits && allocation["isStopping"] == true;
-        // What ends for good when it has stopped does not ask again.
+        // A task that ends for good when it has stopped is not queued again.
         let ends =
             stopping && (!like.preemptible || self.state(&like.job).starts_with("STATE_STOPPING_"));
         Operation::Submit(Box::new(Submission {
             slots: if waits { slots } else { held },
             duration: if ends { like.stops_in } else { like.duration },
             stopping: stopping && !ends,
-            // How long it waited before it started is not known here, and counts for nothing any more.
+            // How long it waited before it started is not known here, and no longer matters.
             waited: if waits {
                 self.since(&text(allocation, "registeredTime"))
             } else {
@@ -485,12 +485,12 @@ impl World<'_> {
         }))
     }
 
-    /// The state of an experiment; empty for what is none.
+    /// The state of an experiment; empty if the name is not of one.
     fn state(&self, name: &str) -> &str {
         self.answers.states.get(name).map_or("", String::as_str)
     }
 
-    /// How long ago something was.
+    /// The time since a moment of the cluster; zero for moments in the future.
     fn since(&self, time: &str) -> Duration {
         let Ok(time) = time.parse::<Timestamp>() else {
             return Duration::ZERO;
@@ -499,7 +499,7 @@ impl World<'_> {
     }
 }
 
-/// Moves that put jobs into the order of the queue, which come as priority, negative age and name in that order.
+/// Moves that put jobs into the order of the queue. `order` has each job's priority, negative age and name, in that order.
 fn moves(order: &[(u8, i64, String)]) -> Vec<Operation> {
     let mut found = Vec::new();
     for class in order.chunk_by(|a, b| a.0 == b.0) {
@@ -508,7 +508,7 @@ fn moves(order: &[(u8, i64, String)]) -> Vec<Operation> {
         if sorted == class {
             continue;
         }
-        // Each after the one before it: at the end they stand as they are listed.
+        // Each is moved behind the one before it: at the end they are in the order listed.
         for pair in class.windows(2) {
             found.push(Operation::Move {
                 job: pair[1].2.clone(),
@@ -532,7 +532,7 @@ fn kind_of(job: &Value) -> Kind {
     }
 }
 
-/// A number that is not negative and small, also where the wire writes it as text.
+/// A number that is not negative and fits `T`, also where the wire writes it as text.
 fn small<T: TryFrom<u64>>(value: &Value) -> Option<T> {
     let number = match value {
         Value::Number(number) => number.as_u64(),

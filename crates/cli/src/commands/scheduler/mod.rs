@@ -1,4 +1,4 @@
-//! `det scheduler simulate`: a described cluster and workload, played through the planner that the master uses.
+//! `det scheduler simulate`: plays a scenario of a cluster and its workload through the master's planner.
 
 mod cluster;
 
@@ -65,7 +65,7 @@ struct SimulateArgs {
 
 const POLICIES: [&str; 4] = ["priority", "priority-preempt", "fair-share", "round-robin"];
 
-/// Priority of jobs that name none, where the pool's own policy says nothing of it.
+/// Priority of jobs that name none, where the pool's own policy has no default.
 const DEFAULT_PRIORITY: u8 = 42;
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -122,7 +122,7 @@ fn load(path: &Path) -> Result<Scenario, CliError> {
     read(&read_text(path)?).map_err(|errors| unusable(&shown_name(path), &errors))
 }
 
-/// Mistakes of a scenario, each with the file before its line.
+/// The errors of a scenario, each with the file before its line.
 fn unusable(file: &str, errors: &det_scenario::DescriptionErrors) -> CliError {
     let lines: Vec<String> = errors
         .to_string()
@@ -136,7 +136,7 @@ fn unusable(file: &str, errors: &det_scenario::DescriptionErrors) -> CliError {
     .with_hint("docs/scheduler-simulation.md describes every key")
 }
 
-/// What is described in a file, begun with the cluster as it is.
+/// A scenario that starts with the cluster as it is, and continues with the jobs and steps of a file.
 fn continue_from(
     mut start: Scenario,
     described: Option<Scenario>,
@@ -168,7 +168,7 @@ fn continue_from(
     Ok(start)
 }
 
-/// The same under another policy, without what was expected of its own.
+/// The same scenario under another policy, without the expectations, which are about its own.
 fn under(scenario: &Scenario, policy: &str) -> Scenario {
     let mut other = scenario.clone();
     for step in &mut other.steps {
@@ -301,7 +301,7 @@ fn compare(
         } else {
             Detail::Changes
         };
-        // What was done to a task that ran may be impossible where it does not run.
+        // An operation on a task that runs under one policy may be impossible where it does not run.
         reports.push(played(file, &other, detail, OnImpossible::Skip)?);
     }
     if json {
@@ -349,15 +349,15 @@ fn compare(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Jobs in the table of a comparison at most.
+/// Most jobs in the table of a comparison.
 const MOST_JOBS: usize = 20;
 
-/// Prints a row for each job that fares differently, those first whose waits or ends differ most.
+/// Prints a row for each job whose wait, start or end differs, the largest differences first.
 fn by_job(policies: &[String], reports: &[Report]) -> Result<(), CliError> {
     let Some(first) = reports.first() else {
         return Ok(());
     };
-    // Jobs are in order of name.
+    // Jobs are sorted by name.
     let of = |report: &'_ Report, name: &str| {
         let jobs = &report.jobs;
         jobs.binary_search_by(|job| job.job.as_str().cmp(name)).ok()
@@ -403,7 +403,7 @@ fn by_job(policies: &[String], reports: &[Report]) -> Result<(), CliError> {
 
 /// Seconds by which a job's mean wait, start or end differ most between the reports.
 fn change(each: &[Option<&JobReport>]) -> f64 {
-    // What does not come about until the end is later than everything that does.
+    // What has not happened by the end counts as later than everything that has.
     let value = |of: fn(&JobReport) -> f64| {
         let values = || each.iter().flatten().map(|job| of(job));
         let (low, high) = (
