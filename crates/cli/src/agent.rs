@@ -225,29 +225,15 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
         None => serve::default_data_dir()?.join("agent"),
     };
     let data_dir = serve::create_data_dir(&data_dir)?;
-    let agent_id = match &config.agent_id {
-        Some(id) => id.clone(),
-        None => nix::unistd::gethostname()
-            .ok()
-            .and_then(|name| name.into_string().ok())
-            .filter(|name| !name.is_empty())
-            .ok_or_else(|| {
-                CliError::usage("this machine has no name")
-                    .with_hint("name the agent with --agent-id")
-            })?,
-    };
     let tls = &config.security.tls;
-    let scheme = if tls.enabled { "https" } else { "http" };
-    let host = if config.master_host.contains(':') {
-        format!("[{}]", config.master_host)
-    } else {
-        config.master_host.clone()
-    };
-    let url = format!("{scheme}://{host}:{}", config.effective_master_port());
     let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-    let mut options =
-        AgentOptions::new(url, AgentId(agent_id), &data_dir, serve::supervisor_path()?);
+    let mut options = AgentOptions::new(
+        master_url(config),
+        agent_id(config)?,
+        &data_dir,
+        serve::supervisor_path()?,
+    );
     options.resource_pool.clone_from(&config.resource_pool);
     options.runtime = match config.container_runtime {
         Runtime::Auto => RuntimeChoice::Auto,
@@ -302,6 +288,37 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
     options.reconnect_attempts =
         (!config.hooks.on_connection_lost.is_empty()).then_some(config.agent_reconnect_attempts);
     Ok(options)
+}
+
+/// The id of the agent: configured, else the name of this machine.
+fn agent_id(config: &AgentConfig) -> Result<AgentId, CliError> {
+    let id = match &config.agent_id {
+        Some(id) => id.clone(),
+        None => nix::unistd::gethostname()
+            .ok()
+            .and_then(|name| name.into_string().ok())
+            .filter(|name| !name.is_empty())
+            .ok_or_else(|| {
+                CliError::usage("this machine has no name")
+                    .with_hint("name the agent with --agent-id")
+            })?,
+    };
+    Ok(AgentId(id))
+}
+
+/// The URL of the master.
+fn master_url(config: &AgentConfig) -> String {
+    let scheme = if config.security.tls.enabled {
+        "https"
+    } else {
+        "http"
+    };
+    let host = if config.master_host.contains(':') {
+        format!("[{}]", config.master_host)
+    } else {
+        config.master_host.clone()
+    };
+    format!("{scheme}://{host}:{}", config.effective_master_port())
 }
 
 /// The token to join with: from the configuration, the file it names, or a master's on this machine. An agent that has a

@@ -1,6 +1,6 @@
 //! `det up`: master and agents on this machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
@@ -50,6 +50,9 @@ pub(crate) struct UpArgs {
     pub(crate) keep_tasks: bool,
 }
 
+/// Name of the log's file in the data directory.
+const LOG_FILE: &str = "det.log";
+
 /// Runs a cluster until it receives a signal to stop, or a part of it ends.
 pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     let data_dir = match &args.data_dir {
@@ -57,46 +60,10 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         None => serve::default_data_dir()?,
     };
     let data_dir = serve::create_data_dir(&data_dir)?;
-    let source = MasterSource {
-        files: args.config_file.clone(),
-        default_file: "",
-        flags: vec![
-            ("host".to_owned(), "127.0.0.1".to_owned()),
-            ("port".to_owned(), args.port.to_string()),
-            ("data_dir".to_owned(), data_dir.display().to_string()),
-        ],
-    };
     let mut stop_signals = serve::StopSignals::new()?;
     let mut hang_ups = serve::HangUps::new()?;
-    let loaded = source.load()?;
-    let config = &loaded.config;
-    let hub = Hub::default();
-    let log_file = data_dir.join("det.log");
-    let log = process_log::start(
-        &config.log.level,
-        config.log.color,
-        &LogTarget::File(&log_file),
-        &hub,
-    )?;
-    for warning in &loaded.warnings {
-        tracing::warn!("{}", warning.for_log());
-    }
+    let options = master_options(&args, &data_dir)?;
     let supervisor = serve::supervisor_path()?;
-    // Tasks of this machine may run as the user that the master runs as.
-    let mut private = vec![data_dir.clone()];
-    let files = serve::config_files(&args.config_file, "")?;
-    private.extend(files.into_iter().map(|(path, _)| PathBuf::from(path)));
-    let options = MasterOptions {
-        config: loaded,
-        surroundings: Arc::new(Process {
-            source,
-            level: log.level,
-        }),
-        data_dir: data_dir.clone(),
-        allow_blank_passwords: false,
-        hub,
-        log: log.kept,
-    };
     let mut master = tokio::select! {
         started = crate::master::start(options) => started?,
         // The next start continues from whatever this one has done.
@@ -105,50 +72,12 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
             return Ok(ExitCode::SUCCESS);
         }
     };
-    let address = master.address;
     let scheme = if master.master().tls { "https" } else { "http" };
-    let url = format!("{scheme}://{address}");
+    let url = format!("{scheme}://{}", master.address);
     let shutdown = CancellationToken::new();
     let mut agents = JoinSet::new();
-    let python_package = serve::python_package(&data_dir)?;
-    // Reported once for this machine, not by each agent.
-    let isolation = Arc::new(OnceLock::new());
-    let mut names = Vec::new();
-    for n in 1..=args.agents {
-        let name = if args.agents == 1 {
-            "local".to_owned()
-        } else {
-            format!("local-{n}")
-        };
-        names.push(name.clone());
-        let agent_dir = data_dir.join("agents").join(&name);
-        let agent_dir = serve::create_data_dir(&agent_dir)?;
-        let mut options = AgentOptions::new(&url, AgentId(name), agent_dir, &supervisor);
-        options.token = Some(Secret::new(master.agent_token.clone()));
-        // Pools may have any names; work that names no pool is placed in this one.
-        if let Some(pool) = master.master().pools.default_compute_pool() {
-            options.resource_pool = pool;
-        }
-        options.runtime = match args.runtime {
-            // An interpreter of this machine does not exist inside a container's image.
-            RuntimeArg::Auto if args.python.is_some() => RuntimeChoice::Process,
-            RuntimeArg::Auto => RuntimeChoice::Auto,
-            RuntimeArg::Docker => RuntimeChoice::Docker,
-            RuntimeArg::Podman => RuntimeChoice::Podman,
-            RuntimeArg::Process => RuntimeChoice::Process,
-        };
-        options.artificial_slots = args.slots.unwrap_or(0);
-        options.python.clone_from(&args.python);
-        options.python_package_dir = Some(python_package.clone());
-        let configured = master.master().context.config();
-        let allowed = &configured.security.allowed_host_paths;
-        options.allowed_host_paths = allowed.iter().map(PathBuf::from).collect();
-        options.keep_tasks_on_shutdown = args.keep_tasks;
-        // `det up --slots 4` after `--slots 2` must change the number of slots.
-        options.rejoin_when_changed = true;
-        options.private_paths.clone_from(&private);
-        options.isolation_notice = isolation.clone();
-        options.tls.skip_verify = master.master().tls;
+    let names = agent_names(args.agents);
+    for options in agent_options(&args, &master, &names, &url, &data_dir, &supervisor)? {
         agents.spawn(det_agent::run(options, shutdown.clone()));
     }
     let ended_before = tokio::select! {
@@ -165,7 +94,8 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
                 () = hang_ups.reload(&reloading) => Ok(()),
                 () = master.wait() => {
                     let why = master.failure().map_or_else(String::new, |why| format!(": {why}"));
-                    Err(CliError::request(format!("the master ended{why}; {} has more", log_file.display())))
+                    let log = data_dir.join(LOG_FILE);
+                    Err(CliError::request(format!("the master ended{why}; {} has more", log.display())))
                 }
                 ended = first_failure(&mut agents) => ended,
             };
@@ -184,6 +114,100 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     let what = if args.keep_tasks { "tasks go on; " } else { "" };
     output::note(format!("Stopped; {what}`det up` goes on where it was."));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the configuration of the master and starts the log of the process.
+fn master_options(args: &UpArgs, data_dir: &Path) -> Result<MasterOptions, CliError> {
+    let source = MasterSource {
+        files: args.config_file.clone(),
+        default_file: "",
+        flags: vec![
+            ("host".to_owned(), "127.0.0.1".to_owned()),
+            ("port".to_owned(), args.port.to_string()),
+            ("data_dir".to_owned(), data_dir.display().to_string()),
+        ],
+    };
+    let loaded = source.load()?;
+    let hub = Hub::default();
+    let log = process_log::start(
+        &loaded.config.log.level,
+        loaded.config.log.color,
+        &LogTarget::File(&data_dir.join(LOG_FILE)),
+        &hub,
+    )?;
+    for warning in &loaded.warnings {
+        tracing::warn!("{}", warning.for_log());
+    }
+    Ok(MasterOptions {
+        config: loaded,
+        surroundings: Arc::new(Process {
+            source,
+            level: log.level,
+        }),
+        data_dir: data_dir.to_owned(),
+        allow_blank_passwords: false,
+        hub,
+        log: log.kept,
+    })
+}
+
+/// The ids of the agents: `local`, or `local-1` and so on if there are several.
+fn agent_names(count: u32) -> Vec<String> {
+    match count {
+        1 => vec!["local".to_owned()],
+        _ => (1..=count).map(|n| format!("local-{n}")).collect(),
+    }
+}
+
+/// The options of an agent of each name, which joins the master at `url`.
+fn agent_options(
+    args: &UpArgs,
+    master: &Running,
+    names: &[String],
+    url: &str,
+    data_dir: &Path,
+    supervisor: &Path,
+) -> Result<Vec<AgentOptions>, CliError> {
+    let python_package = serve::python_package(data_dir)?;
+    // Tasks of this machine may run as the user that the master runs as.
+    let mut private = vec![data_dir.to_owned()];
+    let files = serve::config_files(&args.config_file, "")?;
+    private.extend(files.into_iter().map(|(path, _)| PathBuf::from(path)));
+    // Reported once for this machine, not by each agent.
+    let isolation = Arc::new(OnceLock::new());
+    let configured = master.master().context.config();
+    let allowed = &configured.security.allowed_host_paths;
+    let mut agents = Vec::new();
+    for name in names {
+        let agent_dir = data_dir.join("agents").join(name);
+        let agent_dir = serve::create_data_dir(&agent_dir)?;
+        let mut options = AgentOptions::new(url, AgentId(name.clone()), agent_dir, supervisor);
+        options.token = Some(Secret::new(master.agent_token.clone()));
+        // Pools may have any names; work that names no pool is placed in this one.
+        if let Some(pool) = master.master().pools.default_compute_pool() {
+            options.resource_pool = pool;
+        }
+        options.runtime = match args.runtime {
+            // An interpreter of this machine does not exist inside a container's image.
+            RuntimeArg::Auto if args.python.is_some() => RuntimeChoice::Process,
+            RuntimeArg::Auto => RuntimeChoice::Auto,
+            RuntimeArg::Docker => RuntimeChoice::Docker,
+            RuntimeArg::Podman => RuntimeChoice::Podman,
+            RuntimeArg::Process => RuntimeChoice::Process,
+        };
+        options.artificial_slots = args.slots.unwrap_or(0);
+        options.python.clone_from(&args.python);
+        options.python_package_dir = Some(python_package.clone());
+        options.allowed_host_paths = allowed.iter().map(PathBuf::from).collect();
+        options.keep_tasks_on_shutdown = args.keep_tasks;
+        // `det up --slots 4` after `--slots 2` must change the number of slots.
+        options.rejoin_when_changed = true;
+        options.private_paths.clone_from(&private);
+        options.isolation_notice = isolation.clone();
+        options.tls.skip_verify = master.master().tls;
+        agents.push(options);
+    }
+    Ok(agents)
 }
 
 /// Waits until all agents have joined; each connection is an event in the hub.
@@ -212,12 +236,7 @@ async fn first_failure(
     std::future::pending().await
 }
 
-fn greet(
-    args: &UpArgs,
-    url: &str,
-    data_dir: &std::path::Path,
-    blank: bool,
-) -> Result<(), CliError> {
+fn greet(args: &UpArgs, url: &str, data_dir: &Path, blank: bool) -> Result<(), CliError> {
     let slots = match args.slots {
         Some(n) => format!("{n} slots each"),
         None => "the devices of this machine".to_owned(),
