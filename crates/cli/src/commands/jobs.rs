@@ -5,6 +5,7 @@ use det_client::{Client, Query, api_path};
 use det_config::yaml::to_yaml;
 use serde_json::{Value, json};
 
+use crate::commands::lookup;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
@@ -446,7 +447,7 @@ async fn list(args: ListArgs, context: &Context) -> Result<(), CliError> {
     let pools = client
         .get(&api_path(["resource-pools"]), &Query::new())
         .await?;
-    let pool = find_pool(&pools, args.resource_pool.as_deref())?;
+    let pool = lookup::pool(&pools, args.resource_pool.as_deref())?;
     let order = if args.reverse {
         "ORDER_BY_DESC"
     } else {
@@ -504,23 +505,6 @@ fn busy_pools(pools: &Value, shown: &Value) -> Vec<String> {
             (jobs > 0).then(|| format!("{} ({jobs})", text(pool, "name")))
         })
         .collect()
-}
-
-/// The pool asked for, or the default one for computing.
-fn find_pool<'a>(answer: &'a Value, name: Option<&str>) -> Result<&'a Value, CliError> {
-    let pools = || items(&answer["resourcePools"]);
-    let found = pools().find(|pool| match name {
-        Some(name) => pool["name"] == name,
-        None => pool["defaultComputePool"] == true,
-    });
-    found.ok_or_else(|| {
-        let names: Vec<String> = pools().map(|pool| text(pool, "name")).collect();
-        let wanted = match name {
-            Some(name) => format!("there is no resource pool \"{name}\""),
-            None => "no resource pool is the default for computing".to_owned(),
-        };
-        CliError::request(format!("{wanted}; the pools are: {}", names.join(", ")))
-    })
 }
 
 /// The job inside an element of the list, which contains it in full or without what the user may not see.

@@ -1,4 +1,4 @@
-//! Finding workspaces and projects by their names.
+//! Finding workspaces, projects and resource pools by their names.
 
 use det_client::{Client, Query, api_path};
 use serde_json::Value;
@@ -49,5 +49,22 @@ pub(crate) async fn project(
             "there is no project \"{project}\" in workspace \"{workspace}\"; its projects are: {}",
             names.join(", ")
         ))
+    })
+}
+
+/// The resource pool of this name in the answer of `GET /api/v1/resource-pools`; without a name, the default for computing.
+pub(crate) fn pool<'a>(answer: &'a Value, name: Option<&str>) -> Result<&'a Value, CliError> {
+    let pools = || items(&answer["resourcePools"]);
+    let found = pools().find(|pool| match name {
+        Some(name) => pool["name"] == name,
+        None => pool["defaultComputePool"] == true,
+    });
+    found.ok_or_else(|| {
+        let names: Vec<String> = pools().map(|pool| text(pool, "name")).collect();
+        let wanted = match name {
+            Some(name) => format!("there is no resource pool \"{name}\""),
+            None => "no resource pool is the default for computing".to_owned(),
+        };
+        CliError::request(format!("{wanted}; the pools are: {}", names.join(", ")))
     })
 }

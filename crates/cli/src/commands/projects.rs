@@ -4,7 +4,8 @@ use clap::{Args, Subcommand};
 use det_client::{Client, Query, Session, api_path};
 use serde_json::{Value, json};
 
-use crate::commands::{deletion, experiment, lookup};
+use crate::commands::experiment::list;
+use crate::commands::{deletion, lookup};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
@@ -134,11 +135,17 @@ pub(crate) async fn run(args: ProjectArgs, context: &Context) -> Result<(), CliE
     let session = context.session().await?;
     let client = &session.client;
     match args.action {
-        ProjectAction::List(args) => list(client, &args).await,
+        ProjectAction::List(args) => projects(client, &args).await,
         ProjectAction::ListExperiments(args) => {
             let project = find(client, &args.one).await?;
-            let query = args.order.add_to(Query::new());
-            list_experiments(&session, &project, query, &args).await
+            let query = args.order.add_to(of_project(&project));
+            let experiments = list::ListArgs {
+                all: args.all,
+                show_project: false,
+                paging: args.paging,
+                format: args.format,
+            };
+            list::experiments(&session, query, experiments).await
         }
         ProjectAction::Describe(args) => describe(&session, args).await,
         ProjectAction::Create(args) => {
@@ -186,7 +193,7 @@ async fn find(client: &Client, one: &OneArgs) -> Result<Value, CliError> {
 }
 
 /// Lists the projects of a workspace.
-pub(crate) async fn list(client: &Client, args: &ListArgs) -> Result<(), CliError> {
+pub(crate) async fn projects(client: &Client, args: &ListArgs) -> Result<(), CliError> {
     let workspace = lookup::workspace(client, &args.workspace_name).await?;
     let projects = client
         .list(
@@ -239,37 +246,16 @@ async fn describe(session: &Session, args: DescribeArgs) -> Result<(), CliError>
         return Ok(());
     }
     output::line("\nAssociated Experiments")?;
-    let below = ExperimentsArgs {
-        one: args.one,
+    let query = OrderArgs::default().add_to(of_project(&project));
+    let experiments = list::ListArgs {
         all: args.all,
-        order: OrderArgs::default(),
-        paging: PageArgs::default(),
         format: args.format,
+        ..list::ListArgs::default()
     };
-    let query = below.order.add_to(Query::new());
-    list_experiments(session, &project, query, &below).await
+    list::experiments(session, query, experiments).await
 }
 
-async fn list_experiments(
-    session: &Session,
-    project: &Value,
-    query: Query,
-    args: &ExperimentsArgs,
-) -> Result<(), CliError> {
-    let query = query.with("projectId", text(project, "id"));
-    let query = if args.all {
-        query
-    } else {
-        query.with("archived", false).with("users", &session.user)
-    };
-    let experiments = session
-        .client
-        .list(
-            &api_path(["experiments"]),
-            &query,
-            "experiments",
-            args.paging.paging(200),
-        )
-        .await?;
-    experiment::listing(&experiments, false, args.all).print(args.format.format(), &experiments)
+/// The query for the experiments of a project.
+fn of_project(project: &Value) -> Query {
+    Query::new().with("projectId", text(project, "id"))
 }

@@ -288,7 +288,7 @@ pub(crate) async fn run(args: WorkspaceArgs, context: &Context) -> Result<(), Cl
     match action {
         WorkspaceAction::List(args) => list(&context.session().await?.client, &args).await,
         WorkspaceAction::ListProjects(args) => {
-            projects::list(&context.session().await?.client, &args).await
+            projects::projects(&context.session().await?.client, &args).await
         }
         WorkspaceAction::ListPools(args) => {
             let client = context.session().await?.client;

@@ -16,14 +16,14 @@ use crate::values::{indented, note_whole_reasons, percent, state, text, time, wa
 pub(crate) struct ListArgs {
     /// Show those of other users and archived ones too
     #[arg(short, long)]
-    all: bool,
+    pub(crate) all: bool,
     /// Show the workspace and the project of each
     #[arg(long = "show_project", alias = "show-project")]
-    show_project: bool,
+    pub(crate) show_project: bool,
     #[command(flatten)]
-    paging: PageArgs,
+    pub(crate) paging: PageArgs,
     #[command(flatten)]
-    format: FormatArgs,
+    pub(crate) format: FormatArgs,
 }
 
 /// Options of `det experiment list-trials`.
@@ -37,29 +37,28 @@ pub(crate) struct ListTrialsArgs {
     format: FormatArgs,
 }
 
-/// Lists experiments: one's own that are not archived, or all.
-pub(crate) async fn experiments(session: &Session, args: ListArgs) -> Result<(), CliError> {
+/// Lists the experiments that `query` selects: the user's own that are not archived, or all.
+pub(crate) async fn experiments(
+    session: &Session,
+    query: Query,
+    args: ListArgs,
+) -> Result<(), CliError> {
     let query = if args.all {
-        Query::new()
+        query
     } else {
-        Query::new()
-            .with("archived", false)
-            .with("users", &session.user)
+        query.with("archived", false).with("users", &session.user)
     };
+    let path = api_path(["experiments"]);
+    let paging = args.paging.paging(200);
     let experiments = session
         .client
-        .list(
-            &api_path(["experiments"]),
-            &query,
-            "experiments",
-            args.paging.paging(200),
-        )
+        .list(&path, &query, "experiments", paging)
         .await?;
     listing(&experiments, args.show_project, args.all).print(args.format.format(), &experiments)
 }
 
 /// Experiments as a list; `all` = with archived ones among them.
-pub(crate) fn listing(experiments: &[Value], show_project: bool, all: bool) -> Listing {
+fn listing(experiments: &[Value], show_project: bool, all: bool) -> Listing {
     let mut headers = vec![
         "ID",
         "Owner",

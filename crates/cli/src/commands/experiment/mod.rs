@@ -5,11 +5,9 @@ mod describe;
 mod download;
 mod follow;
 mod lifecycle;
-mod list;
+pub(super) mod list;
 mod progress;
 mod set;
-
-pub(crate) use list::listing;
 
 use std::process::ExitCode;
 
@@ -115,7 +113,7 @@ pub(crate) async fn run(args: ExperimentArgs, context: &Context) -> Result<ExitC
     let client = &session.client;
     let result = match action {
         ExperimentAction::Create(_) | ExperimentAction::Continue(_) => Ok(()),
-        ExperimentAction::List(args) => list::experiments(&session, args).await,
+        ExperimentAction::List(args) => list::experiments(&session, Query::new(), args).await,
         ExperimentAction::Describe(args) => return describe::run(client, &args).await,
         ExperimentAction::ListTrials(args) => list::trials(client, args).await,
         ExperimentAction::ListCheckpoints {

@@ -13,6 +13,7 @@ use det_scheduler::{Fitting, Policy, PoolSettings};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::commands::lookup;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::values::{items, last_part, members, number, text};
@@ -46,7 +47,7 @@ pub(super) async fn ask(context: &Context, pool: Option<&str>) -> Result<Answers
     let client = context.session().await?.client;
     let none = Query::new();
     let pools = client.get(&api_path(["resource-pools"]), &none).await?;
-    let pool = find_pool(&pools, pool)?.clone();
+    let pool = lookup::pool(&pools, pool)?.clone();
     let name = text(&pool, "name");
     let agents = client.get(&api_path(["agents"]), &none).await?;
     let tasks = client.get(&api_path(["tasks"]), &none).await?;
@@ -120,22 +121,6 @@ async fn limited(
         }
     }
     Ok(limited)
-}
-
-fn find_pool<'v>(answer: &'v Value, name: Option<&str>) -> Result<&'v Value, CliError> {
-    let pools: Vec<&Value> = items(&answer["resourcePools"]).collect();
-    let found = pools.iter().find(|pool| match name {
-        Some(name) => pool["name"] == name,
-        None => pool["defaultComputePool"] == true,
-    });
-    found.copied().ok_or_else(|| {
-        let names: Vec<String> = pools.iter().map(|pool| text(pool, "name")).collect();
-        let what = match name {
-            Some(name) => format!("there is no resource pool \"{name}\""),
-            None => "the cluster has no default pool for computing".to_owned(),
-        };
-        CliError::request(what).with_hint(format!("choose one with --pool: {}", names.join(", ")))
-    })
 }
 
 /// The whole queue of a pool.
