@@ -1,16 +1,12 @@
-//! Configuration text of experiments, masters and agents: any text is a value or a list of mistakes.
+//! Configuration text of experiments, masters and agents: any text is a value or a list of errors.
 //!
 //! What is accepted also survives the way that a submitted document takes: completed, shown masked, stored, read again.
 #![no_main]
 
-use std::collections::BTreeMap;
-
-use det_config::agent::AgentConfig;
 use det_config::container::TaskContainerDefaults;
 use det_config::experiment::{ExperimentConfig, mask_document};
-use det_config::master::MasterConfig;
 use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
-use det_config::yaml;
+use det_config::{LoadedAgent, LoadedMaster, Sources, yaml};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -23,8 +19,13 @@ fuzz_target!(|data: &[u8]| {
     let again = yaml::parse(&yaml::to_yaml(&value)).map(|node| node.to_value());
     assert_eq!(again.as_ref(), Ok(&value));
 
-    let _ = MasterConfig::load(&[("file".into(), text.into())], &BTreeMap::new(), &[]);
-    let _ = AgentConfig::load(&[("file".into(), text.into())], &BTreeMap::new(), &[]);
+    let files = [("file".into(), text.into())];
+    let sources = Sources {
+        files: &files,
+        ..Sources::default()
+    };
+    let _ = LoadedMaster::load(sources);
+    let _ = LoadedAgent::load(sources);
 
     let Ok(submitted) = Submitted::parse(Experiment, text) else {
         return;

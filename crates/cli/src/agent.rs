@@ -9,8 +9,8 @@ use clap::Args;
 use det_agent::{
     AgentOptions, ClientIdentity, Isolation, ProxyOptions, RuntimeChoice, Secret, TlsOptions,
 };
-use det_config::ConfigWarning;
 use det_config::agent::{AgentConfig, RootTasks, Runtime, SlotType};
+use det_config::{LoadedAgent, Sources};
 use det_ids::AgentId;
 use det_server::hub::Hub;
 use tokio_util::sync::CancellationToken;
@@ -79,23 +79,21 @@ pub(crate) struct AgentArgs {
 }
 
 /// Reads the configuration: files, environment and these flags.
-fn load(
-    files: &[(String, String)],
-    flags: &[(String, String)],
-) -> Result<(AgentConfig, Vec<ConfigWarning>), CliError> {
+fn load(files: &[(String, String)], flags: &[(String, String)]) -> Result<LoadedAgent, CliError> {
     let environment =
-        serve::config_environment(&AgentConfig::value_names(), AgentConfig::file_variables)?;
-    let (config, mut warnings) =
-        AgentConfig::load(files, &environment.values, flags).map_err(|errors| {
-            let errors = errors.variables_named(&environment.names);
-            CliError::usage(format!(
-                "the agent's configuration cannot be used:\n{errors}"
-            ))
-        })?;
-    for warning in &mut warnings {
-        warning.variable_named(&environment.names);
-    }
-    Ok((config, warnings))
+        serve::config_environment(&LoadedAgent::value_names(), LoadedAgent::file_variables)?;
+    let sources = Sources {
+        files,
+        env: &environment.values,
+        flags,
+    };
+    let loaded = LoadedAgent::load(sources).map_err(|errors| {
+        let errors = errors.variables_named(&environment.names);
+        CliError::usage(format!(
+            "the agent's configuration cannot be used:\n{errors}"
+        ))
+    })?;
+    Ok(loaded.variables_named(&environment.names))
 }
 
 /// The files of the agent's configuration, which tasks must not see.
@@ -117,7 +115,7 @@ pub(crate) async fn check_isolation(args: AgentArgs, format: Format) -> Result<(
     let mut flags = flags(&args)?;
     // No master is contacted, but a configuration must name one.
     flags.push(("master_host".to_owned(), "localhost".to_owned()));
-    let (config, _) = load(&files, &flags)?;
+    let config = load(&files, &flags)?.config;
     let mut options = options(&config)?;
     options.private_paths.extend(private_files(&files, &config));
     let rows = det_agent::check_isolation(&options)
@@ -150,7 +148,9 @@ pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
     let mut stop_signals = serve::StopSignals::new()?;
     let files = serve::config_files(&args.config_file, DEFAULT_CONFIG)?;
     let flags = flags(&args)?;
-    let (config, warnings) = load(&files, &flags)?;
+    let LoadedAgent {
+        config, warnings, ..
+    } = load(&files, &flags)?;
     process_log::start(
         &config.log.level,
         config.log.color,

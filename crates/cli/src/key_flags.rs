@@ -18,7 +18,7 @@ pub(crate) struct MasterKeys;
 
 impl Keys for MasterKeys {
     fn keys() -> Vec<(String, bool)> {
-        det_config::MasterConfig::flags()
+        det_config::LoadedMaster::flags()
     }
     const OWN: &'static [&'static str] = &["config-file", "host", "port", "data-dir", "db-url"];
     const LETTERS: &'static [(&'static str, char)] = &[];
@@ -30,7 +30,7 @@ pub(crate) struct AgentKeys;
 
 impl Keys for AgentKeys {
     fn keys() -> Vec<(String, bool)> {
-        det_config::AgentConfig::flags()
+        det_config::LoadedAgent::flags()
     }
     const OWN: &'static [&'static str] = &[
         "config-file",

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use det_config::master::MasterConfig;
 use det_config::{ConfigErrors, LoadedMaster, Sources};
 use det_server::hub::Hub;
 use det_server::in_force::{Surroundings, Unusable};
@@ -77,7 +76,7 @@ impl MasterSource {
         let files =
             serve::config_files(&self.files, self.default_file).map_err(ReadError::Source)?;
         let environment =
-            serve::config_environment(&MasterConfig::value_names(), MasterConfig::file_variables)
+            serve::config_environment(&LoadedMaster::value_names(), LoadedMaster::file_variables)
                 .map_err(ReadError::Source)?;
         let sources = Sources {
             files: &files,

@@ -63,7 +63,8 @@ pub enum RootTasks {
 
 const EMPTY: &str = "\"\"";
 
-static DOCUMENT: Document = Document {
+/// What an agent's configuration is made of.
+pub(crate) static DOCUMENT: Document = Document {
     root: &AGENT,
     places: &[
         (".pool", "resource_pool"),
@@ -75,11 +76,6 @@ static DOCUMENT: Document = Document {
     slots_key: "artificial_slots",
     translate: |_, _| {},
 };
-
-/// What this document is made of.
-pub(crate) fn document() -> &'static Document {
-    &DOCUMENT
-}
 
 keys! {
     /// Everything an agent is configured with; every default that does not depend on its host is filled in.

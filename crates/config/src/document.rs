@@ -122,8 +122,8 @@ impl DocumentKind {
         match self {
             Self::Experiment | Self::Template => &crate::experiment::schema::DOCUMENT,
             Self::Task | Self::TaskOf(_) => &TASK_DOCUMENT,
-            Self::Master => crate::master::schema::document(),
-            Self::Agent => agent::document(),
+            Self::Master => &crate::master::schema::DOCUMENT,
+            Self::Agent => &agent::DOCUMENT,
             Self::Policies(_) => &crate::policies::DOCUMENT,
         }
     }
@@ -383,7 +383,10 @@ fn check_alone(
         }
         DocumentKind::Master => {
             let files = [(file.to_owned(), text.to_owned())];
-            let loaded = LoadedMaster::load(alone(&files, &BTreeMap::new()))?;
+            let loaded = LoadedMaster::load(Sources {
+                files: &files,
+                ..Sources::default()
+            })?;
             Ok(plain(loaded.warnings))
         }
         DocumentKind::Agent => {
@@ -393,17 +396,13 @@ fn check_alone(
             } else {
                 BTreeMap::new()
             };
-            let loaded = LoadedAgent::load(alone(&files, &env))?;
+            let loaded = LoadedAgent::load(Sources {
+                files: &files,
+                env: &env,
+                flags: &[],
+            })?;
             Ok(plain(loaded.warnings))
         }
-    }
-}
-
-fn alone<'a>(files: &'a [(String, String)], env: &'a BTreeMap<String, String>) -> Sources<'a> {
-    Sources {
-        files,
-        env,
-        flags: &[],
     }
 }
 

@@ -14,9 +14,9 @@ mod elements;
 mod processes;
 mod variables;
 
-pub use processes::{LoadedAgent, LoadedMaster};
+pub use processes::{Loaded, LoadedAgent, LoadedMaster};
 
-/// What a process is configured with: texts, variables and flags.
+/// What a process is configured with: texts, variables and flags. The default is nothing of each.
 #[derive(Debug, Clone, Copy)]
 pub struct Sources<'a> {
     /// `(name, text)`, later ones stronger.
@@ -25,6 +25,17 @@ pub struct Sources<'a> {
     pub env: &'a BTreeMap<String, String>,
     /// `(dotted key, value)`.
     pub flags: &'a [(String, String)],
+}
+
+impl Default for Sources<'_> {
+    fn default() -> Self {
+        static NO_VARIABLES: BTreeMap<String, String> = BTreeMap::new();
+        Self {
+            files: &[],
+            env: &NO_VARIABLES,
+            flags: &[],
+        }
+    }
 }
 
 /// Merges all layers and checks the whole; defaults are not filled in yet. Also gives the warnings.
@@ -153,14 +164,6 @@ pub(crate) fn file_variables<'n>(
             };
             Some((name.clone(), of_file?))
         })
-        .collect()
-}
-
-/// The dotted paths of keys that a flag can set, and whether each is a switch.
-pub(crate) fn flags(section: &'static Section) -> Vec<(String, bool)> {
-    leaves(section)
-        .into_iter()
-        .map(|leaf| (leaf.path, matches!(leaf.kind, Kind::Bool)))
         .collect()
 }
 

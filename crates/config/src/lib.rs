@@ -51,7 +51,7 @@ pub use container::TaskContainerDefaults;
 pub use document::DocumentKind;
 pub use errors::{ConfigError, ConfigErrors, ConfigWarning, ErrorCode};
 pub use experiment::ExperimentConfig;
-pub use layers::{LoadedAgent, LoadedMaster, Sources};
+pub use layers::{Loaded, LoadedAgent, LoadedMaster, Sources};
 pub use log::Log;
 pub use master::MasterConfig;
 pub use overrides::apply_overrides;

@@ -1,6 +1,6 @@
 //! The master's configuration. `docs/reference/master-configuration.md` lists its keys.
 //!
-//! [`MasterConfig::load`] merges files, environment and flags. Keys of what is not built yet are kept as they are, each
+//! [`Loaded::load`](crate::Loaded::load) merges files, environment and flags. Keys of what is not built yet are kept as they are, each
 //! with a warning; unknown keys are errors with a hint.
 
 mod reload;
@@ -81,7 +81,7 @@ impl MasterConfig {
         EffectiveScheduler::of(own.or(cluster), own.is_none())
     }
 
-    /// `root` is what was read, so that the places are known.
+    /// Warnings of pools whose own scheduler lacks settings of the cluster's. `root` is what was read, with places.
     pub(crate) fn scheduler_warnings(&self, root: &Node) -> Vec<ConfigWarning> {
         let cluster = self
             .resource_manager

@@ -10,7 +10,7 @@ use det_config::policies::{Policies, Workload};
 use det_config::priority::PriorityOrder;
 use det_config::submitted::{CompletionDefaults, Experiment, Submitted, TaskDefaults};
 use det_config::task::TaskKind;
-use det_config::{LoadedMaster, MasterConfig, Sources, TaskContainerDefaults};
+use det_config::{LoadedMaster, Sources, TaskContainerDefaults};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -634,12 +634,7 @@ fn what_a_pod_of_a_template_deletes_is_deleted_from_the_pools_pod() {
 
 #[test]
 fn a_pools_defaults_say_only_what_they_set() {
-    let (config, _) = MasterConfig::load(
-        &[("m.yaml".to_owned(), MASTER.to_owned())],
-        &BTreeMap::new(),
-        &[],
-    )
-    .unwrap();
+    let config = master(MASTER).config;
     let gpu = config.effective_task_container_defaults("gpu");
     assert_eq!(gpu.shm_size_bytes, Some(1000));
     assert_eq!(gpu.network_mode, None);

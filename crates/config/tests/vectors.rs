@@ -14,7 +14,10 @@ use det_config::submitted::{
     CompletionDefaults, Experiment, Submitted, SubmittedTask, TaskDefaults,
 };
 use det_config::task::TaskKind;
-use det_config::{AgentConfig, DocumentKind, MasterConfig, TaskContainerDefaults, Template};
+use det_config::{
+    DocumentKind, Loaded, LoadedAgent, LoadedMaster, Sources, TaskContainerDefaults, Template,
+};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 fn repository() -> PathBuf {
@@ -138,8 +141,19 @@ fn task(case: &Case) -> Outcome {
     Ok((config.to_json(), warnings))
 }
 
-fn process(case: &Case, load: impl Fn(&[(String, String)]) -> Outcome) -> Outcome {
-    load(&[("file.yaml".to_owned(), case.text.clone())])
+fn process<C: Serialize>(
+    case: &Case,
+    load: impl Fn(Sources<'_>) -> Result<Loaded<C>, ConfigErrors>,
+) -> Outcome {
+    let files = [("file.yaml".to_owned(), case.text.clone())];
+    let loaded = load(Sources {
+        files: &files,
+        ..Sources::default()
+    })?;
+    Ok((
+        serde_json::to_value(&loaded.config).unwrap(),
+        loaded.warnings,
+    ))
 }
 
 /// The value at a path, `a.b[0].c`; null when there is none.
@@ -239,22 +253,12 @@ fn templates() {
 
 #[test]
 fn masters() {
-    run("master", |case| {
-        process(case, |files| {
-            let (config, warnings) = MasterConfig::load(files, &BTreeMap::new(), &[])?;
-            Ok((serde_json::to_value(&config).unwrap(), warnings))
-        })
-    });
+    run("master", |case| process(case, LoadedMaster::load));
 }
 
 #[test]
 fn agents() {
-    run("agent", |case| {
-        process(case, |files| {
-            let (config, warnings) = AgentConfig::load(files, &BTreeMap::new(), &[])?;
-            Ok((serde_json::to_value(&config).unwrap(), warnings))
-        })
-    });
+    run("agent", |case| process(case, LoadedAgent::load));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload, fixed_pool};
 use det_config::submitted::{CompletionDefaults, Experiment, Submitted, TaskDefaults};
 use det_config::task::TaskKind;
-use det_config::{LoadedMaster, Sources, Status};
+use det_config::{LoadedAgent, LoadedMaster, Sources, Status};
 use serde_json::{Value, json};
 
 use self::home::{Home, HomeArgs};
@@ -568,15 +568,14 @@ fn explain_process(
     let files = [(file.to_owned(), text)];
     let sources = Sources {
         files: &files,
-        env: &std::collections::BTreeMap::new(),
-        flags: &[],
+        ..Sources::default()
     };
     if kind == DocumentKind::Master {
         let loaded = LoadedMaster::load(sources)?;
         note_warnings(&loaded.warnings);
         Ok(loaded.origins())
     } else {
-        let loaded = det_config::LoadedAgent::load(sources)?;
+        let loaded = LoadedAgent::load(sources)?;
         note_warnings(&loaded.warnings);
         Ok(loaded.origins())
     }

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::errors::{ConfigErrors, ConfigWarning};
+use crate::layers::{LoadedAgent, Sources};
 
 fn load(
     text: &str,
@@ -14,11 +15,12 @@ fn load(
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
             .collect()
     };
-    AgentConfig::load(
-        &owned(&[("agent.yaml", text)]),
-        &owned(env).into_iter().collect(),
-        &owned(flags),
-    )
+    LoadedAgent::load(Sources {
+        files: &owned(&[("agent.yaml", text)]),
+        env: &owned(env).into_iter().collect(),
+        flags: &owned(flags),
+    })
+    .map(|loaded| (loaded.config, loaded.warnings))
 }
 
 #[test]
@@ -158,7 +160,7 @@ fn secrets_are_hidden() {
 
 #[test]
 fn every_key_has_a_variable() {
-    let names = AgentConfig::environment_names();
+    let names = LoadedAgent::environment_names();
     for expected in [
         "DET_MASTER_HOST",
         "DET_SECURITY_TLS_CLIENT_CERT",

@@ -208,7 +208,7 @@ impl MasterConfig {
         let (from, to) = (flat(self), flat(&new));
         let (shown_from, shown_to) = (shown(self), shown(&new));
         let paths: BTreeSet<&String> = from.keys().chain(to.keys()).collect();
-        let known = keys_of(schema::document(), false);
+        let known = keys_of(&schema::DOCUMENT, false);
         let mut changes = Vec::new();
         let mut refused = Vec::new();
         for path in paths {
@@ -323,16 +323,12 @@ fn collect(value: &Value, path: String, found: &mut BTreeMap<String, Value>) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use serde_json::json;
 
     use super::*;
 
     fn config(text: &str) -> MasterConfig {
-        MasterConfig::load(&[("m.yaml".into(), text.into())], &BTreeMap::new(), &[])
-            .unwrap_or_else(|errors| panic!("{errors}"))
-            .0
+        super::super::tests::config(text)
     }
 
     fn reload(old: &str, new: &str) -> Result<Vec<String>, Vec<String>> {

@@ -32,17 +32,13 @@ pub use provider::aws_slots;
 const IGNORED: &str = "is ignored";
 const NOBODY: &str = "is ignored; nothing is reported to anybody";
 
-pub(super) static DOCUMENT: Document = Document {
+/// What a master's configuration is made of.
+pub(crate) static DOCUMENT: Document = Document {
     root: &MASTER,
     places: PLACES,
     slots_key: "resources.slots_per_trial",
     translate: translate::translate,
 };
-
-/// What this document is made of.
-pub(crate) fn document() -> &'static Document {
-    &DOCUMENT
-}
 
 /// Keys that users put in the wrong place.
 const PLACES: &[(&str, &str)] = &[

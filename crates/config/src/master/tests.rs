@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 mod shipped;
 
 fn load(text: &str) -> Result<(MasterConfig, Vec<ConfigWarning>), ConfigErrors> {
-    MasterConfig::load(
-        &[("master.yaml".into(), text.into())],
-        &BTreeMap::new(),
-        &[],
-    )
+    let files = [("master.yaml".into(), text.into())];
+    LoadedMaster::load(Sources {
+        files: &files,
+        ..Sources::default()
+    })
+    .map(|loaded| (loaded.config, loaded.warnings))
 }
 
 pub(super) fn config(text: &str) -> MasterConfig {
@@ -29,7 +30,9 @@ fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 #[test]
 fn nothing_configured_gives_every_default() {
-    let (config, warnings) = MasterConfig::load(&[], &BTreeMap::new(), &[]).unwrap();
+    let LoadedMaster {
+        config, warnings, ..
+    } = LoadedMaster::load(Sources::default()).unwrap();
     assert_eq!(warnings, Vec::new());
     assert_eq!(config.log.level, "info");
     assert_eq!(config.effective_port(), 8080);
@@ -78,7 +81,12 @@ fn a_flag_beats_the_environment_beats_later_files_beat_earlier_ones() {
         ("DET_MASTER", "http://elsewhere"),
     ]);
     let flags = [("port".to_owned(), "4".to_owned())];
-    let (config, _) = MasterConfig::load(&files, &env, &flags).unwrap();
+    let sources = Sources {
+        files: &files,
+        env: &env,
+        flags: &flags,
+    };
+    let config = LoadedMaster::load(sources).unwrap().config;
     assert_eq!(config.port, 4);
     assert_eq!(config.cluster_name, "5");
     assert_eq!(config.log.level, "debug");
@@ -98,9 +106,12 @@ fn errors_name_the_file_the_variable_or_the_flag() {
         ("launch_error".to_owned(), "maybe".to_owned()),
         ("nowhere".to_owned(), "1".to_owned()),
     ];
-    let message = MasterConfig::load(&files, &env, &flags)
-        .unwrap_err()
-        .to_string();
+    let sources = Sources {
+        files: &files,
+        env: &env,
+        flags: &flags,
+    };
+    let message = LoadedMaster::load(sources).unwrap_err().to_string();
     for expected in [
         "m.yaml:2:3: log.levle: is not a known key; hint: did you mean \"level\"?",
         "DET_PORT: port: must be an integer, not the string \"http\"",
@@ -480,7 +491,7 @@ telemetry: {segment_master_key: hidden9}
 
 #[test]
 fn every_key_has_a_variable() {
-    let names = MasterConfig::environment_names();
+    let names = LoadedMaster::environment_names();
     for expected in [
         ("DET_DB_SSL_ROOT_CERT", "db.ssl_root_cert"),
         ("DET_SECURITY_TLS_CERT", "security.tls.cert"),
@@ -499,17 +510,17 @@ fn every_key_has_a_variable() {
             "{expected:?}"
         );
     }
-    let (config, _) = MasterConfig::load(
-        &[],
-        &env(&[
+    let config = LoadedMaster::load(Sources {
+        env: &env(&[
             ("DET_RESOURCE_MANAGER_SCHEDULER_TYPE", "round_robin"),
             ("DET_CHECKPOINT_STORAGE", "{type: shared_fs, host_path: /a}"),
             ("DET_CHECKPOINT_STORAGE_HOST_PATH", "/b"),
             ("DET_SECURITY_INITIAL_USER_PASSWORD", "Passw0rd: x"),
         ]),
-        &[],
-    )
-    .unwrap();
+        ..Sources::default()
+    })
+    .unwrap()
+    .config;
     assert_eq!(
         config.resource_manager.scheduler.unwrap().kind,
         Some(SchedulerKind::RoundRobin)
@@ -538,7 +549,8 @@ proptest! {
         for text in [value.clone(), format!("{key}: {value}"), format!("{key}: {{{inner}: {value}, type: {value}}}"),
                      format!("{key}: [{{{inner}: {value}, scheduler: {value}}}]")] {
             let _ = load(&text);
-            let _ = MasterConfig::load(&[], &env(&[("DET_RESOURCE_POOLS", &text), ("DET_DB", &text)]), &[]);
+            let env = env(&[("DET_RESOURCE_POOLS", &text), ("DET_DB", &text)]);
+            let _ = LoadedMaster::load(Sources { env: &env, ..Sources::default() });
         }
     }
 }
@@ -618,12 +630,21 @@ fn the_list_that_nobody_gave_can_be_changed_too() {
         "resource_pools[default].max_aux_containers_per_agent".to_owned(),
         "5".to_owned(),
     )];
-    let (config, _) = MasterConfig::load(&[], &BTreeMap::new(), &flags).unwrap();
+    let config = LoadedMaster::load(Sources {
+        flags: &flags,
+        ..Sources::default()
+    })
+    .unwrap()
+    .config;
     assert_eq!(config.resource_pools[0].max_aux_containers_per_agent, 5);
     let env = env(&[("DET_RESOURCE_POOLS__DEFAULT__DESCRIPTION", "d")]);
-    let (config, warnings) = MasterConfig::load(&[], &env, &[]).unwrap();
-    assert_eq!(config.resource_pools[0].description, "d");
-    assert_eq!(warnings, []);
+    let loaded = LoadedMaster::load(Sources {
+        env: &env,
+        ..Sources::default()
+    })
+    .unwrap();
+    assert_eq!(loaded.config.resource_pools[0].description, "d");
+    assert_eq!(loaded.warnings, []);
 }
 
 #[test]
