@@ -276,7 +276,7 @@ pub fn placed_in_file<S: AsRef<str>>(
     file: &str,
     text: &str,
     overrides: &[S],
-    mistakes: Vec<ConfigError>,
+    errors: Vec<ConfigError>,
 ) -> ConfigErrors {
     let source = Arc::new(Source::document(file));
     let written = read_layer(text, Some(&source))
@@ -286,17 +286,17 @@ pub fn placed_in_file<S: AsRef<str>>(
             apply_all(&mut root, overrides);
             root
         });
-    let placed = |mistake: ConfigError| {
-        let of_the_text = mistake.source.is_none() && mistake.line.is_some();
+    let placed = |error: ConfigError| {
+        let of_the_text = error.source.is_none() && error.line.is_some();
         match &written {
-            Some(root) if of_the_text => match place_of_path(root, &mistake.path) {
-                Some(place) => mistake.placed(place),
-                None => mistake,
+            Some(root) if of_the_text => match place_of_path(root, &error.path) {
+                Some(place) => error.placed(place),
+                None => error,
             },
-            _ => mistake,
+            _ => error,
         }
     };
-    ConfigErrors(mistakes.into_iter().map(placed).collect())
+    ConfigErrors(errors.into_iter().map(placed).collect())
 }
 
 fn check_alone(
@@ -359,13 +359,13 @@ fn check_alone(
             let source = Arc::new(Source::document(file));
             let LayerText {
                 mut root,
-                errors: mut mistakes,
+                mut errors,
                 ..
             } = read_layer(text, Some(&source))?;
-            mistakes.extend(apply_all(&mut root, options.overrides));
+            errors.extend(apply_all(&mut root, options.overrides));
             let written = root.clone();
             let mut checker = Checker::new(&TASK_DOCUMENT, Stage::Sane);
-            checker.errors = mistakes;
+            checker.errors = errors;
             checker.check(&mut root);
             crate::repair::propose(&mut checker, &written);
             Ok(plain(checker.finish()?))

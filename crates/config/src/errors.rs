@@ -17,7 +17,7 @@ pub(crate) const MAX_KEPT: usize = 2_000;
 /// Characters of a message, a path or a hint that are reported: each may quote what was written.
 const MAX_CHARS: usize = 400;
 
-/// Kinds of errors, by which code tells them apart. Messages are for users.
+/// Kinds of errors, for code to match on. Messages are for users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
@@ -286,7 +286,7 @@ impl ConfigErrors {
     pub fn together(errors: Vec<ConfigError>) -> Self {
         match Self::check(errors) {
             Ok(()) => Self(Vec::new()),
-            Err(told) => told,
+            Err(errors) => errors,
         }
     }
 
@@ -341,7 +341,8 @@ impl ConfigErrors {
 }
 
 impl ConfigErrors {
-    /// The same errors with variables named as those that say so, as `DET_X_FILE (/run/x)` in place of `DET_X`.
+    /// The same errors with each variable under the name in which its value was given: `DET_X_FILE (/run/x)` in place of
+    /// `DET_X`.
     #[must_use]
     pub fn variables_named(mut self, names: &BTreeMap<String, String>) -> Self {
         for error in &mut self.0 {
@@ -433,7 +434,7 @@ impl ConfigWarning {
         order(self.source.as_ref(), self.line, self.column)
     }
 
-    /// Says that it is about this file, unless its place is known.
+    /// Names this file as its source, unless its source is known.
     pub(crate) fn name_file(&mut self, file: &str) {
         self.source.get_or_insert_with(|| file.into());
     }
@@ -463,7 +464,7 @@ impl ConfigWarning {
         format!("{}: warning: {}", self.place(), self.message)
     }
 
-    /// The warning with its place where that is known, for a log that says by itself that it warns.
+    /// The warning with its place where that is known, for a log whose lines carry their level.
     pub fn for_log(&self) -> String {
         match self.source {
             Some(_) => format!("{}: {}", self.place(), self.message),
@@ -471,7 +472,7 @@ impl ConfigWarning {
         }
     }
 
-    /// The path without the numbers of elements: what is the same for each element of a list is said once.
+    /// The path without the numbers of elements: what is the same for each element of a list is reported once.
     fn subject(&self) -> String {
         let mut out = String::new();
         let mut rest = self.path.as_str();
@@ -556,7 +557,7 @@ mod tests {
     use crate::origin::Source;
 
     #[test]
-    fn what_is_told_is_bounded_whatever_was_written() {
+    fn what_is_reported_is_bounded_whatever_was_written() {
         let long = "9".repeat(3_000_000);
         let error = ConfigError::new(&*long, None, format!("\"{long}\" is too large"));
         assert!(error.to_string().len() < 2_000);
@@ -568,9 +569,9 @@ mod tests {
             "short enough in characters"
         );
         let many = (0..1_000).map(|n| ConfigError::new(format!("k{n}"), None, "is not known"));
-        let told = ConfigErrors::check(many.collect()).unwrap_err();
-        assert_eq!(told.0.len(), MAX_REPORTED + 1);
-        assert_eq!(told.0[MAX_REPORTED].message, "has 900 more errors");
+        let reported = ConfigErrors::check(many.collect()).unwrap_err();
+        assert_eq!(reported.0.len(), MAX_REPORTED + 1);
+        assert_eq!(reported.0[MAX_REPORTED].message, "has 900 more errors");
     }
 
     #[test]
@@ -635,13 +636,13 @@ mod tests {
     #[test]
     fn a_warning_is_given_once_for_all_elements() {
         let warning = |path: &str| ConfigWarning::new(path, None, "is old");
-        let told = each_once(vec![
+        let reported = each_once(vec![
             warning("a[0].b"),
             warning("a[1].b"),
             warning("a[0].c"),
             warning("a[0].b"),
         ]);
-        assert_eq!(told, [warning("a[0].b"), warning("a[0].c")]);
+        assert_eq!(reported, [warning("a[0].b"), warning("a[0].c")]);
     }
 
     #[test]

@@ -40,13 +40,13 @@ pub(crate) fn read_layer(
     let named = |error: &mut ConfigError| error.source.clone_from(&place);
     let yaml::Reading {
         mut root,
-        mut mistakes,
+        mut errors,
         mut ambiguous,
-    } = yaml::read(text).map_err(|mut errors| {
-        errors.0.iter_mut().for_each(named);
-        errors
+    } = yaml::read(text).map_err(|mut failed| {
+        failed.0.iter_mut().for_each(named);
+        failed
     })?;
-    mistakes.iter_mut().for_each(named);
+    errors.iter_mut().for_each(named);
     for warning in &mut ambiguous {
         warning.source.clone_from(&place);
     }
@@ -55,12 +55,12 @@ pub(crate) fn read_layer(
     }
     Ok(LayerText {
         root,
-        errors: mistakes,
+        errors,
         ambiguous,
     })
 }
 
-/// Where a path is in a document; `None` = the document does not say it.
+/// Where a path is in a document; `None` = it is not in the document.
 pub(crate) fn place_of_whole_path<'n>(root: &'n Node, path: &str) -> Option<&'n Position> {
     steps_of(path).try_fold(root, below)?.at.as_ref()
 }

@@ -50,13 +50,13 @@ pub(crate) fn load(
         match read_layer(text, Some(&source)) {
             Ok(LayerText {
                 root: mut node,
-                errors: mistakes,
+                errors: of_layer,
                 ..
             }) => {
                 if matches!(node.tree, Tree::Null) {
                     node.tree = Tree::Map(BTreeMap::new());
                 }
-                errors.extend(mistakes);
+                errors.extend(of_layer);
                 layers.push(node);
             }
             Err(failed) => errors.extend(failed.0),
@@ -82,9 +82,9 @@ pub(crate) fn load(
         let written = layer.clone();
         checker.check(&mut layer);
         crate::repair::propose(&mut checker, &written);
-        let (mistakes, more) = checker.taken();
+        let (of_layer, more) = checker.taken();
         warnings.extend(more);
-        earlier.extend(mistakes);
+        earlier.extend(of_layer);
         // What is missing is missing in the first file, if there is one.
         if root.at.is_none() && layer.at.is_some() {
             root.at.clone_from(&layer.at);
@@ -101,7 +101,7 @@ pub(crate) fn load(
     let mut checker = Checker::new(document, Stage::Complete);
     checker.check(&mut root);
     checker.add_earlier(earlier);
-    // What was said of a layer is not said again of the whole.
+    // A warning about a layer is not repeated for the whole.
     warnings.append(&mut checker.warnings);
     ConfigErrors::check(checker.errors)?;
     let mut warnings = each_once(warnings);

@@ -11,7 +11,7 @@
 //! How it works inside: [`yaml`] turns text into a tree whose nodes know where they are; a schema, which is data,
 //! checks the tree, merges layers, fills in defaults, finds secrets, suggests what a misspelt key may have meant, and is
 //! written out as JSON Schema and as tables of keys; the typed values are read from what is left. Since each node keeps
-//! its place when layers are merged, [`explain`] can tell of every effective value where it comes from.
+//! its place when layers are merged, [`explain`] can return the origin of every effective value.
 
 pub mod agent;
 pub mod container;

@@ -1,5 +1,5 @@
-//! What no search can do: bounds and sums over the hyperparameter space, for whoever checks a configuration and for the
-//! search that is made of it.
+//! What no search can do: bounds and sums over the hyperparameter space, for the checks of a
+//! configuration and for the search that is made of it.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub const MAX_TRIALS: u64 = 1_000_000;
 /// length.
 pub const MAX_RUNGS: u64 = 1_000;
 
-/// The points of a grid, as people read them.
+/// The points of a grid, as users read them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Points {
     /// So many.

@@ -39,7 +39,7 @@ impl MasterConfig {
         }
     }
 
-    /// Address of the Pachyderm server that tasks are told of; `None` = there is none.
+    /// Address of the Pachyderm server, which tasks receive; `None` = none is configured.
     pub fn pachyderm_address(&self) -> Option<&str> {
         let address = self.kept.get("integrations")?["pachyderm"]["address"].as_str()?;
         (!address.is_empty()).then_some(address)

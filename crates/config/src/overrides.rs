@@ -22,7 +22,7 @@ pub fn apply_overrides<S: AsRef<str>>(text: &str, overrides: &[S]) -> Result<Str
     Ok(to_yaml(&root.to_value()))
 }
 
-/// Applies overrides to a tree, in order; what they bring says so by its place. Gives the errors.
+/// Applies overrides to a tree, in order; the place of what they bring names the override. Returns the errors.
 pub(crate) fn apply_all<S: AsRef<str>>(root: &mut Node, overrides: &[S]) -> Vec<ConfigError> {
     if overrides.is_empty() {
         return Vec::new();

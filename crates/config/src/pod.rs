@@ -499,7 +499,7 @@ fn container(checker: &mut Checker, node: &Node, list: &str) {
     }
 }
 
-/// The directives of a strategic merge, wherever they stand.
+/// The directives of a strategic merge, wherever they are.
 fn directives(checker: &mut Checker, node: &Node) {
     match &node.tree {
         Tree::List(items) => {

@@ -84,7 +84,7 @@ impl Policies {
     /// Reads policies, YAML or JSON. `scope` names whose they are, `file` where they were read from, if anywhere.
     ///
     /// # Errors
-    /// Every error, those of the invariants included; also invariants that break the constraints beside them.
+    /// Every error, those of the invariants included; also invariants that break the constraints of the same policies.
     pub fn parse(
         workload: Workload,
         scope: &str,
@@ -117,10 +117,10 @@ impl Policies {
         workload: Workload,
         scope: &str,
         mut root: Node,
-        mistakes: Vec<ConfigError>,
+        errors: Vec<ConfigError>,
     ) -> Result<Self, ConfigErrors> {
         let mut checker = Checker::new(&DOCUMENT, Stage::Sane);
-        checker.errors = mistakes;
+        checker.errors = errors;
         checker.check(&mut root);
         let mut invariant_config = root.take("invariant_config");
         if let Some(invariants) = &mut invariant_config {
@@ -197,7 +197,7 @@ pub fn fixed_pool(policies: &[Policies]) -> Option<String> {
 pub(crate) const ONE_POOL: &str = "resources.resource_pool";
 pub(crate) const SEVERAL_POOLS: &str = "resources.resource_pools";
 
-/// Whether something stands at a path: no empty text, no empty list.
+/// Whether there is a value at a path that is neither an empty text nor an empty list.
 pub(crate) fn says(node: &Node, path: &str) -> bool {
     match node.find(path).map(|found| &found.tree) {
         None | Some(Tree::Null) => false,
@@ -215,7 +215,7 @@ pub(crate) fn replaced(
     shown: impl Fn(&Value) -> Value,
 ) -> Vec<ConfigWarning> {
     let mut warnings: Vec<ConfigWarning> = Vec::new();
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     let shown_written = Node::from(&shown(&written.to_value()));
     let shown_whole = Node::from(&shown(&whole.to_value()));
     let text = |node: &Node, path: &str| node.find(path).map_or(Value::Null, Node::to_value);
@@ -240,7 +240,7 @@ pub(crate) fn replaced(
             } else {
                 survives(was, is)
             };
-            if kept || !told.insert(path.clone()) {
+            if kept || !reported.insert(path.clone()) {
                 continue;
             }
             let key = if by == path {

@@ -12,7 +12,7 @@ pub enum PriorityOrder {
     HigherFirst,
 }
 
-/// As people read it: `lower goes first`.
+/// As users read it: `lower goes first`.
 impl fmt::Display for PriorityOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -101,7 +101,7 @@ pub(crate) fn propose(checker: &mut Checker, written: &Node) {
     if let Some(first) = checker.errors.first_mut() {
         first.repaired = Some(Arc::new(with_left(&to_yaml(&value), &left)));
     }
-    // What was found at the place where it is written is not said again of the place where it belongs.
+    // An error at the place where a value is written is not repeated for the place where it belongs.
     let place = |error: &ConfigError| (error.line, error.column, error.message.clone());
     let said: HashSet<_> = checker.errors.iter().map(place).collect();
     let is_new = |error: &ConfigError| error.line.is_none() || !said.contains(&place(error));
@@ -191,7 +191,8 @@ pub(crate) fn find<'n>(root: &'n Node, path: &[Segment]) -> Option<&'n Node> {
         })
 }
 
-/// Puts a node at a path, making maps, lists and named elements on the way; gives whether there was room.
+/// Puts a node at a path, making maps, lists and named elements on the way; returns whether that was possible: nothing that is
+/// there already is replaced.
 fn put(root: &mut Node, path: &[Segment], node: Node) -> bool {
     let Some((first, rest)) = path.split_first() else {
         if matches!(root.tree, Tree::Null) {
@@ -254,7 +255,7 @@ fn put(root: &mut Node, path: &[Segment], node: Node) -> bool {
     }
 }
 
-/// Removes the node at a path; a map that is then empty may say something (`emptyDir: {}`).
+/// Removes the node at a path; a map that is then empty may have a meaning (`emptyDir: {}`).
 fn remove(root: &mut Node, path: &[Segment]) {
     let Some((first, rest)) = path.split_first() else {
         return;

@@ -263,7 +263,7 @@ pub(crate) enum Need {
     Finally,
 }
 
-/// What to tell a user who gives a field.
+/// What a user who gives a field is warned of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Note {
     Nothing,
@@ -454,7 +454,7 @@ pub(crate) const REAL_PORT: Kind = Kind::Int(1, 65_535);
 #[derive(Debug)]
 pub(crate) struct Document {
     pub(crate) root: &'static Section,
-    /// Keys that users misplace: `(where they put it, where it belongs)`. A key without a dot stands for itself
+    /// Keys that users misplace: `(where they put it, where it belongs)`. A key without a dot means itself
     /// wherever it is found; one that begins with a dot only at the top.
     pub(crate) places: &'static [(&'static str, &'static str)],
     /// The key that asks for slots, for advice.

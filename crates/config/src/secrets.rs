@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-/// What stands in place of a secret.
+/// The mark that is shown in place of a secret.
 pub const MASK: &str = "********";
 
 /// What makes a name that of a secret, anywhere in it.
@@ -163,7 +163,7 @@ fn shown_word(word: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Where the `@` after credentials stands in what follows a `scheme://`; `None` = there are none. `next` is where the
+/// Position of the `@` after credentials in what follows a `scheme://`; `None` = there are none. `next` is where the
 /// next such address begins.
 fn credentials_end(scheme: &str, after: &str, next: usize) -> Option<usize> {
     let authority = &after[..after.find(['/', '?', '#']).unwrap_or(after.len())];
@@ -185,7 +185,7 @@ fn credentials_end(scheme: &str, after: &str, next: usize) -> Option<usize> {
     last()
 }
 
-/// An address with the values hidden of parameters whose names say that they are secrets.
+/// An address with the values hidden of parameters whose names mark them as secrets.
 fn shown_parameters(address: &str) -> Cow<'_, str> {
     let Some((path, query)) = address.split_once('?') else {
         return Cow::Borrowed(address);
@@ -202,12 +202,12 @@ fn shown_parameters(address: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{path}?{}", shown.join("&")))
 }
 
-/// Whether what stands below a key may be secret whatever its form, since the key is a secret's or that of variables.
+/// Whether what is below a key may be secret whatever its form, since the key is a secret's or that of variables.
 pub(crate) fn is_place_of_secrets(key: &str) -> bool {
     matches!(key, "environment_variables" | "env") || names_a_secret(key)
 }
 
-/// A text that is in the wrong place, for quoting: nothing of the schema says what it is, so besides passwords in
+/// A text that is in the wrong place, for quoting: no schema describes it, so besides passwords in
 /// addresses everything is hidden behind a name that looks secret, in `NAME=value`, `NAME: value` and the like.
 pub(crate) fn found_text(text: &str) -> Cow<'_, str> {
     let is_of_a_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -227,8 +227,8 @@ pub(crate) fn found_text(text: &str) -> Cow<'_, str> {
     without_passwords(text)
 }
 
-/// Whether a text is what was shown in place of a secret, whole or in a variable or an address. Whoever sends it back
-/// would store the mark.
+/// Whether a text is what was shown in place of a secret, whole or in a variable or an address. A caller that sends it
+/// back would store the mark.
 pub fn is_masked(text: &str) -> bool {
     let has = |before: &str, after: &str| text.contains(&format!("{before}{MASK}{after}"));
     text == MASK
@@ -297,7 +297,7 @@ pub(crate) fn mask_members(value: &mut Value) {
     }
 }
 
-/// Hides variables that look secret wherever they stand in a configuration: below `environment_variables`, and in the
+/// Hides variables that look secret wherever they are in a configuration: below `environment_variables`, and in the
 /// containers of pod specs.
 pub(crate) fn mask_all_variables(value: &mut Value) {
     match value {
@@ -413,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_secrets_are_told_from_others() {
+    fn names_of_secrets_are_distinguished_from_others() {
         for name in [
             "HF_TOKEN",
             "HF_TOKEN2",

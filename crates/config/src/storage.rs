@@ -338,7 +338,7 @@ fn check(checker: &mut Checker, node: &Node) {
     }
 }
 
-/// `storage_path` relative to `host_path`, or `None` when it lies outside.
+/// `storage_path` relative to `host_path`, or `None` when it is outside.
 fn subdirectory(host_path: &str, storage_path: &str) -> Option<PathBuf> {
     let host = normal(Path::new(host_path))?;
     let full = normal(&Path::new(host_path).join(storage_path))?;

@@ -56,10 +56,10 @@ pub(crate) trait Rules: Work {
         Vec::new()
     }
 
-    /// Checks what the schema does not say, after the schema's own check.
+    /// Checks what the schema cannot express, after the schema's own check.
     fn check(self, _checker: &mut Checker, _root: &mut Node) {}
 
-    /// Removes from a weaker layer what the stronger one says in another way.
+    /// Removes from a weaker layer what the stronger one sets in another way.
     fn hide(_strong: &Node, _weak: &mut Node) {}
 
     /// What the master brings, as the caller gives it.
@@ -328,7 +328,7 @@ impl<K: Rules> Submitted<K> {
             .typed()
     }
 
-    /// As [`Submitted::complete_under`], and where each effective key comes from. `underlay` replaces what `defaults` say
+    /// As [`Submitted::complete_under`], and where each effective key comes from. `underlay` replaces what `defaults` contain
     /// of the master, with its places.
     ///
     /// # Errors

@@ -46,7 +46,7 @@ impl Template {
         Self::check(&yaml::from_value(value)?, Vec::new())
     }
 
-    fn check(root: &Node, mistakes: Vec<ConfigError>) -> Result<Self, ConfigErrors> {
+    fn check(root: &Node, mut errors: Vec<ConfigError>) -> Result<Self, ConfigErrors> {
         if let Some(other) = root.get("template") {
             let error = ConfigError::new(
                 "template",
@@ -65,7 +65,6 @@ impl Template {
         } else {
             Vec::new()
         };
-        let mut errors = mistakes;
         errors.extend(wrong_for_both(&experiment, &task));
         ConfigErrors::check(errors)?;
         let warnings = if fits_experiments || !task.errors.is_empty() {
@@ -110,7 +109,7 @@ fn checked(document: &'static Document, root: &Node) -> Checker {
     checker
 }
 
-/// Whether an error says that a document of this kind has no such key.
+/// Whether an error means that a document of this kind has no such key.
 fn is_unknown(error: &ConfigError) -> bool {
     error.code == ErrorCode::UnknownKey
 }

@@ -1,4 +1,4 @@
-//! Sizes and durations as people write them.
+//! Sizes and durations as users write them.
 
 use crate::quote::cut;
 use std::fmt::Write;
@@ -156,7 +156,7 @@ pub fn format_duration(duration: Duration) -> String {
     out
 }
 
-/// Durations in serialised configurations: text, as people write them.
+/// Durations in serialised configurations: text, as users write them.
 pub(crate) mod duration_text {
     use std::time::Duration;
 

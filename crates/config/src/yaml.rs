@@ -33,7 +33,7 @@ pub const MAX_DEPTH: usize = 100;
 pub const MAX_ALIAS_NODES: usize = 50_000;
 /// Most bytes of keys and texts that they may copy: a single long text, named a thousand times, is a large tree as well.
 pub const MAX_ALIAS_BYTES: usize = 1 << 20;
-/// Longest configuration in bytes. Tasks get at most 128 KiB of it, so this leaves room for comments.
+/// Longest configuration in bytes. Tasks get at most 128 KiB of it, so the rest is for comments.
 pub const MAX_TEXT_BYTES: usize = 1 << 20;
 /// Most memory in bytes that the tree of a configuration may take, by a count that is never below the true size. It is
 /// counted while the tree is built, and holds some 80,000 numbers in a list or 5,000 maps.
@@ -68,7 +68,7 @@ pub(crate) struct Reading {
     /// The tree; of a key that is given twice it has the first value.
     pub(crate) root: Node,
     /// Keys given twice, and values that are none.
-    pub(crate) mistakes: Vec<ConfigError>,
+    pub(crate) errors: Vec<ConfigError>,
     /// Values without quotes that YAML 1.1 read as something else; at most [`MAX_REPORTED`].
     pub(crate) ambiguous: Vec<ConfigWarning>,
 }
@@ -86,8 +86,8 @@ pub fn parse(text: &str) -> Result<Node, ConfigErrors> {
 /// # Errors
 /// As [`parse`].
 pub fn parse_within(text: &str, limits: Limits) -> Result<Node, ConfigErrors> {
-    let Reading { root, mistakes, .. } = read_within(text, limits)?;
-    ConfigErrors::check(mistakes)?;
+    let Reading { root, errors, .. } = read_within(text, limits)?;
+    ConfigErrors::check(errors)?;
     Ok(root)
 }
 
@@ -140,13 +140,13 @@ fn read_within(text: &str, limits: Limits) -> Result<Reading, ConfigErrors> {
     }
 }
 
-/// Whether the parser's error contains one of these words. Its errors have a text and no kind, so nothing else tells them
-/// apart; this is only asked for advice.
-fn parser_says(error: &ConfigError, words: &[&str]) -> bool {
+/// Whether the parser's error contains one of these words. Its errors have a text and no kind, so nothing else
+/// distinguishes them; only hints depend on this.
+fn parser_mentions(error: &ConfigError, words: &[&str]) -> bool {
     error.code == ErrorCode::Syntax && words.iter().any(|word| error.message.contains(word))
 }
 
-/// What the reader's complaint most often comes from.
+/// The error with the most frequent cause of it as its hint.
 fn syntax_hint(text: &str, error: ConfigError) -> ConfigError {
     let line = error
         .line
@@ -158,9 +158,9 @@ fn syntax_hint(text: &str, error: ConfigError) -> ConfigError {
     let indentation = &line[..line.len() - line.trim_start().len()];
     let hint = if indentation.contains('\t') {
         "indent with spaces; YAML takes no tabs there"
-    } else if parser_says(&error, &["mapping values are not allowed"]) {
+    } else if parser_mentions(&error, &["mapping values are not allowed"]) {
         "put quotes around a text that holds \": \", and indent the keys of one map alike"
-    } else if parser_says(&error, &["did not find expected"]) {
+    } else if parser_mentions(&error, &["did not find expected"]) {
         "indent the keys of one map, and the items of one list, alike"
     } else {
         return error;
@@ -215,9 +215,9 @@ struct Builder<'text> {
     /// Memory in bytes that the tree may still take.
     left: usize,
     limits: Limits,
-    /// Where the node being read stands: `.key` and `[index]`.
+    /// Path of the node that is being read: `.key` and `[index]`.
     path: Vec<String>,
-    mistakes: Vec<ConfigError>,
+    errors: Vec<ConfigError>,
     ambiguous: Vec<ConfigWarning>,
 }
 
@@ -233,7 +233,7 @@ impl<'text> Builder<'text> {
             left: limits.tree_bytes,
             limits,
             path: Vec::new(),
-            mistakes: Vec::new(),
+            errors: Vec::new(),
             ambiguous: Vec::new(),
         }
     }
@@ -305,7 +305,7 @@ impl<'text> Builder<'text> {
                 tree: Tree::Null,
                 at: Some(position(1, 1)),
             }),
-            mistakes: self.mistakes,
+            errors: self.errors,
             ambiguous: self.ambiguous,
         })
     }
@@ -358,7 +358,7 @@ impl<'text> Builder<'text> {
             at: Some(at.clone()),
         };
         if anchor != 0 {
-            // Kept beside the tree, so a copy as well: anchors around anchors would hold each level once more.
+            // Kept in addition to the tree, so a copy as well: anchors around anchors would hold each level once more.
             self.count_copy(node.size(), &at)?;
             self.anchors.insert(anchor, Arc::new(node.clone()));
         }
@@ -452,7 +452,7 @@ impl<'text> Builder<'text> {
             };
             match first {
                 Some(first) => {
-                    self.mistakes.push(self.duplicate(&at, first.at.as_ref()));
+                    self.errors.push(self.duplicate(&at, first.at.as_ref()));
                     // Right behind a section without a value it lost its indentation: what is meant is shown with it.
                     if let Some(section) = empty.take().and_then(|name| members.get_mut(&name)) {
                         section.tree = Tree::Map(BTreeMap::from([(key, node)]));
@@ -478,8 +478,8 @@ impl<'text> Builder<'text> {
 
     /// Notes an error at the current path.
     fn note(&mut self, at: &Position, message: String) {
-        let mistake = ConfigError::new(self.current_path(), Some(at), message);
-        self.mistakes.push(mistake);
+        let error = ConfigError::new(self.current_path(), Some(at), message);
+        self.errors.push(error);
     }
 
     /// Notes a value that YAML 1.1 read as something else.
@@ -504,7 +504,7 @@ impl<'text> Builder<'text> {
         path.strip_prefix('.').unwrap_or(&path).to_owned()
     }
 
-    /// The key at the current path stands there a second time.
+    /// The error that the key at the current path is given a second time.
     fn duplicate(&self, at: &Position, first: Option<&Position>) -> ConfigError {
         let error = ConfigError::new(
             self.current_path(),

@@ -1,10 +1,10 @@
-//! What `det config check` tells: every line names the file.
+//! What `det config check` reports: every line names the file.
 
 use det_config::document::{CheckOptions, DocumentKind, check, guess};
 use det_config::submitted::Experiment;
 
 /// All lines about a document, errors or warnings.
-fn told(kind: &str, text: &str) -> Vec<String> {
+fn reported(kind: &str, text: &str) -> Vec<String> {
     let kind = DocumentKind::from_name(kind).expect("a kind of document");
     match check(kind, "some.yaml", text, CheckOptions::default()) {
         Ok(checked) => checked
@@ -59,7 +59,7 @@ fn every_error_and_every_warning_names_the_file() {
             "some.yaml:1:1: fluent",
         ),
     ] {
-        let lines = told(kind, text);
+        let lines = reported(kind, text);
         assert!(!lines.is_empty(), "{kind}: {text}");
         assert!(
             lines.iter().any(|line| line.starts_with(expected)),
@@ -72,8 +72,8 @@ fn every_error_and_every_warning_names_the_file() {
 }
 
 #[test]
-fn errors_beside_an_unknown_name_are_told_with_it() {
-    let lines = told(
+fn errors_beside_an_unknown_name_are_reported_with_it() {
+    let lines = reported(
         "experiment",
         "name: x\nentrypoint: a\nsearcher: {name: adaptive_asah, metrc: l, max_trials: lots, other: 1}\n",
     );
@@ -88,7 +88,7 @@ fn errors_beside_an_unknown_name_are_told_with_it() {
         assert!(all.contains(expected), "{all}\nlacks {expected}");
     }
     assert_eq!(lines.len(), 6, "{all}");
-    let far = told(
+    let far = reported(
         "experiment",
         "name: x\nentrypoint: a\nsearcher: {name: bayes, metric: l, max_trials: 3, smaller_is_better: maybe}\n",
     );
@@ -97,9 +97,9 @@ fn errors_beside_an_unknown_name_are_told_with_it() {
 }
 
 #[test]
-fn a_key_that_belongs_further_out_is_told_so() {
+fn a_key_that_belongs_further_out_is_reported_so() {
     let text = "name: x\nentrypoint: a\nsearcher:\n  name: single\n  metric: l\n  hyperparameters: {lr: 1}\n";
-    let lines = told("experiment", text);
+    let lines = reported("experiment", text);
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(
         lines[0].ends_with(
@@ -110,21 +110,21 @@ fn a_key_that_belongs_further_out_is_told_so() {
 }
 
 #[test]
-fn quotes_are_told_of_only_where_there_are_some() {
+fn quotes_are_mentioned_only_where_there_are_some() {
     for (written, hint) in [
         ("yes", "hint: write true"),
         ("off", "hint: write false"),
         ("\"true\"", "hint: write true without quotes"),
     ] {
         let text = format!("resource_manager: {{scheduler: {{preemption: {written}}}}}\n");
-        let lines = told("master", &text);
+        let lines = reported("master", &text);
         assert!(lines[0].ends_with(hint), "{lines:?}");
     }
 }
 
 #[test]
-fn a_default_pool_that_was_not_written_is_told_as_the_default() {
-    let lines = told(
+fn a_default_pool_that_was_not_written_is_reported_as_the_default() {
+    let lines = reported(
         "master",
         "resource_pools: [{pool_name: a}, {pool_name: b}]\n",
     );
@@ -134,7 +134,7 @@ fn a_default_pool_that_was_not_written_is_told_as_the_default() {
         ),
         "{lines:?}"
     );
-    let twice = told(
+    let twice = reported(
         "master",
         "resource_pools: [{pool_name: a}, {pool_name: a}]\n",
     );
@@ -147,7 +147,7 @@ fn a_default_pool_that_was_not_written_is_told_as_the_default() {
 }
 
 #[test]
-fn lost_indentation_is_told_with_the_whole_of_what_was_lost() {
+fn lost_indentation_is_reported_with_the_whole_of_what_was_lost() {
     for (kind, text, hint, repaired) in [
         (
             "master",
@@ -315,7 +315,7 @@ fn policies_are_checked_like_the_master_checks_them() {
             "some.yaml:1:1: constraint: is not a known key; hint: did you mean \"constraints\"?",
         ),
     ] {
-        let lines = told(kind, text);
+        let lines = reported(kind, text);
         assert!(
             lines.iter().any(|line| line.starts_with(expected)),
             "{lines:?}"
@@ -323,12 +323,12 @@ fn policies_are_checked_like_the_master_checks_them() {
     }
     let good =
         "invariant_config: {resources: {resource_pool: a}}\nconstraints: {priority_limit: 3}\n";
-    assert_eq!(told("policy", good), Vec::<String>::new());
-    assert_eq!(told("task-policy", good), Vec::<String>::new());
+    assert_eq!(reported("policy", good), Vec::<String>::new());
+    assert_eq!(reported("task-policy", good), Vec::<String>::new());
 }
 
 #[test]
-fn what_a_master_found_is_told_where_it_stands_in_the_file() {
+fn what_a_master_found_is_reported_where_it_is_in_the_file() {
     use det_config::document::placed_in_file;
     let text = "# a comment\n\nname: x\nresources:\n  slots_per_trial: 8\n  priority: 5\nbind_mounts:\n- {host_path: /a, container_path: /b}\n";
     let overrides = ["resources.slots_per_trial=4"];
@@ -342,7 +342,7 @@ fn what_a_master_found_is_told_where_it_stands_in_the_file() {
         hint: None,
         repaired: None,
     };
-    let told = placed_in_file(
+    let reported = placed_in_file(
         "train.yaml",
         text,
         &overrides,
@@ -357,7 +357,7 @@ fn what_a_master_found_is_told_where_it_stands_in_the_file() {
     )
     .to_string();
     assert_eq!(
-        told.lines().collect::<Vec<_>>(),
+        reported.lines().collect::<Vec<_>>(),
         [
             "--config resources.slots_per_trial: is refused",
             "train.yaml:6:3: resources.priority: is refused",
@@ -371,7 +371,7 @@ fn what_a_master_found_is_told_where_it_stands_in_the_file() {
     assert_eq!(det_config::ConfigError::from_json(&json).to_json(), json);
 }
 
-/// What is told of an experiment.
+/// What is reported of an experiment.
 fn of_experiment(text: &str, overrides: &[&str]) -> String {
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
     let options = CheckOptions {
@@ -408,19 +408,19 @@ fn variables_have_names_without_blanks() {
         "[\"API_TOKEN: x=y\"]",
         "[\"API_TOKEN:x\"]",
     ] {
-        let told = variables(wrong);
+        let reported = variables(wrong);
         assert!(
-            told.ends_with("hint: write API_TOKEN=VALUE"),
-            "{wrong}: {told}"
+            reported.ends_with("hint: write API_TOKEN=VALUE"),
+            "{wrong}: {reported}"
         );
     }
     assert!(variables("[\"é x\"]").ends_with("without blanks in the name"));
     for wrong in ["{API_TOKEN: x}", "{API_TOKEN=x}", "{API_TOKEN: null}"] {
-        let told = variables(wrong);
+        let reported = variables(wrong);
         assert!(
-            told.ends_with("hint: write a list, with \"- API_TOKEN=VALUE\"")
-                && !told.contains("=x"),
-            "{wrong}: {told}"
+            reported.ends_with("hint: write a list, with \"- API_TOKEN=VALUE\"")
+                && !reported.contains("=x"),
+            "{wrong}: {reported}"
         );
     }
 }
@@ -441,23 +441,26 @@ fn what_is_gone_is_answered_with_what_is_there_now() {
         "batches_per_step: 10",
         "searcher: {name: single, metric: m, max_steps: 3}",
     ] {
-        let told = of_experiment(text, &[]);
-        assert!(told.contains("training code says how long"), "{told}");
+        let reported = of_experiment(text, &[]);
+        assert!(
+            reported.contains("training code says how long"),
+            "{reported}"
+        );
     }
-    let told = of_experiment(
+    let reported = of_experiment(
         "searcher: {name: adaptive_asha, metric: m, step_budget: 3, max_trials: 1}",
         &[],
     );
     assert!(
-        told.contains("give \"time_metric\" and \"max_time\""),
-        "{told}"
+        reported.contains("give \"time_metric\" and \"max_time\""),
+        "{reported}"
     );
 }
 
 #[test]
 fn a_required_key_is_not_explained_by_its_name() {
     let text = "name: n\nentrypoint: x\nsearcher: {name: single, metric: m}\ncheckpoint_storage: {type: s3}";
-    let told = check(
+    let reported = check(
         DocumentKind::Experiment,
         "a.yaml",
         text,
@@ -466,8 +469,8 @@ fn a_required_key_is_not_explained_by_its_name() {
     .unwrap_err()
     .to_string();
     assert!(
-        told.ends_with("checkpoint_storage.bucket: is required for type \"s3\""),
-        "{told}"
+        reported.ends_with("checkpoint_storage.bucket: is required for type \"s3\""),
+        "{reported}"
     );
 }
 
@@ -493,7 +496,7 @@ fn policies_are_guessed_with_the_reason() {
 
 /// All errors of an experiment, with their places.
 fn errors_of(text: &str) -> Vec<String> {
-    told("experiment", text)
+    reported("experiment", text)
 }
 
 #[test]
@@ -553,7 +556,7 @@ fn what_is_missing_in_an_empty_section_is_reported_there() {
             .starts_with("some.yaml:3:3: searcher.name: is required and has no value here: one of"),
         "{lines:#?}"
     );
-    let lines = told("agent", "slot_type: cuda\nmaster_host:\n");
+    let lines = reported("agent", "slot_type: cuda\nmaster_host:\n");
     assert!(
         lines[0].starts_with("some.yaml:2:1: master_host: is required and has no value here"),
         "{lines:#?}"
@@ -598,7 +601,7 @@ fn names_that_are_nearly_right_are_suggested() {
             "{text}: {lines:#?}"
         );
     }
-    let lines = told("master", "provider: {type: aws, region: r}\n");
+    let lines = reported("master", "provider: {type: aws, region: r}\n");
     assert!(
         lines[0].contains("did you mean \"resource_pools[].provider\" or"),
         "{lines:#?}"
@@ -629,9 +632,9 @@ fn words_that_were_booleans_in_yaml_1_1_get_a_warning() {
             "some.yaml:3:71: hyperparameters.g: warning: 1:30 without quotes is text here, where YAML 1.1 read 90; write 90, or \"1:30\" in quotes",
         ]
     );
-    assert_eq!(told("template", "hyperparameters: {a: off}\n").len(), 1);
+    assert_eq!(reported("template", "hyperparameters: {a: off}\n").len(), 1);
     assert_eq!(
-        told("policy", "invariant_config: {hyperparameters: {a: No}}\n").len(),
+        reported("policy", "invariant_config: {hyperparameters: {a: No}}\n").len(),
         1
     );
 }

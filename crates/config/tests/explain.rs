@@ -751,12 +751,12 @@ fn a_value_in_a_file_that_a_variable_names_comes_from_there() {
     let origins = loaded.origins();
     let level = origins.iter().find(|key| key.path == "log.level").unwrap();
     assert_eq!(level.origin.to_string(), "DET_LOG_LEVEL_FILE (/run/level)");
-    let told = load("loud")
+    let reported = load("loud")
         .unwrap_err()
         .variables_named(&names)
         .to_string();
     assert!(
-        told.starts_with("DET_LOG_LEVEL_FILE (/run/level): log.level: must be"),
-        "{told}"
+        reported.starts_with("DET_LOG_LEVEL_FILE (/run/level): log.level: must be"),
+        "{reported}"
     );
 }

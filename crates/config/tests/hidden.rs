@@ -23,7 +23,7 @@ fn document(path: &str, goes_with: &str, steps: usize, value: &Value) -> Value {
             document = json!([document]);
         }
         document = json!({ key: document });
-        // What tells the variant stands beside the key.
+        // The key that selects the variant is in the section of the key.
         if let (true, Some((tag, name))) = (at + 1 == all.len(), goes_with.split_once(' ')) {
             document[tag] = name.into();
         }
@@ -31,7 +31,7 @@ fn document(path: &str, goes_with: &str, steps: usize, value: &Value) -> Value {
     document
 }
 
-fn mistakes(kind: DocumentKind, text: &str) -> String {
+fn errors(kind: DocumentKind, text: &str) -> String {
     check(kind, "a.yaml", text, CheckOptions::default())
         .map_or_else(|errors| errors.to_string(), |_| String::new())
 }
@@ -49,7 +49,7 @@ fn no_error_shows_what_stands_in_place_of_a_secret() {
         json!([["hush8"]]),
         json!("hush9\nhush10"),
     ];
-    let mut told = 0;
+    let mut refused = 0;
     for kind in KINDS {
         for key in kind.keys() {
             let variables = key.path.ends_with("environment_variables");
@@ -59,14 +59,14 @@ fn no_error_shows_what_stands_in_place_of_a_secret() {
             for steps in 1..=key.path.split('.').count() {
                 for wrong in &wrong {
                     let document = document(&key.path, &key.goes_with, steps, wrong);
-                    let message = mistakes(kind, &document.to_string());
-                    told += usize::from(!message.is_empty());
+                    let message = errors(kind, &document.to_string());
+                    refused += usize::from(!message.is_empty());
                     assert!(!message.contains("hush"), "{document}: {message}");
                 }
             }
         }
     }
-    assert!(told > 500, "only {told} documents were refused");
+    assert!(refused > 500, "only {refused} documents were refused");
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn errors_show_no_variables_in_the_wrong_place() {
         "searcher: {name: TOKEN=hush}",
         "preemption_timeout: TOKEN=hush",
     ] {
-        let message = mistakes(DocumentKind::Experiment, text);
+        let message = errors(DocumentKind::Experiment, text);
         assert!(!message.is_empty(), "{text} is no mistake");
         assert!(!message.contains("hush"), "{text}: {message}");
     }

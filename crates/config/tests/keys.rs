@@ -61,7 +61,7 @@ fn rows(name: &str, prefix: &str, with: &str, found: &mut BTreeMap<(String, Stri
     }
 }
 
-/// Whether what the schema says of a value agrees with the table's word for it.
+/// Whether what the schema declares of a value agrees with the table's word for it.
 fn agrees(key: &Key, kind: &str) -> bool {
     let given = key.kind.as_str();
     let numbers = |word: &str| {
@@ -127,7 +127,7 @@ fn check(kind: DocumentKind, name: &str) {
     for key in &keys {
         let place = (key.path.clone(), key.goes_with.clone());
         let Some(row) = expected.remove(&place) else {
-            // A table that is included for several kinds of manager or pool says nothing of what is around it.
+            // A table that is included for several kinds of manager or pool has no rows for what is around it.
             if !ours.contains(&key.path) {
                 wrong.push(format!("{place:?} is in no table"));
             }
@@ -200,7 +200,7 @@ fn a_template_has_the_keys_of_experiments_and_tasks() {
 fn every_single_key_of_master_and_agent_has_a_variable_and_a_flag() {
     for kind in [DocumentKind::Master, DocumentKind::Agent] {
         for key in kind.keys() {
-            // What is inside a list or below a name that people choose is set with the list or map around it.
+            // What is inside a list or below a name that users choose is set with the list or map around it.
             let inside = key.path.contains("[]") || key.path.contains('*');
             let older = key.kind == "older form";
             assert_eq!(

@@ -16,7 +16,7 @@ fn peak() -> Option<usize> {
     Some(kib << 10)
 }
 
-/// The text `begin`, as many times `piece` as there is room for in `bytes`, and `end`.
+/// The text `begin`, as many times `piece` as fit into `bytes`, and `end`.
 fn filled(begin: &str, piece: &str, end: &str, bytes: usize) -> String {
     let count = (bytes - begin.len() - end.len()) / piece.len();
     format!("{begin}{}{end}", piece.repeat(count))

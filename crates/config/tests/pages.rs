@@ -45,8 +45,8 @@ fn meaning_of(key: &Key) -> String {
     text
 }
 
-/// Keys that another table tells of: the same section stands in several places.
-fn told_elsewhere(kind: DocumentKind, path: &str) -> bool {
+/// Whether another table describes the key: the same section is in several places.
+fn is_in_another_table(kind: DocumentKind, path: &str) -> bool {
     let inside = |section: &str| path.starts_with(&format!("{section}."));
     match kind {
         DocumentKind::Master => {
@@ -93,7 +93,7 @@ fn page(kind: DocumentKind) -> String {
     let _ = writeln!(out, "{header}");
     let mut waiting = Vec::new();
     for key in kind.keys() {
-        if told_elsewhere(kind, &key.path) {
+        if is_in_another_table(kind, &key.path) {
             continue;
         }
         let with = if key.goes_with.is_empty() {
@@ -233,10 +233,10 @@ fn only_what_is_not_built_waits_to_be_acted_on() {
             let excused = missing.iter().any(|(document, begin, _)| {
                 *document == kind.name() && key.path.starts_with(begin)
             });
-            let is_told = told_elsewhere(kind, &key.path);
+            let is_described = is_in_another_table(kind, &key.path);
             if key.status == Status::NotYet {
                 assert!(
-                    excused || is_told,
+                    excused || is_described,
                     "{kind}: {} waits without a reason",
                     key.path
                 );

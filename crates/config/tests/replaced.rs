@@ -1,10 +1,10 @@
-//! What the policies of administrators replace of a document is told.
+//! What the policies of administrators replace of a document is reported.
 
 use det_config::policies::{Policies, Workload};
 use det_config::submitted::{Experiment, Submitted};
 
 #[test]
-fn what_a_policy_replaces_is_told_with_both_values() {
+fn what_a_policy_replaces_is_reported_with_both_values() {
     let submitted = det_config::submitted::Submitted::read_file(Experiment,
         "x.yaml",
         "name: x\nresources: {resource_pool: fast, priority: 5}\nenvironment: {registry_auth: {username: u, password: hidden1}}\n",
@@ -18,13 +18,13 @@ fn what_a_policy_replaces_is_told_with_both_values() {
         "invariant_config: {resources: {resource_pool: slow, priority: 5, weight: 2}, environment: {registry_auth: {password: hidden2}}}",
     )
     .unwrap_or_else(|errors| panic!("{errors}"))];
-    let told: Vec<String> = submitted
+    let reported: Vec<String> = submitted
         .replaced_by(&policies)
         .iter()
         .map(ToString::to_string)
         .collect();
     assert_eq!(
-        told,
+        reported,
         [
             "environment.registry_auth.password: \"********\" was replaced by \"********\" by the policy of the cluster",
             "resources.resource_pool: \"fast\" was replaced by \"slow\" by the policy of the cluster",
@@ -37,8 +37,8 @@ fn what_a_policy_replaces_is_told_with_both_values() {
 }
 
 #[test]
-fn lists_and_pools_that_a_policy_replaces_are_told() {
-    let told = |document: &str, invariants: &str| -> Vec<String> {
+fn lists_and_pools_that_a_policy_replaces_are_reported() {
+    let reported = |document: &str, invariants: &str| -> Vec<String> {
         let submitted = Submitted::parse(Experiment, document).unwrap();
         let text = format!("invariant_config: {{{invariants}}}");
         let policies = [Policies::parse(Workload::Experiment, "the cluster", None, &text).unwrap()];
@@ -70,11 +70,11 @@ fn lists_and_pools_that_a_policy_replaces_are_told() {
             "resources.resource_pool: \"train\" was replaced by \"resources.resource_pools\" [\"shared\"] by the policy of the cluster",
         ),
     ] {
-        assert_eq!(told(document, invariants), [expected], "{document}");
+        assert_eq!(reported(document, invariants), [expected], "{document}");
     }
     // Of one name the later variable counts; what is only added replaces nothing.
     let variables = "environment: {environment_variables: [X=user, Y=user]}";
-    let replaced = told(
+    let replaced = reported(
         variables,
         "environment: {environment_variables: [X=policy]}",
     );
@@ -84,14 +84,14 @@ fn lists_and_pools_that_a_policy_replaces_are_told() {
     );
     let nothing: [String; 0] = [];
     assert_eq!(
-        told(
+        reported(
             variables,
             "environment: {environment_variables: [Z=policy]}"
         ),
         nothing
     );
     assert_eq!(
-        told("max_restarts: 1", "resources: {resource_pools: [shared]}"),
+        reported("max_restarts: 1", "resources: {resource_pools: [shared]}"),
         nothing
     );
 }

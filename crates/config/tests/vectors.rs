@@ -36,7 +36,7 @@ struct Case {
     under: Vec<String>,
     becomes: BTreeMap<String, Value>,
     warns: Vec<String>,
-    mistakes: Vec<String>,
+    errors: Vec<String>,
     repaired: Option<String>,
     editor_refuses: bool,
 }
@@ -59,8 +59,7 @@ fn cases(name: &str) -> Vec<Case> {
         .unwrap_or_else(|errors| panic!("{name}: {errors}"))
         .to_value();
     let known = [
-        "case", "kind", "text", "adds", "under", "becomes", "warns", "mistakes", "repaired",
-        "editor",
+        "case", "kind", "text", "adds", "under", "becomes", "warns", "errors", "repaired", "editor",
     ];
     whole
         .as_array()
@@ -85,13 +84,13 @@ fn cases(name: &str) -> Vec<Case> {
                 under: strings(&case["under"]),
                 becomes: becomes.into_iter().collect(),
                 warns: strings(&case["warns"]),
-                mistakes: strings(&case["mistakes"]),
+                errors: strings(&case["errors"]),
                 repaired: case["repaired"].as_str().map(str::to_owned),
                 editor_refuses: case["editor"] == "refuses",
             };
             assert!(
-                case.mistakes.is_empty() || (case.becomes.is_empty() && case.warns.is_empty()),
-                "{}: a document with mistakes becomes nothing",
+                case.errors.is_empty() || (case.becomes.is_empty() && case.warns.is_empty()),
+                "{}: a document with errors becomes nothing",
                 case.name
             );
             case
@@ -178,7 +177,7 @@ fn run(name: &str, outcome: impl Fn(&Case) -> Outcome) {
         let mut say = |text: String| wrong.push(format!("{}: {text}", case.name));
         match outcome(&case) {
             Ok((effective, warnings)) => {
-                if !case.mistakes.is_empty() {
+                if !case.errors.is_empty() {
                     say("is accepted".into());
                 }
                 for (path, expected) in &case.becomes {
@@ -187,26 +186,26 @@ fn run(name: &str, outcome: impl Fn(&Case) -> Outcome) {
                         say(format!("{path} becomes {found}, not {expected}"));
                     }
                 }
-                let told: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+                let reported: Vec<String> = warnings.iter().map(ToString::to_string).collect();
                 for expected in &case.warns {
-                    if !told.iter().any(|warning| warning.contains(expected)) {
-                        say(format!("no warning of {told:?} has {expected:?}"));
+                    if !reported.iter().any(|warning| warning.contains(expected)) {
+                        say(format!("no warning of {reported:?} has {expected:?}"));
                     }
                 }
-                for warning in &told {
+                for warning in &reported {
                     if !case.warns.iter().any(|expected| warning.contains(expected)) {
                         say(format!("warns unexpectedly: {warning}"));
                     }
                 }
             }
             Err(errors) => {
-                let told = errors.to_string();
-                if case.mistakes.is_empty() {
-                    say(format!("is refused: {told}"));
+                let reported = errors.to_string();
+                if case.errors.is_empty() {
+                    say(format!("is refused: {reported}"));
                 }
-                for expected in &case.mistakes {
-                    if !told.contains(expected.as_str()) {
-                        say(format!("{told:?} lacks {expected:?}"));
+                for expected in &case.errors {
+                    if !reported.contains(expected.as_str()) {
+                        say(format!("{reported:?} lacks {expected:?}"));
                     }
                 }
                 if case.repaired.as_deref() != errors.repaired() {
@@ -222,11 +221,11 @@ fn run(name: &str, outcome: impl Fn(&Case) -> Outcome) {
             Value::Null => json!({}),
             document => document,
         };
-        let mistakes = validator::mistakes(&schema, &document);
-        if case.mistakes.is_empty() && !mistakes.is_empty() {
-            say(format!("is refused by the JSON schema: {mistakes:?}"));
+        let errors = validator::errors(&schema, &document);
+        if case.errors.is_empty() && !errors.is_empty() {
+            say(format!("is refused by the JSON schema: {errors:?}"));
         }
-        if case.editor_refuses && mistakes.is_empty() {
+        if case.editor_refuses && errors.is_empty() {
             say("is accepted by the JSON schema".into());
         }
     }
@@ -283,7 +282,7 @@ fn the_examples_of_the_repository_are_experiments() {
                 .unwrap_or_else(|errors| panic!("{errors}"));
             let value = det_config::yaml::parse(&text).unwrap().to_value();
             assert_eq!(
-                validator::mistakes(&schema, &value),
+                validator::errors(&schema, &value),
                 Vec::<String>::new(),
                 "{name}"
             );

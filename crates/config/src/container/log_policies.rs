@@ -123,7 +123,7 @@ static ACTION: Special = special(
     action,
 );
 
-/// A word, or the old map form with `type`; becomes the word.
+/// The name of an action, or the old map form with `type`; becomes the name.
 fn action(checker: &mut Checker, node: &mut Node) {
     if let Some(members) = node.members()
         && members.len() == 1

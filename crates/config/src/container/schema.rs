@@ -223,7 +223,7 @@ keys! {
     }
 }
 
-/// Options that the system sets itself, with where a user says the same.
+/// Options that the system sets itself, with the keys that users have for the same.
 const OWNED_BY_SYSTEM: &[(&str, &str)] = &[
     ("--job-name", "use \"name\" or \"description\""),
     ("-J", "use \"name\" or \"description\""),

@@ -22,7 +22,7 @@ pub struct Guess {
     pub because: String,
 }
 
-/// Neither the content nor the name of a document says what it is, or it is nothing that can be checked.
+/// Neither the content nor the name of a document shows its kind, or it is of no kind that can be checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undecided {
     /// What was found, as the end of a sentence about the document: `has no key that any kind of document has`.
@@ -34,7 +34,7 @@ pub struct Undecided {
 const POLICIES: DocumentKind = DocumentKind::Policies(Workload::Experiment);
 const TASK_POLICIES: DocumentKind = DocumentKind::Policies(Workload::Tasks);
 
-/// Words in names of files, and what they say.
+/// Words in names of files, and the kinds that they suggest.
 const NAMES: &[(&str, DocumentKind)] = &[
     ("policies", POLICIES),
     ("policy", POLICIES),
@@ -255,7 +255,7 @@ fn may_be(family: DocumentKind, root: &Node) -> Vec<DocumentKind> {
     }
 }
 
-/// A task of one kind, where a key says which.
+/// A task of one kind, where a key decides which.
 fn of_one_task(kind: DocumentKind, root: &Node) -> DocumentKind {
     let of_one = OF_ONE_TASK
         .iter()
@@ -318,7 +318,7 @@ fn outline(text: &str) -> Node {
 struct Comparison {
     kind: DocumentKind,
     points: u32,
-    /// The dotted path that says most for it: that fewest other families have.
+    /// The dotted path that is the strongest evidence for it: that fewest other families have.
     key: String,
 }
 
@@ -359,7 +359,7 @@ fn upper_keys(root: &Node) -> Vec<(String, &Node)> {
     let mut found = Vec::new();
     for (key, member) in root.members().into_iter().flatten().take(MAX_KEYS) {
         found.push((key.clone(), member));
-        // A section of free keys says nothing by them.
+        // Free keys of a section are no evidence.
         for (inner, node) in member.members().into_iter().flatten().take(MAX_KEYS) {
             found.push((format!("{key}.{inner}"), node));
         }
@@ -397,7 +397,7 @@ impl Known {
         }
     }
 
-    /// How much a key says for this kind of document.
+    /// How strong the evidence of a key is for this kind of document.
     fn points(&self, path: &str, node: &Node) -> u32 {
         if self.paths.contains(path) {
             return if self.suits(path, node) {

@@ -73,7 +73,7 @@ fn entrypoint(checker: &mut Checker, root: &Node) {
     }
 }
 
-/// A trial class that counts epochs must be told how long one is.
+/// The length of an epoch is required of a trial class that counts epochs.
 fn epochs_of_trial_class(checker: &mut Checker, root: &Node) {
     let entrypoint = root.get("entrypoint").and_then(Node::text);
     if !entrypoint.is_some_and(super::is_trial_class) {

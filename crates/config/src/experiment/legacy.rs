@@ -24,7 +24,7 @@ pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
     let has_searcher = root
         .get("searcher")
         .is_some_and(|node| node.members().is_some());
-    // What was stored with it said the length elsewhere.
+    // Configurations that were stored with it have the length in another key.
     let mut is_read = checker.stage == Stage::Stored;
     if let Some(searcher) = root.get_mut("searcher").filter(|_| has_searcher) {
         is_read |= searcher.get("max_steps").is_some();
@@ -33,7 +33,7 @@ pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
             halving_length(checker, searcher);
         });
     }
-    // Beside steps it is read with them. Alone it would say nothing, and 0.12.12 was the last to take it.
+    // Beside steps it is read with them. Alone it would have no effect, and 0.12.12 was the last version to accept it.
     if let Some(step) = batches_per_step.filter(|_| !is_read) {
         checker.within("batches_per_step", |checker| {
             checker.error_hint(

@@ -14,7 +14,7 @@ use crate::space::short;
 pub struct Searcher {
     /// What the search itself needs.
     pub config: SearcherConfig,
-    /// The length each trial trains for, if its code does not say; only for single, random and grid. `None` unless given.
+    /// The length each trial trains for, if its code does not decide; only for single, random and grid. `None` unless given.
     pub max_length: Option<MaxLength>,
 }
 

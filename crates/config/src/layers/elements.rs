@@ -90,7 +90,7 @@ pub(super) fn steps(path: &str) -> Result<Vec<Step>, Nowhere> {
     Ok(steps)
 }
 
-/// The place in a tree that a path leads to, and what may stand there. Maps are made on the way, elements of lists are
+/// The place in a tree that a path leads to, and what may be there. Maps are made on the way, elements of lists are
 /// not; a list that nobody gave is the default one. `at` is written where something is made.
 pub(super) fn reach<'n>(
     root: &'n mut Node,
@@ -113,7 +113,7 @@ pub(super) fn reach<'n>(
     Ok((node, place.kind))
 }
 
-/// Where a walk stands.
+/// The position of a walk along a path.
 struct Place {
     kind: Kind,
     /// Default of the key.
@@ -255,7 +255,7 @@ fn item_of(kind: Kind) -> Option<Kind> {
     }
 }
 
-/// What may stand at a key, and its default.
+/// The kind of a key's value, and its default.
 fn member_of(kind: Kind, key: &str) -> Option<(Kind, Option<&'static str>)> {
     let among = |fields: &'static [Field], aliases: crate::schema::Aliases| {
         let alias = aliases.iter().find(|(old, _, _)| *old == key);
@@ -408,17 +408,17 @@ fn element_of<'r>(rest: &'r str, items: &[Node], path: &str) -> Result<(usize, &
             let (what, hint) = if several.is_empty() {
                 ("no element has this number or name", None)
             } else {
-                let told = several.iter().map(|(index, _)| {
+                let elements = several.iter().map(|(index, _)| {
                     let element = match name_of(&items[*index]) {
                         Some(name) => format!("[\"{name}\"]"),
                         None => format!("[{index}]"),
                     };
                     format!("--set '{path}{element}.KEY=VALUE' is element {index}")
                 });
-                let told: Vec<String> = told.collect();
+                let elements: Vec<String> = elements.collect();
                 let hint = format!(
                     "no variable can say which, a file and --set can: {}",
-                    told.join(", ")
+                    elements.join(", ")
                 );
                 ("several elements can be meant", Some(hint))
             };

@@ -7,7 +7,7 @@ use crate::errors::{ConfigWarning, edit_distance};
 use crate::origin::Source;
 use crate::schema::{Section, leaves};
 
-/// Variables that others read: clients, tasks, the supervisor. They may stand in the environment of a whole machine.
+/// Variables that others read: clients, tasks, the supervisor. They may be set in the environment of a whole machine.
 const OF_OTHERS: &[&str] = &[
     "DET_ALLOCATION_ID",
     "DET_BIN",
@@ -82,7 +82,7 @@ const OF_TESTS: &[&str] = &[
 ];
 
 /// A warning for each variable that is no key of this configuration, nor of the other long-running half, nor read by
-/// anything else of ours. `reaches_into_a_list` says which ones are read as paths into lists.
+/// anything else of ours. `reaches_into_a_list` returns which ones are read as paths into lists.
 pub(super) fn unknown(
     section: &'static Section,
     env: &BTreeMap<String, String>,

@@ -11,13 +11,13 @@ use crate::schema::{Key, Status, keys_of};
 /// A key whose value differs; secrets are hidden.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
-    /// Its path; pools stand by their names: `resource_pools[gpu].description`.
+    /// Its path; pools are named: `resource_pools[gpu].description`.
     pub path: String,
     /// What is in force; null = nothing.
     pub from: Value,
     /// What was read; null = nothing.
     pub to: Value,
-    /// Whether the running master goes by it. Otherwise it is an older key, or one that is kept and not acted on yet.
+    /// Whether the running master uses it. Otherwise it is an older key, or one that is kept and not acted on yet.
     pub acts: bool,
 }
 
@@ -81,7 +81,7 @@ pub struct Reload {
 enum When {
     /// From now on.
     Now,
-    /// It says nothing of the running master.
+    /// It has no effect on the running master.
     Never,
     /// With the next start, for this reason.
     Restart(&'static str),
@@ -166,7 +166,7 @@ fn when(path: &str) -> When {
         .map_or(Restart("it is read at start"), |(_, when)| *when)
 }
 
-/// Whether anything goes by the key at this path, or by one around it, as far as the schema tells.
+/// Whether anything uses the key at this path, or by one around it, as far as the schema declares.
 fn is_acted_on(path: &str, known: &[Key]) -> bool {
     let steps = steps(path);
     let here: Vec<&Key> = known
@@ -186,7 +186,7 @@ fn is_acted_on(path: &str, known: &[Key]) -> bool {
         .any(|key| key.status == Status::Acted)
 }
 
-/// The keys that a path goes through, without what stands in brackets.
+/// The keys that a path goes through, without what is in brackets.
 fn steps(path: &str) -> Vec<&str> {
     path.split('.')
         .map(|step| step.split('[').next().unwrap_or(step))
@@ -194,7 +194,7 @@ fn steps(path: &str) -> Vec<&str> {
 }
 
 impl MasterConfig {
-    /// Compares what was read anew with what is in force. `occupied` tells why a pool cannot go: its agents, its work;
+    /// Compares what was read anew with what is in force. `occupied` returns why a pool cannot be removed: its agents, its work;
     /// `None` = nothing is in it.
     ///
     /// # Errors
@@ -273,14 +273,14 @@ fn or_not_set(value: &Value) -> String {
     }
 }
 
-/// Every leaf by its path; lists are leaves, except that of the pools, which stand by their names.
+/// Every leaf by its path; lists are leaves, except that of the pools, which are named.
 fn flat(config: &MasterConfig) -> BTreeMap<String, Value> {
     let value =
         serde_json::to_value(config).expect("maps with text keys and finite numbers are JSON");
     flattened(&value)
 }
 
-/// As [`flat`], with secrets and scripts hidden: changes stand in the log and in events.
+/// As [`flat`], with secrets and scripts hidden: changes are written to the log and to events.
 fn shown(config: &MasterConfig) -> BTreeMap<String, Value> {
     let mut masked = config.to_masked_json();
     super::shown::mask_scripts(&mut masked);
@@ -407,7 +407,7 @@ resource_pools:
     }
 
     #[test]
-    fn what_nothing_acts_on_is_kept_and_told() {
+    fn what_nothing_acts_on_is_kept_and_reported() {
         let changes = reload(
             "resource_pools: [{pool_name: default}]",
             "notebook_timeout: 7\noidc: {client_id: x}\nroot: /x\nconfig_file: /y\nresource_pools: [{pool_name: default, kubernetes_namespace: n}]\nsecurity: {token: {max_lifespan_days: 90}}",

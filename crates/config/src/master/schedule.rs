@@ -446,8 +446,8 @@ mod tests {
             ("0", "must be 1s or longer"),
             ("999ms", "must be 1s or longer"),
         ] {
-            let told = Schedule::parse(text).unwrap_err();
-            assert!(told.contains(expected), "{text}: {told}");
+            let reported = Schedule::parse(text).unwrap_err();
+            assert!(reported.contains(expected), "{text}: {reported}");
         }
     }
 

@@ -117,7 +117,7 @@ keys! {
         ui_customization = Kind::Section(&UI_CUSTOMIZATION), kept;
         /// Where logs of tasks go.
         logging = Kind::Union(&LOGGING);
-        /// Other systems that tasks are told of.
+        /// Other systems whose addresses tasks receive.
         integrations = Kind::Section(&INTEGRATIONS);
         /// Further managers with their pools.
         additional_resource_managers = Kind::List(&Kind::Section(&pools::ADDITIONAL)), kept;

@@ -7,7 +7,7 @@ use super::types::{EffectiveScheduler, SchedulerKind};
 use crate::schema::{mask, mask_all};
 use crate::secrets::{MASK, mask_addresses, mask_all_variables};
 
-/// Keys that hide something wherever they stand, also in what is kept without a schema.
+/// Keys that hide something wherever they are, also in what is kept without a schema.
 const SECRET_KEYS: [&str; 8] = [
     "password",
     "client_secret",
@@ -33,7 +33,7 @@ impl MasterConfig {
         value
     }
 
-    /// As [`Self::to_shown_json`], with the texts of scripts hidden too: for logs and events, which more people read than
+    /// As [`Self::to_shown_json`], with the texts of scripts hidden too: for logs and events, which more users read than
     /// administrators.
     pub fn to_logged_json(&self) -> Value {
         let mut value = self.to_shown_json();
@@ -43,7 +43,7 @@ impl MasterConfig {
 
     /// As [`Self::to_masked_json`], with what is in force where nothing was written: the port, the default pools, every
     /// key of a scheduler that has a block, and of the cluster's; a pool without a block follows the cluster's and stays
-    /// null. What says nothing at all (no `config_file`) is left out.
+    /// null. What has no value at all (no `config_file`) is left out.
     pub fn to_shown_json(&self) -> Value {
         let mut value = self.to_masked_json();
         if value["config_file"] == "" {

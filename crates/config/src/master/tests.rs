@@ -358,9 +358,9 @@ fn schedulers_follow_the_all_or_nothing_rule() {
         );
     }
     let (_, warnings) = load("resource_manager: {scheduler: {type: priority, preemption: true}}\nresource_pools: [{pool_name: default, scheduler: {fitting_policy: worst}}]").unwrap();
-    let told: Vec<&str> = warnings.iter().map(|w| w.message.as_str()).collect();
+    let reported: Vec<&str> = warnings.iter().map(|w| w.message.as_str()).collect();
     assert_eq!(
-        told,
+        reported,
         [
             "resource pool \"default\" has a scheduler of its own, so \"resource_manager.scheduler\" does not apply to it, not even its \"type\" (\"priority\"); it runs with scheduler \"fair_share\", fitting policy \"worst\""
         ]
@@ -648,7 +648,7 @@ fn the_list_that_nobody_gave_can_be_changed_too() {
 }
 
 #[test]
-fn elements_that_are_not_there_are_told_with_those_that_are() {
+fn unknown_elements_are_reported_with_the_known_ones() {
     for (flag, expected) in [
         (
             "resource_pools[7].description",
@@ -671,13 +671,16 @@ fn elements_that_are_not_there_are_told_with_those_that_are() {
         ("resource_pools[0", "has a \"[\" without its \"]\""),
         ("resource_pools[0].scheduler.type", "must be one of"),
     ] {
-        let told = loaded_with(&[], &[(flag, "x")]).unwrap_err().to_string();
+        let reported = loaded_with(&[], &[(flag, "x")]).unwrap_err().to_string();
         let hinted = expected.replace(" (hint: ", "; hint: ").replace("?)", "?");
         assert!(
-            told.contains(expected) || told.contains(&hinted),
-            "{flag}: {told}"
+            reported.contains(expected) || reported.contains(&hinted),
+            "{flag}: {reported}"
         );
-        assert!(told.contains(&format!("--set {flag}")), "{flag}: {told}");
+        assert!(
+            reported.contains(&format!("--set {flag}")),
+            "{flag}: {reported}"
+        );
     }
     for (variable, expected) in [
         (
@@ -689,12 +692,12 @@ fn elements_that_are_not_there_are_told_with_those_that_are() {
             "resource_pools[1]: \"DESCRIPTON\" is no key of it",
         ),
     ] {
-        let told = loaded_with(&[(variable, "x")], &[])
+        let reported = loaded_with(&[(variable, "x")], &[])
             .unwrap_err()
             .to_string();
         assert!(
-            told.contains(expected) && told.contains(variable),
-            "{variable}: {told}"
+            reported.contains(expected) && reported.contains(variable),
+            "{variable}: {reported}"
         );
     }
 }
@@ -734,13 +737,13 @@ fn a_number_is_a_name_where_an_element_has_it() {
     ] {
         assert_eq!(loaded(&[], flag).as_deref(), Ok(pool), "{flag}");
     }
-    let told = loaded(&[], "resource_pools[1].description").unwrap_err();
+    let reported = loaded(&[], "resource_pools[1].description").unwrap_err();
     assert!(
-        told.contains(
+        reported.contains(
             "resource_pools[1]: can be element 1 and the one named \"1\", which is element 3"
-        ) && told
+        ) && reported
             .contains("resource_pools[\"1\"] for the name, resource_pools[\"7\"] for element 1"),
-        "{told}"
+        "{reported}"
     );
     for (variable, pool) in [
         ("DET_RESOURCE_POOLS__7__DESCRIPTION", "7"),
@@ -754,17 +757,17 @@ fn a_number_is_a_name_where_an_element_has_it() {
             "{variable}"
         );
     }
-    let told = loaded(&[("DET_RESOURCE_POOLS__1__DESCRIPTION", "set")], "").unwrap_err();
+    let reported = loaded(&[("DET_RESOURCE_POOLS__1__DESCRIPTION", "set")], "").unwrap_err();
     assert!(
-        told.contains("several elements can be meant; there are: 0 \"default\", 1 \"7\"")
-            && told.contains("--set 'resource_pools[\"7\"].KEY=VALUE' is element 1")
-            && told.contains("--set 'resource_pools[\"1\"].KEY=VALUE' is element"),
-        "{told}"
+        reported.contains("several elements can be meant; there are: 0 \"default\", 1 \"7\"")
+            && reported.contains("--set 'resource_pools[\"7\"].KEY=VALUE' is element 1")
+            && reported.contains("--set 'resource_pools[\"1\"].KEY=VALUE' is element"),
+        "{reported}"
     );
 }
 
 #[test]
-fn variables_that_nothing_reads_are_told_of() {
+fn variables_that_nothing_reads_are_reported() {
     let loaded = loaded_with(
         &[
             ("DET_ANYTHING_ELSE", "1"),
@@ -778,16 +781,16 @@ fn variables_that_nothing_reads_are_told_of() {
         &[],
     )
     .unwrap();
-    let told: Vec<String> = loaded
+    let reported: Vec<String> = loaded
         .warnings
         .iter()
         .map(ConfigWarning::for_log)
         .filter(|warning| warning.contains("DET_"))
         .collect();
-    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(reported.len(), 2, "{reported:?}");
     assert!(
-        told[0].contains("DET_ANYTHING_ELSE") && told[0].contains("det config keys"),
-        "{told:?}"
+        reported[0].contains("DET_ANYTHING_ELSE") && reported[0].contains("det config keys"),
+        "{reported:?}"
     );
-    assert!(told[1].contains("DET_LOG_LEVLE"), "{told:?}");
+    assert!(reported[1].contains("DET_LOG_LEVLE"), "{reported:?}");
 }

@@ -119,7 +119,7 @@ impl MasterConfig {
 }
 
 impl Scheduler {
-    /// Whether the block says nothing, which is the same as no block.
+    /// Whether the block sets nothing, which is the same as no block.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -129,7 +129,7 @@ impl Scheduler {
     pub(super) fn lacks(&self, cluster: &Self) -> Vec<String> {
         let own = EffectiveScheduler::of(Some(self), false);
         let mut lacking = Vec::new();
-        let mut told = |key: &str, value: Value, with: Self| {
+        let mut compare = |key: &str, value: Value, with: Self| {
             let would = EffectiveScheduler::of(Some(&with), false);
             let only_priority_has_it = matches!(key, "preemption" | "default_priority");
             if would != own && !(only_priority_has_it && own.kind != SchedulerKind::Priority) {
@@ -141,14 +141,14 @@ impl Scheduler {
                 kind: Some(kind),
                 ..self.clone()
             };
-            told("type", json!(kind), kind_too);
+            compare("type", json!(kind), kind_too);
         }
         if let (None, Some(fit)) = (self.fitting_policy, cluster.fitting_policy) {
             let fit_too = Self {
                 fitting_policy: Some(fit),
                 ..self.clone()
             };
-            told("fitting_policy", json!(fit), fit_too);
+            compare("fitting_policy", json!(fit), fit_too);
         }
         if let (None, Some(uneven)) = (
             self.allow_heterogeneous_fits,
@@ -158,21 +158,21 @@ impl Scheduler {
                 allow_heterogeneous_fits: Some(uneven),
                 ..self.clone()
             };
-            told("allow_heterogeneous_fits", json!(uneven), uneven_too);
+            compare("allow_heterogeneous_fits", json!(uneven), uneven_too);
         }
         if let (None, Some(preemption)) = (self.preemption, cluster.preemption) {
             let preemption_too = Self {
                 preemption: Some(preemption),
                 ..self.clone()
             };
-            told("preemption", json!(preemption), preemption_too);
+            compare("preemption", json!(preemption), preemption_too);
         }
         if let (None, Some(priority)) = (self.default_priority, cluster.default_priority) {
             let priority_too = Self {
                 default_priority: Some(priority),
                 ..self.clone()
             };
-            told("default_priority", json!(priority), priority_too);
+            compare("default_priority", json!(priority), priority_too);
         }
         lacking
     }

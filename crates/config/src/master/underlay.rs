@@ -78,7 +78,7 @@ impl Underlay {
         }
     }
 
-    /// The same with this checkpoint storage, unless there is one already; `layer` says whose it is.
+    /// The same with this checkpoint storage, unless there is one already; `layer` is the layer that it comes from.
     #[must_use]
     pub fn or_storage(mut self, storage: &Value, layer: &Layer) -> Self {
         self.checkpoint_storage
@@ -86,7 +86,7 @@ impl Underlay {
         self
     }
 
-    /// The same with its pool chosen by somebody else than the master.
+    /// The same with its pool not chosen by the master.
     #[must_use]
     pub fn pool_chosen_by(mut self, source: Source) -> Self {
         if let Some(pool) = &mut self.pool {
@@ -121,7 +121,7 @@ impl Underlay {
 impl MasterConfig {
     /// What this master lays under work in a pool.
     pub fn underlay(&self, pool: &str) -> Underlay {
-        // The configuration in its normal form stands in for what was read: its places are not known.
+        // The configuration in its normal form takes the place of what was read: its places are not known.
         let value =
             serde_json::to_value(self).expect("maps with text keys and finite numbers are JSON");
         let root = Node::from(&value)

@@ -65,7 +65,7 @@ pub(crate) struct Checker {
     document: &'static Document,
     /// What could be put right by moving it.
     pub(crate) misplaced: Vec<Misplaced>,
-    /// Paths of keys that unknown ones most likely meant: to miss these as well would be to say it twice.
+    /// Paths of keys that unknown ones most likely meant: to report these as missing as well would be to report one error twice.
     pub(crate) meant: Vec<String>,
     /// Keys that are written without a value, with their places.
     empty: Vec<(String, Position)>,
@@ -128,7 +128,7 @@ impl Checker {
     pub(crate) fn add_earlier(&mut self, earlier: LayerErrors) {
         // A document that is not even a map misses everything.
         let is_no_map = earlier.errors.iter().any(|error| error.path.is_empty());
-        // Of a layer it can be said better what an unknown key meant than of the whole.
+        // What an unknown key most likely meant is found better in its layer than in the whole.
         let place = |error: &ConfigError| {
             let at = (error.line, error.column);
             (error.path.clone(), error.source.clone(), at)
@@ -137,7 +137,7 @@ impl Checker {
             .errors
             .iter()
             .filter(|e| e.code == ErrorCode::UnknownKey);
-        let told: HashSet<_> = unknown.map(place).collect();
+        let reported: HashSet<_> = unknown.map(place).collect();
         self.errors.retain(|error| {
             let said = |meant: &String| {
                 *meant == error.path
@@ -146,7 +146,7 @@ impl Checker {
                         .is_some_and(|rest| rest.starts_with('.'))
             };
             !(error.code == ErrorCode::Missing && (is_no_map || earlier.meant.iter().any(said)))
-                && !(error.code == ErrorCode::UnknownKey && told.contains(&place(error)))
+                && !(error.code == ErrorCode::UnknownKey && reported.contains(&place(error)))
         });
         self.errors.extend(earlier.errors);
         self.empty.extend(earlier.empty);
@@ -156,12 +156,12 @@ impl Checker {
     /// The errors and the warnings so far.
     pub(crate) fn taken(mut self) -> (LayerErrors, Vec<ConfigWarning>) {
         self.merge_related();
-        let mistakes = LayerErrors {
+        let errors = LayerErrors {
             errors: self.errors,
             meant: self.meant,
             empty: self.empty,
         };
-        (mistakes, each_once(self.warnings))
+        (errors, each_once(self.warnings))
     }
 
     /// The warnings, each once, unless there are errors.
@@ -304,7 +304,7 @@ impl Checker {
         result
     }
 
-    /// Whether what is here may be a secret, by what the schema says of it or by the name of a key on the way.
+    /// Whether what is here may be a secret, by the schema or by the name of a key on the way.
     fn is_secret(&self) -> bool {
         let is_place =
             |step: &Segment| matches!(step, Segment::Key(key) if is_place_of_secrets(key));
@@ -585,7 +585,7 @@ impl Checker {
             Note::Kept => "is accepted and kept but not acted on yet",
             Note::Warn(why) => why,
         };
-        // The effective configuration of one experiment, given to another, says nothing by its defaults.
+        // The effective configuration of one experiment, given to another, has defaults that nobody wrote.
         if !super::says_nothing(node, field) {
             self.warn(node.at.as_ref(), text);
         }
@@ -649,7 +649,7 @@ impl Checker {
         }
     }
 
-    /// Tells that the tag is none of the variants, and what else is wrong: the keys that no variant has, and the values
+    /// Reports that the tag is none of the variants, and what else is wrong: the keys that no variant has, and the values
     /// as the variant of the nearest name wants them.
     fn union_of_unknown(
         &mut self,
@@ -728,7 +728,7 @@ pub(crate) fn push_key(path: &mut String, key: &str) {
         }
         path.push_str(key);
     } else {
-        // A variable may stand where its name alone should.
+        // A variable with its value may be given where its name alone should be.
         path.push_str(&format!("[{:?}]", found_text(key)));
     }
 }

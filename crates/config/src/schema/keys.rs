@@ -7,7 +7,7 @@ use super::{Document, Field, Kind, Need, Note, OldKey, Section, leaves};
 /// A key of a document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Key {
-    /// Dotted; `[]` for the elements of a list and `*` for a key that people choose: `resource_pools[].pool_name`.
+    /// Dotted; `[]` for the elements of a list and `*` for a key that users choose: `resource_pools[].pool_name`.
     pub path: String,
     /// The values of the tag that this key goes with (`type s3`); empty = always.
     pub goes_with: String,

@@ -33,7 +33,7 @@ fn list_rule(list: &str) -> ListRule {
 type Members = BTreeMap<String, Node>;
 
 /// Merges a pod over a weaker one. The stronger side's elements come first; a volume with the same name is replaced
-/// whole, since Kubernetes refuses two sources under one name. A null says nothing. `$patch` (`replace`, `merge`,
+/// whole, since Kubernetes refuses two sources under one name. A null has no effect. `$patch` (`replace`, `merge`,
 /// `delete`), `$retainKeys`, `$deleteFromPrimitiveList/KEY` and `$setElementOrder/KEY` of the stronger side are carried
 /// out; those of the weaker side have had their effect on what is weaker still.
 pub(crate) fn merge(strong: Node, weak: Node) -> Node {
@@ -46,7 +46,7 @@ pub(crate) fn merge(strong: Node, weak: Node) -> Node {
     }
 }
 
-/// A pod without the directives of a merge, which say nothing about what is weaker than everything.
+/// A pod without the directives of a merge, which have no effect on the weakest layer.
 pub(crate) fn without_directives(node: Node) -> Node {
     let at = node.at.clone();
     applied(node).unwrap_or(Node {

@@ -73,7 +73,7 @@ fn fill_kind(node: &mut Node, kind: Kind) {
     }
 }
 
-/// Whether a given value says no more than its absence: empty, or the default.
+/// Whether a given value means no more than its absence: empty, or the default.
 pub(crate) fn says_nothing(node: &Node, field: &Field) -> bool {
     let is_default = || {
         field

@@ -18,7 +18,7 @@ use crate::yaml::{Node, Tree};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Experiment;
 
-/// Where a document asks to run. Each `None` means that the document does not say.
+/// Where a document asks to run. Each `None` means that the document leaves it open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// Workspace by name.
@@ -73,7 +73,7 @@ impl Rules for Experiment {
         drawn(root)
     }
 
-    /// One pool and several are two ways to say where to run: the stronger layer that has one of them replaces both.
+    /// One pool and several are two ways to choose where to run: the stronger layer that has one of them replaces both.
     fn hide(strong: &Node, weak: &mut Node) {
         if !(says(strong, ONE_POOL) || says(strong, SEVERAL_POOLS)) {
             return;
@@ -195,7 +195,7 @@ impl Submitted {
     }
 }
 
-/// Slots of a trial, as far as the document says.
+/// Slots of a trial, as far as they are in the document.
 fn slots(root: &Node) -> Option<i64> {
     root.find("resources.slots_per_trial")
         .and_then(Node::integer)

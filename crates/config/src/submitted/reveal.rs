@@ -271,7 +271,7 @@ mod tests {
             variables in prop::collection::vec("(HF_TOKEN|A|B_KEY|http_proxy)=[a-z:@/]{0,8}", 0..4),
             secrets in prop::collection::btree_map("[a-z]{1,3}", "[a-z*]{1,10}", 0..4),
         ) {
-            // Of several variables of one name nobody can know which one is meant.
+            // Of several variables of one name it cannot be known which one is meant.
             let mut names: Vec<&str> = variables.iter().filter_map(|v| v.split('=').next()).collect();
             names.sort_unstable();
             names.dedup();

@@ -72,7 +72,7 @@ impl Rules for TaskKind {
             Layer::Generated,
             &json!({"description": defaults.description}),
         ));
-        // The kind's default has no place: nobody wrote or generated it.
+        // The kind's default has no place: no user or caller gave it.
         layers.push(Node::from(
             &json!({"resources": {"slots": self.default_slots()}}),
         ));

@@ -539,7 +539,7 @@ fn what_nothing_acts_on_yet_is_said() {
 }
 
 #[test]
-fn trial_classes_are_told_from_command_lines() {
+fn trial_classes_are_distinguished_from_command_lines() {
     for (text, expected) in [
         ("model_def:MNistTrial", true),
         ("a.b.c:Outer.Inner", true),

@@ -29,7 +29,7 @@ fn block(value: &Value, indent: usize, out: &mut String) {
                 pad(indent, out);
                 out.push('-');
                 match item {
-                    // The first key stands beside the hyphen.
+                    // The first key is on the line of the hyphen.
                     Value::Object(members) if !members.is_empty() => {
                         let mut inner = String::new();
                         block(item, indent + 2, &mut inner);

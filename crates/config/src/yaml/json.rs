@@ -26,13 +26,13 @@ pub(super) fn read(text: &str, limits: Limits) -> Option<Result<Reading, ConfigE
     {
         Ok(root) => {
             reader.end().ok()?;
-            // Strings of JSON hold no tabs as such, so all stand between values; a space there keeps every place.
+            // Strings of JSON hold no tabs as such, so all are between values; a space in place of one keeps every place.
             let spaced = text.replace('\t', " ");
             Some(Ok(match Builder::new(&spaced, limits).document() {
                 Ok(reading) => reading,
                 Err(_) => Reading {
                     root,
-                    mistakes: Vec::new(),
+                    errors: Vec::new(),
                     ambiguous: Vec::new(),
                 },
             }))

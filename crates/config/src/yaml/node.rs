@@ -88,7 +88,7 @@ impl Node {
             .filter(|member| !matches!(member.tree, Tree::Null))
     }
 
-    /// Puts a node at a dotted path, making maps on the way; what stands in the way is replaced.
+    /// Puts a node at a dotted path, making maps on the way; what is in the way is replaced.
     pub(crate) fn put(&mut self, path: &str, node: Self) {
         let mut target = self;
         for key in path.split('.') {
@@ -105,13 +105,13 @@ impl Node {
         *target = node;
     }
 
-    /// The tree without nulls, empty maps and empty lists, which say nothing; what is below the keys `verbatim` stays as
+    /// The tree without nulls, empty maps and empty lists, which have no effect; what is below the keys `verbatim` stays as
     /// it is. `None` when nothing is left.
     pub(crate) fn pruned(self, verbatim: &[&str]) -> Option<Self> {
         let tree = match self.tree {
             Tree::Null => return None,
             Tree::List(items) if items.is_empty() => return None,
-            // An element that says nothing is still an element.
+            // An element without a value is still an element.
             Tree::List(items) => Tree::List(
                 items
                     .into_iter()

@@ -276,8 +276,11 @@ fn anchors_around_anchors_are_copies_too() {
 #[test]
 fn a_text_that_is_too_long_is_refused_before_it_is_read() {
     let text = format!("a: [{}]", vec!["0"; MAX_TEXT_BYTES].join(","));
-    let told = failure(&text);
-    assert!(told.contains("at most 1048576 are allowed"), "{told}");
+    let reported = failure(&text);
+    assert!(
+        reported.contains("at most 1048576 are allowed"),
+        "{reported}"
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! A scan of the text beside the parser, only after an error, in one pass. It knows quotes, brackets, comments and block
 //! scalars; where it errs, the place is another one and nothing else.
 
-use super::{parser_says, position};
+use super::{parser_mentions, position};
 use crate::errors::{ConfigError, ErrorCode, Message};
 
 /// A quote or a bracket that was opened.
@@ -34,7 +34,7 @@ pub(super) fn located(text: &str, error: ConfigError) -> Result<ConfigError, Con
         return Err(error);
     };
     let place = (line as usize, column as usize);
-    if parser_says(&error, &["unclosed quote"]) {
+    if parser_mentions(&error, &["unclosed quote"]) {
         // The parser came to the end of the text, and remembers where it began.
         return Ok(ConfigError {
             message: NOT_CLOSED.to_owned(),
@@ -58,7 +58,7 @@ pub(super) fn located(text: &str, error: ConfigError) -> Result<ConfigError, Con
         };
         return Ok(moved(opened, ErrorCode::Syntax.message(message), CLOSE));
     }
-    let is_of_flow = parser_says(&error, &["flow", "','", "']'", "'}'", "clos", "':'"]);
+    let is_of_flow = parser_mentions(&error, &["flow", "','", "']'", "'}'", "clos", "':'"]);
     match scan.brackets.last() {
         Some(opened) if is_of_flow && opened.line < place.0 => {
             let message = ErrorCode::Syntax.message(format!(

@@ -5,7 +5,7 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 /// What is wrong with a value; empty = nothing.
-pub(crate) fn mistakes(schema: &Value, value: &Value) -> Vec<String> {
+pub(crate) fn errors(schema: &Value, value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     check(schema, schema, value, "", &mut found);
     found

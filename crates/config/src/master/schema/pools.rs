@@ -282,7 +282,7 @@ fn default_pools(checker: &mut Checker, managed: &Managed<'_>, root: &Node) {
     }
 }
 
-/// The size of pods on Kubernetes is said once: by the manager, or, where there is only one, by the cluster's defaults.
+/// The size of pods on Kubernetes is configured once: by the manager, or, where there is only one, by the cluster's defaults.
 fn slots_of_pods(checker: &mut Checker, root: &Node, all: &[Managed<'_>]) {
     const KEY: &str = "max_slots_per_pod";
     let of_cluster = root.find("task_container_defaults.kubernetes.max_slots_per_pod");

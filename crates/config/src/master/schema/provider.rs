@@ -129,7 +129,7 @@ pub(super) static PROVIDER: Union = union(
                 field(
                     "tag_key",
                     Kind::Special(&NOT_EMPTY),
-                    "Key of the tag that tells which instances are this cluster's",
+                    "Key of the tag that marks the instances of this cluster",
                 )
                 .or("\"managed_by\""),
                 field(
@@ -230,7 +230,7 @@ pub(super) static PROVIDER: Union = union(
                 field(
                     "label_key",
                     Kind::Special(&NOT_EMPTY),
-                    "Key of the label that tells which instances are this cluster's",
+                    "Key of the label that marks the instances of this cluster",
                 )
                 .or("\"managed-by\""),
                 field(

@@ -256,7 +256,7 @@ static EXTERNAL_SESSIONS: Section = section(&[
     field(
         "invalidation_uri",
         Kind::Text,
-        "Where ended sessions are told",
+        "Address that is notified of ended sessions",
     )
     .or(EMPTY),
     field("jwt_key", Kind::Text, "Key that signs sessions")

@@ -17,7 +17,7 @@ fn names_in(kind: Kind) -> Vec<&'static str> {
 }
 
 impl Checker {
-    /// Keys that stand right behind a section without a value and belong into it, each with that section. One of them
+    /// Keys that come right after a section without a value and belong into it, each with that section. One of them
     /// at least must be no key of `around`: only then is it certain that the others were meant for the section too.
     pub(super) fn lost_indentation(
         &mut self,

@@ -9,7 +9,7 @@ use crate::yaml::{Node, Tree};
 impl Checker {
     /// Refuses keys that are not in `names`, and checks what is below those that most likely mean another one. `fields`
     /// gives the field of a name, where it is certain; `of` names the variant that keys would have to belong to, and
-    /// `elsewhere` says where a key belongs instead.
+    /// `elsewhere` returns where a key belongs instead.
     pub(super) fn unknown_keys(
         &mut self,
         node: &Node,
@@ -22,7 +22,7 @@ impl Checker {
             if names.contains(&key.as_str()) {
                 continue;
             }
-            // A text that is none of ours has thousands of them, and only the first errors are told.
+            // A text that is none of ours has thousands of them, and only the first errors are reported.
             if self.errors.len() >= MAX_REPORTED {
                 let message = ErrorCode::UnknownKey.message(format!("is not a known key{of}"));
                 self.error_in(key, member.at.as_ref(), message);
@@ -108,7 +108,7 @@ impl Checker {
         here
     }
 
-    /// Where the key would stand with less indentation, as far as no list is on the way.
+    /// Where the key would be with less indentation, as far as no list is on the way.
     fn outer_paths(&self, key: &str) -> Vec<String> {
         let mut outer = Vec::new();
         let mut prefix = String::new();
@@ -152,7 +152,7 @@ impl Checker {
         }
         match &places[..] {
             [place] if self.path.is_empty() => Some(Meant::Place(place.clone())),
-            // A leaf name that occurs all over the schema says nothing.
+            // A leaf name that occurs all over the schema is no evidence.
             [_, ..] if places.len() <= 3 => Some(Meant::OneOf(places)),
             [] => self.meaning_within_lists(&plain, siblings),
             _ => None,
@@ -244,7 +244,7 @@ fn fields_at(kind: Kind, path: &str) -> Vec<&'static Field> {
 
 /// What an unknown key may have meant.
 enum Meant {
-    /// This key beside it.
+    /// This key in the section of the given one.
     Sibling(&'static str),
     /// A key elsewhere, by its dotted path.
     Place(String),
@@ -257,7 +257,7 @@ enum Meant {
 }
 
 impl Meant {
-    /// Where its value belongs, when that is certain enough to be shown; a flat key belongs where it says.
+    /// Where its value belongs, when that is certain enough to be shown; a flat key belongs where its name points.
     fn place(&self, key: &str) -> Option<String> {
         match self {
             Self::Place(place) | Self::Outside(place) => Some(place.clone()),

@@ -551,19 +551,19 @@ fn what_is_there_and_cannot_be_read_is_not_missing() {
     let text = searching(
         "  name: random\n  max_trials: 3\nhyperparameters:\n  lr: {type: double, minval: -1e400, maxval: 1}\n  n: {type: int, minval: 1}\n  b: {type: log, minval: 1, maxval: 2, base: .inf}",
     );
-    let told = failure(&text);
-    assert_eq!(told.lines().count(), 3, "{told}");
+    let reported = failure(&text);
+    assert_eq!(reported.lines().count(), 3, "{reported}");
     for expected in [
         "hyperparameters.lr.minval: \"-1e400\" is too large for a number",
         "hyperparameters.n.maxval: is required for a hyperparameter of type \"int\"",
         "hyperparameters.b.base: \".inf\" is not a finite number",
     ] {
-        assert!(told.contains(expected), "{told}");
+        assert!(reported.contains(expected), "{reported}");
     }
 }
 
 #[test]
-fn what_no_search_can_do_is_told_with_its_place() {
+fn what_no_search_can_do_is_reported_with_its_place() {
     let grid = searching(
         "  name: grid\nhyperparameters:\n  b: {c: {type: int, minval: 1, maxval: 5000000, count: 2000000}}\n  a: {type: categorical, vals: [1, 2]}",
     );
@@ -591,16 +591,16 @@ fn what_no_search_can_do_is_told_with_its_place() {
             "searcher.max_rungs: is 2000; with divisor 1.001 that gives more than 1000 rungs",
         ),
     ] {
-        let told = halving(settings);
-        assert!(told.contains(expected), "{told}");
+        let reported = halving(settings);
+        assert!(reported.contains(expected), "{reported}");
     }
     let many = vec!["1"; 1001].join(", ");
-    let told = halving(&format!(
+    let reported = halving(&format!(
         "  max_trials: 10\n  max_time: 10\n  bracket_rungs: [{many}]"
     ));
     assert!(
-        told.contains("is a list of 1001, at most 1000 are allowed"),
-        "{told}"
+        reported.contains("is a list of 1001, at most 1000 are allowed"),
+        "{reported}"
     );
     let log = failure(&searching(
         "  name: random\n  max_trials: 3\nhyperparameters:\n  lr: {type: log, minval: 1, maxval: 400, base: 10}",

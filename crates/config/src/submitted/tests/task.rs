@@ -278,13 +278,13 @@ fn what_means_nothing_for_a_kind_is_said() {
             "environment.image.gpu: is the old name of \"cuda\"",
         ),
     ] {
-        let told = warnings(kind, text);
+        let reported = warnings(kind, text);
         assert!(
-            told.iter().any(|warning| warning.starts_with(expected)),
-            "{text}: {told:?}"
+            reported.iter().any(|warning| warning.starts_with(expected)),
+            "{text}: {reported:?}"
         );
     }
-    // The effective configuration of one task can be given to another without a word.
+    // The effective configuration of one task can be given to another without a warning.
     let effective = complete(TaskKind::Shell, "").to_json();
     let again = SubmittedTask::from_value(TaskKind::Shell, &effective).unwrap();
     assert_eq!(again.warnings, []);
