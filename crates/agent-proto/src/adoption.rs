@@ -2,12 +2,12 @@
 //!
 //! There are never two copies: a container that cannot be proven absent is not started again.
 
-/// What to do about it.
+/// What the agent does about the container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Adoption {
-    /// It runs: go on with it.
+    /// It runs: supervise it further.
     TakeUp,
-    /// It ran and has ended: name its end.
+    /// It ran and has ended: report its end.
     NameEnd,
     /// It never ran, and is to be ended: it ends without having run.
     NeverRan,
@@ -15,8 +15,8 @@ pub enum Adoption {
     Launch,
 }
 
-/// Decides. `runs` = the runtime has it; `has_run` = a supervisor has left traces in its directory; `to_end` = the
-/// master has asked for its end.
+/// Decides what to do. `runs` = the runtime has it; `has_run` = a supervisor has left traces in its directory; `to_end` =
+/// the master has asked for its end.
 pub fn adoption(runs: bool, has_run: bool, to_end: bool) -> Adoption {
     match (runs, has_run, to_end) {
         (true, _, _) => Adoption::TakeUp,

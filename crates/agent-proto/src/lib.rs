@@ -1,8 +1,8 @@
 //! Messages between master and agent.
 //!
-//! The agent opens one WebSocket to the master's `/agents` and speaks first: [`Hello`], with everything it holds. The
+//! The agent opens one WebSocket to the master's `/agents` and sends the first message: [`Hello`], with everything it holds. The
 //! master compares that with its rows and answers [`ToAgent`] messages; from then on either side sends changes. A lost
-//! message is harmless: the next [`Hello`] says everything again, and every [`ToAgent`] message may be repeated.
+//! message is harmless: the next [`Hello`] contains everything again, and every [`ToAgent`] message may be repeated.
 //!
 //! Each message is one JSON text frame. Unknown fields are ignored; an unknown kind is reported and ignored.
 //! Read [`ToMaster`] and [`ToAgent`] first.
@@ -22,29 +22,29 @@ pub const PATH: &str = "/agents";
 /// Header of the request for the WebSocket with the token that all agents of a cluster may join with. The agent's own token
 /// is in `Authorization: Bearer`, in every request; an agent that has joined needs no other.
 pub const JOIN_TOKEN_HEADER: &str = "det-join-token";
-/// Both sides send a WebSocket ping when nothing was sent for this long.
+/// Seconds after which a side that has sent nothing sends a WebSocket ping.
 pub const PING_SECONDS: u64 = 10;
-/// A side that has heard nothing for this long closes the connection.
+/// Seconds after which a side that has received nothing closes the connection.
 pub const SILENCE_SECONDS: u64 = 35;
 
-/// What an agent says.
+/// A message from an agent to the master.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ToMaster {
     /// First message of a connection.
     Hello(Hello),
-    /// A container changed.
+    /// The state of a container has changed.
     Container(ContainerReport),
     /// Lines of the agent itself for a task's log (image pull progress, start errors); source `agent`.
     Log(AgentLog),
 }
 
-/// Everything the agent holds.
+/// Everything that the agent holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`PROTOCOL_VERSION`] of the agent.
     pub protocol: u32,
-    /// Agent's id.
+    /// Id of the agent, unique in the cluster.
     pub agent_id: AgentId,
     /// Identity of this agent's data directory: a second live agent with the same id but another identity is refused.
     pub instance_id: String,
@@ -54,7 +54,7 @@ pub struct Hello {
     pub resource_pool: String,
     /// Addresses of the host, most useful first.
     pub addresses: Vec<String>,
-    /// Its devices.
+    /// Devices of the host that it offers as slots.
     pub devices: Vec<Device>,
     /// The runtime it starts containers in: `docker`, `podman`, `process`.
     pub runtime: String,
@@ -65,11 +65,11 @@ pub struct Hello {
 /// State of one container.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ContainerReport {
-    /// Which.
+    /// The container.
     pub container_id: ContainerId,
-    /// Its allocation.
+    /// The allocation that it belongs to.
     pub allocation_id: AllocationId,
-    /// Where it stands.
+    /// The state that the agent last observed.
     pub state: ContainerState,
 }
 
@@ -81,7 +81,7 @@ pub enum ContainerState {
     Assigned,
     /// The image is being pulled.
     Pulling,
-    /// Being created.
+    /// It is being created.
     Starting,
     /// The supervisor runs.
     Running {
@@ -92,9 +92,9 @@ pub enum ContainerState {
         /// Process id of the supervisor, or the engine's container id: proof in tests that a task was adopted.
         runtime_id: String,
     },
-    /// Ended; its logs have been handed to the master or given up with a line that says so.
+    /// Ended; its logs have been handed to the master or given up, with a line about it.
     Terminated {
-        /// How.
+        /// How the container ended.
         exit: ContainerExit,
     },
 }
@@ -130,15 +130,15 @@ pub struct AgentLog {
     pub lines: Vec<(i64, String, String)>,
 }
 
-/// What the master says.
+/// A message from the master to an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ToAgent {
-    /// Answer to [`Hello`].
+    /// The answer to [`Hello`]: the agent has joined.
     Welcome(Welcome),
     /// The agent may not join.
     Refused {
-        /// A sentence for the agent's log.
+        /// The reason, a sentence for the agent's log.
         reason: String,
         /// What the agent is to do.
         then: AfterRefusal,
@@ -148,14 +148,14 @@ pub enum ToAgent {
     /// End this container. `grace`: SIGTERM, then SIGKILL after the script's grace; else SIGKILL at once. Logs are
     /// flushed either way.
     Kill {
-        /// Which.
+        /// The container.
         container_id: ContainerId,
-        /// Whether to ask first.
+        /// Whether it is asked to end first.
         grace: bool,
     },
-    /// The end of this container is stored: remove everything of it. A live container is killed first.
+    /// The end of this container is stored: remove all of its files and records. A live container is killed first.
     Forget {
-        /// Which.
+        /// The container.
         container_id: ContainerId,
     },
 }
@@ -175,7 +175,7 @@ pub enum AfterRefusal {
     Rejoin,
 }
 
-/// What an agent needs to know of its master.
+/// What an agent is given about its master.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Welcome {
     /// [`PROTOCOL_VERSION`] of the master.

@@ -1,4 +1,4 @@
-//! What the master tells an agent: a comparison of what its rows want with what the agent has reported.
+//! What the master orders an agent to do: a comparison of what its rows want with what the agent has reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use det_lifecycle::container::Desired;
 
 use crate::ContainerState;
 
-/// What this connection has heard and said of one container.
+/// What this connection has received and sent about one container.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Heard {
     /// The agent's last report; `None` = it has not reported it on this connection.
@@ -20,22 +20,23 @@ pub struct Heard {
 /// Something to do about one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// Send its specification.
+    /// Send the specification of the container with this id.
     Start(String),
     /// Send an order to end it.
     End {
-        /// Which.
+        /// The container.
         container_id: String,
-        /// Whether to ask first.
+        /// Whether it is asked to end first.
         grace: bool,
     },
-    /// It was never started and must not be: its row ends without the agent.
+    /// The container with this id was never started and must not be: its row ends without the agent.
     NeverStarted(String),
-    /// Its row is gone or has ended: the agent may remove it.
+    /// The row of the container with this id is gone or has ended: the agent may remove it.
     Forget(String),
 }
 
-/// Compares. `rows` = the agent's containers that hold slots; `heard` = all that this connection knows.
+/// Compares rows with reports. `rows` = the agent's containers that hold slots; `heard` = all containers that this
+/// connection knows, both by id.
 pub fn reconcile(rows: &BTreeMap<String, Desired>, heard: &BTreeMap<String, Heard>) -> Vec<Order> {
     let mut orders = Vec::new();
     let unknown = Heard::default();

@@ -1,28 +1,28 @@
 //! Who may do what: an actor, a permission and a target in; allowed or refused, with the reason, out.
 //!
 //! The rules are the rows of one table (`table.rs`): a permission on some kinds of targets, and the relations to the
-//! target that it needs. [`Relation`] lists the relations. What has no row is refused to everybody.
+//! target that it needs. [`Relation`] lists the relations. What has no row is refused to all actors.
 //!
-//! - *Reading* is open to all who are known; the record of events and the master's log are for people, the master's
+//! - *Reading* is open to all who are known; the record of events and the master's log are for users, the master's
 //!   configuration and memory for administrators. What looks secret is shown in full to owners and administrators only
 //!   ([`Permission::ReadUnmasked`]); the owner's tasks may use it without seeing it ([`Permission::UseSecrets`]).
 //! - *Reports* (metrics, progress, log lines, checkpoints, the barriers of containers) come from the task that they are
-//!   about. Of trials that run outside the cluster they come from the owner; an administrator may help out.
+//!   about. Of trials that run outside the cluster they come from the owner; an administrator may send them too.
 //! - *Steering* (pause, activate, cancel, kill, continue as it is, archive, texts, priority, places in the queue) is open
-//!   to all people, who are named in the events that it leaves. A task steers only what belongs to its owner: a pipeline
+//!   to all users, who are named in the events that it leaves. A task steers only what belongs to its owner: a pipeline
 //!   may drive its own experiments, code from elsewhere may not touch those of others.
 //! - *Redirecting* changes what runs in the owner's name, with whose identity, where, or which of the owner's files are
 //!   kept: continuing with an override, moves to projects and pools, checkpoint policy, how long logs are kept. It is for
 //!   the owner, the owner's tasks and administrators. Others fork.
-//! - *Deleting* cannot be undone. It takes a user in person: the owner, or an administrator.
-//! - *Templates, workspaces and projects* are added by everybody, and changed, archived and deleted by their owners and
-//!   administrators, in person.
+//! - *Deleting* cannot be undone. Only users may, no tasks: the owner, or an administrator.
+//! - *Templates, workspaces and projects* are added by all users, and changed, archived and deleted by their owners and
+//!   administrators, not by their tasks.
 //! - *The cluster itself* (agents, users, limits, policies, the master's configuration and log) is for administrators, and
 //!   never for their tasks.
 //! - *A task that has ended* may report for a short time, and nothing else.
 //!
-//! Values in, values out: the caller loads the owner of a target, and only where [`depends_on_owner`] says that the answer
-//! depends on it.
+//! Values in, values out: the caller loads the owner of a target, and only where [`depends_on_owner`] is true of the
+//! permission.
 
 mod table;
 
@@ -30,7 +30,7 @@ pub use table::{Kind, Permission};
 
 use table::row;
 
-/// Who asks.
+/// The caller whose right is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Actor<'a> {
     /// A user with a session.
@@ -42,9 +42,9 @@ pub enum Actor<'a> {
     },
     /// A task with its own token, which acts for its owner and has none of an administrator's rights.
     Task {
-        /// The user id of its owner.
+        /// The id of the user who owns the task.
         owner: i64,
-        /// Its id.
+        /// The id of the task.
         task: &'a str,
         /// The allocation that the token belongs to.
         allocation: &'a str,
@@ -56,7 +56,7 @@ pub enum Actor<'a> {
 }
 
 impl Actor<'_> {
-    /// The user id of the person who asks, or for whom the task acts.
+    /// The id of the user who calls, or for whom the task acts.
     pub fn user_id(&self) -> i64 {
         match self {
             Self::Person { id, .. } => *id,
@@ -65,7 +65,7 @@ impl Actor<'_> {
     }
 }
 
-/// What is asked about.
+/// The thing that a permission is checked on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target<'a> {
     kind: Kind,
@@ -85,7 +85,7 @@ pub enum Identity<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Something of this kind that belongs to nobody, or whose owner does not matter.
+    /// A target of this kind that has no owner, or whose owner does not matter.
     pub const fn of(kind: Kind) -> Self {
         Self {
             kind,
@@ -116,7 +116,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// What kind of thing it is.
+    /// The kind of the target.
     pub const fn kind(&self) -> Kind {
         self.kind
     }
@@ -126,7 +126,7 @@ impl<'a> Target<'a> {
         self.identity
     }
 
-    /// The user id of its owner; `None` = nobody's, or not known.
+    /// The user id of its owner; `None` = it has none, or it was not loaded.
     pub const fn owner(&self) -> Option<i64> {
         self.owner
     }
@@ -139,7 +139,7 @@ pub enum Relation {
     Administrator,
     /// The user who owns the target.
     Owner,
-    /// Any other user.
+    /// A user who is neither an administrator nor the owner.
     OtherPerson,
     /// The task, trial or allocation that the target is.
     Itself,
@@ -150,7 +150,7 @@ pub enum Relation {
 }
 
 impl Relation {
-    /// Every relation.
+    /// Every relation, in the order in which they apply.
     pub const ALL: [Self; 6] = [
         Self::Administrator,
         Self::Owner,
@@ -192,21 +192,21 @@ impl Relation {
         }
     }
 
-    /// Whether a task asks.
+    /// Whether the actor is a task.
     pub const fn is_task(self) -> bool {
         matches!(self, Self::Itself | Self::OwnersTask | Self::OtherTask)
     }
 }
 
-/// The answer.
+/// Whether an actor has a permission on a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It may be done.
+    /// The actor has the permission.
     Allowed {
         /// The relation that gives the right.
         because: Relation,
     },
-    /// It may not be done.
+    /// The actor lacks the permission.
     Refused {
         /// What the actor would have to be.
         missing: Missing,
@@ -214,7 +214,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// Whether it may be done.
+    /// Whether the actor has the permission.
     pub const fn is_allowed(self) -> bool {
         matches!(self, Self::Allowed { .. })
     }
@@ -225,15 +225,15 @@ impl Decision {
 pub enum Missing {
     /// The task's allocation has ended: it would have to run.
     Running,
-    /// A task asks, and only people may.
+    /// The actor is a task, and only users have the right.
     Person,
-    /// Only administrators may.
+    /// Only administrators have the right.
     Administrator,
     /// The target belongs to another user.
     Ownership,
     /// The task's token belongs to another trial, task or allocation.
     Identity,
-    /// Nobody may: the table has no row for it.
+    /// No actor has the right: the table has no row for it.
     Rule,
 }
 
@@ -316,7 +316,7 @@ mod tests {
         }
     }
 
-    /// Objects of every kind, of Ada, of Bob and of nobody; what carries the identity of Ada's task belongs to Ada.
+    /// Objects of every kind, of Ada, of Bob and without owner; what carries the identity of Ada's task belongs to Ada.
     fn targets() -> Vec<Target<'static>> {
         let mut targets = Vec::new();
         for kind in Kind::ALL {
@@ -443,7 +443,7 @@ mod tests {
                 );
             }
         }
-        // A person who is no administrator reports for a trial outside the cluster: there the owner counts.
+        // A user who is no administrator reports for a trial outside the cluster: there the owner counts.
         let trial = Target::identified(Identity::Trial(7));
         assert!(!depends_on_owner(
             &task(ADA, false),

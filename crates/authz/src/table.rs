@@ -3,7 +3,7 @@
 use crate::Relation;
 use crate::Relation::{Administrator, Itself, OtherPerson, Owner, OwnersTask};
 
-/// What is asked to be done.
+/// What an actor may do to a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Permission {
     /// See it, with what looks secret hidden.
@@ -12,7 +12,7 @@ pub enum Permission {
     ReadUnmasked,
     /// Have secrets of it used without being shown them: copied into a configuration, or given out to download with.
     UseSecrets,
-    /// Add one.
+    /// Add one of this kind.
     Create,
     /// Report what happens in it: metrics, log lines, checkpoints, progress.
     Report,
@@ -22,7 +22,7 @@ pub enum Permission {
     Redirect,
     /// Change, rename, move or archive it.
     Change,
-    /// Write on it what everybody may write: notes, pins.
+    /// Write on it what all users may write: notes, pins.
     Annotate,
     /// Delete it for good.
     Delete,
@@ -31,7 +31,7 @@ pub enum Permission {
 }
 
 impl Permission {
-    /// Every permission.
+    /// Every permission, once.
     pub const ALL: [Self; 11] = [
         Self::Read,
         Self::ReadUnmasked,
@@ -47,7 +47,7 @@ impl Permission {
     ];
 }
 
-/// Kinds of targets.
+/// The kind of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// The cluster as a whole.
@@ -89,7 +89,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind.
+    /// Every kind, once.
     pub const ALL: [Self; 18] = [
         Self::Cluster,
         Self::Agent,
@@ -246,8 +246,8 @@ mod tests {
     use super::*;
     use crate::{Actor, Identity, Target, decide};
 
-    /// Who asks about a target of user 1: an administrator, its owner, another person, the task that it is about, another
-    /// task of the owner, a task of another person.
+    /// The actors that ask about a target of user 1: an administrator, its owner, another user, the task that it is
+    /// about, another task of the owner, a task of another user.
     fn actors() -> [Actor<'static>; 6] {
         let person = |id, administrator| Actor::Person { id, administrator };
         let task = |owner, id, allocation, trial| Actor::Task {
@@ -277,7 +277,7 @@ mod tests {
         target.owned_by(1)
     }
 
-    /// The answers for `actors`, as a word of six letters: `y` or `-`.
+    /// The answers for `actors`, as six letters: `y` or `-`.
     fn answers(permission: Permission, kind: Kind) -> String {
         let may = |actor: &Actor<'_>| decide(actor, permission, &target(kind)).is_allowed();
         actors()

@@ -1,22 +1,22 @@
-//! Places at which tests end the process, to see that the next start finishes or unwinds what was under way.
+//! Places at which tests end the process, to check that the next start finishes or unwinds what was under way.
 //!
-//! A point stands before or after an effect: `failpoint!("store::writer::before_commit")`. Every point is listed in
+//! A point is placed before or after an effect: `failpoint!("store::writer::before_commit")`. Every point is listed in
 //! [`POINTS`]; a test compares the list with the sources. Without the feature `armed`, which only tests turn on, a point
 //! is nothing at all.
 //!
-//! With it, `DET_FAILPOINT=name` ends the process the first time that it comes to this point, and `name@3` the third
-//! time: by `abort`, so that nothing is tidied up, as after a crash or `kill -9`. Our own sixty lines and not the crate
-//! `fail`: one action is needed, the list must be checked, and release builds must not carry a dependency for it.
+//! With it, `DET_FAILPOINT=name` ends the process the first time that it reaches this point, and `name@3` the third
+//! time: by `abort`, so that nothing is cleaned up, as after a crash or `kill -9`. The crate `fail` is not used: one action
+//! is enough, the list must be checked, and release builds must not carry a dependency for it.
 
 /// The environment variable that arms a point.
 pub const VARIABLE: &str = "DET_FAILPOINT";
 
-/// A part of the product that is cut as one process.
+/// A part of the product that ends as one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// The master with its store.
     Master,
-    /// The agent.
+    /// The agent with its containers' records.
     Agent,
 }
 
@@ -76,12 +76,12 @@ macro_rules! failpoint {
     };
 }
 
-/// Comes to a point.
+/// Reaches a point: nothing, since points are not armed in this build.
 #[cfg(not(feature = "armed"))]
 #[inline]
 pub fn reach(_name: &'static str) {}
 
-/// Comes to a point: ends the process if it is armed, and also if it is not listed, since then no test knows of it.
+/// Reaches a point: ends the process if it is armed, and also if it is not listed, since then no test knows of it.
 #[cfg(feature = "armed")]
 pub fn reach(name: &'static str) {
     use std::io::Write as _;
@@ -89,7 +89,7 @@ pub fn reach(name: &'static str) {
 
     static REACHED: AtomicU64 = AtomicU64::new(0);
     let end = |why: &str| {
-        // The process is about to end without any other word.
+        // The process is about to end without any other output.
         let _ = writeln!(std::io::stderr(), "failpoint {name}: {why}");
         std::process::abort();
     };

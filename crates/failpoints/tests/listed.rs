@@ -1,4 +1,4 @@
-//! The list of points is what stands in the sources.
+//! The list of points is the same as the points in the sources.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -28,8 +28,8 @@ fn collect(directory: &Path, found: &mut BTreeMap<String, usize>) {
 fn every_point_is_listed_once_and_stands_in_the_sources_once() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut found = BTreeMap::new();
-    for room in ["agent", "server", "store"] {
-        collect(&crates.join(room).join("src"), &mut found);
+    for name in ["agent", "server", "store"] {
+        collect(&crates.join(name).join("src"), &mut found);
     }
     let listed: BTreeMap<String, usize> =
         POINTS.iter().map(|(n, _)| ((*n).to_owned(), 1)).collect();

@@ -1,6 +1,6 @@
 //! Typed identifiers and units.
 //!
-//! Every room speaks of experiments, trials, tasks, allocations and containers through these types, so that one cannot
+//! Every crate refers to experiments, trials, tasks, allocations and containers through these types, so that one cannot
 //! be handed in where another belongs. The crate knows nothing of what the identifiers mean. Read [`TaskId`],
 //! [`AllocationId`] and [`ContainerId`] first: they nest.
 //!
@@ -93,11 +93,11 @@ number_id!(
     TrialId
 );
 number_id!(
-    /// A user.
+    /// A user, counted from 1.
     UserId
 );
 number_id!(
-    /// A workspace.
+    /// A workspace, counted from 1.
     WorkspaceId
 );
 text_id!(

@@ -1,7 +1,7 @@
 //! The life of an allocation, one attempt's claim on slots: `docs/contract/http-api.md`, "Tasks and allocations".
 //!
-//! It has members, one container each. What each member does is a row of its own and is handed in; the state says what
-//! the allocation as a whole is about.
+//! It has members, one container each. What each member does is in a row of its own and is an argument; the state is that
+//! of the allocation as a whole.
 //!
 //! The table is for two members, both running; `one done` and `one failed` mean that the other still runs.
 //!
@@ -70,7 +70,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Step;
 
-/// Where an allocation stands.
+/// The state of an allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AllocationState {
@@ -82,16 +82,16 @@ pub enum AllocationState {
     Ready,
     /// Asked to save and exit.
     Preempting,
-    /// Asked to save and exit, and has said that it does.
+    /// Asked to save and exit, and has acknowledged it.
     Saving,
     /// Its members are being ended; `exit` is what its end will mean.
     Killing {
-        /// Decided when the killing began.
+        /// Fixed when the killing began; how members then exit does not change it.
         exit: AllocationExit,
     },
-    /// Ended.
+    /// It has ended and holds no slots.
     Terminated {
-        /// How.
+        /// What its end means for what it ran.
         exit: AllocationExit,
     },
 }
@@ -100,13 +100,13 @@ pub enum AllocationState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Has slots.
+    /// It has slots, and its place has accepted it at most.
     Assigned,
     /// Its image is being pulled.
     Pulling,
-    /// Being created.
+    /// Its container is being created.
     Starting,
-    /// Runs.
+    /// Its supervisor runs.
     Running,
 }
 
@@ -120,44 +120,44 @@ pub enum AllocationExit {
     Released,
     /// The code failed.
     Failed {
-        /// For people: `exited with code 3`.
+        /// What failed, for users: `the code ended with exit code 3`.
         reason: String,
     },
-    /// The platform failed; not charged.
+    /// The platform failed; no restart is charged.
     Infrastructure {
-        /// For people.
+        /// What failed, for users.
         reason: String,
     },
 }
 
-/// One member, as its row says.
+/// One member, as its row has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// Its container.
     pub container: ContainerId,
     /// Whether it is a helper that does not keep the allocation alive.
     pub daemon: bool,
-    /// What it does.
+    /// How far it is, or how it ended.
     pub progress: MemberProgress,
 }
 
-/// What a member does.
+/// How far a member is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberProgress {
-    /// On its way, or running.
+    /// It is being started, or runs.
     Alive(Phase),
-    /// Ended.
+    /// It has ended.
     Ended(MemberExit),
 }
 
 /// How a member ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberExit {
-    /// With code 0.
+    /// Its code exited with code 0.
     Success,
-    /// Its code failed.
+    /// Its code failed, with the reason for users.
     Failed(String),
-    /// The platform failed.
+    /// The platform failed, with the reason for users.
     Infrastructure(String),
     /// It was killed on the master's order.
     Killed,
@@ -174,24 +174,24 @@ pub enum AllocationEvent {
     Meet,
     /// It is to save and exit.
     Preempt,
-    /// It says that it saves and exits.
+    /// It reports that it saves and exits.
     Acknowledge,
     /// It has not exited in time after [`AllocationEvent::Preempt`].
     PreemptTimedOut,
     /// It is to end at once, without fault of its own.
     Kill,
-    /// The platform cannot go on with it.
+    /// The platform cannot go on with it, with the reason for users.
     Infrastructure(String),
 }
 
-/// What to do.
+/// What the caller is to carry out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllocationEffect {
     /// Raise the preemption flag and start its timeout.
     RaisePreemption,
     /// End every member that lives.
     KillMembers,
-    /// Note the end and tell the task.
+    /// Record the end and notify the task.
     End,
 }
 
@@ -289,7 +289,7 @@ impl AllocationState {
     }
 
     /// The name it is stored, filtered and shown under (the wire adds `STATE_`): that of [`AllocationState::name`],
-    /// except that clients know one word for everything that runs.
+    /// except that clients know one name for everything that runs.
     pub fn stored_name(&self) -> &'static str {
         match self {
             Self::Ready | Self::Preempting | Self::Saving => "RUNNING",
@@ -359,7 +359,7 @@ fn after_change(state: State, members: &[Member]) -> Step<State, Do> {
     }
 }
 
-/// What the members that have ended say; `None` while none of them has said anything that counts.
+/// What the ends of members mean for the allocation; `None` while no member has ended that counts.
 fn verdict(state: &State, members: &[Member]) -> Option<AllocationExit> {
     let exits = || {
         members.iter().filter_map(|m| match &m.progress {
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_advanced_member_tells_the_phase() {
+    fn the_least_advanced_member_decides_the_phase() {
         let members = [
             alive(),
             member(false, MemberProgress::Alive(Phase::Pulling)),

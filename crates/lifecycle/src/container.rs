@@ -1,7 +1,7 @@
 //! A container of an allocation: what its row asks for, and what was last observed of it.
 //!
-//! Where a container runs, an agent's machine or a pod of a cluster, is for others to know: what they report is
-//! translated into [`Observed`].
+//! Where a container runs, on an agent's machine or in a pod of a cluster, is known to its resource manager, which
+//! translates what is reported into [`Observed`].
 
 use det_taskspec::ContainerExit;
 use serde::{Deserialize, Serialize};
@@ -15,9 +15,9 @@ use crate::allocation::{MemberExit, MemberProgress, Phase};
 pub enum Desired {
     /// It is to run.
     Run,
-    /// End it, asking first.
+    /// It is to end: it is asked first, and killed when its grace is over.
     Stop,
-    /// End it at once.
+    /// It is to end at once, without being asked.
     Kill,
 }
 
@@ -30,7 +30,7 @@ pub enum Observed {
     Assigned,
     /// The image is being pulled.
     Pulling,
-    /// Being created.
+    /// It is being created.
     Starting,
     /// The supervisor runs.
     Running {
@@ -41,9 +41,9 @@ pub enum Observed {
         /// What the place calls it: a process id, a container engine's id.
         runtime_id: String,
     },
-    /// Ended; its logs have been handed over, or given up with a line that says so.
+    /// Ended; its logs have been handed over, or given up, with a line about it.
     Terminated {
-        /// How.
+        /// How the container ended.
         exit: ContainerExit,
     },
 }

@@ -95,7 +95,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Refused, Step};
 
-/// Where an experiment stands.
+/// The state of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExperimentState {
@@ -107,7 +107,7 @@ pub enum ExperimentState {
     Stopping(Stop),
     /// At least one trial counts.
     Completed,
-    /// Ended by a person.
+    /// Ended by a user.
     Canceled,
     /// No trial succeeded, or the search failed.
     Errored,
@@ -123,39 +123,39 @@ pub enum ExperimentState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
-    /// By a person; trials save first. Ends [`ExperimentState::Canceled`].
+    /// By a user; trials save first. Ends [`ExperimentState::Canceled`].
     Canceled,
-    /// By a person; trials end at once. Ends [`ExperimentState::Canceled`].
+    /// By a user; trials end at once. Ends [`ExperimentState::Canceled`].
     Killed,
-    /// The search is over.
+    /// By the end of the search. Ends [`ExperimentState::Completed`].
     Completed,
-    /// The search failed.
+    /// By the failure of the search. Ends [`ExperimentState::Errored`].
     Errored,
 }
 
 /// What happens to an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExperimentEvent {
-    /// A person pauses it.
+    /// A user pauses it.
     Pause,
-    /// A person activates it.
+    /// A user activates it.
     Activate,
-    /// A person cancels it.
+    /// A user cancels it.
     Cancel,
-    /// A person kills it.
+    /// A user kills it.
     Kill,
     /// The search is over.
     SearchOver {
-        /// How.
+        /// How the search ended.
         outcome: SearchOutcome,
         /// Whether trials still live and are to be stopped.
         trials_live: bool,
     },
     /// No trial lives any more.
     TrialsEnded,
-    /// A person continues it after its end.
+    /// A user continues it after its end.
     Continue,
-    /// A person deletes it.
+    /// A user deletes it.
     Delete,
     /// Removal failed.
     DeleteFailed,
@@ -172,20 +172,20 @@ pub enum SearchOutcome {
     Failed,
 }
 
-/// What to do.
+/// What the caller is to carry out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExperimentEffect {
-    /// Every live trial: pause.
+    /// Pause every live trial.
     PauseTrials,
-    /// Every live trial: activate.
+    /// Activate every live trial.
     ActivateTrials,
-    /// Every live trial: cancel (save first).
+    /// Cancel every live trial, which saves first.
     CancelTrials,
-    /// Every live trial: kill.
+    /// Kill every live trial at once.
     KillTrials,
-    /// Tell the search that it creates and stops nothing any more.
+    /// Notify the search that it creates and stops nothing any more.
     CloseSearch,
-    /// Note the end; apply the checkpoint policy.
+    /// Record the end; apply the checkpoint policy.
     End,
     /// Remove everything of it.
     Remove,
@@ -267,7 +267,7 @@ impl ExperimentState {
                 state @ State::StoppingToDelete(_),
                 Event::Cancel | Event::Kill | Event::Delete | Event::SearchOver { .. },
             ) => Ok(Step::stay(state)),
-            // A person who cancels or kills what has ended has what they want.
+            // A user who cancels or kills what has ended has what is wanted.
             (
                 state @ (State::Completed | State::Canceled | State::Errored),
                 Event::Cancel | Event::Kill,
@@ -389,7 +389,7 @@ impl ExperimentState {
         }
     }
 
-    /// Whether it may be archived; a refusal says why not.
+    /// Whether it may be archived; a refusal carries the reason.
     pub fn may_archive(self) -> Result<(), Refused> {
         if self.is_terminal() {
             return Ok(());

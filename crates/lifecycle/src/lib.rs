@@ -25,7 +25,7 @@ pub mod trial;
 pub struct Step<S, E> {
     /// The next state.
     pub state: S,
-    /// In this order.
+    /// What the caller is to carry out, in this order.
     pub effects: Vec<E>,
 }
 
@@ -49,7 +49,7 @@ impl<S, E> Step<S, E> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refused {
-    /// What was asked, of what, and what is allowed.
+    /// What was asked, of what, and what is allowed, for users.
     pub message: String,
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-/// One state's lines: an event that leads somewhere has a line of its own, the others are gathered.
+/// One state's lines: an event that leads somewhere has a line of its own, the others share one.
 pub(crate) fn print<S, E, R>(
     states: &[(&str, S)],
     events: &[(&str, E)],

@@ -112,22 +112,22 @@ use serde::{Deserialize, Serialize};
 use crate::allocation::AllocationExit;
 use crate::{Refused, Step};
 
-/// Where a trial stands. In every state but the ended ones and [`TrialState::Paused`] it has exactly one live
+/// The state of a trial. In every state but the ended ones and [`TrialState::Paused`] it has exactly one live
 /// allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialState {
     /// Wants to run: its request waits, or its allocation runs.
     Active,
-    /// Holds nothing and wants nothing.
+    /// Holds no slots and requests none.
     Paused,
     /// To be paused; its allocation is on its way out.
     Pausing,
     /// To end; its allocation is on its way out.
     Stopping(Stop),
-    /// Its code came to its end, or the search had enough of it.
+    /// Its code came to its end, or the search stopped it.
     Completed,
-    /// Ended by a person.
+    /// Ended by a user.
     Canceled,
     /// Failed more often than `max_restarts` allows.
     Errored,
@@ -137,13 +137,13 @@ pub enum TrialState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
-    /// By a person; it saves first.
+    /// By a user; it saves first.
     Canceled,
-    /// By a person, at once.
+    /// By a user, at once.
     Killed,
     /// By the search; it saves first and counts as completed.
     BySearch,
-    /// Its code said that it ends early ([`EarlyExit`]).
+    /// Its code reported that it ends early ([`EarlyExit`]).
     Early(EarlyExit),
 }
 
@@ -153,21 +153,21 @@ pub enum Stop {
 pub enum EarlyExit {
     /// Its hyperparameters cannot be trained.
     InvalidHyperparameters,
-    /// Its user wants no more of it.
+    /// Its user ends it from within the code.
     UserRequested,
 }
 
-/// What counts of a trial's past.
+/// What a trial's next state depends on besides its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct History {
-    /// Failures charged so far.
+    /// Number of failures charged so far.
     pub restarts: u32,
-    /// Failures that are forgiven.
+    /// Failures after which the trial is still restarted; one more ends it.
     pub max_restarts: u32,
     /// Whether the experiment is stopping: then nothing is started again.
     pub experiment_stops: bool,
     /// Whether a failure ends the trial however many restarts are left, as log policies may decide. Such a failure is
-    /// charged to nobody.
+    /// not charged.
     pub restarts_forbidden: bool,
 }
 
@@ -192,7 +192,7 @@ pub enum TrialEvent {
     Continue,
 }
 
-/// What to do.
+/// What the caller is to carry out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrialEffect {
     /// Request a new allocation (the next run).
@@ -207,13 +207,13 @@ pub enum TrialEffect {
     ChargeRestart,
     /// Count restarts from 0 again.
     ResetRestarts,
-    /// Tell the search that the trial failed for good.
+    /// Notify the search that the trial failed for good.
     TellErrored,
-    /// Tell the search that a person ended the trial.
+    /// Notify the search that a user ended the trial.
     TellCanceled,
-    /// Tell the search that the hyperparameters were invalid.
+    /// Notify the search that the hyperparameters were invalid.
     TellInvalid,
-    /// Note the end and tell the search of it.
+    /// Record the end and notify the search of it.
     End,
 }
 
@@ -352,7 +352,7 @@ impl TrialState {
     }
 }
 
-/// A run has ended that nobody stopped: what it means for a trial that wants to run (`wanted` = active) or to rest
+/// A run has ended that was not stopped: what it means for a trial that wants to run (`wanted` = active) or to rest
 /// (`wanted` = paused).
 fn after_run(wanted: State, exit: &AllocationExit, history: History) -> Step<State, Do> {
     let go_on = |charge: bool| {
@@ -508,8 +508,8 @@ mod tests {
     }
 
     proptest! {
-        /// Plays a trial with its one allocation: whatever people, the search and the platform do, it has an allocation
-        /// exactly when its state says so, its restarts stay in bounds, and a kill ends it.
+        /// Plays a trial with its one allocation: whatever users, the search and the platform do, it has an allocation
+        /// exactly when its state requires one, its restarts stay in bounds, and a kill ends it.
         #[test]
         fn a_trial_always_comes_to_an_end(history in prop::collection::vec(0..13_usize, 0..60), max_restarts in 0..3_u32) {
             let mut state = State::Active;

@@ -174,7 +174,7 @@ impl Bracket {
         self.rungs.len()
     }
 
-    /// Restores a bracket with these results; the error says why they do not fit.
+    /// Restores a bracket with these results; the error contains why they do not fit.
     pub(crate) fn resume(
         &mut self,
         results: Vec<Vec<RungResult>>,

@@ -11,9 +11,9 @@ pub enum SearchError {
     Setting {
         /// Name of the setting below `searcher`.
         field: &'static str,
-        /// Its value.
+        /// Its value as configured.
         value: String,
-        /// What is allowed.
+        /// What is allowed, a sentence for users.
         allowed: String,
     },
     /// A hyperparameter cannot be sampled, or cannot be an axis of a grid.
@@ -35,7 +35,7 @@ pub enum SearchError {
     /// The snapshot does not fit this program or this configuration.
     #[error("the search cannot be restored from its snapshot: {problem}")]
     Snapshot {
-        /// What does not fit.
+        /// What does not fit, for users.
         problem: String,
     },
 }

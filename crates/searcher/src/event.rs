@@ -16,7 +16,7 @@ use crate::number::exact;
 pub enum Event {
     /// The trial reported the searcher metric.
     Validation {
-        /// The trial.
+        /// Id of the trial.
         request_id: RequestId,
         /// Value of the searcher metric as reported, not negated; may be NaN or infinite.
         #[serde(with = "exact")]
@@ -28,12 +28,12 @@ pub enum Event {
     },
     /// The trial reported validation metrics without a number for the searcher metric. Decides nothing.
     UnusableValidation {
-        /// The trial.
+        /// Id of the trial.
         request_id: RequestId,
     },
     /// The trial reported its progress.
     Progress {
-        /// The trial.
+        /// Id of the trial.
         request_id: RequestId,
         /// From 0 to 1; other values are clamped, NaN is ignored.
         #[serde(with = "exact")]
@@ -41,14 +41,14 @@ pub enum Event {
     },
     /// The trial will not be started again, and did not end by itself. [`Event::Ended`] follows.
     EarlyExit {
-        /// The trial.
+        /// Id of the trial.
         request_id: RequestId,
         /// Why it is not started again.
         reason: ExitReason,
     },
     /// The trial has ended and holds no resources any more.
     Ended {
-        /// The trial.
+        /// Id of the trial.
         request_id: RequestId,
     },
     /// The experiment is being stopped: from now on the search creates and stops nothing, and shuts down when its
@@ -72,7 +72,7 @@ pub enum ExitReason {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Create a trial.
+    /// Create a trial and start it when there are slots.
     Create {
         /// Identifies the trial in later events. A version 4 UUID from the search's random stream.
         request_id: RequestId,
@@ -83,7 +83,7 @@ pub enum Action {
     },
     /// Stop a trial, which is not needed any more. Its end is reported with [`Event::Ended`] as usual.
     Stop {
-        /// The trial.
+        /// Id of the trial.
         request_id: RequestId,
     },
     /// The search is over and takes no more events. Trials that still live are to be stopped; this happens only if the

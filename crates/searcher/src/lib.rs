@@ -1,7 +1,7 @@
 //! Hyperparameter search: single, random, grid, ASHA, adaptive ASHA.
 //!
 //! A [`Search`] is the whole state of one experiment's search. It receives what happens to trials ([`Event`]) and
-//! returns what to do ([`Action`]): create a trial, stop one, shut down. It never says how long a trial trains; a trial
+//! returns what to do ([`Action`]): create a trial, stop one, shut down. It never decides how long a trial trains; a trial
 //! runs until its own code ends or the search stops it. The crate is pure: it knows no experiments, slots, time of day,
 //! files or ambient randomness; the same seed and the same events give the same actions, on any machine, also across
 //! [`Search::snapshot`] and [`Search::restore`].

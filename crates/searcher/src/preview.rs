@@ -54,14 +54,14 @@ pub enum TrialLength {
 pub struct BracketPreview {
     /// Units of the time metric at each rung, lowest first.
     pub rungs: Vec<u64>,
-    /// Trials it creates.
+    /// Number of trials of this shape.
     pub trials: u64,
     /// Trials that it runs at once, as long as it has enough left.
     pub concurrent_trials: u64,
 }
 
 impl Preview {
-    /// Trials over all shapes.
+    /// Number of trials of all shapes together.
     pub fn trials(&self) -> u64 {
         self.shapes.iter().map(|shape| shape.trials).sum()
     }
@@ -84,7 +84,8 @@ impl Preview {
 /// one; the rest end there. Because a running search compares each result only with those before it, it may train more
 /// or less.
 ///
-/// Errs as [`Search::new`] does.
+/// # Errors
+/// As [`Search::new`].
 pub fn preview(config: &SearcherConfig, space: &Space, seed: u32) -> Result<Preview, SearchError> {
     let mut search = Search::new(config, space, seed)?;
     let (shapes, brackets) = match (&search.method, &config.method) {

@@ -61,7 +61,7 @@ pub struct Search {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Phase {
-    /// Not started.
+    /// Created, but not started.
     New,
     /// Creating and stopping trials.
     Searching,
@@ -94,7 +94,7 @@ pub(crate) enum Reports {
     Unusable,
     /// Validations, all of them usable.
     Usable,
-    /// Some of each.
+    /// Validations, some of them usable.
     Mixed,
 }
 

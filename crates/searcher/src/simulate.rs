@@ -32,15 +32,15 @@ pub struct SimulationReport {
 /// A trial of a simulated search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimulatedTrial {
-    /// Its id.
+    /// Id of the trial.
     pub request_id: RequestId,
-    /// Its hyperparameters.
+    /// Its hyperparameters, nested like the space.
     pub hparams: Map<String, Value>,
-    /// Its seed.
+    /// Seed for its own code, in `[0, 2^31)`.
     pub seed: u32,
-    /// Units it trained.
+    /// Units of the time metric that it trained.
     pub trained: u64,
-    /// Its last metric.
+    /// The last value of the searcher metric that it reported.
     pub metric: f64,
     /// Whether the search stopped it, at a rung or at the top; else it ended by itself.
     pub stopped: bool,
@@ -68,7 +68,8 @@ impl SimulationReport {
 /// trials train at the same speed and report at every rung. In searches without a time metric a trial reports once, at
 /// time 1, and ends.
 ///
-/// Errs as [`Search::new`] does.
+/// # Errors
+/// As [`Search::new`].
 pub fn simulate(
     config: &SearcherConfig,
     space: &Space,

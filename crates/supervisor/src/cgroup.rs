@@ -57,7 +57,7 @@ pub(crate) struct Limits {
 impl Limits {
     /// Moves this process into a new group with these limits.
     ///
-    /// `Err` says what was not possible: unprivileged agents often may not, and the task then runs without limits.
+    /// The error is what was not possible: unprivileged agents often may not, and the task then runs without limits.
     pub(crate) fn apply(
         name: &str,
         memory_bytes: Option<u64>,

@@ -17,7 +17,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The master's address and certificate settings, from a task's environment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Address {
-    /// `DET_MASTER`.
+    /// Address of the master: the value of `DET_MASTER`.
     pub(crate) url: String,
     /// `DET_MASTER_CERT_FILE`: certificates to trust, or `noverify`.
     pub(crate) cert_file: Option<String>,
@@ -49,7 +49,7 @@ pub(crate) enum MasterError {
     Status {
         /// Address of the call.
         url: String,
-        /// HTTP status.
+        /// HTTP status of the answer.
         status: u16,
         /// The master's message.
         message: String,
@@ -76,7 +76,7 @@ impl MasterError {
 }
 
 impl Master {
-    /// Prepares calls; connects to nothing yet. `Err` says what is wrong with the address or its certificates.
+    /// Prepares calls; connects to nothing yet. The error is what is wrong with the address or its certificates.
     pub(crate) fn new(address: &Address, token: &str) -> Result<Self, String> {
         let base = address.url.trim_end_matches('/');
         if base.is_empty() {

@@ -35,9 +35,9 @@ use crate::report::{self, Diagnostics};
 use crate::setup::{self, PreparedTask, Setup};
 use crate::ship::{Route, Shipper};
 
-/// Time after which the task's log says that the task waits for its other containers.
+/// Time after which the task's log reports that the task waits for its other containers.
 const RENDEZVOUS_WARNING: Duration = Duration::from_mins(10);
-/// How long shipping may continue after the task's end, unless `DET_LOG_WAIT_TIME` says otherwise.
+/// How long shipping may continue after the task's end, unless `DET_LOG_WAIT_TIME` is set.
 const LOG_WAIT: Duration = Duration::from_secs(30);
 /// Pause before a failed write of the exit report is tried again.
 const REPORT_AGAIN: Duration = Duration::from_millis(200);
@@ -161,7 +161,7 @@ enum Stage {
 
 /// What to start after the rendezvous.
 enum NextStart {
-    /// Start this.
+    /// Start this program with these arguments.
     Start(Vec<OsString>),
     /// Open the gate for the shell.
     Open { pid: Pid, key: GateKey },
@@ -506,7 +506,7 @@ impl Task {
         }
     }
 
-    /// Waits for the other containers if the script says so, then starts `next`.
+    /// Waits for the other containers if the script asks for it, then starts `next`.
     fn rendezvous_then(&mut self, next: NextStart) -> Result<(), SetupError> {
         if !self.setup.script.rendezvous {
             return self.start_next(next);

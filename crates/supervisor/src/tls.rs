@@ -28,7 +28,7 @@ pub(crate) struct TlsConnector {
 }
 
 impl TlsConnector {
-    /// Trusts the certificates in a PEM file, or with `noverify` any certificate. `Err` says what is wrong.
+    /// Trusts the certificates in a PEM file, or with `noverify` any certificate. The error is what is wrong with them.
     pub(crate) fn new(cert_file: Option<&str>, cert_name: Option<&str>) -> Result<Self, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let file = cert_file.filter(|file| !file.is_empty()).ok_or(

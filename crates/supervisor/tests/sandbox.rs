@@ -20,7 +20,7 @@ fn exited(code: i32) -> ContainerExit {
     ContainerExit::Exited { code }
 }
 
-/// The task is lost and the report says why: only the agent knows that the master wanted it to end.
+/// The task is lost and the report contains the reason: only the agent knows that the master wanted it to end.
 fn assert_ended_from_outside(exit: &ContainerExit, how: &str) {
     match exit {
         ContainerExit::Lost { message } => assert!(message.contains(how), "{message}"),

@@ -20,7 +20,7 @@ pub enum SpecError {
     /// The configuration names nothing to run.
     #[error("{task} has no entrypoint; name a command in \"entrypoint\" of its configuration")]
     NoEntrypoint {
-        /// What people call the task.
+        /// Description of the task for users.
         task: String,
     },
     /// Every port that could be given is reserved.

@@ -12,13 +12,13 @@ use crate::{DeviceKind, DeviceMapping, Entrypoint, Granted, RegistryAuth, TaskKi
 /// variables and storage keys are secrets.
 #[derive(Clone)]
 pub struct TaskFacts {
-    /// The task.
+    /// Id of the task.
     pub task_id: TaskId,
     /// The attempt that the containers belong to.
     pub allocation_id: AllocationId,
     /// The kind of the task and what only that kind has.
     pub kind: KindFacts,
-    /// One line for people: `trial 3 of experiment 1`.
+    /// One line for users: `trial 3 of experiment 1`.
     pub description: String,
     /// Number in the cluster of the user whose task this is.
     pub owner_id: i64,
@@ -43,7 +43,7 @@ pub enum KindFacts {
     Trial(TrialFacts),
     /// A Jupyter notebook.
     Notebook,
-    /// A shell that people enter with SSH.
+    /// A shell that users enter with SSH.
     Shell,
     /// A command.
     Command,
@@ -73,9 +73,9 @@ impl KindFacts {
 /// What only a trial has.
 #[derive(Clone)]
 pub struct TrialFacts {
-    /// The trial.
+    /// Id of the trial.
     pub trial_id: TrialId,
-    /// Its experiment.
+    /// Id of its experiment.
     pub experiment_id: ExperimentId,
     /// Number of the trial's run, which is this allocation. It grows from run to run.
     pub run_id: i64,
@@ -109,11 +109,11 @@ impl TrialFacts {
 /// What a task's configuration asks for, whatever kind of task it is.
 #[derive(Clone, Default)]
 pub struct ContainerRequest {
-    /// What to run; `None` = the configuration names nothing.
+    /// The command to run; `None` = the configuration names nothing.
     pub entrypoint: Option<Entrypoint>,
-    /// Container image.
+    /// Container image for slots of each kind.
     pub image: PerDevice<String>,
-    /// Pull the image even when it is present.
+    /// Whether the image is pulled even when it is present.
     pub force_pull_image: bool,
     /// Credentials for the image's registry.
     pub registry_auth: Option<RegistryAuth>,
@@ -127,7 +127,7 @@ pub struct ContainerRequest {
     pub bind_mounts: Vec<BindMount>,
     /// Size of `/dev/shm` in bytes.
     pub shm_size_bytes: u64,
-    /// Host devices.
+    /// Host devices to give to the container.
     pub devices: Vec<DeviceMapping>,
     /// Linux capabilities to add.
     pub add_capabilities: Vec<String>,
@@ -137,14 +137,14 @@ pub struct ContainerRequest {
     pub debug: bool,
 }
 
-/// What a pool gives to every task unless the task says otherwise.
+/// What a pool gives to every task unless its configuration has its own.
 #[derive(Clone, Default)]
 pub struct PoolDefaults {
     /// Working directory; `None` = [`WORK_DIR`](crate::WORK_DIR).
     pub work_dir: Option<String>,
     /// Docker network of containers.
     pub network_mode: String,
-    /// Host devices.
+    /// Host devices to give to the container.
     pub devices: Vec<DeviceMapping>,
     /// Linux capabilities that an administrator gives to every task.
     pub add_capabilities: Vec<String>,
@@ -152,9 +152,9 @@ pub struct PoolDefaults {
     pub startup_hook: Option<String>,
     /// Network interface for traffic between the containers of a task.
     pub network_interface: Option<String>,
-    /// `low:high`, ports of GLOO.
+    /// Ports of GLOO, `low:high`.
     pub gloo_port_range: Option<String>,
-    /// `low:high`, ports of NCCL.
+    /// Ports of NCCL, `low:high`.
     pub nccl_port_range: Option<String>,
 }
 
@@ -172,7 +172,7 @@ pub struct StorageFacts {
 pub struct SharedFs {
     /// Absolute path on every host.
     pub host_path: String,
-    /// Bind propagation.
+    /// Bind propagation of the mount, `rprivate` by default.
     pub propagation: String,
     /// Whether it is the storage of the master's own configuration: an administrator chose the path, so agents create it
     /// with their own rights.
@@ -182,9 +182,9 @@ pub struct SharedFs {
 /// What the master contributes to every task.
 #[derive(Clone, Default)]
 pub struct ClusterFacts {
-    /// Identity of the cluster.
+    /// Identity of the cluster, a UUID.
     pub cluster_id: String,
-    /// Identity of this start of the master.
+    /// Identity of this start of the master, a UUID.
     pub master_id: String,
     /// Address of a Pachyderm server that the cluster's tasks use.
     pub pachyderm_address: Option<String>,
@@ -237,8 +237,8 @@ pub struct BindMount {
     pub host_path: String,
     /// Path in the container; relative ones are below the work dir.
     pub container_path: String,
-    /// Whether writes are refused.
+    /// Whether the container may not write to it.
     pub read_only: bool,
-    /// Bind propagation.
+    /// Bind propagation of the mount, `rprivate` by default.
     pub propagation: String,
 }

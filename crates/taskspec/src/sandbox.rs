@@ -66,7 +66,7 @@ pub struct SandboxSpec {
     /// nothing else of the agent's own environment reaches the task.
     #[serde(default)]
     pub env: Vec<(String, String)>,
-    /// Device files of the host that this task is given, beside those that every program expects.
+    /// Device files of the host that this task is given, in addition to those that every program expects.
     #[serde(default)]
     pub devices: Vec<DeviceMapping>,
     /// Which parts of the host the task may use.
@@ -86,9 +86,9 @@ pub struct SandboxSpec {
 pub struct IsolationRow {
     /// What was tried, in a few words.
     pub what: String,
-    /// The result.
+    /// Whether the sandbox keeps the task from it.
     pub outcome: Isolation,
-    /// What was found, for people.
+    /// What was found, for users.
     pub detail: String,
 }
 
@@ -96,11 +96,11 @@ pub struct IsolationRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
-    /// It does.
+    /// It keeps the task from it.
     Isolated,
-    /// It does not, by design.
+    /// It does not keep the task from it, by design.
     Shared,
-    /// It does not, and should.
+    /// It does not keep the task from it, although it should.
     Open,
 }
 
@@ -125,7 +125,7 @@ pub struct Started {
     pub pid: i32,
     /// When the entrypoint was started, in microseconds since 1970 UTC.
     pub started_at: i64,
-    /// The stages before it.
+    /// When the stages before the entrypoint were over.
     pub stages: Stages,
 }
 

@@ -4,7 +4,7 @@ use det_ids::{AllocationId, ContainerId, SlotId, TaskId};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
-/// One container of an allocation: what is to run.
+/// One container of an allocation, as its place is to run it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ContainerSpec {
     /// This container; also the wire's resource id.
@@ -13,11 +13,11 @@ pub struct ContainerSpec {
     pub allocation_id: AllocationId,
     /// The task it belongs to.
     pub task_id: TaskId,
-    /// One line for people: `trial 3 of experiment 1`.
+    /// One line for users: `trial 3 of experiment 1`.
     pub description: String,
     /// Container image for the device type of these slots. The process runtime ignores it.
     pub image: String,
-    /// Pull even when the image is present.
+    /// Whether the image is pulled even when it is present.
     pub force_pull_image: bool,
     /// Credentials for the image's registry; `None` = the agent's own.
     pub registry_auth: Option<RegistryAuth>,
@@ -108,7 +108,7 @@ pub enum TaskKind {
     Trial,
     /// A Jupyter notebook.
     Notebook,
-    /// A shell that people enter with SSH.
+    /// A shell that users enter with SSH.
     Shell,
     /// A command.
     Command,
@@ -151,7 +151,7 @@ pub struct Script {
     pub rendezvous: bool,
     /// Checkpoint storage to probe with a write, a read and a delete before the entrypoint starts.
     pub storage_probe: Option<serde_json::Value>,
-    /// What to run.
+    /// The command that the supervisor starts.
     pub entrypoint: Entrypoint,
     /// Files to place before anything runs.
     pub files: Vec<TaskFile>,
@@ -178,16 +178,16 @@ pub enum Entrypoint {
 pub struct TaskFile {
     /// Absolute path in the container.
     pub path: String,
-    /// Permission bits.
+    /// Permission bits, as `chmod` takes them: 0o755.
     pub mode: u32,
-    /// Content, UTF-8.
+    /// The whole content, UTF-8.
     pub content: String,
 }
 
 /// Unix identity of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskUser {
-    /// User name, for the injected passwd file.
+    /// User name, for the passwd file that is put into the container.
     pub user: String,
     /// User id.
     pub uid: u32,
@@ -246,7 +246,7 @@ pub struct Mount {
     pub host_path: String,
     /// Path in the container; relative ones are below the working directory.
     pub container_path: String,
-    /// Whether writes are refused.
+    /// Whether the container may not write to it.
     pub read_only: bool,
     /// Bind propagation, `rprivate` by default.
     pub propagation: String,
@@ -261,9 +261,9 @@ pub struct Mount {
 /// A host device in the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceMapping {
-    /// Device on the host.
+    /// Absolute path of the device on the host.
     pub host_path: String,
-    /// Device in the container.
+    /// Absolute path of the device in the container.
     pub container_path: String,
     /// Permissions, some of `m` (make nodes), `r` (read), `w` (write).
     pub mode: String,
@@ -304,12 +304,12 @@ impl std::fmt::Debug for RegistryAuth {
 pub enum ContainerExit {
     /// The entrypoint ended with this code.
     Exited {
-        /// 0 to 255.
+        /// Exit code, 0 to 255.
         code: i32,
     },
     /// The entrypoint was ended by a signal.
     Signaled {
-        /// Signal number.
+        /// Number of the signal, as on Linux: 9 for SIGKILL.
         signal: i32,
         /// Whether the kernel killed it because memory ran out.
         out_of_memory: bool,
@@ -340,7 +340,7 @@ pub enum ContainerExit {
 /// A device of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// Number on this agent.
+    /// Number of the device on its agent, counted from 0.
     pub id: SlotId,
     /// Product name: `NVIDIA H200`, `CPU`.
     pub brand: String,

@@ -1,4 +1,4 @@
-//! The environment variables that every task, or every trial, is promised: their names, and who sets them
+//! The environment variables that every task, or every trial, is promised: their names, and what sets them
 //! (`docs/contract/task-environment.md`, "Variables").
 //!
 //! One declaration for each. [`VARIABLES`] is the list of all; tests of the master's part (here), of the agent and of the
@@ -12,9 +12,9 @@ pub const RESERVED_PREFIX: &str = "DET_";
 /// A variable of the environment of tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variable {
-    /// Its name.
+    /// Its name in the environment.
     pub name: &'static str,
-    /// Who sets it.
+    /// The program that sets it.
     pub set_by: SetBy,
     /// Which tasks have it.
     pub tasks: Tasks,
@@ -22,7 +22,7 @@ pub struct Variable {
     pub presence: Presence,
 }
 
-/// Who sets a variable.
+/// The program that sets a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetBy {
     /// The master, in the specification.
@@ -114,7 +114,7 @@ variables! {
     DET_USER_TOKEN: Master, All, Always;
     /// Name of the task's owner.
     DET_USER: Master, All, Always;
-    /// Kind of the task, a word of [`TaskKind`](crate::TaskKind).
+    /// Kind of the task, a name of [`TaskKind`](crate::TaskKind).
     DET_TASK_TYPE: Master, All, Always;
     /// The run directory.
     DET_RUN_DIR: Master, All, Always;

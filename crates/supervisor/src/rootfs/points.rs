@@ -46,7 +46,7 @@ pub(super) fn bind(source: &Path, target: &Path) -> io::Result<()> {
     )?)
 }
 
-/// A file system that is not on any disk. Nothing in it is a program or a device unless `flags` says so.
+/// A file system that is not on any disk. Nothing in it is a program or a device unless `flags` allows it.
 pub(super) fn mount_new(
     kind: &str,
     target: &Path,

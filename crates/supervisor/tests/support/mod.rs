@@ -414,7 +414,7 @@ pub(crate) struct EndedTask {
 }
 
 impl EndedTask {
-    /// The exit report; checks that the supervisor's own status says the same.
+    /// The exit report; checks that the supervisor's own status agrees.
     pub(crate) fn exit(&self) -> ContainerExit {
         let report: ExitReport = self
             .json("exit.json")

@@ -440,7 +440,7 @@ fn what_cannot_be_made_says_why() {
     task.cluster.reserved_ports = (29_400..29_500).collect();
     let error = container_spec(&task, &place, "secret").unwrap_err();
     assert!(error.to_string().contains("\"reserved_ports\""), "{error}");
-    // Nobody else uses these ports.
+    // No other task uses these ports.
     task.kind = KindFacts::Command;
     assert!(container_spec(&task, &place, "secret").is_ok());
 }
