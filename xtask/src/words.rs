@@ -5,15 +5,22 @@ use crate::Findings;
 /// Crates that keep the rules; those that do not yet are missing here.
 const CRATES: &[&str] = &[
     "agent",
+    "agent-proto",
     "api-types",
+    "authz",
     "cli",
     "client",
+    "config",
+    "failpoints",
+    "ids",
     "invariants",
+    "lifecycle",
     "scenario",
     "scheduler",
     "searcher",
     "spool",
     "supervisor",
+    "taskspec",
     "tls",
 ];
 

@@ -29,9 +29,9 @@ pub enum SlotType {
     Auto,
     /// None; the agent runs tasks without slots only.
     None,
-    /// NVIDIA GPUs.
+    /// One slot for each NVIDIA GPU or MIG instance.
     Cuda,
-    /// AMD GPUs.
+    /// One slot for each AMD GPU.
     Rocm,
     /// One slot of all processors.
     Cpu,
@@ -43,9 +43,9 @@ pub enum SlotType {
 pub enum Runtime {
     /// Docker if it answers, else processes.
     Auto,
-    /// Docker.
+    /// Containers of a Docker engine.
     Docker,
-    /// Podman.
+    /// Containers of Podman.
     Podman,
     /// Sandboxed processes, without images.
     Process,
@@ -57,7 +57,7 @@ pub enum Runtime {
 pub enum RootTasks {
     /// An unprivileged user id for each user.
     Unprivileged,
-    /// Root of the host.
+    /// Root of the host, user id 0.
     Root,
 }
 
@@ -104,7 +104,7 @@ keys! {
         artificial_slots: u32 = NATURAL_32, or("0");
         /// TLS towards the master.
         security: AgentSecurity = Kind::Section(&SECURITY), or("{}");
-        /// Verbose scripts of tasks.
+        /// Whether the scripts of tasks log in detail.
         debug: bool = Kind::Bool, or("false"), kept;
         /// Proxy for tasks and image pulls.
         http_proxy: String = Kind::Text, or(EMPTY);
@@ -122,7 +122,7 @@ keys! {
         container_runtime: Runtime = Kind::Choice(&["auto", "docker", "podman", "process"]), or("\"auto\"");
         /// Whether ended containers are kept.
         container_auto_remove_disabled: bool = Kind::Bool, or("false"), kept;
-        /// Commands for special moments.
+        /// Commands that the agent runs when something happens to it.
         hooks: Hooks = Kind::Section(&HOOKS), or("{}");
         /// Whether the local debug server runs.
         api_enabled: bool = Kind::Bool, or("false"), kept;
@@ -140,14 +140,14 @@ keys! {
         image_root: Option<String> = Kind::Text, kept;
         /// Token that the cluster's agents join with; not needed once this agent has joined.
         agent_token: Option<String> = Kind::Text, secret;
-        /// File that holds the above.
+        /// File that contains the token of `agent_token`.
         agent_token_file: Option<String> = Kind::Text;
         /// Interpreter that process tasks get as `python3`; the first on the path unless given.
         python: Option<String> = Kind::Text;
         /// Directory of everything the agent keeps.
         data_dir: Option<String> = Kind::Text;
         /// Directories of this host below which users' configurations may name paths that the program itself creates,
-        /// reads or deletes (checkpoint storage, mount points), beside the configured checkpoint storage; also
+        /// reads or deletes (checkpoint storage, mount points), in addition to the configured checkpoint storage; also
         /// directories of the system, home directories and devices that tasks may be given.
         allowed_host_paths: Vec<String> = Kind::List(&Kind::Text), or("[]");
         /// Linux capabilities, such as `SYS_ADMIN`, that users' configurations may ask for in `add_capabilities`
@@ -185,7 +185,7 @@ keys! {
     pub struct AgentTls, TLS {
         /// Whether the master is spoken to with TLS.
         enabled: bool = Kind::Bool, or("false");
-        /// Whether any certificate is believed.
+        /// Whether any certificate of the master is accepted.
         skip_verify: bool = Kind::Bool, or("false");
         /// File with the certificate authority; the system's unless given.
         master_cert: String = Kind::Text, or(EMPTY);
@@ -200,7 +200,7 @@ keys! {
 }
 
 keys! {
-    /// Commands for special moments.
+    /// Commands that the agent runs when something happens to it.
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct Hooks, HOOKS {
         /// Command that runs when the master cannot be reached for good.

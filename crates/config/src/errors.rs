@@ -68,7 +68,7 @@ impl<T: Into<String>> From<T> for Message {
     }
 }
 
-/// One error.
+/// One error of a configuration, with its path, its place and advice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     /// Where in the document, `resources.devices[0].mode`; empty for the document as a whole.

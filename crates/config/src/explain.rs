@@ -13,7 +13,7 @@ pub struct ExplainedKey {
     pub path: String,
     /// Its effective value: a scalar, or an empty list or map.
     pub value: Value,
-    /// Where that comes from.
+    /// The layer, and where it has one the place, that the value comes from.
     pub origin: Origin,
 }
 

@@ -37,7 +37,7 @@ pub enum Hyperparameter {
         minval: f64,
         /// Bound above of the exponent; above `minval`.
         maxval: f64,
-        /// Above 0.
+        /// The base of the power; above 0.
         base: f64,
         /// Points of a grid, at least 1.
         count: Option<u64>,
@@ -63,13 +63,13 @@ pub struct SearcherConfig {
     pub method: SearchMethod,
 }
 
-/// The five search methods.
+/// A method of searching, with its settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "snake_case")]
 pub enum SearchMethod {
-    /// One trial.
+    /// One trial with one value drawn for each hyperparameter.
     Single,
-    /// Independent samples.
+    /// Trials with hyperparameters drawn independently.
     Random {
         /// Trials to create, at least 1.
         max_trials: u64,
@@ -83,7 +83,7 @@ pub enum SearchMethod {
     },
     /// Asynchronous successive halving, stopping form (Li et al. 2020, arXiv:1810.05934).
     AsyncHalving {
-        /// Rungs, at least 1.
+        /// Number of rungs, at least 1.
         num_rungs: u64,
         /// Share that goes on is 1/divisor; above 1.
         divisor: f64,
@@ -96,23 +96,23 @@ pub enum SearchMethod {
         /// Value of `time_metric` at the top rung, at least 1.
         max_time: u64,
     },
-    /// Several ASHA brackets side by side.
+    /// Several brackets of asynchronous successive halving at once.
     AdaptiveAsha {
-        /// Which brackets.
+        /// Which brackets are searched.
         mode: AdaptiveMode,
-        /// Rungs of the largest bracket at most.
+        /// Most rungs of the largest bracket, at least 1.
         max_rungs: u64,
         /// Explicit rung counts; empty = derived from `mode`.
         bracket_rungs: Vec<u64>,
-        /// As for ASHA.
+        /// Share that goes on is 1/divisor; above 1.
         divisor: f64,
-        /// As for ASHA, over all brackets.
+        /// Trials to create over all brackets, at least 1.
         max_trials: u64,
-        /// As for ASHA, over all brackets.
+        /// Trials alive at once over all brackets; 0 = derived from the rungs.
         max_concurrent_trials: u64,
-        /// As for ASHA.
+        /// The reported metric that measures training time.
         time_metric: String,
-        /// As for ASHA.
+        /// Value of `time_metric` at the top rung, at least 1.
         max_time: u64,
     },
 }

@@ -23,7 +23,7 @@ pub struct Sources<'a> {
     pub files: &'a [(String, String)],
     /// The environment; only `DET_…` names of known keys count.
     pub env: &'a BTreeMap<String, String>,
-    /// `(dotted key, value)`.
+    /// `(dotted key, value)`, stronger than everything else.
     pub flags: &'a [(String, String)],
 }
 

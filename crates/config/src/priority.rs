@@ -5,10 +5,10 @@ use std::fmt;
 /// Which of two priorities goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PriorityOrder {
-    /// The lower number: agents.
+    /// The lower number is more important, as for agents.
     #[default]
     LowerFirst,
-    /// The higher number: Kubernetes.
+    /// The higher number is more important, as for Kubernetes.
     HigherFirst,
 }
 

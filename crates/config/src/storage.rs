@@ -37,7 +37,7 @@ pub enum StorageLocation {
         /// A directory in `host_path`, relative or absolute; `None` = `host_path` itself.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         storage_path: Option<String>,
-        /// Bind propagation.
+        /// Bind propagation of the mount: `rprivate`, `rshared` and so on.
         propagation: String,
     },
     /// A directory inside the container; keeping it is the user's business.
@@ -47,12 +47,12 @@ pub enum StorageLocation {
     },
     /// Amazon S3 or a compatible service.
     S3 {
-        /// Bucket.
+        /// Name of the bucket.
         bucket: String,
-        /// Account; `None` = ambient credentials.
+        /// Access key of the account; `None` = ambient credentials.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         access_key: Option<String>,
-        /// Secret of the account.
+        /// Secret key of the account, a secret; `None` = ambient credentials.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         secret_key: Option<String>,
         /// Address of a compatible service; `None` = Amazon.
@@ -64,7 +64,7 @@ pub enum StorageLocation {
     },
     /// Google Cloud Storage with application default credentials.
     Gcs {
-        /// Bucket.
+        /// Name of the bucket.
         bucket: String,
         /// Path in the bucket, normalised.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,15 +72,15 @@ pub enum StorageLocation {
     },
     /// Azure Blob Storage: a connection string, or an account address with an optional credential.
     Azure {
-        /// Container in Azure's sense.
+        /// Name of the storage container in the Azure account.
         container: String,
-        /// Secret.
+        /// Connection string of the account, a secret; `None` = `account_url` is given.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         connection_string: Option<String>,
-        /// Address of the account.
+        /// Address of the account; `None` = `connection_string` is given.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         account_url: Option<String>,
-        /// Secret partner of `account_url`.
+        /// Credential for `account_url`, a secret; `None` = ambient credentials.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         credential: Option<String>,
     },

@@ -7,7 +7,7 @@ use crate::task::TASK_DOCUMENT;
 /// The kinds of work whose documents differ in their keys, and that have templates and policies of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
-    /// Experiments.
+    /// Experiments, with the trials of their searches.
     Experiment,
     /// Notebooks, `TensorBoards`, shells, commands and generic tasks.
     Tasks,

@@ -94,7 +94,7 @@ fn errors_show_no_variables_in_the_wrong_place() {
         "preemption_timeout: TOKEN=hush",
     ] {
         let message = errors(DocumentKind::Experiment, text);
-        assert!(!message.is_empty(), "{text} is no mistake");
+        assert!(!message.is_empty(), "{text} is no error");
         assert!(!message.contains("hush"), "{text}: {message}");
     }
 }
@@ -115,7 +115,7 @@ fn errors_of_overrides_and_whole_texts_show_no_secrets() {
         };
         let message = check(DocumentKind::Experiment, "a.yaml", text, options)
             .map_or_else(|errors| errors.to_string(), |_| String::new());
-        assert!(!message.is_empty(), "{text} with {given} is no mistake");
+        assert!(!message.is_empty(), "{text} with {given} is no error");
         assert!(!message.contains("hush"), "{text} with {given}: {message}");
     }
 }

@@ -27,7 +27,7 @@ pub struct Guess {
 pub struct Undecided {
     /// What was found, as the end of a sentence about the document: `has no key that any kind of document has`.
     pub message: String,
-    /// What to do next.
+    /// What the caller can do to make the kind known, for users.
     pub hint: String,
 }
 

@@ -42,7 +42,7 @@ keys! {
     pub struct ExperimentConfig, EXPERIMENT {
         /// Display name; generated unless given.
         name: String = Kind::Special(&NOT_BLANK), finally;
-        /// Free text.
+        /// Description for users, any text.
         description: Option<String> = Kind::Text;
         /// Tags, a set.
         labels: Vec<String> = Kind::Special(&LABELS), or("[]"), merged(Merge::Set);
@@ -81,7 +81,7 @@ keys! {
         environment: Environment = Kind::Section(&ENVIRONMENT), or("{}");
         /// Seconds that a preempted trial has to save and stop.
         preemption_timeout: u32 = NATURAL_32, or("3600");
-        /// Seeds.
+        /// Seeds of the random numbers.
         reproducibility: Reproducibility = Kind::Section(&REPRODUCIBILITY), or("{}");
         /// System metrics.
         profiling: Profiling = Kind::Section(&PROFILING), or("{}");
@@ -185,7 +185,7 @@ keys! {
 }
 
 keys! {
-    /// Seeds.
+    /// Seeds of the random numbers.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
     pub struct Reproducibility, REPRODUCIBILITY {
         /// Seeds the search and through it every trial; the time of submission unless given.

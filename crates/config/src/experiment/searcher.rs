@@ -31,7 +31,7 @@ impl Deref for Searcher {
 pub enum MaxLength {
     /// A number whose unit training code chooses.
     Unitless(u64),
-    /// With its unit.
+    /// A length with its unit.
     Length(Length),
 }
 

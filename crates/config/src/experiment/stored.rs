@@ -21,7 +21,7 @@ pub struct StoredExperiment {
     /// The search method, when it was removed since: such an experiment can be looked at and forked with another
     /// searcher, not continued.
     pub retired_searcher: Option<String>,
-    /// What is remarkable.
+    /// What the user should know although it is no error.
     pub warnings: Vec<ConfigWarning>,
 }
 

@@ -13,7 +13,7 @@ impl fmt::Debug for ExperimentConfig {
     }
 }
 
-/// What to run.
+/// The command that a trial runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Entrypoint {
@@ -29,9 +29,9 @@ pub enum Entrypoint {
 pub enum CheckpointPolicy {
     /// When it beats every earlier one of the experiment.
     Best,
-    /// Always.
+    /// After every validation.
     All,
-    /// Never.
+    /// After no validation: the training code alone decides.
     None,
 }
 
@@ -39,11 +39,11 @@ pub enum CheckpointPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Length {
-    /// Batches.
+    /// Number of batches.
     Batches(u64),
-    /// Records of the data set.
+    /// Number of records of the data set.
     Records(u64),
-    /// Passes over the data set.
+    /// Number of passes over the data set.
     Epochs(u64),
 }
 

@@ -42,9 +42,9 @@ impl fmt::Display for Change {
 /// A change that a running master cannot take on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NotLive {
-    /// The change.
+    /// The change that a running master cannot make.
     pub change: Change,
-    /// Why not.
+    /// The reason, and what to do, for users.
     pub why: String,
 }
 
@@ -79,7 +79,7 @@ pub struct Reload {
 /// When a change of a key takes effect.
 #[derive(Debug, Clone, Copy)]
 enum When {
-    /// From now on.
+    /// At once, for all work.
     Now,
     /// It has no effect on the running master.
     Never,
@@ -194,8 +194,8 @@ fn steps(path: &str) -> Vec<&str> {
 }
 
 impl MasterConfig {
-    /// Compares what was read anew with what is in force. `occupied` returns why a pool cannot be removed: its agents, its work;
-    /// `None` = nothing is in it.
+    /// Compares what was read anew with what is in force. `occupied` returns why a pool cannot be removed: its agents, its
+    /// work; `None` = nothing is in it.
     ///
     /// # Errors
     /// Every change that a running master cannot take on, with the reason. Nothing of the rest is then to be taken on

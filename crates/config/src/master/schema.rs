@@ -84,7 +84,7 @@ keys! {
         data_dir: Option<String> = Kind::Special(&NOT_EMPTY);
         /// Whether work larger than the cluster is refused at submit; otherwise it waits, with a reason.
         launch_error: bool = Kind::Bool, or("true");
-        /// Name for users.
+        /// Name of the cluster that users are shown.
         cluster_name: String = Kind::Text, or("\"\"");
         /// Whether other origins may call the API from a browser.
         enable_cors: bool = Kind::Bool, or("false");
@@ -148,17 +148,17 @@ keys! {
     pub struct Database, DB {
         /// Address of a PostgreSQL database, `postgres://…`, in place of its parts.
         url: Option<String> = Kind::Special(&POSTGRES_URL), secret;
-        /// Account.
+        /// Account of the database server.
         user: Option<String> = Kind::Text;
         /// Secret of the account.
         password: Option<String> = Kind::Text, secret;
-        /// Host.
+        /// Host of the database server.
         host: Option<String> = Kind::Text;
-        /// Port.
+        /// Port of the database server.
         port: u16 = Kind::Special(&TEXT_PORT), or("5432");
         /// Name of the database.
         name: Option<String> = Kind::Text;
-        /// sslmode of libpq.
+        /// How the connection is encrypted and verified, as libpq's `sslmode`.
         ssl_mode: String = Kind::Choice(&[ "disable", "allow", "prefer", "require", "verify-ca", "verify-full", ]),
             or("\"disable\"");
         /// File with the certificate authority; without one libpq's default.
@@ -349,7 +349,7 @@ pub(super) static CLIENT_TLS: Section = section(&[
     field(
         "skip_verify",
         Kind::Bool,
-        "Whether any certificate is believed",
+        "Whether any certificate is accepted",
     )
     .or("false"),
     field(

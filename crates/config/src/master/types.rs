@@ -73,7 +73,7 @@ pub struct ResourceManager {
     pub kind: String,
     /// Name of this manager.
     pub cluster_name: String,
-    /// Free tags.
+    /// Names and values that users are shown; nothing depends on them.
     pub metadata: BTreeMap<String, String>,
     /// Scheduler of pools without one of their own.
     pub scheduler: Option<Scheduler>,
@@ -184,7 +184,7 @@ impl Scheduler {
 pub enum SchedulerKind {
     /// Each gets a share by weight and demand.
     FairShare,
-    /// Lower numbers first.
+    /// By priority, lower numbers first.
     Priority,
     /// In order of arrival, one task of each job in turn.
     RoundRobin,

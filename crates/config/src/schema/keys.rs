@@ -34,11 +34,11 @@ pub struct Key {
 /// When a key must be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Required {
-    /// Never.
+    /// It may be left out.
     No,
     /// Wherever the section around it is given.
     InSection,
-    /// By some layer.
+    /// Some layer must give it.
     ByAnyLayer,
 }
 

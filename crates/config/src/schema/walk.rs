@@ -160,7 +160,7 @@ pub(crate) fn mask_all(value: &mut Value) {
 /// A key that can be set on its own.
 #[derive(Debug, Clone)]
 pub(crate) struct Leaf {
-    /// Dotted.
+    /// Names from the root to the key, joined by dots.
     pub(crate) path: String,
     pub(crate) kind: Kind,
     /// JSON of its default.

@@ -21,13 +21,13 @@ pub struct Experiment;
 /// Where a document asks to run. Each `None` means that the document leaves it open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// Workspace by name.
+    /// Name of the workspace.
     pub workspace: Option<String>,
-    /// Project by name.
+    /// Name of the project.
     pub project: Option<String>,
-    /// Pool by name.
+    /// Name of the resource pool.
     pub resource_pool: Option<String>,
-    /// Pools to fall back to, in order; empty when not given.
+    /// Names of the pools to fall back to, in order; empty when not given.
     pub resource_pools: Vec<String>,
 }
 

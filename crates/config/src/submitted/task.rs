@@ -15,9 +15,9 @@ use crate::yaml::Node;
 /// Where a task asks to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskPlacement {
-    /// Pool by name; `None` = the default one for so many slots.
+    /// Name of the resource pool; `None` = the default one for so many slots.
     pub resource_pool: Option<String>,
-    /// Slots of the task.
+    /// Number of slots of the task; 0 for an auxiliary task.
     pub slots: u32,
 }
 

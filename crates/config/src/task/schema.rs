@@ -45,7 +45,7 @@ keys! {
         /// What keeps a notebook from being idle.
         notebook_idle_type: NotebookIdleType = Kind::Choice(&["kernels_or_terminals", "kernel_connections", "activity"]),
             or("\"kernels_or_terminals\"");
-        /// Verbose scripts of the task.
+        /// Whether the scripts of the task log in detail.
         debug: bool = Kind::Bool, or("false");
         /// Options of Slurm.
         slurm: Slurm = Kind::Section(&SLURM), or("{}"), kept;

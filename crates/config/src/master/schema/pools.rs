@@ -22,9 +22,9 @@ keys! {
     /// A pool of agents.
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
     pub struct ResourcePool, POOL {
-        /// Unique name.
+        /// Name of the pool, unique in the cluster.
         pool_name: String = Kind::Special(&NOT_EMPTY), always;
-        /// For users.
+        /// Description for users, any text.
         description: String = Kind::Text, or("\"\"");
         /// How agents are made on demand; without it agents are started by hand.
         #[serde(default, skip_serializing_if = "Option::is_none")]
