@@ -1,15 +1,17 @@
-//! Builders shared by the unit tests.
+//! The builder of specifications that unit tests and integration tests share.
 
+use det_ids::TaskId;
 use det_taskspec::{
     ClusterFacts, ContainerRequest, ContainerSpec, DeviceKind, Entrypoint, Granted, KindFacts,
     PerDevice, PlaceFacts, PoolDefaults, TaskFacts, TaskUser,
 };
 
-/// A zero-slot command that runs `shell`.
+/// A zero-slot command that runs `shell`, in the container `id` of a task of its own.
 pub(crate) fn container_spec(id: &str, shell: &str) -> ContainerSpec {
+    let task_id = TaskId::from(format!("task-of-{id}"));
     let task = TaskFacts {
-        task_id: "7c0f".into(),
-        allocation_id: "7c0f.1".into(),
+        allocation_id: task_id.allocation(1),
+        task_id,
         kind: KindFacts::Command,
         description: "command of a test".into(),
         owner_id: 7,
@@ -29,7 +31,11 @@ pub(crate) fn container_spec(id: &str, shell: &str) -> ContainerSpec {
             ..PoolDefaults::default()
         },
         storage: None,
-        cluster: ClusterFacts::default(),
+        cluster: ClusterFacts {
+            cluster_id: "cluster-1".into(),
+            master_id: "master-1".into(),
+            ..ClusterFacts::default()
+        },
     };
     let place = PlaceFacts {
         container_id: id.into(),
@@ -38,5 +44,5 @@ pub(crate) fn container_spec(id: &str, shell: &str) -> ContainerSpec {
         members: 1,
         chief_slot: None,
     };
-    det_taskspec::container_spec(&task, &place, "secret").unwrap()
+    det_taskspec::container_spec(&task, &place, "task-token").unwrap()
 }

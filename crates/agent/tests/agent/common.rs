@@ -16,14 +16,14 @@ use det_agent_proto::{
     AgentLog, ContainerState, Hello, JOIN_TOKEN_HEADER, PROTOCOL_VERSION, ToAgent, ToMaster,
     Welcome,
 };
-use det_ids::{ContainerId, TaskId};
-use det_taskspec::{
-    ClusterFacts, ContainerExit, ContainerRequest, ContainerSpec, DeviceKind, Entrypoint, Granted,
-    KindFacts, PerDevice, PlaceFacts, PoolDefaults, TaskFacts, TaskUser,
-};
+use det_ids::ContainerId;
+use det_taskspec::{ContainerExit, ContainerSpec};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+#[path = "../../src/testing.rs"]
+mod testing;
 
 /// The longest wait for a condition; generous, because the machine may be busy. No test depends on its length.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
@@ -384,45 +384,10 @@ pub(crate) fn options_for(master: &str, root: &Path, supervisor: &Path) -> Agent
     options
 }
 
-/// A zero-slot command.
+/// A zero-slot command with a port of its own and without a context directory.
 pub(crate) fn spec(id: &str, shell: &str) -> ContainerSpec {
-    let task_id = TaskId::from(format!("task-of-{id}"));
-    let task = TaskFacts {
-        allocation_id: task_id.allocation(1),
-        task_id,
-        kind: KindFacts::Command,
-        description: "command of a test".into(),
-        owner_id: 7,
-        owner_name: "ada".into(),
-        user: TaskUser::default(),
-        request: ContainerRequest {
-            entrypoint: Some(Entrypoint::Shell(shell.into())),
-            image: PerDevice {
-                cpu: "none".into(),
-                ..PerDevice::default()
-            },
-            ports: vec![1734],
-            ..ContainerRequest::default()
-        },
-        defaults: PoolDefaults {
-            network_mode: "bridge".into(),
-            ..PoolDefaults::default()
-        },
-        storage: None,
-        cluster: ClusterFacts {
-            cluster_id: "cluster-1".into(),
-            master_id: "master-1".into(),
-            ..ClusterFacts::default()
-        },
-    };
-    let place = PlaceFacts {
-        container_id: id.into(),
-        slots: Granted::Devices(Vec::new()),
-        device_kind: DeviceKind::Cpu,
-        members: 1,
-        chief_slot: None,
-    };
-    let mut spec = det_taskspec::container_spec(&task, &place, "task-token").unwrap();
+    let mut spec = testing::container_spec(id, shell);
+    spec.ports = vec![1734];
     spec.script.context = false;
     spec.script.grace_seconds = 5;
     spec
