@@ -42,7 +42,7 @@ static POLICIES: Section = section(&[
     field(
         "invariant_config",
         Kind::AnyMap,
-        "What lies over every configuration",
+        "Values that override those of every configuration",
     ),
     field(
         "constraints",
@@ -198,7 +198,7 @@ pub(crate) const ONE_POOL: &str = "resources.resource_pool";
 pub(crate) const SEVERAL_POOLS: &str = "resources.resource_pools";
 
 /// Whether there is a value at a path that is neither an empty text nor an empty list.
-pub(crate) fn says(node: &Node, path: &str) -> bool {
+pub(crate) fn has_value(node: &Node, path: &str) -> bool {
     match node.find(path).map(|found| &found.tree) {
         None | Some(Tree::Null) => false,
         Some(Tree::List(items)) => !items.is_empty(),
@@ -226,7 +226,7 @@ pub(crate) fn replaced(
         let mut pairs: Vec<(String, String)> = Vec::new();
         values_and_lists(invariants, "", &mut pairs);
         for (one, other) in [(ONE_POOL, SEVERAL_POOLS), (SEVERAL_POOLS, ONE_POOL)] {
-            if says(invariants, one) && says(written, other) && !says(whole, other) {
+            if has_value(invariants, one) && has_value(written, other) && !has_value(whole, other) {
                 pairs.push((other.to_owned(), one.to_owned()));
             }
         }

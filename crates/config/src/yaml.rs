@@ -401,7 +401,7 @@ impl<'text> Builder<'text> {
             return Err(ConfigError::new(
                 "",
                 Some(at),
-                "an alias stands inside the value that it names",
+                "an alias is inside the value that it names",
             ));
         };
         let (size, depth) = (target.size(), depth + target.depth());

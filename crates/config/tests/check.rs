@@ -443,7 +443,7 @@ fn what_is_gone_is_answered_with_what_is_there_now() {
     ] {
         let reported = of_experiment(text, &[]);
         assert!(
-            reported.contains("training code says how long"),
+            reported.contains("training code decides how long"),
             "{reported}"
         );
     }

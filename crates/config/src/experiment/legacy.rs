@@ -39,7 +39,7 @@ pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
             checker.error_hint(
                 step.at.as_ref(),
                 ErrorCode::Removed.message("was removed"),
-                "remove it; training code says how long it trains, and the searcher, where it halves, with \"max_time\"",
+                "remove it; training code decides how long it trains, and the searcher, where it halves, with \"max_time\"",
             );
         });
     }
@@ -145,7 +145,7 @@ fn steps(checker: &mut Checker, searcher: &mut Node, batches_per_step: Option<&N
     let advice = if halves {
         "give \"time_metric\" and \"max_time\""
     } else {
-        "remove it; training code says how long it trains"
+        "remove it; training code decides how long it trains"
     };
     let per_step = batches_per_step.map_or(Some(100), |node| node.integer().filter(|n| *n >= 1));
     if let Some(max_steps) = searcher.take("max_steps") {

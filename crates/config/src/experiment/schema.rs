@@ -266,7 +266,7 @@ static PACHYDERM: Section = section(&[
     field(
         "proxy",
         Kind::Section(&PACHYDERM_PROXY),
-        "Address for people",
+        "Address for users",
     ),
     field(
         "dataset",

@@ -168,7 +168,7 @@ impl Cron {
         if let Some(name) = text.strip_prefix('@') {
             let fields = NICKNAMES.iter().find(|(known, _)| *known == name);
             let instead = fields.map_or_else(String::new, |(_, fields)| {
-                format!("; \"{fields}\" says the same")
+                format!("; \"{fields}\" means the same")
             });
             return Err(wrong(format!(
                 ": names of schedules are not known here{instead}"
@@ -429,7 +429,7 @@ mod tests {
             ("60 3 * * *", "\"60\" is no minute"),
             (
                 "@daily",
-                "not \"@daily\": names of schedules are not known here; \"0 0 * * *\" says the same",
+                "not \"@daily\": names of schedules are not known here; \"0 0 * * *\" means the same",
             ),
             ("@reboot", "names of schedules are not known here"),
             ("0 24 * * *", "\"24\" is no hour"),

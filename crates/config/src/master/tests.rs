@@ -216,7 +216,7 @@ fn wrong_configurations_are_refused() {
         ),
         (
             "scheduler: {fit: best}\nresource_pools: [{pool_name: default}]",
-            ": scheduler: is an old form that cannot stand beside",
+            ": scheduler: is an old form that cannot be combined with",
         ),
         (
             "resource_manager: {no_default_resource_pools: true, default_aux_resource_pool: default}",

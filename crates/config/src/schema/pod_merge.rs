@@ -318,7 +318,7 @@ mod tests {
                 json!({"metadata": {"annotations": {"c": "d"}}}),
             ),
             (
-                "a map is merged when told so",
+                "a map is merged when asked to",
                 json!({"metadata": {"labels": {"$patch": "merge", "x": "1"}}}),
                 json!({"metadata": {"labels": {"a": "b"}}}),
                 json!({"metadata": {"labels": {"a": "b", "x": "1"}}}),
@@ -348,7 +348,7 @@ mod tests {
                 json!({"spec": {"tolerations": [{"key": "a"}]}}),
             ),
             (
-                "a null says nothing",
+                "a null has no effect",
                 json!({"spec": {"containers": null, "nodeSelector": {"a": null}}}),
                 json!({"spec": {"containers": [{"name": "b"}], "nodeSelector": {"a": "b"}}}),
                 json!({"spec": {"containers": [{"name": "b"}], "nodeSelector": {"a": "b"}}}),

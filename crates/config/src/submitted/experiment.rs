@@ -9,7 +9,7 @@ use crate::experiment::{ExperimentConfig, drawn, mask_with_variables};
 use crate::layer_text::LayerText;
 use crate::master::Underlay;
 use crate::origin::Layer;
-use crate::policies::{ONE_POOL, Policies, SEVERAL_POOLS, says};
+use crate::policies::{ONE_POOL, Policies, SEVERAL_POOLS, has_value};
 use crate::schema::Checker;
 use crate::workload::Workload;
 use crate::yaml::{Node, Tree};
@@ -75,7 +75,7 @@ impl Rules for Experiment {
 
     /// One pool and several are two ways to choose where to run: the stronger layer that has one of them replaces both.
     fn hide(strong: &Node, weak: &mut Node) {
-        if !(says(strong, ONE_POOL) || says(strong, SEVERAL_POOLS)) {
+        if !(has_value(strong, ONE_POOL) || has_value(strong, SEVERAL_POOLS)) {
             return;
         }
         if let Some(Tree::Map(members)) = weak.get_mut("resources").map(|node| &mut node.tree) {

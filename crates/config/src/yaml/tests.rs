@@ -152,7 +152,7 @@ fn what_cannot_be_read_is_refused_with_its_line() {
         ("a: *nowhere", "<config>: is not YAML"),
         (
             "a: &a [*a]",
-            "<config>: an alias stands inside the value that it names (line 1)",
+            "<config>: an alias is inside the value that it names (line 1)",
         ),
         (
             "[a]: 1",

@@ -193,10 +193,10 @@ const DIVISOR: Field = field(
 const MAX_LENGTH: Field = field(
     "max_length",
     Kind::Special(&MAX_LENGTH_KIND),
-    "Length that each trial trains for, if its code does not say",
+    "Length that each trial trains for, if its code does not decide",
 )
 .merged(Merge::Replace)
-.warn("is deprecated; training code says how long it trains");
+.warn("is deprecated; training code decides how long it trains");
 const STOP_ONCE: Field = field("stop_once", Kind::Bool, "Older key")
     .warn("is ignored; halving always stops trials for good");
 

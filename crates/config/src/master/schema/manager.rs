@@ -426,7 +426,7 @@ static HPC_SECURITY: Section = section(&[field(
 )]);
 
 static PARTITION: Section = section(&[
-    field("description", Kind::Text, "For people"),
+    field("description", Kind::Text, "Description for users"),
     field(
         "rendezvous_network_interface",
         Kind::Text,

@@ -45,7 +45,7 @@ const PROVIDER: Field = field("provider", Kind::Text, "Name of the identity prov
 const SSO_URL: Field = field(
     "idp_sso_url",
     Kind::Text,
-    "Address at the provider where people log in",
+    "Address at the provider where users log in",
 )
 .or(EMPTY);
 const RECIPIENT_URL: Field = field(
@@ -99,12 +99,12 @@ const AGENT_GROUP: Field = field(
 const ALWAYS_REDIRECT: Field = field(
     "always_redirect",
     Kind::Bool,
-    "Whether people are sent to the provider at once",
+    "Whether users are sent to the provider at once",
 )
 .or("false");
 
 pub(super) static OIDC: Section = section(&[
-    field("enabled", Kind::Bool, "Whether people log in this way").or("false"),
+    field("enabled", Kind::Bool, "Whether users log in this way").or("false"),
     PROVIDER,
     field(
         "client_id",
@@ -150,7 +150,7 @@ pub(super) static OIDC: Section = section(&[
 ]);
 
 pub(super) static SAML: Section = section(&[
-    field("enabled", Kind::Bool, "Whether people log in this way").or("false"),
+    field("enabled", Kind::Bool, "Whether users log in this way").or("false"),
     PROVIDER,
     RECIPIENT_URL,
     SSO_URL,
@@ -221,7 +221,7 @@ fn when_enabled(checker: &mut Checker, node: &Node, needed: &[&str]) {
 
 pub(super) static DET_CLOUD: Section = section(&[
     field("enabled", Kind::Bool, "Whether this is the hosted service").or("false"),
-    field("login_url", Kind::Text, "Where people log in").or(EMPTY),
+    field("login_url", Kind::Text, "Where users log in").or(EMPTY),
     ALWAYS_REDIRECT,
 ]);
 
@@ -251,8 +251,8 @@ pub(super) static INTERNAL: Section = section(&[
 }]);
 
 static EXTERNAL_SESSIONS: Section = section(&[
-    field("login_uri", Kind::Text, "Where people log in").or(EMPTY),
-    field("logout_uri", Kind::Text, "Where people log out").or(EMPTY),
+    field("login_uri", Kind::Text, "Where users log in").or(EMPTY),
+    field("logout_uri", Kind::Text, "Where users log out").or(EMPTY),
     field(
         "invalidation_uri",
         Kind::Text,

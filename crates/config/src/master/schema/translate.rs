@@ -60,7 +60,7 @@ fn oldest(checker: &mut Checker, root: &mut Node) {
                 checker.within(key, |checker| {
                     checker.error_hint(
                         node.at.as_ref(),
-                        ErrorCode::Conflict.message("is an old form that cannot stand beside \"resource_manager\" or \"resource_pools\""),
+                        ErrorCode::Conflict.message("is an old form that cannot be combined with \"resource_manager\" or \"resource_pools\""),
                         "move it to \"resource_manager.scheduler\" or the pool's \"provider\"",
                     );
                 });

@@ -206,7 +206,7 @@ fn errors_name_their_path_line_and_remedy() {
         (
             "batches_per_step beside a searcher without steps",
             format!("batches_per_step: 5\n{}", searching("  name: single")),
-            "<config>.batches_per_step: was removed (line 1); hint: remove it; training code says how long it trains, and the searcher, where it halves, with \"max_time\"",
+            "<config>.batches_per_step: was removed (line 1); hint: remove it; training code decides how long it trains, and the searcher, where it halves, with \"max_time\"",
         ),
         (
             "relative host path",
