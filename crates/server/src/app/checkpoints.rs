@@ -9,7 +9,6 @@ pub mod glob;
 pub mod joined;
 pub mod policy;
 pub mod removal;
-pub mod reports;
 pub mod storage;
 pub mod tree;
 mod zip;

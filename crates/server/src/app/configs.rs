@@ -7,7 +7,7 @@ use det_config::experiment::ExperimentConfig;
 use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
 
-use crate::app::log_policies::LogPolicies;
+use crate::app::logs::policies::LogPolicies;
 use crate::app::searches::config_of;
 
 /// Parsed configurations of live experiments, each with the text it was read from: a row with another text, be it newer,

@@ -8,6 +8,9 @@
 mod folding;
 mod intake;
 mod memory;
+pub mod reports;
+pub mod series;
+pub(crate) mod stream;
 
 use std::collections::BTreeMap;
 
@@ -318,7 +321,13 @@ impl Master {
                 experiment.searcher_metric
             );
             trials::set_notice(&mut tx.conn(), trial_id, Some(&notice)).await?;
-            crate::app::logs::write_line(&self.context.hub, tx, &trial.task_id, None, &notice)?;
+            crate::app::logs::intake::write_line(
+                &self.context.hub,
+                tx,
+                &trial.task_id,
+                None,
+                &notice,
+            )?;
         }
         let id = ExperimentId(experiment.id);
         self.orchestration

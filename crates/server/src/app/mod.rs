@@ -18,9 +18,6 @@ pub mod experiments;
 pub mod gatherings;
 pub mod job_changes;
 pub mod jobs;
-pub(crate) mod log_policies;
-pub mod log_reading;
-pub(crate) mod log_retention;
 pub mod logs;
 pub mod metrics;
 pub mod model_archive;
@@ -35,7 +32,6 @@ pub mod renewal;
 pub mod restarts;
 pub mod scheduling;
 pub mod searches;
-pub mod series;
 pub mod specs;
 pub mod submission;
 pub mod templates;
@@ -148,7 +144,7 @@ pub struct Inner {
     /// How much memory requests and answers may take.
     pub budgets: crate::budget::Budgets,
     /// Groups whose series are being brought up to date.
-    pub series: series::Work,
+    pub series: metrics::series::Work,
     /// Parsed configurations of live experiments.
     pub configs: configs::Configs,
     /// Where metric reports gather.

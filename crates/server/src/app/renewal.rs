@@ -21,7 +21,7 @@ use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::experiments::fallback_of;
 use crate::app::job_changes::JobChanges;
-use crate::app::log_retention::configured_days;
+use crate::app::logs::retention::configured_days;
 use crate::app::orchestration::Cause;
 use crate::app::submission::{check_size, document_error};
 use crate::app::workspaces::KnownHomes;

@@ -7,7 +7,7 @@ use det_store::trials::TrialRow;
 
 use crate::app::configs::Configs;
 use crate::app::context::Context;
-use crate::app::log_policies::LogFindings;
+use crate::app::logs::policies::LogFindings;
 use crate::app::scheduling::Snapshots;
 use crate::error::AppResult;
 

@@ -20,8 +20,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
-use crate::app::log_reading::{Encoded, LogFilter, Reading, Search, Sink};
-use crate::app::logs::{LogFields, Outage, SpoolBatch};
+use crate::app::logs::intake::{LogFields, Outage, SpoolBatch};
+use crate::app::logs::reading::{Encoded, LogFilter, Reading, Search, Sink};
 use crate::app::reads;
 use crate::error::{AppError, AppResult};
 use crate::http::error::before_stream;

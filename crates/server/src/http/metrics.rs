@@ -15,9 +15,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
+use crate::app::metrics::stream::{Reports, STREAM_BYTES};
 use crate::app::metrics::{Report, TRAINING, VALIDATION};
 use crate::app::ownership::Reported;
-use crate::app::reads::metric_stream::{Reports, STREAM_BYTES};
 use crate::auth::Actor;
 use crate::error::AppResult;
 use crate::http::answers::{STREAM_SILENCE, too_slow};

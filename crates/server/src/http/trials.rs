@@ -19,7 +19,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
-use crate::app::log_retention::retention_days;
+use crate::app::logs::retention::retention_days;
 use crate::app::reads;
 use crate::app::reads::trials::{Whole, history};
 use crate::error::{AppError, AppResult};

@@ -1,6 +1,6 @@
 //! Logs of tasks and trials.
 
-use det_server::app::log_reading::{Encoded, LogFilter, Reading};
+use det_server::app::logs::reading::{Encoded, LogFilter, Reading};
 use reqwest::Method;
 use serde_json::{Value, json};
 

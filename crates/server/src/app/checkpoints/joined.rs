@@ -11,8 +11,8 @@ use det_store::metrics::{StoredReport, number};
 use det_store::{Store, StoreError};
 
 use crate::app::checkpoints::policy::{Candidate, Policy, Validated};
-use crate::app::checkpoints::reports::at_steps;
 use crate::app::metrics::VALIDATION;
+use crate::app::metrics::reports::at_steps;
 use crate::app::searches::config_of;
 use crate::error::AppResult;
 

@@ -9,7 +9,7 @@ use det_store::{Conn, StoreError, WriteTx, allocations, trials};
 
 use super::Orchestration;
 use super::rows::{container_of, place_of};
-use crate::app::log_policies::{LogFindings, excluded_text};
+use crate::app::logs::policies::{LogFindings, excluded_text};
 use crate::app::searches::Searches;
 use crate::error::{AppError, AppResult};
 

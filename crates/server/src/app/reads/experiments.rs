@@ -13,8 +13,8 @@ use det_store::metrics::number;
 use det_store::{Store, allocations, trials};
 
 use crate::app::Master;
-use crate::app::checkpoints::reports::{Outdating, Pages};
 use crate::app::jobs::QueuedJob;
+use crate::app::metrics::reports::{Outdating, Pages};
 use crate::app::metrics::{VALIDATION, is_better};
 use crate::app::reads;
 use crate::app::reads::phase::Phase;

@@ -14,7 +14,6 @@ pub(crate) mod homes;
 pub(crate) mod jobs;
 pub(crate) mod logs;
 pub(crate) mod master_log;
-pub(crate) mod metric_stream;
 pub(crate) mod model_definition;
 pub(crate) mod paging;
 pub(crate) mod phase;

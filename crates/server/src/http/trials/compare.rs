@@ -14,9 +14,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
+use crate::app::metrics::series::Look;
 use crate::app::metrics::{TRAINING, VALIDATION};
 use crate::app::reads::trials::compared::{Names, compare};
-use crate::app::series::Look;
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, WireQuery};
 use crate::http::respond::{Answer, message};

@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::app::checkpoints::resources;
-use crate::app::log_policies::LogFindings;
+use crate::app::logs::policies::LogFindings;
 use crate::app::metrics::{TRAINING, VALIDATION};
 use crate::app::reads::trials::history::Entry;
 use crate::app::reads::trials::{TrialParts, validation};

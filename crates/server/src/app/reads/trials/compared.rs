@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use det_store::series::Point;
 
 use crate::app::Master;
+use crate::app::metrics::series::Look;
 use crate::app::reads::trials::{Whole, settled};
-use crate::app::series::Look;
 use crate::auth::Actor;
 use crate::error::AppResult;
 

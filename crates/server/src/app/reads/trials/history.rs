@@ -13,7 +13,7 @@ use det_store::checkpoints::{self, CheckpointRow};
 use det_store::metrics::{StoredReport, number};
 
 use crate::app::Master;
-use crate::app::checkpoints::reports::{Outdating, Pages, merge};
+use crate::app::metrics::reports::{Outdating, Pages, merge};
 use crate::app::metrics::{TRAINING, VALIDATION};
 use crate::app::reads;
 use crate::auth::Actor;

@@ -15,7 +15,7 @@ use det_store::{WriteTx, experiments, settings, trials};
 use serde_json::{Value, json};
 
 use crate::app::Master;
-use crate::app::log_retention::due::{Counted, Kept};
+use crate::app::logs::retention::due::{Counted, Kept};
 use crate::app::submission::require_storable;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};

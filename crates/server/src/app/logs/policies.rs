@@ -215,7 +215,7 @@ impl Master {
                         "The log policy \"{}\" matched: this trial is not restarted after a failure",
                         found.label
                     );
-                    crate::app::logs::write_line(
+                    crate::app::logs::intake::write_line(
                         &self.context.hub,
                         tx,
                         task_id,
@@ -235,7 +235,7 @@ impl Master {
                              of this trial avoid that agent",
                             found.label
                         );
-                        crate::app::logs::write_line(
+                        crate::app::logs::intake::write_line(
                             &self.context.hub,
                             tx,
                             task_id,

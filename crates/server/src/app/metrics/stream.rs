@@ -14,7 +14,7 @@ use det_store::{Store, StoreError};
 use tokio::sync::mpsc::{self, Sender};
 
 use crate::app::Master;
-use crate::app::checkpoints::reports::{Outdating, Pages, merge};
+use crate::app::metrics::reports::{Outdating, Pages, merge};
 use crate::app::reads;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};

@@ -11,7 +11,7 @@ use det_store::series::{self, GroupSeries, Point};
 use det_store::{StoreError, metrics};
 
 use crate::app::Master;
-use crate::app::checkpoints::reports::{Outdating, Pages};
+use crate::app::metrics::reports::{Outdating, Pages};
 use crate::error::AppResult;
 
 /// Reports of a group after which its series are brought up to date.
