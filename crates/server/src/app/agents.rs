@@ -345,7 +345,8 @@ impl Master {
             })
             .collect();
         match self
-            .append_logs(experiment_id, task_id, logs::pack(&lines)?, None)
+            .logs
+            .append(experiment_id, task_id, logs::pack(&lines)?, None)
             .await
         {
             // The task was deleted meanwhile.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use det_store::catalogue::Catalogue;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::admission::Admission;
@@ -16,6 +16,9 @@ use crate::app::experiments::Experiments;
 use crate::app::gatherings::Gatherings;
 use crate::app::job_changes::JobChanges;
 use crate::app::jobs::JobQueue;
+use crate::app::logs::Logs;
+use crate::app::logs::policies::LogPolicies;
+use crate::app::logs::retention::LogRetention;
 use crate::app::metrics::Intake;
 use crate::app::metrics::series;
 use crate::app::orchestration::{Orchestration, TaskMemory};
@@ -167,10 +170,13 @@ impl Master {
             cluster_id: cluster_id.clone(),
             master_id: uuid::Uuid::new_v4().to_string(),
         };
+        let log_policies = LogPolicies::new(context.clone(), configs.clone());
         let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         let inner = Inner {
             templates,
             users: Users::new(auth.clone(), blank_passwords),
+            logs: Logs::new(context.clone(), ownership.clone(), log_policies),
+            log_retention: LogRetention::new(context.clone(), ownership.clone(), policies.clone()),
             policies,
             queue,
             job_stories,
@@ -236,7 +242,6 @@ impl Master {
             connections: Connections::default(),
             surroundings,
             data_dir,
-            sweeping: Mutex::new(()),
             agent_token_hash,
             searches,
             catalogue: Catalogue::new(),

@@ -7,7 +7,7 @@ use det_config::experiment::ExperimentConfig;
 use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
 
-use crate::app::logs::policies::LogPolicies;
+use crate::app::logs::CompiledPolicies;
 use crate::app::searches::config_of;
 
 /// Parsed configurations of live experiments, each with the text it was read from: a row with another text, be it newer,
@@ -21,7 +21,7 @@ struct Parsed {
     text: String,
     config: Arc<ExperimentConfig>,
     /// Its log policies, once they have been asked for.
-    log_policies: OnceLock<Option<Arc<LogPolicies>>>,
+    log_policies: OnceLock<Option<Arc<CompiledPolicies>>>,
 }
 
 impl Configs {
@@ -53,7 +53,7 @@ impl Configs {
         clippy::option_option,
         reason = "not known is not the same as known to be none"
     )]
-    pub(crate) fn log_policies(&self, experiment_id: i64) -> Option<Option<Arc<LogPolicies>>> {
+    pub(crate) fn log_policies(&self, experiment_id: i64) -> Option<Option<Arc<CompiledPolicies>>> {
         let parsed = self.lock();
         parsed.get(&experiment_id)?.log_policies.get().cloned()
     }
@@ -62,7 +62,7 @@ impl Configs {
     pub(crate) fn keep_log_policies(
         &self,
         row: &ExperimentRow,
-        policies: Option<Arc<LogPolicies>>,
+        policies: Option<Arc<CompiledPolicies>>,
     ) {
         if let Some(known) = self.lock().get(&row.id)
             && known.text == row.config

@@ -218,7 +218,7 @@ impl Experiments {
             .next();
         if let Some(trial) = first {
             for warning in warnings {
-                crate::app::logs::intake::write_line(
+                crate::app::logs::write_line(
                     &self.context.hub,
                     tx,
                     &trial.task_id,

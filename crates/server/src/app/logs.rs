@@ -1,6 +1,86 @@
-//! Logs of tasks.
+//! Logs of tasks: ingested, matched against policies, read, and deleted after a time.
+//!
+//! # States of a line
+//!
+//! | state | where it is | what ends it |
+//! | --- | --- | --- |
+//! | spooled | on the disk of the agent, or in the memory of whoever logs | its batch is acknowledged |
+//! | matched | in memory, held against the log policies ([`policies`]) | the transaction that stores it |
+//! | stored | in a chunk of its task's log, numbered from 1 | the sweep after its days ([`retention`]), or the deletion of its experiment |
+//!
+//! A batch is acknowledged after the commit that stores its lines, what the policies found in them and the number up to
+//! which the spool has delivered. A batch that is sent again, also years later, is recognised by that number and changes
+//! nothing; spools stay known when lines are deleted. A kill loses what was not acknowledged, and the sender sends it
+//! again.
+//!
+//! # Who may hold what
+//!
+//! - Nothing here is kept in memory between requests, but for the compiled policies of live experiments
+//!   ([`crate::app::configs`]), which any change of the configuration replaces.
+//! - A reader ([`reading`]) holds a page of chunks and one message. While its client is slow it holds the number of a
+//!   line, and reads the page again. No reader holds a connection to the database while it sends.
+//! - A sweep ([`retention`]) holds a lock for as long as it runs, so that there is one at a time; each of its
+//!   transactions deletes a bounded number of chunks.
+//!
+//! # Services
+//!
+//! [`Logs`] ingests and reads, and stands on [`policies::LogPolicies`]; [`retention::LogRetention`] deletes. Lines of the
+//! master's own come from everywhere, orchestration among others, so [`write_line`] needs no service.
 
 pub mod intake;
-pub(crate) mod policies;
+mod matching;
+pub mod policies;
 pub mod reading;
-pub(crate) mod retention;
+pub mod retention;
+
+use det_store::logs::{self, LogLine};
+use det_store::{StoreError, WriteTx};
+
+use crate::app::context::Context;
+use crate::app::logs::policies::LogPolicies;
+use crate::app::ownership::Ownership;
+use crate::hub::{Hub, Topic};
+
+pub(crate) use matching::CompiledPolicies;
+
+/// Logs of tasks: ingesting ([`intake`]) and reading ([`reading`]). Cheap to clone.
+#[derive(Clone)]
+pub struct Logs {
+    context: Context,
+    ownership: Ownership,
+    policies: LogPolicies,
+}
+
+impl Logs {
+    /// Holds lines against these policies.
+    pub(crate) fn new(context: Context, ownership: Ownership, policies: LogPolicies) -> Self {
+        Self {
+            context,
+            ownership,
+            policies,
+        }
+    }
+}
+
+/// Writes a line of the master's own into a task's log, in the transaction of what it reports.
+pub(crate) fn write_line(
+    hub: &Hub,
+    tx: &mut WriteTx,
+    task_id: &str,
+    allocation_id: Option<&str>,
+    text: &str,
+) -> Result<(), StoreError> {
+    let line = LogLine {
+        at: det_store::now(),
+        log: format!("{}\n", text.trim_end()),
+        level: Some("LOG_LEVEL_INFO".into()),
+        stdtype: Some("stdout".into()),
+        source: Some("master".into()),
+        allocation_id: allocation_id.map(str::to_owned),
+        ..LogLine::default()
+    };
+    logs::append_line(&mut tx.conn(), task_id, line)?;
+    let (hub, topic) = (hub.clone(), Topic::TaskLog(task_id.to_owned()));
+    tx.after_commit(move || hub.notify(&topic));
+    Ok(())
+}

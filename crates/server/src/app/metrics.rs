@@ -321,13 +321,7 @@ impl Master {
                 experiment.searcher_metric
             );
             trials::set_notice(&mut tx.conn(), trial_id, Some(&notice)).await?;
-            crate::app::logs::intake::write_line(
-                &self.context.hub,
-                tx,
-                &trial.task_id,
-                None,
-                &notice,
-            )?;
+            crate::app::logs::write_line(&self.context.hub, tx, &trial.task_id, None, &notice)?;
         }
         let id = ExperimentId(experiment.id);
         self.orchestration

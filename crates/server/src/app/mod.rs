@@ -114,6 +114,10 @@ pub struct Inner {
     pub reload: reload::Reload,
     /// Identities of the cluster and of this start of the master.
     pub identity: specs::MasterIdentity,
+    /// Logs of tasks.
+    pub logs: logs::Logs,
+    /// How long logs are kept.
+    pub log_retention: logs::retention::LogRetention,
     /// Rights to what has an owner.
     pub ownership: ownership::Ownership,
     /// Resource pools as configured.
@@ -130,8 +134,6 @@ pub struct Inner {
     pub surroundings: Arc<dyn Surroundings>,
     /// Where files are kept.
     pub data_dir: PathBuf,
-    /// Held by whoever deletes old logs: two at once would only be in each other's way.
-    pub sweeping: tokio::sync::Mutex<()>,
     /// Hash of the token that agents join with.
     pub agent_token_hash: Vec<u8>,
     /// Searches of live experiments.

@@ -20,7 +20,7 @@ const ACTOR: &str = "master";
 pub async fn run(master: Master) {
     let mut changes = master.context.hub.subscribe(Topic::LogSweep);
     loop {
-        let wait = match master.sweep_if_due(ACTOR).await {
+        let wait = match master.log_retention.sweep_if_due(ACTOR).await {
             Ok(next) => next.map(|at| {
                 let micros =
                     u64::try_from(at.saturating_sub(det_store::earliest_now())).unwrap_or(0);

@@ -20,8 +20,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
-use crate::app::logs::intake::{LogFields, Outage, SpoolBatch};
-use crate::app::logs::reading::{Encoded, LogFilter, Reading, Search, Sink};
+use crate::app::logs::intake::{Outage, SpoolBatch};
+use crate::app::logs::reading::{Encoded, LogFields, LogFilter, Reading, Search, Sink};
 use crate::app::reads;
 use crate::error::{AppError, AppResult};
 use crate::http::error::before_stream;
@@ -104,7 +104,8 @@ async fn post_task_logs(
         return empty();
     };
     master
-        .report_logs(&actor, batch.task_id, batch.lines, batch.spool)
+        .logs
+        .report(&actor, batch.task_id, batch.lines, batch.spool)
         .await?;
     empty()
 }
@@ -266,7 +267,8 @@ async fn post_unmanaged_logs(
         let count = lines.len();
         let packed = pack(&lines)?;
         let stored = master
-            .report_logs(&actor, task_id.clone(), packed, None)
+            .logs
+            .report(&actor, task_id.clone(), packed, None)
             .await;
         match stored {
             Ok(()) => taken.stored += count,
@@ -392,7 +394,7 @@ async fn stream_logs(
     let (out, messages) = mpsc::channel(MESSAGES);
     let sink = Encoded::new(encode);
     // Ends when the log has been sent, or when the stream is dropped.
-    tokio::spawn(async move { master.read_logs(tasks, filter, reading, sink, out).await });
+    tokio::spawn(async move { master.logs.read(tasks, filter, reading, sink, out).await });
     stream(messages, shutdown).await
 }
 
@@ -489,7 +491,7 @@ async fn stream_fields(
     // Ends as in `stream_logs`.
     tokio::spawn(async move {
         let filter = LogFilter::default();
-        master.read_logs(tasks, filter, reading, sink, out).await;
+        master.logs.read(tasks, filter, reading, sink, out).await;
     });
     stream(messages, shutdown).await
 }

@@ -144,6 +144,6 @@ async fn get_task_accelerator_data(
     responses((status = 200, body = CleanupLogsResponse)))]
 async fn cleanup_logs(State(master): State<Master>, Caller(actor): Caller) -> Answer {
     message(&CleanupLogsResponse {
-        removed_count: Int64(master.clean_up_logs(&actor).await?),
+        removed_count: Int64(master.log_retention.clean_up(&actor).await?),
     })
 }

@@ -140,7 +140,10 @@ async fn put_trial_retain_logs(
     WireBody(body): WireBody<PutTrialRetainLogsRequest>,
 ) -> Answer {
     let days = retention_days(body.num_days)?;
-    master.keep_trial_logs(&actor, id, days).await?;
+    master
+        .log_retention
+        .set_days_of_trial(&actor, id, days)
+        .await?;
     empty()
 }
 

@@ -311,7 +311,7 @@ async fn a_long_log_is_read_in_small_pieces_and_whole() {
     let tasks = vec![l.task_id.clone()];
     let sink = Encoded::new(|_, _, line| Ok(line.log.into()));
     let reader =
-        tokio::spawn(async move { master.read_logs(tasks, filter, reading, sink, out).await });
+        tokio::spawn(async move { master.logs.read(tasks, filter, reading, sink, out).await });
     let mut read = String::new();
     while let Some(piece) = pieces.recv().await {
         let piece = piece.unwrap();

@@ -1,17 +1,15 @@
-//! Task logs: taking lines in. Reading them back is in [`crate::app::logs::reading`].
-
-use std::collections::BTreeSet;
+//! Ingesting lines of task logs: from spools of agents, and from whoever may log for a task.
 
 use det_store::events::NewEvent;
-use det_store::logs::{self, LogLine, Packed};
-use det_store::{Store, StoreError, WriteTx, allocations};
+use det_store::logs::{self, Packed};
+use det_store::{WriteTx, allocations};
 use serde_json::json;
 
-use crate::app::Master;
+use crate::app::logs::Logs;
 use crate::app::ownership::Reported;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
-use crate::hub::{Hub, Topic};
+use crate::hub::Topic;
 
 /// Identity of a batch from a spool: which spool, and the sequence number of the batch's first line (from 1).
 #[derive(Debug, Clone)]
@@ -39,10 +37,10 @@ pub struct Outage {
     pub cause: String,
 }
 
-impl Master {
+impl Logs {
     /// Stores lines that an actor reports of one task. Lines that a spool has delivered before are dropped. A line that
     /// reports a full disk leaves an event of the task, once like the line itself.
-    pub async fn report_logs(
+    pub async fn report(
         &self,
         actor: &Actor,
         task_id: String,
@@ -61,12 +59,11 @@ impl Master {
                 task.and_then(|task| task.experiment_id)
             }
         };
-        self.append_logs(experiment_id, task_id, packed, spool)
-            .await
+        self.append(experiment_id, task_id, packed, spool).await
     }
 
     /// Stores lines of one task, which works for this experiment if for any.
-    pub(crate) async fn append_logs(
+    pub(crate) async fn append(
         &self,
         experiment_id: Option<i64>,
         task_id: String,
@@ -74,11 +71,11 @@ impl Master {
         spool: Option<SpoolBatch>,
     ) -> AppResult<()> {
         let found = match experiment_id {
-            Some(id) => self.match_log(id, &packed).await?,
+            Some(id) => self.policies.find(id, &packed).await?,
             // Only configurations of experiments have log policies.
             None => Vec::new(),
         };
-        let master = self.clone();
+        let service = self.clone();
         self.context
             .store
             .write(move |tx| {
@@ -105,17 +102,17 @@ impl Master {
                         return Err(AppError::not_found("task", &task_id));
                     }
                     if !found.is_empty() {
-                        master.note_found(tx, &task_id, found).await?;
+                        service.policies.apply(tx, &task_id, found).await?;
                     }
                     if let Some(spool) = spool {
                         let new = (spool.first + known)..spool.first.saturating_add(count);
                         for outage in spool.outages {
                             if new.contains(&outage.sequence) {
-                                master.record_outage(tx, &task_id, &outage).await?;
+                                service.record_outage(tx, &task_id, &outage).await?;
                             }
                         }
                     }
-                    tx.after_commit(move || master.context.hub.notify(&Topic::TaskLog(task_id)));
+                    service.context.wake(tx, Topic::TaskLog(task_id));
                     Ok(())
                 })
             })
@@ -150,80 +147,5 @@ impl Master {
             ..NewEvent::default()
         };
         Ok(self.context.record(tx, event).await?)
-    }
-}
-
-/// Writes a line of the master's own into a task's log, in the transaction of what it tells.
-pub(crate) fn write_line(
-    hub: &Hub,
-    tx: &mut WriteTx,
-    task_id: &str,
-    allocation_id: Option<&str>,
-    text: &str,
-) -> Result<(), StoreError> {
-    let line = LogLine {
-        at: det_store::now(),
-        log: format!("{}\n", text.trim_end()),
-        level: Some("LOG_LEVEL_INFO".into()),
-        stdtype: Some("stdout".into()),
-        source: Some("master".into()),
-        allocation_id: allocation_id.map(str::to_owned),
-        ..LogLine::default()
-    };
-    logs::append_line(&mut tx.conn(), task_id, line)?;
-    let hub = hub.clone();
-    let task_id = task_id.to_owned();
-    tx.after_commit(move || hub.notify(&Topic::TaskLog(task_id)));
-    Ok(())
-}
-
-/// Distinct values of a log.
-#[derive(Debug, Clone, Default)]
-pub struct LogFields {
-    /// Allocations.
-    pub allocation_ids: BTreeSet<String>,
-    /// Agents.
-    pub agent_ids: BTreeSet<String>,
-    /// Containers.
-    pub container_ids: BTreeSet<String>,
-    /// Ranks.
-    pub rank_ids: BTreeSet<i64>,
-    /// Streams.
-    pub stdtypes: BTreeSet<String>,
-    /// Sources.
-    pub sources: BTreeSet<String>,
-}
-
-impl LogFields {
-    /// Adds what can be filtered by in a line; whether any of it is new.
-    pub fn add(&mut self, line: LogLine) -> bool {
-        let mut new = false;
-        let texts = [
-            (&mut self.allocation_ids, line.allocation_id),
-            (&mut self.agent_ids, line.agent_id),
-            (&mut self.container_ids, line.container_id),
-            (&mut self.stdtypes, line.stdtype),
-            (&mut self.sources, line.source),
-        ];
-        for (known, value) in texts {
-            new |= value.is_some_and(|value| known.insert(value));
-        }
-        new | line.rank_id.is_some_and(|rank| self.rank_ids.insert(rank))
-    }
-}
-
-/// Used by tests and tools that want a whole log.
-pub async fn whole_log(store: &Store, task_id: &str) -> Result<Vec<(i64, LogLine)>, StoreError> {
-    let mut all: Vec<(i64, LogLine)> = Vec::new();
-    loop {
-        let after = all.last().map_or(0, |(id, _)| *id);
-        let mut conn = store.read().await?;
-        let chunks = logs::chunks_after(&mut conn.conn(), task_id, after, 64).await?;
-        if chunks.is_empty() {
-            return Ok(all);
-        }
-        for chunk in chunks {
-            all.extend(chunk.unpack()?.into_iter().filter(|(id, _)| *id > after));
-        }
     }
 }

@@ -6,45 +6,20 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use det_config::container::{LogAction, LogPolicy};
-
+use det_config::container::LogAction;
 use det_store::events::NewEvent;
 use det_store::logs::{LogLine, Packed};
 use det_store::trials::TrialRow;
 use det_store::{StoreError, WriteTx, allocations, experiments, trials};
-use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::app::Master;
+use crate::app::configs::Configs;
+use crate::app::context::Context;
+use crate::app::logs::matching::{CompiledPolicies, Found};
+use crate::app::logs::write_line;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
-
-/// The policies of an experiment, ready to be held against lines.
-#[derive(Debug)]
-pub(crate) struct LogPolicies {
-    /// Whether a text has any match at all: one look for all policies.
-    any: RegexSet,
-    policies: Vec<Compiled>,
-}
-
-#[derive(Debug)]
-struct Compiled {
-    /// The policy's name, or its pattern.
-    label: String,
-    pattern: String,
-    action: Option<LogAction>,
-    regex: Regex,
-}
-
-/// A line that a policy matched.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Found {
-    label: String,
-    pattern: String,
-    action: Option<LogAction>,
-    line: LogLine,
-}
 
 /// What a trial's logs have come to; stored with it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -74,100 +49,28 @@ impl LogFindings {
     }
 }
 
+/// What lines of logs do to trials. Cheap to clone.
+#[derive(Clone)]
+pub struct LogPolicies {
+    context: Context,
+    configs: Configs,
+}
+
 impl LogPolicies {
-    /// `None`: no policy has a pattern.
-    pub(crate) fn of(policies: &[LogPolicy]) -> AppResult<Option<Self>> {
-        let mut compiled = Vec::new();
-        for policy in policies {
-            let Some(pattern) = &policy.pattern else {
-                continue;
-            };
-            let regex = RegexBuilder::new(without_wildcards(pattern))
-                .multi_line(true)
-                .build()
-                .map_err(AppError::internal)?;
-            compiled.push(Compiled {
-                label: policy.name.clone().unwrap_or_else(|| pattern.clone()),
-                pattern: pattern.clone(),
-                action: policy.action,
-                regex,
-            });
-        }
-        if compiled.is_empty() {
-            return Ok(None);
-        }
-        let any = RegexSetBuilder::new(compiled.iter().map(|policy| policy.regex.as_str()))
-            .multi_line(true)
-            .build()
-            .map_err(AppError::internal)?;
-        Ok(Some(Self {
-            any,
-            policies: compiled,
-        }))
+    /// Of the experiments with these configurations.
+    pub(crate) fn new(context: Context, configs: Configs) -> Self {
+        Self { context, configs }
     }
 
-    /// The lines that match, each once for each policy.
-    pub(crate) fn find(&self, packed: &Packed) -> Result<Vec<Found>, StoreError> {
-        if !packed.any_text(|texts| self.any.is_match(texts))? {
-            return Ok(Vec::new());
-        }
-        let mut found = Vec::new();
-        for line in packed.unpack()? {
-            let numbers = self.any.matches(line.log.as_bytes());
-            for policy in numbers.iter().map(|number| &self.policies[number]) {
-                if !policy.is_echoed_by(&line.log) {
-                    found.push(Found {
-                        label: policy.label.clone(),
-                        pattern: policy.pattern.clone(),
-                        action: policy.action,
-                        line: line.clone(),
-                    });
-                }
-            }
-        }
-        Ok(found)
-    }
-}
-
-impl Compiled {
-    /// Whether a line shows the policy itself: code that prints its configuration must not trip over it.
-    fn is_echoed_by(&self, line: &str) -> bool {
-        line.contains("pattern") && line.contains(&self.pattern)
-    }
-}
-
-/// A pattern without `.*` at its ends: it is searched for anywhere in a line all the same, and is found much faster.
-fn without_wildcards(pattern: &str) -> &str {
-    let mut rest = pattern;
-    while let Some(shorter) = rest.strip_prefix(".*")
-        && !shorter.starts_with(['?', '*', '+', '{'])
-        && !shorter.is_empty()
-    {
-        rest = shorter;
-    }
-    while let Some(shorter) = rest.strip_suffix(".*")
-        && !shorter.ends_with('\\')
-        && !shorter.is_empty()
-    {
-        rest = shorter;
-    }
-    rest
-}
-
-impl Master {
     /// Lines that the log policies of an experiment match.
-    pub(crate) async fn match_log(
-        &self,
-        experiment_id: i64,
-        packed: &Packed,
-    ) -> AppResult<Vec<Found>> {
-        match self.log_policies_of(experiment_id).await? {
+    pub(crate) async fn find(&self, experiment_id: i64, packed: &Packed) -> AppResult<Vec<Found>> {
+        match self.compiled(experiment_id).await? {
             Some(policies) => Ok(policies.find(packed)?),
             None => Ok(Vec::new()),
         }
     }
 
-    async fn log_policies_of(&self, experiment_id: i64) -> AppResult<Option<Arc<LogPolicies>>> {
+    async fn compiled(&self, experiment_id: i64) -> AppResult<Option<Arc<CompiledPolicies>>> {
         if let Some(known) = self.configs.log_policies(experiment_id) {
             return Ok(known);
         }
@@ -177,13 +80,13 @@ impl Master {
         };
         let Some(row) = row else { return Ok(None) };
         let config = self.configs.of(&row)?;
-        let policies = LogPolicies::of(&config.log_policies)?.map(Arc::new);
+        let policies = CompiledPolicies::of(&config.log_policies)?.map(Arc::new);
         self.configs.keep_log_policies(&row, policies.clone());
         Ok(policies)
     }
 
     /// Notes what was found in a task's log, and does what the policies say.
-    pub(crate) async fn note_found(
+    pub(crate) async fn apply(
         &self,
         tx: &mut WriteTx,
         task_id: &str,
@@ -215,7 +118,7 @@ impl Master {
                         "The log policy \"{}\" matched: this trial is not restarted after a failure",
                         found.label
                     );
-                    crate::app::logs::intake::write_line(
+                    write_line(
                         &self.context.hub,
                         tx,
                         task_id,
@@ -235,7 +138,7 @@ impl Master {
                              of this trial avoid that agent",
                             found.label
                         );
-                        crate::app::logs::intake::write_line(
+                        write_line(
                             &self.context.hub,
                             tx,
                             task_id,
@@ -353,82 +256,4 @@ pub(crate) fn excluded_text(findings: &LogFindings) -> AppResult<Option<String>>
     serde_json::to_string(&findings.excluded_places)
         .map(Some)
         .map_err(AppError::internal)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use det_store::logs;
-
-    fn policy(name: Option<&str>, pattern: Option<&str>, action: Option<LogAction>) -> LogPolicy {
-        LogPolicy {
-            name: name.map(str::to_owned),
-            pattern: pattern.map(str::to_owned),
-            action,
-        }
-    }
-
-    fn labels(policies: &[LogPolicy], lines: &[&str]) -> Vec<String> {
-        let lines: Vec<LogLine> = lines
-            .iter()
-            .map(|line| LogLine {
-                log: format!("{line}\n"),
-                ..LogLine::default()
-            })
-            .collect();
-        let packed = logs::pack(&lines).unwrap();
-        let policies = LogPolicies::of(policies).unwrap().unwrap();
-        let found = policies.find(&packed).unwrap();
-        found.into_iter().map(|found| found.label).collect()
-    }
-
-    #[test]
-    fn a_pattern_is_searched_anywhere_in_a_line_and_never_beyond_it() {
-        let policies = [
-            policy(Some("oom"), Some(".*CUDA out of memory.*"), None),
-            policy(Some("start"), Some("^fatal: .*$"), None),
-            policy(None, Some("ECC|parity"), Some(LogAction::ExcludeNode)),
-            policy(Some("off"), None, None),
-        ];
-        let lines = [
-            "all is well",
-            "RuntimeError: CUDA out of memory. Tried to allocate",
-            "not fatal: at the start",
-            "fatal: at the start",
-            "CUDA out of",
-            "memory: parity error",
-        ];
-        assert_eq!(labels(&policies, &lines), ["oom", "start", "ECC|parity"]);
-    }
-
-    #[test]
-    fn a_line_that_shows_the_policy_is_no_match() {
-        let policies = [policy(Some("dead"), Some("link is dead"), None)];
-        let echo = r#"{"log_policies": [{"name": "dead", "pattern": "link is dead"}]}"#;
-        assert!(labels(&policies, &[echo, "  pattern: link is dead"]).is_empty());
-        assert_eq!(labels(&policies, &["the link is dead"]), ["dead"]);
-    }
-
-    #[test]
-    fn wildcards_at_the_ends_are_left_out_and_nothing_else() {
-        for (pattern, shorter) in [
-            (".*a.*", "a"),
-            (".*.*a", "a"),
-            ("a\\.*", "a\\.*"),
-            (".*?a", ".*?a"),
-            (".*", ".*"),
-            ("(.*a|b.*)", "(.*a|b.*)"),
-        ] {
-            assert_eq!(without_wildcards(pattern), shorter);
-        }
-    }
-
-    #[test]
-    fn without_patterns_there_is_nothing_to_look_for() {
-        assert!(
-            LogPolicies::of(&[policy(Some("off"), None, None)])
-                .unwrap()
-                .is_none()
-        );
-    }
 }

@@ -3,6 +3,7 @@
 //! Chunks are read by the page and given on as small messages. A reader that takes its time costs next to no memory:
 //! while it makes others wait nothing is held for it but the place where it stands, and what comes next is read again.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use det_store::{Store, StoreError, allocations};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use crate::app::Master;
+use crate::app::logs::Logs;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 
@@ -191,10 +192,10 @@ impl<E: Fn(&str, i64, LogLine) -> AppResult<Bytes> + Send + Sync> Sink for Encod
     }
 }
 
-impl Master {
+impl Logs {
     /// Reads the log of `tasks` (in this order) through `sink` into `out`. Ends when all is sent, or when following, once
     /// the last task has ended and its last line is out; or when the receiver is gone.
-    pub async fn read_logs(
+    pub async fn read(
         &self,
         tasks: Vec<String>,
         filter: LogFilter,
@@ -203,7 +204,7 @@ impl Master {
         out: mpsc::Sender<AppResult<Bytes>>,
     ) {
         let mut reader = Reader {
-            master: self,
+            logs: self,
             filter: Arc::new(filter),
             left: usize::MAX,
             sink,
@@ -232,7 +233,7 @@ impl Master {
 
     /// Whether nothing can be added to the task's log any more: it has ended. An allocation ends only when its agent
     /// has handed over the logs, so a task's end comes after its last line.
-    async fn task_log_is_complete(&self, task_id: &str) -> Result<bool, Stop> {
+    async fn is_complete(&self, task_id: &str) -> Result<bool, Stop> {
         let mut conn = self.context.store.read().await?;
         let task = allocations::find_task(&mut conn.conn(), task_id).await?;
         Ok(task.is_none_or(|t| t.ended_at.is_some()))
@@ -240,7 +241,7 @@ impl Master {
 }
 
 struct Reader<'a, S> {
-    master: &'a Master,
+    logs: &'a Logs,
     filter: Arc<LogFilter>,
     /// Lines still to be given.
     left: usize,
@@ -263,13 +264,13 @@ impl<S: Sink> Reader<'_, S> {
         };
         self.all_forward(earlier).await?;
         let mut subscription = self
-            .master
+            .logs
             .context
             .hub
             .subscribe(Topic::TaskLog(last.clone()));
         let mut seen = 0;
         loop {
-            let ended = self.master.task_log_is_complete(last).await?;
+            let ended = self.logs.is_complete(last).await?;
             self.forward(last, &mut seen).await?;
             if ended {
                 return Ok(());
@@ -291,7 +292,7 @@ impl<S: Sink> Reader<'_, S> {
     /// Reads what comes after line `seen`.
     async fn forward(&mut self, task: &str, seen: &mut i64) -> Result<(), Stop> {
         let mut size = PageSize::new(&self.filter);
-        let store = &self.master.context.store;
+        let store = &self.logs.context.store;
         let mut ahead: Option<Vec<ChunkRow>> = None;
         while self.left > 0 {
             let mut chunks = match ahead.take() {
@@ -327,7 +328,7 @@ impl<S: Sink> Reader<'_, S> {
     async fn backward(&mut self, tasks: &[String]) -> Result<(), Stop> {
         for task in tasks.iter().rev() {
             let mut size = PageSize::new(&self.filter);
-            let store = &self.master.context.store;
+            let store = &self.logs.context.store;
             let mut before = i64::MAX;
             while self.left > 0 {
                 let mut chunks = earlier(store, task, before, size.limit).await?;
@@ -517,6 +518,41 @@ enum Stop {
 impl<E: Into<AppError>> From<E> for Stop {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
+    }
+}
+
+/// Distinct values of a log.
+#[derive(Debug, Clone, Default)]
+pub struct LogFields {
+    /// Allocations.
+    pub allocation_ids: BTreeSet<String>,
+    /// Agents.
+    pub agent_ids: BTreeSet<String>,
+    /// Containers.
+    pub container_ids: BTreeSet<String>,
+    /// Ranks.
+    pub rank_ids: BTreeSet<i64>,
+    /// Streams.
+    pub stdtypes: BTreeSet<String>,
+    /// Sources.
+    pub sources: BTreeSet<String>,
+}
+
+impl LogFields {
+    /// Adds what can be filtered by in a line; whether any of it is new.
+    pub fn add(&mut self, line: LogLine) -> bool {
+        let mut new = false;
+        let texts = [
+            (&mut self.allocation_ids, line.allocation_id),
+            (&mut self.agent_ids, line.agent_id),
+            (&mut self.container_ids, line.container_id),
+            (&mut self.stdtypes, line.stdtype),
+            (&mut self.sources, line.source),
+        ];
+        for (known, value) in texts {
+            new |= value.is_some_and(|value| known.insert(value));
+        }
+        new | line.rank_id.is_some_and(|rank| self.rank_ids.insert(rank))
     }
 }
 

@@ -5,6 +5,8 @@
 
 pub(crate) mod due;
 
+use std::sync::Arc;
+
 use det_authz::{Kind, Permission};
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
@@ -13,9 +15,12 @@ use det_store::experiments::ExperimentRow;
 use det_store::logs::retention::{self, EndedLog};
 use det_store::{WriteTx, experiments, settings, trials};
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
-use crate::app::Master;
+use crate::app::config_policies::ConfigPolicies;
+use crate::app::context::Context;
 use crate::app::logs::retention::due::{Counted, Kept};
+use crate::app::ownership::Ownership;
 use crate::app::submission::require_storable;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -62,13 +67,33 @@ struct Swept {
     lines: i64,
 }
 
-impl Master {
+/// How long logs are kept, and deleting those that have been kept long enough. Cheap to clone.
+#[derive(Clone)]
+pub struct LogRetention {
+    context: Context,
+    ownership: Ownership,
+    policies: ConfigPolicies,
+    /// Held by whoever deletes old logs: two at once would only be in each other's way.
+    sweeping: Arc<Mutex<()>>,
+}
+
+impl LogRetention {
+    /// By the configuration in force, within these policies.
+    pub(crate) fn new(context: Context, ownership: Ownership, policies: ConfigPolicies) -> Self {
+        Self {
+            context,
+            ownership,
+            policies,
+            sweeping: Arc::default(),
+        }
+    }
+
     /// Says how long the logs of all trials of an experiment are kept, of those to come too.
-    pub async fn keep_experiment_logs(&self, actor: &Actor, id: i64, days: i16) -> AppResult<()> {
+    pub async fn set_days_of_experiment(&self, actor: &Actor, id: i64, days: i16) -> AppResult<()> {
         // Few days delete what was logged.
         let to_do = format!("say how long the logs of experiment {id} are kept");
         self.ownership.require_owner(actor, id, &to_do).await?;
-        let (master, actor, days) = (self.clone(), actor.name(), i64::from(days));
+        let (service, actor, days) = (self.clone(), actor.name(), i64::from(days));
         self.context
             .store
             .write(move |tx| {
@@ -76,7 +101,7 @@ impl Master {
                     let row = experiments::find(&mut tx.conn(), id)
                         .await?
                         .ok_or_else(|| AppError::not_found("experiment", id))?;
-                    master.require_days_unfixed(tx, &row, days).await?;
+                    service.require_days_unfixed(tx, &row, days).await?;
                     let mut config: Value =
                         serde_json::from_str(&row.config).map_err(AppError::internal)?;
                     config["retention_policy"] = json!({"log_retention_days": days});
@@ -86,21 +111,19 @@ impl Master {
                     trials::set_log_retention_of_experiment(&mut tx.conn(), id, Some(days)).await?;
                     let reason =
                         format!("logs of its trials are kept {}", Kept::of(Some(days), None));
-                    master
-                        .record_retention(tx, &actor, "experiment", id, &reason)
-                        .await
+                    service.record(tx, &actor, "experiment", id, &reason).await
                 })
             })
             .await
     }
 
     /// Says how long the logs of a trial are kept.
-    pub async fn keep_trial_logs(&self, actor: &Actor, id: i64, days: i16) -> AppResult<()> {
+    pub async fn set_days_of_trial(&self, actor: &Actor, id: i64, days: i16) -> AppResult<()> {
         let to_do = format!("say how long the log of trial {id} is kept");
         self.ownership
             .require_owner_of_trial(actor, id, &to_do)
             .await?;
-        let (master, actor, days) = (self.clone(), actor.name(), i64::from(days));
+        let (service, actor, days) = (self.clone(), actor.name(), i64::from(days));
         self.context
             .store
             .write(move |tx| {
@@ -111,12 +134,10 @@ impl Master {
                     let row = experiments::find(&mut tx.conn(), trial.experiment_id)
                         .await?
                         .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?;
-                    master.require_days_unfixed(tx, &row, days).await?;
+                    service.require_days_unfixed(tx, &row, days).await?;
                     trials::set_log_retention(&mut tx.conn(), id, Some(days)).await?;
                     let reason = format!("its logs are kept {}", Kept::of(Some(days), None));
-                    master
-                        .record_retention(tx, &actor, "trial", id, &reason)
-                        .await
+                    service.record(tx, &actor, "trial", id, &reason).await
                 })
             })
             .await
@@ -138,7 +159,7 @@ impl Master {
         Ok(())
     }
 
-    async fn record_retention(
+    async fn record(
         &self,
         tx: &mut WriteTx,
         actor: &str,
@@ -166,17 +187,17 @@ impl Master {
     }
 
     /// Deletes the logs that have been kept long enough, now. Gives the number of their lines.
-    pub async fn clean_up_logs(&self, actor: &Actor) -> AppResult<i64> {
+    pub async fn clean_up(&self, actor: &Actor) -> AppResult<i64> {
         actor.require(
             Permission::Administer,
             Kind::Task,
             "delete old logs of all tasks",
         )?;
-        self.sweep_logs(&actor.name()).await
+        self.sweep(&actor.name()).await
     }
 
     /// Looks at all ended tasks once, and deletes the logs that are due. Gives the number of their lines.
-    async fn sweep_logs(&self, actor: &str) -> AppResult<i64> {
+    async fn sweep(&self, actor: &str) -> AppResult<i64> {
         let _alone = self.sweeping.lock().await;
         let (mut after, mut lines) = ((i64::MIN, String::new()), 0);
         loop {
@@ -201,7 +222,7 @@ impl Master {
                     .hint("the next sweep goes on with it"));
                 }
                 let batch = &rest[..rest.len().min(BATCH)];
-                let swept = self.delete_logs(actor, batch).await?;
+                let swept = self.delete(actor, batch).await?;
                 lines += swept.lines;
                 rest = &rest[swept.tasks..];
             }
@@ -218,14 +239,14 @@ impl Master {
     }
 
     /// One transaction's worth of these tasks' logs, from the first one on.
-    async fn delete_logs(&self, actor: &str, tasks: &[String]) -> AppResult<Swept> {
-        let (master, actor, tasks) = (self.clone(), actor.to_owned(), tasks.to_vec());
+    async fn delete(&self, actor: &str, tasks: &[String]) -> AppResult<Swept> {
+        let (service, actor, tasks) = (self.clone(), actor.to_owned(), tasks.to_vec());
         let swept = self
             .context
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let swept = master.delete_logs_in(tx, &actor, tasks).await?;
+                    let swept = service.delete_in(tx, &actor, tasks).await?;
                     failpoint!("server::log_retention::sweep::before_commit");
                     Ok::<_, AppError>(swept)
                 })
@@ -235,7 +256,7 @@ impl Master {
         Ok(swept)
     }
 
-    async fn delete_logs_in(
+    async fn delete_in(
         &self,
         tx: &mut WriteTx,
         actor: &str,
@@ -286,7 +307,7 @@ impl Master {
         let now = det_store::earliest_now();
         let mut counted = Counted::resume(stored.clone(), schedule.as_ref(), now);
         if counted.next(schedule.as_ref()).is_some_and(|at| at <= now) {
-            self.sweep_logs(actor).await?;
+            self.sweep(actor).await?;
             counted = Counted::from(schedule.as_ref(), det_store::earliest_now());
         }
         // A cluster without a schedule has nothing to remember, unless it had one.

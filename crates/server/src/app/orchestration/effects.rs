@@ -11,7 +11,7 @@ use super::PlacedRequest;
 use super::loading::Facts;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
-use crate::app::logs::intake as logs;
+use crate::app::logs;
 use crate::app::logs::policies::allow_restarts;
 use crate::app::logs::retention::configured_days;
 use crate::app::trials::warm_start_checkpoint;

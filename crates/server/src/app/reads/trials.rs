@@ -280,6 +280,6 @@ pub(crate) async fn remaining_log_days(master: &Master, actor: &Actor, id: i64) 
     let mut conn = master.context.store.read().await?;
     let task = allocations::find_task(&mut conn.conn(), &trial.task_id).await?;
     let ended_at = task.and_then(|task| task.ended_at);
-    let kept = master.kept(trial.log_retention_days);
+    let kept = master.log_retention.kept(trial.log_retention_days);
     Ok(kept.remaining(ended_at, det_store::now()))
 }

@@ -239,7 +239,7 @@ impl Scheduling {
             "Goes on to resource pool {} after {seconds} s in resource pool {from}{because}",
             row.resource_pool
         );
-        logs::intake::write_line(&self.context.hub, tx, &row.task_id, Some(&row.id), &text)?;
+        logs::write_line(&self.context.hub, tx, &row.task_id, Some(&row.id), &text)?;
         let detail = json!({"reason": why, "waitedSeconds": seconds});
         self.context
             .record(

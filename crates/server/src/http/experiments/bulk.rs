@@ -63,7 +63,12 @@ impl Action {
             Self::Unarchive => master.experiments.archive(actor, id, false).await,
             Self::Delete => master.experiments.delete(actor, id).await,
             Self::Move(to) => master.projects.move_experiment(actor, id, to).await,
-            Self::KeepLogs(days) => master.keep_experiment_logs(actor, id, days).await,
+            Self::KeepLogs(days) => {
+                master
+                    .log_retention
+                    .set_days_of_experiment(actor, id, days)
+                    .await
+            }
         }
     }
 }
@@ -249,7 +254,10 @@ async fn put_experiment_retain_logs(
     WireBody(body): WireBody<PutExperimentRetainLogsRequest>,
 ) -> Answer {
     let days = retention_days(body.num_days)?;
-    master.keep_experiment_logs(&actor, id, days).await?;
+    master
+        .log_retention
+        .set_days_of_experiment(&actor, id, days)
+        .await?;
     empty()
 }
 

@@ -1,0 +1,194 @@
+//! Log policies as they are held against lines: patterns compiled once for each experiment. Knows no rows.
+
+use det_config::container::{LogAction, LogPolicy};
+use det_store::StoreError;
+use det_store::logs::{LogLine, Packed};
+use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
+
+use crate::error::{AppError, AppResult};
+
+/// The policies of an experiment, ready to be held against lines.
+#[derive(Debug)]
+pub(crate) struct CompiledPolicies {
+    /// Whether a text has any match at all: one look for all policies.
+    any: RegexSet,
+    policies: Vec<Compiled>,
+}
+
+#[derive(Debug)]
+struct Compiled {
+    /// The policy's name, or its pattern.
+    label: String,
+    pattern: String,
+    action: Option<LogAction>,
+    regex: Regex,
+}
+
+/// A line that a policy matched.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Found {
+    /// The policy's name, or its pattern.
+    pub(super) label: String,
+    pub(super) pattern: String,
+    pub(super) action: Option<LogAction>,
+    /// The line.
+    pub(super) line: LogLine,
+}
+
+impl CompiledPolicies {
+    /// `None`: no policy has a pattern.
+    pub(crate) fn of(policies: &[LogPolicy]) -> AppResult<Option<Self>> {
+        let mut compiled = Vec::new();
+        for policy in policies {
+            let Some(pattern) = &policy.pattern else {
+                continue;
+            };
+            let regex = RegexBuilder::new(without_wildcards(pattern))
+                .multi_line(true)
+                .build()
+                .map_err(AppError::internal)?;
+            compiled.push(Compiled {
+                label: policy.name.clone().unwrap_or_else(|| pattern.clone()),
+                pattern: pattern.clone(),
+                action: policy.action,
+                regex,
+            });
+        }
+        if compiled.is_empty() {
+            return Ok(None);
+        }
+        let any = RegexSetBuilder::new(compiled.iter().map(|policy| policy.regex.as_str()))
+            .multi_line(true)
+            .build()
+            .map_err(AppError::internal)?;
+        Ok(Some(Self {
+            any,
+            policies: compiled,
+        }))
+    }
+
+    /// The lines that match, each once for each policy.
+    pub(crate) fn find(&self, packed: &Packed) -> Result<Vec<Found>, StoreError> {
+        if !packed.any_text(|texts| self.any.is_match(texts))? {
+            return Ok(Vec::new());
+        }
+        let mut found = Vec::new();
+        for line in packed.unpack()? {
+            let numbers = self.any.matches(line.log.as_bytes());
+            for policy in numbers.iter().map(|number| &self.policies[number]) {
+                if !policy.is_echoed_by(&line.log) {
+                    found.push(Found {
+                        label: policy.label.clone(),
+                        pattern: policy.pattern.clone(),
+                        action: policy.action,
+                        line: line.clone(),
+                    });
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Compiled {
+    /// Whether a line shows the policy itself: code that prints its configuration must not trip over it.
+    fn is_echoed_by(&self, line: &str) -> bool {
+        line.contains("pattern") && line.contains(&self.pattern)
+    }
+}
+
+/// A pattern without `.*` at its ends: it is searched for anywhere in a line all the same, and is found much faster.
+fn without_wildcards(pattern: &str) -> &str {
+    let mut rest = pattern;
+    while let Some(shorter) = rest.strip_prefix(".*")
+        && !shorter.starts_with(['?', '*', '+', '{'])
+        && !shorter.is_empty()
+    {
+        rest = shorter;
+    }
+    while let Some(shorter) = rest.strip_suffix(".*")
+        && !shorter.ends_with('\\')
+        && !shorter.is_empty()
+    {
+        rest = shorter;
+    }
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use det_store::logs;
+
+    fn policy(name: Option<&str>, pattern: Option<&str>, action: Option<LogAction>) -> LogPolicy {
+        LogPolicy {
+            name: name.map(str::to_owned),
+            pattern: pattern.map(str::to_owned),
+            action,
+        }
+    }
+
+    fn labels(policies: &[LogPolicy], lines: &[&str]) -> Vec<String> {
+        let lines: Vec<LogLine> = lines
+            .iter()
+            .map(|line| LogLine {
+                log: format!("{line}\n"),
+                ..LogLine::default()
+            })
+            .collect();
+        let packed = logs::pack(&lines).unwrap();
+        let policies = CompiledPolicies::of(policies).unwrap().unwrap();
+        let found = policies.find(&packed).unwrap();
+        found.into_iter().map(|found| found.label).collect()
+    }
+
+    #[test]
+    fn a_pattern_is_searched_anywhere_in_a_line_and_never_beyond_it() {
+        let policies = [
+            policy(Some("oom"), Some(".*CUDA out of memory.*"), None),
+            policy(Some("start"), Some("^fatal: .*$"), None),
+            policy(None, Some("ECC|parity"), Some(LogAction::ExcludeNode)),
+            policy(Some("off"), None, None),
+        ];
+        let lines = [
+            "all is well",
+            "RuntimeError: CUDA out of memory. Tried to allocate",
+            "not fatal: at the start",
+            "fatal: at the start",
+            "CUDA out of",
+            "memory: parity error",
+        ];
+        assert_eq!(labels(&policies, &lines), ["oom", "start", "ECC|parity"]);
+    }
+
+    #[test]
+    fn a_line_that_shows_the_policy_is_no_match() {
+        let policies = [policy(Some("dead"), Some("link is dead"), None)];
+        let echo = r#"{"log_policies": [{"name": "dead", "pattern": "link is dead"}]}"#;
+        assert!(labels(&policies, &[echo, "  pattern: link is dead"]).is_empty());
+        assert_eq!(labels(&policies, &["the link is dead"]), ["dead"]);
+    }
+
+    #[test]
+    fn wildcards_at_the_ends_are_left_out_and_nothing_else() {
+        for (pattern, shorter) in [
+            (".*a.*", "a"),
+            (".*.*a", "a"),
+            ("a\\.*", "a\\.*"),
+            (".*?a", ".*?a"),
+            (".*", ".*"),
+            ("(.*a|b.*)", "(.*a|b.*)"),
+        ] {
+            assert_eq!(without_wildcards(pattern), shorter);
+        }
+    }
+
+    #[test]
+    fn without_patterns_there_is_nothing_to_look_for() {
+        assert!(
+            CompiledPolicies::of(&[policy(Some("off"), None, None)])
+                .unwrap()
+                .is_none()
+        );
+    }
+}
