@@ -116,6 +116,14 @@ impl AppError {
         }
     }
 
+    /// The same failure for another caller; the cause is logged once.
+    pub(crate) fn without_cause(&self) -> Self {
+        Self {
+            hint: self.hint.clone(),
+            ..Self::new(self.kind, self.message.clone())
+        }
+    }
+
     /// Adds what to do next.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {

@@ -40,7 +40,6 @@ use crate::app::Master;
 use crate::app::checkpoints::allowed::OWN_DIRECTORY;
 use crate::app::composition::Foundation;
 use crate::app::context::Context;
-use crate::app::metrics::run_folding;
 use crate::auth::{Auth, client_hash, new_token, token_hash};
 use crate::hub::Hub;
 use crate::in_force::{InForce, Surroundings};
@@ -245,9 +244,12 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
 /// Starts everything that goes on by itself.
 fn spawn_works(tasks: &mut JoinSet<()>, master: &Master) {
     use background::supervise;
-    let fold = |master: Master| until_shutdown(master.clone(), run_folding(master));
+    let compact = |master: Master| {
+        let journal = master.metric_journal.clone();
+        until_shutdown(master, async move { journal.run().await })
+    };
     let sweep = |master: Master| until_shutdown(master.clone(), background::log_sweep::run(master));
-    tasks.spawn(supervise(master.clone(), "fold_metrics", fold));
+    tasks.spawn(supervise(master.clone(), "fold_metrics", compact));
     tasks.spawn(supervise(
         master.clone(),
         "schedule",

@@ -19,8 +19,9 @@ use crate::app::jobs::JobQueue;
 use crate::app::logs::Logs;
 use crate::app::logs::policies::LogPolicies;
 use crate::app::logs::retention::LogRetention;
-use crate::app::metrics::Intake;
-use crate::app::metrics::series;
+use crate::app::metrics::Metrics;
+use crate::app::metrics::journal::Journal;
+use crate::app::metrics::series::Series;
 use crate::app::orchestration::{Orchestration, TaskMemory};
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
@@ -87,7 +88,7 @@ impl Master {
         let searches = Searches::default();
         let snapshots = Snapshots::new(context.clone(), live.clone(), pools.clone(), homes.clone());
         let restarts = Restarts::new(context.clone(), configs.clone(), snapshots.clone());
-        let metric_intake = Intake::default();
+        let metric_journal = Journal::new(context.clone());
         let memory = TaskMemory {
             fresh_tokens: FreshTokens::default(),
             gatherings: Gatherings::new(budgets.all_gathers.clone()),
@@ -98,7 +99,7 @@ impl Master {
             configs.clone(),
             searches.clone(),
             restarts,
-            metric_intake.clone(),
+            metric_journal.clone(),
             memory.clone(),
         );
         let scheduling = Scheduling::new(
@@ -173,10 +174,17 @@ impl Master {
         let log_policies = LogPolicies::new(context.clone(), configs.clone());
         let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         let inner = Inner {
-            templates,
-            users: Users::new(auth.clone(), blank_passwords),
+            metrics: Metrics::new(
+                context.clone(),
+                configs.clone(),
+                orchestration.clone(),
+                metric_journal.clone(),
+            ),
+            series: Series::new(context.clone(), metric_journal.clone()),
             logs: Logs::new(context.clone(), ownership.clone(), log_policies),
             log_retention: LogRetention::new(context.clone(), ownership.clone(), policies.clone()),
+            templates,
+            users: Users::new(auth.clone(), blank_passwords),
             policies,
             queue,
             job_stories,
@@ -247,9 +255,8 @@ impl Master {
             catalogue: Catalogue::new(),
             listings: Semaphore::new(cores),
             budgets,
-            series: series::Work::default(),
             configs,
-            metric_intake,
+            metric_journal,
             log,
             placing: CancellationToken::new(),
             tls,

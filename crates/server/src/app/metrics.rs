@@ -1,18 +1,48 @@
-//! Metric reports: taking them in, judging repeats, best and latest validation, and what the search makes of them.
+//! Metrics of trials: ingested, judged, kept in a journal, compacted, and read.
 //!
-//! Reports of all trials gather while a commit is under way and are stored together, as one row of a journal
-//! (`intake`); some seconds later, or when somebody reads, the journal is folded into chunks and statistics
-//! (`folding`). A validation's decision by the search commits in the same transaction as the validation
-//! (`docs/contract/searchers.md`, "One transaction").
+//! # States of a report
+//!
+//! | state | where it is | what ends it |
+//! | --- | --- | --- |
+//! | gathered | in memory, beside the others that wait for the writer ([`intake`]) | the writer comes to it |
+//! | judged | in the transaction that stores it: new, partly new, a repeat, a conflict, of another run ([`journal`]) | the commit |
+//! | in the journal | a row for each commit, with the reports of many trials (`det_store::journal`) | compaction, some seconds later, or when somebody reads ([`compaction`]) |
+//! | compacted | in a chunk of its trial and group, in the statistics of each metric, in the trial's steps (`det_store::metrics`) | the deletion of its experiment |
+//!
+//! A report is acknowledged when it is in the journal. A validation goes by itself: the search's decision by it commits
+//! in the same transaction (`docs/contract/searchers.md`, "One transaction"). A report of a run that a newer run has
+//! outdated stays in its chunk and does not count ([`reports::Outdating`]).
+//!
+//! Series ([`series`]) are made of chunks, for charts; streams ([`stream`]) send the reports in order.
+//!
+//! # What survives what
+//!
+//! - A kill of the master loses what was gathered; whoever reported has no answer and reports again, which is a repeat if
+//!   it was stored after all.
+//! - The journal is in the database. What a master leaves in it is compacted by the next one.
+//! - What the journal keeps in memory ([`memory`]) is dropped when a change is undone, or when it is not known whether it
+//!   was made; the rows bring it back. So is what is kept of a trial whose run changes or ends ([`Journal::evict`]).
+//! - Series may lag behind the chunks by any number of reports: who reads them reads what came since.
+//!
+//! # Who may hold what
+//!
+//! - The list of gathered reports: a mutex, held to push and to take, never across an await. It has as many reports as
+//!   there are requests, whose bodies are in the budget of requests ([`crate::budget`]).
+//! - The journal's memory: taken out by the writer alone for as long as it judges, and put back; the mutex is never held
+//!   across an await. It has at most 50,000 trials and the reports that are not compacted, some eight megabytes.
+//! - The state of compaction: a mutex as well. One compaction runs at a time; readers wait for it ([`Journal::flush`])
+//!   and hold nothing meanwhile.
+//! - A stream is counted with [`stream::STREAM_BYTES`] in the budget of its user, and holds a connection only while it
+//!   reads a page of chunks.
+//! - The series of a group are brought up to date by one task at a time; others do not wait for it.
 
-mod folding;
+mod compaction;
 mod intake;
+pub mod journal;
 mod memory;
 pub mod reports;
 pub mod series;
 pub(crate) mod stream;
-
-use std::collections::BTreeMap;
 
 use det_config::experiment::ExperimentConfig;
 use det_config::hyperparameters::SearchMethod;
@@ -20,18 +50,19 @@ use det_failpoints::failpoint;
 use det_ids::ExperimentId;
 use det_orchestrator::Event;
 use det_searcher::Event as SearchEvent;
-use det_store::metrics::{self, GroupSummary, StoredReport, number};
+use det_store::metrics::{StoredReport, number};
 use det_store::{WriteTx, experiments, trials};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::app::Master;
-use crate::error::{AppError, AppResult, ErrorKind};
+use crate::app::configs::Configs;
+use crate::app::context::Context;
+use crate::app::logs;
+use crate::app::orchestration::Orchestration;
+use crate::error::{AppError, AppResult};
 
-pub use folding::run_folding;
-pub use intake::Intake;
-use intake::{Arriving, Taken};
-use memory::LiveTrial;
+use intake::Intake;
+use journal::{Appended, Arriving, Journal};
 
 /// The group that feeds the search.
 pub const VALIDATION: &str = "validation";
@@ -61,16 +92,42 @@ pub struct Report {
     pub report_id: Option<String>,
 }
 
-impl Master {
-    /// Takes in one report; answers when it is durable.
-    pub async fn report_metrics(&self, report: Report) -> AppResult<()> {
+/// Metric reports on their way in. Cheap to clone.
+#[derive(Clone)]
+pub struct Metrics {
+    context: Context,
+    configs: Configs,
+    orchestration: Orchestration,
+    journal: Journal,
+    intake: Intake,
+}
+
+impl Metrics {
+    /// Into this journal.
+    pub(crate) fn new(
+        context: Context,
+        configs: Configs,
+        orchestration: Orchestration,
+        journal: Journal,
+    ) -> Self {
+        Self {
+            intake: Intake::new(context.clone(), journal.clone()),
+            context,
+            configs,
+            orchestration,
+            journal,
+        }
+    }
+
+    /// Ingests one report; answers when it is durable.
+    pub async fn report(&self, report: Report) -> AppResult<()> {
         check(&report)?;
         let validation = report.group == VALIDATION;
         let arriving = Arriving::new(report)?;
         if validation {
             self.store_validation(arriving).await
         } else {
-            self.gather(arriving).await
+            self.intake.gather(arriving).await
         }
     }
 
@@ -79,32 +136,32 @@ impl Master {
         let trial_id = arriving.report.trial_id;
         let mut reports = vec![arriving];
         loop {
-            let handler = self.clone();
-            let taken = self
+            let service = self.clone();
+            let appended = self
                 .context
                 .store
                 .write(move |tx| {
                     Box::pin(async move {
-                        let taken = handler.take_in(tx, reports).await?;
-                        if let Taken::Done(results) = &taken {
+                        let appended = service.journal.append(tx, reports).await?;
+                        if let Appended::Done(results) = &appended {
                             for report in results.iter().flatten().flatten() {
-                                handler.on_validation(tx, trial_id, report).await?;
+                                service.on_validation(tx, trial_id, report).await?;
                             }
                         }
                         failpoint!("server::metrics::store::before_commit");
-                        Ok::<_, AppError>(taken)
+                        Ok::<_, AppError>(appended)
                     })
                 })
                 .await?;
             failpoint!("server::metrics::store::after_commit");
-            match taken {
-                Taken::Done(results) => {
+            match appended {
+                Appended::Done(results) => {
                     return results
                         .into_iter()
                         .try_for_each(|result| result.map(|_| ()));
                 }
-                Taken::FoldFirst(again) => {
-                    self.settle_metrics().await?;
+                Appended::CompactFirst(again) => {
+                    self.journal.flush().await?;
                     reports = again;
                 }
             }
@@ -174,86 +231,7 @@ fn check(report: &Report) -> AppResult<()> {
     Ok(())
 }
 
-impl Master {
-    /// A new run reports for the first time in this group: statistics and best validation leave out what it outdates.
-    ///
-    /// Reports of older runs must be in chunks, and not in the journal; `unfolded` = groups and steps of what this run has
-    /// in the journal.
-    async fn begin_run(
-        &self,
-        tx: &mut WriteTx,
-        trial: &mut LiveTrial,
-        first: &Report,
-        unfolded: &[(String, Option<i64>)],
-    ) -> AppResult<()> {
-        let trial_id = first.trial_id;
-        let mut starts = metrics::run_starts(&mut tx.conn(), trial_id).await?;
-        if starts.is_empty() {
-            return Ok(());
-        }
-        let start =
-            |group: &str, step: Option<i64>| (group.to_owned(), first.run_id, step.unwrap_or(-1));
-        starts.push(start(&first.group, first.step));
-        starts.extend(unfolded.iter().map(|(group, step)| start(group, *step)));
-        let mut groups: BTreeMap<String, GroupSummary> = BTreeMap::new();
-        let mut best: (Option<f64>, Option<StoredReport>) = (None, None);
-        let mut latest: (Option<f64>, Option<StoredReport>) = (None, None);
-        let searcher = match experiments::find(&mut tx.conn(), trial.experiment_id).await? {
-            Some(experiment) => (experiment.searcher_metric, experiment.smaller_is_better),
-            None => return Ok(()),
-        };
-        let names: std::collections::BTreeSet<String> =
-            starts.iter().map(|(name, _, _)| name.clone()).collect();
-        for name in names {
-            let outdated = metrics::outdated_from(&starts, &name);
-            let mut summary = GroupSummary::new();
-            let mut after = 0;
-            loop {
-                let chunks =
-                    metrics::chunks(&mut tx.conn(), trial_id, Some(&name), after, 256).await?;
-                let Some(last) = chunks.last() else { break };
-                after = last.id;
-                for chunk in &chunks {
-                    for report in chunk.unpack()? {
-                        if !metrics::counts(&outdated, chunk.run_id, report.step) {
-                            continue;
-                        }
-                        summary.add(&report);
-                        if name == VALIDATION {
-                            consider(&mut best, &mut latest, &report, &searcher.0, searcher.1);
-                        }
-                    }
-                    if chunk.run_id == trial.run_id {
-                        summary.run_id = trial.run_id;
-                    }
-                }
-            }
-            // Steps are compared within one run only.
-            if summary.run_id != trial.run_id {
-                summary.last_step = -1;
-            }
-            metrics::save_summary(&mut tx.conn(), trial_id, &name, &summary).await?;
-            groups.insert(name, summary);
-        }
-        trial.groups = memory::live_groups(&groups);
-        let json = |report: &Option<StoredReport>| {
-            report
-                .as_ref()
-                .map(serde_json::to_string)
-                .transpose()
-                .map_err(AppError::internal)
-        };
-        let (best_text, latest_text) = (json(&best.1)?, json(&latest.1)?);
-        trials::set_validations(
-            &mut tx.conn(),
-            trial_id,
-            (best.0, best_text.as_deref()),
-            (latest.0, latest_text.as_deref()),
-        )
-        .await?;
-        Ok(())
-    }
-
+impl Metrics {
     /// Best and latest validation of trial and experiment, and the search.
     async fn on_validation(
         &self,
@@ -321,7 +299,7 @@ impl Master {
                 experiment.searcher_metric
             );
             trials::set_notice(&mut tx.conn(), trial_id, Some(&notice)).await?;
-            crate::app::logs::write_line(&self.context.hub, tx, &trial.task_id, None, &notice)?;
+            logs::write_line(&self.context.hub, tx, &trial.task_id, None, &notice)?;
         }
         let id = ExperimentId(experiment.id);
         self.orchestration
@@ -348,149 +326,4 @@ pub fn is_better(metric: f64, best: Option<f64>, smaller_is_better: bool) -> boo
             metric > best
         }
     })
-}
-
-fn consider(
-    best: &mut (Option<f64>, Option<StoredReport>),
-    latest: &mut (Option<f64>, Option<StoredReport>),
-    report: &StoredReport,
-    metric: &str,
-    smaller_is_better: bool,
-) {
-    let value = report
-        .metrics
-        .get(metric)
-        .and_then(number)
-        .filter(|m| m.is_finite());
-    if let Some(v) = value
-        && is_better(v, best.0, smaller_is_better)
-    {
-        *best = (value, Some(report.clone()));
-    }
-    *latest = (value, Some(report.clone()));
-}
-
-/// The part of `new` that `earlier` reports do not hold. `Ok(None)`: all of it is known. `Err`: it contradicts them.
-fn without_known(
-    earlier: &[StoredReport],
-    new: StoredReport,
-    group: &str,
-) -> AppResult<Option<StoredReport>> {
-    if let Some(id) = &new.report_id
-        && earlier.iter().any(|e| e.report_id.as_ref() == Some(id))
-    {
-        return Ok(None);
-    }
-    let same: Vec<&StoredReport> = earlier.iter().filter(|e| e.step == new.step).collect();
-    if new.step.is_none() || same.is_empty() {
-        return Ok(Some(new));
-    }
-    let mut rest = Map::new();
-    for (name, value) in &new.metrics {
-        match same.iter().find_map(|e| e.metrics.get(name)) {
-            None => {
-                rest.insert(name.clone(), value.clone());
-            }
-            Some(known) if known == value => {}
-            Some(known) => {
-                return Err(AppError::new(
-                    ErrorKind::Conflict,
-                    format!(
-                        "metric \"{name}\" of group \"{group}\" at step {} is {known} already and cannot become {value}",
-                        new.step.unwrap_or_default()
-                    ),
-                ));
-            }
-        }
-    }
-    let known = same.iter().find(|e| e.batches.is_some());
-    let batches = match (&new.batches, known) {
-        (Some(_), Some(known)) if !known.same_batches(&new) => {
-            return Err(AppError::new(
-                ErrorKind::Conflict,
-                format!(
-                    "the batch metrics of group \"{group}\" at step {} are there already and cannot be changed",
-                    new.step.unwrap_or_default()
-                ),
-            ));
-        }
-        (given, None) => given.clone(),
-        (_, Some(_)) => None,
-    };
-    if rest.is_empty() && batches.is_none() {
-        return Ok(None);
-    }
-    Ok(Some(StoredReport {
-        metrics: rest,
-        batches,
-        ..new
-    }))
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn report(step: i64, metrics: Value) -> StoredReport {
-        let Value::Object(metrics) = metrics else {
-            panic!("an object")
-        };
-        StoredReport {
-            step: Some(step),
-            at: 0,
-            metrics,
-            batches: None,
-            report_id: None,
-        }
-    }
-
-    #[test]
-    fn a_repeated_report_is_not_a_second_point() {
-        let known = [report(3, json!({"loss": 0.5}))];
-        assert_eq!(
-            without_known(&known, report(3, json!({"loss": 0.5})), "training").unwrap(),
-            None
-        );
-    }
-
-    #[test]
-    fn new_names_at_a_known_step_are_merged() {
-        let known = [report(3, json!({"loss": 0.5}))];
-        let rest = without_known(
-            &known,
-            report(3, json!({"loss": 0.5, "accuracy": 1.0})),
-            "training",
-        )
-        .unwrap();
-        assert_eq!(rest, Some(report(3, json!({"accuracy": 1.0}))));
-    }
-
-    #[test]
-    fn another_value_at_a_known_step_is_a_conflict() {
-        let known = [report(3, json!({"loss": 0.5}))];
-        let error = without_known(&known, report(3, json!({"loss": 0.6})), "training").unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Conflict);
-        assert_eq!(
-            error.message,
-            "metric \"loss\" of group \"training\" at step 3 is 0.5 already and cannot become 0.6"
-        );
-    }
-
-    #[test]
-    fn an_infinite_metric_is_never_best() {
-        let (mut best, mut latest) = ((None, None), (None, None));
-        for value in [json!("NaN"), json!(2.0), json!("-Infinity"), json!(3.0)] {
-            consider(
-                &mut best,
-                &mut latest,
-                &report(1, json!({ "loss": value })),
-                "loss",
-                true,
-            );
-        }
-        assert_eq!(best.0, Some(2.0));
-        assert_eq!(latest.0, Some(3.0));
-    }
 }

@@ -114,6 +114,12 @@ pub struct Inner {
     pub reload: reload::Reload,
     /// Identities of the cluster and of this start of the master.
     pub identity: specs::MasterIdentity,
+    /// Metric reports on their way in.
+    pub metrics: metrics::Metrics,
+    /// The journal of metric reports.
+    pub metric_journal: metrics::journal::Journal,
+    /// Long metrics in few points.
+    pub series: metrics::series::Series,
     /// Logs of tasks.
     pub logs: logs::Logs,
     /// How long logs are kept.
@@ -145,12 +151,8 @@ pub struct Inner {
     pub listings: Semaphore,
     /// How much memory requests and answers may take.
     pub budgets: crate::budget::Budgets,
-    /// Groups whose series are being brought up to date.
-    pub series: metrics::series::Work,
     /// Parsed configurations of live experiments.
     pub configs: configs::Configs,
-    /// Where metric reports gather.
-    pub metric_intake: metrics::Intake,
     /// The master's own recent log lines.
     pub log: MasterLog,
     /// Cancelled when nothing is to be placed any more.

@@ -14,7 +14,7 @@ pub(crate) use det_orchestrator::Cause;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::gatherings::Gatherings;
-use crate::app::metrics::Intake;
+use crate::app::metrics::journal::Journal;
 use crate::app::restarts::Restarts;
 use crate::app::searches::Searches;
 use crate::app::specs::FreshTokens;
@@ -44,7 +44,7 @@ pub struct Orchestration {
     configs: Configs,
     searches: Searches,
     restarts: Restarts,
-    metrics: Intake,
+    metric_journal: Journal,
     memory: TaskMemory,
 }
 
@@ -66,7 +66,7 @@ impl Orchestration {
         configs: Configs,
         searches: Searches,
         restarts: Restarts,
-        metrics: Intake,
+        metric_journal: Journal,
         memory: TaskMemory,
     ) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Orchestration {
             configs,
             searches,
             restarts,
-            metrics,
+            metric_journal,
             memory,
         }
     }

@@ -93,7 +93,7 @@ async fn clean_up(master: &Master, row: &ExperimentRow) -> AppResult<()> {
 /// Applies the checkpoint policy of an experiment that has ended. Storage that the master cannot reach ends the matter
 /// with an event that says so; setting the policy again tries again.
 async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
-    master.settle_metrics().await?;
+    master.metric_journal.flush().await?;
     let (joined, protected) = collectable(&master.context.store, row).await?;
     let candidates: Vec<_> = joined
         .iter()
@@ -211,7 +211,7 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                 if row.state != ExperimentState::Deleting {
                     return Ok(());
                 }
-                handler.metric_intake.forget_all();
+                handler.metric_journal.evict_all();
                 experiments::delete(&mut tx.conn(), id).await?;
                 let event = NewEvent {
                     actor: ACTOR,

@@ -22,6 +22,7 @@ use futures::FutureExt as _;
 use tokio::sync::Notify;
 
 use crate::app::Master;
+use crate::app::context::Context;
 
 /// Panics of one work within [`WINDOW`] after which the master ends.
 const PANICS: usize = 5;
@@ -162,11 +163,9 @@ pub async fn essential(master: Master, name: &'static str, work: impl Future<Out
 }
 
 /// Runs work that others wait for and that ends by itself: a panic ends the master, since they would wait for ever.
-pub(crate) async fn guarded(master: Master, name: &'static str, work: impl Future<Output = ()>) {
+pub(crate) async fn guarded(context: Context, name: &'static str, work: impl Future<Output = ()>) {
     if let Err(panic) = AssertUnwindSafe(work).catch_unwind().await {
-        master
-            .context
-            .fail(format!("\"{name}\" panicked: {}", text_of(&*panic)));
+        context.fail(format!("\"{name}\" panicked: {}", text_of(&*panic)));
     }
 }
 

@@ -57,8 +57,8 @@ async fn report_trial_metrics(
     actor.require_run(trial_id, incoming.trial_run_id)?;
     let report = report(trial_id, incoming);
     let group = report.group.clone();
-    master.report_metrics(report).await?;
-    master.note_report(trial_id, &group, size);
+    master.metrics.report(report).await?;
+    master.series.note_report(trial_id, &group, size);
     empty()
 }
 
@@ -125,7 +125,15 @@ async fn stream(
     trial_ids: Vec<i64>,
     group: Option<String>,
 ) -> Response {
-    let reports = match Reports::open(&master, actor, trial_ids, group).await {
+    let reports = match Reports::open(
+        &master.context.store,
+        &master.metric_journal,
+        actor,
+        trial_ids,
+        group,
+    )
+    .await
+    {
         Ok(reports) => reports,
         Err(error) => return before_stream(error),
     };

@@ -1,14 +1,14 @@
-//! What the intake of reports keeps in memory: who runs, how far, and what is in the journal.
+//! What the journal keeps in memory: which run of a trial reports, how far it is, and which reports are not compacted.
 //!
 //! Only the writer looks at it, so changes never overlap. It is taken out for a change and put back when the change is
-//! made; whatever goes wrong, it is not put back, or doubted, and the rows bring it back.
+//! made; whatever goes wrong, it is not put back, or invalidated, and the rows bring it back.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use det_store::journal::{self, Entry};
 use det_store::{StoreError, WriteTx, metrics, trials};
 
-/// Trials that are remembered; beyond it all are forgotten and those that report are learnt again.
+/// Trials that are kept; beyond it all are evicted, and those that report are loaded again.
 const TRIALS: usize = 50_000;
 
 /// A trial, as far as its reports are concerned.
@@ -53,7 +53,7 @@ pub(super) struct Memory {
 
 impl Memory {
     /// Reads the journal, if what it holds is not known. `used` = the highest number that was given to a row so far:
-    /// numbers are not given again, or a new row would be taken for one that is folded.
+    /// numbers are not given again, or a new row would be taken for one that is compacted.
     pub(super) async fn load(&mut self, tx: &mut WriteTx, used: i64) -> Result<(), StoreError> {
         if self.loaded {
             return Ok(());
@@ -92,7 +92,7 @@ impl Memory {
     }
 
     /// Looks up the trials that are not known yet.
-    pub(super) async fn learn(
+    pub(super) async fn load_trials(
         &mut self,
         tx: &mut WriteTx,
         trial_ids: HashSet<i64>,
@@ -122,13 +122,13 @@ impl Memory {
         Ok(())
     }
 
-    /// A trial that was learnt; `None` = there is none of this number.
+    /// A trial that was loaded; `None` = there is none of this number.
     pub(super) fn trial(&mut self, trial_id: i64) -> Option<&mut LiveTrial> {
         self.trials.get_mut(&trial_id)
     }
 
     /// Takes note of what became of a trial.
-    pub(super) fn learnt(&mut self, trial_id: i64, trial: LiveTrial) {
+    pub(super) fn keep(&mut self, trial_id: i64, trial: LiveTrial) {
         self.trials.insert(trial_id, trial);
     }
 
@@ -137,8 +137,8 @@ impl Memory {
         self.recent.get(&trial_id).map_or(&[], Vec::as_slice)
     }
 
-    /// Forgets a trial whose run or end has changed; with `None` all.
-    pub(super) fn forget(&mut self, trial_id: Option<i64>) {
+    /// Evicts a trial whose run or end has changed; with `None` all.
+    pub(super) fn evict(&mut self, trial_id: Option<i64>) {
         match trial_id {
             Some(trial_id) => {
                 self.trials.remove(&trial_id);
@@ -147,8 +147,8 @@ impl Memory {
         }
     }
 
-    /// Rows of the journal through this one are folded.
-    pub(super) fn folded(&mut self, through: i64) {
+    /// Rows of the journal through this one are compacted.
+    pub(super) fn compacted(&mut self, through: i64) {
         self.recent.retain(|_, reports| {
             reports.retain(|recent| recent.journal_id > through);
             !reports.is_empty()

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use det_store::series::{self, GroupSeries, Point};
 use det_store::{StoreError, metrics};
 
-use crate::app::Master;
+use crate::app::context::Context;
+use crate::app::metrics::journal::Journal;
 use crate::app::metrics::reports::{Outdating, Pages};
 use crate::error::AppResult;
 
@@ -28,9 +29,9 @@ const PAGE: i64 = 64;
 const CLOSE_LOOK: i64 = 200_000;
 
 /// Which groups have gathered how many reports since they were last looked at, and which are being looked at.
-#[derive(Debug, Clone, Default)]
-pub struct Work {
-    gathered: Arc<Mutex<HashMap<(i64, String), Gathered>>>,
+#[derive(Debug, Default)]
+struct Work {
+    gathered: Mutex<HashMap<(i64, String), Gathered>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,33 +90,50 @@ pub struct Look {
     pub to: i64,
 }
 
-impl Master {
+/// Long metrics in few points. Cheap to clone.
+#[derive(Clone)]
+pub struct Series {
+    context: Context,
+    journal: Journal,
+    work: Arc<Work>,
+}
+
+impl Series {
+    /// Of the reports that come out of this journal.
+    pub(crate) fn new(context: Context, journal: Journal) -> Self {
+        Self {
+            context,
+            journal,
+            work: Arc::default(),
+        }
+    }
+
     /// Counts a report that was stored, of `size` bytes as it came, and sees to it that the series of its group do not
     /// fall far behind.
     pub(crate) fn note_report(&self, trial_id: i64, group: &str, size: usize) {
-        if !self.series.count(trial_id, group, size) {
+        if !self.work.count(trial_id, group, size) {
             return;
         }
-        let (master, group) = (self.clone(), group.to_owned());
+        let (service, group) = (self.clone(), group.to_owned());
         // Ends by itself. Cut short by the end of the master it has done nothing, and the next one who asks does it.
         tokio::spawn(async move {
-            if let Err(error) = master.store_series(trial_id, &group).await {
+            if let Err(error) = service.store(trial_id, &group).await {
                 tracing::warn!(trial.id = trial_id, group, %error, "the series of a metric could not be brought up to date");
             }
         });
     }
 
     /// Brings the stored series of a group up to date, unless somebody else does.
-    async fn store_series(&self, trial_id: i64, group: &str) -> Result<(), StoreError> {
-        if !self.series.begin(trial_id, group) {
+    async fn store(&self, trial_id: i64, group: &str) -> Result<(), StoreError> {
+        if !self.work.begin(trial_id, group) {
             return Ok(());
         }
-        let outcome = self.store_series_alone(trial_id, group).await;
-        self.series.end(trial_id, group);
+        let outcome = self.store_alone(trial_id, group).await;
+        self.work.end(trial_id, group);
         outcome
     }
 
-    async fn store_series_alone(&self, trial_id: i64, group: &str) -> Result<(), StoreError> {
+    async fn store_alone(&self, trial_id: i64, group: &str) -> Result<(), StoreError> {
         let mut found = {
             let mut conn = self.context.store.read().await?;
             series::load(&mut conn.conn(), trial_id, group, None).await?
@@ -155,14 +173,14 @@ impl Master {
     }
 
     /// The points of some metrics of a trial's group, each in order of steps.
-    pub async fn metric_points(
+    pub async fn points(
         &self,
         trial_id: i64,
         group: &str,
         names: &[String],
         look: &Look,
     ) -> AppResult<BTreeMap<String, Vec<Point>>> {
-        self.settle_metrics().await?;
+        self.journal.flush().await?;
         let outdating = Outdating::load(&self.context.store, trial_id).await?;
         if !outdating.has(group) {
             return Ok(BTreeMap::new());
@@ -173,9 +191,9 @@ impl Master {
         };
         self.catch_up(trial_id, group, &mut found).await?;
         if found.new_reports >= WORTH_STORING || found.new_bytes >= BYTES_WORTH_STORING {
-            let (master, group) = (self.clone(), group.to_owned());
+            let (service, group) = (self.clone(), group.to_owned());
             tokio::spawn(async move {
-                if let Err(error) = master.store_series(trial_id, &group).await {
+                if let Err(error) = service.store(trial_id, &group).await {
                     tracing::warn!(trial.id = trial_id, group, %error, "the series of a metric could not be stored");
                 }
             });

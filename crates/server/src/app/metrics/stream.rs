@@ -13,7 +13,7 @@ use det_store::metrics::{self, ChunkMark, ChunkRow, StoredReport};
 use det_store::{Store, StoreError};
 use tokio::sync::mpsc::{self, Sender};
 
-use crate::app::Master;
+use crate::app::metrics::journal::Journal;
 use crate::app::metrics::reports::{Outdating, Pages, merge};
 use crate::app::reads;
 use crate::auth::Actor;
@@ -41,7 +41,8 @@ pub(crate) type Report = (MetricsReport, StoredReport);
 
 /// The reports of some trials, for an actor who may read them.
 pub(crate) struct Reports {
-    master: Master,
+    store: Store,
+    journal: Journal,
     trial_ids: std::vec::IntoIter<i64>,
     group: Option<String>,
     /// The trial that is being read.
@@ -52,7 +53,8 @@ pub(crate) struct Reports {
 impl Reports {
     /// Of trials that exist, in the order of their ids, of one group or of all.
     pub(crate) async fn open(
-        master: &Master,
+        store: &Store,
+        journal: &Journal,
         actor: &Actor,
         trial_ids: Vec<i64>,
         group: Option<String>,
@@ -62,9 +64,10 @@ impl Reports {
                 "field \"trialIds\" is missing: name at least one trial",
             ));
         }
-        let trial_ids = reads::trials::known(&master.context.store, actor, trial_ids).await?;
+        let trial_ids = reads::trials::known(store, actor, trial_ids).await?;
         Ok(Self {
-            master: master.clone(),
+            store: store.clone(),
+            journal: journal.clone(),
             trial_ids: trial_ids.into_iter(),
             group,
             current: None,
@@ -94,7 +97,7 @@ impl Reports {
                 }
             } else if let Some(trial_id) = self.trial_ids.next() {
                 let group = self.group.as_deref();
-                self.current = OfTrial::begin(&self.master, trial_id, group).await?;
+                self.current = OfTrial::begin(&self.store, &self.journal, trial_id, group).await?;
             } else {
                 return Ok(Vec::new());
             }
@@ -111,27 +114,26 @@ struct OfTrial {
 
 impl OfTrial {
     /// `None` where the trial has reported nothing.
-    async fn begin(master: &Master, trial_id: i64, group: Option<&str>) -> AppResult<Option<Self>> {
-        master.settle_metrics().await?;
-        let outdating = Outdating::load(&master.context.store, trial_id).await?;
+    async fn begin(
+        store: &Store,
+        journal: &Journal,
+        trial_id: i64,
+        group: Option<&str>,
+    ) -> AppResult<Option<Self>> {
+        journal.flush().await?;
+        let outdating = Outdating::load(store, trial_id).await?;
         let groups: Vec<String> = outdating
             .groups()
             .filter(|name| group.is_none_or(|group| group == *name))
             .map(str::to_owned)
             .collect();
-        let starts = Starts::load(&master.context.store, trial_id, &groups).await?;
+        let starts = Starts::load(store, trial_id, &groups).await?;
         let Some(last) = starts.last_chunk else {
             return Ok(None);
         };
         let (sender, unpacked) = mpsc::channel(UNPACKED);
         // Ends when all is unpacked, or when the other end is dropped.
-        tokio::spawn(unpack_all(
-            master.context.store.clone(),
-            trial_id,
-            groups,
-            last,
-            sender,
-        ));
+        tokio::spawn(unpack_all(store.clone(), trial_id, groups, last, sender));
         Ok(Some(Self {
             outdating,
             orderer: Orderer::new(starts.into_bounds()),

@@ -79,14 +79,14 @@ impl Orchestration {
                 self.configs.forget(id.0);
             }
             Effect::ExperimentContinued(id) => experiments::clear_end(&mut tx.conn(), id.0).await?,
-            Effect::RunStarted(id) => self.metrics.forget(id.0),
+            Effect::RunStarted(id) => self.metric_journal.evict(id.0),
             Effect::RestartsAllowed(id) => {
                 let row = trials::find(&mut tx.conn(), id.0).await?;
                 let row = row.ok_or_else(|| AppError::not_found("trial", id))?;
                 allow_restarts(tx, &row).await?;
             }
             Effect::TrialEnded(id) => {
-                self.metrics.forget(id.0);
+                self.metric_journal.evict(id.0);
                 // Stored, and those who wait for it are not woken.
                 tx.after_commit(|| failpoint!("server::lifecycle::end_trial::after_commit"));
                 failpoint!("server::lifecycle::end_trial::before_commit");

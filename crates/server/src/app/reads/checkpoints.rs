@@ -115,7 +115,7 @@ async fn page(
                 .is_some_and(|state| query.states.contains(&state))
         });
     }
-    master.settle_metrics().await?;
+    master.metric_journal.flush().await?;
     let (joined, pagination) = if key.needs_validations() {
         let mut joined = with_validations(&master.context.store, rows).await?;
         sort(&mut joined, &key, query.order_by);
@@ -217,7 +217,7 @@ pub(crate) async fn shown(master: &Master, actor: &Actor, row: CheckpointRow) ->
     let store = &master.context.store;
     let experiment = reads::experiments::find(store, actor, experiment_id).await?;
     reads::trials::find(store, actor, trial_id).await?;
-    master.settle_metrics().await?;
+    master.metric_journal.flush().await?;
     let joined = with_validations(store, vec![row]).await?;
     let trained = with_training(master, actor, experiment, joined).await?;
     Ok(Found::Trained(Box::new(trained)))
@@ -276,7 +276,7 @@ pub(crate) async fn doomed(
             })?;
         }
     }
-    master.settle_metrics().await?;
+    master.metric_journal.flush().await?;
     let (mut joined, protected) = collectable(&master.context.store, &experiment).await?;
     let candidates: Vec<_> = joined
         .iter()

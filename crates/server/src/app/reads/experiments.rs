@@ -192,7 +192,7 @@ pub(crate) async fn validation_history(
     id: i64,
 ) -> AppResult<Vec<Record>> {
     let experiment = find(&master.context.store, actor, id).await?;
-    master.settle_metrics().await?;
+    master.metric_journal.flush().await?;
     let trials = {
         let mut conn = master.context.store.read().await?;
         trials::of_experiment(&mut conn.conn(), id).await?

@@ -82,7 +82,7 @@ pub(crate) type Whole = (TrialRow, TrialParts);
 
 /// One trial with its parts, and the metrics that it has reported so far.
 pub(crate) async fn whole(master: &Master, actor: &Actor, id: i64) -> AppResult<Whole> {
-    master.settle_metrics().await?;
+    master.metric_journal.flush().await?;
     settled(&master.context.store, actor, id).await
 }
 
@@ -104,7 +104,7 @@ pub(crate) async fn page(
     require(actor)?;
     let store = &master.context.store;
     let experiment = reads::experiments::find(store, actor, experiment_id).await?;
-    master.settle_metrics().await?;
+    master.metric_journal.flush().await?;
     let (rows, pagination) = rows(store, experiment_id, query).await?;
     Ok((with_parts(store, &experiment, rows).await?, pagination))
 }

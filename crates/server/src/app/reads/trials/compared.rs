@@ -29,13 +29,13 @@ pub(crate) async fn compare(
     names: &Names,
     look: &Look,
 ) -> AppResult<Vec<Compared>> {
-    master.settle_metrics().await?;
+    master.metric_journal.flush().await?;
     let mut compared = Vec::with_capacity(trial_ids.len());
     for trial_id in trial_ids {
         let trial = settled(&master.context.store, actor, trial_id).await?;
         let mut groups = Vec::with_capacity(names.len());
         for (group, names) in names {
-            let points = master.metric_points(trial_id, group, names, look).await?;
+            let points = master.series.points(trial_id, group, names, look).await?;
             groups.push((group.clone(), points));
         }
         compared.push(Compared { trial, groups });

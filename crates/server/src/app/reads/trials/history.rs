@@ -111,7 +111,7 @@ pub(crate) async fn page(
     let store = &master.context.store;
     reads::trials::find(store, actor, trial_id).await?;
     let groups = Groups::asked(query);
-    master.settle_metrics().await?;
+    master.metric_journal.flush().await?;
     let outdating = Outdating::load(store, trial_id).await?;
     let mut values: BTreeMap<Key, Option<f64>> = BTreeMap::new();
     let by_metric = Some(query.sort_key.as_str()).filter(|key| !key.is_empty() && *key != BY_STEP);
