@@ -1,10 +1,37 @@
-//! Checkpoints: taking reports in, changing them, deleting their files, sending them.
+//! Checkpoints: reported, changed, sent, and deleted by people, by policies and with their experiments.
 //!
-//! Files go before rows: a row that says "deleted" never leaves files behind, and whatever stops half way is finished by
-//! doing it again.
+//! # States of a checkpoint
+//!
+//! | state | files | row | what ends it |
+//! | --- | --- | --- | --- |
+//! | not reported | a task writes them | none | the task's report |
+//! | `COMPLETED` | as reported | with a list of them | a removal, or the report of whoever has deleted some |
+//! | in removal | some may be gone | marked with the patterns (`removing`) | the transaction that stores what is left |
+//! | `PARTIALLY_DELETED` | some are left | lists those that are left | another removal |
+//! | `DELETED` | none | lists what there was, counts no bytes | the deletion of its experiment |
+//!
+//! A removal begins with a transaction that decides about warm starts and marks its checkpoints: from then on no trial
+//! starts from them. Then files are deleted, then rows are changed: a row that says `DELETED` never leaves files behind.
+//! What a kill cuts short is found by the mark and done again at the next start. A repeated report changes nothing, also
+//! after the files are gone.
+//!
+//! # Who may hold what
+//!
+//! - Nothing here is kept in memory between requests; the rows are the truth.
+//! - Files are opened by handles below allowed paths only ([`allowed`], [`storage`], `docs/checkpoints.md`), on blocking
+//!   threads, and never while a transaction is open.
+//! - An archive holds a few pieces of itself and one open file ([`archive`]); the caller reserves its share of the budget.
+//! - A removal works on some checkpoints at a time, each batch between two transactions. It holds no lock: two of the same
+//!   checkpoint both find less, and store the same.
+//!
+//! # Services
+//!
+//! [`Checkpoints`] has the rows, [`files::CheckpointFiles`] the files of the master's host, [`removal::CheckpointRemoval`]
+//! goes through both. Which checkpoints a policy keeps is decided in [`policy`], which knows neither.
 
 pub mod allowed;
 pub mod archive;
+pub mod files;
 pub mod glob;
 pub mod joined;
 pub mod policy;
@@ -14,25 +41,22 @@ pub mod tree;
 mod zip;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd;
 
-use bytes::Bytes;
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
 use det_store::checkpoints::CheckpointRow;
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
-use det_store::{StoreError, WriteTx, allocations, checkpoints, experiments, trials};
+use det_store::{Store, StoreError, WriteTx, allocations, checkpoints, experiments, trials};
 use serde_json::{Map, Value, json};
-use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use crate::app::Master;
-use crate::app::checkpoints::archive::{ChannelWriter, Format};
 use crate::app::checkpoints::glob::Pattern;
-use crate::app::checkpoints::storage::Storage;
-use crate::app::ownership::Reported;
+use crate::app::context::Context;
+use crate::app::ownership::{Ownership, Reported};
 use crate::app::searches::config_of;
+use crate::app::specs::MasterIdentity;
+use crate::app::specs::identity::TaskUsers;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
@@ -41,8 +65,6 @@ use crate::hub::Topic;
 pub const STEPS: &str = "steps_completed";
 /// Checkpoints asked for or changed in one statement or transaction.
 const BATCH: usize = 1000;
-/// Pieces of an archive that wait to be sent.
-const PIECES: usize = 8;
 
 /// A checkpoint that a task has stored.
 #[derive(Debug, Clone, Default)]
@@ -66,13 +88,33 @@ pub struct CheckpointReport {
 /// What is left of a checkpoint's files: path to bytes, directories end in `/`.
 pub type Left = BTreeMap<String, i64>;
 
-impl Master {
-    /// Takes in a checkpoint; a repeated report changes nothing.
-    pub async fn report_checkpoint(
-        &self,
-        actor: &Actor,
-        report: CheckpointReport,
-    ) -> AppResult<()> {
+/// The rows of checkpoints. Cheap to clone.
+#[derive(Clone)]
+pub struct Checkpoints {
+    context: Context,
+    ownership: Ownership,
+    task_users: TaskUsers,
+    identity: MasterIdentity,
+}
+
+impl Checkpoints {
+    /// Of tasks that run as these users, in the cluster of this identity.
+    pub(crate) fn new(
+        context: Context,
+        ownership: Ownership,
+        task_users: TaskUsers,
+        identity: MasterIdentity,
+    ) -> Self {
+        Self {
+            context,
+            ownership,
+            task_users,
+            identity,
+        }
+    }
+
+    /// Stores a checkpoint that a task reports; a repeated report changes nothing.
+    pub async fn report(&self, actor: &Actor, report: CheckpointReport) -> AppResult<()> {
         let row = checked(report)?;
         self.ownership
             .require_reporter(actor, Reported::Task(&row.task_id))
@@ -80,12 +122,12 @@ impl Master {
         if [&self.identity.cluster_id, &self.identity.master_id].contains(&&row.uuid) {
             return Err(taken(&row.uuid));
         }
-        let (master, actor) = (self.clone(), actor.clone());
+        let (service, actor) = (self.clone(), actor.clone());
         self.context
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    master.report_in(tx, row, &actor).await?;
+                    service.report_in(tx, row, &actor).await?;
                     failpoint!("server::checkpoints::report::before_commit");
                     Ok::<_, AppError>(())
                 })
@@ -132,7 +174,7 @@ impl Master {
         }
         row.trial_id = Some(trial_id);
         row.experiment_id = Some(experiment.id);
-        row.owner_uid = self.task_uid(&experiment).map(i64::from);
+        row.owner_uid = self.task_users.uid_of(&experiment).map(i64::from);
         row.storage_id = Some(match row.storage_id {
             None => {
                 let location = storage_location(&config_of(&experiment)?)?;
@@ -196,7 +238,7 @@ impl Master {
     }
 
     /// A checkpoint.
-    pub async fn checkpoint(&self, uuid: &str) -> AppResult<CheckpointRow> {
+    pub async fn find(&self, uuid: &str) -> AppResult<CheckpointRow> {
         check_uuid("checkpointUuid", uuid)?;
         let mut conn = self.context.store.read().await?;
         checkpoints::find(&mut conn.conn(), uuid)
@@ -205,19 +247,19 @@ impl Master {
     }
 
     /// Replaces a checkpoint's metadata; its step stays what it is.
-    pub async fn set_checkpoint_metadata(
+    pub async fn set_metadata(
         &self,
         actor: &Actor,
         uuid: &str,
         mut metadata: Map<String, Value>,
     ) -> AppResult<CheckpointRow> {
         check_uuid("checkpointUuid", uuid)?;
-        let row = self.checkpoint(uuid).await?;
+        let row = self.find(uuid).await?;
         self.ownership
             .require_reporter_of_checkpoints(actor, &[row])
             .await?;
         let (uuid, actor) = (uuid.to_owned(), actor.clone());
-        let master = self.clone();
+        let service = self.clone();
         self.context
             .store
             .write(move |tx| {
@@ -228,7 +270,7 @@ impl Master {
                     metadata.insert(STEPS.into(), json!(row.steps));
                     row.metadata = Value::Object(metadata).to_string();
                     checkpoints::update(&mut tx.conn(), &row).await?;
-                    master
+                    service
                         .context
                         .record(
                             tx,
@@ -249,7 +291,7 @@ impl Master {
     }
 
     /// Takes note of what is left of checkpoints whose files somebody else has deleted.
-    pub async fn patch_checkpoints(
+    pub async fn patch(
         &self,
         actor: &Actor,
         changes: Vec<(String, Option<Left>)>,
@@ -262,11 +304,11 @@ impl Master {
             )?;
         }
         let named = changes.iter().map(|(uuid, _)| uuid.clone()).collect();
-        let rows = self.known_checkpoints(named).await?;
+        let rows = self.known(named).await?;
         self.ownership
             .require_reporter_of_checkpoints(actor, &rows)
             .await?;
-        let (master, actor) = (self.clone(), actor.clone());
+        let (service, actor) = (self.clone(), actor.clone());
         self.context
             .store
             .write(move |tx| {
@@ -276,7 +318,9 @@ impl Master {
                             .await?
                             .ok_or_else(|| AppError::not_found("checkpoint", &uuid))?;
                         if let Some(left) = left {
-                            master.note_left(tx, row, left, &actor.name(), None).await?;
+                            service
+                                .note_left(tx, row, left, &actor.name(), None)
+                                .await?;
                         }
                     }
                     Ok(())
@@ -334,7 +378,7 @@ impl Master {
     }
 
     /// The checkpoints with these ids, if each is there.
-    async fn known_checkpoints(&self, wanted: BTreeSet<String>) -> AppResult<Vec<CheckpointRow>> {
+    pub(super) async fn known(&self, wanted: BTreeSet<String>) -> AppResult<Vec<CheckpointRow>> {
         let wanted: Vec<String> = wanted.into_iter().collect();
         let mut conn = self.context.store.read().await?;
         let mut rows = Vec::with_capacity(wanted.len());
@@ -347,56 +391,14 @@ impl Master {
         }
         Ok(rows)
     }
+}
 
-    async fn stored_experiment(&self, id: i64) -> AppResult<ExperimentRow> {
-        let mut conn = self.context.store.read().await?;
-        experiments::find(&mut conn.conn(), id)
-            .await?
-            .ok_or_else(|| AppError::not_found("experiment", id))
-    }
-
-    /// A checkpoint's files as an archive, in pieces. An error after the first piece ends the pieces with it.
-    pub async fn checkpoint_archive(
-        &self,
-        uuid: &str,
-        format: Format,
-    ) -> AppResult<mpsc::Receiver<std::io::Result<Bytes>>> {
-        let row = self.checkpoint(uuid).await?;
-        let gone = || {
-            AppError::not_found("files of checkpoint", uuid)
-                .hint("they were deleted, or the master's host does not see the checkpoint storage")
-        };
-        if row.state == "DELETED" {
-            return Err(gone());
-        }
-        let experiment = row
-            .experiment_id
-            .ok_or_else(|| AppError::not_found("experiment of checkpoint", uuid))?;
-        let experiment = self.stored_experiment(experiment).await?;
-        let storage = Storage::of(&config_of(&experiment)?, &self.allowed_paths())?;
-        let owner = self.owner_of_files(&row, &experiment);
-        let (uuid, resources) = (row.uuid.clone(), resources(&row)?);
-        let opened = tokio::task::spawn_blocking(move || -> AppResult<_> {
-            let Some(directory) = storage.open(&uuid, owner)? else {
-                return Ok(None);
-            };
-            let entries = storage.reported(directory.as_fd(), &resources)?;
-            Ok(Some((directory, entries)))
-        })
-        .await
-        .map_err(AppError::internal)??;
-        let (directory, entries) = opened.ok_or_else(gone)?;
-        let (sender, receiver) = mpsc::channel(PIECES);
-        tokio::task::spawn_blocking(move || {
-            let out = ChannelWriter::new(sender.clone());
-            if let Err(error) = archive::write(directory.as_fd(), &entries, format, out) {
-                tracing::warn!(checkpoint.uuid = row.uuid, %error, "an archive of a checkpoint could not be sent whole");
-                // A receiver that has gone needs no error.
-                let _ = sender.blocking_send(Err(error));
-            }
-        });
-        Ok(receiver)
-    }
+/// An experiment whose checkpoints are meant.
+async fn stored_experiment(store: &Store, id: i64) -> AppResult<ExperimentRow> {
+    let mut conn = store.read().await?;
+    experiments::find(&mut conn.conn(), id)
+        .await?
+        .ok_or_else(|| AppError::not_found("experiment", id))
 }
 
 /// The name of a checkpoint's directory must not be that of anything else.

@@ -9,6 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::admission::Admission;
 use crate::app::allocations::Allocations;
+use crate::app::checkpoints::Checkpoints;
+use crate::app::checkpoints::files::CheckpointFiles;
+use crate::app::checkpoints::removal::CheckpointRemoval;
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
@@ -32,6 +35,7 @@ use crate::app::renewal::Renewals;
 use crate::app::restarts::Restarts;
 use crate::app::scheduling::{Scheduling, Snapshots};
 use crate::app::searches::Searches;
+use crate::app::specs::identity::TaskUsers;
 use crate::app::specs::{FreshTokens, MasterIdentity, Specs};
 use crate::app::submission::Submissions;
 use crate::app::templates::Templates;
@@ -171,9 +175,30 @@ impl Master {
             cluster_id: cluster_id.clone(),
             master_id: uuid::Uuid::new_v4().to_string(),
         };
+        let task_users = TaskUsers::new(context.clone(), homes.clone(), auth.clone());
+        let checkpoints = Checkpoints::new(
+            context.clone(),
+            ownership.clone(),
+            task_users.clone(),
+            identity.clone(),
+        );
+        let checkpoint_files = CheckpointFiles::new(
+            context.clone(),
+            checkpoints.clone(),
+            task_users.clone(),
+            data_dir.clone(),
+        );
         let log_policies = LogPolicies::new(context.clone(), configs.clone());
         let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         let inner = Inner {
+            checkpoint_removal: CheckpointRemoval::new(
+                context.clone(),
+                ownership.clone(),
+                checkpoints.clone(),
+                checkpoint_files.clone(),
+            ),
+            checkpoints,
+            checkpoint_files,
             metrics: Metrics::new(
                 context.clone(),
                 configs.clone(),
@@ -222,7 +247,7 @@ impl Master {
                 context: context.clone(),
                 auth: auth.clone(),
                 live: live.clone(),
-                homes: homes.clone(),
+                task_users,
                 configs: configs.clone(),
                 pools: pools.clone(),
                 fresh_tokens: memory.fresh_tokens,

@@ -114,6 +114,12 @@ pub struct Inner {
     pub reload: reload::Reload,
     /// Identities of the cluster and of this start of the master.
     pub identity: specs::MasterIdentity,
+    /// The rows of checkpoints.
+    pub checkpoints: checkpoints::Checkpoints,
+    /// Files of checkpoints.
+    pub checkpoint_files: checkpoints::files::CheckpointFiles,
+    /// Removing files of checkpoints.
+    pub checkpoint_removal: checkpoints::removal::CheckpointRemoval,
     /// Metric reports on their way in.
     pub metrics: metrics::Metrics,
     /// The journal of metric reports.

@@ -1,7 +1,7 @@
 //! The specification of a container that an agent is to start: rows are loaded and converted into facts, `det-taskspec`
 //! makes the specification, and the container's token is stored.
 
-mod identity;
+pub mod identity;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use crate::app::agents::{devices, slot_set};
 use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::pools::Pools;
-use crate::app::workspaces::KnownHomes;
+use crate::app::specs::identity::TaskUsers;
 use crate::auth::Auth;
 use crate::auth::{new_token, token_hash};
 use crate::error::{AppError, AppResult};
@@ -64,7 +64,7 @@ pub struct Specs {
     pub(super) context: Context,
     pub(super) auth: Auth,
     pub(super) live: Live,
-    pub(super) homes: KnownHomes,
+    pub(super) task_users: TaskUsers,
     pub(super) configs: Configs,
     pub(super) pools: Pools,
     pub(super) fresh_tokens: FreshTokens,
@@ -164,7 +164,7 @@ impl Specs {
             allocation_id: AllocationId(allocation.id.clone()),
             description: TaskLabel::from(allocation).to_string(),
             owner_id: experiment.owner_id,
-            user: self.task_user_in(experiment.project_id, &owner),
+            user: self.task_users.in_project(experiment.project_id, &owner),
             owner_name: owner.username.clone(),
             request: config.container_request(),
             defaults: self

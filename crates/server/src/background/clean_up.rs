@@ -38,7 +38,7 @@ pub async fn run(master: Master) {
     loop {
         let mut retry = None;
         if !resumed {
-            retry = match master.resume_removals().await {
+            retry = match master.checkpoint_removal.resume().await {
                 Ok(()) => None,
                 Err(error) => failed(None, &error),
             };
@@ -163,7 +163,8 @@ async fn remove(
     }
     let everything = patterns(&["**/*".to_owned()])?;
     master
-        .remove_files(rows, everything, warm_starts, ACTOR, Some(reason))
+        .checkpoint_removal
+        .remove(rows, everything, warm_starts, ACTOR, Some(reason))
         .await
 }
 
@@ -260,7 +261,7 @@ async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     .await?;
     let config = config_of(row)?;
     let (cluster_id, id) = (master.identity.cluster_id.clone(), row.id);
-    let allowed = master.allowed_paths();
+    let allowed = master.checkpoint_files.allowed_paths();
     let outcome = tokio::task::spawn_blocking(move || {
         Storage::of(&config, &allowed)?.remove_tensorboard(&cluster_id, id)
     })

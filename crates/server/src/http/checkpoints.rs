@@ -82,7 +82,7 @@ async fn report_checkpoint(
     Reporter(actor): Reporter,
     WireBody(body): WireBody<Checkpoint>,
 ) -> Answer {
-    master.report_checkpoint(&actor, report(body)?).await?;
+    master.checkpoints.report(&actor, report(body)?).await?;
     empty()
 }
 
@@ -140,7 +140,8 @@ async fn post_checkpoint_metadata(
     WireBody(body): WireBody<PostCheckpointMetadataRequest>,
 ) -> Answer {
     let row = master
-        .set_checkpoint_metadata(&actor, &uuid, body.checkpoint.metadata.0)
+        .checkpoints
+        .set_metadata(&actor, &uuid, body.checkpoint.metadata.0)
         .await?;
     let found = reads::checkpoints::shown(&master, &actor, row).await?;
     message(&PostCheckpointMetadataResponse {
@@ -166,7 +167,7 @@ async fn patch_checkpoints(
             )
         })
         .collect();
-    master.patch_checkpoints(&actor, changes).await?;
+    master.checkpoints.patch(&actor, changes).await?;
     empty()
 }
 
@@ -179,7 +180,8 @@ async fn delete_checkpoints(
     WireBody(body): WireBody<DeleteCheckpointsRequest>,
 ) -> Answer {
     master
-        .delete_checkpoints(&actor, body.checkpoint_uuids)
+        .checkpoint_removal
+        .delete(&actor, body.checkpoint_uuids)
         .await?;
     empty()
 }
@@ -193,7 +195,8 @@ async fn checkpoints_remove_files(
     WireBody(body): WireBody<CheckpointsRemoveFilesRequest>,
 ) -> Answer {
     master
-        .remove_checkpoint_files(&actor, body.checkpoint_uuids, body.checkpoint_globs)
+        .checkpoint_removal
+        .remove_matching(&actor, body.checkpoint_uuids, body.checkpoint_globs)
         .await?;
     empty()
 }

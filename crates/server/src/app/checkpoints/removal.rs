@@ -7,14 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_failpoints::failpoint;
 use det_store::checkpoints::{self, CheckpointRow};
-use det_store::experiments::ExperimentRow;
 
-use crate::app::Master;
-use crate::app::checkpoints::allowed::AllowedPaths;
+use crate::app::checkpoints::files::CheckpointFiles;
 use crate::app::checkpoints::glob::Pattern;
 use crate::app::checkpoints::storage::{Owner, Storage};
-use crate::app::checkpoints::{BATCH, Left, check_uuid, patterns, resources};
-use crate::app::searches::config_of;
+use crate::app::checkpoints::{
+    BATCH, Checkpoints, Left, check_uuid, patterns, resources, stored_experiment,
+};
+use crate::app::context::Context;
+use crate::app::ownership::Ownership;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
@@ -27,16 +28,40 @@ pub(crate) enum WarmStarts {
     Keep,
 }
 
-impl Master {
+/// Removing files of checkpoints. Cheap to clone.
+#[derive(Clone)]
+pub struct CheckpointRemoval {
+    context: Context,
+    ownership: Ownership,
+    checkpoints: Checkpoints,
+    files: CheckpointFiles,
+}
+
+impl CheckpointRemoval {
+    /// Of these files and rows.
+    pub(crate) fn new(
+        context: Context,
+        ownership: Ownership,
+        checkpoints: Checkpoints,
+        files: CheckpointFiles,
+    ) -> Self {
+        Self {
+            context,
+            ownership,
+            checkpoints,
+            files,
+        }
+    }
+
     /// Deletes checkpoints: files, then rows.
-    pub async fn delete_checkpoints(&self, actor: &Actor, uuids: Vec<String>) -> AppResult<()> {
-        self.remove_checkpoint_files(actor, uuids, vec!["**/*".to_owned()])
+    pub async fn delete(&self, actor: &Actor, uuids: Vec<String>) -> AppResult<()> {
+        self.remove_matching(actor, uuids, vec!["**/*".to_owned()])
             .await
     }
 
     /// Deletes the files of checkpoints that match any of the patterns. Without patterns nothing is deleted: the storage is
     /// looked at, and files that others have deleted are taken from the checkpoints' resources and sizes.
-    pub async fn remove_checkpoint_files(
+    pub async fn remove_matching(
         &self,
         actor: &Actor,
         uuids: Vec<String>,
@@ -52,16 +77,16 @@ impl Master {
         }
         let patterns = patterns(&globs)?;
         let rows = self.removable(actor, &uuids, patterns.is_empty()).await?;
-        let (master, actor) = (self.clone(), actor.name());
+        let (service, actor) = (self.clone(), actor.name());
         // Its own task: a client that goes away does not leave files deleted and rows unchanged.
         tokio::spawn(async move {
             if patterns.is_empty() {
                 let reason = Some("files were found to be missing in the storage");
-                return master.compare_files(rows, &actor, reason).await;
+                return service.compare(rows, &actor, reason).await;
             }
             let reason = Some("a person asked for it");
-            master
-                .remove_files(rows, patterns, WarmStarts::Refuse, &actor, reason)
+            service
+                .remove(rows, patterns, WarmStarts::Refuse, &actor, reason)
                 .await
         })
         .await
@@ -77,7 +102,8 @@ impl Master {
         only_compared: bool,
     ) -> AppResult<Vec<CheckpointRow>> {
         let rows = self
-            .known_checkpoints(uuids.iter().cloned().collect())
+            .checkpoints
+            .known(uuids.iter().cloned().collect())
             .await?;
         self.ownership
             .require_reporter_of_checkpoints(actor, &rows)
@@ -102,7 +128,7 @@ impl Master {
     /// A removal begins with a transaction that decides about warm starts and marks the checkpoints: from then on no trial
     /// starts from them. It ends with one that takes the mark away. What is cut short in between is resumed at the next
     /// start of the master.
-    pub(crate) async fn remove_files(
+    pub(crate) async fn remove(
         &self,
         rows: Vec<CheckpointRow>,
         patterns: Vec<Pattern>,
@@ -112,13 +138,13 @@ impl Master {
     ) -> AppResult<()> {
         let mut failure = None;
         for (experiment, rows) in by_experiment(rows)? {
-            let experiment = self.stored_experiment(experiment).await?;
-            let storage = Storage::of(&config_of(&experiment)?, &self.allowed_paths())?;
+            let experiment = stored_experiment(&self.context.store, experiment).await?;
+            let storage = self.files.storage_of(&experiment)?;
             for batch in rows.chunks(BATCH) {
                 let uuids = batch.iter().map(|row| row.uuid.clone()).collect();
-                let marked = self.begin_removal(uuids, &patterns, warm_starts).await?;
+                let marked = self.begin(uuids, &patterns, warm_starts).await?;
                 failpoint!("server::checkpoints::remove::after_mark");
-                let batch = self.with_owners(marked, &experiment);
+                let batch = self.files.with_owners(marked, &experiment);
                 let (storage, patterns) = (storage.clone(), patterns.clone());
                 let (left, failed) =
                     tokio::task::spawn_blocking(move || remove_each(&storage, batch, &patterns))
@@ -132,7 +158,7 @@ impl Master {
     }
 
     /// Marks checkpoints whose files are to be removed, and returns them; deleted ones are left out.
-    async fn begin_removal(
+    async fn begin(
         &self,
         uuids: Vec<String>,
         patterns: &[Pattern],
@@ -140,7 +166,7 @@ impl Master {
     ) -> AppResult<Vec<CheckpointRow>> {
         let texts: Vec<&str> = patterns.iter().map(Pattern::text).collect();
         let removing = serde_json::to_string(&texts).map_err(AppError::internal)?;
-        let master = self.clone();
+        let service = self.clone();
         self.context
             .store
             .write(move |tx| {
@@ -167,7 +193,7 @@ impl Master {
                         checkpoints::update(&mut tx.conn(), &row).await?;
                         marked.push(row);
                     }
-                    master.recount_all(tx, &marked).await?;
+                    service.checkpoints.recount_all(tx, &marked).await?;
                     Ok::<_, AppError>(marked)
                 })
             })
@@ -175,7 +201,7 @@ impl Master {
     }
 
     /// Removals that were under way when the master ended: done again.
-    pub(crate) async fn resume_removals(&self) -> AppResult<()> {
+    pub(crate) async fn resume(&self) -> AppResult<()> {
         let rows = {
             let mut conn = self.context.store.read().await?;
             checkpoints::in_removal(&mut conn.conn()).await?
@@ -192,7 +218,7 @@ impl Master {
             let globs: Vec<String> = serde_json::from_str(&removing).map_err(AppError::internal)?;
             let reason = Some("its removal was cut short and resumed");
             let done = self
-                .remove_files(rows, patterns(&globs)?, WarmStarts::Keep, "master", reason)
+                .remove(rows, patterns(&globs)?, WarmStarts::Keep, "master", reason)
                 .await;
             failure = failure.or(done.err());
         }
@@ -200,7 +226,7 @@ impl Master {
     }
 
     /// Compares checkpoints with their storage and stores what is left of each. Deletes nothing.
-    async fn compare_files(
+    async fn compare(
         &self,
         rows: Vec<CheckpointRow>,
         actor: &str,
@@ -208,9 +234,9 @@ impl Master {
     ) -> AppResult<()> {
         let mut failure = None;
         for (experiment, rows) in by_experiment(rows)? {
-            let experiment = self.stored_experiment(experiment).await?;
-            let storage = Storage::of(&config_of(&experiment)?, &self.allowed_paths())?;
-            let rows = self.with_owners(rows, &experiment);
+            let experiment = stored_experiment(&self.context.store, experiment).await?;
+            let storage = self.files.storage_of(&experiment)?;
+            let rows = self.files.with_owners(rows, &experiment);
             let (left, failed) =
                 tokio::task::spawn_blocking(move || remove_each(&storage, rows, &[]))
                     .await
@@ -231,7 +257,7 @@ impl Master {
         if left.is_empty() {
             return Ok(());
         }
-        let (master, actor) = (self.clone(), actor.to_owned());
+        let (service, actor) = (self.clone(), actor.to_owned());
         self.context
             .store
             .write(move |tx| {
@@ -243,48 +269,16 @@ impl Master {
                                 Some(left) => left,
                                 None => resources(&row)?,
                             };
-                            master.note_left(tx, row, left, &actor, reason).await?;
+                            service
+                                .checkpoints
+                                .note_left(tx, row, left, &actor, reason)
+                                .await?;
                         }
                     }
                     Ok::<_, AppError>(())
                 })
             })
             .await
-    }
-
-    /// The directories in which this master touches checkpoint files.
-    pub(crate) fn allowed_paths(&self) -> AllowedPaths {
-        AllowedPaths::of(&self.context.config(), &self.data_dir)
-    }
-
-    /// The Unix user id of the tasks of an experiment as its owner is mapped now.
-    pub(super) fn task_uid(&self, experiment: &ExperimentRow) -> Option<u32> {
-        let owner = self.auth.user(experiment.owner_id)?;
-        Some(self.specs.task_user_in(experiment.project_id, &owner).uid)
-    }
-
-    /// Checkpoints of one experiment, each with whom its files must belong to.
-    fn with_owners(
-        &self,
-        rows: Vec<CheckpointRow>,
-        experiment: &ExperimentRow,
-    ) -> Vec<(CheckpointRow, Owner)> {
-        rows.into_iter()
-            .map(|row| {
-                let owner = self.owner_of_files(&row, experiment);
-                (row, owner)
-            })
-            .collect()
-    }
-
-    pub(super) fn owner_of_files(&self, row: &CheckpointRow, experiment: &ExperimentRow) -> Owner {
-        let stored = row.owner_uid.and_then(|uid| u32::try_from(uid).ok());
-        // A user that exists no more has no files: 2³² − 1 is nobody's number.
-        let uid = stored.or_else(|| self.task_uid(experiment));
-        Owner {
-            uid: uid.unwrap_or(u32::MAX),
-            user_id: experiment.owner_id,
-        }
     }
 }
 

@@ -204,7 +204,7 @@ fn has_only_keys_of(config: &Value, common: &Value) -> bool {
 /// One checkpoint.
 pub(crate) async fn find(master: &Master, actor: &Actor, uuid: &str) -> AppResult<Found> {
     require(actor)?;
-    let row = master.checkpoint(uuid).await?;
+    let row = master.checkpoints.find(uuid).await?;
     shown(master, actor, row).await
 }
 
@@ -231,7 +231,7 @@ pub(crate) async fn archive(
     format: Format,
 ) -> AppResult<mpsc::Receiver<std::io::Result<Bytes>>> {
     require(actor)?;
-    master.checkpoint_archive(uuid, format).await
+    master.checkpoint_files.archive(uuid, format).await
 }
 
 /// How many checkpoints a policy keeps; what is `None` is as the experiment has it.

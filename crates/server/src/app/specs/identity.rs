@@ -1,22 +1,47 @@
 //! The Unix identity that tasks are given.
 
 use det_config::master::DefaultTask;
+use det_store::experiments::ExperimentRow;
 use det_store::workspaces::WorkspaceRow;
 use det_taskspec::TaskUser;
 
-use super::Specs;
-use crate::auth::User;
+use crate::app::context::Context;
+use crate::app::workspaces::KnownHomes;
+use crate::auth::{Auth, User};
 
-impl Specs {
+/// As whom tasks run. Cheap to clone.
+#[derive(Clone)]
+pub struct TaskUsers {
+    context: Context,
+    homes: KnownHomes,
+    auth: Auth,
+}
+
+impl TaskUsers {
+    /// As these workspaces and users have it.
+    pub(crate) fn new(context: Context, homes: KnownHomes, auth: Auth) -> Self {
+        Self {
+            context,
+            homes,
+            auth,
+        }
+    }
+
     /// The Unix identity of a user's tasks in a project: the workspace's, the user's, the cluster's. A workspace may set
     /// the user or the group alone.
-    pub(crate) fn task_user_in(&self, project_id: i64, owner: &User) -> TaskUser {
+    pub(crate) fn in_project(&self, project_id: i64, owner: &User) -> TaskUser {
         let homes = self.homes.get();
         let own = task_user(owner, &self.context.config().security.default_task);
         match homes.home(project_id) {
             Some((_, workspace)) => in_workspace(workspace, own),
             None => own,
         }
+    }
+
+    /// The Unix user id of the tasks of an experiment as its owner is mapped now; `None` = the owner exists no more.
+    pub(crate) fn uid_of(&self, experiment: &ExperimentRow) -> Option<u32> {
+        let owner = self.auth.user(experiment.owner_id)?;
+        Some(self.in_project(experiment.project_id, &owner).uid)
     }
 }
 

@@ -1,0 +1,124 @@
+//! Files of checkpoints as the master's host sees them: where they are, whom they belong to, and sending them.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use det_store::checkpoints::CheckpointRow;
+use det_store::experiments::ExperimentRow;
+use tokio::sync::mpsc;
+
+use crate::app::checkpoints::allowed::AllowedPaths;
+use crate::app::checkpoints::archive::{self, ChannelWriter, Format};
+use crate::app::checkpoints::storage::{Owner, Storage};
+use crate::app::checkpoints::{Checkpoints, resources, stored_experiment};
+use crate::app::context::Context;
+use crate::app::searches::config_of;
+use crate::app::specs::identity::TaskUsers;
+use crate::error::{AppError, AppResult};
+
+/// Pieces of an archive that wait to be sent.
+const PIECES: usize = 8;
+
+/// Files of checkpoints. Cheap to clone.
+#[derive(Clone)]
+pub struct CheckpointFiles {
+    context: Context,
+    checkpoints: Checkpoints,
+    task_users: TaskUsers,
+    data_dir: PathBuf,
+}
+
+impl CheckpointFiles {
+    /// Of a master that keeps its own in this directory.
+    pub(crate) fn new(
+        context: Context,
+        checkpoints: Checkpoints,
+        task_users: TaskUsers,
+        data_dir: PathBuf,
+    ) -> Self {
+        Self {
+            context,
+            checkpoints,
+            task_users,
+            data_dir,
+        }
+    }
+
+    /// The directories in which this master touches checkpoint files.
+    pub(crate) fn allowed_paths(&self) -> AllowedPaths {
+        AllowedPaths::of(&self.context.config(), &self.data_dir)
+    }
+
+    /// The storage of an experiment, if the master may touch it.
+    pub(super) fn storage_of(&self, experiment: &ExperimentRow) -> AppResult<Storage> {
+        Storage::of(&config_of(experiment)?, &self.allowed_paths())
+    }
+
+    /// Checkpoints of one experiment, each with whom its files must belong to.
+    pub(super) fn with_owners(
+        &self,
+        rows: Vec<CheckpointRow>,
+        experiment: &ExperimentRow,
+    ) -> Vec<(CheckpointRow, Owner)> {
+        rows.into_iter()
+            .map(|row| {
+                let owner = self.owner_of(&row, experiment);
+                (row, owner)
+            })
+            .collect()
+    }
+
+    fn owner_of(&self, row: &CheckpointRow, experiment: &ExperimentRow) -> Owner {
+        let stored = row.owner_uid.and_then(|uid| u32::try_from(uid).ok());
+        // A user that exists no more has no files: 2³² − 1 is nobody's number.
+        let uid = stored.or_else(|| self.task_users.uid_of(experiment));
+        Owner {
+            uid: uid.unwrap_or(u32::MAX),
+            user_id: experiment.owner_id,
+        }
+    }
+
+    /// A checkpoint's files as an archive, in pieces. An error after the first piece ends the pieces with it.
+    pub async fn archive(
+        &self,
+        uuid: &str,
+        format: Format,
+    ) -> AppResult<mpsc::Receiver<std::io::Result<Bytes>>> {
+        let row = self.checkpoints.find(uuid).await?;
+        let gone = || {
+            AppError::not_found("files of checkpoint", uuid)
+                .hint("they were deleted, or the master's host does not see the checkpoint storage")
+        };
+        if row.state == "DELETED" {
+            return Err(gone());
+        }
+        let experiment = row
+            .experiment_id
+            .ok_or_else(|| AppError::not_found("experiment of checkpoint", uuid))?;
+        let experiment = stored_experiment(&self.context.store, experiment).await?;
+        let storage = self.storage_of(&experiment)?;
+        let owner = self.owner_of(&row, &experiment);
+        let (uuid, resources) = (row.uuid.clone(), resources(&row)?);
+        let opened = tokio::task::spawn_blocking(move || -> AppResult<_> {
+            let Some(directory) = storage.open(&uuid, owner)? else {
+                return Ok(None);
+            };
+            let entries = storage.reported(directory.as_fd(), &resources)?;
+            Ok(Some((directory, entries)))
+        })
+        .await
+        .map_err(AppError::internal)??;
+        let (directory, entries) = opened.ok_or_else(gone)?;
+        let (sender, receiver) = mpsc::channel(PIECES);
+        tokio::task::spawn_blocking(move || {
+            let out = ChannelWriter::new(sender.clone());
+            if let Err(error) = archive::write(directory.as_fd(), &entries, format, out) {
+                tracing::warn!(checkpoint.uuid = row.uuid, %error, "an archive of a checkpoint could not be sent whole");
+                // A receiver that has gone needs no error.
+                let _ = sender.blocking_send(Err(error));
+            }
+        });
+        Ok(receiver)
+    }
+}
