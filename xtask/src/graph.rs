@@ -12,6 +12,7 @@ const PURE: &[&str] = &[
     "det-invariants",
     "det-lifecycle",
     "det-orchestrator",
+    "det-rm",
     "det-scenario",
     "det-scheduler",
     "det-searcher",
@@ -28,7 +29,12 @@ const SHELLS: &[(&str, &[&str])] = &[
     ("det-client", &["det-tls"]),
     // Nothing at all, unless a test arms it.
     ("det-failpoints", &[]),
-    ("det-server", &["det-failpoints", "det-store"]),
+    // The connections of agents; the master is a trait to it.
+    ("det-rm-agents", &["det-failpoints"]),
+    (
+        "det-server",
+        &["det-failpoints", "det-rm-agents", "det-store"],
+    ),
     ("det-spool", &[]),
     ("det-store", &["det-failpoints", "det-store-derive"]),
     // A derive: runs in the compiler.

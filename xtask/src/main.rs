@@ -2,13 +2,14 @@
 //!
 //! [`graph`] holds the rules on which crate may depend on which, [`modules`] which modules may use each other, [`files`] the
 //! rules on the files of the repository, [`citations`] those on what comments and documents cite, [`words`] those on the
-//! words in comments and names, [`handlers`] those on the handlers of requests. All are functions of data; only
+//! words in comments and names, [`handlers`] those on the handlers of requests, [`methods`] how many methods a type may have. All are functions of data; only
 //! [`workspace`] asks `cargo` and `git`.
 
 mod citations;
 mod files;
 mod graph;
 mod handlers;
+mod methods;
 mod modules;
 mod words;
 mod workspace;
@@ -36,6 +37,7 @@ fn check() -> anyhow::Result<Findings> {
     };
     let mut texts = Vec::new();
     let mut pages = citations::Pages::default();
+    let mut methods = methods::Methods::default();
     let mut modules = modules::Modules::default();
     for path in workspace::files(&root)? {
         let text = match std::fs::read(root.join(&path)) {
@@ -45,6 +47,7 @@ fn check() -> anyhow::Result<Findings> {
             Err(error) => return Err(error).with_context(|| format!("could not read {path}")),
         };
         pages.add(&path, &text);
+        methods.add(&path, &text);
         modules.add(&path, &text);
         texts.push((path, text));
     }
@@ -55,6 +58,7 @@ fn check() -> anyhow::Result<Findings> {
         pages.check(path, text, &mut findings);
         words::check(path, text, &mut findings);
     }
+    methods.check(&mut findings);
     modules.check(&mut findings);
     Ok(findings)
 }

@@ -5,10 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Findings;
 
-/// Folders below `crates` in which a circle is an error.
-const ENFORCED: &[&str] = &["cli/src", "cli/src/commands", "config/src"];
-/// Folders whose circles are reported as warnings until they are resolved; then they move up.
-const REPORTED: &[&str] = &["server/src"];
+/// Folders below `crates` that are looked at.
+const FOLDERS: &[&str] = &["cli/src", "cli/src/commands", "config/src", "server/src"];
 
 /// Which module uses which, in one folder.
 #[derive(Debug, Default)]
@@ -58,7 +56,7 @@ pub(crate) struct Modules {
 impl Modules {
     /// Takes a file of the repository, by its path from the root. Tests may use what they like and are left out.
     pub(crate) fn add(&mut self, path: &str, text: &str) {
-        for folder in ENFORCED.iter().chain(REPORTED) {
+        for folder in FOLDERS {
             let file = path
                 .strip_prefix("crates/")
                 .and_then(|path| path.strip_prefix(folder)?.strip_prefix('/'));
@@ -69,7 +67,7 @@ impl Modules {
         }
     }
 
-    /// Reports every circle: an error where circles are not allowed, else a warning.
+    /// Reports every circle.
     pub(crate) fn check(mut self, findings: &mut Findings) {
         for (folder, uses) in &mut self.folders {
             for (module, used, file) in std::mem::take(&mut uses.found) {
@@ -95,11 +93,7 @@ impl Modules {
                     "modules of crates/{folder} use each other in a circle: {}; move what both need to a module of its own",
                     edges.join(", ")
                 );
-                if ENFORCED.contains(folder) {
-                    findings.errors.push(message);
-                } else {
-                    findings.warnings.push(message);
-                }
+                findings.errors.push(message);
             }
         }
     }

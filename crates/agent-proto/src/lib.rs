@@ -8,7 +8,6 @@
 //! Read [`ToMaster`] and [`ToAgent`] first.
 
 pub mod adoption;
-pub mod reconcile;
 
 use det_ids::{AgentId, AllocationId, ContainerId};
 use det_lifecycle::container::Observed;

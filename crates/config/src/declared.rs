@@ -174,7 +174,7 @@ fn every_search_method_and_manager_is_written_with_known_keys() {
         assert!(held.is_subset(&known), "{name}: {held:?} {known:?}");
     }
     let manager = ResourceManager {
-        kind: "agent".into(),
+        kind: crate::master::ManagerKind::Agent,
         cluster_name: "c".into(),
         metadata: std::collections::BTreeMap::new(),
         scheduler: None,

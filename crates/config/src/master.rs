@@ -24,7 +24,8 @@ pub use schema::{
     Security, Telemetry, TlsFiles, TokenLifespan, Webhooks,
 };
 pub use types::{
-    DEFAULT_PRIORITY, EffectiveScheduler, FittingPolicy, ResourceManager, SchedulerKind,
+    AdditionalManager, DEFAULT_PRIORITY, EffectiveScheduler, FittingPolicy, ManagerKind,
+    ResourceManager, SchedulerKind,
 };
 pub use underlay::Underlay;
 use underlay::pool_named;
@@ -69,16 +70,9 @@ impl MasterConfig {
         }
     }
 
-    /// The scheduler of a pool. The pool's block, if it has any key, replaces the cluster's whole; without any block
-    /// tasks are served by priority, without preemption (`docs/contract/scheduling.md`, "Schedulers of pools").
+    /// The scheduler of a pool of the main manager.
     pub fn effective_scheduler(&self, pool: &ResourcePool) -> EffectiveScheduler {
-        let own = pool.scheduler.as_ref().filter(|block| !block.is_empty());
-        let cluster = self
-            .resource_manager
-            .scheduler
-            .as_ref()
-            .filter(|block| !block.is_empty());
-        EffectiveScheduler::of(own.or(cluster), own.is_none())
+        self.resource_manager.scheduler_of(pool)
     }
 
     /// Warnings of pools whose own scheduler lacks settings of the cluster's. `root` is what was read, with places.

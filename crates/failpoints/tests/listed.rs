@@ -28,7 +28,7 @@ fn collect(directory: &Path, found: &mut BTreeMap<String, usize>) {
 fn every_point_is_listed_once_and_stands_in_the_sources_once() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut found = BTreeMap::new();
-    for name in ["agent", "server", "store"] {
+    for name in ["agent", "rm-agents", "server", "store"] {
         collect(&crates.join(name).join("src"), &mut found);
     }
     let listed: BTreeMap<String, usize> =

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use det_rm::Changes;
 use tokio::sync::watch;
 
 /// Something that can change.
@@ -13,8 +14,8 @@ use tokio::sync::watch;
 pub enum Topic {
     /// Anything that scheduling depends on.
     Schedule,
-    /// What an agent should run.
-    Agent(String),
+    /// What a place should run.
+    Place(String),
     /// An allocation: preemption, readiness, members.
     Allocation(String),
     /// The log of a task, or its end.
@@ -84,6 +85,12 @@ impl Hub {
             }
             None => {}
         }
+    }
+}
+
+impl Changes for Subscription {
+    async fn changed(&mut self) {
+        Self::changed(self).await;
     }
 }
 

@@ -10,6 +10,7 @@ use det_config::LoadedMaster;
 use det_config::errors::ConfigError;
 use det_config::explain::ExplainedKey;
 use det_config::master::MasterConfig;
+use det_rm::Manager;
 
 /// What the process around a master does for it.
 pub trait Surroundings: Send + Sync {
@@ -40,6 +41,8 @@ pub struct InForce {
 
 struct State {
     config: Arc<MasterConfig>,
+    /// What the configuration says of resource managers.
+    managers: Arc<Vec<Manager>>,
     origins: Arc<Vec<ExplainedKey>>,
     /// Pools that are gone once a change under way is stored: nothing new goes there.
     leaving: BTreeSet<String>,
@@ -51,6 +54,7 @@ impl InForce {
         Self {
             state: RwLock::new(State {
                 origins: Arc::new(loaded.origins()),
+                managers: Arc::new(Manager::of(&loaded.config)),
                 config: Arc::new(loaded.config),
                 leaving: BTreeSet::new(),
             }),
@@ -60,6 +64,11 @@ impl InForce {
     /// The configuration as it is now.
     pub fn config(&self) -> Arc<MasterConfig> {
         self.read(|state| state.config.clone())
+    }
+
+    /// Its resource managers, the main one first.
+    pub fn managers(&self) -> Arc<Vec<Manager>> {
+        self.read(|state| state.managers.clone())
     }
 
     /// Every value of it with its origin, secrets hidden.
@@ -86,9 +95,11 @@ impl InForce {
 
     /// Puts another configuration in force.
     pub(crate) fn replace(&self, config: MasterConfig, origins: Vec<ExplainedKey>) {
+        let managers = Arc::new(Manager::of(&config));
         let (config, origins) = (Arc::new(config), Arc::new(origins));
         self.write(|state| {
             state.config = config;
+            state.managers = managers;
             state.origins = origins;
             state.leaving.clear();
         });

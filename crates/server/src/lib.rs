@@ -2,7 +2,7 @@
 //!
 //! A request comes in through [`http`], which speaks the wire dialect and decides nothing. It calls a use case of
 //! [`app`], which loads rows, asks the pure crates, and writes rows and events in one transaction. What is to happen
-//! after the commit is done by [`background`] work and by the agents' connections (`rm_agents`), which look at the rows
+//! after the commit is done by [`background`] work and by the agents' connections (`det_rm_agents`), which look at the rows
 //! and take no input; the [`hub`] wakes them.
 //!
 //! Read [`start`] first, then [`app::Master`], then [`app::experiments`] and `app/orchestration.rs`: the life of an
@@ -21,8 +21,9 @@ mod labels;
 pub mod live;
 pub mod master_log;
 mod rights;
-mod rm_agents;
+pub mod slots;
 mod tls;
+pub mod works;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -151,7 +152,7 @@ impl Running {
     pub fn agents_connected(&self, names: &[String]) -> bool {
         names
             .iter()
-            .all(|name| self.master.connections.is_connected(name))
+            .all(|name| self.master.places.connections.is_connected(name))
     }
 
     /// Homes nothing any more: what is about to end with its agents is not started again before the next start.

@@ -13,7 +13,7 @@ mod planned;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AgentId, JobId, PlaceId, SlotId};
+use det_ids::{AgentId, ContainerId, JobId, PlaceId, SlotId};
 use det_lifecycle::container::Desired;
 use det_scheduler::{Job, PlaceSnapshot, PlaceState, Request, RunningAllocation};
 use det_store::agents::AgentRow;
@@ -22,8 +22,8 @@ use det_store::experiments::JobRow;
 use det_store::unit::Changes;
 use det_store::{Conn, Store, StoreError, agents, allocations, experiments};
 
-use crate::app::agents::{devices, slot_set};
 use crate::labels::TaskLabel;
+use crate::slots::{devices, slot_set};
 pub(crate) use planned::request;
 use planned::{entry, slots, work};
 
@@ -461,13 +461,13 @@ impl Image {
     }
 
     /// What the rows want of the containers of a place.
-    pub(crate) fn desired(&self, place_id: &str) -> BTreeMap<String, Desired> {
+    pub(crate) fn desired(&self, place_id: &str) -> BTreeMap<ContainerId, Desired> {
         let ids = self.containers.get(place_id);
         ids.into_iter()
             .flatten()
             .filter_map(|(id, _)| {
                 let (_, container) = self.container(place_id, id)?;
-                Some((id.clone(), container.row.desired))
+                Some((ContainerId(id.clone()), container.row.desired))
             })
             .collect()
     }

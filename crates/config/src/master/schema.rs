@@ -6,7 +6,7 @@ mod provider;
 mod sso;
 mod translate;
 
-use super::types::ResourceManager;
+use super::types::{AdditionalManager, ResourceManager};
 use crate::container::TaskContainerDefaults;
 use crate::log::Log;
 use crate::storage::CheckpointStorage;
@@ -105,6 +105,9 @@ keys! {
         /// Pools of agents.
         resource_pools: Vec<ResourcePool> = pools::POOLS,
             or("[{\"pool_name\": \"default\"}]"), also("{\"type\": \"object\"}");
+        /// Further managers with their pools.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        additional_resource_managers: Vec<AdditionalManager> = Kind::List(&Kind::Section(&pools::ADDITIONAL)), kept;
     }
     without field {
         /// The file that this was read from.
@@ -119,8 +122,6 @@ keys! {
         logging = Kind::Union(&LOGGING);
         /// Other systems whose addresses tasks receive.
         integrations = Kind::Section(&INTEGRATIONS);
-        /// Further managers with their pools.
-        additional_resource_managers = Kind::List(&Kind::Section(&pools::ADDITIONAL)), kept;
         /// Provisioning of users.
         scim = Kind::Section(&sso::SCIM), kept;
         /// Single sign-on by SAML.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::schema::MasterConfig;
-use super::types::{EffectiveScheduler, SchedulerKind};
+use super::types::{EffectiveScheduler, ManagerKind, SchedulerKind};
 use crate::schema::{mask, mask_all};
 use crate::secrets::{MASK, mask_addresses, mask_all_variables};
 
@@ -53,13 +53,16 @@ impl MasterConfig {
         }
         value["port"] = self.effective_port().into();
         // Managers of other kinds have a default partition of their own.
-        if matches!(self.resource_manager.kind.as_str(), "agent" | "kubernetes") {
+        if matches!(
+            self.resource_manager.kind,
+            ManagerKind::Agent | ManagerKind::Kubernetes
+        ) {
             let manager = &mut value["resource_manager"];
             manager["default_aux_resource_pool"] = self.default_aux_pool().into();
             manager["default_compute_resource_pool"] = self.default_compute_pool().into();
         }
         let of_cluster = self.resource_manager.scheduler.as_ref();
-        if of_cluster.is_some() || self.resource_manager.kind == "agent" {
+        if of_cluster.is_some() || self.resource_manager.kind == ManagerKind::Agent {
             let block = of_cluster.filter(|block| !block.is_empty());
             value["resource_manager"]["scheduler"] = in_force(EffectiveScheduler::of(block, false));
         }

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::schema::{Database, MasterConfig, Scheduler, TlsFiles};
+use super::schema::{Database, MasterConfig, ResourcePool, Scheduler, TlsFiles};
 use crate::priority::PriorityOrder;
 
 impl fmt::Debug for MasterConfig {
@@ -65,12 +65,45 @@ impl TlsFiles {
     }
 }
 
+/// How a resource manager runs containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ManagerKind {
+    /// On machines with agents.
+    Agent,
+    /// In pods of a Kubernetes cluster. Not built yet.
+    Kubernetes,
+    /// As jobs of Slurm. Not built.
+    Slurm,
+    /// As jobs of PBS. Not built.
+    Pbs,
+}
+
+impl ManagerKind {
+    /// Which of two priorities goes first in its pools.
+    pub fn priority_order(self) -> PriorityOrder {
+        match self {
+            Self::Agent | Self::Slurm | Self::Pbs => PriorityOrder::LowerFirst,
+            Self::Kubernetes => PriorityOrder::HigherFirst,
+        }
+    }
+}
+
+/// A further resource manager with its pools.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AdditionalManager {
+    /// The manager, with a name of its own.
+    pub resource_manager: ResourceManager,
+    /// Its pools, at least one.
+    pub resource_pools: Vec<ResourcePool>,
+}
+
 /// Who runs containers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResourceManager {
-    /// `agent`, or one that is not built yet.
+    /// How it runs containers.
     #[serde(rename = "type")]
-    pub kind: String,
+    pub kind: ManagerKind,
     /// Name of this manager.
     pub cluster_name: String,
     /// Names and values that users are shown; nothing depends on them.
@@ -86,6 +119,16 @@ pub struct ResourceManager {
     /// The other keys, as given.
     #[serde(flatten)]
     pub kept: Map<String, Value>,
+}
+
+impl ResourceManager {
+    /// The scheduler of a pool of this manager. The pool's block, if it has any key, replaces the manager's whole; without any block
+    /// tasks are served by priority, without preemption (`docs/contract/scheduling.md`, "Schedulers of pools").
+    pub fn scheduler_of(&self, pool: &ResourcePool) -> EffectiveScheduler {
+        let own = pool.scheduler.as_ref().filter(|block| !block.is_empty());
+        let cluster = self.scheduler.as_ref().filter(|block| !block.is_empty());
+        EffectiveScheduler::of(own.or(cluster), own.is_none())
+    }
 }
 
 impl MasterConfig {
@@ -215,8 +258,6 @@ pub struct EffectiveScheduler {
     pub preemption: bool,
     /// Priority of work that names none, 1 to 99.
     pub default_priority: u8,
-    /// Which of two priorities goes first: that of the pool's resource manager.
-    pub priority_order: PriorityOrder,
     /// Which agent among those with free slots.
     pub fitting_policy: FittingPolicy,
     /// Whether a task may spread unevenly over agents.
@@ -248,8 +289,6 @@ impl EffectiveScheduler {
             default_priority: block
                 .and_then(|block| block.default_priority)
                 .unwrap_or(DEFAULT_PRIORITY),
-            // Pools are of agents.
-            priority_order: PriorityOrder::LowerFirst,
             fitting_policy: block
                 .and_then(|block| block.fitting_policy)
                 .unwrap_or(FittingPolicy::Best),

@@ -4,41 +4,53 @@
 //! connection on; what the master stores is its hash, for the agent's id. From then on the id is that agent's: nobody else
 //! who holds the cluster's token connects as this agent, also while it is away, and the agent needs the cluster's token no
 //! more. The id becomes free when the agent has been away for longer than its pool waits (see
-//! [`Master::give_up_lost_agents`]) or when an administrator revokes its token.
+//! [`Places::give_up_lost`]) or when an administrator revokes its token.
+
+use std::sync::Arc;
 
 use det_authz::{Kind, Permission};
+use det_rm_agents::NotAdmitted;
 use det_store::events::NewEvent;
 use det_store::{WriteTx, agent_tokens, agents};
 
-use crate::app::Master;
+use crate::app::context::Context;
+use crate::app::places::Places;
 use crate::auth::{Actor, token_hash};
 use crate::error::{AppError, AppResult, ErrorKind};
 
 /// What a connection to the agents' address has shown.
 #[derive(Debug, Clone)]
-pub(crate) struct Credential {
+pub struct Credential {
     /// Hash of the agent's own token.
     own: Vec<u8>,
     /// Whether it has shown the cluster's token as well.
     may_join: bool,
 }
 
-/// Why an agent is not admitted.
-pub(crate) enum NotAdmitted {
-    /// It may be later.
-    Yet(String),
-    /// This token belongs to another agent, or to none.
-    Stranger(String),
-    /// Its token was revoked, and its tasks were given up.
-    Revoked(String),
+/// Who may connect as which agent. Cheap to clone.
+#[derive(Clone)]
+pub struct AgentTokens {
+    context: Context,
+    places: Places,
+    /// Hash of the token that agents join with.
+    join_token_hash: Arc<[u8]>,
 }
 
-impl Master {
+impl AgentTokens {
+    /// Of a cluster whose agents join with the token of this hash.
+    pub(crate) fn new(context: Context, places: Places, join_token_hash: Vec<u8>) -> Self {
+        Self {
+            context,
+            places,
+            join_token_hash: join_token_hash.into(),
+        }
+    }
+
     /// What the tokens of a request are worth: the agent's own, and that of the cluster if it brings one.
     ///
     /// # Errors
     /// `Unauthenticated` when they allow no agent to connect.
-    pub(crate) async fn agent_credential(
+    pub(crate) async fn credential(
         &self,
         own: Option<String>,
         join: Option<&str>,
@@ -46,7 +58,7 @@ impl Master {
         let refused = |message: &str| AppError::new(ErrorKind::Unauthenticated, message);
         let own = own.map(|token| token_hash(&token));
         // An agent's own token is known to nobody else, so it is never the one that all know.
-        let Some(own) = own.filter(|own| *own != self.agent_token_hash) else {
+        let Some(own) = own.filter(|own| own[..] != *self.join_token_hash) else {
             return Err(
                 refused("this request brings no token of an agent's own").hint(
                     "agents make one by themselves: install the same version on agents and master",
@@ -54,7 +66,7 @@ impl Master {
             );
         };
         // Both sides of the comparison are SHA-256 hashes: how long it takes says nothing about the token.
-        let may_join = join.is_some_and(|token| token_hash(token) == self.agent_token_hash);
+        let may_join = join.is_some_and(|token| token_hash(token)[..] == *self.join_token_hash);
         if !may_join {
             let mut conn = self.context.store.read().await?;
             let known = agent_tokens::find_by_hash(&mut conn.conn(), &own).await?;
@@ -70,7 +82,7 @@ impl Master {
     }
 
     /// Decides whether a connection is the agent that it says it is, and keeps the token of one that joins.
-    pub(crate) async fn admit_agent(
+    pub(crate) async fn admit(
         &self,
         agent_id: &str,
         credential: &Credential,
@@ -83,7 +95,7 @@ impl Master {
         if known.is_some_and(|k| k.token_hash == credential.own && k.revoked_at.is_none()) {
             return Ok(Ok(()));
         }
-        let (master, id, credential) = (self.clone(), agent_id.to_owned(), credential.clone());
+        let (service, id, credential) = (self.clone(), agent_id.to_owned(), credential.clone());
         self.context.store
             .write(move |tx| {
                 Box::pin(async move {
@@ -126,7 +138,7 @@ impl Master {
                     }
                     let now = det_store::now();
                     agent_tokens::accept(&mut tx.conn(), &id, &credential.own, now).await?;
-                    master
+                    service
                         .record_token(tx, &format!("agent:{id}"), &id, "joined")
                         .await?;
                     Ok::<_, AppError>(Ok(()))
@@ -152,13 +164,13 @@ impl Master {
 
     /// Refuses the token of an agent from now on, ends its connection and gives up what runs on it. For administrators.
     /// Its id is free for an agent that joins with the cluster's token and a token of its own that is new.
-    pub async fn revoke_agent(&self, actor: &Actor, agent_id: &str) -> AppResult<()> {
+    pub async fn revoke(&self, actor: &Actor, agent_id: &str) -> AppResult<()> {
         actor.require(
             Permission::Administer,
             Kind::Agent,
             "revoke the tokens of agents",
         )?;
-        let (master, id, actor) = (self.clone(), agent_id.to_owned(), actor.name());
+        let (service, id, actor) = (self.clone(), agent_id.to_owned(), actor.name());
         self.context
             .store
             .write(move |tx| {
@@ -172,10 +184,10 @@ impl Master {
                     }
                     if known {
                         let reason = format!("the token of agent \"{id}\" was revoked");
-                        master.remove_agent(tx, &id, &reason).await?;
+                        service.places.remove(tx, &id, &reason).await?;
                     }
-                    master.record_token(tx, &actor, &id, "revoked").await?;
-                    tx.after_commit(move || master.connections.cut(&id));
+                    service.record_token(tx, &actor, &id, "revoked").await?;
+                    tx.after_commit(move || service.places.connections.cut(&id));
                     Ok::<_, AppError>(())
                 })
             })

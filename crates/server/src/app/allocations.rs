@@ -11,7 +11,6 @@ use det_store::allocations::{self, ContainerRow};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
-use crate::app::agents::slot_set;
 use crate::app::context::Context;
 use crate::app::gatherings::Gatherings;
 use crate::app::orchestration::Cause;
@@ -21,6 +20,7 @@ use crate::app::ownership::Reported;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
+use crate::slots::slot_set;
 
 /// The longest that a poll is held.
 const LONGEST_POLL: Duration = Duration::from_secs(600);

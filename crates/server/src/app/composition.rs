@@ -8,6 +8,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::admission::Admission;
+use crate::app::agent_tokens::AgentTokens;
+use crate::app::agents::Agents;
 use crate::app::allocations::Allocations;
 use crate::app::checkpoints::Checkpoints;
 use crate::app::checkpoints::files::CheckpointFiles;
@@ -27,6 +29,7 @@ use crate::app::metrics::journal::Journal;
 use crate::app::metrics::series::Series;
 use crate::app::orchestration::{Orchestration, TaskMemory};
 use crate::app::ownership::Ownership;
+use crate::app::places::Places;
 use crate::app::pools::Pools;
 use crate::app::preview::Previews;
 use crate::app::projects::Projects;
@@ -45,12 +48,11 @@ use crate::app::why::JobStories;
 use crate::app::workspaces::{HomeChanges, HomeDeletion, KnownHomes, Workspaces};
 use crate::app::{Inner, Master};
 use crate::auth::Auth;
-use crate::background::Works;
 use crate::budget::Budgets;
 use crate::in_force::Surroundings;
 use crate::live::Live;
 use crate::master_log::MasterLog;
-use crate::rm_agents::Connections;
+use crate::works::Works;
 
 /// What exists before the first service.
 pub(crate) struct Foundation {
@@ -190,6 +192,34 @@ impl Master {
         );
         let log_policies = LogPolicies::new(context.clone(), configs.clone());
         let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        let specs = Specs {
+            context: context.clone(),
+            auth: auth.clone(),
+            live: live.clone(),
+            task_users,
+            configs: configs.clone(),
+            pools: pools.clone(),
+            fresh_tokens: memory.fresh_tokens,
+            identity: identity.clone(),
+        };
+        let logs = Logs::new(context.clone(), ownership.clone(), log_policies);
+        let places = Places::new(
+            context.clone(),
+            live.clone(),
+            pools.clone(),
+            specs.clone(),
+            orchestration.clone(),
+        );
+        let agent_tokens = AgentTokens::new(context.clone(), places.clone(), agent_token_hash);
+        let agents = Agents::new(
+            context.clone(),
+            pools.clone(),
+            logs.clone(),
+            orchestration.clone(),
+            places.clone(),
+            agent_tokens.clone(),
+            identity.clone(),
+        );
         let inner = Inner {
             checkpoint_removal: CheckpointRemoval::new(
                 context.clone(),
@@ -206,7 +236,7 @@ impl Master {
                 metric_journal.clone(),
             ),
             series: Series::new(context.clone(), metric_journal.clone()),
-            logs: Logs::new(context.clone(), ownership.clone(), log_policies),
+            logs,
             log_retention: LogRetention::new(context.clone(), ownership.clone(), policies.clone()),
             templates,
             users: Users::new(auth.clone(), blank_passwords),
@@ -243,16 +273,7 @@ impl Master {
             ),
             home_deletion,
             renewals,
-            specs: Specs {
-                context: context.clone(),
-                auth: auth.clone(),
-                live: live.clone(),
-                task_users,
-                configs: configs.clone(),
-                pools: pools.clone(),
-                fresh_tokens: memory.fresh_tokens,
-                identity: identity.clone(),
-            },
+            specs,
             preview: Previews::new(context.clone(), pools.clone()),
             reload: Reload::new(
                 context.clone(),
@@ -272,10 +293,11 @@ impl Master {
             auth,
             homes,
             live,
-            connections: Connections::default(),
+            places,
+            agents,
+            agent_tokens,
             surroundings,
             data_dir,
-            agent_token_hash,
             searches,
             catalogue: Catalogue::new(),
             listings: Semaphore::new(cores),

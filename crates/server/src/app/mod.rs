@@ -4,7 +4,7 @@
 //! background work, which it wakes. Nothing here knows HTTP.
 
 pub mod admission;
-pub(crate) mod agent_tokens;
+pub mod agent_tokens;
 pub mod agents;
 pub mod allocations;
 mod backfill;
@@ -12,7 +12,6 @@ pub mod checkpoints;
 pub(crate) mod composition;
 pub mod config_policies;
 pub mod configs;
-pub mod containers;
 pub mod context;
 pub mod experiments;
 pub mod gatherings;
@@ -23,6 +22,7 @@ pub mod metrics;
 pub mod model_archive;
 pub mod orchestration;
 pub mod ownership;
+pub mod places;
 pub mod pools;
 pub mod preview;
 pub mod projects;
@@ -54,7 +54,6 @@ use crate::error::{AppError, AppResult};
 use crate::in_force::Surroundings;
 use crate::live::Live;
 use crate::master_log::MasterLog;
-use crate::rm_agents::Connections;
 
 /// The version that clients are told: the API that this master speaks.
 pub const API_VERSION: &str = "0.38.1";
@@ -140,14 +139,16 @@ pub struct Inner {
     pub homes: workspaces::KnownHomes,
     /// An image of what is live.
     pub live: Live,
-    /// Connected agents.
-    pub connections: Connections,
+    /// Places: where containers run.
+    pub places: places::Places,
+    /// Agents.
+    pub agents: agents::Agents,
+    /// Who may connect as which agent.
+    pub agent_tokens: agent_tokens::AgentTokens,
     /// The process around this master.
     pub surroundings: Arc<dyn Surroundings>,
     /// Where files are kept.
     pub data_dir: PathBuf,
-    /// Hash of the token that agents join with.
-    pub agent_token_hash: Vec<u8>,
     /// Searches of live experiments.
     pub searches: searches::Searches,
     /// What lists of experiments are filtered and sorted by.
@@ -168,7 +169,7 @@ pub struct Inner {
     /// Whether it listens on loopback only.
     pub loopback: bool,
     /// Background work: what runs, and what ended in a panic.
-    pub background: crate::background::Works,
+    pub background: crate::works::Works,
 }
 
 /// Runs work of the processor, beside the runtime's other work if it is long.

@@ -1,14 +1,18 @@
-//! Resource pools as configured.
+//! Resource pools as configured, each with the resource manager that it belongs to.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use det_config::container::TaskContainerDefaults;
-use det_config::master::{FittingPolicy, SchedulerKind};
 use det_config::priority::PriorityOrder;
-use det_scheduler::{Fitting, Policy, PoolSettings};
+use det_rm::{Manager, Pool};
+use det_scheduler::PoolSettings;
 
-use crate::error::{AppError, AppResult};
+use crate::error::{AppError, AppResult, ErrorKind};
 use crate::in_force::InForce;
+
+/// How long places of a pool that is not configured any more may be away.
+const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Resource pools as configured. Cheap to clone.
 #[derive(Clone)]
@@ -22,14 +26,20 @@ impl Pools {
         Self { in_force }
     }
 
-    /// Names of the pools, in the order of the configuration.
+    /// The resource managers, the main one first. Pools of the others are known by name; nothing can run there yet.
+    pub fn managers(&self) -> Arc<Vec<Manager>> {
+        self.in_force.managers()
+    }
+
+    /// Names of the pools of the main manager, in the order of the configuration.
     pub fn names(&self) -> Vec<String> {
-        self.in_force
-            .config()
-            .resource_pools
-            .iter()
-            .map(|p| p.pool_name.clone())
-            .collect()
+        let managers = self.managers();
+        let pools = managers.iter().take(1).flat_map(|main| &main.pools);
+        pools.map(|pool| pool.name.clone()).collect()
+    }
+
+    fn look<T>(&self, name: &str, look: impl FnOnce(&Pool) -> T) -> Option<T> {
+        self.managers().first()?.pool(name).map(look)
     }
 
     /// Refuses what goes into a pool that is not there, or is about to go; asked in the transaction that puts it there.
@@ -37,8 +47,20 @@ impl Pools {
         if self.in_force.has_pool(name) {
             return Ok(());
         }
-        let pools = self.names();
-        let others: Vec<&str> = pools
+        let managers = self.managers();
+        let other = managers.iter().skip(1).find(|m| m.pool(name).is_some());
+        if let Some(other) = other {
+            return Err(AppError::new(
+                ErrorKind::NotBuilt,
+                format!(
+                    "resource pool \"{name}\" belongs to resource manager \"{}\", one of additional_resource_managers, \
+                     which are not built in this version",
+                    other.name
+                ),
+            ));
+        }
+        let others: Vec<String> = self.names();
+        let others: Vec<&str> = others
             .iter()
             .map(String::as_str)
             .filter(|pool| *pool != name)
@@ -51,55 +73,25 @@ impl Pools {
 
     /// How a pool schedules.
     pub fn settings(&self, pool: &str) -> PoolSettings {
-        let config = self.in_force.config();
-        let Some(configured) = config.resource_pool(pool) else {
-            return PoolSettings::default();
-        };
-        let scheduler = config.effective_scheduler(configured);
-        PoolSettings {
-            policy: match scheduler.kind {
-                SchedulerKind::Priority => Policy::Priority {
-                    preemption: scheduler.preemption,
-                    default_priority: scheduler.default_priority,
-                },
-                SchedulerKind::FairShare => Policy::FairShare,
-                SchedulerKind::RoundRobin => Policy::RoundRobin,
-            },
-            fitting: match scheduler.fitting_policy {
-                FittingPolicy::Best => Fitting::Best,
-                FittingPolicy::Worst => Fitting::Worst,
-            },
-            allow_heterogeneous_fits: scheduler.allow_heterogeneous_fits,
-            ..PoolSettings::default()
-        }
+        self.look(pool, |pool| pool.settings.clone())
+            .unwrap_or_default()
     }
 
     /// Which of two priorities goes first in this pool.
     pub fn priority_order(&self, pool: &str) -> PriorityOrder {
-        let config = self.in_force.config();
-        config
-            .resource_pool(pool)
-            .map_or_else(PriorityOrder::default, |p| {
-                config.effective_scheduler(p).priority_order
-            })
+        self.look(pool, |pool| pool.priority_order)
+            .unwrap_or_default()
     }
 
     /// Priority of a job in this pool that names none; 1 to 99.
     pub fn default_priority(&self, pool: &str) -> u8 {
-        let config = self.in_force.config();
-        config
-            .resource_pool(pool)
-            .map_or(det_config::master::DEFAULT_PRIORITY, |p| {
-                config.effective_scheduler(p).default_priority
-            })
+        self.look(pool, |pool| pool.default_priority)
+            .unwrap_or(det_config::master::DEFAULT_PRIORITY)
     }
 
-    /// Zero-slot containers that each agent of the pool takes at once.
+    /// Zero-slot containers that each place of the pool takes at once.
     pub fn aux_limit(&self, pool: &str) -> u32 {
-        self.in_force
-            .config()
-            .resource_pool(pool)
-            .map_or(0, |p| p.max_aux_containers_per_agent)
+        self.look(pool, |pool| pool.aux_limit).unwrap_or(0)
     }
 
     /// Where work with slots goes when it names no pool.
@@ -122,15 +114,9 @@ impl Pools {
             .effective_task_container_defaults(pool)
     }
 
-    /// How long an agent of the pool may be away before its tasks are given up.
+    /// How long a place of the pool may be away before its tasks are given up, in microseconds.
     pub(crate) fn reconnect_patience_micros(&self, pool: &str) -> i64 {
-        let wait = self
-            .in_force
-            .config()
-            .resource_pool(pool)
-            .map_or(std::time::Duration::from_secs(600), |p| {
-                p.agent_reconnect_wait
-            });
+        let wait = self.look(pool, |pool| pool.patience).unwrap_or(PATIENCE);
         i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)
     }
 }

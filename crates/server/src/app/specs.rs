@@ -16,7 +16,6 @@ use det_taskspec::{
     TaskKind, TrialFacts, container_spec,
 };
 
-use crate::app::agents::{devices, slot_set};
 use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::pools::Pools;
@@ -27,6 +26,7 @@ use crate::error::{AppError, AppResult};
 use crate::labels::TaskLabel;
 use crate::live::Live;
 use crate::live::Startable;
+use crate::slots::{capacity, devices, slot_set};
 
 /// Tokens that were made when their containers were placed, until their agents receive them. Only their hashes are
 /// stored: after a restart of the master, and for a start that is repeated, another token is made.
@@ -209,8 +209,10 @@ async fn place_facts(startable: &Startable, conn: &mut Conn<'_>) -> AppResult<Pl
             .iter()
             .find(|device| slots.contains(&device.id.0))
             .map_or(DeviceKind::Cpu, |device| device.kind),
-        // Slots of an agent are devices with names.
-        slots: Granted::new(slots.into_iter().map(SlotId).collect(), true),
+        slots: Granted::new(
+            slots.into_iter().map(SlotId).collect(),
+            capacity(&startable.place)?.is_named(),
+        ),
         members: members.len(),
         chief_slot: slot_set(chief_slots)?.first().copied().map(SlotId),
     })

@@ -50,7 +50,7 @@ pub async fn run(master: Master) {
 
 /// Does what is due and gives the next due moment.
 async fn round(master: &Master) -> AppResult<Option<i64>> {
-    let next_agent = master.give_up_lost_agents().await?;
+    let next_agent = master.places.give_up_lost().await?;
     let next_allocation = end_overdue(master).await?;
     Ok(next_agent.into_iter().chain(next_allocation).min())
 }

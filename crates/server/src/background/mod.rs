@@ -11,18 +11,15 @@ pub mod deadlines;
 pub mod log_sweep;
 pub mod schedule;
 
-use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use det_store::Standing;
 use futures::FutureExt as _;
-use tokio::sync::Notify;
 
 use crate::app::Master;
-use crate::app::context::Context;
+use crate::works::text_of;
 
 /// Panics of one work within [`WINDOW`] after which the master ends.
 const PANICS: usize = 5;
@@ -30,76 +27,6 @@ const PANICS: usize = 5;
 const WINDOW: Duration = Duration::from_mins(10);
 /// Work is started again after this long, twice as long after each further panic within [`WINDOW`].
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-
-/// How one background work goes.
-#[derive(Debug, Clone, Default)]
-pub struct Work {
-    /// Whether it runs; otherwise it waits to be started again.
-    pub runs: bool,
-    /// How often it was started again.
-    pub restarts: u64,
-    /// What its last panic said.
-    pub last_panic: Option<String>,
-}
-
-/// All supervised works by name.
-#[derive(Debug, Default)]
-pub struct Works {
-    works: Mutex<BTreeMap<&'static str, Supervised>>,
-}
-
-#[derive(Debug, Default)]
-struct Supervised {
-    work: Work,
-    panic: Arc<Notify>,
-}
-
-impl Works {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Supervised>> {
-        self.works.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// All works as they go now.
-    pub fn list(&self) -> Vec<(&'static str, Work)> {
-        let works = self.lock();
-        works
-            .iter()
-            .map(|(name, supervised)| (*name, supervised.work.clone()))
-            .collect()
-    }
-
-    /// Lets a work panic: for tests.
-    #[doc(hidden)]
-    pub fn inject_panic(&self, name: &str) {
-        if let Some(supervised) = self.lock().get(name) {
-            supervised.panic.notify_one();
-        }
-    }
-
-    fn started(&self, name: &'static str) -> Arc<Notify> {
-        let mut works = self.lock();
-        let supervised = works.entry(name).or_default();
-        supervised.work.runs = true;
-        supervised.panic.clone()
-    }
-
-    fn panicked(&self, name: &'static str, text: &str) {
-        let mut works = self.lock();
-        let work = &mut works.entry(name).or_default().work;
-        work.runs = false;
-        work.restarts += 1;
-        work.last_panic = Some(text.to_owned());
-    }
-}
-
-/// What a panic said.
-fn text_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("a panic without a message").to_owned()
-}
 
 /// Runs a work until the master stops. After a panic it is started again: works keep nothing that the rows do not have.
 /// Ends the master when a work panics time after time, or ends without being asked to.
@@ -159,13 +86,6 @@ pub async fn essential(master: Master, name: &'static str, work: impl Future<Out
         master
             .context
             .fail(format!("\"{name}\" ended without being asked to"));
-    }
-}
-
-/// Runs work that others wait for and that ends by itself: a panic ends the master, since they would wait for ever.
-pub(crate) async fn guarded(context: Context, name: &'static str, work: impl Future<Output = ()>) {
-    if let Err(panic) = AssertUnwindSafe(work).catch_unwind().await {
-        context.fail(format!("\"{name}\" panicked: {}", text_of(&*panic)));
     }
 }
 

@@ -128,7 +128,8 @@ async fn enable_agent(
     Path(agent_id): Path<String>,
 ) -> Answer {
     master
-        .set_agent_service(&actor, &agent_id, Service::Enable)
+        .agents
+        .set_service(&actor, &agent_id, Service::Enable)
         .await?;
     message(&EnableAgentResponse {
         agent: read_agent(&master, &actor, &agent_id).await?,
@@ -147,7 +148,8 @@ async fn disable_agent(
     WireBody(body): WireBody<DisableAgentRequest>,
 ) -> Answer {
     master
-        .set_agent_service(&actor, &agent_id, service(body.drain))
+        .agents
+        .set_service(&actor, &agent_id, service(body.drain))
         .await?;
     message(&DisableAgentResponse {
         agent: read_agent(&master, &actor, &agent_id).await?,
@@ -172,7 +174,7 @@ async fn revoke_agent(
     Caller(actor): Caller,
     Path(agent_id): Path<String>,
 ) -> Answer {
-    master.revoke_agent(&actor, &agent_id).await?;
+    master.agent_tokens.revoke(&actor, &agent_id).await?;
     message(&RevokeAgentResponse::default())
 }
 
@@ -213,6 +215,7 @@ async fn enable_slot(
 ) -> Answer {
     let (agent_id, slot) = slot_path(path)?;
     master
+        .agents
         .set_slot_service(&actor, &agent_id, slot, Service::Enable)
         .await?;
     message(&EnableSlotResponse {
@@ -233,6 +236,7 @@ async fn disable_slot(
 ) -> Answer {
     let (agent_id, slot) = slot_path(path)?;
     master
+        .agents
         .set_slot_service(&actor, &agent_id, slot, service(body.drain))
         .await?;
     message(&DisableSlotResponse {
@@ -254,7 +258,11 @@ pub async fn connect(
     let join = headers
         .get(JOIN_TOKEN_HEADER)
         .and_then(|value| value.to_str().ok());
-    let credential = match master.agent_credential(session_token(&headers), join).await {
+    let credential = match master
+        .agent_tokens
+        .credential(session_token(&headers), join)
+        .await
+    {
         Ok(credential) => credential,
         Err(error) => return ApiError(error).into_response(),
     };
@@ -267,7 +275,15 @@ pub async fn connect(
                 .read_buffer_size(AGENT_BUFFER_BYTES)
                 .write_buffer_size(AGENT_BUFFER_BYTES);
             upgrade.on_upgrade(move |socket| {
-                crate::rm_agents::connection::serve(master, credential, socket)
+                let connections = master.places.connections.clone();
+                let shutdown = master.context.shutdown.clone();
+                det_rm_agents::serve(
+                    master.agents.clone(),
+                    connections,
+                    credential,
+                    shutdown,
+                    socket,
+                )
             })
         }
         Err(_) => ApiError(AppError::invalid(

@@ -1,6 +1,6 @@
 //! Background work that panics, and a store that is not to be used any more.
 
-use det_server::background::Work;
+use det_server::works::Work;
 use det_store::{Standing, StoreError};
 use serde_json::Value;
 

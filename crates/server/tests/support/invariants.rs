@@ -8,8 +8,8 @@ use det_invariants::{
 };
 use det_searcher::TrialState as SearchTrial;
 use det_server::app::Master;
-use det_server::app::agents::{devices, slot_set};
 use det_server::app::searches::{config_of, replay};
+use det_server::slots::{devices, slot_set};
 use det_store::experiments::ExperimentRow;
 use det_store::{
     StoreError, WriteTx, agents, allocations, checkpoints, events, experiments, searches, trials,
@@ -58,7 +58,7 @@ async fn load(master: &Master, tx: &mut WriteTx) -> Result<Snapshot, StoreError>
         snapshot.places.push(Place {
             slots: devices(&row)?.iter().map(|d| d.id.0).collect(),
             connected: row.disconnected_at.is_none(),
-            connection: Some(master.connections.is_connected(&row.id)),
+            connection: Some(master.places.connections.is_connected(&row.id)),
             holds: None,
             id: row.id,
         });

@@ -9,9 +9,9 @@ mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_agent_proto::reconcile::Heard;
-use det_ids::{Micros, PlaceId};
+use det_ids::{ContainerId, Micros, PlaceId};
 use det_orchestrator::{Agenda, Clock, Core, Effect, Event, NewTrial, SearchState, Trial};
+use det_rm::Heard;
 
 use crate::mutant::Mutant;
 use crate::rows::{self as stored, Rows, SECOND, Time};
@@ -48,7 +48,7 @@ pub(crate) struct Connection {
     /// Identity of the agent's data directory.
     pub(crate) instance: u32,
     /// What was heard and said on it.
-    pub(crate) heard: BTreeMap<String, Heard>,
+    pub(crate) heard: BTreeMap<ContainerId, Heard>,
 }
 
 /// A change being made.

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use det_agent_proto::ContainerState;
-use det_agent_proto::reconcile::{Heard, Order, reconcile};
 use det_ids::{AllocationId, ContainerId, PlaceId};
-use det_lifecycle::container::Desired;
+use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::experiment::ExperimentState;
 use det_orchestrator::Event as Decide;
+use det_rm::{Heard, Order, reconcile};
 
 use super::{Event, Failed, Spec, ToAgent, ToMaster, World};
 use crate::master::{Connection, Memory, Planned, REPEAT_END, Topic, place};
@@ -285,8 +285,8 @@ impl World {
                 if let Some(connection) = memory.connections.get_mut(&id)
                     && connection.link == link
                 {
-                    connection.heard.entry(container.clone()).or_default().state =
-                        Some(state.clone());
+                    let id = ContainerId::from(container.as_str());
+                    connection.heard.entry(id).or_default().state = Some(state.clone().into());
                 }
                 self.note(|| format!("{id} reports {container} {state:?}"));
                 let outcome = self.change(|tx| {
@@ -328,14 +328,14 @@ impl World {
             }
             replaced = Some(other.link);
         }
-        let heard: BTreeMap<String, Heard> = containers
+        let heard: BTreeMap<ContainerId, Heard> = containers
             .iter()
             .map(|(container, state)| {
                 let heard = Heard {
-                    state: Some(state.clone()),
+                    state: Some(state.clone().into()),
                     ..Heard::default()
                 };
-                (container.clone(), heard)
+                (ContainerId::from(container.as_str()), heard)
             })
             .collect();
         memory.connections.insert(
@@ -408,11 +408,11 @@ impl World {
             self.end_connection(link);
             return;
         }
-        let rows: BTreeMap<String, Desired> = self
+        let rows: BTreeMap<ContainerId, Desired> = self
             .rows
             .live_containers_of(id)
             .into_iter()
-            .map(|c| (c.row.id.0.clone(), c.row.desired))
+            .map(|c| (c.row.id.clone(), c.row.desired))
             .collect();
         for order in reconcile(&rows, &connection.heard) {
             if !self.follow_order(id, link, order) {
@@ -428,7 +428,7 @@ impl World {
             // A token is stored for it.
             Order::Start(_) => self.change(|_| Ok(())),
             Order::NeverStarted(container) => {
-                let id = ContainerId::from(container.as_str());
+                let id = container.clone();
                 self.change(|tx| tx.advance([Decide::NeverStarted { id }]))
             }
             Order::End { .. } | Order::Forget(_) => Ok(()),
@@ -440,7 +440,7 @@ impl World {
             return false;
         }
         let spec = match &order {
-            Order::Start(container) => self.spec(container),
+            Order::Start(container) => self.spec(container.as_str()),
             _ => None,
         };
         let Some(connection) = self
@@ -470,17 +470,17 @@ impl World {
                     .or_default()
                     .end_sent = Some(sent);
                 self.after(REPEAT_END, Event::Repeat(link));
-                ToAgent::Kill(container_id)
+                ToAgent::Kill(container_id.0)
             }
             Order::NeverStarted(_) => return true,
             Order::Forget(container) => {
                 let heard = connection.heard.remove(&container);
-                let ended = heard
-                    .is_none_or(|h| matches!(h.state, Some(ContainerState::Terminated { .. })));
+                let ended =
+                    heard.is_none_or(|h| matches!(h.state, Some(Observed::Terminated { .. })));
                 if leaves_strays && !ended {
                     return true;
                 }
-                ToAgent::Forget(container)
+                ToAgent::Forget(container.0)
             }
         };
         self.note(|| format!("to {id}: {message:?}"));

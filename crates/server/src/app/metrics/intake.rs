@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 
 use super::journal::{Appended, Arriving, Journal};
 use crate::app::context::Context;
-use crate::background;
 use crate::error::{AppError, AppResult};
+use crate::works::guarded;
 
 /// Most reports in one row of the journal.
 const GATHER: usize = 2048;
@@ -103,11 +103,8 @@ impl Intake {
         if first {
             // By itself: whoever reported may go away, and the others still want their answer.
             let work = self.clone().store_waiting();
-            tokio::spawn(background::guarded(
-                self.context.clone(),
-                "metric intake",
-                work,
-            ));
+            let context = self.context.clone();
+            tokio::spawn(guarded("metric intake", work, move |why| context.fail(why)));
         }
         answer
             .await

@@ -138,7 +138,7 @@ fn hub_topic(topic: Topic) -> hub::Topic {
         Topic::Schedule => hub::Topic::Schedule,
         Topic::Deadlines => hub::Topic::Deadlines,
         Topic::CleanUp => hub::Topic::CleanUp,
-        Topic::Place(id) => hub::Topic::Agent(id.0),
+        Topic::Place(id) => hub::Topic::Place(id.0),
         Topic::Allocation(id) => hub::Topic::Allocation(id.0),
         Topic::TaskLog(id) => hub::Topic::TaskLog(id.0),
         Topic::Trial(id) => hub::Topic::Trial(id.0),

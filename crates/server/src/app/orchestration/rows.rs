@@ -16,8 +16,8 @@ use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::live_rows::LiveRows;
 
 use super::loading::Facts;
-use crate::app::agents::slot_set;
 use crate::app::wait_reasons::stored_kind;
+use crate::slots::slot_set;
 
 /// Live rows and what was loaded beside them.
 pub(super) struct TxRows<'a> {

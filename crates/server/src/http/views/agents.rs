@@ -13,7 +13,7 @@ use det_store::allocations::ContainerRow;
 use det_taskspec::{Device as OwnDevice, DeviceKind};
 
 use crate::app::API_VERSION;
-use crate::app::agents::{devices, slot_set};
+use crate::slots::{devices, slot_set};
 
 /// Kind of a device on the wire.
 pub fn device_type(kind: DeviceKind) -> DeviceType {

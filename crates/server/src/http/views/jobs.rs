@@ -18,10 +18,10 @@ use det_store::queue_days::QueueDay;
 use det_taskspec::{DeviceKind, TaskKind};
 use jiff::{Span, civil};
 
-use crate::app::agents::{devices, slot_set};
 use crate::app::jobs::{JobSubject, QueuedJob};
 use crate::http::views::agents::device_type;
 use crate::http::views::tasks::wait_reason;
+use crate::slots::{devices, slot_set};
 
 /// Where a job stands.
 pub fn summary(queued: &QueuedJob) -> JobSummary {

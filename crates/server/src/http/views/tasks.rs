@@ -18,10 +18,10 @@ use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::experiments::JobRow;
 use det_taskspec::{Device, TaskKind};
 
-use crate::app::agents::{devices, slot_set};
 use crate::app::wait_reasons::stored_reason;
 use crate::http::views::agents::device;
 use crate::labels::TaskLabel;
+use crate::slots::{devices, slot_set};
 
 /// Why an allocation waits; `None` once it has slots, and before the scheduler has first looked at it.
 pub fn wait_reason(row: &AllocationRow) -> Result<Option<WaitReason>, StoreError> {

@@ -1,19 +1,18 @@
-//! What the master orders an agent to do: a comparison of what its rows want with what the agent has reported.
+//! What is to be done at a place: a comparison of what rows want with what the place has reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_lifecycle::container::Desired;
+use det_ids::ContainerId;
+use det_lifecycle::container::{Desired, Observed};
 
-use crate::ContainerState;
-
-/// What this connection has received and sent about one container.
+/// What the connection to its place has received and sent about one container.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Heard {
-    /// The agent's last report; `None` = it has not reported it on this connection.
-    pub state: Option<ContainerState>,
-    /// Whether a start was sent on this connection.
+    /// The place's last report; `None` = it has not reported it on the connection to its place.
+    pub state: Option<Observed>,
+    /// Whether a start was sent on the connection to its place.
     pub start_sent: bool,
-    /// The last order to end it that was sent on this connection.
+    /// The last order to end it that was sent on the connection to its place.
     pub end_sent: Option<Desired>,
 }
 
@@ -21,30 +20,33 @@ pub struct Heard {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     /// Send the specification of the container with this id.
-    Start(String),
+    Start(ContainerId),
     /// Send an order to end it.
     End {
         /// The container.
-        container_id: String,
+        container_id: ContainerId,
         /// Whether it is asked to end first.
         grace: bool,
     },
-    /// The container with this id was never started and must not be: its row ends without the agent.
-    NeverStarted(String),
-    /// The row of the container with this id is gone or has ended: the agent may remove it.
-    Forget(String),
+    /// The container with this id was never started and must not be: its row ends without the place.
+    NeverStarted(ContainerId),
+    /// The row of the container with this id is gone or has ended: the place may remove it.
+    Forget(ContainerId),
 }
 
-/// Compares rows with reports. `rows` = the agent's containers that hold slots; `heard` = all containers that this
+/// Compares rows with reports. `rows` = the place's containers that hold slots; `heard` = all containers that this
 /// connection knows, both by id.
-pub fn reconcile(rows: &BTreeMap<String, Desired>, heard: &BTreeMap<String, Heard>) -> Vec<Order> {
+pub fn reconcile(
+    rows: &BTreeMap<ContainerId, Desired>,
+    heard: &BTreeMap<ContainerId, Heard>,
+) -> Vec<Order> {
     let mut orders = Vec::new();
     let unknown = Heard::default();
     for (id, desired) in rows {
         let heard = heard.get(id).unwrap_or(&unknown);
         match (&heard.state, desired) {
             // Reported as ended: the report is being stored, and ends the row.
-            (Some(ContainerState::Terminated { .. }), _) => {}
+            (Some(Observed::Terminated { .. }), _) => {}
             (Some(_), Desired::Run) => {}
             (None, Desired::Run) if heard.start_sent => {}
             (None, Desired::Run) => orders.push(Order::Start(id.clone())),
@@ -61,7 +63,7 @@ pub fn reconcile(rows: &BTreeMap<String, Desired>, heard: &BTreeMap<String, Hear
             }
         }
     }
-    let known: BTreeSet<&String> = rows.keys().collect();
+    let known: BTreeSet<&ContainerId> = rows.keys().collect();
     for id in heard.keys().filter(|id| !known.contains(id)) {
         orders.push(Order::Forget(id.clone()));
     }
@@ -76,7 +78,7 @@ mod tests {
 
     fn running() -> Heard {
         Heard {
-            state: Some(ContainerState::Running {
+            state: Some(Observed::Running {
                 host_address: "h".into(),
                 ports: vec![],
                 runtime_id: "1".into(),
@@ -87,10 +89,13 @@ mod tests {
 
     fn orders(rows: &[(&str, Desired)], heard: &[(&str, Heard)]) -> Vec<Order> {
         reconcile(
-            &rows.iter().map(|(id, d)| ((*id).to_owned(), *d)).collect(),
+            &rows
+                .iter()
+                .map(|(id, d)| (ContainerId::from(*id), *d))
+                .collect(),
             &heard
                 .iter()
-                .map(|(id, h)| ((*id).to_owned(), h.clone()))
+                .map(|(id, h)| (ContainerId::from(*id), h.clone()))
                 .collect(),
         )
     }
@@ -159,7 +164,7 @@ mod tests {
             [Order::Forget("c".into())]
         );
         let ended = Heard {
-            state: Some(ContainerState::Terminated {
+            state: Some(Observed::Terminated {
                 exit: ContainerExit::Killed,
             }),
             ..Heard::default()

@@ -4,30 +4,34 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::extract::ws::{Message, WebSocket};
-use det_agent_proto::reconcile::{Heard, Order, reconcile};
 use det_agent_proto::{
-    AfterRefusal, ContainerReport, ContainerState, Hello, PING_SECONDS, PROTOCOL_VERSION,
-    SILENCE_SECONDS, ToAgent, ToMaster, Welcome,
+    AfterRefusal, ContainerReport, Hello, PING_SECONDS, SILENCE_SECONDS, ToAgent, ToMaster,
 };
 use det_failpoints::failpoint;
-use det_ids::ContainerId;
-use det_lifecycle::container::Desired;
+use det_ids::{AgentId, ContainerId, PlaceId};
+use det_lifecycle::container::{Desired, Observed};
+use det_rm::{Changes as _, Core as _, Heard, Order, reconcile};
 use futures::FutureExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::Registration;
-use crate::app::Master;
-use crate::app::agent_tokens::{Credential, NotAdmitted};
-use crate::error::{AppResult, ErrorKind};
-use crate::hub::Topic;
+use tokio_util::sync::CancellationToken;
+
+use crate::registry::ErrorOf;
+use crate::{Connections, NotAdmitted, Registration, Registry};
 
 /// Most reports stored in one transaction.
 const REPORTS_AT_ONCE: usize = 256;
 /// An order to end a container is repeated when the agent has not reported its end for this long.
 const REPEAT_END: Duration = Duration::from_secs(30);
 
-/// Serves an agent until its connection ends.
-pub(crate) async fn serve(master: Master, credential: Credential, mut socket: WebSocket) {
+/// Serves an agent until its connection ends, or the master stops (`shutdown`).
+pub async fn serve<R: Registry>(
+    registry: R,
+    connections: Connections,
+    credential: R::Credential,
+    shutdown: CancellationToken,
+    mut socket: WebSocket,
+) {
     let hello = match first_message(&mut socket).await {
         Ok(Some(hello)) => hello,
         Ok(None) => {
@@ -41,15 +45,15 @@ pub(crate) async fn serve(master: Master, credential: Credential, mut socket: We
         }
     };
     let agent_id = hello.agent_id.0.clone();
-    if let Err((reason, then)) = admit(&master, &hello, &credential).await {
+    if let Err((reason, then)) = admit(&registry, &hello, &credential).await {
         // A master that stops has closed its store.
-        if !master.context.shutdown.is_cancelled() {
+        if !shutdown.is_cancelled() {
             tracing::warn!(agent.id = agent_id, reason, "an agent was refused");
         }
         refuse(&mut socket, reason, then).await;
         return;
     }
-    let (serial, ended) = match master.connections.register(&agent_id, &hello.instance_id) {
+    let (serial, ended) = match connections.register(&agent_id, &hello.instance_id) {
         Registration::Accepted(serial, ended) => (serial, ended),
         Registration::Taken => {
             let reason = format!(
@@ -60,7 +64,7 @@ pub(crate) async fn serve(master: Master, credential: Credential, mut socket: We
         }
     };
     // Registered first: whoever is not this agent must not remove what is known of it.
-    match master.remove_changed_agent(&hello).await {
+    match registry.remove_changed(&hello).await {
         Ok(None) => {}
         Ok(Some(reason)) => {
             tracing::warn!(
@@ -68,21 +72,22 @@ pub(crate) async fn serve(master: Master, credential: Credential, mut socket: We
                 reason,
                 "an agent that has changed was refused"
             );
-            master.connections.unregister(&agent_id, serial);
+            connections.unregister(&agent_id, serial);
             refuse(&mut socket, reason, AfterRefusal::Rejoin).await;
             return;
         }
         Err(error) => {
-            if !master.context.shutdown.is_cancelled() {
+            if !shutdown.is_cancelled() {
                 tracing::warn!(agent.id = agent_id, %error, "what is known of an agent cannot be read");
             }
-            master.connections.unregister(&agent_id, serial);
+            connections.unregister(&agent_id, serial);
             return;
         }
     }
     let mut connection = Connection {
-        master: master.clone(),
-        agent_id: agent_id.clone(),
+        registry: registry.clone(),
+        place: PlaceId(agent_id.clone()),
+        agent_id: hello.agent_id.clone(),
         credential,
         socket,
         heard: BTreeMap::new(),
@@ -90,22 +95,22 @@ pub(crate) async fn serve(master: Master, credential: Credential, mut socket: We
     let outcome = tokio::select! {
         outcome = connection.run(hello) => outcome,
         () = ended.cancelled() => Ok("a newer connection of the same agent took over, or its token was revoked"),
-        () = master.context.shutdown.cancelled() => Ok("the master is stopping"),
+        () = shutdown.cancelled() => Ok("the master is stopping"),
     };
     match outcome {
         Ok(reason) => tracing::info!(agent.id = agent_id, reason, "agent disconnected"),
-        Err(_) if master.context.shutdown.is_cancelled() => {}
+        Err(_) if shutdown.is_cancelled() => {}
         Err(error) => {
-            tracing::warn!(agent.id = agent_id, %error, cause = ?error.cause, "agent disconnected after an error");
+            tracing::warn!(agent.id = agent_id, %error, cause = ?std::error::Error::source(&error), "agent disconnected after an error");
         }
     }
-    if master.connections.unregister(&agent_id, serial)
-        && let Err(error) = master.agent_left(&agent_id).await
+    if connections.unregister(&agent_id, serial)
+        && let Err(error) = registry.left(&AgentId(agent_id.clone())).await
         // The next start notes that every agent is away.
-        && !master.context.shutdown.is_cancelled()
+        && !shutdown.is_cancelled()
     {
         tracing::warn!(agent.id = agent_id, %error, "the end of the connection could not be stored; it is tried again");
-        master.context.hub.notify(&Topic::Deadlines);
+        registry.left_later();
     }
 }
 
@@ -130,18 +135,15 @@ async fn first_message(socket: &mut WebSocket) -> Result<Option<Hello>, String> 
 }
 
 /// Decides whether an agent that says hello may join; else the reason, and what it is to do.
-async fn admit(
-    master: &Master,
+async fn admit<R: Registry>(
+    registry: &R,
     hello: &Hello,
-    credential: &Credential,
+    credential: &R::Credential,
 ) -> Result<(), (String, AfterRefusal)> {
-    master
-        .check_agent(hello)
+    registry
+        .check(hello)
         .map_err(|reason| (reason, AfterRefusal::End))?;
-    match master
-        .admit_agent(hello.agent_id.as_str(), credential)
-        .await
-    {
+    match registry.admit(&hello.agent_id, credential).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(NotAdmitted::Yet(reason))) => Err((reason, AfterRefusal::Retry)),
         Ok(Err(NotAdmitted::Stranger(reason))) => Err((reason, AfterRefusal::End)),
@@ -161,40 +163,32 @@ async fn refuse(socket: &mut WebSocket, reason: String, then: AfterRefusal) {
     }
 }
 
-struct Connection {
-    master: Master,
-    agent_id: String,
-    credential: Credential,
+struct Connection<R: Registry> {
+    registry: R,
+    place: PlaceId,
+    agent_id: AgentId,
+    credential: R::Credential,
     socket: WebSocket,
-    heard: BTreeMap<String, Heard>,
+    heard: BTreeMap<ContainerId, Heard>,
 }
 
 /// Why a connection ended, for the log.
 type Ended = &'static str;
 
-impl Connection {
-    async fn run(&mut self, hello: Hello) -> AppResult<Ended> {
-        let mut changes = self
-            .master
-            .context
-            .hub
-            .subscribe(Topic::Agent(self.agent_id.clone()));
+impl<R: Registry> Connection<R> {
+    async fn run(&mut self, hello: Hello) -> Result<Ended, ErrorOf<R>> {
+        let mut changes = self.registry.core().changes(&self.place);
         for report in &hello.containers {
             self.heard.insert(
-                report.container_id.0.clone(),
+                report.container_id.clone(),
                 Heard {
-                    state: Some(report.state.clone()),
+                    state: Some(report.state.clone().into()),
                     ..Heard::default()
                 },
             );
         }
-        self.master.agent_joined(hello, &self.credential).await?;
-        let welcome = ToAgent::Welcome(Welcome {
-            protocol: PROTOCOL_VERSION,
-            version: env!("CARGO_PKG_VERSION").into(),
-            cluster_id: self.master.identity.cluster_id.clone(),
-            master_id: self.master.identity.master_id.clone(),
-        });
+        self.registry.joined(hello, &self.credential).await?;
+        let welcome = ToAgent::Welcome(self.registry.welcome());
         if !self.send(&welcome).await {
             return Ok("the connection ended");
         }
@@ -240,7 +234,7 @@ impl Connection {
 
     /// Takes in a message and those that have come behind it, and stores what they report in one transaction. Gives
     /// why the connection has ended, if it has.
-    async fn on_messages(&mut self, first: &str) -> AppResult<Option<Ended>> {
+    async fn on_messages(&mut self, first: &str) -> Result<Option<Ended>, ErrorOf<R>> {
         let mut reports = Vec::new();
         self.on_message(first, &mut reports).await?;
         let mut ended = None;
@@ -263,12 +257,15 @@ impl Connection {
         Ok(ended)
     }
 
-    async fn store(&mut self, reports: &mut Vec<ContainerReport>) -> AppResult<()> {
+    async fn store(&mut self, reports: &mut Vec<ContainerReport>) -> Result<(), ErrorOf<R>> {
         if reports.is_empty() {
             return Ok(());
         }
-        self.master
-            .containers_reported(&self.agent_id, std::mem::take(reports))
+        let observed = std::mem::take(reports).into_iter();
+        let observed = observed.map(|report| (report.container_id, report.state.into()));
+        self.registry
+            .core()
+            .observed(&self.place, observed.collect())
             .await
     }
 
@@ -276,60 +273,48 @@ impl Connection {
         &mut self,
         text: &str,
         reports: &mut Vec<ContainerReport>,
-    ) -> AppResult<()> {
+    ) -> Result<(), ErrorOf<R>> {
         match serde_json::from_str(text) {
             Ok(ToMaster::Container(report)) => {
                 self.heard
-                    .entry(report.container_id.0.clone())
+                    .entry(report.container_id.clone())
                     .or_default()
-                    .state = Some(report.state.clone());
+                    .state = Some(report.state.clone().into());
                 reports.push(report);
                 Ok(())
             }
             Ok(ToMaster::Log(log)) => {
                 // What was reported before the lines were printed stands before them in the log.
                 self.store(reports).await?;
-                self.master.agent_logged(&self.agent_id, log).await
+                self.registry.logged(&self.agent_id, log).await
             }
             Ok(ToMaster::Hello(_)) => {
                 tracing::warn!(
-                    agent.id = self.agent_id,
+                    agent.id = self.agent_id.as_str(),
                     "a second hello on one connection is ignored"
                 );
                 Ok(())
             }
             Err(error) => {
-                tracing::warn!(agent.id = self.agent_id, %error, "a message of an unknown kind is ignored");
+                tracing::warn!(agent.id = self.agent_id.as_str(), %error, "a message of an unknown kind is ignored");
                 Ok(())
             }
         }
     }
 
     /// Sends what is missing; `false` when the connection is gone.
-    async fn reconcile(&mut self) -> AppResult<bool> {
-        let rows = self
-            .master
-            .live
-            .look(&self.master.context.store, |image| {
-                image.desired(&self.agent_id)
-            })
-            .await?;
+    async fn reconcile(&mut self) -> Result<bool, ErrorOf<R>> {
+        let rows = self.registry.core().desired(&self.place).await?;
         for order in reconcile(&rows, &self.heard) {
             let message = match order {
                 Order::Start(id) => {
                     // The row may have changed since it was read; then there is nothing to start any more.
-                    let spec = match self.master.specs.of(&self.agent_id, &id).await {
-                        Ok(Some(spec)) => spec,
-                        Ok(None) => continue,
-                        // The database is away: later it is the same container as any other.
-                        Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
-                        Err(error) => {
-                            self.master.container_cannot_start(&id, &error).await?;
-                            continue;
-                        }
+                    let Some(spec) = self.registry.core().specification(&self.place, &id).await?
+                    else {
+                        continue;
                     };
                     self.heard.entry(id).or_default().start_sent = true;
-                    failpoint!("server::connection::start::before_send");
+                    failpoint!("rm_agents::connection::start::before_send");
                     ToAgent::Start(Box::new(spec))
                 }
                 Order::End {
@@ -339,36 +324,33 @@ impl Connection {
                     self.heard.entry(container_id.clone()).or_default().end_sent =
                         Some(if grace { Desired::Stop } else { Desired::Kill });
                     ToAgent::Kill {
-                        container_id: ContainerId(container_id),
+                        container_id,
                         grace,
                     }
                 }
                 Order::NeverStarted(id) => {
-                    self.master.container_never_started(&id).await?;
+                    self.registry.core().never_started(&id).await?;
                     continue;
                 }
                 Order::Forget(id) => {
-                    failpoint!("server::connection::forget::before_send");
+                    failpoint!("rm_agents::connection::forget::before_send");
                     let heard = self.heard.remove(&id);
-                    if heard.is_some_and(|h| {
-                        !matches!(h.state, Some(ContainerState::Terminated { .. }))
-                    }) {
+                    if heard.is_some_and(|h| !matches!(h.state, Some(Observed::Terminated { .. })))
+                    {
                         tracing::info!(
-                            agent.id = self.agent_id,
-                            container.id = id,
+                            agent.id = self.agent_id.as_str(),
+                            container.id = id.as_str(),
                             "a container that nothing wants any more is removed"
                         );
                     }
-                    ToAgent::Forget {
-                        container_id: ContainerId(id),
-                    }
+                    ToAgent::Forget { container_id: id }
                 }
             };
             if !self.send(&message).await {
                 return Ok(false);
             }
             if matches!(message, ToAgent::Start(_)) {
-                failpoint!("server::connection::start::after_send");
+                failpoint!("rm_agents::connection::start::after_send");
             }
         }
         Ok(true)

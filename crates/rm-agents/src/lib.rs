@@ -1,15 +1,21 @@
-//! Resource manager for our own agents: who is connected, what each should run, and telling it.
+//! Resource manager for agents: who is connected, what each should run, and sending it.
 //!
-//! An agent's connection is served by one task ([`connection`]). It holds nothing that is not also in a row or in the
-//! agent: after every change, and after a restart of either side, [`det_agent_proto::reconcile`] compares what the rows want with what
+//! An agent's connection is served by one task ([`serve`]). It holds nothing that is not also in a row or in the agent:
+//! after every change, and after a restart of either side, [`det_rm::reconcile`] compares what the rows want with what
 //! the agent has reported, and says what to send.
+//!
+//! The master is reached through [`Registry`]: the core that all resource managers share, and who may connect.
 
-pub(crate) mod connection;
+mod connection;
+mod registry;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
+
+pub use connection::serve;
+pub use registry::{NotAdmitted, Registry};
 
 /// Which agents are connected now.
 #[derive(Clone, Default)]
@@ -26,7 +32,7 @@ struct Connected {
 }
 
 /// Outcome of [`Connections::register`].
-pub(crate) enum Registration {
+pub enum Registration {
     /// Go on under this serial; end when the token is cancelled.
     Accepted(u64, CancellationToken),
     /// Another agent with this id is connected.
@@ -36,7 +42,7 @@ pub(crate) enum Registration {
 impl Connections {
     /// Registers a connection. An earlier one of the same agent (same data directory) is replaced: its end has not been
     /// noticed yet. Another agent with the same id is refused.
-    pub(crate) fn register(&self, agent_id: &str, instance_id: &str) -> Registration {
+    pub fn register(&self, agent_id: &str, instance_id: &str) -> Registration {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let serial = match inner.get(agent_id) {
             Some(other) if other.instance_id != instance_id => return Registration::Taken,
@@ -59,7 +65,7 @@ impl Connections {
     }
 
     /// Removes a connection; `false` when a newer one has taken its place.
-    pub(crate) fn unregister(&self, agent_id: &str, serial: u64) -> bool {
+    pub fn unregister(&self, agent_id: &str, serial: u64) -> bool {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if inner.get(agent_id).is_some_and(|c| c.serial == serial) {
             inner.remove(agent_id);
@@ -70,7 +76,7 @@ impl Connections {
     }
 
     /// Ends the connection of an agent, if it has one. It counts as gone at once.
-    pub(crate) fn cut(&self, agent_id: &str) {
+    pub fn cut(&self, agent_id: &str) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(connected) = inner.remove(agent_id) {
             connected.ended.cancel();

@@ -1,0 +1,101 @@
+//! What the core of a master offers to resource managers.
+
+use std::collections::BTreeMap;
+
+use det_ids::{ContainerId, PlaceId};
+use det_lifecycle::container::{Desired, Observed};
+use det_taskspec::{ContainerSpec, Device, DeviceKind};
+use serde::{Deserialize, Serialize};
+
+/// What a place offers.
+///
+/// As JSON a list of devices, or an object with a count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Capacity {
+    /// Devices with names; a container is granted some of them.
+    Devices(Vec<Device>),
+    /// So many slots; a container is granted a number of them, and the place chooses which.
+    Count {
+        /// How many.
+        slots: u32,
+        /// What they are.
+        kind: DeviceKind,
+    },
+}
+
+impl Capacity {
+    /// Whether slots are devices with names.
+    pub fn is_named(&self) -> bool {
+        matches!(self, Self::Devices(_))
+    }
+}
+
+/// A place that is there, with everything it holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Joined {
+    /// The place.
+    pub place: PlaceId,
+    /// Pool that its slots are in.
+    pub resource_pool: String,
+    /// What it offers.
+    pub capacity: Capacity,
+    /// Identity of what the place keeps between its connections. With another one than before, what ran there is gone
+    /// for good.
+    pub instance: String,
+    /// All containers that it holds, ended ones included until they are forgotten.
+    pub containers: Vec<(ContainerId, Observed)>,
+}
+
+/// The core, as resource managers see it.
+///
+/// Everything may be said twice: a repeated report changes nothing. What a manager does not report is asked for again
+/// when the place joins again, with everything it holds.
+pub trait Core: Clone + Send + Sync + 'static {
+    /// Why the core could not do it now; a manager tries again later, or when the place joins again.
+    type Error: std::error::Error + Send + Sync + 'static;
+    /// Wakes when what is wanted of a place may have changed.
+    type Changes: Changes;
+
+    /// Follows what is wanted of a place. To be called before [`Core::desired`].
+    fn changes(&self, place: &PlaceId) -> Self::Changes;
+
+    /// What is wanted of the containers on a place that hold slots.
+    fn desired(
+        &self,
+        place: &PlaceId,
+    ) -> impl Future<Output = Result<BTreeMap<ContainerId, Desired>, Self::Error>> + Send;
+
+    /// The specification of a container that is to start on a place. `None` = it is not to start any more: it is not
+    /// wanted, or its specification cannot be made, and the core has ended it.
+    fn specification(
+        &self,
+        place: &PlaceId,
+        container: &ContainerId,
+    ) -> impl Future<Output = Result<Option<ContainerSpec>, Self::Error>> + Send;
+
+    /// Stores that a place is there. What it held before and does not hold any more is lost.
+    fn joined(&self, joined: Joined) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Stores that a place is away. Its containers go on; after the pool's patience they are given up.
+    fn left(&self, place: &PlaceId) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Stores what a place has observed of its containers, in this order.
+    fn observed(
+        &self,
+        place: &PlaceId,
+        observed: Vec<(ContainerId, Observed)>,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Ends a container that is not to run and never reached its place ([`crate::Order::NeverStarted`]).
+    fn never_started(
+        &self,
+        container: &ContainerId,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
+}
+
+/// A subscription: wakes once for any number of changes since it last woke.
+pub trait Changes: Send {
+    /// Waits for the next change; returns at once if there was one since the last call, or since the subscription.
+    fn changed(&mut self) -> impl Future<Output = ()> + Send;
+}

@@ -1,0 +1,350 @@
+//! Places: where containers run, whatever resource manager they belong to. Joining, leaving, what they report, and what
+//! they are to run: the master's side of [`det_rm::Core`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use det_failpoints::failpoint;
+use det_ids::{AllocationId, ContainerId, PlaceId};
+use det_lifecycle::container::{Desired, Observed};
+use det_orchestrator::Event;
+use det_rm::{Core, Joined};
+use det_rm_agents::{Connections, Registration};
+use det_store::agents::{self, AgentRow};
+use det_store::events::NewEvent;
+use det_store::{StoreError, WriteTx};
+use det_taskspec::{ContainerExit, ContainerSpec};
+
+use crate::app::context::Context;
+use crate::app::orchestration::Orchestration;
+use crate::app::pools::Pools;
+use crate::app::specs::Specs;
+use crate::error::{AppError, AppResult, ErrorKind};
+use crate::hub::{Subscription, Topic};
+use crate::live::Live;
+
+/// The places of all resource managers. Cheap to clone.
+#[derive(Clone)]
+pub struct Places {
+    context: Context,
+    live: Live,
+    pools: Pools,
+    specs: Specs,
+    orchestration: Orchestration,
+    /// Which of them are connected now.
+    pub connections: Connections,
+}
+
+/// What the row of a place has beside what every place tells of itself.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Details {
+    /// Addresses of the host, most useful first.
+    pub(crate) addresses: Vec<String>,
+    /// Version of the software there.
+    pub(crate) version: String,
+    /// What containers are started with.
+    pub(crate) runtime: String,
+}
+
+/// The platform fails these allocations, each once.
+pub(crate) fn platform_failures(ids: impl IntoIterator<Item = String>, reason: &str) -> Vec<Event> {
+    let ids: BTreeSet<String> = ids.into_iter().collect();
+    ids.into_iter()
+        .map(|id| Event::PlatformFailed {
+            id: AllocationId(id),
+            reason: reason.to_owned(),
+        })
+        .collect()
+}
+
+impl Places {
+    /// Puts the service together.
+    pub(crate) fn new(
+        context: Context,
+        live: Live,
+        pools: Pools,
+        specs: Specs,
+        orchestration: Orchestration,
+    ) -> Self {
+        Self {
+            context,
+            live,
+            pools,
+            specs,
+            orchestration,
+            connections: Connections::default(),
+        }
+    }
+
+    /// Removes a place and gives up its containers.
+    pub(crate) async fn remove(&self, tx: &mut WriteTx, id: &str, reason: &str) -> AppResult<()> {
+        let lost = Event::PlaceLost {
+            place: PlaceId::from(id),
+            reason: reason.to_owned(),
+        };
+        self.orchestration.advance(tx, [lost]).await?;
+        agents::delete(&mut tx.conn(), id).await?;
+        let event = NewEvent {
+            actor: "master",
+            subject_kind: "agent",
+            subject_id: id.to_owned(),
+            kind: "removed",
+            reason: Some(reason),
+            ..Default::default()
+        };
+        self.context.record(tx, event).await?;
+        self.context.wake(tx, Topic::Schedule);
+        Ok(())
+    }
+
+    /// Stores that a place is there, with all its containers.
+    pub(crate) async fn join_in(
+        &self,
+        tx: &mut WriteTx,
+        joined: Joined,
+        details: Details,
+    ) -> AppResult<()> {
+        // It may have gone since the place was asked in.
+        self.pools.require(&joined.resource_pool)?;
+        let before = agents::find(&mut tx.conn(), joined.place.as_str()).await?;
+        let row = row_of(&joined, &details, before.as_ref())?;
+        agents::save(&mut tx.conn(), &row).await?;
+        self.context
+            .record(
+                tx,
+                NewEvent {
+                    actor: &format!("agent:{}", row.id),
+                    subject_kind: "agent",
+                    subject_id: row.id.clone(),
+                    kind: "connected",
+                    ..Default::default()
+                },
+            )
+            .await?;
+        let returned = Event::PlaceReturned {
+            place: joined.place,
+            // Containers of another data directory than before are gone for good.
+            is_new: before.is_some_and(|b| b.instance_id != row.instance_id),
+            observed: joined.containers,
+        };
+        self.orchestration.advance(tx, [returned]).await?;
+        failpoint!("server::places::join::before_commit");
+        Ok(())
+    }
+
+    /// Stores that a place is away, unless it is connected again. Its tasks go on; only after the pool's patience are they
+    /// given up. What cannot be stored now is stored by the watch over deadlines.
+    pub(crate) async fn note_left(&self, place: &PlaceId) -> AppResult<()> {
+        let service = self.clone();
+        let id = place.0.clone();
+        self.context
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let Some(mut row) = agents::find(&mut tx.conn(), &id).await? else {
+                        return Ok(());
+                    };
+                    if row.disconnected_at.is_some() || service.connections.is_connected(&id) {
+                        return Ok(());
+                    }
+                    row.disconnected_at = Some(det_store::steady_now());
+                    agents::save(&mut tx.conn(), &row).await?;
+                    service
+                        .context
+                        .record(
+                            tx,
+                            NewEvent {
+                                actor: "service",
+                                subject_kind: "agent",
+                                subject_id: row.id.clone(),
+                                kind: "disconnected",
+                                ..Default::default()
+                            },
+                        )
+                        .await?;
+                    service.context.wake(tx, Topic::Deadlines);
+                    service.context.wake(tx, Topic::Schedule);
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await
+    }
+
+    /// Gives up containers of places that have been away longer than their pool's patience. Idempotent; gives the
+    /// moment at which to look again.
+    pub(crate) async fn give_up_lost(&self) -> AppResult<Option<i64>> {
+        let now = det_store::steady_now();
+        let rows = {
+            let mut conn = self.context.store.read().await?;
+            agents::list(&mut conn.conn()).await?
+        };
+        let mut next: Option<i64> = None;
+        for row in rows {
+            let Some(since) = row.disconnected_at else {
+                if !self.connections.is_connected(&row.id) {
+                    // The end of its connection could not be stored when it came.
+                    self.note_left(&PlaceId(row.id.clone())).await?;
+                }
+                continue;
+            };
+            let until =
+                since.saturating_add(self.pools.reconnect_patience_micros(&row.resource_pool));
+            if until > now {
+                next = Some(next.map_or(until, |n| n.min(until)));
+                continue;
+            }
+            let service = self.clone();
+            self.context
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        let Some(current) = agents::find(&mut tx.conn(), &row.id).await? else {
+                            return Ok(());
+                        };
+                        if current.disconnected_at != Some(since) {
+                            return Ok(());
+                        }
+                        let message = format!("agent \"{}\" was away for too long", row.id);
+                        service.remove(tx, &row.id, &message).await?;
+                        Ok::<_, AppError>(())
+                    })
+                })
+                .await?;
+        }
+        Ok(next)
+    }
+
+    /// Ends a container whose specification cannot be made, and with it its run: other containers of the same place have
+    /// nothing to do with it.
+    async fn cannot_start(&self, container: &ContainerId, error: &AppError) -> AppResult<()> {
+        tracing::error!(
+            container.id = container.as_str(),
+            %error,
+            cause = ?error.cause,
+            "a container cannot be started"
+        );
+        // What the rows contain belongs to its owner; other causes are for the log only.
+        let cause = error.cause.as_ref().and_then(|c| c.downcast_ref());
+        let why = match cause {
+            Some(corrupt @ StoreError::Corrupt { .. }) => corrupt.to_string(),
+            _ => error.to_string(),
+        };
+        let message = format!("the container's specification cannot be made: {why}");
+        let id = container.clone();
+        let exit = ContainerExit::StartFailed { message };
+        self.orchestration
+            .commit(Event::ContainerEnded { id, exit })
+            .await
+    }
+}
+
+impl Core for Places {
+    type Error = AppError;
+    type Changes = Subscription;
+
+    fn changes(&self, place: &PlaceId) -> Subscription {
+        self.context.hub.subscribe(Topic::Place(place.0.clone()))
+    }
+
+    async fn desired(&self, place: &PlaceId) -> AppResult<BTreeMap<ContainerId, Desired>> {
+        let look = self
+            .live
+            .look(&self.context.store, |image| image.desired(place.as_str()));
+        Ok(look.await?)
+    }
+
+    async fn specification(
+        &self,
+        place: &PlaceId,
+        container: &ContainerId,
+    ) -> AppResult<Option<ContainerSpec>> {
+        match self.specs.of(place.as_str(), container.as_str()).await {
+            Ok(spec) => Ok(spec),
+            // The database is away: later it is the same container as any other.
+            Err(error) if error.kind == ErrorKind::Unavailable => Err(error),
+            Err(error) => {
+                self.cannot_start(container, &error).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn joined(&self, joined: Joined) -> AppResult<()> {
+        let (place, service) = (joined.place.clone(), self.clone());
+        if let Registration::Taken = self.connections.register(place.as_str(), &joined.instance) {
+            return Err(AppError::new(
+                ErrorKind::Conflict,
+                format!("another place with the id \"{place}\" is connected"),
+            ));
+        }
+        let stored = self.context.store.write(move |tx| {
+            Box::pin(async move { service.join_in(tx, joined, Details::default()).await })
+        });
+        let stored = stored.await;
+        if stored.is_err() {
+            self.connections.cut(place.as_str());
+        }
+        stored
+    }
+
+    async fn left(&self, place: &PlaceId) -> AppResult<()> {
+        self.connections.cut(place.as_str());
+        self.note_left(place).await
+    }
+
+    async fn observed(
+        &self,
+        place: &PlaceId,
+        observed: Vec<(ContainerId, Observed)>,
+    ) -> AppResult<()> {
+        let (orchestration, place) = (self.orchestration.clone(), place.clone());
+        self.context
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let events =
+                        observed
+                            .into_iter()
+                            .map(|(container_id, observed)| Event::Observed {
+                                place: place.clone(),
+                                container_id,
+                                observed,
+                            });
+                    orchestration.advance(tx, events).await?;
+                    failpoint!("server::containers::report::before_commit");
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await?;
+        failpoint!("server::containers::report::after_commit");
+        Ok(())
+    }
+
+    async fn never_started(&self, container: &ContainerId) -> AppResult<()> {
+        let id = container.clone();
+        self.orchestration.commit(Event::NeverStarted { id }).await
+    }
+}
+
+/// The row of a place that joins; what people set of it stays as it was before.
+fn row_of(joined: &Joined, details: &Details, before: Option<&AgentRow>) -> AppResult<AgentRow> {
+    let json = |value: serde_json::Result<String>| value.map_err(AppError::internal);
+    let kept = |slots: fn(&AgentRow) -> &String| {
+        before.map_or_else(|| "[]".to_owned(), |row| slots(row).clone())
+    };
+    Ok(AgentRow {
+        id: joined.place.0.clone(),
+        resource_pool: joined.resource_pool.clone(),
+        // What the database cannot hold must not keep a place from joining.
+        instance_id: joined.instance.replace('\0', ""),
+        enabled: before.is_none_or(|b| b.enabled),
+        draining: before.is_some_and(|b| b.draining),
+        disabled_slots: kept(|row| &row.disabled_slots),
+        draining_slots: kept(|row| &row.draining_slots),
+        devices: json(serde_json::to_string(&joined.capacity))?,
+        addresses: json(serde_json::to_string(&details.addresses))?,
+        version: details.version.replace('\0', ""),
+        runtime: details.runtime.replace('\0', ""),
+        registered_at: before.map_or_else(det_store::now, |b| b.registered_at),
+        disconnected_at: None,
+    })
+}
