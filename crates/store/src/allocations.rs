@@ -132,13 +132,6 @@ macro_rules! select {
     };
 }
 
-/// Adds a task.
-#[expect(clippy::unused_async, reason = "like all functions of rows")]
-pub async fn insert_task(conn: &mut Conn<'_>, task: &TaskRow) -> Result<(), StoreError> {
-    conn.writing()?.keep_task(task.clone(), true);
-    Ok(())
-}
-
 /// Writes new and changed tasks.
 pub(crate) async fn save_tasks(
     conn: &mut Conn<'_>,
@@ -180,14 +173,6 @@ async fn edit_task<T>(
     conn.writing()?
         .edit_task(id, |row| outcome = Some(change(row)));
     Ok(outcome)
-}
-
-/// What a row refers to is not there. The database says the same, but only when the row is written.
-fn missing(what: &str, id: &str) -> StoreError {
-    StoreError::Corrupt {
-        what: format!("{what} {id}"),
-        message: "it is not there".into(),
-    }
 }
 
 /// Counts lines that are added to a task's log and gives the number of the last one; `None` without such a task.
@@ -268,42 +253,6 @@ pub async fn tasks_of_trials(
     }
     tasks.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
     Ok(tasks)
-}
-
-/// Notes the end of a task, or (with `None`) that it goes on.
-pub async fn set_task_end(
-    conn: &mut Conn<'_>,
-    id: &str,
-    ended_at: Option<i64>,
-) -> Result<(), StoreError> {
-    edit_task(conn, id, |row| row.ended_at = ended_at).await?;
-    Ok(())
-}
-
-/// Counts one more attempt of a task and gives its number.
-pub async fn next_attempt(conn: &mut Conn<'_>, task_id: &str) -> Result<i64, StoreError> {
-    edit_task(conn, task_id, |row| {
-        row.attempts += 1;
-        row.ended_at = None;
-        row.attempts
-    })
-    .await?
-    .ok_or_else(|| missing("task", task_id))
-}
-
-/// Adds an allocation. Its kind and its experiment are those of its task, whatever `row` holds.
-pub async fn insert(conn: &mut Conn<'_>, row: &AllocationRow) -> Result<(), StoreError> {
-    // With the task in memory, its live allocation is found there too.
-    let task = find_task(conn, &row.task_id)
-        .await?
-        .ok_or_else(|| missing("task", &row.task_id))?;
-    let row = AllocationRow {
-        kind: task.kind,
-        experiment_id: task.experiment_id,
-        ..row.clone()
-    };
-    conn.writing()?.keep_allocation(row, true);
-    Ok(())
 }
 
 /// Writes new and changed allocations.
@@ -480,33 +429,6 @@ pub async fn update(conn: &mut Conn<'_>, row: &AllocationRow) -> Result<(), Stor
     }
     conn.writing()?
         .edit_allocation(&row.id, |known| known.clone_from(row));
-    Ok(())
-}
-
-/// Stores why an allocation waits.
-pub async fn set_wait(
-    conn: &mut Conn<'_>,
-    id: &str,
-    reason: Option<&str>,
-    since: Option<i64>,
-) -> Result<(), StoreError> {
-    if conn.writing()?.allocations.get(id).is_none() {
-        find(conn, id).await?;
-    }
-    conn.writing()?.edit_allocation(id, |row| {
-        row.wait_reason = reason.map(str::to_owned);
-        row.wait_since = since;
-    });
-    Ok(())
-}
-
-/// Adds a container.
-pub async fn insert_container(conn: &mut Conn<'_>, row: &ContainerRow) -> Result<(), StoreError> {
-    if find(conn, &row.allocation_id).await?.is_none() {
-        return Err(missing("allocation", &row.allocation_id));
-    }
-    containers(conn, &row.allocation_id).await?;
-    conn.writing()?.add_container(row.clone());
     Ok(())
 }
 

@@ -3,7 +3,6 @@
 //! LZ4 and not deflate: packing is what a report costs the master most, and LZ4 packs four times as fast; what it saves
 //! less on disk (a fifth to a third more) is the cheaper good. Reading a long series back gains as well.
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::StoreError;
@@ -26,18 +25,8 @@ fn corrupt(message: impl std::fmt::Display) -> StoreError {
     }
 }
 
-/// Packs records as JSON lines.
-pub fn pack<T: Serialize>(records: &[T]) -> Result<Vec<u8>, StoreError> {
-    let mut lines = Vec::new();
-    for record in records {
-        serde_json::to_writer(&mut lines, record).map_err(corrupt)?;
-        lines.push(b'\n');
-    }
-    pack_bytes(&lines)
-}
-
 /// Packs bytes.
-pub fn pack_bytes(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+pub(crate) fn pack_bytes(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
     if bytes.len() > LARGEST {
         return Err(corrupt(format!(
             "{} bytes are too many for one",
@@ -62,7 +51,7 @@ pub fn pack_bytes(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
 }
 
 /// How many bytes [`unpack_bytes`] would give, as far as the packed ones tell.
-pub fn unpacked_size(data: &[u8]) -> usize {
+pub(crate) fn unpacked_size(data: &[u8]) -> usize {
     match data.split_first() {
         Some((&LZ4, packed)) => packed
             .first_chunk::<4>()
@@ -72,8 +61,8 @@ pub fn unpacked_size(data: &[u8]) -> usize {
     }
 }
 
-/// Unpacks records.
-pub fn unpack<T: DeserializeOwned>(data: &[u8]) -> Result<Vec<T>, StoreError> {
+/// Unpacks records that were packed as JSON, each on a line.
+pub(crate) fn unpack<T: DeserializeOwned>(data: &[u8]) -> Result<Vec<T>, StoreError> {
     unpack_bytes(data)?
         .split(|b| *b == b'\n')
         .filter(|line| !line.is_empty())
@@ -82,7 +71,7 @@ pub fn unpack<T: DeserializeOwned>(data: &[u8]) -> Result<Vec<T>, StoreError> {
 }
 
 /// Unpacks bytes.
-pub fn unpack_bytes(data: &[u8]) -> Result<std::borrow::Cow<'_, [u8]>, StoreError> {
+pub(crate) fn unpack_bytes(data: &[u8]) -> Result<std::borrow::Cow<'_, [u8]>, StoreError> {
     match data.split_first() {
         Some((&PLAIN, bytes)) => Ok(bytes.into()),
         Some((&LZ4, packed)) => {
@@ -111,7 +100,12 @@ mod tests {
             let records: Vec<(usize, String)> = (0..n)
                 .map(|i| (i, format!("line {i}\nwith a break")))
                 .collect();
-            let data = pack(&records).unwrap();
+            let mut lines = Vec::new();
+            for record in &records {
+                serde_json::to_writer(&mut lines, record).unwrap();
+                lines.push(b'\n');
+            }
+            let data = pack_bytes(&lines).unwrap();
             assert_eq!(unpack::<(usize, String)>(&data).unwrap(), records);
         }
     }

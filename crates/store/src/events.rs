@@ -123,10 +123,3 @@ pub async fn list(
     }?;
     Ok(rows)
 }
-
-/// The newest event's id; 0 when there is none.
-pub async fn last_id(conn: &mut Conn<'_>) -> Result<i64, StoreError> {
-    conn.settle().await?;
-    let (id,) = fetch_one!(conn, (i64,), "SELECT COALESCE(MAX(id), 0) FROM events")?;
-    Ok(id)
-}

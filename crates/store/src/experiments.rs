@@ -558,20 +558,6 @@ pub async fn model_definition_part(
     }
 }
 
-/// Stores the life cycle's state; `ended_at` is set when given and kept otherwise.
-pub async fn set_state(
-    conn: &mut Conn<'_>,
-    id: i64,
-    state: ExperimentState,
-    ended_at: Option<i64>,
-) -> Result<(), StoreError> {
-    edit(conn, id, |row| {
-        row.state = state;
-        row.ended_at = ended_at.or(row.ended_at);
-    })
-    .await
-}
-
 /// Takes back the end of an experiment that is continued.
 pub async fn clear_end(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
     edit(conn, id, |row| {
@@ -598,11 +584,6 @@ pub async fn set_best(
         row.best_metric = metric.filter(|m| !m.is_nan());
     })
     .await
-}
-
-/// Counts trials that were created.
-pub async fn add_trials(conn: &mut Conn<'_>, id: i64, created: i64) -> Result<(), StoreError> {
-    edit(conn, id, |row| row.trial_count += created).await
 }
 
 /// Shows or hides an experiment.

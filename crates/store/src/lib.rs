@@ -42,7 +42,7 @@ pub mod allocations;
 pub mod bulk;
 pub mod catalogue;
 pub mod checkpoints;
-pub mod chunk;
+mod chunk;
 pub mod config_policies;
 pub mod events;
 pub mod experiments;

@@ -122,8 +122,16 @@ impl LiveRows<'_> {
         self.unit.allocations.get(id).map(|cell| &*cell.row)
     }
 
-    /// Adds an allocation of a loaded task.
+    /// Adds an allocation. Its kind and experiment are those of its task.
+    ///
+    /// # Panics
+    /// If its task is not loaded: the change is refused before the database refuses the whole group.
     pub fn add_allocation(&mut self, row: AllocationRow) {
+        assert!(
+            self.task(&row.task_id).is_some(),
+            "allocation {} is added before its task is loaded",
+            row.id
+        );
         self.unit.keep_allocation(row, true);
     }
 
@@ -145,8 +153,16 @@ impl LiveRows<'_> {
         self.containers(allocation_id).find(|row| row.id == id)
     }
 
-    /// Adds a container of a loaded allocation.
+    /// Adds a container.
+    ///
+    /// # Panics
+    /// If its allocation is not loaded: the container would be lost.
     pub fn add_container(&mut self, row: ContainerRow) {
+        assert!(
+            self.allocation(&row.allocation_id).is_some(),
+            "container {} is added before its allocation is loaded",
+            row.id
+        );
         self.unit.add_container(row);
     }
 

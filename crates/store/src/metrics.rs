@@ -370,7 +370,7 @@ pub fn decode(line: &[u8]) -> Result<StoredReport, StoreError> {
 }
 
 /// Whether steps reported in this group say how far the trial is.
-pub fn counts_as_progress(group: &str) -> bool {
+pub(crate) fn counts_as_progress(group: &str) -> bool {
     group == "training" || group == "validation"
 }
 
@@ -435,7 +435,10 @@ impl NewChunk {
 }
 
 /// Appends packed chunks in their order. Those of trials that are gone are left out.
-pub async fn append_all(conn: &mut Conn<'_>, chunks: Vec<NewChunk>) -> Result<(), StoreError> {
+pub(crate) async fn append_all(
+    conn: &mut Conn<'_>,
+    chunks: Vec<NewChunk>,
+) -> Result<(), StoreError> {
     runs::note(conn, &chunks).await?;
     let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     let pg = match &mut conn.link {

@@ -491,39 +491,6 @@ pub async fn find_all(conn: &mut Conn<'_>, ids: &[i64]) -> Result<Vec<TrialRow>,
     in_order(conn, ids).await
 }
 
-/// Stores what the life cycle decided.
-pub async fn set_state(
-    conn: &mut Conn<'_>,
-    id: i64,
-    state: TrialState,
-    restarts: i64,
-    ended_at: Option<i64>,
-) -> Result<(), StoreError> {
-    edit(conn, id, |row| {
-        row.state = state;
-        row.restarts = restarts;
-        row.ended_at = ended_at;
-    })
-    .await
-}
-
-/// Starts the next run on `task_id`: its number is `run_id` and steps count anew from `total_batches`.
-pub async fn start_run(
-    conn: &mut Conn<'_>,
-    id: i64,
-    task_id: &str,
-    run_id: i64,
-    total_batches: i64,
-) -> Result<(), StoreError> {
-    edit(conn, id, |row| {
-        row.run_id = run_id;
-        task_id.clone_into(&mut row.task_id);
-        row.total_batches = total_batches;
-        row.runner_state.clear();
-    })
-    .await
-}
-
 /// Stores the progress, 0 to 1.
 pub async fn set_progress(conn: &mut Conn<'_>, id: i64, progress: f64) -> Result<(), StoreError> {
     edit(conn, id, |row| row.progress = progress).await

@@ -52,7 +52,7 @@ pub async fn list(conn: &mut Conn<'_>) -> Result<Vec<UserRow>, StoreError> {
 }
 
 /// The login names of all users in lower case, by id.
-pub async fn names(conn: &mut Conn<'_>) -> Result<Vec<(i64, String)>, StoreError> {
+pub(crate) async fn names(conn: &mut Conn<'_>) -> Result<Vec<(i64, String)>, StoreError> {
     Ok(fetch_all!(
         conn,
         (i64, String),

@@ -492,6 +492,8 @@ async fn an_allocation_of_a_kind_that_cannot_be_started_ends_with_a_reason() {
     let attempt = AllocationRow {
         id: "command.1".into(),
         task_id: "command".into(),
+        kind: TaskKind::Command,
+        experiment_id: None,
         trial_id: None,
         ..allocation
     };
@@ -501,8 +503,8 @@ async fn an_allocation_of_a_kind_that_cannot_be_started_ends_with_a_reason() {
         .store
         .write(move |tx| {
             Box::pin(async move {
-                allocations::insert_task(&mut tx.conn(), &command).await?;
-                allocations::insert(&mut tx.conn(), &attempt).await?;
+                tx.live_rows().add_task(command);
+                tx.live_rows().add_allocation(attempt);
                 Ok::<_, StoreError>(())
             })
         })

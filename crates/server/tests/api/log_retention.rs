@@ -1,7 +1,7 @@
 //! How long logs are kept, and that they are gone afterwards.
 
 use det_store::logs::{self, LogLine};
-use det_store::{StoreError, allocations, settings};
+use det_store::{StoreError, settings};
 use serde_json::{Value, json};
 
 use crate::support::{Client, Cluster, FakeAgent};
@@ -60,7 +60,9 @@ impl Run {
         let (task, at) = (self.task.clone(), det_store::now() - days_ago * DAY);
         let put_back = cluster.master().context.store.write(move |tx| {
             Box::pin(async move {
-                allocations::set_task_end(&mut tx.conn(), &task, Some(at)).await?;
+                tx.load_task(&task).await?;
+                tx.live_rows()
+                    .edit_task(&task, |row| row.ended_at = Some(at));
                 Ok::<_, StoreError>(())
             })
         });

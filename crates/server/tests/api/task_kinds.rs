@@ -30,7 +30,9 @@ async fn waiting_command(cluster: &Cluster, model: i64) -> (String, String) {
     let attempt = AllocationRow {
         id: format!("{task_id}.1"),
         task_id: task_id.clone(),
+        kind: TaskKind::Command,
         job_id: JOB.into(),
+        experiment_id: None,
         trial_id: None,
         run_id: 0,
         wait_reason: None,
@@ -45,17 +47,16 @@ async fn waiting_command(cluster: &Cluster, model: i64) -> (String, String) {
         .store
         .write(move |tx| {
             Box::pin(async move {
-                let conn = &mut tx.conn();
-                let jobs = experiments::live_jobs(conn).await?;
+                let jobs = experiments::live_jobs(&mut tx.conn()).await?;
                 let job = JobRow {
                     id: JOB.into(),
                     kind: "command".into(),
                     ..jobs[0].clone()
                 };
-                experiments::insert_job(conn, &job).await?;
-                allocations::insert_task(conn, &command).await?;
-                allocations::insert(conn, &attempt).await?;
-                allocations::insert_token(conn, &hash, &attempt.id).await?;
+                experiments::insert_job(&mut tx.conn(), &job).await?;
+                allocations::insert_token(&mut tx.conn(), &hash, &attempt.id).await?;
+                tx.live_rows().add_task(command);
+                tx.live_rows().add_allocation(attempt);
                 Ok::<_, StoreError>(())
             })
         })
@@ -186,7 +187,10 @@ async fn log_policies_are_those_of_the_experiment_in_the_tasks_row() {
         .context
         .store
         .write(move |tx| {
-            Box::pin(async move { allocations::insert_task(&mut tx.conn(), &other).await })
+            Box::pin(async move {
+                tx.live_rows().add_task(other);
+                Ok::<_, StoreError>(())
+            })
         })
         .await
         .unwrap();

@@ -11,8 +11,8 @@ use det_store::{allocations, checkpoints, searches, trials};
 
 use crate::World;
 use crate::rows::{
-    checkpoint, experiment, running_trial, some_experiment, stored_experiment, stored_trial,
-    stored_user,
+    checkpoint, edit_experiment, experiment, running_trial, some_experiment, stored_experiment,
+    stored_trial, stored_user,
 };
 
 /// One page, as a master shows it that has just been started.
@@ -402,18 +402,21 @@ pub(crate) async fn every_sort_puts_missing_values_last_and_ties_by_number(world
     }
     let (first, second, third) = (ids[0], ids[1], ids[2]);
     for (id, n) in [(first, 1_i32), (second, 2)] {
-        change!(world, conn => {
-            let state = if n == 1 { ExperimentState::Active } else { ExperimentState::Paused };
-            experiments::set_state(conn, id, state, Some(i64::from(n))).await?;
-            experiments::set_best(conn, id, None, Some(f64::from(n))).await
+        change_live!(world, tx => {
+            edit_experiment(tx, id, |row| {
+                row.state = if n == 1 { ExperimentState::Active } else { ExperimentState::Paused };
+                row.ended_at = Some(i64::from(n));
+            })
+            .await?;
+            experiments::set_best(&mut tx.conn(), id, None, Some(f64::from(n))).await
         });
     }
     let (trial, other) = (
         stored_trial(world, second, "t").await,
         checkpoint("c", second, 1, 1),
     );
+    change_live!(world, tx => edit_experiment(tx, second, |row| row.trial_count += trial).await);
     change!(world, conn => {
-        experiments::add_trials(conn, second, trial).await?;
         experiments::set_progress(conn, second, 0.5).await?;
         checkpoints::insert(conn, &other).await?;
         experiments::recount_checkpoints(conn, second).await
@@ -483,10 +486,16 @@ pub(crate) async fn changes_of_an_experiment_are_kept(world: &World) {
         experiments::set_config(conn, id, r#"{"a":1}"#).await?;
         experiments::set_progress(conn, id, 0.25).await?;
         experiments::set_best(conn, id, Some(5), Some(0.125)).await?;
-        experiments::add_trials(conn, id, 3).await?;
-        experiments::add_trials(conn, id, 1).await?;
-        experiments::set_state(conn, id, ExperimentState::Completed, Some(77)).await?;
         experiments::set_collected(conn, id, true).await
+    });
+    change_live!(world, tx => {
+        edit_experiment(tx, id, |row| row.trial_count += 3).await?;
+        edit_experiment(tx, id, |row| {
+            row.trial_count += 1;
+            row.state = ExperimentState::Completed;
+            row.ended_at = Some(77);
+        })
+        .await
     });
     let row = read!(world, conn => experiments::find(conn, id).await).unwrap();
     assert_eq!(
@@ -510,10 +519,6 @@ pub(crate) async fn changes_of_an_experiment_are_kept(world: &World) {
         ),
         (Some(5), 4, Some(77), true)
     );
-    // A later state without an end keeps the end; taking it back is another step.
-    change!(world, conn => experiments::set_state(conn, id, ExperimentState::Active, None).await);
-    let row = read!(world, conn => experiments::find(conn, id).await).unwrap();
-    assert_eq!((row.ended_at, row.collected), (Some(77), true));
     change!(world, conn => experiments::clear_end(conn, id).await);
     let row = read!(world, conn => experiments::find(conn, id).await).unwrap();
     assert_eq!((row.ended_at, row.collected), (None, false));
@@ -662,7 +667,13 @@ pub(crate) async fn a_list_shows_every_change_that_was_made_before_it(world: &Wo
     change!(world, conn => experiments::delete(conn, b).await);
     change!(world, conn => experiments::set_texts(conn, a, "d", "", "[]", "").await);
     assert_eq!(list().await, [(a, "d".into())]);
-    change!(world, conn => experiments::set_state(conn, a, ExperimentState::Completed, Some(5)).await);
+    change_live!(world, tx => {
+        edit_experiment(tx, a, |row| {
+            row.state = ExperimentState::Completed;
+            row.ended_at = Some(5);
+        })
+        .await
+    });
     let live = Filter {
         states: Some(vec!["ACTIVE".into()]),
         active: Some(Active::Not([a].into())),

@@ -44,6 +44,16 @@ macro_rules! change {
     };
 }
 
+/// Makes one change of live rows, as decisions do: `change_live!(world, tx => edit_trial(tx, id, |row| ...).await)`.
+macro_rules! change_live {
+    ($world:expr, $tx:ident => $body:expr) => {
+        $world
+            .write(move |$tx| Box::pin(async move { $body }))
+            .await
+            .unwrap()
+    };
+}
+
 mod experiments;
 mod memory;
 mod opening;
@@ -268,6 +278,7 @@ suite! {
         allocations_live_and_end,
         what_no_version_has_written_is_an_error_that_names_its_row,
         containers_hold_slots_until_they_end,
+        what_a_live_row_belongs_to_is_loaded_before_it_is_added,
         tokens_act_for_their_allocation_until_they_expire,
         agents_are_replaced_and_noted_away,
         an_agent_has_one_token,

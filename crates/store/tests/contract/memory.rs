@@ -13,7 +13,10 @@ use det_store::{
 use futures::future::join_all;
 
 use crate::World;
-use crate::rows::{allocation, checkpoint, container, report_step, some_experiment, task, trial};
+use crate::rows::{
+    add_allocation, add_container, allocation, checkpoint, container, edit_allocation,
+    edit_experiment, edit_task, edit_trial, report_step, some_experiment, start_run, task, trial,
+};
 
 /// Trials that the changes are about.
 const TRIALS: u64 = 4;
@@ -108,7 +111,8 @@ async fn act(
         new.task_id.clone_from(&task_id);
         let id = trials::insert(&mut tx.conn(), &new).await?;
         let new = task(&task_id, Some(experiment), Some(id));
-        return allocations::insert_task(&mut tx.conn(), &new).await;
+        tx.live_rows().add_task(new);
+        return Ok(());
     };
     let n = random.number(1_000);
     let what = random.below(21);
@@ -127,21 +131,27 @@ async fn act_on_allocation(
     n: i64,
 ) -> Result<(), StoreError> {
     let Some(mut live) = allocations::live_of_task(&mut tx.conn(), task_id).await? else {
-        let attempt = allocations::next_attempt(&mut tx.conn(), task_id).await?;
+        let mut attempt = 0;
+        edit_task(tx, task_id, |row| {
+            row.attempts += 1;
+            row.ended_at = None;
+            attempt = row.attempts;
+        })
+        .await?;
         let row = allocation(&format!("{task_id}.{attempt}"), task_id, Some(trial_id));
-        trials::start_run(&mut tx.conn(), trial_id, task_id, attempt, n).await?;
-        return allocations::insert(&mut tx.conn(), &row).await;
+        start_run(tx, trial_id, attempt, n).await?;
+        return add_allocation(tx, row).await;
     };
-    let conn = &mut tx.conn();
-    let members = allocations::containers(conn, &live.id).await?;
+    let members = allocations::containers(&mut tx.conn(), &live.id).await?;
     match (what, members.last().cloned()) {
         (0..=2, _) if members.len() < 3 => {
             let member = i64::try_from(members.len()).unwrap();
             let id = format!("{}-{member}", live.id);
-            allocations::insert_container(conn, &container(&id, &live.id, "agent", member)).await?;
-            allocations::insert_token(conn, id.as_bytes(), &live.id).await
+            add_container(tx, container(&id, &live.id, "agent", member)).await?;
+            allocations::insert_token(&mut tx.conn(), id.as_bytes(), &live.id).await
         }
         (0..=4, Some(known)) => {
+            let conn = &mut tx.conn();
             let found = allocations::find_container(conn, &known.id).await?;
             let mut row = found.expect("it was listed");
             row.observed = Some(Observed::Running {
@@ -153,13 +163,20 @@ async fn act_on_allocation(
             row.ended_at = (n % 5 == 0).then_some(n);
             allocations::update_container(conn, &row).await
         }
-        (5 | 6, _) => allocations::set_wait(conn, &live.id, Some("because"), Some(n)).await,
+        (5 | 6, _) => {
+            edit_allocation(tx, &live.id, |row| {
+                row.wait_reason = Some("because".into());
+                row.wait_since = Some(n);
+            })
+            .await
+        }
         (7, _) => {
             live.ended_at = Some(n);
+            let conn = &mut tx.conn();
             allocations::update(conn, &live).await?;
             allocations::expire_tokens(conn, &live.id, n).await
         }
-        (8, _) => allocations::live_containers_of_place(conn, "agent")
+        (8, _) => allocations::live_containers_of_place(&mut tx.conn(), "agent")
             .await
             .map(|_| ()),
         _ => {
@@ -169,7 +186,7 @@ async fn act_on_allocation(
                 },
             };
             live.preempt_deadline = (n % 3 == 0).then_some(n);
-            allocations::update(conn, &live).await
+            allocations::update(&mut tx.conn(), &live).await
         }
     }
 }
@@ -187,8 +204,11 @@ async fn act_on_the_rest(
     match what {
         10 => {
             let end = (n % 2 == 0).then_some(n);
-            trials::set_state(&mut tx.conn(), id, TrialState::Pausing, n, end).await?;
-            allocations::set_task_end(&mut tx.conn(), task_id, end).await
+            edit_trial(tx, id, |row| {
+                (row.state, row.restarts, row.ended_at) = (TrialState::Pausing, n, end);
+            })
+            .await?;
+            edit_task(tx, task_id, |row| row.ended_at = end).await
         }
         11 => {
             // The count is part of what is compared, as a trial's progress.
@@ -227,7 +247,7 @@ async fn act_on_the_rest(
             experiments::recount_checkpoints(&mut tx.conn(), experiment).await
         }
         16 => {
-            experiments::add_trials(&mut tx.conn(), experiment, 1).await?;
+            edit_experiment(tx, experiment, |row| row.trial_count += 1).await?;
             experiments::set_texts(&mut tx.conn(), experiment, "name", "text", "[]", "").await?;
             experiments::set_progress(&mut tx.conn(), experiment, 0.25).await
         }

@@ -1,15 +1,15 @@
 //! Opening, keeping others out, closing, and what is there after a restart.
 
-use det_store::{Store, StoreError, StoreUrl, agents, events, experiments, settings, users};
+use det_store::{Store, StoreError, StoreUrl, agents, experiments, settings, users};
 
-use crate::rows::{some_experiment, stored_user};
+use crate::rows::{newest_event, some_experiment, stored_user};
 use crate::{Kind, World};
 
 pub(crate) async fn an_empty_database_gets_the_whole_schema(world: &World) {
     assert!(read!(world, conn => users::list(conn).await).is_empty());
     assert!(read!(world, conn => agents::list(conn).await).is_empty());
     assert!(read!(world, conn => experiments::live(conn).await).is_empty());
-    assert_eq!(read!(world, conn => events::last_id(conn).await), 0);
+    assert_eq!(read!(world, conn => newest_event(conn).await), 0);
     match (&world.kind, world.store.kind()) {
         (Kind::Sqlite(_), kind) => assert_eq!(kind, "sqlite"),
         (Kind::Postgres { .. }, kind) => assert_eq!(kind, "postgres"),

@@ -9,7 +9,9 @@ use det_store::{allocations, experiments, searches, trials};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use crate::rows::{checkpoint, some_experiment, stored_trial, task};
+use crate::rows::{
+    checkpoint, newest_event, some_experiment, start_run, stored_task, stored_trial, task,
+};
 use crate::{WITHOUT_PLACES, World};
 
 fn line(n: i64) -> LogLine {
@@ -22,11 +24,6 @@ fn line(n: i64) -> LogLine {
     }
 }
 
-async fn stored_task(world: &World, id: &str) {
-    let row = task(id, None, None);
-    change!(world, conn => allocations::insert_task(conn, &row).await);
-}
-
 async fn append(
     world: &World,
     task_id: &'static str,
@@ -37,8 +34,8 @@ async fn append(
 }
 
 pub(crate) async fn a_log_is_read_forwards_and_backwards(world: &World) {
-    stored_task(world, "t").await;
-    stored_task(world, "other").await;
+    stored_task(world, task("t", None, None)).await;
+    stored_task(world, task("other", None, None)).await;
     // Chunks of very different sizes, with another task's between them.
     for lines in [1..=1, 2..=500, 501..=502, 503..=1500] {
         assert!(append(world, "t", lines).await);
@@ -94,7 +91,7 @@ pub(crate) async fn a_log_is_read_forwards_and_backwards(world: &World) {
 }
 
 pub(crate) async fn a_repeated_batch_of_a_spool_is_taken_once(world: &World) {
-    stored_task(world, "t").await;
+    stored_task(world, task("t", None, None)).await;
     // First sequence number, lines in the batch, lines of it that were stored before.
     for (first, count, known) in [
         (1, 10, 0),
@@ -529,9 +526,9 @@ pub(crate) async fn what_is_over_is_not_changed_by_folding(world: &World) {
         .unwrap(),
         entries
     );
-    change!(world, conn => {
-        journal::append(conn, 1, &data).await?;
-        trials::start_run(conn, trial_id, "t", 2, 10).await
+    change_live!(world, tx => {
+        journal::append(&mut tx.conn(), 1, &data).await?;
+        start_run(tx, trial_id, 2, 10).await
     });
     fold(world).await;
     let row = read!(world, conn => trials::find(conn, trial_id).await).unwrap();
@@ -727,7 +724,7 @@ pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &Wo
         (None, Some(r#"{"n":1}"#))
     );
 
-    assert_eq!(read!(world, conn => events::last_id(conn).await), all[2].id);
+    assert_eq!(read!(world, conn => newest_event(conn).await), all[2].id);
     let page = read!(world, conn => events::list(conn, all[0].id, None, 1).await);
     assert_eq!(page.iter().map(|e| e.id).collect::<Vec<_>>(), [all[1].id]);
     let of_one = read!(world, conn => events::list(conn, 0, Some(("experiment", "1")), 10).await);

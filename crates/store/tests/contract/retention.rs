@@ -5,7 +5,7 @@ use det_store::logs::{self, LogLine};
 use det_store::{allocations, experiments, trials};
 
 use crate::rows::{
-    experiment, some_experiment, stored_experiment, stored_trial, stored_user, task,
+    experiment, some_experiment, stored_experiment, stored_task, stored_trial, stored_user, task,
 };
 use crate::{WITHOUT_PLACES, World};
 
@@ -13,7 +13,7 @@ use crate::{WITHOUT_PLACES, World};
 async fn logged(world: &World, id: &str, trial: Option<i64>, chunks: usize, ended: Option<i64>) {
     let mut row = task(id, None, trial);
     row.ended_at = ended;
-    change!(world, conn => allocations::insert_task(conn, &row).await);
+    stored_task(world, row).await;
     for _ in 0..chunks {
         say(world, id).await;
     }

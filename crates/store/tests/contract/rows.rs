@@ -6,12 +6,13 @@ use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::checkpoints::CheckpointRow;
-use det_store::experiments::{JobRow, NewExperiment};
+use det_store::events;
+use det_store::experiments::{ExperimentRow, JobRow, NewExperiment};
 use det_store::journal::{self, Entry};
 use det_store::metrics::{self, NewReport};
-use det_store::trials::NewTrial;
+use det_store::trials::{NewTrial, TrialRow};
 use det_store::users::UserRow;
-use det_store::{Conn, StoreError, allocations, experiments, trials, users};
+use det_store::{Conn, StoreError, WriteTx, experiments, trials, users};
 
 use crate::World;
 
@@ -200,22 +201,111 @@ pub(crate) async fn running_trial(
     let trial_id = stored_trial(world, experiment_id, request_id).await;
     let task_id = format!("{experiment_id}.{request_id}");
     let allocation_id = format!("{task_id}.1");
-    let rows = (
-        task(&task_id, Some(experiment_id), Some(trial_id)),
-        allocation(&allocation_id, &task_id, Some(trial_id)),
-        container(
-            &format!("container-{allocation_id}"),
-            &allocation_id,
-            "agent-a",
-            0,
-        ),
+    let new_task = task(&task_id, Some(experiment_id), Some(trial_id));
+    let new_allocation = AllocationRow {
+        experiment_id: Some(experiment_id),
+        ..allocation(&allocation_id, &task_id, Some(trial_id))
+    };
+    let new_container = container(
+        &format!("container-{allocation_id}"),
+        &allocation_id,
+        "agent-a",
+        0,
     );
-    change!(world, conn => {
-        allocations::insert_task(conn, &rows.0).await?;
-        allocations::insert(conn, &rows.1).await?;
-        allocations::insert_container(conn, &rows.2).await
+    change_live!(world, tx => {
+        let mut live = tx.live_rows();
+        live.add_task(new_task);
+        live.add_allocation(new_allocation);
+        live.add_container(new_container);
+        Ok(())
     });
     (trial_id, task_id, allocation_id)
+}
+
+pub(crate) async fn stored_task(world: &World, row: TaskRow) {
+    change_live!(world, tx => {
+        tx.live_rows().add_task(row);
+        Ok(())
+    });
+}
+
+/// Adds an allocation of a task, which is loaded first.
+pub(crate) async fn add_allocation(tx: &mut WriteTx, row: AllocationRow) -> Result<(), StoreError> {
+    tx.load_task(&row.task_id).await?;
+    tx.live_rows().add_allocation(row);
+    Ok(())
+}
+
+/// Adds a container of an allocation, which is loaded first.
+pub(crate) async fn add_container(tx: &mut WriteTx, row: ContainerRow) -> Result<(), StoreError> {
+    tx.load_allocation(&row.allocation_id).await?;
+    tx.live_rows().add_container(row);
+    Ok(())
+}
+
+/// Changes an experiment, which is loaded first.
+pub(crate) async fn edit_experiment(
+    tx: &mut WriteTx,
+    id: i64,
+    change: impl FnOnce(&mut ExperimentRow),
+) -> Result<(), StoreError> {
+    tx.load_experiment(id).await?;
+    tx.live_rows().edit_experiment(id, change);
+    Ok(())
+}
+
+/// Changes a trial, which is loaded first.
+pub(crate) async fn edit_trial(
+    tx: &mut WriteTx,
+    id: i64,
+    change: impl FnOnce(&mut TrialRow),
+) -> Result<(), StoreError> {
+    tx.load_trial(id).await?;
+    tx.live_rows().edit_trial(id, change);
+    Ok(())
+}
+
+/// Changes a task, which is loaded first.
+pub(crate) async fn edit_task(
+    tx: &mut WriteTx,
+    id: &str,
+    change: impl FnOnce(&mut TaskRow),
+) -> Result<(), StoreError> {
+    tx.load_task(id).await?;
+    tx.live_rows().edit_task(id, change);
+    Ok(())
+}
+
+/// Changes an allocation, which is loaded first.
+pub(crate) async fn edit_allocation(
+    tx: &mut WriteTx,
+    id: &str,
+    change: impl FnOnce(&mut AllocationRow),
+) -> Result<(), StoreError> {
+    tx.load_allocation(id).await?;
+    tx.live_rows().edit_allocation(id, change);
+    Ok(())
+}
+
+/// Starts the next run of a trial, which counts its steps anew from `total_batches`.
+pub(crate) async fn start_run(
+    tx: &mut WriteTx,
+    id: i64,
+    run_id: i64,
+    total_batches: i64,
+) -> Result<(), StoreError> {
+    edit_trial(tx, id, |row| {
+        row.run_id = run_id;
+        row.total_batches = total_batches;
+        row.runner_state.clear();
+    })
+    .await
+}
+
+/// The newest event's id; 0 when there is none.
+pub(crate) async fn newest_event(conn: &mut Conn<'_>) -> Result<i64, StoreError> {
+    let all = events::list(conn, 0, None, i64::MAX).await?;
+    Ok(all.last().map_or(0, |event| event.id))
 }
 
 /// Lets a run of a trial report a step, folded at once.

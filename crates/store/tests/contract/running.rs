@@ -6,12 +6,12 @@ use det_lifecycle::trial::TrialState;
 use det_store::agent_tokens;
 use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, AllocationRow};
-use det_store::experiments;
-use det_store::metrics;
 use det_store::trials::{self, Sort};
+use det_store::{StoreError, experiments, metrics};
 
 use crate::rows::{
-    allocation, container, report_step, running_trial, some_experiment, stored_trial, task, trial,
+    add_allocation, add_container, allocation, container, edit_allocation, edit_task, edit_trial,
+    report_step, running_trial, some_experiment, start_run, stored_task, stored_trial, task, trial,
 };
 use crate::{WITHOUT_PLACES, World};
 
@@ -31,8 +31,11 @@ pub(crate) async fn trials_move_through_their_runs(world: &World) {
     );
     assert_eq!(row.warm_start_checkpoint.as_deref(), Some("c-0"));
 
+    change_live!(world, tx => {
+        edit_trial(tx, id, |row| row.task_id = "task-2".into()).await?;
+        start_run(tx, id, 1, 0).await
+    });
     change!(world, conn => {
-        trials::start_run(conn, id, "task-2", 1, 0).await?;
         trials::set_runner_state(conn, id, "training").await?;
         report_step(conn, id, 1, 100).await?;
         report_step(conn, id, 1, 50).await?;
@@ -57,8 +60,13 @@ pub(crate) async fn trials_move_through_their_runs(world: &World) {
     );
 
     // The next run counts anew from its checkpoint.
-    change!(world, conn => trials::start_run(conn, id, "task-2", 2, 40).await);
-    change!(world, conn => trials::set_state(conn, id, TrialState::Errored, 3, Some(99)).await);
+    change_live!(world, tx => start_run(tx, id, 2, 40).await);
+    change_live!(world, tx => {
+        edit_trial(tx, id, |row| {
+            (row.state, row.restarts, row.ended_at) = (TrialState::Errored, 3, Some(99));
+        })
+        .await
+    });
     let row = read!(world, conn => trials::find(conn, id).await).unwrap();
     assert_eq!((row.run_id, row.total_batches, row.restarts), (2, 40, 3));
     assert_eq!(
@@ -99,11 +107,15 @@ pub(crate) async fn trials_are_listed_by_every_column(world: &World) {
     }
     let (first, second, third) = (ids[0], ids[1], ids[2]);
     for (id, n, ended_at) in [(first, 1_i32, 2_000), (second, 2, 20_000)] {
-        change!(world, conn => {
-            trials::set_validations(conn, id, (Some(f64::from(n)), None), (Some(f64::from(n)), None)).await?;
-            let (state, restarts) = if n == 1 { (TrialState::Active, 0) } else { (TrialState::Completed, 2) };
-            trials::set_state(conn, id, state, restarts, Some(ended_at)).await?;
-            report_step(conn, id, 0, if n == 1 { 0 } else { 10 }).await
+        change_live!(world, tx => {
+            let metric = (Some(f64::from(n)), None);
+            trials::set_validations(&mut tx.conn(), id, metric, metric).await?;
+            edit_trial(tx, id, |row| {
+                (row.state, row.restarts) = if n == 1 { (TrialState::Active, 0) } else { (TrialState::Completed, 2) };
+                row.ended_at = Some(ended_at);
+            })
+            .await?;
+            report_step(&mut tx.conn(), id, 0, if n == 1 { 0 } else { 10 }).await
         });
     }
     for (id, days) in [(first, -1), (second, 30), (third, 0)] {
@@ -257,7 +269,9 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
         1
     );
     let id = allocation_id.clone();
-    change!(world, conn => allocations::set_wait(conn, &id, None, None).await);
+    change_live!(world, tx => {
+        edit_allocation(tx, &id, |row| (row.wait_reason, row.wait_since) = (None, None)).await
+    });
     let row = read!(world, conn => allocations::find(conn, &allocation_id).await).unwrap();
     assert_eq!((row.wait_reason, row.wait_since), (None, None));
 
@@ -268,20 +282,16 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
     assert!(read!(world, conn => allocations::with_deadline(conn).await).is_empty());
 
     // The next attempts: running ones first, then the newest.
-    let id = task_id.clone();
-    assert_eq!(
-        change!(world, conn => allocations::next_attempt(conn, &id).await),
-        1
-    );
     for (n, ended_at) in [(2_i64, Some(9_i64)), (3, None)] {
         let row = AllocationRow {
             run_id: n,
             requested_at: 4_000 + n,
             ..allocation(&format!("{task_id}.{n}"), &task_id, Some(trial_id))
         };
-        change!(world, conn => {
-            allocations::insert(conn, &row).await?;
-            allocations::update(conn, &AllocationRow { ended_at, ..row }).await
+        change_live!(world, tx => {
+            let id = row.id.clone();
+            add_allocation(tx, row).await?;
+            edit_allocation(tx, &id, |row| row.ended_at = ended_at).await
         });
     }
     let order: Vec<i64> = read!(world, conn => allocations::of_task(conn, &task_id).await)
@@ -291,27 +301,26 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
     assert_eq!(order, [3, 2, 1]);
 
     let id = task_id.clone();
-    change!(world, conn => allocations::set_task_end(conn, &id, Some(50)).await);
+    change_live!(world, tx => {
+        edit_task(tx, &id, |row| (row.attempts, row.ended_at) = (1, Some(50))).await
+    });
     let task = read!(world, conn => allocations::find_task(conn, &task_id).await).unwrap();
     assert_eq!(
         (task.ended_at, task.attempts, task.trial_id),
         (Some(50), 1, Some(trial_id))
     );
-    // An attempt takes the end back.
+    // The end can be taken back.
     let id = task_id.clone();
-    assert_eq!(
-        change!(world, conn => allocations::next_attempt(conn, &id).await),
-        2
-    );
+    change_live!(world, tx => edit_task(tx, &id, |row| row.ended_at = None).await);
     let tasks = read!(world, conn => allocations::tasks_of_trial(conn, trial_id).await);
     assert_eq!(tasks.iter().map(|t| t.ended_at).collect::<Vec<_>>(), [None]);
 }
 
 pub(crate) async fn containers_hold_slots_until_they_end(world: &World) {
     let experiment_id = some_experiment(world).await;
-    let (_, task_id, allocation_id) = running_trial(world, experiment_id, "r").await;
+    let (_, _, allocation_id) = running_trial(world, experiment_id, "r").await;
     let second = container("c-2", &allocation_id, "agent-b", 1);
-    change!(world, conn => allocations::insert_container(conn, &second).await);
+    change_live!(world, tx => add_container(tx, second).await);
     let members: Vec<i64> =
         read!(world, conn => allocations::containers(conn, &allocation_id).await)
             .into_iter()
@@ -343,27 +352,25 @@ pub(crate) async fn containers_hold_slots_until_they_end(world: &World) {
         read!(world, conn => allocations::live_containers(conn).await).len(),
         1
     );
+}
 
-    // Neither a container without an allocation nor an allocation without a task can come to be.
+pub(crate) async fn what_a_live_row_belongs_to_is_loaded_before_it_is_added(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let (_, task_id, _) = running_trial(world, experiment_id, "r").await;
     for stray in [true, false] {
-        let task_id = task_id.clone();
+        let id = format!("{task_id}.9");
         let outcome = world
             .write(move |tx| {
                 Box::pin(async move {
                     if stray {
-                        allocations::insert_container(
-                            &mut tx.conn(),
-                            &container("s", "none", "a", 0),
-                        )
-                        .await
+                        add_container(tx, container("s", "none", "a", 0)).await
                     } else {
-                        let row = allocation(&format!("{task_id}.9"), "none", None);
-                        allocations::insert(&mut tx.conn(), &row).await
+                        add_allocation(tx, allocation(&id, "none", None)).await
                     }
                 })
             })
             .await;
-        assert!(outcome.is_err(), "a stray row was stored");
+        assert!(matches!(outcome, Err(StoreError::Panicked)), "{outcome:?}");
     }
 }
 
@@ -469,7 +476,7 @@ pub(crate) async fn long_lists_of_ids_are_answered(world: &World) {
     let experiment_id = some_experiment(world).await;
     let (trial_id, task_id, _) = running_trial(world, experiment_id, "r").await;
     let extra = task("another", Some(experiment_id), Some(trial_id));
-    change!(world, conn => allocations::insert_task(conn, &extra).await);
+    stored_task(world, extra).await;
     // More ids than either database takes parameters in one statement.
     let ids: Vec<i64> = (0..70_000).map(|n| n + trial_id).collect();
     let tasks = read!(world, conn => allocations::tasks_of_trials(conn, &ids).await);

@@ -7,7 +7,7 @@ use det_store::{StoreError, events, settings, users};
 use tokio::sync::{Notify, mpsc};
 
 use crate::World;
-use crate::rows::{stored_user, user};
+use crate::rows::{newest_event, stored_user, user};
 
 fn refusal() -> StoreError {
     StoreError::Corrupt {
@@ -245,7 +245,7 @@ pub(crate) async fn readers_see_only_what_is_committed(world: &World) {
                 .await?;
                 let mut reader = store.read().await?;
                 let value = settings::find(&mut reader.conn(), "draft").await?;
-                Ok((value, events::last_id(&mut reader.conn()).await?))
+                Ok((value, newest_event(&mut reader.conn()).await?))
             })
         })
         .await
@@ -255,7 +255,7 @@ pub(crate) async fn readers_see_only_what_is_committed(world: &World) {
         read!(world, conn => settings::find(conn, "draft").await).as_deref(),
         Some("v")
     );
-    assert_eq!(read!(world, conn => events::last_id(conn).await), 1);
+    assert_eq!(read!(world, conn => newest_event(conn).await), 1);
 }
 
 /// Lets the database refuse what is larger than a page, as on a disk that has no room left.
