@@ -42,24 +42,24 @@ pub struct JobStory {
     pub priority_order: PriorityOrder,
     /// What the other pools say that its waiting tasks may go to.
     pub elsewhere: BTreeMap<String, Vec<String>>,
-    /// Slots and agents of its pool.
-    pub room: Room,
+    /// Agents and slots of its pool.
+    pub capacity: PoolCapacity,
     /// When each of its waiting tasks may start.
     pub estimates: BTreeMap<String, Estimate>,
     /// Agents and slots of each running allocation of the pool.
     pub placements: BTreeMap<String, Vec<(String, i64)>>,
 }
 
-/// What a pool has.
+/// How many agents and slots a pool has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct PoolCapacity {
     /// Agents that take work.
     pub agents: i64,
     /// Agents that do not.
     pub out_of_service: i64,
     /// Slots of the agents that take work, without those out of service.
     pub slots: i64,
-    /// Slots of these that nobody has.
+    /// Slots of these that are free.
     pub free: i64,
 }
 
@@ -77,27 +77,27 @@ fn time_left(elapsed: i64, progress: f64) -> Option<i64> {
     Some(left)
 }
 
-impl Room {
+impl PoolCapacity {
     fn of(pool: &PoolSnapshot) -> Self {
-        let mut room = Self::default();
+        let mut capacity = Self::default();
         for place in &pool.places {
             if place.state != PlaceState::Enabled {
-                room.out_of_service += 1;
+                capacity.out_of_service += 1;
                 continue;
             }
-            room.agents += 1;
+            capacity.agents += 1;
             for slot in &place.slots {
                 match slot.state {
                     SlotState::Free => {
-                        room.slots += 1;
-                        room.free += 1;
+                        capacity.slots += 1;
+                        capacity.free += 1;
                     }
-                    SlotState::Held(_) => room.slots += 1,
+                    SlotState::Held(_) => capacity.slots += 1,
                     SlotState::Draining(_) | SlotState::Disabled(_) => {}
                 }
             }
         }
-        room
+        capacity
     }
 }
 
@@ -165,7 +165,7 @@ impl JobStories {
                 (running.request.allocation_id.0.clone(), places.collect())
             })
             .collect();
-        let room = Room::of(&snapshot);
+        let capacity = PoolCapacity::of(&snapshot);
         let estimates = match &entry {
             Some(entry) => {
                 self.estimates(entry, &all, &pool, (snapshot, queue))
@@ -196,7 +196,7 @@ impl JobStories {
                 .resource_pool(&pool)
                 .map(|configured| config.effective_scheduler(configured).to_string())
                 .unwrap_or_default(),
-            room,
+            capacity,
             placements,
             job_id: job_id.to_owned(),
             subject,

@@ -208,10 +208,10 @@ fn pool(story: &JobStory) -> PoolSituation {
         priority_order: story.priority_order.to_string(),
         scheduling: story.scheduling.clone(),
         scheduler_type: scheduler_type(story.policy),
-        agents: story.room.agents,
-        agents_out_of_service: story.room.out_of_service,
-        slots: story.room.slots,
-        free_slots: story.room.free,
+        agents: story.capacity.agents,
+        agents_out_of_service: story.capacity.out_of_service,
+        slots: story.capacity.slots,
+        free_slots: story.capacity.free,
     }
 }
 
