@@ -90,10 +90,10 @@ def full_database(stage: Stage) -> None:
         place.mkdir()
         where = {"database_root": place} if stage.store == "postgres" else {"master_root": place}
         with stage.world(slots=6, **where) as world:
-            without_room_for_the_database(stage, world, small)
+            full_disk_of_the_database(stage, world, small)
 
 
-def without_room_for_the_database(stage: Stage, world: World, small: Disk) -> None:
+def full_disk_of_the_database(stage: Stage, world: World, small: Disk) -> None:
     steady = Steady(world, trials=4)
     with Probe(world) as probe:
         small.keep_full(5.0)
@@ -104,7 +104,7 @@ def without_room_for_the_database(stage: Stage, world: World, small: Disk) -> No
         what = "with its disk full no request was answered with 503"
         stage.found([Violation(9, "wrong", "database", what, {"answered": probe.answered})])
     stage.found(said(world, "master"))
-    told_by_an_event(world, "database", "had_no_room")
+    told_by_an_event(world, "database", "disk_was_full")
     checked(stage, world, steady, 1)
     stage.end(world, steady)
 

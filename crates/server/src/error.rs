@@ -152,9 +152,9 @@ impl From<StoreError> for AppError {
             Self {
                 cause: Some(error.into()),
                 ..unavailable(
-                    "there is no room left where the master's database keeps its files",
-                    "nothing was changed, and what was acknowledged before is safe; make room on that disk and try \
-                     again, the master needs no restart",
+                    "the disk with the files of the master's database is full",
+                    "nothing was changed, and what was acknowledged before is safe; free some space on that disk and \
+                     try again, the master needs no restart",
                 )
             }
         } else if let StoreError::Lost(reason) = &error {
@@ -168,7 +168,7 @@ impl From<StoreError> for AppError {
                     "what was not acknowledged may not be stored; try again in a moment",
                 )
             }
-        } else if let StoreError::Over(reason) = &error {
+        } else if let StoreError::Ended(reason) = &error {
             let message =
                 format!("the master does not use its database any more and ends: {reason}");
             Self {

@@ -148,13 +148,13 @@ impl Live {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows the commits of this store from now on. `news` is called when the store has recorded an event of its own;
+    /// Follows the commits of this store from now on. `on_own_event` is called when the store has recorded an event of its own;
     /// it must not block.
-    pub(crate) fn follow(&self, store: &Store, news: impl Fn() + Send + Sync + 'static) {
+    pub(crate) fn follow(&self, store: &Store, on_own_event: impl Fn() + Send + Sync + 'static) {
         let live = self.clone();
         let followed = store.observe(move |changes| {
-            if changes.news {
-                news();
+            if changes.own_event {
+                on_own_event();
             }
             live.changed(changes);
         });

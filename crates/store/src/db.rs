@@ -11,10 +11,10 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, Postgres, pool::PoolConnection};
 use tokio::sync::watch;
 
+use crate::access::{self, DatabaseAccess, SharedAccess};
 use crate::column;
 use crate::lite::{LiteConn, LiteOptions, LitePool, PooledLite};
 use crate::migrate;
-use crate::standing::{self, Keeper, Standing};
 use crate::unit::{Changes, Unit};
 use crate::writer::{Job, Writer, connect_patiently};
 
@@ -95,7 +95,7 @@ impl DriverError {
         }
     }
 
-    /// Whether there is no room left where the database keeps its files.
+    /// Whether the disk with the database's files is full.
     fn is_full(&self) -> bool {
         match self {
             // 53100: disk full.
@@ -134,8 +134,8 @@ pub enum StoreError {
     /// All connections for reading were busy for too long.
     #[error("the database is too busy to read from it now")]
     Busy,
-    /// There is no room left for the database. What was acknowledged is safe.
-    #[error("there is no room left where the database keeps its files")]
+    /// The disk is full. What was acknowledged is stored.
+    #[error("the disk with the files of the database is full")]
     Full,
     /// A statement failed.
     #[error("the database refused an operation")]
@@ -165,7 +165,7 @@ pub enum StoreError {
     Lost(Arc<str>),
     /// This process must not use the database any more.
     #[error("the master has ended its use of the database: {0}")]
-    Over(Arc<str>),
+    Ended(Arc<str>),
 }
 
 impl From<DriverError> for StoreError {
@@ -209,7 +209,7 @@ impl StoreError {
             | Self::Full
             | Self::Closed
             | Self::Lost(_)
-            | Self::Over(_) => true,
+            | Self::Ended(_) => true,
             Self::Query(error) => error.is_connection(),
             _ => false,
         }
@@ -576,7 +576,7 @@ enum Pool {
 struct Inner {
     pool: Pool,
     writer: Writer,
-    keeper: Keeper,
+    access: SharedAccess,
 }
 
 /// Makes the database file if it does not exist, for this user alone: it holds hashes of passwords and tokens. SQLite gives
@@ -640,13 +640,13 @@ impl Store {
         let mut first = OwnedConn::Lite(options.open_writer().map_err(StoreError::Unavailable)?);
         migrate::run(&mut first.conn()).await?;
         let pool = LitePool::new(options.clone());
-        let keeper = Keeper::new();
-        let writer = Writer::start(Connector::Lite(options), first, Some(lock), None, &keeper)?;
+        let access = SharedAccess::new();
+        let writer = Writer::start(Connector::Lite(options), first, Some(lock), None, &access)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 pool: Pool::Lite(pool),
                 writer,
-                keeper,
+                access,
             }),
         })
     }
@@ -659,19 +659,19 @@ impl Store {
         let connector = Connector::Pg(Box::new(options.clone()));
         let mut first = connect_patiently(&connector).await?;
         migrate::run(&mut first.conn()).await?;
-        let term = standing::begin_term(&mut first.conn()).await?;
+        let term = access::begin_term(&mut first.conn()).await?;
         let pool = PgPoolOptions::new()
             .min_connections(0)
             .max_connections(8)
             .acquire_timeout(Duration::from_secs(5))
             .connect_lazy_with(options);
-        let keeper = Keeper::new();
-        let writer = Writer::start(connector, first, None, Some(term), &keeper)?;
+        let access = SharedAccess::new();
+        let writer = Writer::start(connector, first, None, Some(term), &access)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 pool: Pool::Pg(pool),
                 writer,
-                keeper,
+                access,
             }),
         })
     }
@@ -684,31 +684,31 @@ impl Store {
         }
     }
 
-    /// Whether the database may be used; changes are seen by whoever subscribes.
-    pub fn standing(&self) -> watch::Receiver<Standing> {
-        self.inner.keeper.subscribe()
+    /// Whether the database may be read and written, now and at each change of that.
+    pub fn access(&self) -> watch::Receiver<DatabaseAccess> {
+        self.inner.access.subscribe()
     }
 
-    /// Says that the database is lost, or held again: for tests.
+    /// Sets the access as if the database had been lost, or were held again: for tests.
     #[doc(hidden)]
-    pub fn pretend(&self, standing: &Standing) {
-        match standing {
-            Standing::Held => self.inner.keeper.held(),
-            Standing::Lost(reason) => self.inner.keeper.lost(reason),
-            Standing::Over(reason) => {
-                self.inner.keeper.end(reason);
+    pub fn pretend(&self, access: &DatabaseAccess) {
+        match access {
+            DatabaseAccess::Held => self.inner.access.held(),
+            DatabaseAccess::Lost(reason) => self.inner.access.lost(reason),
+            DatabaseAccess::Ended(reason) => {
+                self.inner.access.end(reason);
             }
         }
     }
 
-    /// An error unless the database is ours.
+    /// An error unless the database may be read and written.
     pub fn check(&self) -> Result<(), StoreError> {
-        self.inner.keeper.check()
+        self.inner.access.check()
     }
 
-    /// A connection for reading. Waits at most five seconds for one. An error while the database is not ours.
+    /// A connection for reading. Waits at most five seconds for one. An error while there is no access.
     pub async fn read(&self) -> Result<ReadConn, StoreError> {
-        self.inner.keeper.check()?;
+        self.inner.access.check()?;
         match &self.inner.pool {
             Pool::Lite(pool) => pool.acquire().await.map(ReadConn::Lite),
             Pool::Pg(pool) => pool
@@ -731,9 +731,9 @@ impl Store {
         self.inner.writer.observe(Box::new(observer))
     }
 
-    /// The error of a database that is not to be used any more; `None` otherwise.
-    pub(crate) fn over(&self) -> Option<StoreError> {
-        self.inner.keeper.over()
+    /// The error of an access that has ended; `None` otherwise.
+    pub(crate) fn ended(&self) -> Option<StoreError> {
+        self.inner.access.ended()
     }
 
     pub(crate) fn submit(&self, job: Box<dyn Job>) -> Result<(), StoreError> {

@@ -25,14 +25,14 @@
 
 #[macro_use]
 mod db;
+mod access;
 mod clock;
 mod column;
+mod disk_space;
 pub mod lite;
 pub mod live_rows;
 mod migrate;
 mod query;
-mod room;
-mod standing;
 pub mod unit;
 pub mod writer;
 
@@ -59,10 +59,10 @@ pub mod trials;
 pub mod users;
 pub mod workspaces;
 
+pub use access::DatabaseAccess;
 pub use clock::{earliest_now, latest_now, now, steady_now, step_clock};
 pub use db::{Conn, DriverError, ReadConn, Store, StoreError, StoreUrl};
 pub(crate) use det_store_derive::Row;
+pub use disk_space::ChangeError;
 pub use migrate::MigrateError;
-pub use room::ChangeError;
-pub use standing::Standing;
 pub use writer::WriteTx;

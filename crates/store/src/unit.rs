@@ -47,8 +47,8 @@ pub struct Changes {
     pub jobs: Vec<String>,
     /// More may have changed than is listed here: an image must be made anew from the rows.
     pub everything: bool,
-    /// The store itself has recorded an event, of which nobody else can tell those who follow events.
-    pub news: bool,
+    /// The store itself has recorded an event: those who follow events are notified of it by the observer alone.
+    pub own_event: bool,
 }
 
 impl Changes {
@@ -58,7 +58,7 @@ impl Changes {
             && self.removed_agents.is_empty()
             && self.jobs.is_empty()
             && !self.everything
-            && !self.news
+            && !self.own_event
     }
 }
 
@@ -116,7 +116,7 @@ pub struct Unit {
     removed_agents: Noted<String>,
     jobs: Noted<String>,
     everything: Noted<()>,
-    news: bool,
+    own_event: bool,
 }
 
 /// A part of the unit: a table of rows, or what gathers beside them. All parts begin, are undone and end together.
@@ -154,7 +154,7 @@ impl Unit {
             removed_agents,
             jobs,
             everything,
-            news: _,
+            own_event: _,
         } = self;
         [
             trials,
@@ -203,7 +203,7 @@ impl Unit {
             removed_agents: std::mem::take(&mut self.removed_agents.items),
             jobs: std::mem::take(&mut self.jobs.items),
             everything: !self.everything.items.is_empty(),
-            news: std::mem::take(&mut self.news),
+            own_event: std::mem::take(&mut self.own_event),
             ..Changes::default()
         };
         for cell in self.allocations.settled(|cell| cell.row.ended_at.is_some()) {
@@ -412,8 +412,8 @@ impl Unit {
     }
 
     /// The store itself records an event with the commit that comes now.
-    pub(crate) fn note_news(&mut self) {
-        self.news = true;
+    pub(crate) fn note_own_event(&mut self) {
+        self.own_event = true;
     }
 
     pub(crate) fn append_line(&mut self, task_id: &str, line: LogLine) {

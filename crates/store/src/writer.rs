@@ -16,9 +16,9 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use crate::access::SharedAccess;
 use crate::db::{Connector, DriverError, Link, OwnedConn};
-use crate::room::{ChangeError, News, Room};
-use crate::standing::Keeper;
+use crate::disk_space::{ChangeError, DiskSpace, Recovery};
 use crate::unit::{Changes, Unit};
 use crate::{Conn, Store, StoreError, events};
 use base::{Base, look_after};
@@ -38,7 +38,7 @@ pub struct WriteTx {
     on_rollback: Vec<Box<dyn FnOnce() + Send>>,
     /// Lets the commit fail as on a disk that cannot sync.
     fails_to_sync: bool,
-    /// Changes of this group that were refused by themselves, since there was no room for them.
+    /// Changes of this group that were refused by themselves because the disk is full.
     refused_full: u64,
 }
 
@@ -110,7 +110,7 @@ impl WriteTx {
 pub(crate) trait Job: Send {
     /// Makes the change; `true` when it is to be committed.
     fn run<'t>(&'t mut self, tx: &'t mut WriteTx) -> BoxFuture<'t, bool>;
-    /// Whether it was refused because the database had no room.
+    /// Whether it was refused because the disk is full.
     fn met_full(&self) -> bool;
     /// Gives the caller its answer. `failed` = the commit failed and the change did not happen.
     fn answer(self: Box<Self>, failed: Option<StoreError>);
@@ -173,7 +173,7 @@ impl Store {
         T: Send + 'static,
         E: ChangeError + Send + 'static,
     {
-        if let Some(error) = self.over() {
+        if let Some(error) = self.ended() {
             return Err(error.into());
         }
         let (reply, answer) = oneshot::channel();
@@ -221,7 +221,7 @@ impl Writer {
         conn: OwnedConn,
         lock: Option<File>,
         term: Option<i64>,
-        keeper: &Keeper,
+        access: &SharedAccess,
     ) -> Result<Self, StoreError> {
         let (queue, inbox) = mpsc::unbounded_channel();
         let observer = Arc::new(OnceLock::new());
@@ -229,10 +229,10 @@ impl Writer {
         let base = Base {
             connector,
             observer: observer.clone(),
-            keeper: keeper.clone(),
+            access: access.clone(),
             term,
         };
-        let work = supervised(keeper.clone(), run(base, conn, lock, inbox));
+        let work = supervised(access.clone(), run(base, conn, lock, inbox));
         if on_a_thread {
             // Its statements run where it runs, and a commit waits for the disk: on a thread of its own that holds up
             // nobody else.
@@ -271,9 +271,9 @@ impl Writer {
 }
 
 /// The writer's work; should it end in a panic, so does all use of the database.
-async fn supervised(keeper: Keeper, work: impl Future<Output = ()>) {
+async fn supervised(access: SharedAccess, work: impl Future<Output = ()>) {
     if AssertUnwindSafe(work).catch_unwind().await.is_err() {
-        keeper.end("the writer ended unexpectedly, which is a defect of this program");
+        access.end("the writer ended unexpectedly, which is a defect of this program");
     }
 }
 
@@ -285,7 +285,7 @@ async fn run(
 ) {
     let mut conn = Some(conn);
     let mut unit = Unit::default();
-    let mut room = Room::default();
+    let mut space = DiskSpace::default();
     let mut closing = None;
     let mut gathered = Vec::with_capacity(GROUP);
     loop {
@@ -293,7 +293,7 @@ async fn run(
         let received = tokio::select! {
             biased;
             received = inbox.recv_many(&mut gathered, GROUP) => received,
-            () = tokio::time::sleep(LOOK), if base.term.is_some() && base.keeper.over().is_none() => {
+            () = tokio::time::sleep(LOOK), if base.term.is_some() && base.access.ended().is_none() => {
                 conn = look_after(&base, conn).await;
                 continue;
             }
@@ -310,7 +310,7 @@ async fn run(
             }
         }
         if !jobs.is_empty() {
-            let memory = (&mut unit, &mut room);
+            let memory = (&mut unit, &mut space);
             conn = commit_group(&base, conn, memory, jobs).await;
         }
         if closing.is_some() {
@@ -333,7 +333,7 @@ async fn run(
 /// A connection that broke while nobody used it is found out here and replaced, so that a restart of the database
 /// between two changes disturbs neither.
 async fn begin(base: &Base, conn: Option<OwnedConn>) -> Result<OwnedConn, StoreError> {
-    if let Some(error) = base.keeper.over() {
+    if let Some(error) = base.access.ended() {
         return Err(error);
     }
     if let Some(mut conn) = conn {
@@ -490,7 +490,7 @@ async fn settle_one(
 async fn commit_group(
     base: &Base,
     conn: Option<OwnedConn>,
-    (unit, room): (&mut Unit, &mut Room),
+    (unit, space): (&mut Unit, &mut DiskSpace),
     jobs: Vec<Box<dyn Job>>,
 ) -> Option<OwnedConn> {
     failpoint!("store::writer::before_begin");
@@ -513,16 +513,16 @@ async fn commit_group(
         refused_full: 0,
     };
     let (mut kept, open, lost) = make_all(&mut tx, jobs).await;
-    room.refused(tx.refused_full, crate::now());
-    let news = room.news(crate::now());
+    space.refused(tx.refused_full, crate::now());
+    let recovery = space.recovery(crate::now());
     failpoint!("store::writer::before_commit");
     let outcome = match (lost, open) {
         (Some(error), open) => {
             kept.extend(open.map(|last| last.job));
             Err(error)
         }
-        (None, Some(last)) => commit(&mut tx, last, &mut kept, news.as_ref()).await,
-        (None, None) => commit_settled(&mut tx, news.as_ref()).await,
+        (None, Some(last)) => commit(&mut tx, last, &mut kept, recovery.as_ref()).await,
+        (None, None) => commit_settled(&mut tx, recovery.as_ref()).await,
     };
     match outcome {
         Ok(()) => {
@@ -533,8 +533,8 @@ async fn commit_group(
                 // This commit is durable in the log; the ones after it cannot be relied on.
                 base.judge(StoreError::Query(error));
             }
-            if let Some(news) = &news {
-                room.told(news);
+            if let Some(recovery) = &recovery {
+                space.recorded(recovery);
             }
             if let Some(changes) = tx.unit.committed() {
                 base.notify(changes);
@@ -564,13 +564,13 @@ async fn commit_group(
                 other => (matches!(other, StoreError::Unavailable(_)), other),
             };
             if matches!(error, StoreError::Full) {
-                room.refused(kept.len() as u64, crate::now());
+                space.refused(kept.len() as u64, crate::now());
             }
             for job in kept {
                 job.answer(Some(same(&error)));
             }
             let mut conn = tx.conn;
-            if base.keeper.over().is_some() {
+            if base.access.ended().is_some() {
                 conn.close().await;
                 return None;
             }
@@ -596,11 +596,11 @@ async fn commit(
     tx: &mut WriteTx,
     last: Open,
     kept: &mut Vec<Box<dyn Job>>,
-    news: Option<&News>,
+    recovery: Option<&Recovery>,
 ) -> Result<(), StoreError> {
     let at_once = matches!(tx.conn, OwnedConn::Pg(_))
         && !tx.unit.has_unwritten()
-        && news.is_none()
+        && recovery.is_none()
         && !tx.fails_to_sync;
     let with = if at_once {
         Statement::ReleaseAndCommit
@@ -613,10 +613,10 @@ async fn commit(
             if at_once {
                 Ok(())
             } else {
-                commit_settled(tx, news).await
+                commit_settled(tx, recovery).await
             }
         }
-        Ok(None) => commit_settled(tx, news).await,
+        Ok(None) => commit_settled(tx, recovery).await,
         Err((job, error)) => {
             kept.push(job);
             Err(error)
@@ -624,12 +624,12 @@ async fn commit(
     }
 }
 
-/// `news` go into the same commit, when no change can be undone any more.
-async fn commit_settled(tx: &mut WriteTx, news: Option<&News>) -> Result<(), StoreError> {
-    if let Some(news) = news {
+/// A `recovery` goes into the same commit, when no change can be undone any more.
+async fn commit_settled(tx: &mut WriteTx, recovery: Option<&Recovery>) -> Result<(), StoreError> {
+    if let Some(recovery) = recovery {
         let database = tx.conn.kind();
-        events::append(tx, news.event(database)).await?;
-        tx.unit.note_news();
+        events::append(tx, recovery.event(database)).await?;
+        tx.unit.note_own_event();
     }
     tx.conn().settle().await?;
     if tx.fails_to_sync {
@@ -668,7 +668,7 @@ fn same(error: &StoreError) -> StoreError {
         StoreError::DatabaseInUse => StoreError::DatabaseInUse,
         StoreError::Closed => StoreError::Closed,
         StoreError::Lost(reason) => StoreError::Lost(reason.clone()),
-        StoreError::Over(reason) => StoreError::Over(reason.clone()),
+        StoreError::Ended(reason) => StoreError::Ended(reason.clone()),
         StoreError::Panicked => StoreError::Panicked,
         StoreError::Full => StoreError::Full,
         StoreError::Busy => StoreError::Busy,

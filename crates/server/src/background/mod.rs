@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
-use det_store::Standing;
+use det_store::DatabaseAccess;
 use futures::FutureExt as _;
 
 use crate::app::Master;
@@ -91,11 +91,11 @@ pub async fn essential(master: Master, name: &'static str, work: impl Future<Out
 
 /// Ends the master when its store is not to be used any more.
 pub async fn watch_store(master: Master) {
-    let mut standing = master.context.store.standing();
-    let over = standing.wait_for(|standing| matches!(standing, Standing::Over(_)));
+    let mut access = master.context.store.access();
+    let over = access.wait_for(|access| matches!(access, DatabaseAccess::Ended(_)));
     tokio::select! {
         over = over => {
-            if let Ok(Standing::Over(reason)) = over.map(|standing| standing.clone()) {
+            if let Ok(DatabaseAccess::Ended(reason)) = over.map(|access| access.clone()) {
                 master.context.fail(format!("its use of the database has ended: {reason}"));
             }
         }

@@ -1,7 +1,7 @@
 //! Background work that panics, and a store that is not to be used any more.
 
 use det_server::works::Work;
-use det_store::{Standing, StoreError};
+use det_store::{DatabaseAccess, StoreError};
 use serde_json::Value;
 
 use crate::support::{Client, Cluster, within};
@@ -95,7 +95,7 @@ async fn nothing_is_answered_while_the_database_is_lost() {
     let cluster = Cluster::start().await;
     let client = cluster.admin().await;
     let store = cluster.master().context.store.clone();
-    store.pretend(&Standing::Lost("the connection broke".into()));
+    store.pretend(&DatabaseAccess::Lost("the connection broke".into()));
     for path in ["/api/v1/me", "/info", "/api/v1/experiments", "/"] {
         let message = client.get(path).await.refused(503);
         assert!(
@@ -105,7 +105,7 @@ async fn nothing_is_answered_while_the_database_is_lost() {
     }
     let (status, shown) = health(&client).await;
     assert_eq!((status, &shown["database"]), (503, &Value::from("down")));
-    store.pretend(&Standing::Held);
+    store.pretend(&DatabaseAccess::Held);
     client.get("/api/v1/me").await.ok();
     cluster.stop().await;
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::{Observer, connect_patiently};
 use crate::StoreError;
+use crate::access::{self, SharedAccess};
 use crate::db::{Connector, OwnedConn, has_lock};
-use crate::standing::{self, Keeper};
+
 use crate::unit::Changes;
 
 /// A database that does not answer a question within this time is lost.
@@ -17,7 +18,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub(super) struct Base {
     pub(super) connector: Connector,
     pub(super) observer: Arc<OnceLock<Observer>>,
-    pub(super) keeper: Keeper,
+    pub(super) access: SharedAccess,
     /// The term of this master; `None` = the database cannot be lost to another one.
     pub(super) term: Option<i64>,
 }
@@ -47,32 +48,32 @@ impl Base {
     pub(super) fn lost(&self, reason: &str) {
         tracing::warn!(reason, "the database was lost; connecting again");
         if self.term.is_some() {
-            self.keeper.lost(reason);
+            self.access.lost(reason);
         }
     }
 
     /// Takes the database again. What another master has had in the meantime is not ours any more: what this one has
     /// in memory may not be what is stored.
     pub(super) async fn connect(&self) -> Result<OwnedConn, StoreError> {
-        if let Some(error) = self.keeper.over() {
+        if let Some(error) = self.access.ended() {
             return Err(error);
         }
         let mut conn = match connect_patiently(&self.connector).await {
             Err(StoreError::DatabaseInUse) => {
-                return Err(self.keeper.end("another master has taken the database"));
+                return Err(self.access.end("another master has taken the database"));
             }
             connected => connected?,
         };
         if let Some(own) = self.term {
-            let found = standing::term(&mut conn.conn()).await?;
+            let found = access::term(&mut conn.conn()).await?;
             if found != own {
                 conn.close().await;
                 let reason = format!(
                     "while it was lost another master has had the database (term {found}, that of this master was {own})"
                 );
-                return Err(self.keeper.end(&reason));
+                return Err(self.access.end(&reason));
             }
-            self.keeper.held();
+            self.access.held();
         }
         Ok(conn)
     }
@@ -81,7 +82,7 @@ impl Base {
     pub(super) fn judge(&self, error: StoreError) -> StoreError {
         match &error {
             StoreError::Query(inner) | StoreError::Unavailable(inner) if inner.is_sync_failure() => {
-                self.keeper.end(&format!(
+                self.access.end(&format!(
                     "the disk did not confirm a change ({inner}); check it before this master is started again"
                 ))
             }
@@ -107,7 +108,7 @@ impl Base {
     }
 
     fn defect(&self, doing: &str) {
-        self.keeper.end(&format!(
+        self.access.end(&format!(
             "{doing} ended in a panic, which is a defect of this program; what was acknowledged is stored"
         ));
     }

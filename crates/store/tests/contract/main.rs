@@ -14,7 +14,7 @@ use std::fmt::Debug;
 use std::io::Write as _;
 use std::str::FromStr as _;
 
-use det_store::{Standing, Store, StoreError, StoreUrl, WriteTx};
+use det_store::{DatabaseAccess, Store, StoreError, StoreUrl, WriteTx};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -242,7 +242,7 @@ suite! {
         a_refused_change_leaves_nothing_and_its_neighbours_stay,
         many_changes_at_once_are_all_there,
         changes_never_overlap,
-        a_database_without_room_says_so_and_tells_when_it_has_room_again,
+        a_full_disk_refuses_changes_and_its_end_is_an_event,
         effects_run_after_the_commit_and_repairs_after_a_refusal,
         a_failed_statement_that_is_ignored_costs_only_its_own_change,
         a_panicking_change_costs_only_itself,
@@ -342,13 +342,13 @@ async fn cut_connections(world: &World) {
     }
 }
 
-/// Waits until the store says so.
-async fn until_standing(world: &World, wanted: impl Fn(&Standing) -> bool) -> Standing {
-    let mut standing = world.store.standing();
-    let waited = standing.wait_for(|standing| wanted(standing));
+/// Waits until the store's access is the one that is wanted.
+async fn until_access(world: &World, wanted: impl Fn(&DatabaseAccess) -> bool) -> DatabaseAccess {
+    let mut access = world.store.access();
+    let waited = access.wait_for(|access| wanted(access));
     tokio::time::timeout(std::time::Duration::from_secs(60), waited)
         .await
-        .expect("the store's standing changes in time")
+        .expect("the store's access changes in time")
         .unwrap()
         .clone()
 }
@@ -360,11 +360,11 @@ async fn postgres_lost_connection_is_noticed_by_an_idle_master() {
         return;
     };
     let world = World::postgres(&server).await;
-    let mut standing = world.store.standing();
-    standing.mark_unchanged();
+    let mut access = world.store.access();
+    access.mark_unchanged();
     cut_connections(&world).await;
-    standing.changed().await.unwrap();
-    until_standing(&world, |standing| *standing == Standing::Held).await;
+    access.changed().await.unwrap();
+    until_access(&world, |access| *access == DatabaseAccess::Held).await;
     world.store.check().unwrap();
     change!(world, conn => det_store::settings::set(conn, "after", "2").await);
     world.remove().await;
@@ -383,19 +383,22 @@ async fn postgres_taken_by_another_master_meanwhile() {
         run_on_server(&server.clone().database(name), term).await;
     }
     cut_connections(&world).await;
-    let over = until_standing(&world, |standing| matches!(standing, Standing::Over(_))).await;
-    let text = over.refusal().unwrap().to_string();
+    let ended = until_access(&world, |access| matches!(access, DatabaseAccess::Ended(_))).await;
+    let text = ended.refusal().unwrap().to_string();
     assert!(
         text.contains("another master has had the database"),
         "{text}"
     );
-    assert!(matches!(world.store.read().await, Err(StoreError::Over(_))));
+    assert!(matches!(
+        world.store.read().await,
+        Err(StoreError::Ended(_))
+    ));
     let refused: Result<(), StoreError> = world
         .write(|tx| {
             Box::pin(async move { det_store::settings::set(&mut tx.conn(), "k", "v").await })
         })
         .await;
-    assert!(matches!(refused, Err(StoreError::Over(_))), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::Ended(_))), "{refused:?}");
     world.remove().await;
 }
 

@@ -258,16 +258,16 @@ pub(crate) async fn readers_see_only_what_is_committed(world: &World) {
     assert_eq!(read!(world, conn => newest_event(conn).await), 1);
 }
 
-/// Lets the database refuse what is larger than a page, as on a disk that has no room left.
-async fn without_room(world: &World) {
+/// Lets the database refuse what is larger than a page, as on a full disk.
+async fn fill_disk(world: &World) {
     let sql = match world.store.kind() {
         // Not below what there is.
         "sqlite" => "PRAGMA max_page_count = 1",
         _ => {
-            "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS \
+            "CREATE FUNCTION disk_full() RETURNS trigger LANGUAGE plpgsql AS \
              $$ BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '53100'; END $$; \
-             CREATE TRIGGER no_room BEFORE INSERT ON settings FOR EACH ROW WHEN (length(NEW.value) > 8192) \
-             EXECUTE FUNCTION no_room()"
+             CREATE TRIGGER disk_full BEFORE INSERT ON settings FOR EACH ROW WHEN (length(NEW.value) > 8192) \
+             EXECUTE FUNCTION disk_full()"
         }
     };
     world
@@ -276,10 +276,10 @@ async fn without_room(world: &World) {
         .unwrap();
 }
 
-async fn with_room_again(world: &World) {
+async fn free_disk(world: &World) {
     let sql = match world.store.kind() {
         "sqlite" => "PRAGMA max_page_count = 1073741823",
-        _ => "DROP TRIGGER no_room ON settings",
+        _ => "DROP TRIGGER disk_full ON settings",
     };
     world
         .write(move |tx| Box::pin(tx.run_script(sql)))
@@ -287,9 +287,7 @@ async fn with_room_again(world: &World) {
         .unwrap();
 }
 
-pub(crate) async fn a_database_without_room_says_so_and_tells_when_it_has_room_again(
-    world: &World,
-) {
+pub(crate) async fn a_full_disk_refuses_changes_and_its_end_is_an_event(world: &World) {
     let large = |key: &'static str| {
         world.write(move |tx| {
             Box::pin(async move {
@@ -298,36 +296,36 @@ pub(crate) async fn a_database_without_room_says_so_and_tells_when_it_has_room_a
             })
         })
     };
-    let news = async || {
+    let recorded = async || {
         let all = read!(world, conn => events::list(conn, 0, None, 100).await);
         all.into_iter()
             .filter(|event| event.subject_kind == "database")
             .collect::<Vec<_>>()
     };
     let since = det_store::now();
-    without_room(world).await;
+    fill_disk(world).await;
     for _ in 0..2 {
         let outcome = large("refused").await;
         assert!(matches!(outcome, Err(StoreError::Full)), "{outcome:?}");
     }
-    assert!(news().await.is_empty(), "it has no room yet");
-    with_room_again(world).await;
+    assert!(recorded().await.is_empty(), "the disk is still full");
+    free_disk(world).await;
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
-    while news().await.is_empty() {
+    while recorded().await.is_empty() {
         large("taken").await.unwrap();
         assert!(
             tokio::time::Instant::now() < deadline,
-            "nothing tells that there is room again"
+            "no event says that changes are accepted again"
         );
     }
     large("taken").await.unwrap();
-    let told = news().await;
-    assert_eq!(told.len(), 1, "told once: {told:?}");
-    let event = &told[0];
+    let found = recorded().await;
+    assert_eq!(found.len(), 1, "{found:?}");
+    let event = &found[0];
     assert_eq!(event.subject_id, world.store.kind());
     assert_eq!(
         (event.actor.as_str(), event.kind.as_str()),
-        ("master", "had_no_room")
+        ("master", "disk_was_full")
     );
     let detail: serde_json::Value = serde_json::from_str(event.detail.as_deref().unwrap()).unwrap();
     assert_eq!(detail["refused"], 2);
@@ -364,8 +362,11 @@ pub(crate) async fn a_disk_that_does_not_confirm_a_change_ends_all_writing(world
     );
     // The disk would take the next one.
     let refused = set(world, "after").await;
-    assert!(matches!(refused, Err(StoreError::Over(_))), "{refused:?}");
-    assert!(matches!(world.store.read().await, Err(StoreError::Over(_))));
+    assert!(matches!(refused, Err(StoreError::Ended(_))), "{refused:?}");
+    assert!(matches!(
+        world.store.read().await,
+        Err(StoreError::Ended(_))
+    ));
     let world = world.reopened().await;
     let stored = read!(world, conn => settings::find(conn, "before").await);
     assert_eq!(

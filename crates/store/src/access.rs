@@ -1,4 +1,4 @@
-//! Whether this process may use the database.
+//! Whether this process may read and write the database.
 //!
 //! A master that loses the writer's connection to PostgreSQL loses the lock that keeps other masters out with it.
 //! Until it has both again nothing may be read or written, since another master may have changed the rows. Whether one
@@ -13,77 +13,77 @@ use crate::{Conn, StoreError, settings};
 /// The setting that counts how often a master has taken the database.
 const TERM: &str = "master_term";
 
-/// Whether a store may be used.
+/// Whether this process may read and write the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// It is ours.
+pub enum DatabaseAccess {
+    /// It may.
     Held,
-    /// It is lost, and being taken again; the reason.
+    /// It may not until it has the connection and the lock again; with the reason.
     Lost(Arc<str>),
-    /// It is not to be used by this process any more; the reason.
-    Over(Arc<str>),
+    /// It may not any more; with the reason. This is final.
+    Ended(Arc<str>),
 }
 
-impl Standing {
-    /// Why it cannot be used; `None` = it can.
+impl DatabaseAccess {
+    /// The error of reads and writes; `None` = they are allowed.
     pub fn refusal(&self) -> Option<StoreError> {
         match self {
             Self::Held => None,
             Self::Lost(reason) => Some(StoreError::Lost(reason.clone())),
-            Self::Over(reason) => Some(StoreError::Over(reason.clone())),
+            Self::Ended(reason) => Some(StoreError::Ended(reason.clone())),
         }
     }
 }
 
-/// The standing of a store: set by its writer, asked by everybody.
+/// The access of a store: set by its writer, read by all that use the database.
 #[derive(Debug, Clone)]
-pub(crate) struct Keeper {
-    sender: Arc<watch::Sender<Standing>>,
+pub(crate) struct SharedAccess {
+    sender: Arc<watch::Sender<DatabaseAccess>>,
 }
 
-impl Keeper {
+impl SharedAccess {
     pub(crate) fn new() -> Self {
         Self {
-            sender: Arc::new(watch::Sender::new(Standing::Held)),
+            sender: Arc::new(watch::Sender::new(DatabaseAccess::Held)),
         }
     }
 
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Standing> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<DatabaseAccess> {
         self.sender.subscribe()
     }
 
-    /// An error unless the database is ours.
+    /// An error unless reads and writes are allowed.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         self.sender.borrow().refusal().map_or(Ok(()), Err)
     }
 
-    /// The error of a database that is not to be used any more; `None` otherwise.
-    pub(crate) fn over(&self) -> Option<StoreError> {
+    /// The error of an access that has ended; `None` otherwise.
+    pub(crate) fn ended(&self) -> Option<StoreError> {
         match &*self.sender.borrow() {
-            Standing::Over(reason) => Some(StoreError::Over(reason.clone())),
-            Standing::Held | Standing::Lost(_) => None,
+            DatabaseAccess::Ended(reason) => Some(StoreError::Ended(reason.clone())),
+            DatabaseAccess::Held | DatabaseAccess::Lost(_) => None,
         }
     }
 
     pub(crate) fn lost(&self, reason: &str) {
-        self.set(Standing::Lost(reason.into()));
+        self.set(DatabaseAccess::Lost(reason.into()));
     }
 
     pub(crate) fn held(&self) {
-        self.set(Standing::Held);
+        self.set(DatabaseAccess::Held);
     }
 
     /// Ends all use of the database by this process. The first reason counts.
     pub(crate) fn end(&self, reason: &str) -> StoreError {
-        self.set(Standing::Over(reason.into()));
-        self.over().unwrap_or(StoreError::Closed)
+        self.set(DatabaseAccess::Ended(reason.into()));
+        self.ended().unwrap_or(StoreError::Closed)
     }
 
-    fn set(&self, standing: Standing) {
+    fn set(&self, access: DatabaseAccess) {
         self.sender.send_if_modified(|now| {
-            let changes = !matches!(now, Standing::Over(_)) && *now != standing;
+            let changes = !matches!(now, DatabaseAccess::Ended(_)) && *now != access;
             if changes {
-                *now = standing;
+                *now = access;
             }
             changes
         });
@@ -114,21 +114,21 @@ mod tests {
 
     #[test]
     fn a_database_is_lost_and_found_until_its_use_ends() {
-        let keeper = Keeper::new();
-        assert!(keeper.check().is_ok());
-        keeper.lost("the connection broke");
-        let error = keeper.check().unwrap_err();
+        let access = SharedAccess::new();
+        assert!(access.check().is_ok());
+        access.lost("the connection broke");
+        let error = access.check().unwrap_err();
         assert!(
             error.to_string().contains("the connection broke"),
             "{error}"
         );
         assert!(error.is_transient());
-        keeper.held();
-        assert!(keeper.check().is_ok());
-        keeper.end("another master took it");
-        keeper.held();
-        keeper.lost("again");
-        let error = keeper.check().unwrap_err();
+        access.held();
+        assert!(access.check().is_ok());
+        access.end("another master took it");
+        access.held();
+        access.lost("again");
+        let error = access.check().unwrap_err();
         assert!(
             error.to_string().contains("another master took it"),
             "{error}"

@@ -1,0 +1,146 @@
+//! Whether the database has disk space: notices when changes are refused because its disk is full, and reports when
+//! they are accepted again.
+
+use serde_json::json;
+
+use crate::StoreError;
+use crate::events::NewEvent;
+
+/// A disk that is nearly full accepts small changes between larger ones that it refuses. It has space again once it has
+/// refused none for so long, in microseconds: otherwise there would be an event for each.
+const QUIET: i64 = 1_000_000;
+
+/// An error of a change.
+pub trait ChangeError: From<StoreError> {
+    /// Whether its cause is a full disk ([`StoreError::Full`]).
+    fn is_full(&self) -> bool;
+}
+
+impl ChangeError for StoreError {
+    fn is_full(&self) -> bool {
+        matches!(self, Self::Full)
+    }
+}
+
+/// Whether the disk had space when it was last needed.
+#[derive(Debug, Default)]
+pub(crate) struct DiskSpace {
+    shortage: Option<Shortage>,
+}
+
+/// A time in which changes are refused because the disk is full.
+#[derive(Debug)]
+struct Shortage {
+    /// When the first change was refused, microseconds.
+    since: i64,
+    /// When the last change was refused, microseconds.
+    last: i64,
+    /// How many changes were refused.
+    refused: u64,
+}
+
+impl DiskSpace {
+    /// Counts changes that were refused because the disk is full; `now` in microseconds.
+    pub(crate) fn refused(&mut self, changes: u64, now: i64) {
+        if changes == 0 {
+            return;
+        }
+        let shortage = self.shortage.get_or_insert_with(|| {
+            tracing::error!(
+                "the disk with the files of the database is full: changes are refused until it has space again; free \
+                 some space on it, the master needs no restart"
+            );
+            Shortage {
+                since: now,
+                last: now,
+                refused: 0,
+            }
+        });
+        shortage.last = now;
+        shortage.refused += changes;
+    }
+
+    /// The end of a shortage, to be recorded with the next commit; `None` while there is no shortage, or while it may
+    /// last.
+    pub(crate) fn recovery(&self, now: i64) -> Option<Recovery> {
+        let shortage = self.shortage.as_ref()?;
+        (now - shortage.last >= QUIET).then(|| Recovery {
+            reason: format!(
+                "its disk was full for {:.1} s and {} changes were refused meanwhile; changes are accepted again",
+                seconds(now - shortage.since),
+                shortage.refused
+            ),
+            detail: json!({"since": shortage.since, "until": now, "refused": shortage.refused})
+                .to_string(),
+        })
+    }
+
+    /// The event of a recovery is stored.
+    pub(crate) fn recorded(&mut self, recovery: &Recovery) {
+        self.shortage = None;
+        tracing::info!("the database has disk space again: {}", recovery.reason);
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
+fn seconds(micros: i64) -> f64 {
+    micros as f64 / 1e6
+}
+
+/// The end of a [`Shortage`].
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    reason: String,
+    detail: String,
+}
+
+impl Recovery {
+    /// The event that records it, with `database` as its subject.
+    pub(crate) fn event(&self, database: &str) -> NewEvent<'_> {
+        NewEvent {
+            actor: "master",
+            subject_kind: "database",
+            subject_id: database.to_owned(),
+            kind: "disk_was_full",
+            reason: Some(&self.reason),
+            detail: Some(self.detail.clone()),
+            ..NewEvent::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_that_always_had_space_has_no_recovery() {
+        let mut space = DiskSpace::default();
+        space.refused(0, 0);
+        assert!(space.recovery(10 * QUIET).is_none());
+    }
+
+    #[test]
+    fn a_recovery_says_since_when_the_disk_was_full_and_is_recorded_once() {
+        let mut space = DiskSpace::default();
+        space.refused(1, 5_000_000);
+        space.refused(3, 7_000_000);
+        assert!(
+            space.recovery(7_000_000 + QUIET - 1).is_none(),
+            "the shortage may last"
+        );
+        let recovery = space.recovery(9_500_000).unwrap();
+        assert_eq!(
+            recovery.reason,
+            "its disk was full for 4.5 s and 4 changes were refused meanwhile; changes are accepted again"
+        );
+        assert_eq!(
+            recovery.detail,
+            r#"{"refused":4,"since":5000000,"until":9500000}"#
+        );
+        // It is reported until a commit has stored it.
+        assert!(space.recovery(9_600_000).is_some());
+        space.recorded(&recovery);
+        assert!(space.recovery(9_700_000).is_none());
+    }
+}
