@@ -8,7 +8,7 @@
 //! - `#[row(word)]`: the column holds one of the words of an enum.
 //!
 //! A value that does not fit is an error that names the row by its kind, the struct's name without `Row` or what
-//! `#[row(kind = "…")]` says, and its field `id`.
+//! `#[row(kind = "…")]` says, and its field `id`, or the one that `#[row(id = "…")]` names.
 
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as Code;
@@ -88,7 +88,7 @@ impl<'a> Column<'a> {
         let id = id.ok_or_else(|| {
             syn::Error::new_spanned(
                 self.field,
-                "errors name the row by its field `id`, and there is none",
+                "errors name the row by its field `id` or the one of `#[row(id = …)]`, and there is none",
             )
         })?;
         let name = &self.name;
@@ -105,20 +105,25 @@ impl<'a> Column<'a> {
     }
 }
 
-/// What errors call a row.
-fn kind_of(input: &DeriveInput) -> syn::Result<String> {
+/// The kind by which errors name a row, and the column that identifies it.
+fn identity_of(input: &DeriveInput) -> syn::Result<(String, String)> {
     let name = input.ident.to_string();
     let mut kind = name.trim_end_matches("Row").to_lowercase();
+    let mut id = "id".to_owned();
     for attribute in input.attrs.iter().filter(|a| a.path().is_ident("row")) {
         attribute.parse_nested_meta(|meta| {
-            if !meta.path.is_ident("kind") {
-                return Err(meta.error("a row has a kind"));
-            }
-            kind = meta.value()?.parse::<LitStr>()?.value();
+            let part = if meta.path.is_ident("kind") {
+                &mut kind
+            } else if meta.path.is_ident("id") {
+                &mut id
+            } else {
+                return Err(meta.error("a row has a kind and an id"));
+            };
+            *part = meta.value()?.parse::<LitStr>()?.value();
             Ok(())
         })?;
     }
-    Ok(kind)
+    Ok((kind, id))
 }
 
 fn expand(input: &DeriveInput) -> syn::Result<Code> {
@@ -134,12 +139,12 @@ fn expand(input: &DeriveInput) -> syn::Result<Code> {
     for field in fields {
         columns.extend(Column::of(field)?);
     }
-    let row = kind_of(input)?;
-    let id = columns.iter().position(|column| column.name == "id");
+    let (row, id_column) = identity_of(input)?;
+    let id = columns.iter().position(|column| column.name == id_column);
     let (mut from_pg, mut from_lite) = (Vec::new(), Vec::new());
     let pg_id = id.map(|at| {
         let kind = columns[at].kind;
-        quote!(row.try_get::<#kind, _>("id"))
+        quote!(row.try_get::<#kind, _>(#id_column))
     });
     let lite_id = id.map(|at| {
         let kind = columns[at].kind;

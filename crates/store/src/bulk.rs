@@ -139,7 +139,7 @@ pub async fn experiments(
             let job = &past.new.job;
             jobs.row()
                 .text(&job.id)
-                .text(&job.kind)
+                .text(job.kind.into())
                 .integer(job.owner_id)
                 .text(&job.resource_pool)
                 .integer(job.priority)
@@ -363,7 +363,7 @@ pub async fn checkpoints(
                 .optional_integer(row.trial_id)
                 .text(&row.task_id)
                 .optional_text(row.allocation_id.as_deref())
-                .text(&row.state)
+                .text(row.state.name())
                 .integer(row.steps)
                 .text(&row.metadata)
                 .text(&row.resources)

@@ -1,10 +1,38 @@
 //! Checkpoints.
 
+use strum::{EnumString, IntoStaticStr, VariantNames};
+
 use crate::query::{Query, Value, pieces};
 use crate::{Conn, StoreError};
 
+/// Which of a checkpoint's files exist. The order is that of the words, which lists are sorted by.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr, VariantNames,
+)]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+pub enum CheckpointState {
+    /// They are being written. The wire knows it; no checkpoint is stored before it is complete.
+    Active,
+    /// All of them.
+    Completed,
+    /// None of them.
+    Deleted,
+    /// Writing them failed. The wire knows it; no such checkpoint is stored.
+    Error,
+    /// Some were deleted.
+    PartiallyDeleted,
+}
+
+impl CheckpointState {
+    /// Its word in the database and, after `STATE_`, on the wire: `PARTIALLY_DELETED`.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
 /// A checkpoint.
 #[derive(Debug, Clone, crate::Row)]
+#[row(id = "uuid")]
 pub struct CheckpointRow {
     /// Chosen by the task.
     pub uuid: String,
@@ -16,8 +44,9 @@ pub struct CheckpointRow {
     pub task_id: String,
     /// Allocation that wrote it.
     pub allocation_id: Option<String>,
-    /// `COMPLETED`, `DELETED`, `PARTIALLY_DELETED`, `ERROR`, `ACTIVE`.
-    pub state: String,
+    /// Which of its files exist.
+    #[row(word)]
+    pub state: CheckpointState,
     /// `steps_completed` of its metadata.
     pub steps: i64,
     /// JSON object.
@@ -49,7 +78,7 @@ pub async fn insert(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<bool, St
         row.trial_id,
         row.task_id.as_str(),
         row.allocation_id.as_deref(),
-        row.state.as_str(),
+        row.state.name(),
         row.steps,
         row.metadata.as_str(),
         row.resources.as_str(),
@@ -77,7 +106,7 @@ pub async fn update(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<(), Stor
     execute!(
         conn,
         "UPDATE checkpoints SET state = $1, metadata = $2, resources = $3, bytes = $4, removing = $5 WHERE uuid = $6",
-        row.state.as_str(),
+        row.state.name(),
         row.metadata.as_str(),
         row.resources.as_str(),
         row.bytes,

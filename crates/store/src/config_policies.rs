@@ -1,14 +1,28 @@
 //! Policies that administrators lay over configurations: of the cluster and of workspaces, for each kind of work.
 
+use strum::{Display, EnumString, IntoStaticStr, VariantNames};
+
 use crate::{Conn, StoreError};
+
+/// The kind of work that policies are for, as it is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+pub enum StoredWorkload {
+    /// Experiments.
+    Experiment,
+    /// Notebooks, `TensorBoard`s, shells and commands.
+    Ntsc,
+}
 
 /// The policies of one scope for one kind of work.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
+#[row(kind = "config policies of workspace", id = "workspace_id")]
 pub struct ConfigPolicyRow {
     /// 0 = the whole cluster, else the workspace.
     pub workspace_id: i64,
-    /// `EXPERIMENT` or `NTSC`.
-    pub workload: String,
+    /// The kind of work.
+    #[row(word)]
+    pub workload: StoredWorkload,
     /// The policies, as JSON.
     pub document: String,
     /// Microseconds.
@@ -19,14 +33,14 @@ pub struct ConfigPolicyRow {
 pub async fn find(
     conn: &mut Conn<'_>,
     workspace_id: i64,
-    workload: &str,
+    workload: StoredWorkload,
 ) -> Result<Option<ConfigPolicyRow>, StoreError> {
     Ok(fetch_optional!(
         conn,
         ConfigPolicyRow,
         "SELECT * FROM config_policies WHERE workspace_id = $1 AND workload = $2",
         workspace_id,
-        workload
+        <&str>::from(workload)
     )?)
 }
 
@@ -38,7 +52,7 @@ pub async fn set(conn: &mut Conn<'_>, row: &ConfigPolicyRow) -> Result<(), Store
          ON CONFLICT (workspace_id, workload) DO UPDATE SET document = excluded.document, \
          modified_at = excluded.modified_at",
         row.workspace_id,
-        row.workload.as_str(),
+        <&str>::from(row.workload),
         row.document.as_str(),
         row.modified_at
     )?;
@@ -49,13 +63,13 @@ pub async fn set(conn: &mut Conn<'_>, row: &ConfigPolicyRow) -> Result<(), Store
 pub async fn delete(
     conn: &mut Conn<'_>,
     workspace_id: i64,
-    workload: &str,
+    workload: StoredWorkload,
 ) -> Result<bool, StoreError> {
     let removed = execute!(
         conn,
         "DELETE FROM config_policies WHERE workspace_id = $1 AND workload = $2",
         workspace_id,
-        workload
+        <&str>::from(workload)
     )?;
     Ok(removed == 1)
 }

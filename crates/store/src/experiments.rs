@@ -5,18 +5,30 @@ use std::collections::{HashMap, HashSet};
 use crate::catalogue::Catalogue;
 use crate::db::Link;
 use det_lifecycle::experiment::ExperimentState;
+use strum::{EnumString, IntoStaticStr, VariantNames};
 
 use crate::column;
 use crate::query::{Query, Value, pieces};
 use crate::{Conn, Store, StoreError, users};
+
+/// What a job of the queue is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum JobKind {
+    /// The trials of an experiment.
+    Experiment,
+    /// A command.
+    Command,
+}
 
 /// An entry of the job queue.
 #[derive(Debug, Clone, PartialEq, crate::Row)]
 pub struct JobRow {
     /// UUID.
     pub id: String,
-    /// `experiment`.
-    pub kind: String,
+    /// What it is for.
+    #[row(word)]
+    pub kind: JobKind,
     /// Whose.
     pub owner_id: i64,
     /// Pool it runs in.
@@ -430,7 +442,7 @@ pub async fn insert_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
         "INSERT INTO jobs (id, kind, owner_id, resource_pool, priority, weight, max_slots, position, moved, fallback, \
          submitted_at, workspace_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
         job.id.as_str(),
-        job.kind.as_str(),
+        <&str>::from(job.kind),
         job.owner_id,
         job.resource_pool.as_str(),
         job.priority,

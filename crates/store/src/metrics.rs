@@ -156,12 +156,30 @@ fn is_zero(n: &i64) -> bool {
     *n == 0
 }
 
+/// The JSON type of a metric's values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ValueKind {
+    /// Numbers, the non-finite ones included, which are stored as strings.
+    Number,
+    /// Strings, or values of more than one type.
+    String,
+    /// Booleans.
+    Boolean,
+    /// Objects.
+    Object,
+    /// Lists.
+    Array,
+    /// Nulls.
+    Null,
+}
+
 /// Statistics of one metric name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MetricSummary {
-    /// `number`, `string`, `boolean`, `date`, `object`, `array`, `null`; mixed types collapse to `string`.
+    /// The type of its values.
     #[serde(rename = "type")]
-    pub kind: String,
+    pub kind: ValueKind,
     /// Values seen.
     pub count: i64,
     /// Sum, for numbers.
@@ -253,21 +271,21 @@ pub fn number(value: &Value) -> Option<f64> {
     }
 }
 
-fn kind(value: &Value) -> &'static str {
+fn kind(value: &Value) -> ValueKind {
     match value {
-        _ if number(value).is_some() => "number",
-        Value::String(_) => "string",
-        Value::Bool(_) => "boolean",
-        Value::Object(_) => "object",
-        Value::Array(_) => "array",
-        Value::Null | Value::Number(_) => "null",
+        _ if number(value).is_some() => ValueKind::Number,
+        Value::String(_) => ValueKind::String,
+        Value::Bool(_) => ValueKind::Boolean,
+        Value::Object(_) => ValueKind::Object,
+        Value::Array(_) => ValueKind::Array,
+        Value::Null | Value::Number(_) => ValueKind::Null,
     }
 }
 
 impl MetricSummary {
     fn of(value: &Value) -> Self {
         let mut summary = Self {
-            kind: kind(value).to_owned(),
+            kind: kind(value),
             count: 0,
             sum: None,
             min: None,
@@ -282,7 +300,7 @@ impl MetricSummary {
     fn add(&mut self, value: &Value) {
         self.count += 1;
         if self.kind != kind(value) {
-            "string".clone_into(&mut self.kind);
+            self.kind = ValueKind::String;
             (self.sum, self.min, self.max) = (None, None, None);
         } else if let Some(n) = number(value) {
             if n.is_finite() {

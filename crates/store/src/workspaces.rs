@@ -1,14 +1,21 @@
 //! Workspaces, the projects in them, and who has pinned which.
 
+use strum::{EnumString, IntoStaticStr, VariantNames};
+
 use crate::{Conn, StoreError};
 
 /// Number of the workspace, and of the project in it, where everything is that was put nowhere else.
 pub const UNCATEGORIZED_ID: i64 = 1;
 
-/// A workspace or project whose deletion goes on.
-pub const DELETING: &str = "DELETING";
-/// One whose deletion has failed.
-pub const DELETE_FAILED: &str = "DELETE_FAILED";
+/// How far the deletion of a workspace or a project is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+pub enum DeletionState {
+    /// It goes on.
+    Deleting,
+    /// It has failed; the row has the error.
+    DeleteFailed,
+}
 
 /// A workspace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, crate::Row)]
@@ -39,8 +46,9 @@ pub struct WorkspaceRow {
     pub default_aux_pool: Option<String>,
     /// Most slots in use at once by all work in it; `None` = no limit.
     pub max_slots: Option<i64>,
-    /// `None` = there; [`DELETING`], [`DELETE_FAILED`].
-    pub state: Option<String>,
+    /// How far its deletion is; `None` = it is not being deleted.
+    #[row(word)]
+    pub state: Option<DeletionState>,
     /// Why the deletion failed.
     pub error: Option<String>,
     /// Microseconds.
@@ -69,7 +77,8 @@ pub struct ProjectRow {
     /// JSON list of `{name, contents}`.
     pub notes: String,
     /// See [`WorkspaceRow`].
-    pub state: Option<String>,
+    #[row(word)]
+    pub state: Option<DeletionState>,
     /// Why the deletion failed.
     pub error: Option<String>,
     /// Microseconds.
@@ -150,7 +159,7 @@ pub async fn insert(conn: &mut Conn<'_>, row: &WorkspaceRow) -> Result<i64, Stor
         row.default_compute_pool.as_deref(),
         row.default_aux_pool.as_deref(),
         row.max_slots,
-        row.state.as_deref(),
+        row.state.map(<&str>::from),
         row.error.as_deref(),
         row.created_at
     )?;
@@ -174,7 +183,7 @@ pub async fn update(conn: &mut Conn<'_>, row: &WorkspaceRow) -> Result<(), Store
         row.default_compute_pool.as_deref(),
         row.default_aux_pool.as_deref(),
         row.max_slots,
-        row.state.as_deref(),
+        row.state.map(<&str>::from),
         row.error.as_deref(),
         row.id
     )?;
@@ -210,7 +219,7 @@ pub async fn insert_project(conn: &mut Conn<'_>, row: &ProjectRow) -> Result<i64
         row.archived,
         row.description.as_str(),
         row.notes.as_str(),
-        row.state.as_deref(),
+        row.state.map(<&str>::from),
         row.error.as_deref(),
         row.created_at
     )?;
@@ -229,7 +238,7 @@ pub async fn update_project(conn: &mut Conn<'_>, row: &ProjectRow) -> Result<(),
         row.archived,
         row.description.as_str(),
         row.notes.as_str(),
-        row.state.as_deref(),
+        row.state.map(<&str>::from),
         row.error.as_deref(),
         row.id
     )?;

@@ -4,8 +4,8 @@ use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
 use det_store::bulk::{PastExperiment, PastTrial};
-use det_store::checkpoints::CheckpointRow;
-use det_store::experiments::{JobRow, NewExperiment};
+use det_store::checkpoints::{CheckpointRow, CheckpointState};
+use det_store::experiments::{JobKind, JobRow, NewExperiment};
 use det_store::logs::LogLine;
 use det_store::metrics::{GroupSummary, StoredReport};
 use serde_json::{Map, Value, json};
@@ -141,7 +141,7 @@ pub(super) fn experiment(
         new: NewExperiment {
             job: JobRow {
                 id: draw.uuid(),
-                kind: "experiment".into(),
+                kind: JobKind::Experiment,
                 owner_id: *draw.one(owners),
                 resource_pool: pool.into(),
                 priority: 42,
@@ -313,7 +313,7 @@ fn trial(experiment_id: i64, number: i64, past: &PastExperiment, draw: &mut Draw
                 trial_id: None,
                 task_id: task.clone(),
                 allocation_id: Some(format!("{task}.1")),
-                state: "COMPLETED".into(),
+                state: CheckpointState::Completed,
                 steps: if n == 0 { batches / 2 } else { batches },
                 metadata: format!("{{\"steps_completed\":{batches}}}"),
                 resources: "{\"model.pt\":24999000,\"metadata.json\":1000}".into(),

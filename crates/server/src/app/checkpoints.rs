@@ -44,7 +44,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
-use det_store::checkpoints::CheckpointRow;
+use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
 use det_store::{Store, StoreError, WriteTx, allocations, checkpoints, experiments, trials};
@@ -197,7 +197,7 @@ impl Checkpoints {
                 subject_kind: "checkpoint",
                 subject_id: row.uuid.clone(),
                 kind: "created",
-                to: Some(&row.state),
+                to: Some(row.state.name()),
                 detail: Some(
                     json!({"experimentId": experiment.id, "trialId": trial_id, "steps": row.steps, "bytes": row.bytes})
                         .to_string(),
@@ -341,7 +341,7 @@ impl Checkpoints {
     ) -> AppResult<()> {
         let was_removing = row.removing.take().is_some();
         let is_unchanged = !left.is_empty() && left == resources(&row)?;
-        if row.state == "DELETED" || is_unchanged {
+        if row.state == CheckpointState::Deleted || is_unchanged {
             if was_removing {
                 checkpoints::update(&mut tx.conn(), &row).await?;
                 self.recount(tx, &row).await?;
@@ -350,10 +350,10 @@ impl Checkpoints {
         }
         let before = row.state;
         if left.is_empty() {
-            row.state = "DELETED".into();
+            row.state = CheckpointState::Deleted;
             row.bytes = 0;
         } else {
-            row.state = "PARTIALLY_DELETED".into();
+            row.state = CheckpointState::PartiallyDeleted;
             row.bytes = total(&left);
             row.resources = serde_json::to_string(&left).map_err(AppError::internal)?;
         }
@@ -367,8 +367,8 @@ impl Checkpoints {
                     subject_kind: "checkpoint",
                     subject_id: row.uuid.clone(),
                     kind: "state",
-                    from: Some(&before),
-                    to: Some(&row.state),
+                    from: Some(before.name()),
+                    to: Some(row.state.name()),
                     reason,
                     ..Default::default()
                 },
@@ -525,7 +525,7 @@ fn checked(report: CheckpointReport) -> AppResult<CheckpointRow> {
         trial_id: None,
         task_id: report.task_id,
         allocation_id: report.allocation_id.filter(|id| !id.is_empty()),
-        state: "COMPLETED".into(),
+        state: CheckpointState::Completed,
         steps,
         bytes: total(&report.resources),
         metadata: Value::Object(report.metadata).to_string(),
@@ -558,7 +558,7 @@ fn same_report(known: &CheckpointRow, again: &CheckpointRow) -> AppResult<()> {
             known.steps, again.steps
         ));
     }
-    if known.state == "COMPLETED" && resources(known)? != resources(again)? {
+    if known.state == CheckpointState::Completed && resources(known)? != resources(again)? {
         return conflict("other files");
     }
     Ok(())
@@ -596,7 +596,7 @@ mod tests {
     fn a_report_gives_the_step_and_the_size() {
         let row = checked(report()).unwrap();
         assert_eq!(
-            (row.steps, row.bytes, row.state.as_str(), row.reported_at),
+            (row.steps, row.bytes, row.state.name(), row.reported_at),
             (3, 26, "COMPLETED", 7)
         );
     }
@@ -660,7 +660,7 @@ mod tests {
         let error = same_report(&known, &checked(other_files.clone()).unwrap()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Conflict);
         let deleted = CheckpointRow {
-            state: "DELETED".into(),
+            state: CheckpointState::Deleted,
             resources: "{}".into(),
             ..known.clone()
         };

@@ -5,7 +5,7 @@ use det_authz::{Kind, Permission, Target};
 use det_config::errors::ConfigErrors;
 use det_config::policies::{Policies, Workload};
 use det_config::yaml;
-use det_store::config_policies::{self, ConfigPolicyRow};
+use det_store::config_policies::{self, ConfigPolicyRow, StoredWorkload};
 use det_store::events::NewEvent;
 use serde_json::{Map, Value, json};
 
@@ -53,10 +53,10 @@ impl Scope {
     }
 }
 
-fn stored_workload(workload: Workload) -> &'static str {
+fn stored_workload(workload: Workload) -> StoredWorkload {
     match workload {
-        Workload::Experiment => "EXPERIMENT",
-        Workload::Tasks => "NTSC",
+        Workload::Experiment => StoredWorkload::Experiment,
+        Workload::Tasks => StoredWorkload::Ntsc,
     }
 }
 
@@ -127,7 +127,7 @@ impl ConfigPolicies {
         require_real_secrets(&document)?;
         let row = ConfigPolicyRow {
             workspace_id: scope.stored(),
-            workload: stored_workload(workload).to_owned(),
+            workload: stored_workload(workload),
             document: document.to_string(),
             modified_at: det_store::now(),
         };

@@ -13,7 +13,7 @@ use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_orchestrator::Event;
 use det_searcher::Search;
 use det_store::events::NewEvent;
-use det_store::experiments::{ExperimentRow, JobRow, NewExperiment};
+use det_store::experiments::{ExperimentRow, JobKind, JobRow, NewExperiment};
 use det_store::workspaces::UNCATEGORIZED_ID;
 use det_store::{Store, WriteTx, experiments, trials};
 use serde_json::Value;
@@ -159,7 +159,7 @@ impl Experiments {
         let new = NewExperiment {
             job: JobRow {
                 id: uuid::Uuid::new_v4().to_string(),
-                kind: "experiment".into(),
+                kind: JobKind::Experiment,
                 owner_id: actor.user().id,
                 resource_pool: config.resources.resource_pool.clone(),
                 priority: i64::from(config.resources.priority.unwrap_or_else(|| {

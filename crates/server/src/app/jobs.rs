@@ -408,6 +408,8 @@ impl JobQueue {
 
 #[cfg(test)]
 mod tests {
+    use det_store::experiments::JobKind;
+
     use super::*;
 
     fn change() -> QueueChange {
@@ -453,7 +455,7 @@ mod tests {
     fn lower_priorities_and_earlier_places_go_first() {
         let job = |id: &str, priority, position, submitted_at| JobRow {
             id: id.into(),
-            kind: "experiment".into(),
+            kind: JobKind::Experiment,
             owner_id: 1,
             resource_pool: "default".into(),
             priority,

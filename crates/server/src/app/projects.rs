@@ -8,7 +8,7 @@ use det_lifecycle::experiment::ExperimentState;
 use det_store::WriteTx;
 use det_store::events::NewEvent;
 use det_store::experiments::{self, ExperimentRow, Member};
-use det_store::workspaces::{self, DELETING, ProjectRow, WorkspaceRow};
+use det_store::workspaces::{self, DeletionState, ProjectRow, WorkspaceRow};
 use serde_json::json;
 
 use crate::app::context::Context;
@@ -596,7 +596,7 @@ fn require_room(actor: &Actor, workspace: &WorkspaceRow) -> AppResult<()> {
         let to_do = format!("put projects into workspace \"{name}\"");
         return Err(refuse_to_all(actor, Kind::Workspace, &to_do, reason));
     }
-    if workspace.state.as_deref() == Some(DELETING) {
+    if workspace.state == Some(DeletionState::Deleting) {
         return Err(AppError::precondition(format!(
             "workspace \"{name}\" is being deleted: no project can be put there"
         )));
@@ -613,7 +613,7 @@ fn require_mutable(row: &ProjectRow, workspace: &WorkspaceRow) -> AppResult<()> 
         ))
         .hint("create a project of your own with `det project create WORKSPACE NAME`"));
     }
-    if row.state.as_deref() == Some(DELETING) {
+    if row.state == Some(DeletionState::Deleting) {
         return Err(AppError::precondition(format!(
             "project {path} is being deleted and cannot be changed"
         )));

@@ -10,7 +10,7 @@ use det_config::submitted::{Experiment, Submitted};
 use det_config::template::Template;
 use det_store::events::NewEvent;
 use det_store::templates::{self, TemplateRow};
-use det_store::workspaces::{self, DELETING, UNCATEGORIZED_ID};
+use det_store::workspaces::{self, DeletionState, UNCATEGORIZED_ID};
 use det_store::{Conn, StoreError, WriteTx};
 use serde_json::{Map, Value, json};
 
@@ -332,8 +332,8 @@ async fn require_workspace(conn: &mut Conn<'_>, id: i64) -> AppResult<()> {
             "workspace \"{name}\" is {how}: no template can be put there"
         )))
     };
-    match (row.archived, row.state.as_deref()) {
-        (_, Some(DELETING)) => refused("being deleted"),
+    match (row.archived, row.state) {
+        (_, Some(DeletionState::Deleting)) => refused("being deleted"),
         (true, _) => refused("archived"),
         (false, _) => Ok(()),
     }

@@ -241,7 +241,11 @@ pub(crate) async fn warm_start_checkpoint(
     if let Some(uuid) = &config.searcher.source_checkpoint_uuid {
         let found = checkpoints::find(&mut tx.conn(), uuid).await?;
         return match found {
-            Some(c) if c.state == "COMPLETED" && c.removing.is_none() => Ok(Some(uuid.clone())),
+            Some(c)
+                if c.state == checkpoints::CheckpointState::Completed && c.removing.is_none() =>
+            {
+                Ok(Some(uuid.clone()))
+            }
             Some(_) => Err(AppError::invalid(format!(
                 "searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" is not complete any more"
             ))),

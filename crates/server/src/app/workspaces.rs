@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use det_authz::{Kind, Permission, Target};
 use det_store::experiments;
-use det_store::workspaces::{self, DELETING, PinRow, WorkspaceRow};
+use det_store::workspaces::{self, DeletionState, PinRow, WorkspaceRow};
 use serde_json::{Map, Value, json};
 
 pub use changes::HomeChanges;
@@ -369,8 +369,8 @@ impl Workspaces {
                             .await?;
                         return Ok(true);
                     }
-                    if row.state.as_deref() != Some(DELETING) {
-                        row.state = Some(DELETING.to_owned());
+                    if row.state != Some(DeletionState::Deleting) {
+                        row.state = Some(DeletionState::Deleting);
                         row.error = None;
                         workspaces::update(&mut tx.conn(), &row).await?;
                         service
@@ -425,7 +425,7 @@ fn require_free(homes: &Homes, row: &WorkspaceRow) -> AppResult<()> {
 /// Refuses to change Uncategorized.
 fn require_mutable(row: &WorkspaceRow) -> AppResult<()> {
     require_mutable_or_deleting(row)?;
-    if row.state.as_deref() == Some(DELETING) {
+    if row.state == Some(DeletionState::Deleting) {
         return Err(AppError::precondition(format!(
             "workspace \"{}\" is being deleted and cannot be changed",
             row.name

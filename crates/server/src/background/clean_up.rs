@@ -9,7 +9,7 @@ use det_failpoints::failpoint;
 use det_ids::ExperimentId;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_orchestrator::Event;
-use det_store::checkpoints::CheckpointRow;
+use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
 use det_store::{checkpoints, experiments};
@@ -247,7 +247,10 @@ async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {
             .collect();
         (rows, sources)
     };
-    let rows: Vec<CheckpointRow> = rows.into_iter().filter(|c| c.state != "DELETED").collect();
+    let rows: Vec<CheckpointRow> = rows
+        .into_iter()
+        .filter(|c| c.state != CheckpointState::Deleted)
+        .collect();
     // Before any of them goes; the removal decides again in its own transaction.
     if let Some(needed) = rows.iter().find(|c| protected.contains(&c.uuid)) {
         return Err(in_use(&needed.uuid));

@@ -285,7 +285,7 @@ fn previewed(joined: &Joined) -> AppResult<Value> {
     Ok(json!({
         "TrialID": row.trial_id,
         "StepsCompleted": row.steps,
-        "State": row.state,
+        "State": row.state.name(),
         "ValidationMetrics": metrics,
         "UUID": row.uuid,
         "Resources": resources(row)?,

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use det_server::auth::{new_token, token_hash};
 use det_server::hub::Topic;
 use det_store::allocations::{self, AllocationRow, TaskRow};
-use det_store::experiments::JobRow;
+use det_store::experiments::{JobKind, JobRow};
 use det_store::{StoreError, experiments};
 use det_taskspec::TaskKind;
 
@@ -50,7 +50,7 @@ async fn waiting_command(cluster: &Cluster, model: i64) -> (String, String) {
                 let jobs = experiments::live_jobs(&mut tx.conn()).await?;
                 let job = JobRow {
                     id: JOB.into(),
-                    kind: "command".into(),
+                    kind: JobKind::Command,
                     ..jobs[0].clone()
                 };
                 experiments::insert_job(&mut tx.conn(), &job).await?;

@@ -142,7 +142,7 @@ async fn load_experiment(
                 message: e.to_string(),
             })?;
         snapshot.checkpoints.push(Checkpoint {
-            complete: checkpoint.state == "COMPLETED",
+            complete: checkpoint.state == det_store::checkpoints::CheckpointState::Completed,
             manifest,
             files: None,
             uuid: checkpoint.uuid,

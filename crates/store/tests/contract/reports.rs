@@ -1,10 +1,10 @@
 //! What tasks report: logs, metrics, checkpoints; and what the master keeps of searches and events.
 
-use det_store::checkpoints::{self, CheckpointRow};
+use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::events::{self, NewEvent};
 use det_store::journal::{self, Entry};
 use det_store::logs::{self, LogLine};
-use det_store::metrics::{self, GroupSummary, StoredReport};
+use det_store::metrics::{self, GroupSummary, StoredReport, ValueKind};
 use det_store::{allocations, experiments, searches, trials};
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -223,8 +223,8 @@ pub(crate) async fn non_finite_metrics_travel_as_strings(world: &World) {
     assert_eq!(read["validation"], summary);
     let loss = &read["validation"].metrics["loss"];
     assert_eq!(
-        (loss.kind.as_str(), loss.count, loss.non_finite),
-        ("number", 3, 1)
+        (loss.kind, loss.count, loss.non_finite),
+        (ValueKind::Number, 3, 1)
     );
     assert_eq!(
         (loss.min, loss.max, loss.mean()),
@@ -232,8 +232,8 @@ pub(crate) async fn non_finite_metrics_travel_as_strings(world: &World) {
     );
     let bound = &read["validation"].metrics["bound"];
     assert_eq!(
-        (bound.kind.as_str(), bound.sum, bound.min, bound.mean()),
-        ("number", None, None, None)
+        (bound.kind, bound.sum, bound.min, bound.mean()),
+        (ValueKind::Number, None, None, None)
     );
     assert_eq!(bound.last, json!("Infinity"));
 }
@@ -556,13 +556,13 @@ pub(crate) async fn checkpoints_are_counted_and_the_newest_complete_one_is_found
     let experiment_id = some_experiment(world).await;
     let trial_id = stored_trial(world, experiment_id, "r").await;
     for (uuid, steps, state, bytes) in [
-        ("c-3", 300, "COMPLETED", 1_i64 << 40),
-        ("c-1", 100, "COMPLETED", 1),
-        ("c-4", 400, "ERROR", 2),
-        ("c-2", 200, "DELETED", 1_000_000),
+        ("c-3", 300, CheckpointState::Completed, 1_i64 << 40),
+        ("c-1", 100, CheckpointState::Completed, 1),
+        ("c-4", 400, CheckpointState::Error, 2),
+        ("c-2", 200, CheckpointState::Deleted, 1_000_000),
     ] {
         let row = CheckpointRow {
-            state: state.into(),
+            state,
             bytes,
             ..checkpoint(uuid, experiment_id, trial_id, steps)
         };
@@ -615,7 +615,7 @@ pub(crate) async fn checkpoints_are_counted_and_the_newest_complete_one_is_found
     );
 
     let mut row = read!(world, conn => checkpoints::find(conn, "c-3").await).unwrap();
-    row.state = "DELETED".into();
+    row.state = CheckpointState::Deleted;
     row.metadata = r#"{"note":"x"}"#.into();
     (row.resources, row.bytes) = ("{}".into(), 0);
     let change = row.clone();

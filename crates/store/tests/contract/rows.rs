@@ -5,9 +5,9 @@ use det_lifecycle::container::Desired;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
-use det_store::checkpoints::CheckpointRow;
+use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::events;
-use det_store::experiments::{ExperimentRow, JobRow, NewExperiment};
+use det_store::experiments::{ExperimentRow, JobKind, JobRow, NewExperiment};
 use det_store::journal::{self, Entry};
 use det_store::metrics::{self, NewReport};
 use det_store::trials::{NewTrial, TrialRow};
@@ -41,7 +41,7 @@ pub(crate) async fn stored_user(world: &World, username: &str) -> i64 {
 pub(crate) fn job(id: &str, owner_id: i64) -> JobRow {
     JobRow {
         id: id.into(),
-        kind: "experiment".into(),
+        kind: JobKind::Experiment,
         owner_id,
         resource_pool: "default".into(),
         priority: 42,
@@ -180,7 +180,7 @@ pub(crate) fn checkpoint(
         trial_id: Some(trial_id),
         task_id: "task".into(),
         allocation_id: None,
-        state: "COMPLETED".into(),
+        state: CheckpointState::Completed,
         steps,
         metadata: "{}".into(),
         resources: r#"{"model.bin":10}"#.into(),

@@ -7,11 +7,12 @@ use det_store::agent_tokens;
 use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, AllocationRow};
 use det_store::trials::{self, Sort};
-use det_store::{StoreError, experiments, metrics};
+use det_store::{StoreError, checkpoints, experiments, metrics, workspaces};
 
 use crate::rows::{
-    add_allocation, add_container, allocation, container, edit_allocation, edit_task, edit_trial,
-    report_step, running_trial, some_experiment, start_run, stored_task, stored_trial, task, trial,
+    add_allocation, add_container, allocation, checkpoint, container, edit_allocation, edit_task,
+    edit_trial, report_step, running_trial, some_experiment, start_run, stored_task, stored_trial,
+    task, trial,
 };
 use crate::{WITHOUT_PLACES, World};
 
@@ -121,9 +122,9 @@ pub(crate) async fn trials_are_listed_by_every_column(world: &World) {
     for (id, days) in [(first, -1), (second, 30), (third, 0)] {
         change!(world, conn => trials::set_log_retention(conn, id, Some(days)).await);
     }
-    let row = crate::rows::checkpoint("c", experiment_id, second, 1);
+    let row = checkpoint("c", experiment_id, second, 1);
     change!(world, conn => {
-        det_store::checkpoints::insert(conn, &row).await?;
+        checkpoints::insert(conn, &row).await?;
         trials::recount_checkpoints(conn, second).await
     });
     for sort in [
@@ -184,20 +185,24 @@ pub(crate) async fn a_metric_that_is_not_a_number_is_no_best_metric(world: &Worl
 pub(crate) async fn what_no_version_has_written_is_an_error_that_names_its_row(world: &World) {
     let experiment_id = some_experiment(world).await;
     let (trial_id, _, allocation_id) = running_trial(world, experiment_id, "r").await;
+    let row = checkpoint("c-1", experiment_id, trial_id, 1);
+    change!(world, conn => checkpoints::insert(conn, &row).await);
     world
         .older(
             "UPDATE containers SET desired = 'destroy'; UPDATE allocations SET machine = '\"asleep\"'; \
-             UPDATE trials SET machine = 'no JSON'; UPDATE experiments SET machine = '{}';",
+             UPDATE trials SET machine = 'no JSON'; UPDATE experiments SET machine = '{}'; \
+             UPDATE checkpoints SET state = 'LOST'; UPDATE jobs SET kind = 'dance'; \
+             UPDATE workspaces SET state = 'GONE'; UPDATE projects SET state = 'GONE';",
         )
         .await;
     let world = world.reopened().await;
-    let told = |error: det_store::StoreError| match error {
+    let corrupt = |error: det_store::StoreError| match error {
         det_store::StoreError::Corrupt { what, message } => (what, message),
         other => panic!("{other:?}"),
     };
     let mut held = world.store.read().await.unwrap();
     let conn = &mut held.conn();
-    let (what, message) = told(
+    let (what, message) = corrupt(
         allocations::containers(conn, &allocation_id)
             .await
             .unwrap_err(),
@@ -207,13 +212,27 @@ pub(crate) async fn what_no_version_has_written_is_an_error_that_names_its_row(w
         format!("desired of container container-{allocation_id}")
     );
     assert_eq!(message, "\"destroy\" is none of run, stop, kill");
-    let (what, message) = told(allocations::find(conn, &allocation_id).await.unwrap_err());
+    let (what, message) = corrupt(allocations::find(conn, &allocation_id).await.unwrap_err());
     assert_eq!(what, format!("machine of allocation {allocation_id}"));
     assert!(message.contains("asleep"), "{message}");
-    let (what, _) = told(trials::find(conn, trial_id).await.unwrap_err());
+    let (what, _) = corrupt(trials::find(conn, trial_id).await.unwrap_err());
     assert_eq!(what, format!("machine of trial {trial_id}"));
-    let (what, _) = told(experiments::find(conn, experiment_id).await.unwrap_err());
+    let (what, _) = corrupt(experiments::find(conn, experiment_id).await.unwrap_err());
     assert_eq!(what, format!("machine of experiment {experiment_id}"));
+    let (what, message) = corrupt(checkpoints::find(conn, "c-1").await.unwrap_err());
+    assert_eq!(what, "state of checkpoint c-1");
+    assert!(
+        message.starts_with("\"LOST\" is none of ACTIVE, COMPLETED, "),
+        "{message}"
+    );
+    let (what, message) = corrupt(experiments::job(conn, "job-some").await.unwrap_err());
+    assert_eq!(what, "kind of job job-some");
+    assert_eq!(message, "\"dance\" is none of experiment, command");
+    let (what, message) = corrupt(workspaces::list(conn).await.unwrap_err());
+    assert_eq!(what, "state of workspace 1");
+    assert_eq!(message, "\"GONE\" is none of DELETING, DELETE_FAILED");
+    let (what, _) = corrupt(workspaces::projects(conn).await.unwrap_err());
+    assert_eq!(what, "state of project 1");
     drop(held);
     world.store.close().await;
 }
@@ -498,7 +517,7 @@ pub(crate) async fn long_lists_of_ids_are_answered(world: &World) {
         .collect();
     assert_eq!(states, [(experiment_id, AllocationState::Pending)]);
     let uuids: Vec<String> = (0..70_000).map(|n| n.to_string()).collect();
-    assert!(read!(world, conn => det_store::checkpoints::find_all(conn, &uuids).await).is_empty());
+    assert!(read!(world, conn => checkpoints::find_all(conn, &uuids).await).is_empty());
 }
 
 pub(crate) async fn an_agent_has_one_token(world: &World) {

@@ -70,7 +70,7 @@ pub(crate) async fn workspaces_and_projects_keep_every_field(world: &World) {
         default_compute_pool: Some("gpu".into()),
         default_aux_pool: Some("aux".into()),
         max_slots: Some(8),
-        state: Some(workspaces::DELETE_FAILED.into()),
+        state: Some(workspaces::DeletionState::DeleteFailed),
         error: Some("because".into()),
         ..workspace("full", owner)
     };
@@ -94,7 +94,7 @@ pub(crate) async fn workspaces_and_projects_keep_every_field(world: &World) {
         archived: true,
         description: "d".into(),
         notes: r#"[{"name":"n","contents":"c"}]"#.into(),
-        state: Some(workspaces::DELETING.into()),
+        state: Some(workspaces::DeletionState::Deleting),
         error: Some("e".into()),
         ..project(id, "full", "FULL")
     };

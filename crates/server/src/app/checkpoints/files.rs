@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use det_store::checkpoints::CheckpointRow;
+use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::experiments::ExperimentRow;
 use tokio::sync::mpsc;
 
@@ -90,7 +90,7 @@ impl CheckpointFiles {
             AppError::not_found("files of checkpoint", uuid)
                 .hint("they were deleted, or the master's host does not see the checkpoint storage")
         };
-        if row.state == "DELETED" {
+        if row.state == CheckpointState::Deleted {
             return Err(gone());
         }
         let experiment = row

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_store::checkpoints::{self, CheckpointRow};
+use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::experiments::ExperimentRow;
 use det_store::metrics::{StoredReport, number};
 use det_store::{Store, StoreError};
@@ -100,7 +100,12 @@ pub(crate) async fn collectable(
     };
     let stored = rows
         .into_iter()
-        .filter(|c| matches!(c.state.as_str(), "COMPLETED" | "PARTIALLY_DELETED"))
+        .filter(|c| {
+            matches!(
+                c.state,
+                CheckpointState::Completed | CheckpointState::PartiallyDeleted
+            )
+        })
         .collect();
     Ok((
         with_validations(store, stored).await?,

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_failpoints::failpoint;
-use det_store::checkpoints::{self, CheckpointRow};
+use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 
 use crate::app::checkpoints::files::CheckpointFiles;
 use crate::app::checkpoints::glob::Pattern;
@@ -180,7 +180,7 @@ impl CheckpointRemoval {
                         let Some(mut row) = checkpoints::find(&mut tx.conn(), &uuid).await? else {
                             continue;
                         };
-                        if row.state == "DELETED" {
+                        if row.state == CheckpointState::Deleted {
                             continue;
                         }
                         if sources.contains(&uuid) {
@@ -292,7 +292,10 @@ pub(crate) fn in_use(uuid: &str) -> AppError {
 
 fn by_experiment(rows: Vec<CheckpointRow>) -> AppResult<BTreeMap<i64, Vec<CheckpointRow>>> {
     let mut by_experiment: BTreeMap<i64, Vec<CheckpointRow>> = BTreeMap::new();
-    for row in rows.into_iter().filter(|row| row.state != "DELETED") {
+    for row in rows
+        .into_iter()
+        .filter(|row| row.state != CheckpointState::Deleted)
+    {
         let Some(experiment) = row.experiment_id else {
             return Err(AppError::precondition(format!(
                 "checkpoint \"{}\" belongs to no experiment",

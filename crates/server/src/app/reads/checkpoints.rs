@@ -111,7 +111,7 @@ async fn page(
     .map_err(AppError::invalid)?;
     if !query.states.is_empty() {
         rows.retain(|row| {
-            CheckpointState::from_name(&row.state)
+            CheckpointState::from_name(row.state.name())
                 .is_some_and(|state| query.states.contains(&state))
         });
     }

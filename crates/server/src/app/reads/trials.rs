@@ -9,7 +9,7 @@ use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::trials::{GetExperimentTrialsQuery, TrialSortBy};
 use det_authz::Kind;
 use det_store::allocations::{self, AllocationRow};
-use det_store::checkpoints::{self, CheckpointRow};
+use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::experiments::ExperimentRow;
 use det_store::metrics::{self, GroupSummary, StoredReport};
 use det_store::trials::{self, Sort, TrialRow};
@@ -254,7 +254,7 @@ async fn best_checkpoints(
     candidates.sort_by(|a, b| (a.reported_at, &a.uuid).cmp(&(b.reported_at, &b.uuid)));
     Ok(candidates
         .into_iter()
-        .filter(|c| c.state != "DELETED")
+        .filter(|c| c.state != CheckpointState::Deleted)
         .filter_map(|c| Some((c.trial_id?, c)))
         .filter(|(trial_id, c)| wanted.contains(&(*trial_id, c.steps)))
         .collect())

@@ -6,7 +6,7 @@ use det_lifecycle::experiment::ExperimentEvent;
 use det_orchestrator::Event;
 use det_store::WriteTx;
 use det_store::experiments::{self, Member};
-use det_store::workspaces::{self, DELETE_FAILED, DELETING, ProjectRow};
+use det_store::workspaces::{self, DeletionState, ProjectRow};
 
 use super::{HomeChanges, Homes};
 use crate::app::orchestration::{Cause, Orchestration};
@@ -100,20 +100,20 @@ impl HomeDeletion {
         let Some(mut project) = workspaces::find_project(&mut tx.conn(), project_id).await? else {
             return Ok(());
         };
-        if project.state.as_deref() != Some(DELETING) {
+        if project.state != Some(DeletionState::Deleting) {
             return Ok(());
         }
         let workspace = workspaces::find(&mut tx.conn(), project.workspace_id).await?;
-        let workspace = workspace.filter(|row| row.state.as_deref() == Some(DELETING));
+        let workspace = workspace.filter(|row| row.state == Some(DeletionState::Deleting));
         if let Some(why) = failed {
-            project.state = Some(DELETE_FAILED.to_owned());
+            project.state = Some(DeletionState::DeleteFailed);
             project.error = Some(why.to_owned());
             workspaces::update_project(&mut tx.conn(), &project).await?;
             self.changes
                 .record_project(tx, actor, "delete_failed", &project, None)
                 .await?;
             if let Some(mut workspace) = workspace {
-                workspace.state = Some(DELETE_FAILED.to_owned());
+                workspace.state = Some(DeletionState::DeleteFailed);
                 workspace.error = Some(why.to_owned());
                 workspaces::update(&mut tx.conn(), &workspace).await?;
                 self.changes
@@ -156,11 +156,11 @@ impl HomeDeletion {
                 .record_project(tx, &actor.name(), "deleted", row, None)
                 .await;
         }
-        if row.state.as_deref() == Some(DELETING) {
+        if row.state == Some(DeletionState::Deleting) {
             return Ok(());
         }
         let row = ProjectRow {
-            state: Some(DELETING.to_owned()),
+            state: Some(DeletionState::Deleting),
             error: None,
             ..row.clone()
         };

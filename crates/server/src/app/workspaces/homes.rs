@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use det_ids::WorkspaceId;
-use det_store::workspaces::{self, DELETING, ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
+use det_store::workspaces::{self, DeletionState, ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
 use det_store::{Conn, Store, StoreError};
 
 use crate::error::{AppError, AppResult};
@@ -120,7 +120,7 @@ impl Homes {
     pub(crate) fn require_open(&self, project_id: i64) -> AppResult<(&ProjectRow, &WorkspaceRow)> {
         let (project, workspace) = self.project(project_id)?;
         let path = path_of(project, workspace);
-        if project.state.as_deref() == Some(DELETING) {
+        if project.state == Some(DeletionState::Deleting) {
             return Err(AppError::precondition(format!(
                 "project {path} is being deleted: nothing more can be put there"
             )));

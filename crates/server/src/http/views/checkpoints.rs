@@ -88,7 +88,7 @@ pub fn checkpoint(
             .map(|(path, size)| (path, Int64(size)))
             .collect(),
         metadata: object("metadata of checkpoint", &row.uuid, &row.metadata)?,
-        state: CheckpointState::from_name(&row.state).unwrap_or_default(),
+        state: CheckpointState::from_name(row.state.name()).unwrap_or_default(),
         training,
         storage_id: row.storage_id,
     })

@@ -325,7 +325,7 @@ pub(crate) mod tests {
         };
         let job = JobRow {
             id: "j".into(),
-            kind: "experiment".into(),
+            kind: det_store::experiments::JobKind::Experiment,
             owner_id: 1,
             resource_pool: "default".into(),
             priority: 42,

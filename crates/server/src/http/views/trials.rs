@@ -11,7 +11,7 @@ use det_api_types::trials::{
 use det_api_types::wire::{Float, Int64, Object, RawList, RawObject, Timestamp};
 use det_store::StoreError;
 use det_store::checkpoints::CheckpointRow;
-use det_store::metrics::{GroupSummary, MetricSummary, StoredReport};
+use det_store::metrics::{GroupSummary, MetricSummary, StoredReport, ValueKind};
 use det_store::trials::TrialRow;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -142,7 +142,7 @@ pub fn checkpoint_workload(row: &CheckpointRow) -> Result<CheckpointWorkload, St
     Ok(CheckpointWorkload {
         uuid: row.uuid.clone(),
         end_time: Some(Timestamp(row.reported_at)),
-        state: CheckpointState::from_name(&row.state).unwrap_or_default(),
+        state: CheckpointState::from_name(row.state.name()).unwrap_or_default(),
         resources: resources(row)?
             .into_iter()
             .map(|(path, size)| (path, Int64(size)))
@@ -193,7 +193,7 @@ pub fn summary_metrics(groups: &BTreeMap<String, GroupSummary>) -> Object {
 /// Only numbers have statistics.
 fn metric_summary(summary: &MetricSummary) -> Value {
     let mut shown = json!({"type": summary.kind, "count": summary.count, "last": summary.last});
-    if summary.kind == "number" {
+    if summary.kind == ValueKind::Number {
         for (key, value) in [
             ("sum", summary.sum),
             ("min", summary.min),

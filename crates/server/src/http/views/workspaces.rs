@@ -7,7 +7,7 @@ use det_api_types::wire::{Object, Timestamp};
 use det_api_types::workspaces::{Project, Workspace, WorkspaceState};
 use det_config::experiment::mask_document;
 use det_store::catalogue::Totals;
-use det_store::workspaces::{DELETE_FAILED, DELETING, ProjectRow, WorkspaceRow};
+use det_store::workspaces::{DeletionState, ProjectRow, WorkspaceRow};
 use serde_json::{Value, json};
 
 use crate::app::projects::notes_of;
@@ -73,7 +73,7 @@ impl Shown<'_> {
             num_experiments: experiments,
             pinned: pinned_at.is_some(),
             pinned_at: pinned_at.map(Timestamp),
-            state: state(row.state.as_deref()),
+            state: state(row.state),
             error_message: row.error.clone().unwrap_or_default(),
             agent_user_group: (row.agent_uid.is_some() || row.agent_gid.is_some()).then(|| {
                 AgentUserGroup {
@@ -116,17 +116,17 @@ impl Shown<'_> {
             num_active_experiments: counts.live,
             num_runs: counts.trials,
             last_experiment_started_at: counts.last_created_at.map(Timestamp),
-            state: state(row.state.as_deref()),
+            state: state(row.state),
             error_message: row.error.clone().unwrap_or_default(),
         })
     }
 }
 
-fn state(stored: Option<&str>) -> WorkspaceState {
+fn state(stored: Option<DeletionState>) -> WorkspaceState {
     match stored {
-        Some(DELETING) => WorkspaceState::Deleting,
-        Some(DELETE_FAILED) => WorkspaceState::DeleteFailed,
-        _ => WorkspaceState::Unspecified,
+        Some(DeletionState::Deleting) => WorkspaceState::Deleting,
+        Some(DeletionState::DeleteFailed) => WorkspaceState::DeleteFailed,
+        None => WorkspaceState::Unspecified,
     }
 }
 

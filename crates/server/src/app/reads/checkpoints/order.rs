@@ -103,7 +103,7 @@ fn by_attribute(attribute: CheckpointSortBy, a: &Joined, b: &Joined) -> Ordering
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use det_store::checkpoints::CheckpointRow;
+    use det_store::checkpoints::{CheckpointRow, CheckpointState};
     use det_store::metrics::StoredReport;
     use serde_json::json;
 
@@ -117,7 +117,7 @@ pub(crate) mod tests {
                 trial_id: Some(9),
                 task_id: "3.r".into(),
                 allocation_id: Some("3.r.1".into()),
-                state: "COMPLETED".into(),
+                state: CheckpointState::Completed,
                 steps,
                 metadata: format!("{{\"steps_completed\":{steps}}}"),
                 resources: r#"{"m.pt":26}"#.into(),

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::trials::{GetTrialWorkloadsQuery, MetricType, WorkloadFilter};
 use det_store::Store;
-use det_store::checkpoints::{self, CheckpointRow};
+use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::metrics::{StoredReport, number};
 
 use crate::app::Master;
@@ -187,7 +187,7 @@ async fn wanted_checkpoints(
     let rows = checkpoints::of_trial(&mut conn.conn(), trial_id).await?;
     Ok(rows
         .into_iter()
-        .filter(|row| !(query.remove_deleted_checkpoints && row.state == "DELETED"))
+        .filter(|row| !(query.remove_deleted_checkpoints && row.state == CheckpointState::Deleted))
         .map(|row| (row.uuid.clone(), row))
         .collect())
 }
