@@ -38,7 +38,7 @@ pub struct AgentRow {
 
 /// All agents by id.
 pub async fn list(conn: &mut Conn<'_>) -> Result<Vec<AgentRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     Ok(fetch_all!(
         conn,
         AgentRow,
@@ -106,8 +106,8 @@ pub(crate) async fn save_all(
 
 /// Notes that every connected agent is away: a master that starts has no connections yet.
 pub async fn mark_all_disconnected(conn: &mut Conn<'_>, at: i64) -> Result<u64, StoreError> {
-    conn.settle().await?;
-    conn.writing()?.forget_rows();
+    conn.flush().await?;
+    conn.writing()?.evict_rows();
     Ok(execute!(
         conn,
         "UPDATE agents SET disconnected_at = $1 WHERE disconnected_at IS NULL",
@@ -115,9 +115,9 @@ pub async fn mark_all_disconnected(conn: &mut Conn<'_>, at: i64) -> Result<u64, 
     )?)
 }
 
-/// Forgets an agent.
+/// Removes an agent.
 pub async fn delete(conn: &mut Conn<'_>, id: &str) -> Result<(), StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     conn.writing()?.remove_agent(id);
     execute!(conn, "DELETE FROM agents WHERE id = $1", id)?;
     Ok(())

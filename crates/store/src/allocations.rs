@@ -22,7 +22,7 @@ pub struct TaskRow {
     pub kind: TaskKind,
     /// Its job.
     pub job_id: String,
-    /// Whose.
+    /// The user who owns it.
     pub owner_id: i64,
     /// Its experiment, for trials.
     pub experiment_id: Option<i64>,
@@ -32,15 +32,15 @@ pub struct TaskRow {
     pub attempts: i64,
     /// Lines in its log; the id of the newest one.
     pub log_lines: i64,
-    /// Microseconds.
+    /// When it was added, microseconds.
     pub created_at: i64,
-    /// Microseconds; `None` while it may run again.
+    /// When it ended, microseconds; `None` while it may run again.
     pub ended_at: Option<i64>,
     /// When its log was deleted because it had been kept long enough; `None` = it was not, or lines came since.
     pub logs_deleted_at: Option<i64>,
 }
 
-/// One attempt's claim on slots, with what its task says of its kind and its experiment.
+/// One attempt's claim on slots, with the kind and the experiment of its task.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct AllocationRow {
     /// `<task>.<n>`.
@@ -58,18 +58,18 @@ pub struct AllocationRow {
     pub trial_id: Option<i64>,
     /// The trial's run that it is.
     pub run_id: i64,
-    /// Where it is in its life. Its name is stored beside it, in the column `state`, for queries.
+    /// The state of its life cycle. Its name is stored in the column `state` too, for queries.
     #[row(json = "machine")]
     pub state: AllocationState,
     /// Pool it waits or runs in.
     pub resource_pool: String,
-    /// Slots asked for.
+    /// Slots that it requests.
     pub slots: i64,
     /// Whether all slots must be on one place.
     pub single_place: bool,
-    /// Whether it may be asked to make room.
+    /// Whether it may be preempted.
     pub preemptible: bool,
-    /// Microseconds.
+    /// When it was requested, microseconds.
     pub requested_at: i64,
     /// When it was given slots.
     pub placed_at: Option<i64>,
@@ -77,17 +77,17 @@ pub struct AllocationRow {
     pub started_at: Option<i64>,
     /// When its last container ended.
     pub ended_at: Option<i64>,
-    /// When it is killed if it has not made room by then.
+    /// When it is killed if it has not ended after a preemption, microseconds.
     pub preempt_deadline: Option<i64>,
-    /// The allocation that its room goes to once it has stopped.
+    /// The allocation that its slots go to once it has stopped.
     pub preempted_for: Option<String>,
-    /// How it ended, for people.
+    /// How it ended, as a sentence for users.
     pub exit_reason: Option<String>,
     /// Exit code of the chief.
     pub status_code: Option<i64>,
     /// Places that it must not run on, a JSON list; `None` = it may run on any.
     pub excluded_places: Option<String>,
-    /// Why it waits, JSON.
+    /// The reason why it waits, JSON; `None` = it does not wait.
     pub wait_reason: Option<String>,
     /// Since when for that reason.
     pub wait_since: Option<i64>,
@@ -106,7 +106,7 @@ pub struct ContainerRow {
     pub member: i64,
     /// JSON list of slot numbers.
     pub slots: String,
-    /// What is to become of it.
+    /// The desired state.
     #[row(word)]
     pub desired: Desired,
     /// What was last observed of it; `None` = nothing yet.
@@ -116,9 +116,9 @@ pub struct ContainerRow {
     pub daemon: bool,
     /// Whether it has called for the rendezvous.
     pub joined: bool,
-    /// What it said of its accelerators, JSON.
+    /// The accelerators that it reported, JSON.
     pub accelerators: Option<String>,
-    /// Microseconds; `None` while its slots are held.
+    /// When it ended, microseconds; `None` while its slots are held.
     pub ended_at: Option<i64>,
 }
 
@@ -215,7 +215,7 @@ pub async fn find_task(conn: &mut Conn<'_>, id: &str) -> Result<Option<TaskRow>,
 
 /// Several tasks, in no order; those that do not exist are left out.
 pub async fn tasks(conn: &mut Conn<'_>, ids: &[String]) -> Result<Vec<TaskRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     let mut found = Vec::with_capacity(ids.len());
     for piece in pieces(ids) {
         let mut query = Query::new("SELECT * FROM tasks");
@@ -230,7 +230,7 @@ pub async fn tasks_of_trial(
     conn: &mut Conn<'_>,
     trial_id: i64,
 ) -> Result<Vec<TaskRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     Ok(fetch_all!(
         conn,
         TaskRow,
@@ -244,7 +244,7 @@ pub async fn tasks_of_trials(
     conn: &mut Conn<'_>,
     trial_ids: &[i64],
 ) -> Result<Vec<TaskRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     let mut tasks: Vec<TaskRow> = Vec::new();
     for ids in pieces(trial_ids) {
         let mut query = Query::new("SELECT * FROM tasks");
@@ -314,7 +314,7 @@ pub async fn find(conn: &mut Conn<'_>, id: &str) -> Result<Option<AllocationRow>
 
 /// All live allocations, in order of request.
 pub async fn live(conn: &mut Conn<'_>) -> Result<Vec<AllocationRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     Ok(fetch_all!(
         conn,
         AllocationRow,
@@ -335,7 +335,7 @@ pub async fn live_of_task(
     match known {
         Some(Some(id)) => return find(conn, &id).await,
         Some(None) => return Ok(None),
-        None => conn.settle().await?,
+        None => conn.flush().await?,
     }
     let row = fetch_optional!(
         conn,
@@ -355,7 +355,7 @@ pub async fn live_of_task(
 
 /// The allocations of a task: running ones first, then the newest.
 pub async fn of_task(conn: &mut Conn<'_>, task_id: &str) -> Result<Vec<AllocationRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     Ok(fetch_all!(
         conn,
         AllocationRow,
@@ -372,7 +372,7 @@ pub async fn live_of_trials(
     conn: &mut Conn<'_>,
     trial_ids: &[i64],
 ) -> Result<Vec<AllocationRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     let mut live = Vec::new();
     for ids in pieces(trial_ids) {
         let mut query = Query::new(select!(""));
@@ -401,7 +401,7 @@ pub async fn live_states_of_experiments(
     conn: &mut Conn<'_>,
     experiment_ids: &[i64],
 ) -> Result<Vec<LiveState>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     let mut states = Vec::new();
     for ids in pieces(experiment_ids) {
         let mut query = Query::new(
@@ -475,7 +475,7 @@ pub async fn find_container(
         let rows = containers(conn, &allocation_id).await?;
         return Ok(rows.into_iter().find(|row| row.id == id));
     }
-    // Unknown in memory, so what is stored is all there is.
+    // Unknown in memory: the stored row is the current one.
     let row = fetch_optional!(
         conn,
         ContainerRow,
@@ -526,7 +526,7 @@ pub async fn containers(
 
 /// All containers that hold slots.
 pub async fn live_containers(conn: &mut Conn<'_>) -> Result<Vec<ContainerRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     Ok(fetch_all!(
         conn,
         ContainerRow,
@@ -539,7 +539,7 @@ pub async fn live_containers_of_place(
     conn: &mut Conn<'_>,
     place_id: &str,
 ) -> Result<Vec<ContainerRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     Ok(fetch_all!(
         conn,
         ContainerRow,
@@ -618,7 +618,7 @@ pub(crate) async fn save_expiries(
     Ok(())
 }
 
-/// Whose token this is: the allocation, its task's owner, and until when (`None` = while the allocation lives).
+/// The allocation that a token acts for, and its task's owner.
 #[derive(Debug, Clone, crate::Row)]
 pub struct TokenOwner {
     /// The allocation.
@@ -629,20 +629,20 @@ pub struct TokenOwner {
     pub experiment_id: Option<i64>,
     /// The allocation's trial.
     pub trial_id: Option<i64>,
-    /// Which run of its trial the allocation is; 0 without a trial.
+    /// The number of its trial's run; 0 without a trial.
     pub run_id: i64,
     /// The task's owner.
     pub owner_id: i64,
-    /// Microseconds.
+    /// When it expires, microseconds; `None` = while the allocation lives.
     pub expires_at: Option<i64>,
 }
 
-/// Whose token has this hash.
+/// The allocation that the token with this hash acts for.
 pub async fn find_token(
     conn: &mut Conn<'_>,
     token_hash: &[u8],
 ) -> Result<Option<TokenOwner>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     Ok(fetch_optional!(
         conn,
         TokenOwner,
@@ -666,7 +666,7 @@ pub async fn expire_tokens(
 
 /// Removes tokens that expired before `at`.
 pub async fn delete_expired_tokens(conn: &mut Conn<'_>, at: i64) -> Result<u64, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     Ok(execute!(
         conn,
         "DELETE FROM container_tokens WHERE expires_at <= $1",
@@ -676,7 +676,7 @@ pub async fn delete_expired_tokens(conn: &mut Conn<'_>, at: i64) -> Result<u64, 
 
 /// Live allocations with a moment by which they must have ended.
 pub async fn with_deadline(conn: &mut Conn<'_>) -> Result<Vec<AllocationRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     Ok(fetch_all!(
         conn,
         AllocationRow,

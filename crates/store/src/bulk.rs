@@ -1,7 +1,8 @@
 //! Rows in bulk, many in one statement: for tools that fill a database with what would otherwise take a cluster months.
 //!
 //! The master itself adds things one by one, through the modules of the resources, which also leave events behind.
-//! Texts are bound; numbers stand in the statement, since there can be more of them than a statement has parameters.
+//! Texts are bound; numbers are part of the statement's text, since there can be more of them than a statement takes
+//! parameters.
 
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::trial::TrialState;
@@ -104,7 +105,7 @@ impl Rows {
     }
 }
 
-/// An experiment that has been there for a while.
+/// An experiment that was submitted in the past.
 #[derive(Debug, Clone)]
 pub struct PastExperiment {
     /// As it was submitted, in the state that it has now. The model definition is left out.
@@ -113,7 +114,7 @@ pub struct PastExperiment {
     pub archived: bool,
     /// 0 to 1.
     pub progress: f64,
-    /// Microseconds; `None` while live.
+    /// When it ended, microseconds; `None` while live.
     pub ended_at: Option<i64>,
     /// Trials that will be added.
     pub trial_count: i64,
@@ -129,7 +130,7 @@ pub async fn experiments(
     all: &[PastExperiment],
 ) -> Result<Vec<i64>, StoreError> {
     let mut ids = Vec::with_capacity(all.len());
-    // Nobody reads along while a database is being filled: one revision will do for all.
+    // Nothing reads a database that is being filled: one revision is enough for all.
     let revision = crate::experiments::next_revision(conn).await?;
     for some in all.chunks(ROWS) {
         let mut jobs = Rows::new(
@@ -211,13 +212,13 @@ pub struct PastTrial {
     pub experiment_id: i64,
     /// The job of its experiment.
     pub job_id: String,
-    /// Whose.
+    /// The user who owns it.
     pub owner_id: i64,
     /// The searcher's name for it.
     pub request_id: String,
     /// Its task, which is added as well.
     pub task_id: String,
-    /// Where it is in its life.
+    /// The state of its life cycle.
     pub state: TrialState,
     /// Hyperparameters, JSON object.
     pub hparams: String,
@@ -235,9 +236,9 @@ pub struct PastTrial {
     pub resource_pool: String,
     /// How its only allocation ended.
     pub allocation: AllocationState,
-    /// Microseconds.
+    /// When it began, microseconds.
     pub created_at: i64,
-    /// Microseconds.
+    /// When it ended, microseconds.
     pub ended_at: i64,
 }
 
@@ -377,7 +378,7 @@ pub async fn checkpoints(
     Ok(())
 }
 
-/// Lets the database look at how its columns are filled, as it would by and by on its own.
+/// Makes the database collect statistics of its columns, as it does from time to time by itself.
 pub async fn analyze(conn: &mut Conn<'_>) -> Result<(), StoreError> {
     execute!(conn, "ANALYZE")?;
     Ok(())

@@ -1,12 +1,12 @@
-//! What lists of experiments are filtered and sorted by, in memory.
+//! The columns by which lists of experiments are filtered and sorted, in memory.
 //!
 //! A list can be filtered by parts of names, labels, owners, states and more, sorted by fifteen things, and wants to
 //! know how many match in all. No set of indexes answers all of that without reading every experiment. Some 150 bytes
 //! of each are enough, and going through those of a hundred thousand takes some milliseconds.
 //!
 //! The rows are the truth. Every change of an experiment's row gives it the next `revision` (see `experiments`), and
-//! [`Catalogue::refresh`] reads the rows with newer revisions than it knows, by an index. There is one writer, so
-//! revisions become visible in their order, and a list shows every change that was acknowledged before it was asked for.
+//! [`Catalogue::refresh`] reads the rows with newer revisions than it has, by an index. There is one writer, so
+//! revisions become visible in their order, and a list shows every change that was acknowledged before its request.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -172,7 +172,7 @@ struct Entries {
     owner_of: HashMap<i64, Owner>,
     label_sets: Vec<Box<[Name]>>,
     label_set_of: HashMap<Box<[Name]>, LabelSet>,
-    /// The newest revision seen of what is there; `None` = nothing was read yet.
+    /// The newest revision read of experiments that exist; `None` = nothing was read yet.
     revision: Option<i64>,
     /// The newest revision seen of what was deleted. Apart from the other: the two are read one after the other, and
     /// what is deleted between must not hide behind what is changed between.
@@ -196,12 +196,12 @@ pub struct Totals {
 #[derive(Debug, Default)]
 pub struct Catalogue {
     entries: RwLock<Entries>,
-    /// Held by whoever reads everything for the first time.
+    /// Held by the caller that reads everything for the first time.
     loading: tokio::sync::Mutex<()>,
 }
 
 impl Catalogue {
-    /// One that knows nothing yet; the first [`Catalogue::refresh`] reads everything.
+    /// An empty one; the first [`Catalogue::refresh`] reads everything.
     pub fn new() -> Self {
         Self::default()
     }
@@ -214,10 +214,10 @@ impl Catalogue {
         change(&mut self.entries.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes in everything that has been committed by now.
+    /// Loads everything that has been committed by now.
     pub async fn refresh(&self, store: &Store) -> Result<(), StoreError> {
         let mut known = self.read(|e| e.revision.map(|revision| (revision, e.deleted)));
-        // Kept until this call is over: whoever comes meanwhile waits instead of reading everything as well.
+        // Kept until this call is over: callers that come meanwhile wait instead of reading everything as well.
         let _loading = match known {
             Some(_) => None,
             None => {
@@ -239,7 +239,7 @@ impl Catalogue {
         if known.is_some() && deleted.is_empty() && rows.is_empty() {
             return Ok(());
         }
-        self.change(|entries| entries.take_in(rows, &deleted))
+        self.change(|entries| entries.ingest(rows, &deleted))
     }
 
     /// The numbers of one page of the experiments that `filter` leaves, and how many those are in all. The number is
@@ -276,7 +276,7 @@ impl Catalogue {
         })
     }
 
-    /// How much there is in each project that has experiments.
+    /// The totals of each project that has experiments.
     pub fn totals(&self) -> BTreeMap<i64, Totals> {
         self.read(|entries| {
             let all = &entries.all;
@@ -318,7 +318,7 @@ impl Catalogue {
 }
 
 impl Entries {
-    fn take_in(&mut self, mut rows: Vec<Row>, deleted: &[(i64, i64)]) -> Result<(), StoreError> {
+    fn ingest(&mut self, mut rows: Vec<Row>, deleted: &[(i64, i64)]) -> Result<(), StoreError> {
         // In the order of their numbers, so that a search goes through memory in one direction.
         rows.sort_unstable_by_key(|row| row.id);
         self.all.reserve(rows.len());
@@ -412,7 +412,7 @@ impl Entries {
         self.unused += bytes(self.all.name[place]) + bytes(self.all.description[place]);
     }
 
-    /// Writes the texts anew without what nobody uses.
+    /// Writes the texts anew without the unused ones.
     fn pack(&mut self) {
         let mut texts = String::with_capacity(self.texts.len() - self.unused);
         let all = &mut self.all;
@@ -430,14 +430,14 @@ fn part(texts: &str, span: Span) -> &str {
     texts.get(span.start..end).unwrap_or_default()
 }
 
-/// A filter made ready to be asked about each entry.
+/// A filter prepared to be applied to each entry.
 struct Wanted<'a> {
     filter: &'a Filter,
     name: Option<Finder<'static>>,
     description: Option<Finder<'static>>,
     /// Empty lists match nothing, `None` leaves nothing out.
     states: Option<Vec<Name>>,
-    /// For each set of labels whether it has all that are asked for; `None` leaves nothing out.
+    /// For each set of labels whether it has all labels of the filter; `None` = the filter has none.
     label_sets: Option<Vec<bool>>,
     active: Name,
     ids: Option<HashSet<i64>>,
@@ -479,16 +479,16 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Whether nothing is left out, so that nobody need be asked about.
+    /// Whether the filter matches every entry.
     fn has_everything(&self) -> bool {
         let filter = self.filter;
-        let nothing_asked = filter.archived.is_none()
+        let has_no_condition = filter.archived.is_none()
             && filter.project_id.is_none()
             && filter.not_projects.is_empty()
             && filter.id_below.is_none()
             && filter.id_above.is_none()
             && filter.active.is_none();
-        nothing_asked
+        has_no_condition
             && self.states.is_none()
             && self.owners.is_none()
             && self.ids.is_none()
@@ -506,7 +506,7 @@ impl<'a> Wanted<'a> {
                 finder.find(text.as_bytes()).is_some()
             })
         };
-        // What is cheap to tell comes first.
+        // The cheapest conditions come first.
         filter.archived.is_none_or(|a| all.archived[place] == a)
             && filter
                 .project_id
@@ -706,9 +706,7 @@ mod tests {
         let catalogue = Catalogue::new();
         let names: Vec<String> = (0..2000).map(|n| format!("{:03}", n * 7 % 613)).collect();
         let rows = (1..).zip(&names).map(|(id, name)| row(id, id, name));
-        catalogue
-            .change(|e| e.take_in(rows.collect(), &[]))
-            .unwrap();
+        catalogue.change(|e| e.ingest(rows.collect(), &[])).unwrap();
         for descending in [false, true] {
             let all = ids(&catalogue, Sort::Name, descending, 0, -1);
             assert_eq!(all.len(), 2000);
@@ -724,13 +722,13 @@ mod tests {
     fn changes_and_deletions_are_taken_in_and_their_texts_given_up() {
         let catalogue = Catalogue::new();
         let rows = (1..=3).map(|id| row(id, id, &format!("n{id}"))).collect();
-        catalogue.change(|e| e.take_in(rows, &[])).unwrap();
+        catalogue.change(|e| e.ingest(rows, &[])).unwrap();
         for revision in 4..40 {
             let changed = vec![row(2, revision, &format!("changed {revision}"))];
-            catalogue.change(|e| e.take_in(changed, &[])).unwrap();
+            catalogue.change(|e| e.ingest(changed, &[])).unwrap();
         }
         catalogue
-            .change(|e| e.take_in(Vec::new(), &[(3, 40)]))
+            .change(|e| e.ingest(Vec::new(), &[(3, 40)]))
             .unwrap();
         let filter = Filter {
             name: Some("Changed 39".into()),

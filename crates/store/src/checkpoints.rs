@@ -11,13 +11,13 @@ use crate::{Conn, StoreError};
 )]
 #[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
 pub enum CheckpointState {
-    /// They are being written. The wire knows it; no checkpoint is stored before it is complete.
+    /// They are being written. A state of the wire: no checkpoint is stored before it is complete.
     Active,
     /// All of them.
     Completed,
     /// None of them.
     Deleted,
-    /// Writing them failed. The wire knows it; no such checkpoint is stored.
+    /// Writing them failed. A state of the wire: no such checkpoint is stored.
     Error,
     /// Some were deleted.
     PartiallyDeleted,
@@ -49,13 +49,13 @@ pub struct CheckpointRow {
     pub state: CheckpointState,
     /// `steps_completed` of its metadata.
     pub steps: i64,
-    /// JSON object.
+    /// The task's metadata, a JSON object.
     pub metadata: String,
     /// JSON object: path to bytes.
     pub resources: String,
     /// Sum of the files.
     pub bytes: i64,
-    /// Microseconds.
+    /// When it was reported, microseconds.
     pub reported_at: i64,
     /// Number of the storage that holds its files; `None` = not known.
     pub storage_id: Option<i64>,
@@ -65,7 +65,7 @@ pub struct CheckpointRow {
     pub removing: Option<String>,
 }
 
-/// Adds a checkpoint; an existing one is left as it is. Tells whether it was added.
+/// Adds a checkpoint; an existing one is left as it is. Returns whether it was added.
 pub async fn insert(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<bool, StoreError> {
     let added = execute!(
         conn,
@@ -210,7 +210,7 @@ pub async fn storage_id(conn: &mut Conn<'_>, location: &str) -> Result<i64, Stor
     Ok(id)
 }
 
-/// Whether there is a storage of this number.
+/// Whether a storage with this number exists.
 pub async fn has_storage(conn: &mut Conn<'_>, id: i64) -> Result<bool, StoreError> {
     let found = fetch_optional!(
         conn,
@@ -224,7 +224,7 @@ pub async fn has_storage(conn: &mut Conn<'_>, id: i64) -> Result<bool, StoreErro
 /// Checkpoints that trials start from. In a transaction that includes what it has changed itself.
 pub async fn warm_start_sources(conn: &mut Conn<'_>) -> Result<Vec<String>, StoreError> {
     if conn.unit.is_some() {
-        conn.settle().await?;
+        conn.flush().await?;
     }
     let rows = fetch_all!(conn, (String,), WARM_STARTED)?;
     Ok(rows.into_iter().map(|(uuid,)| uuid).collect())

@@ -50,7 +50,7 @@ pub(crate) fn pack_bytes(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
     Ok(packed)
 }
 
-/// How many bytes [`unpack_bytes`] would give, as far as the packed ones tell.
+/// How many bytes [`unpack_bytes`] would return, according to the packed ones.
 pub(crate) fn unpacked_size(data: &[u8]) -> usize {
     match data.split_first() {
         Some((&LZ4, packed)) => packed

@@ -8,7 +8,7 @@ use crate::{Conn, StoreError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, IntoStaticStr, VariantNames)]
 #[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
 pub enum StoredWorkload {
-    /// Experiments.
+    /// Experiments and their trials.
     Experiment,
     /// Notebooks, `TensorBoard`s, shells and commands.
     Ntsc,
@@ -25,7 +25,7 @@ pub struct ConfigPolicyRow {
     pub workload: StoredWorkload,
     /// The policies, as JSON.
     pub document: String,
-    /// Microseconds.
+    /// When they were last changed, microseconds.
     pub modified_at: i64,
 }
 

@@ -18,13 +18,13 @@ use crate::migrate;
 use crate::unit::{Changes, Unit};
 use crate::writer::{Job, Writer, connect_patiently};
 
-/// What a database's driver says.
+/// An error of a database's driver.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    /// SQLite.
+    /// An error of SQLite.
     #[error(transparent)]
     Lite(#[from] rusqlite::Error),
-    /// PostgreSQL.
+    /// An error of PostgreSQL.
     #[error(transparent)]
     Pg(#[from] sqlx::Error),
     /// A thread could not be started.
@@ -55,7 +55,7 @@ impl DriverError {
         }
     }
 
-    /// What SQLite says of a disk that did not confirm a change.
+    /// The error of SQLite for a disk that did not confirm a change.
     pub(crate) fn failed_sync() -> Self {
         Self::Lite(rusqlite::Error::SqliteFailure(
             rusqlite::ffi::Error::new(1034),
@@ -120,7 +120,7 @@ pub enum StoreError {
     Directory {
         /// Which directory.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
     /// The address of the database is not understood.
@@ -148,13 +148,13 @@ pub enum StoreError {
     Corrupt {
         /// Which row.
         what: String,
-        /// Why.
+        /// The reason.
         message: String,
     },
     /// A defect of ours: the change ended in a panic. Nothing of it is stored, and its neighbours are not disturbed.
     #[error("a change of stored data failed unexpectedly and was undone")]
     Panicked,
-    /// A defect of ours: a connection that only reads was asked to change something.
+    /// A defect of ours: a change over a connection that only reads.
     #[error("a connection for reading was asked to change stored data")]
     ReadOnly,
     /// The writer has ended; the master is shutting down.
@@ -374,9 +374,9 @@ macro_rules! execute {
 
 /// A connection for reading, returned to its pool when dropped.
 pub enum ReadConn {
-    /// SQLite.
+    /// A connection to SQLite.
     Lite(PooledLite),
-    /// PostgreSQL.
+    /// A connection to PostgreSQL.
     Pg(PoolConnection<Postgres>),
 }
 
@@ -497,7 +497,7 @@ impl Connector {
 }
 
 /// Lets the connection's commits wait for the disk, whatever the server, the database or the user is set to. A setting
-/// that also waits for replicas stays. Warns of a server that tells its disk nothing.
+/// that also waits for replicas stays. Warns of a server that does not flush to its disk.
 async fn make_durable(conn: &mut PgConnection) -> Result<(), StoreError> {
     let (was, fsync): (String, String) =
         sqlx::query_as("SELECT current_setting('synchronous_commit'), current_setting('fsync')")
@@ -726,7 +726,7 @@ impl Store {
     }
 
     /// Lets `observer` see what each commit changes, right after it and before anybody has an answer; must not block.
-    /// There can be one; `false` when there is one already.
+    /// A store has one at most; `false` when it has one already.
     pub fn observe(&self, observer: impl Fn(Changes) + Send + Sync + 'static) -> bool {
         self.inner.writer.observe(Box::new(observer))
     }

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recovery_says_since_when_the_disk_was_full_and_is_recorded_once() {
+    fn a_recovery_has_the_time_in_which_the_disk_was_full_and_is_recorded_once() {
         let mut space = DiskSpace::default();
         space.refused(1, 5_000_000);
         space.refused(3, 7_000_000);

@@ -10,15 +10,15 @@ pub struct NewEvent<'a> {
     pub actor: &'a str,
     /// What kind of thing changed: `experiment`, `trial`, `allocation`, `agent`, `user`, `checkpoint`.
     pub subject_kind: &'static str,
-    /// Which one.
+    /// The id of the subject.
     pub subject_id: String,
     /// What happened: `created`, `state`, `deleted`, …
     pub kind: &'static str,
-    /// State before, where there is one.
+    /// State before; `None` = the event is no change of state.
     pub from: Option<&'a str>,
-    /// State after, where there is one.
+    /// State after; `None` = the event is no change of state.
     pub to: Option<&'a str>,
-    /// Why, for people.
+    /// The reason, as a sentence for users.
     pub reason: Option<&'a str>,
     /// More, as JSON.
     pub detail: Option<String>,
@@ -116,7 +116,7 @@ pub async fn list(
     subject: Option<(&str, &str)>,
     limit: i64,
 ) -> Result<Vec<EventRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     let rows = match subject {
         None => fetch_all!(conn, EventRow, ALL, after, limit),
         Some((kind, id)) => fetch_all!(conn, EventRow, OF_SUBJECT, after, kind, id, limit),

@@ -24,12 +24,12 @@ pub enum JobKind {
 /// An entry of the job queue.
 #[derive(Debug, Clone, PartialEq, crate::Row)]
 pub struct JobRow {
-    /// UUID.
+    /// Its UUID.
     pub id: String,
     /// What it is for.
     #[row(word)]
     pub kind: JobKind,
-    /// Whose.
+    /// The user who owns it.
     pub owner_id: i64,
     /// Pool it runs in.
     pub resource_pool: String,
@@ -39,13 +39,13 @@ pub struct JobRow {
     pub weight: f64,
     /// Most slots in use at once; `None` = no cap.
     pub max_slots: Option<i64>,
-    /// Place set by a move, of this job or of one that needed room beside it; `None` = by submission.
+    /// Position in the queue that a move has set, of this job or of one next to it; `None` = by time of submission.
     pub position: Option<i64>,
     /// Whether it was moved itself.
     pub moved: bool,
     /// Other pools that its requests may go on to, JSON; `None` = they stay in `resource_pool`.
     pub fallback: Option<String>,
-    /// Microseconds.
+    /// When it was submitted, microseconds.
     pub submitted_at: i64,
     /// Workspace of its experiment's project.
     pub workspace_id: i64,
@@ -54,11 +54,11 @@ pub struct JobRow {
 /// An experiment with its owner's name and its job's settings.
 #[derive(Debug, Clone, PartialEq, crate::Row)]
 pub struct ExperimentRow {
-    /// Number.
+    /// Its number, unique over the cluster.
     pub id: i64,
     /// Its job.
     pub job_id: String,
-    /// Whose.
+    /// The user who owns it.
     pub owner_id: i64,
     /// Project, 1 = Uncategorized.
     pub project_id: i64,
@@ -72,7 +72,7 @@ pub struct ExperimentRow {
     pub labels: String,
     /// Free text.
     pub notes: String,
-    /// Where it is in its life. Its name is stored beside it, in the column `state`, for queries.
+    /// The state of its life cycle. Its name is stored in the column `state` too, for queries.
     #[row(json = "machine")]
     pub state: ExperimentState,
     /// Hidden from default lists.
@@ -89,9 +89,9 @@ pub struct ExperimentRow {
     pub smaller_is_better: bool,
     /// 0 to 1.
     pub progress: f64,
-    /// Microseconds.
+    /// When it was submitted, microseconds.
     pub created_at: i64,
-    /// Microseconds; `None` while live.
+    /// When it ended, microseconds; `None` while live.
     pub ended_at: Option<i64>,
     /// Trials created.
     pub trial_count: i64,
@@ -191,10 +191,10 @@ pub struct Filter {
     pub active: Option<Active>,
 }
 
-/// Some of the active experiments: how far they are is known by their allocations only.
+/// Some of the active experiments: their phase is known by their allocations only.
 #[derive(Debug, Clone)]
 pub enum Active {
-    /// These.
+    /// Only these.
     Only(HashSet<i64>),
     /// All but these.
     Not(HashSet<i64>),
@@ -212,14 +212,14 @@ impl Active {
 /// What to sort by; the id is always the tie break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sort {
-    /// Number.
+    /// Its number.
     #[default]
     Id,
     /// Free text.
     Description,
     /// As in a dictionary.
     Name,
-    /// Creation.
+    /// Time of creation.
     StartTime,
     /// End; unfinished ones last.
     EndTime,
@@ -227,19 +227,19 @@ pub enum Sort {
     State,
     /// Number of trials.
     TrialCount,
-    /// Progress.
+    /// Its progress.
     Progress,
     /// Owner's name.
     User,
     /// Source experiment.
     ForkedFrom,
-    /// Pool.
+    /// Name of its pool.
     ResourcePool,
-    /// Project.
+    /// Number of its project.
     ProjectId,
     /// Checkpoint bytes.
     CheckpointSize,
-    /// Checkpoints.
+    /// Number of checkpoints.
     CheckpointCount,
     /// Best searcher metric; missing last.
     SearcherMetric,
@@ -371,9 +371,9 @@ pub(crate) async fn save_changed<'r>(
     Ok(())
 }
 
-/// Experiments that have not come to their end: the master looks after them.
+/// Experiments that have not ended.
 pub async fn live(conn: &mut Conn<'_>) -> Result<Vec<ExperimentRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     live_query().fetch_all(conn).await
 }
 
@@ -395,7 +395,7 @@ pub(crate) fn clean_up_queries() -> [Query; 2] {
 
 /// Experiments with work left after their end: policy not applied yet, or deletion under way.
 pub async fn to_clean_up(conn: &mut Conn<'_>) -> Result<Vec<ExperimentRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     // Two statements, each by an index of its own: nearly all experiments have ended and nothing is left to do.
     let [uncollected, deleting] = clean_up_queries();
     let mut rows: Vec<ExperimentRow> = uncollected.fetch_all(conn).await?;
@@ -519,7 +519,7 @@ pub async fn model_definition(conn: &mut Conn<'_>, id: i64) -> Result<Option<Vec
     Ok(row.map(|(archive,)| archive))
 }
 
-/// How many bytes the archive of an experiment's model definition has; `None` = there is none.
+/// How many bytes the archive of an experiment's model definition has; `None` = it has none.
 pub async fn model_definition_size(
     conn: &mut Conn<'_>,
     id: i64,
@@ -534,7 +534,7 @@ pub async fn model_definition_size(
 }
 
 /// A part of the archive of an experiment's model definition: at most `bytes` from `offset` on. Empty behind its end, or
-/// when there is no archive any more.
+/// when the archive was deleted.
 pub async fn model_definition_part(
     conn: &mut Conn<'_>,
     id: i64,
@@ -630,7 +630,7 @@ pub async fn recount_checkpoints(conn: &mut Conn<'_>, id: i64) -> Result<(), Sto
 
 /// A job.
 pub async fn job(conn: &mut Conn<'_>, id: &str) -> Result<Option<JobRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     Ok(fetch_optional!(
         conn,
         JobRow,
@@ -639,9 +639,9 @@ pub async fn job(conn: &mut Conn<'_>, id: &str) -> Result<Option<JobRow>, StoreE
     )?)
 }
 
-/// Several jobs, in no order; those that are not there are left out.
+/// Several jobs, in no order; those that do not exist are left out.
 pub async fn jobs(conn: &mut Conn<'_>, ids: &[String]) -> Result<Vec<JobRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     let mut found = Vec::with_capacity(ids.len());
     for piece in pieces(ids) {
         let mut query = Query::new("SELECT * FROM jobs");
@@ -656,7 +656,7 @@ pub async fn find_by_job(
     conn: &mut Conn<'_>,
     job_id: &str,
 ) -> Result<Option<ExperimentRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     let mut query = Query::new(SELECT);
     query
         .condition("e.job_id = ")
@@ -666,7 +666,7 @@ pub async fn find_by_job(
 
 /// Jobs of live experiments.
 pub async fn live_jobs(conn: &mut Conn<'_>) -> Result<Vec<JobRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     Ok(fetch_all!(
         conn,
         JobRow,
@@ -679,9 +679,9 @@ pub async fn live_jobs(conn: &mut Conn<'_>) -> Result<Vec<JobRow>, StoreError> {
 
 /// Stores the settings of a job.
 pub async fn update_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     let unit = conn.writing()?;
-    unit.forget_experiments();
+    unit.evict_experiments();
     unit.job_changed(&job.id);
     execute!(
         conn,
@@ -705,10 +705,10 @@ pub async fn update_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
     Ok(())
 }
 
-/// Removes an experiment and everything that belongs to it. Checkpoint files are the caller's business.
+/// Removes an experiment and everything that belongs to it. Checkpoint files are deleted by the caller.
 pub async fn delete(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
-    conn.settle().await?;
-    conn.writing()?.forget_rows();
+    conn.flush().await?;
+    conn.writing()?.evict_rows();
     for sql in [
         "DELETE FROM metric_chunks WHERE trial_id IN (SELECT id FROM trials WHERE experiment_id = $1)",
         "DELETE FROM metric_runs WHERE trial_id IN (SELECT id FROM trials WHERE experiment_id = $1)",

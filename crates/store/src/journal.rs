@@ -1,9 +1,10 @@
-//! Metric reports as they came: a row for each commit, of all trials together, until they are folded into chunks.
+//! Metric reports as they were ingested: a row for each commit, of all trials together, until they are compacted into
+//! chunks.
 //!
 //! A commit of the reports of many trials costs one short row at the end of one table, and not a row, an index entry and
-//! a new summary for each trial. Some seconds later, and after a start, [`Sorted`] sorts what gathered by trial and
-//! packs it, beside the writer; [`apply`] stores chunks, statistics and steps and removes the journal's rows, in one
-//! transaction. So at every commit the chunks, the statistics and the trials' steps tell the same, and the journal holds
+//! a new summary for each trial. Some seconds later, and after a start, [`Sorted`] sorts the rows by trial and
+//! packs them, on another thread than the writer's; [`apply`] stores chunks, statistics and steps and removes the journal's rows, in one
+//! transaction. So at every commit the chunks, the statistics and the trials' steps are consistent, and the journal holds
 //! the rest.
 
 use std::collections::BTreeMap;
@@ -21,9 +22,9 @@ pub const CHUNK_REPORTS: usize = 2048;
 const CHUNK_BYTES: usize = 1 << 20;
 /// Most bytes that [`read`] gives at once, as they are stored; a single row may have more.
 const READ_BYTES: usize = 16 << 20;
-/// A fold takes no more rows once it stores into so many groups of trials: bounds how long its transaction holds up
+/// A compaction takes no more rows once it stores into so many groups of trials: bounds how long its transaction delays
 /// others.
-const FOLD_GROUPS: usize = 512;
+const COMPACTED_GROUPS: usize = 512;
 /// Most rows that one statement fetches.
 const READ_ROWS: i64 = 64;
 
@@ -37,7 +38,7 @@ fn corrupt(error: impl std::fmt::Display) -> StoreError {
 /// One report in the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Whose.
+    /// The trial that reported it.
     pub trial_id: i64,
     /// Run that reported it.
     pub run_id: i64,
@@ -62,7 +63,7 @@ impl JournalRow {
         let bytes = chunk::unpack_bytes(&self.data)?;
         let mut lines = bytes.split(|b| *b == b'\n');
         let mut entries = Vec::new();
-        // What stands behind the last line feed is empty.
+        // The part behind the last line feed is empty.
         while let Some(head) = lines.next().filter(|head| !head.is_empty()) {
             let (trial_id, run_id, group) = serde_json::from_slice(head).map_err(corrupt)?;
             let line = lines
@@ -79,7 +80,7 @@ impl JournalRow {
     }
 }
 
-/// Packs what one commit takes in.
+/// Packs the entries of one commit.
 pub fn pack<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Result<Vec<u8>, StoreError> {
     let mut bytes = Vec::new();
     for entry in entries {
@@ -92,7 +93,7 @@ pub fn pack<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Result<Vec<u8>,
     chunk::pack_bytes(&bytes)
 }
 
-/// Adds a row. Its number must be higher than that of every row that is there.
+/// Adds a row. Its number must be higher than that of every stored row.
 pub async fn append(conn: &mut Conn<'_>, id: i64, data: &[u8]) -> Result<(), StoreError> {
     execute!(
         conn,
@@ -126,7 +127,7 @@ pub async fn read(conn: &mut Conn<'_>, after: i64) -> Result<Vec<JournalRow>, St
     }
 }
 
-/// The number of the newest row; 0 = there is none.
+/// The number of the newest row; 0 = the journal is empty.
 pub async fn newest(conn: &mut Conn<'_>) -> Result<i64, StoreError> {
     let (newest,) = fetch_one!(
         conn,
@@ -140,7 +141,7 @@ pub async fn newest(conn: &mut Conn<'_>) -> Result<i64, StoreError> {
 #[derive(Debug, Default)]
 pub struct Sorted {
     through: i64,
-    // Chunks of a trial stand in the order of its runs.
+    // Chunks of a trial are in the order of its runs.
     lines: BTreeMap<(i64, i64, String), Vec<Vec<u8>>>,
 }
 
@@ -157,7 +158,7 @@ impl Sorted {
                     .push(entry.line);
             }
             sorted.through = row.id;
-            if sorted.lines.len() >= FOLD_GROUPS {
+            if sorted.lines.len() >= COMPACTED_GROUPS {
                 break;
             }
         }
@@ -179,10 +180,10 @@ impl Sorted {
     pub fn prepare(
         self,
         mut summaries: BTreeMap<i64, BTreeMap<String, GroupSummary>>,
-    ) -> Result<Fold, StoreError> {
-        let mut fold = Fold {
+    ) -> Result<Compaction, StoreError> {
+        let mut compaction = Compaction {
             through: self.through,
-            ..Fold::default()
+            ..Compaction::default()
         };
         let mut highest: BTreeMap<(i64, i64), i64> = BTreeMap::new();
         let mut changed: BTreeMap<(i64, String), GroupSummary> = BTreeMap::new();
@@ -193,7 +194,7 @@ impl Sorted {
                 .or_else(|| summaries.get_mut(&trial_id)?.remove(&group))
                 .unwrap_or_default();
             summary.start_run(run_id);
-            let last = fold.pack_lines(trial_id, run_id, &group, &lines, &mut summary)?;
+            let last = compaction.pack_lines(trial_id, run_id, &group, &lines, &mut summary)?;
             if metrics::counts_as_progress(&group)
                 && let Some(last) = last
             {
@@ -203,7 +204,7 @@ impl Sorted {
             changed.insert(key, summary);
         }
         for ((trial_id, group), summary) in changed {
-            fold.summaries.push(Summary {
+            compaction.summaries.push(Summary {
                 trial_id,
                 last_step: summary.last_step,
                 document: serde_json::to_string(&summary).map_err(corrupt)?,
@@ -211,19 +212,19 @@ impl Sorted {
             });
         }
         for ((trial_id, run_id), highest) in highest {
-            fold.steps.push(Steps {
+            compaction.steps.push(Steps {
                 trial_id,
                 run_id,
                 highest,
             });
         }
-        Ok(fold)
+        Ok(compaction)
     }
 }
 
-/// What folding stores.
+/// The chunks, statistics and steps that a compaction stores.
 #[derive(Debug, Default)]
-pub struct Fold {
+pub struct Compaction {
     through: i64,
     chunks: Vec<metrics::NewChunk>,
     summaries: Vec<Summary>,
@@ -255,13 +256,13 @@ struct Values {
     metrics: Map<String, Value>,
 }
 
-impl Fold {
-    /// The last row of the journal that is folded.
+impl Compaction {
+    /// The last row of the journal that is compacted.
     pub fn through(&self) -> i64 {
         self.through
     }
 
-    /// Packs reports of one trial, run and group into chunks and takes them into the statistics. Gives the highest step.
+    /// Packs reports of one trial, run and group into chunks and adds them to the statistics. Gives the highest step.
     fn pack_lines(
         &mut self,
         trial_id: i64,
@@ -290,14 +291,14 @@ impl Fold {
 }
 
 /// Stores what was prepared and removes it from the journal. Reports of trials that are gone meanwhile go with them;
-/// steps of a run that is over raise nothing.
-pub async fn apply(conn: &mut Conn<'_>, fold: Fold) -> Result<(), StoreError> {
+/// steps of an older run change nothing.
+pub async fn apply(conn: &mut Conn<'_>, compaction: Compaction) -> Result<(), StoreError> {
     // The steps of trials are raised past the rows in memory.
-    conn.settle().await?;
-    metrics::append_all(conn, fold.chunks).await?;
+    conn.flush().await?;
+    metrics::append_all(conn, compaction.chunks).await?;
     match &mut conn.link {
         Link::Lite(_) => {
-            for summary in &fold.summaries {
+            for summary in &compaction.summaries {
                 execute!(
                     conn,
                     "INSERT INTO metric_summaries (trial_id, group_name, last_step, document) \
@@ -310,7 +311,7 @@ pub async fn apply(conn: &mut Conn<'_>, fold: Fold) -> Result<(), StoreError> {
                     summary.document.as_str()
                 )?;
             }
-            for steps in &fold.steps {
+            for steps in &compaction.steps {
                 execute!(
                     conn,
                     "UPDATE trials SET total_batches = $1 WHERE id = $2 AND run_id = $3 AND total_batches < $1",
@@ -320,15 +321,15 @@ pub async fn apply(conn: &mut Conn<'_>, fold: Fold) -> Result<(), StoreError> {
                 )?;
             }
         }
-        Link::Pg(pg) => apply_lists(pg, &fold.summaries, &fold.steps).await?,
+        Link::Pg(pg) => apply_lists(pg, &compaction.summaries, &compaction.steps).await?,
     }
     if let Ok(unit) = conn.writing() {
-        unit.forget_trials(fold.steps.iter().map(|steps| steps.trial_id));
+        unit.evict_trials(compaction.steps.iter().map(|steps| steps.trial_id));
     }
     execute!(
         conn,
         "DELETE FROM metric_journal WHERE id <= $1",
-        fold.through
+        compaction.through
     )?;
     Ok(())
 }

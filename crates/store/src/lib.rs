@@ -20,7 +20,7 @@
 //!
 //! Readers have connections of their own and see the last commit ([`Store::read`]).
 //!
-//! Read [`Store`], then [`WriteTx`], then the module of the resource you care about. SQL stands in these modules only;
+//! Read [`Store`], then [`WriteTx`], then the module of the resource you care about. SQL is in these modules only;
 //! the rules that keep one text valid on both databases are in `docs/design/0002-two-databases.md`.
 
 #[macro_use]

@@ -1,11 +1,11 @@
 //! The SQLite driver: statements run on the caller's thread, without a hop to another one.
 //!
 //! The writer has a thread of its own (see [`crate::writer`]), so that a statement of a change costs some microseconds
-//! and its commit, which waits for the disk, holds up nobody else. Readers run where their caller runs; on a
-//! multi-threaded runtime the runtime is told, and goes on elsewhere meanwhile.
+//! and its commit, which waits for the disk, delays no other work. Readers run where their caller runs; on a
+//! multi-threaded runtime the runtime is notified, and goes on with other threads meanwhile.
 //!
-//! The log of the write-ahead mode is brought back into the database by a thread beside the writer
-//! (`Checkpointer`): done by a commit, as SQLite does by itself, it would be felt by whoever waits for that commit.
+//! The log of the write-ahead mode is brought back into the database by a thread of its own
+//! (`Checkpointer`): done by a commit, as SQLite does by itself, it would delay the callers that wait for that commit.
 
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
@@ -28,9 +28,9 @@ const STATEMENTS: usize = 256;
 const READERS: usize = 4;
 /// How long a reader waits for its connection.
 const READER_PATIENCE: Duration = Duration::from_secs(5);
-/// A reader's connection that nobody used for this long is closed when the next one comes back.
+/// A reader's connection that was unused for this long is closed when the next one comes back.
 const READER_IDLE: Duration = Duration::from_mins(1);
-/// Pages in the write-ahead log after which it is brought into the database beside the writer (16 MiB).
+/// Pages in the write-ahead log after which it is brought into the database by the checkpointer (16 MiB).
 const CHECKPOINT_PAGES: c_int = 4_096;
 /// Pages after which the writer waits for that itself: bounds the log when writing never pauses (256 MiB).
 const RESTART_PAGES: c_int = 65_536;
@@ -39,7 +39,7 @@ const RESTART_PAGES: c_int = 65_536;
 pub struct LiteConn {
     conn: Connection,
     role: Role,
-    /// Whether the last failed statement found no room.
+    /// Whether the last failed statement failed because the disk is full.
     full: bool,
 }
 
@@ -172,8 +172,8 @@ impl LiteConn {
         Ok(())
     }
 
-    /// What ended the transaction when SQLite undid all of it by itself, as it does where there is no room or the disk
-    /// fails. `None` while there is a transaction.
+    /// What ended the transaction when SQLite undid all of it by itself, as it does when the disk is full or
+    /// fails. `None` while the transaction goes on.
     pub(crate) fn undone_by(&self) -> Option<StoreError> {
         let error =
             "the changes committed together were undone because one of them met a failing disk";
@@ -226,7 +226,7 @@ fn fetch<R: FromLite>(
     Ok(found)
 }
 
-/// Where the columns stand in the statement's rows. They mostly stand in the struct's own order, which is tried first.
+/// The positions of columns in a statement's rows. Mostly they have the struct's own order, which is tried first.
 fn places(statement: &Statement<'_>, columns: &[&str]) -> rusqlite::Result<Vec<usize>> {
     let count = statement.column_count();
     columns
@@ -242,7 +242,7 @@ fn places(statement: &Statement<'_>, columns: &[&str]) -> rusqlite::Result<Vec<u
         .collect()
 }
 
-/// Binds `values` to `$1`, `$2`, …. To SQLite these are names, numbered by where they first stand in the text.
+/// Binds `values` to `$1`, `$2`, …. To SQLite these are names, numbered by their first occurrence in the text.
 fn bind(statement: &mut Statement<'_>, values: &[&dyn ToSql]) -> rusqlite::Result<()> {
     for place in 1..=statement.parameter_count() {
         let number = statement
@@ -268,7 +268,7 @@ impl LiteOptions {
         }
     }
 
-    /// The writer's connection; makes the file where there is none.
+    /// The writer's connection; makes the file if it does not exist.
     pub(crate) fn open_writer(&self) -> Result<LiteConn, DriverError> {
         let mut conn =
             self.open(OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
@@ -334,7 +334,7 @@ impl Checkpointer {
         options: LiteOptions,
         failed_to_sync: Arc<AtomicBool>,
     ) -> Result<Self, std::io::Error> {
-        // Room for one: a wake-up while one is waiting adds nothing.
+        // A capacity of one: a wake-up while one is waiting adds nothing.
         let (wake, woken) = sync_channel(1);
         std::thread::Builder::new()
             .name("checkpointer".into())
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_bound_by_number_wherever_they_stand() {
+    fn values_are_bound_by_number_at_any_position() {
         let directory = tempfile::tempdir().unwrap();
         let mut conn = writer(&directory);
         let found: (i64, i64, i64) = conn

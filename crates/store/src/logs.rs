@@ -148,10 +148,10 @@ impl Packed {
         Ok(all)
     }
 
-    /// Whether any of the chunks' texts, one line behind the other, are as asked for.
-    pub fn any_text(&self, mut asked: impl FnMut(&[u8]) -> bool) -> Result<bool, StoreError> {
+    /// Whether `is_match` returns `true` for the texts of any of the chunks, one line behind the other.
+    pub fn any_text(&self, mut is_match: impl FnMut(&[u8]) -> bool) -> Result<bool, StoreError> {
         for chunk in &self.chunks {
-            if lines::with_texts(&chunk.data, &mut asked)? {
+            if lines::with_texts(&chunk.data, &mut is_match)? {
                 return Ok(true);
             }
         }
@@ -205,7 +205,7 @@ pub fn pack(lines: &[LogLine]) -> Result<Packed, StoreError> {
     packer.finish()
 }
 
-/// Appends a line to a task's log, if there is such a task. Lines of one transaction are stored together.
+/// Appends a line to a task's log, if the task exists. Lines of one transaction are stored together.
 pub fn append_line(conn: &mut Conn<'_>, task_id: &str, line: LogLine) -> Result<(), StoreError> {
     conn.writing()?.append_line(task_id, line);
     Ok(())
@@ -243,13 +243,13 @@ pub async fn append(
     if count == 0 {
         return Ok(true);
     }
-    // Lines that the master has said before come before these.
+    // Lines that the master has added before come before these.
     if conn
         .unit
         .as_ref()
         .is_some_and(|unit| unit.has_lines(task_id))
     {
-        conn.settle().await?;
+        conn.flush().await?;
     }
     let Some(last) = crate::allocations::count_lines(conn, task_id, count).await? else {
         return Ok(false);

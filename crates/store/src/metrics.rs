@@ -164,13 +164,13 @@ pub enum ValueKind {
     Number,
     /// Strings, or values of more than one type.
     String,
-    /// Booleans.
+    /// Truth values.
     Boolean,
-    /// Objects.
+    /// JSON objects.
     Object,
-    /// Lists.
+    /// JSON lists.
     Array,
-    /// Nulls.
+    /// Nothing but nulls.
     Null,
 }
 
@@ -225,7 +225,7 @@ impl GroupSummary {
         }
     }
 
-    /// Takes in one report.
+    /// Adds one report.
     pub fn add(&mut self, report: &StoredReport) {
         self.add_values(report.step, &report.metrics);
     }
@@ -238,7 +238,7 @@ impl GroupSummary {
         }
     }
 
-    /// Takes in what one report says.
+    /// Adds the values of one report.
     pub fn add_values(&mut self, step: Option<i64>, metrics: &Map<String, Value>) {
         if let Some(step) = step {
             self.last_step = self.last_step.max(step);
@@ -327,7 +327,7 @@ impl MetricSummary {
 pub struct ChunkRow {
     /// Order of arrival.
     pub id: i64,
-    /// Whose.
+    /// The trial that reported it.
     pub trial_id: i64,
     /// `training`, `validation`, or a group of the user's.
     pub group_name: String,
@@ -349,7 +349,7 @@ impl ChunkRow {
         chunk::unpack(&self.data)
     }
 
-    /// What the reports say, in order, without the metrics of their single batches: those may be a hundred times as much,
+    /// The reports in order, without the metrics of their single batches: those may be a hundred times as much,
     /// and are passed over.
     pub fn unpack_averages(&self) -> Result<Vec<Averages>, StoreError> {
         chunk::unpack(&self.data)
@@ -387,7 +387,7 @@ pub fn decode(line: &[u8]) -> Result<StoredReport, StoreError> {
     })
 }
 
-/// Whether steps reported in this group say how far the trial is.
+/// Whether steps reported in this group are the trial's progress.
 pub(crate) fn counts_as_progress(group: &str) -> bool {
     group == "training" || group == "validation"
 }
@@ -401,7 +401,7 @@ pub struct NewChunk {
     first_step: i64,
     last_step: i64,
     reports: usize,
-    /// JSON lines; packed ones once [`NewChunk::packed`] was asked.
+    /// JSON lines; packed ones after [`NewChunk::packed`].
     data: Vec<u8>,
 }
 
@@ -572,7 +572,7 @@ pub(crate) fn at_steps_query(group: &str, places: &[(i64, i64)]) -> Query {
             .bind(Bound::Integer(*step))
             .push(")");
     }
-    // A cross join tells SQLite to begin with the places, however small it believes the table to be.
+    // A cross join makes SQLite begin with the places, however small it believes the table to be.
     query
         .push(") SELECT DISTINCT m.id FROM w CROSS JOIN metric_chunks m WHERE m.trial_id = w.trial_id AND m.group_name = ")
         .bind(Bound::Text(group.to_owned()))

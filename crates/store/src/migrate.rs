@@ -88,9 +88,9 @@ pub enum MigrateError {
         "the database has schema version {found}, this program knows up to {known}: use the version of the program that wrote it, or a newer one"
     )]
     Newer {
-        /// The database's.
+        /// The version of the database's schema.
         found: i64,
-        /// Ours.
+        /// The newest one that this program knows.
         known: i64,
     },
     /// The text of a schema change is not the one that was applied.
@@ -98,17 +98,17 @@ pub enum MigrateError {
         "schema version {version} of the database was made by another build of this program; it cannot be brought up to date by this one"
     )]
     Changed {
-        /// Which.
+        /// The version that the change leads to.
         version: i64,
     },
     /// A change of the schema failed; the ones before it are done.
     #[error("the database could not be brought to schema version {version} (\"{name}\")")]
     Failed {
-        /// Which.
+        /// The version that the change leads to.
         version: i64,
         /// Its name.
         name: &'static str,
-        /// What the database says.
+        /// The error of the database.
         #[source]
         source: crate::db::DriverError,
     },
@@ -127,7 +127,7 @@ impl Migration {
         })
     }
 
-    /// Of the text as it stands in the file.
+    /// The checksum of the text in the file.
     fn checksum(&self) -> String {
         hex::encode(Sha256::digest(self.text))
     }

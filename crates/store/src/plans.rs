@@ -1,6 +1,6 @@
-//! How the databases answer what lists and histories ask: for the test that none of them reads a big table whole.
+//! The query plans of lists and histories: for the test that none of them reads a big table whole.
 //!
-//! Lists of experiments are filtered and sorted in memory ([`crate::catalogue`]); what they ask of the database is the
+//! Lists of experiments are filtered and sorted in memory ([`crate::catalogue`]); what they query is the
 //! same whatever they are sorted by, and is here as well.
 
 use crate::db::Link;
@@ -33,7 +33,7 @@ pub struct Plan {
 /// The plans of all statements of listings, each with every sort and filter that is offered.
 ///
 /// On PostgreSQL plans that go without an index are made dear on this connection, so that one that is chosen all the
-/// same is the only one there is, however small the tables are.
+/// same is the only index, however small the tables are.
 pub async fn all(conn: &mut Conn<'_>, sample: &Sample) -> Result<Vec<Plan>, StoreError> {
     if matches!(conn.link, Link::Pg(_)) {
         execute!(conn, "SET enable_seqscan = off")?;

@@ -10,7 +10,7 @@ const DAY: i64 = 86_400_000_000;
 pub struct QueueDay {
     /// Days since 1970, UTC.
     pub day: i64,
-    /// Placements.
+    /// Number of placements.
     pub placed: i64,
     /// What they waited together, microseconds.
     pub waited: i64,

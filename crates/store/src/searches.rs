@@ -19,7 +19,7 @@ pub async fn find(
     conn: &mut Conn<'_>,
     experiment_id: i64,
 ) -> Result<Option<StoredSearch>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     let Some((through, snapshot)) = fetch_optional!(
         conn,
         (i64, String),
@@ -82,7 +82,7 @@ pub async fn save_snapshot(
     through: i64,
     snapshot: &str,
 ) -> Result<(), StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     execute!(
         conn,
         "INSERT INTO search_snapshots (experiment_id, through, snapshot) VALUES ($1, $2, $3) \
@@ -100,9 +100,9 @@ pub async fn save_snapshot(
     Ok(())
 }
 
-/// Forgets the search of an experiment that has ended.
+/// Removes the search of an experiment that has ended.
 pub async fn delete(conn: &mut Conn<'_>, experiment_id: i64) -> Result<(), StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     execute!(
         conn,
         "DELETE FROM search_events WHERE experiment_id = $1",

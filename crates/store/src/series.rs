@@ -1,9 +1,9 @@
 //! Long metrics in few points: what a chart of a million values needs is their lowest and highest ones, stretch by
 //! stretch.
 //!
-//! A [`Series`] takes in one value after another and keeps at most some two thousand of them. It starts with a stretch
-//! for each value; when there are too many stretches, neighbours become one. All points that it keeps were reported:
-//! nothing is averaged. It is stored beside the chunks that it was made of, with the newest of them, so that a reader
+//! A [`Series`] receives one value after another and keeps at most some two thousand of them. It starts with a stretch
+//! for each value; when there are too many stretches, neighbours are merged. All points that it keeps were reported:
+//! nothing is averaged. It is stored with the number of the newest of the chunks that it was made of, so that a reader
 //! has to read only what came after.
 
 use std::collections::BTreeMap;
@@ -90,7 +90,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Takes in the next value. What is not finite is left out, as it is in summaries.
+    /// Adds the next value. What is not finite is left out, as it is in summaries.
     pub fn add(&mut self, run_id: i64, point: Point) {
         if !point.value.is_finite() {
             return;
@@ -193,7 +193,7 @@ impl Run {
     /// Makes one stretch of each two.
     fn halve(&mut self) {
         let pairs = self.stretches.chunks(2);
-        // The last stretch may stand alone, and either may be short.
+        // The last stretch may have no neighbour, and either may be short.
         self.last += if self.stretches.len().is_multiple_of(2) {
             self.width
         } else {
@@ -239,12 +239,12 @@ pub struct GroupSeries {
     pub through: i64,
     /// Reports taken in since they were loaded.
     pub new_reports: usize,
-    /// Bytes of the chunks that they were in, unpacked: what the next one who asks would have to read again.
+    /// Bytes of the chunks that they were in, unpacked: what the next reader would have to read again.
     pub new_bytes: usize,
 }
 
 impl GroupSeries {
-    /// Takes in the next chunk.
+    /// Adds the next chunk.
     pub fn add(&mut self, chunk: &ChunkRow) -> Result<(), StoreError> {
         self.new_bytes += chunk::unpacked_size(&chunk.data);
         for report in chunk.unpack_averages()? {

@@ -5,17 +5,17 @@ use crate::{Conn, StoreError};
 /// A template.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct TemplateRow {
-    /// Unique.
+    /// Its name, unique over the cluster.
     pub name: String,
     /// Workspace it is in.
     pub workspace_id: i64,
-    /// Who made it.
+    /// The user who added it.
     pub owner_id: i64,
     /// What it sets, as JSON.
     pub config: String,
-    /// Microseconds.
+    /// When it was added, microseconds.
     pub created_at: i64,
-    /// Microseconds.
+    /// When its content or name was last changed, microseconds.
     pub modified_at: i64,
 }
 
@@ -37,7 +37,7 @@ pub async fn find(conn: &mut Conn<'_>, name: &str) -> Result<Option<TemplateRow>
     )?)
 }
 
-/// Adds a template; `false` = there is one of this name, and nothing has changed.
+/// Adds a template; `false` = the name is taken, and nothing has changed.
 pub async fn insert(conn: &mut Conn<'_>, new: &TemplateRow) -> Result<bool, StoreError> {
     let added = execute!(
         conn,
@@ -53,7 +53,7 @@ pub async fn insert(conn: &mut Conn<'_>, new: &TemplateRow) -> Result<bool, Stor
     Ok(added == 1)
 }
 
-/// Stores another content; `false` = there is no such template.
+/// Stores another content; `false` = the template does not exist.
 pub async fn set_config(
     conn: &mut Conn<'_>,
     name: &str,
@@ -70,7 +70,7 @@ pub async fn set_config(
     Ok(changed == 1)
 }
 
-/// Gives a template another name, which must be free; `false` = there is no such template.
+/// Gives a template another name, which must be free; `false` = the template does not exist.
 pub async fn rename(conn: &mut Conn<'_>, from: &str, to: &str) -> Result<bool, StoreError> {
     let changed = execute!(
         conn,

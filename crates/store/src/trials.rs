@@ -21,7 +21,7 @@ pub struct TrialRow {
     pub request_id: String,
     /// Its current task.
     pub task_id: String,
-    /// Where it is in its life. Its name is stored beside it, in the column `state`, for queries.
+    /// The state of its life cycle. Its name is stored in the column `state` too, for queries.
     #[row(json = "machine")]
     pub state: TrialState,
     /// Hyperparameters, JSON object.
@@ -42,7 +42,7 @@ pub struct TrialRow {
     pub total_batches: i64,
     /// 0 to 1.
     pub progress: f64,
-    /// What the code says it does: `training`, …
+    /// The activity that the training code reports: `training`, …
     pub runner_state: String,
     /// Users' metadata, JSON object.
     pub metadata: String,
@@ -58,15 +58,15 @@ pub struct TrialRow {
     pub checkpoint_count: i64,
     /// Their size.
     pub checkpoint_bytes: i64,
-    /// Something people should know, such as reports without the searcher's metric.
+    /// Something that users should know, such as reports without the searcher's metric.
     pub notice: Option<String>,
     /// What log policies found in its logs, JSON; `None` = nothing yet.
     pub log_findings: Option<String>,
-    /// Days that the logs of its tasks are kept after their end: -1 = for ever, `None` = as the cluster says.
+    /// Days that the logs of its tasks are kept after their end: -1 = for ever, `None` = as the cluster's configuration says.
     pub log_retention_days: Option<i64>,
-    /// Microseconds.
+    /// When it was created, microseconds.
     pub created_at: i64,
-    /// Microseconds; `None` while live.
+    /// When it ended, microseconds; `None` while live.
     pub ended_at: Option<i64>,
 }
 
@@ -220,7 +220,7 @@ pub async fn find(conn: &mut Conn<'_>, id: i64) -> Result<Option<TrialRow>, Stor
     Ok(row)
 }
 
-/// Says how long the logs of a trial are kept: see [`TrialRow`].
+/// Stores how long the logs of a trial are kept: see [`TrialRow`].
 pub async fn set_log_retention(
     conn: &mut Conn<'_>,
     id: i64,
@@ -235,8 +235,8 @@ pub async fn set_log_retention_of_experiment(
     experiment_id: i64,
     days: Option<i64>,
 ) -> Result<(), StoreError> {
-    conn.settle().await?;
-    conn.writing()?.forget_all_trials();
+    conn.flush().await?;
+    conn.writing()?.evict_all_trials();
     execute!(
         conn,
         "UPDATE trials SET log_retention_days = $1 WHERE experiment_id = $2",
@@ -284,7 +284,7 @@ pub async fn of_experiment(
     conn: &mut Conn<'_>,
     experiment_id: i64,
 ) -> Result<Vec<TrialRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     Ok(fetch_all!(
         conn,
         TrialRow,
@@ -298,7 +298,7 @@ pub async fn live_of_experiment(
     conn: &mut Conn<'_>,
     experiment_id: i64,
 ) -> Result<Vec<TrialRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     Ok(fetch_all!(
         conn,
         TrialRow,
@@ -315,7 +315,7 @@ pub async fn count_live(conn: &mut Conn<'_>, experiment_id: i64) -> Result<i64, 
     {
         return Ok(count);
     }
-    conn.settle().await?;
+    conn.flush().await?;
     let (n,) = fetch_one!(
         conn,
         (i64,),
@@ -328,9 +328,9 @@ pub async fn count_live(conn: &mut Conn<'_>, experiment_id: i64) -> Result<i64, 
     Ok(n)
 }
 
-/// How far the trials of an experiment said they were, on average; 0 without trials.
+/// The mean of the progress that the trials of an experiment reported, 0 to 1; 0 without trials.
 pub async fn mean_progress(conn: &mut Conn<'_>, experiment_id: i64) -> Result<f64, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     let (progress,) = fetch_one!(
         conn,
         (f64,),
@@ -343,10 +343,10 @@ pub async fn mean_progress(conn: &mut Conn<'_>, experiment_id: i64) -> Result<f6
 /// What to sort an experiment's trials by; the id is the tie break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sort {
-    /// Number.
+    /// Its number.
     #[default]
     Id,
-    /// Creation.
+    /// Time of creation.
     StartTime,
     /// End; live ones last.
     EndTime,
@@ -356,11 +356,11 @@ pub enum Sort {
     BestValidation,
     /// Latest validation by the searcher's metric, as reported.
     LatestValidation,
-    /// Steps.
+    /// Steps reported.
     BatchesProcessed,
     /// Run time.
     Duration,
-    /// Failures.
+    /// Failures charged.
     Restarts,
     /// Checkpoint bytes.
     CheckpointSize,
@@ -459,7 +459,7 @@ pub async fn list(
     offset: i64,
     limit: i64,
 ) -> Result<(Vec<TrialRow>, i64), StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     let total = count_query(experiment_id, states)
         .fetch_all::<(i64,)>(conn)
         .await?
@@ -476,7 +476,7 @@ pub async fn list(
 
 /// The trials with these numbers, in this order; those that are gone are left out.
 async fn in_order(conn: &mut Conn<'_>, ids: &[i64]) -> Result<Vec<TrialRow>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     let mut found: HashMap<i64, TrialRow> = HashMap::with_capacity(ids.len());
     for some in pieces(ids) {
         for row in rows_query(some).fetch_all::<TrialRow>(conn).await? {
@@ -496,7 +496,7 @@ pub async fn set_progress(conn: &mut Conn<'_>, id: i64, progress: f64) -> Result
     edit(conn, id, |row| row.progress = progress).await
 }
 
-/// Stores what the code says it does.
+/// Stores the activity that the training code reports.
 pub async fn set_runner_state(conn: &mut Conn<'_>, id: i64, state: &str) -> Result<(), StoreError> {
     edit(conn, id, |row| state.clone_into(&mut row.runner_state)).await
 }
@@ -506,7 +506,7 @@ pub async fn set_metadata(conn: &mut Conn<'_>, id: i64, metadata: &str) -> Resul
     edit(conn, id, |row| metadata.clone_into(&mut row.metadata)).await
 }
 
-/// Stores a sentence that people should see with the trial.
+/// Stores a sentence that users see with the trial.
 pub async fn set_notice(
     conn: &mut Conn<'_>,
     id: i64,

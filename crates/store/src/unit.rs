@@ -2,18 +2,18 @@
 //!
 //! The writer owns one [`Unit`]. While changes of a group run, the functions of the row modules find rows of trials,
 //! tasks, allocations, containers, experiments and agents here and change them here; what is only ever appended (events,
-//! log lines, tokens, events of searches) gathers beside them. Before the commit everything goes to the database in few
+//! log lines, tokens, events of searches) is kept in lists. Before the commit everything goes to the database in few
 //! statements: one for each row on SQLite, where a statement costs no round trip, one for each table on PostgreSQL.
 //!
 //! - **The rows stay the truth.** Between groups the unit holds what is committed and nothing else; when a commit fails
 //!   it is emptied, and the rows are read again. Emptying it at any moment costs time and nothing else.
 //! - **A refused change leaves nothing behind.** Every cell is kept as it was when the change under way first touched
-//!   it, and put back; so are the ends of what gathered.
-//! - **Who asks by key is answered from here; who asks for more is answered by the database**, after what waits has been
-//!   written (`Conn::settle`).
+//!   it, and put back; so are the ends of the lists.
+//! - **A row is read by its key from here; every other query is answered by the database**, after what waits has been
+//!   written (`Conn::flush`).
 //! - In builds with debug assertions every row that a group wrote is read again before the commit and compared.
 //!
-//! [`Changes`] tells an observer what a commit has changed, so that others can keep an image of the live rows too.
+//! [`Changes`] has what a commit has changed for an observer, so that others can keep a cache of the live rows too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub struct Changes {
     pub removed_agents: Vec<String>,
     /// Jobs that are new or changed.
     pub jobs: Vec<String>,
-    /// More may have changed than is listed here: an image must be made anew from the rows.
+    /// More may have changed than is listed here: a cache must be loaded again from the rows.
     pub everything: bool,
     /// The store itself has recorded an event: those who follow events are notified of it by the observer alone.
     pub own_event: bool,
@@ -119,7 +119,7 @@ pub struct Unit {
     own_event: bool,
 }
 
-/// A part of the unit: a table of rows, or what gathers beside them. All parts begin, are undone and end together.
+/// A part of the unit: a table of rows, or a list. All parts begin, are undone and end together.
 trait Part {
     /// A change begins.
     fn begin(&mut self);
@@ -131,7 +131,7 @@ trait Part {
     fn kept(&self) -> usize;
     /// Drops all rows, which are read again when needed.
     fn evict(&mut self, serial: u64);
-    /// The group is over: what gathered is not needed any more.
+    /// The group is over: lists are emptied.
     fn clear(&mut self);
 }
 
@@ -195,18 +195,22 @@ impl Unit {
 
     /// The group is committed. Gives what it changed, and drops the rows of what has ended.
     pub(crate) fn committed(&mut self) -> Option<Changes> {
-        self.trials.settled(|row| row.ended_at.is_some());
-        self.experiments.settled(|cell| cell.row.ended_at.is_some());
-        self.tasks.settled(|cell| cell.row.ended_at.is_some());
+        self.trials.take_written(|row| row.ended_at.is_some());
+        self.experiments
+            .take_written(|cell| cell.row.ended_at.is_some());
+        self.tasks.take_written(|cell| cell.row.ended_at.is_some());
         let mut changes = Changes {
-            agents: self.agents.settled(|_| false),
+            agents: self.agents.take_written(|_| false),
             removed_agents: std::mem::take(&mut self.removed_agents.items),
             jobs: std::mem::take(&mut self.jobs.items),
             everything: !self.everything.items.is_empty(),
             own_event: std::mem::take(&mut self.own_event),
             ..Changes::default()
         };
-        for cell in self.allocations.settled(|cell| cell.row.ended_at.is_some()) {
+        for cell in self
+            .allocations
+            .take_written(|cell| cell.row.ended_at.is_some())
+        {
             let containers: Vec<Arc<ContainerRow>> = cell
                 .containers
                 .into_iter()
@@ -231,7 +235,7 @@ impl Unit {
         (!changes.is_empty()).then_some(changes)
     }
 
-    /// Forgets everything: a commit has failed, or the connection was lost.
+    /// Drops everything: a commit has failed, or the connection was lost.
     pub(crate) fn drop_all(&mut self) {
         *self = Self {
             serial: self.serial,
@@ -453,7 +457,7 @@ impl Unit {
 
     /// Rows were changed past the unit, everything waiting having been written before: they are read again when
     /// needed, here and by observers.
-    pub(crate) fn forget_rows(&mut self) {
+    pub(crate) fn evict_rows(&mut self) {
         let serial = self.serial;
         for part in self.parts() {
             part.evict(serial);
@@ -462,19 +466,19 @@ impl Unit {
     }
 
     /// The same of some trials, which nobody observes.
-    pub(crate) fn forget_trials(&mut self, ids: impl IntoIterator<Item = i64>) {
+    pub(crate) fn evict_trials(&mut self, ids: impl IntoIterator<Item = i64>) {
         for id in ids {
             self.trials.remove(self.serial, &id);
         }
     }
 
     /// The same of all trials.
-    pub(crate) fn forget_all_trials(&mut self) {
+    pub(crate) fn evict_all_trials(&mut self) {
         self.trials.remove_all(self.serial);
     }
 
     /// The same of experiments alone, which nobody observes.
-    pub(crate) fn forget_experiments(&mut self) {
+    pub(crate) fn evict_experiments(&mut self) {
         self.experiments.remove_all(self.serial);
     }
 }

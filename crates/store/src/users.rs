@@ -1,15 +1,15 @@
-//! People and their sessions.
+//! Users and their sessions.
 
 use crate::{Conn, StoreError};
 
 /// A user.
 #[derive(Debug, Clone, crate::Row)]
 pub struct UserRow {
-    /// Number.
+    /// Its number, unique over the cluster.
     pub id: i64,
     /// Login name, unique.
     pub username: String,
-    /// Name for people; may be empty.
+    /// Display name; may be empty.
     pub display_name: String,
     /// Argon2id hash of the client's salted hash; `None` = blank password.
     pub password_hash: Option<String>,
@@ -36,7 +36,7 @@ pub struct UserRow {
 pub struct SessionRow {
     /// SHA-256 of the token.
     pub token_hash: Vec<u8>,
-    /// Whose.
+    /// The user who logged in.
     pub user_id: i64,
     /// Until when, microseconds.
     pub expires_at: i64,

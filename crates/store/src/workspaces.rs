@@ -20,15 +20,15 @@ pub enum DeletionState {
 /// A workspace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, crate::Row)]
 pub struct WorkspaceRow {
-    /// Number.
+    /// Its number.
     pub id: i64,
-    /// Unique.
+    /// Its name, unique over the cluster.
     pub name: String,
-    /// Whose; `None` = the cluster's own.
+    /// The user who owns it; `None` = the cluster's own.
     pub owner_id: Option<i64>,
     /// Whether it cannot be changed.
     pub immutable: bool,
-    /// Whether it is put away.
+    /// Whether it is archived.
     pub archived: bool,
     /// Unix identity of tasks in it; `None` = their user's.
     pub agent_uid: Option<i64>,
@@ -51,14 +51,14 @@ pub struct WorkspaceRow {
     pub state: Option<DeletionState>,
     /// Why the deletion failed.
     pub error: Option<String>,
-    /// Microseconds.
+    /// When it was created, microseconds.
     pub created_at: i64,
 }
 
 /// A project.
 #[derive(Debug, Clone, Default, PartialEq, Eq, crate::Row)]
 pub struct ProjectRow {
-    /// Number.
+    /// Its number.
     pub id: i64,
     /// Workspace it is in.
     pub workspace_id: i64,
@@ -66,11 +66,11 @@ pub struct ProjectRow {
     pub name: String,
     /// Short name, unique over the cluster.
     pub key: String,
-    /// Whose; `None` = the cluster's own.
+    /// The user who owns it; `None` = the cluster's own.
     pub owner_id: Option<i64>,
     /// Whether it cannot be changed.
     pub immutable: bool,
-    /// Whether it is put away.
+    /// Whether it is archived.
     pub archived: bool,
     /// Free text.
     pub description: String,
@@ -81,18 +81,18 @@ pub struct ProjectRow {
     pub state: Option<DeletionState>,
     /// Why the deletion failed.
     pub error: Option<String>,
-    /// Microseconds.
+    /// When it was created, microseconds.
     pub created_at: i64,
 }
 
-/// That a person has pinned a workspace.
+/// That a user has pinned a workspace.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct PinRow {
-    /// Who.
+    /// The user.
     pub user_id: i64,
-    /// Which.
+    /// The workspace.
     pub workspace_id: i64,
-    /// Microseconds.
+    /// When it was pinned, microseconds.
     pub pinned_at: i64,
 }
 
@@ -190,7 +190,7 @@ pub async fn update(conn: &mut Conn<'_>, row: &WorkspaceRow) -> Result<(), Store
     Ok(())
 }
 
-/// Removes a workspace in which there is no project any more, with its pins, templates and policies.
+/// Removes a workspace without projects, with its pins, templates and policies.
 pub async fn delete(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
     for sql in [
         "DELETE FROM workspace_pins WHERE workspace_id = $1",
@@ -245,13 +245,13 @@ pub async fn update_project(conn: &mut Conn<'_>, row: &ProjectRow) -> Result<(),
     Ok(())
 }
 
-/// Removes a project in which there is no experiment any more.
+/// Removes a project without experiments.
 pub async fn delete_project(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
     execute!(conn, "DELETE FROM projects WHERE id = $1", id)?;
     Ok(())
 }
 
-/// Pins a workspace for a person; one that is pinned stays as it is.
+/// Pins a workspace for a user; one that is pinned stays as it is.
 pub async fn pin(conn: &mut Conn<'_>, row: &PinRow) -> Result<(), StoreError> {
     execute!(
         conn,
@@ -264,7 +264,7 @@ pub async fn pin(conn: &mut Conn<'_>, row: &PinRow) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Takes a person's pin away.
+/// Removes a user's pin.
 pub async fn unpin(conn: &mut Conn<'_>, user_id: i64, workspace_id: i64) -> Result<(), StoreError> {
     execute!(
         conn,

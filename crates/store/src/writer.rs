@@ -1,6 +1,6 @@
 //! The one writer: changes run one after another and are committed in groups.
 //!
-//! While one commit is under way new changes gather; the next transaction takes them all. A lone change therefore never
+//! While one commit is under way new changes queue up; the next transaction takes them all. A lone change therefore never
 //! waits, and under load the cost of making things durable is shared. Each change runs under a savepoint: a refused one
 //! leaves nothing behind and does not disturb its neighbours.
 
@@ -67,12 +67,12 @@ impl WriteTx {
     /// Lets every row be read from the database again, what waits having been written: for tests that compare.
     pub async fn read_rows_anew(&mut self) -> Result<(), StoreError> {
         let mut conn = self.conn();
-        conn.settle().await?;
-        conn.writing()?.forget_rows();
+        conn.flush().await?;
+        conn.writing()?.evict_rows();
         Ok(())
     }
 
-    /// Runs statements as they stand: for tests that make a database refuse what it is asked.
+    /// Runs statements unchanged: for tests that make a database refuse what it is asked.
     #[doc(hidden)]
     pub async fn run_script(&mut self, sql: &str) -> Result<(), StoreError> {
         Ok(self.conn().execute_script(sql).await?)
@@ -87,8 +87,8 @@ impl WriteTx {
     /// Runs `effect` right after the commit, before the caller has its answer; must not block. Never runs if the change is
     /// refused or the commit fails for certain.
     ///
-    /// When the connection broke in the commit nobody knows whether it happened, and the effect runs as well: who is
-    /// woken for nothing finds nothing, but who is not woken for something waits for ever. What must not run then is for
+    /// When the connection broke in the commit, whether it happened is unknown, and the effect runs as well: work that is
+    /// woken for nothing finds nothing, but work that is not woken for something waits for ever. What must not run then is for
     /// [`WriteTx::once_stored`].
     pub fn after_commit(&mut self, effect: impl FnOnce() + Send + 'static) {
         self.after_commit.push((When::Perhaps, Box::new(effect)));
@@ -235,14 +235,14 @@ impl Writer {
         let work = supervised(access.clone(), run(base, conn, lock, inbox));
         if on_a_thread {
             // Its statements run where it runs, and a commit waits for the disk: on a thread of its own that holds up
-            // nobody else.
+            // no other work.
             let runtime = tokio::runtime::Handle::current();
             std::thread::Builder::new()
                 .name("writer".into())
                 .spawn(move || runtime.block_on(work))
                 .map_err(|e| StoreError::Unavailable(DriverError::Thread(e)))?;
         } else {
-            // Waits for the network, beside all else that does.
+            // Waits for the network, as other tasks of the runtime do.
             tokio::spawn(work);
         }
         Ok(Self {
@@ -323,14 +323,14 @@ async fn run(
     }
     drop(lock);
     if let Some(done) = closing {
-        // Whoever asked may have stopped waiting.
+        // The caller may have stopped waiting.
         let _ = done.send(());
     }
 }
 
 /// A connection with a transaction begun on it.
 ///
-/// A connection that broke while nobody used it is found out here and replaced, so that a restart of the database
+/// A connection that broke while it was unused is noticed here and replaced, so that a restart of the database
 /// between two changes disturbs neither.
 async fn begin(base: &Base, conn: Option<OwnedConn>) -> Result<OwnedConn, StoreError> {
     if let Some(error) = base.access.ended() {
@@ -376,7 +376,7 @@ enum Unclosed {
     Lost(StoreError),
 }
 
-/// Runs one change under the savepoint that is open. `None` = it was refused, said so to its caller, and left nothing
+/// Runs one change under the savepoint that is open. `None` = it was refused, its caller has the answer, and it left nothing
 /// behind; `Err` = the transaction itself is lost.
 async fn make(
     tx: &mut WriteTx,
@@ -444,7 +444,7 @@ async fn make_all(
     let (mut open, mut lost): (Option<Open>, Option<StoreError>) = (None, None);
     for job in jobs {
         if let Some(last) = open.take() {
-            match settle_one(tx, last, Statement::Next).await {
+            match close_or_undo(tx, last, Statement::Next).await {
                 Ok(closed) => kept.extend(closed),
                 Err((job, error)) => {
                     kept.push(job);
@@ -467,8 +467,8 @@ async fn make_all(
     (kept, open, lost)
 }
 
-/// Closes a change. `None` = it was undone instead, and its caller knows.
-async fn settle_one(
+/// Closes a change. `None` = it was undone instead, and its caller has the answer.
+async fn close_or_undo(
     tx: &mut WriteTx,
     last: Open,
     with: Statement,
@@ -522,7 +522,7 @@ async fn commit_group(
             Err(error)
         }
         (None, Some(last)) => commit(&mut tx, last, &mut kept, recovery.as_ref()).await,
-        (None, None) => commit_settled(&mut tx, recovery.as_ref()).await,
+        (None, None) => flush_and_commit(&mut tx, recovery.as_ref()).await,
     };
     match outcome {
         Ok(()) => {
@@ -607,16 +607,16 @@ async fn commit(
     } else {
         Statement::Release
     };
-    match settle_one(tx, last, with).await {
+    match close_or_undo(tx, last, with).await {
         Ok(Some(job)) => {
             kept.push(job);
             if at_once {
                 Ok(())
             } else {
-                commit_settled(tx, recovery).await
+                flush_and_commit(tx, recovery).await
             }
         }
-        Ok(None) => commit_settled(tx, recovery).await,
+        Ok(None) => flush_and_commit(tx, recovery).await,
         Err((job, error)) => {
             kept.push(job);
             Err(error)
@@ -625,28 +625,28 @@ async fn commit(
 }
 
 /// A `recovery` goes into the same commit, when no change can be undone any more.
-async fn commit_settled(tx: &mut WriteTx, recovery: Option<&Recovery>) -> Result<(), StoreError> {
+async fn flush_and_commit(tx: &mut WriteTx, recovery: Option<&Recovery>) -> Result<(), StoreError> {
     if let Some(recovery) = recovery {
         let database = tx.conn.kind();
         events::append(tx, recovery.event(database)).await?;
         tx.unit.note_own_event();
     }
-    tx.conn().settle().await?;
+    tx.conn().flush().await?;
     if tx.fails_to_sync {
         return Err(DriverError::failed_sync().into());
     }
     Ok(statement(&mut tx.conn, Statement::Commit).await?)
 }
 
-/// After a commit of which nobody knows whether it happened: connects again, so that it has happened or never will (the
-/// master's lock is free only then), and wakes whoever it may concern.
+/// After a commit of which it is unknown whether it happened: connects again, so that it has happened or never will (the
+/// master's lock is free only then), and runs the effects that wake others.
 async fn connect_and_wake(
     base: &Base,
     effects: Vec<(When, Box<dyn FnOnce() + Send>)>,
 ) -> Option<OwnedConn> {
     let conn = base.connect().await;
     if let Err(error) = &conn {
-        // Whoever is woken finds that too, and tries again until the database is back.
+        // Work that is woken finds that too, and tries again until the database is back.
         tracing::warn!(%error, "the database cannot be reached");
     }
     base.notify(Changes {

@@ -8,7 +8,7 @@ use crate::{Conn, StoreError};
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 #[row(kind = "experiment")]
 pub struct Member {
-    /// Number.
+    /// Its number.
     pub id: i64,
     /// See [`super::ExperimentRow`].
     pub project_id: i64,
@@ -33,7 +33,7 @@ impl Member {
 
 /// The experiments of a project, by number.
 pub async fn of_project(conn: &mut Conn<'_>, project_id: i64) -> Result<Vec<Member>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     Ok(fetch_all!(
         conn,
         Member,
@@ -44,7 +44,7 @@ pub async fn of_project(conn: &mut Conn<'_>, project_id: i64) -> Result<Vec<Memb
 
 /// Whether nothing is in a project.
 pub async fn project_is_empty(conn: &mut Conn<'_>, project_id: i64) -> Result<bool, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     let first = fetch_optional!(
         conn,
         (i64,),
@@ -59,7 +59,7 @@ pub async fn of_workspace(
     conn: &mut Conn<'_>,
     workspace_id: i64,
 ) -> Result<Vec<Member>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     Ok(fetch_all!(
         conn,
         Member,
@@ -76,8 +76,8 @@ pub async fn set_project(
     project_id: i64,
     workspace_id: i64,
 ) -> Result<(), StoreError> {
-    conn.settle().await?;
-    conn.writing()?.forget_experiments();
+    conn.flush().await?;
+    conn.writing()?.evict_experiments();
     execute!(
         conn,
         update!("project_id = $1 WHERE id = $2"),
@@ -101,7 +101,7 @@ pub async fn follow_project(
     project_id: i64,
     workspace_id: i64,
 ) -> Result<(), StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     let jobs = fetch_all!(
         conn,
         (String,),

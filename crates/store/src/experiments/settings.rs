@@ -2,7 +2,7 @@
 
 use crate::{Conn, StoreError};
 
-/// What people may change at any time.
+/// Stores the texts that users may change at any time.
 pub async fn set_texts(
     conn: &mut Conn<'_>,
     id: i64,
@@ -11,8 +11,8 @@ pub async fn set_texts(
     labels: &str,
     notes: &str,
 ) -> Result<(), StoreError> {
-    conn.settle().await?;
-    conn.writing()?.forget_experiments();
+    conn.flush().await?;
+    conn.writing()?.evict_experiments();
     execute!(
         conn,
         update!(
@@ -37,8 +37,8 @@ pub async fn set_searcher(
     metric: &str,
     smaller_is_better: bool,
 ) -> Result<(), StoreError> {
-    conn.settle().await?;
-    conn.writing()?.forget_experiments();
+    conn.flush().await?;
+    conn.writing()?.evict_experiments();
     execute!(
         conn,
         update!(
@@ -53,8 +53,8 @@ pub async fn set_searcher(
 
 /// Stores the effective configuration after a permitted change (resources, checkpoint policy).
 pub async fn set_config(conn: &mut Conn<'_>, id: i64, config: &str) -> Result<(), StoreError> {
-    conn.settle().await?;
-    conn.writing()?.forget_experiments();
+    conn.flush().await?;
+    conn.writing()?.evict_experiments();
     execute!(
         conn,
         "UPDATE experiment_configs SET config = $1 WHERE experiment_id = $2",

@@ -1,6 +1,6 @@
 //! How the lines of a chunk lie in memory before they are packed.
 //!
-//! Most lines of a chunk come from the same place, so what tells where from stands once for all of them. Then come, for
+//! Most lines of a chunk come from the same place, so their origin is stored once for all of them. Then come, for
 //! each line, its origin, its time since the line before, and its length; then all texts, one behind the other: a search
 //! can run over them as over a file. Numbers are variable in length, seven bits a byte, lowest first.
 
@@ -68,7 +68,7 @@ pub struct Packer<'a> {
     body: Body<'a>,
 }
 
-/// Lines of one chunk as they gather.
+/// The lines of a chunk that is being filled.
 #[derive(Debug, Default)]
 struct Body<'a> {
     count: usize,
@@ -134,7 +134,7 @@ impl<'a> Body<'a> {
         self.count += 1;
     }
 
-    /// `None`: there are no lines.
+    /// `None` = it has no lines.
     fn packed(self) -> Option<Result<Chunk, StoreError>> {
         let (first_at, last_at) = self.times?;
         Some(self.bytes().and_then(|bytes| {
@@ -168,7 +168,7 @@ fn damaged(error: impl std::fmt::Display) -> StoreError {
     }
 }
 
-/// What `look` says of all texts of a chunk, one behind the other.
+/// Returns what `look` returns for all texts of a chunk, one behind the other.
 pub(super) fn with_texts<T>(data: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<T, StoreError> {
     let bytes = chunk::unpack_bytes(data)?;
     let mut rest = Reader(&bytes);
@@ -261,7 +261,7 @@ fn put_signed(bytes: &mut Vec<u8>, number: i64) {
     put(bytes, ((number << 1) ^ (number >> 63)).cast_unsigned());
 }
 
-/// Reads from front to back; what is not there is an error.
+/// Reads from front to back; reading past the end is an error.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -1,4 +1,4 @@
-//! Logs that nobody keeps any longer.
+//! Logs that have been kept long enough.
 //!
 //! What is deleted is decided elsewhere; here are the tasks to decide about, and the deletion, in steps as small as the
 //! caller wants them. Spools stay known until their experiment goes: a batch that is repeated later still is recognised.
@@ -12,7 +12,7 @@ pub struct EndedLog {
     pub task_id: String,
     /// When it ended, microseconds.
     pub ended_at: i64,
-    /// What its trial says: see [`crate::trials::TrialRow::log_retention_days`].
+    /// Days by its trial: see [`crate::trials::TrialRow::log_retention_days`].
     pub days: Option<i64>,
 }
 
@@ -32,13 +32,13 @@ pub(crate) const ENDED: &str = "SELECT t.id AS task_id, t.ended_at, r.log_retent
      LEFT JOIN trials r ON r.id = t.trial_id WHERE t.ended_at IS NOT NULL AND t.logs_deleted_at IS NULL \
      AND t.log_lines > 0 AND (t.ended_at, t.id) > ($1, $2) ORDER BY t.ended_at, t.id LIMIT $3";
 
-/// Tasks that have ended and whose logs are there, by their end: at most `limit` of those after this end and task.
+/// Tasks that have ended and whose logs are stored, by their end: at most `limit` of those after this end and task.
 pub async fn page(
     conn: &mut Conn<'_>,
     after: (i64, &str),
     limit: i64,
 ) -> Result<Vec<EndedLog>, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     Ok(fetch_all!(conn, EndedLog, ENDED, after.0, after.1, limit)?)
 }
 
@@ -69,7 +69,7 @@ pub async fn delete(
     chunks: usize,
     now: i64,
 ) -> Result<Deleted, StoreError> {
-    conn.settle().await?;
+    conn.flush().await?;
     let limit = i64::try_from(chunks).unwrap_or(i64::MAX);
     let gone = fetch_all!(
         conn,

@@ -5,7 +5,7 @@ use super::ChunkRow;
 use crate::db::Link;
 use crate::{Conn, StoreError};
 
-/// A statement that the databases are asked in different words.
+/// A statement whose text differs between the databases.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PageQuery {
     lite: &'static str,
@@ -91,7 +91,7 @@ pub async fn chunks(
     })
 }
 
-/// Where a chunk lies, without what is in it.
+/// The position of a chunk, without its reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, crate::Row)]
 pub struct ChunkMark {
     /// See [`ChunkRow`].

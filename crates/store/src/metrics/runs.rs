@@ -1,6 +1,6 @@
-//! Where each run of a trial's group begins, which says what newer runs have outdated.
+//! The step at which each run of a trial's group begins: what newer runs have outdated is known by it.
 //!
-//! The table `metric_runs` has it beside the chunks: a trial has few runs and may have a hundred thousand chunks.
+//! The table `metric_runs` has it apart from the chunks: a trial has few runs and may have a hundred thousand chunks.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ macro_rules! begins_earlier {
 /// Notes the runs that these chunks are of, and that they begin earlier than was known. Those of trials that are gone
 /// are left out.
 pub(super) async fn note(conn: &mut Conn<'_>, chunks: &[NewChunk]) -> Result<(), StoreError> {
-    // A chunk without steps (-1) says nothing of where its run starts.
+    // A chunk without steps (-1) has no information on where its run starts.
     let mut runs: BTreeMap<(i64, &str, i64), i64> = BTreeMap::new();
     for chunk in chunks {
         let first = runs

@@ -116,7 +116,7 @@ impl<K: Clone + Eq + Hash + Ord, C: Clone> Table<K, C> {
         true
     }
 
-    /// Changes what is known beside the row: there is nothing to write.
+    /// Changes what the cell holds besides its row: nothing is to be written.
     pub(super) fn note<Q>(&mut self, serial: u64, key: &Q, change: impl FnOnce(&mut C))
     where
         K: std::borrow::Borrow<Q>,
@@ -165,8 +165,8 @@ impl<K: Clone + Eq + Hash + Ord, C: Clone> Table<K, C> {
         cells
     }
 
-    /// The cells written in the group that has been committed. Those that `over` says are done with are dropped.
-    pub(super) fn settled(&mut self, over: impl Fn(&C) -> bool) -> Vec<C> {
+    /// The cells written in the group that has been committed. Those for which `over` returns `true` are dropped.
+    pub(super) fn take_written(&mut self, over: impl Fn(&C) -> bool) -> Vec<C> {
         self.journal.clear();
         let mut cells = Vec::with_capacity(self.written.len());
         for key in std::mem::take(&mut self.written) {
@@ -182,7 +182,7 @@ impl<K: Clone + Eq + Hash + Ord, C: Clone> Table<K, C> {
     }
 }
 
-/// What gathers and is written once, at the end of the group.
+/// A list of rows that are written once, at the end of the group.
 pub(super) struct Appended<T> {
     pub(super) items: Vec<T>,
     /// How many of them have been written.
@@ -236,7 +236,7 @@ impl<T> Appended<T> {
     }
 }
 
-/// What gathers for observers of the commit and is not written.
+/// A list for observers of the commit, which is not written.
 pub(super) struct Noted<T> {
     pub(super) items: Vec<T>,
     /// How many there were when the change under way began.

@@ -13,7 +13,7 @@ use crate::{Conn, StoreError};
 impl Conn<'_> {
     /// Writes everything that waits, so that a statement sees the rows as this change sees them. Nothing to do for a
     /// reading connection.
-    pub(crate) async fn settle(&mut self) -> Result<(), StoreError> {
+    pub(crate) async fn flush(&mut self) -> Result<(), StoreError> {
         let Some(unit) = self.unit.take() else {
             return Ok(());
         };
@@ -70,7 +70,7 @@ async fn write_rows(conn: &mut Conn<'_>, unit: &mut Unit) -> Result<(), StoreErr
     Ok(())
 }
 
-/// Writes what gathered.
+/// Writes the lists.
 async fn write_appended(conn: &mut Conn<'_>, unit: &mut Unit) -> Result<(), StoreError> {
     let new = unit.events.take_new();
     crate::events::save_all(conn, &unit.events.items[new]).await?;
@@ -206,7 +206,7 @@ pub(crate) fn insert_texts(into: &str, columns: &[(&str, &str)], tail: &str) -> 
     let arrays = numbered(&|number, kind| format!("${number}::{kind}[]"));
     (
         format!("{into} ({names}) VALUES ({values}) {tail}"),
-        // Without an order of its own the rows come as they stand in the arrays.
+        // Without an order of its own the rows come in the order of the arrays.
         format!("{into} ({names}) SELECT * FROM UNNEST({arrays}) {tail}"),
     )
 }

@@ -1,4 +1,4 @@
-//! What the store promises, asked of both databases in the same words.
+//! The contract of the store, tested over both databases by the same scenarios.
 //!
 //! Each scenario is written once, as an `async fn name(world: &World)`, and run twice: as `sqlite::name` in a directory
 //! of its own, and as `postgres::name` in a database of its own on the server that `DET_TEST_POSTGRES_URL` names (a
@@ -294,15 +294,15 @@ suite! {
         a_newer_run_outdates_what_it_repeats,
         an_older_store_knows_where_its_runs_began,
         summaries_are_replaced,
-        the_journal_may_be_folded_at_any_moment,
-        what_is_over_is_not_changed_by_folding,
+        the_journal_may_be_compacted_at_any_moment,
+        older_runs_are_not_changed_by_compaction,
         checkpoints_are_counted_and_the_newest_complete_one_is_found,
         a_search_is_its_snapshot_and_the_events_since,
         events_are_numbered_in_the_order_of_their_changes;
     retention:
         a_log_goes_in_steps_and_others_stay,
         lines_that_come_after_a_deletion_are_a_log_again,
-        a_trial_says_how_long_its_logs_are_kept,
+        logs_are_kept_as_long_as_their_trial_says,
         an_older_store_keeps_logs_as_its_experiments_say;
     workspaces:
         everything_begins_uncategorized,

@@ -52,7 +52,7 @@ pub(crate) async fn rows_in_memory_never_differ_from_the_stored_ones(world: &Wor
     }
 }
 
-/// Plays the history of a seed under names of its own, and says what the database holds of it then.
+/// Plays the history of a seed under names of its own, and returns what the database holds of it then.
 async fn history(
     store: &Store,
     experiment: i64,

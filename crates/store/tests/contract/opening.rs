@@ -1,4 +1,4 @@
-//! Opening, keeping others out, closing, and what is there after a restart.
+//! Opening, keeping others out, closing, and what is stored after a restart.
 
 use det_store::{Store, StoreError, StoreUrl, agents, experiments, settings, users};
 

@@ -411,8 +411,8 @@ fn entry(trial_id: i64, run_id: i64, group: &str, report: &StoredReport) -> Entr
     }
 }
 
-/// Folds all that is in the journal, as the master does.
-async fn fold(world: &World) {
+/// Compacts all of the journal, as the master does.
+async fn compact(world: &World) {
     loop {
         let rows = read!(world, conn => journal::read(conn, 0).await);
         if rows.is_empty() {
@@ -421,12 +421,12 @@ async fn fold(world: &World) {
         let sorted = journal::Sorted::of(&rows).unwrap();
         let trials = sorted.trials();
         let stored = read!(world, conn => metrics::summaries_of(conn, &trials).await);
-        let fold = sorted.prepare(stored).unwrap();
-        change!(world, conn => journal::apply(conn, fold).await);
+        let compaction = sorted.prepare(stored).unwrap();
+        change!(world, conn => journal::apply(conn, compaction).await);
     }
 }
 
-pub(crate) async fn the_journal_may_be_folded_at_any_moment(world: &World) {
+pub(crate) async fn the_journal_may_be_compacted_at_any_moment(world: &World) {
     let experiment_id = some_experiment(world).await;
     let mut ids = Vec::new();
     for name in ["a", "b", "c"] {
@@ -440,7 +440,7 @@ pub(crate) async fn the_journal_may_be_folded_at_any_moment(world: &World) {
         state ^= state << 17;
         state % below
     };
-    let mut told: std::collections::BTreeMap<(i64, &str), Vec<StoredReport>> =
+    let mut reported: std::collections::BTreeMap<(i64, &str), Vec<StoredReport>> =
         std::collections::BTreeMap::new();
     let mut id = 0;
     for step in 0..120 {
@@ -453,7 +453,7 @@ pub(crate) async fn the_journal_may_be_folded_at_any_moment(world: &World) {
             let loss = next(1 << 53) as f64 / 7e12;
             let report = report((group != "cpu").then_some(step), &json!({"loss": loss}));
             entries.push(entry(trial_id, 0, group, &report));
-            told.entry((trial_id, group)).or_default().push(report);
+            reported.entry((trial_id, group)).or_default().push(report);
         }
         id += 1;
         let data = journal::pack(&entries).unwrap();
@@ -461,15 +461,15 @@ pub(crate) async fn the_journal_may_be_folded_at_any_moment(world: &World) {
         change!(world, conn => journal::append(conn, row, &data).await);
         assert_eq!(read!(world, conn => journal::newest(conn).await), id);
         if next(10) == 0 {
-            fold(world).await;
+            compact(world).await;
         }
     }
-    fold(world).await;
+    compact(world).await;
     assert_eq!(read!(world, conn => journal::newest(conn).await), 0);
     for trial_id in ids {
         let summaries = read!(world, conn => metrics::summaries(conn, trial_id).await);
         let mut highest = 0;
-        for ((_, group), reports) in told.range((trial_id, "")..(trial_id + 1, "")) {
+        for ((_, group), reports) in reported.range((trial_id, "")..(trial_id + 1, "")) {
             let chunks =
                 read!(world, conn => metrics::chunks(conn, trial_id, Some(group), 0, 999).await);
             let stored: Vec<StoredReport> =
@@ -498,12 +498,12 @@ pub(crate) async fn the_journal_may_be_folded_at_any_moment(world: &World) {
     }
 }
 
-pub(crate) async fn what_is_over_is_not_changed_by_folding(world: &World) {
+pub(crate) async fn older_runs_are_not_changed_by_compaction(world: &World) {
     let experiment_id = some_experiment(world).await;
     let trial_id = stored_trial(world, experiment_id, "a").await;
     let report = report(Some(50), &json!({"loss": 1}));
     let entries = [
-        // Of a run that is over when it is folded, and of a trial that is gone by then.
+        // Of a run that is over when it is compacted, and of a trial that was deleted by then.
         entry(trial_id, 1, "training", &report),
         entry(trial_id + 1, 1, "training", &report),
         entry(
@@ -530,7 +530,7 @@ pub(crate) async fn what_is_over_is_not_changed_by_folding(world: &World) {
         journal::append(&mut tx.conn(), 1, &data).await?;
         start_run(tx, trial_id, 2, 10).await
     });
-    fold(world).await;
+    compact(world).await;
     let row = read!(world, conn => trials::find(conn, trial_id).await).unwrap();
     assert_eq!(row.total_batches, 20);
     let chunks = read!(world, conn => metrics::chunks(conn, trial_id, None, 0, 10).await);
@@ -701,11 +701,11 @@ pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &Wo
     refused.unwrap_err();
 
     let all = read!(world, conn => events::list(conn, 0, None, 10).await);
-    let told: Vec<(&str, &str)> = all
+    let found: Vec<(&str, &str)> = all
         .iter()
         .map(|e| (e.subject_id.as_str(), e.kind.as_str()))
         .collect();
-    assert_eq!(told, [("1", "created"), ("2", "created"), ("1", "state")]);
+    assert_eq!(found, [("1", "created"), ("2", "created"), ("1", "state")]);
     assert!(
         all.windows(2).all(|pair| pair[0].id < pair[1].id),
         "numbers grow"

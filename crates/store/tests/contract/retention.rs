@@ -15,11 +15,11 @@ async fn logged(world: &World, id: &str, trial: Option<i64>, chunks: usize, ende
     row.ended_at = ended;
     stored_task(world, row).await;
     for _ in 0..chunks {
-        say(world, id).await;
+        log_lines(world, id).await;
     }
 }
 
-async fn say(world: &World, id: &str) {
+async fn log_lines(world: &World, id: &str) {
     let id = id.to_owned();
     let lines = ["one\n", "two\n"].map(|text| LogLine {
         log: text.into(),
@@ -53,7 +53,7 @@ pub(crate) async fn a_log_goes_in_steps_and_others_stay(world: &World) {
     logged(world, "none", None, 3, Some(100)).await;
     logged(world, "silent", None, 0, Some(100)).await;
     logged(world, "live", None, 2, None).await;
-    // By their ends, page by page; what lives or never said anything is not among them.
+    // By their ends, page by page; tasks that live or have no log are not among them.
     let all = [log("none", 100, None), log("own", 200, Some(0))];
     assert_eq!(ended(world).await, all);
     let first = read!(world, conn => retention::page(conn, (i64::MIN, ""), 1).await);
@@ -118,7 +118,7 @@ pub(crate) async fn lines_that_come_after_a_deletion_are_a_log_again(world: &Wor
         change!(world, conn => logs::advance_spool(conn, "s", "t", 1, 4).await),
         4
     );
-    say(world, "t").await;
+    log_lines(world, "t").await;
     let chunks = read!(world, conn => logs::chunks_after(conn, "t", 0, 100).await);
     assert_eq!(
         chunks.iter().map(|c| c.first_line).collect::<Vec<_>>(),
@@ -130,19 +130,19 @@ pub(crate) async fn lines_that_come_after_a_deletion_are_a_log_again(world: &Wor
     assert_eq!(lines(world, "t").await, 0);
     let row = read!(world, conn => allocations::find_task(conn, "t").await).unwrap();
     assert_eq!(row.logs_deleted_at, Some(950));
-    // A line that the master said in the same change goes with the rest.
-    let said = LogLine {
+    // A line that the master added in the same change goes with the rest.
+    let line = LogLine {
         log: "said\n".into(),
         ..LogLine::default()
     };
     let gone = change!(world, conn => {
-        logs::append_line(conn, "t", said)?;
+        logs::append_line(conn, "t", line)?;
         retention::delete(conn, "t", 100, 960).await
     });
     assert_eq!((gone.lines, gone.whole), (1, true));
 }
 
-pub(crate) async fn a_trial_says_how_long_its_logs_are_kept(world: &World) {
+pub(crate) async fn logs_are_kept_as_long_as_their_trial_says(world: &World) {
     let experiment = some_experiment(world).await;
     let one = stored_trial(world, experiment, "one").await;
     let two = stored_trial(world, experiment, "two").await;

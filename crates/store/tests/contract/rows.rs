@@ -308,7 +308,7 @@ pub(crate) async fn newest_event(conn: &mut Conn<'_>) -> Result<i64, StoreError>
     Ok(all.last().map_or(0, |event| event.id))
 }
 
-/// Lets a run of a trial report a step, folded at once.
+/// Lets a run of a trial report a step, compacted at once.
 pub(crate) async fn report_step(
     conn: &mut Conn<'_>,
     trial_id: i64,

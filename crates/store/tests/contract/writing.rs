@@ -265,7 +265,7 @@ async fn fill_disk(world: &World) {
         "sqlite" => "PRAGMA max_page_count = 1",
         _ => {
             "CREATE FUNCTION disk_full() RETURNS trigger LANGUAGE plpgsql AS \
-             $$ BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '53100'; END $$; \
+             $$ BEGIN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END $$; \
              CREATE TRIGGER disk_full BEFORE INSERT ON settings FOR EACH ROW WHEN (length(NEW.value) > 8192) \
              EXECUTE FUNCTION disk_full()"
         }
