@@ -1,6 +1,6 @@
 //! A history: what happens to a simulated cluster from outside, and when.
 //!
-//! People's wishes and faults are one list, in order of time. A history follows from a seed, is written down as JSON,
+//! Users' requests and faults are one list, in order of time. A history follows from a seed, is written down as JSON,
 //! and gives the same run whenever it is played.
 
 use det_config::hyperparameters::{
@@ -23,7 +23,7 @@ pub struct History {
     pub agents: Vec<u32>,
     /// In order of time, which is in microseconds.
     pub steps: Vec<(Time, What)>,
-    /// When all faults end: agents are there and in service, whatever was paused is activated.
+    /// When all faults end: agents are connected and in service, whatever was paused is activated.
     pub heal_at: Time,
 }
 
@@ -46,21 +46,21 @@ pub enum Rule {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// A person submits an experiment.
+    /// A user submits an experiment.
     Submit(Submission),
-    /// A person steers an experiment.
+    /// A user steers an experiment.
     Steer(usize, Wish),
-    /// A person kills one trial of an experiment.
+    /// A user kills one trial of an experiment.
     KillTrial(usize, usize),
-    /// A person gives a job another priority.
+    /// A user gives a job another priority.
     Priority(usize, u8),
-    /// A person gives a job another weight, in halves.
+    /// A user gives a job another weight, in halves.
     Weight(usize, u8),
-    /// A person caps a job.
+    /// A user caps a job.
     MaxSlots(usize, Option<u32>),
-    /// A person takes an agent out of service, drains it, or puts it into service.
+    /// A user takes an agent out of service, drains it, or puts it into service.
     Service(usize, Service),
-    /// A person takes a slot out of service or puts it back.
+    /// A user takes a slot out of service or puts it back.
     SlotService(usize, u32, bool),
     /// The master dies and is started again after so long.
     MasterCrash(Time),
@@ -84,7 +84,7 @@ pub enum What {
     StoreAway(Time),
     /// An agent dies and is started again after so long.
     AgentCrash {
-        /// Which.
+        /// The index of the agent.
         agent: usize,
         /// Until it is started again.
         down: Time,
@@ -115,7 +115,7 @@ pub enum What {
     ProcessKilled(usize, usize, bool),
 }
 
-/// What a person wants of an experiment.
+/// What a user requests of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wish {
@@ -133,7 +133,7 @@ pub enum Wish {
     Delete,
 }
 
-/// What a person wants of an agent.
+/// What a user requests of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Service {
@@ -151,9 +151,9 @@ pub enum Service {
 pub enum Host {
     /// They run on.
     Stays,
-    /// The host restarts: they are gone, the agent's records are there.
+    /// The host restarts: they are gone, the agent's records are kept.
     Restarts,
-    /// The host is set up anew: nothing is there, and the agent has another identity.
+    /// The host is set up anew: nothing is kept, and the agent has another identity.
     Anew,
 }
 
@@ -161,11 +161,11 @@ pub enum Host {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ways {
-    /// Both.
+    /// Both directions.
     Both,
-    /// What the host says is not heard.
+    /// Messages of the host do not arrive.
     ToMaster,
-    /// What the master says is not heard.
+    /// Messages of the master do not arrive.
     ToHost,
 }
 
@@ -276,7 +276,7 @@ impl Submission {
 }
 
 impl History {
-    /// The history of a seed: `hours` of people and faults, then healing.
+    /// The history of a seed: `hours` of users' requests and faults, then healing.
     pub fn of(seed: u64, hours: u32) -> Self {
         let mut luck = Stream::of(seed, "history");
         let agents: Vec<u32> = (0..luck.between(1, 5))

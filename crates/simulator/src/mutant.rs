@@ -3,7 +3,7 @@
 use det_orchestrator::Mutant as CoreMutant;
 use serde::{Deserialize, Serialize};
 
-/// A defect of the glue between the rooms. Most of them were defects of the real one at some time.
+/// A defect of the code that connects the pure crates. Most of them were defects of the real one at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mutant {
@@ -13,7 +13,7 @@ pub enum Mutant {
     UnfencedCheckpoints,
     /// An older run can end the trial early.
     UnfencedEarlyExit,
-    /// The planner is not told which slots are held.
+    /// The planner does not receive which slots are held.
     DoublePlacement,
     /// A repeated metric report is a second point.
     DoubledMetrics,
@@ -21,19 +21,19 @@ pub enum Mutant {
     AnswersEarly,
     /// The search in memory stays ahead of its rows when a commit fails.
     KeepsSearchAfterFailure,
-    /// The search is told things that are not stored.
+    /// The search receives events that are not stored.
     ForgetsSearchEvents,
-    /// After a start nobody looks at what waits.
+    /// After a start what waits is not looked at.
     SleepsAfterStart,
-    /// A commit whose answer is lost wakes nobody.
+    /// A commit whose answer is lost wakes nothing.
     LosesWakes,
-    /// When the end of a connection cannot be stored, nobody tries again.
+    /// When the end of a connection cannot be stored, it is not tried again.
     ForgetsAbsence,
     /// A late report of an earlier connection moves a container back.
     MovesBack,
     /// Agents that stay away are waited for without end.
     EndlessPatience,
-    /// What nobody wants is left running.
+    /// What no row wants is left running.
     LeavesStrays,
     /// Changes of trials leave no event.
     NoEvents,
@@ -43,7 +43,7 @@ pub enum Mutant {
     AgentStartsTwice,
     /// The search of a continued experiment creates the trials of before once more.
     CreatesTwice,
-    /// The planner does not hear that code is about to end.
+    /// The planner does not receive that code is about to end.
     UntoldEnd,
 }
 

@@ -137,11 +137,11 @@ pub(crate) struct Rows {
     pub(crate) live: Live,
     /// Grows with every change.
     pub(crate) version: u64,
-    /// What changed since somebody last looked.
+    /// What changed since it was last taken.
     pub(crate) touched: Touched,
 }
 
-/// Indexes.
+/// Ids of the rows that are live, as indexes for queries.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Live {
     pub(crate) allocations: BTreeSet<String>,

@@ -1,4 +1,4 @@
-//! What people ask of experiments.
+//! What users request of experiments.
 
 use std::rc::Rc;
 
@@ -72,7 +72,7 @@ impl Tx<'_> {
         Ok(id)
     }
 
-    /// A person's wish.
+    /// A user's request.
     pub(crate) fn steer(&mut self, id: i64, wish: Wish) -> Result<(), Refused> {
         let event = match wish {
             Wish::Pause => ExperimentEvent::Pause,

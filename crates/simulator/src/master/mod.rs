@@ -47,7 +47,7 @@ pub(crate) struct Connection {
     pub(crate) link: u64,
     /// Identity of the agent's data directory.
     pub(crate) instance: u32,
-    /// What was heard and said on it.
+    /// The messages that were received and sent on it.
     pub(crate) heard: BTreeMap<ContainerId, Heard>,
 }
 

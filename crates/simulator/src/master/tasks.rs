@@ -1,4 +1,4 @@
-//! What running tasks report and ask.
+//! What running tasks report and request.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{Refused, Tx};
 use crate::mutant::Mutant;
 use crate::rows::{Checkpoint, Line, Metric};
 
-/// What a container's processes ask of the master. The allocation comes with the token.
+/// What a container's processes request of the master. The allocation comes with the token.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Call {
     /// Meets its peers.
@@ -39,11 +39,11 @@ pub(crate) enum Call {
         /// Its number in the container's spool.
         sequence: i64,
     },
-    /// Asks whether to save and exit.
+    /// Requests whether it is to save and exit.
     Poll,
-    /// Says that it saves and exits.
+    /// Reports that it saves and exits.
     Acknowledge,
-    /// Says that it ends early.
+    /// Reports that it ends early.
     EarlyExit(EarlyExit),
 }
 

@@ -84,7 +84,7 @@ impl World {
         })
     }
 
-    /// `planned` = what the planner says just now, when nothing is under way.
+    /// `planned` = what the planner returns just now, when nothing is under way.
     fn snapshot(&mut self, whole: bool, planned: Option<&Planned>) -> Snapshot {
         let rows = &self.rows;
         let touched = &rows.touched;

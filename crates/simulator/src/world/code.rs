@@ -15,7 +15,7 @@ use crate::rows::SECOND;
 /// The processes of a container.
 pub(super) struct Process {
     pub(super) spec: Rc<Spec>,
-    /// Where.
+    /// The index of the agent that it runs on.
     pub(super) agent: usize,
     pub(super) alive: bool,
     /// The supervisor's report of their end.

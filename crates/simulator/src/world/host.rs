@@ -47,8 +47,8 @@ pub(super) struct Record {
     pub(super) forget: bool,
     /// In memory: how far this start of the agent is with a launch.
     launch: Launch,
-    /// In memory: it was told to end.
-    told: bool,
+    /// In memory: the signal to end was sent.
+    end_sent: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -113,7 +113,7 @@ impl World {
         for record in host.records.values_mut() {
             record.forget = false;
             record.launch = Launch::None;
-            record.told = false;
+            record.end_sent = false;
         }
         let (start, known): (u64, Vec<String>) =
             (host.start, host.records.keys().cloned().collect());
@@ -164,7 +164,7 @@ impl World {
         if let Some(link) = self.links.get_mut(&link) {
             link.agent_open = false;
         }
-        self.tell_end(link, true);
+        self.notify_of_end(link, true);
     }
 
     pub(super) fn connect(&mut self, agent: usize, start: u64) {
@@ -225,7 +225,7 @@ impl World {
         self.after(wait, Event::Connect(agent, self.agents[agent].start));
     }
 
-    /// What the master is told of a container.
+    /// The state of a container that is reported to the master.
     fn reported(&self, agent: usize, container: &str) -> Option<ContainerState> {
         let record = self.agents[agent].records.get(container)?;
         let running = || ContainerState::Running {
@@ -292,7 +292,7 @@ impl World {
                         kill: false,
                         forget: false,
                         launch: Launch::None,
-                        told: false,
+                        end_sent: false,
                     };
                     self.agents[agent].records.insert(id.clone(), record);
                     self.after(1_000, Event::Container(agent, start, id.clone()));
@@ -363,13 +363,13 @@ impl World {
         }
     }
 
-    /// Writes a phase down, tells the master, goes on.
+    /// Records a phase, reports it to the master, and goes on.
     fn enter(&mut self, agent: usize, id: &str, phase: Phase) {
-        let tells = !matches!(phase, Phase::Ended(_));
+        let is_reported = !matches!(phase, Phase::Ended(_));
         if let Some(record) = self.agents[agent].records.get_mut(id) {
             record.phase = phase;
         }
-        if tells {
+        if is_reported {
             self.report(agent, id);
         }
         self.go_on(agent, id, SECOND);
@@ -427,8 +427,8 @@ impl World {
         let kill = record.kill;
         if !alive {
             self.enter(agent, id, Phase::Ended(name(report, kill)));
-        } else if kill && !record.told {
-            record.told = true;
+        } else if kill && !record.end_sent {
+            record.end_sent = true;
             let wait = self.luck.between(SECOND / 10, 5 * SECOND);
             let end = ContainerExit::Signaled {
                 signal: 15,

@@ -1,4 +1,4 @@
-//! The world outside the rooms: time, network, the store's moods, hosts, users' code. One event after another.
+//! The world outside the pure crates: time, network, faults of the store, hosts, users' code. One event after another.
 
 mod check;
 mod code;
@@ -113,7 +113,7 @@ enum Event {
     Outside(usize),
     /// The faults end.
     Heal,
-    /// After that, people put things right, again and again.
+    /// After that, users repair what is wrong, again and again.
     Tidy,
     /// The master is started.
     MasterUp,
@@ -157,7 +157,7 @@ struct Answer {
     report: Option<Report>,
 }
 
-/// What agents say.
+/// The messages of agents.
 #[derive(Debug, Clone)]
 enum ToMaster {
     Hello {
@@ -168,7 +168,7 @@ enum ToMaster {
     Container(String, ContainerState),
 }
 
-/// What the master says.
+/// The messages of the master.
 #[derive(Debug, Clone)]
 enum ToAgent {
     Welcome,
@@ -479,7 +479,7 @@ impl World {
             }
             Some(CommitFault::Fails { .. }) => {
                 self.drop_searches(&searches);
-                // Whether it happened is not known: whoever might have something to do looks.
+                // Whether it happened is unknown: all that might have something to do are woken.
                 if !self.is(Mutant::LosesWakes) {
                     self.wake_all(wakes);
                 }
@@ -593,7 +593,7 @@ impl World {
     }
 
     /// One side is gone: when the other finds out. Without a way for the news, by silence.
-    fn tell_end(&mut self, link: u64, to_master: bool) {
+    fn notify_of_end(&mut self, link: u64, to_master: bool) {
         let Some((agent, last)) = self.links.get_mut(&link).map(|l| {
             let silence = l.luck.between(SILENCE, SILENCE + 10 * SECOND);
             (l.agent, silence)

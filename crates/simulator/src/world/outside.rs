@@ -15,7 +15,7 @@ use crate::rows::{SECOND, Time};
 const TIDY: Time = 60 * SECOND;
 
 impl World {
-    /// A person asks; a refusal or a master that is away is their own matter.
+    /// A user asks; a refusal or a master that is away is their own matter.
     fn ask(&mut self, ask: impl FnOnce(&mut Tx<'_>) -> Result<(), Refused>) -> bool {
         match self.write(Asked::FromOutside, ask) {
             Ok(()) => true,

@@ -34,7 +34,7 @@ impl World {
             if let Some(link) = self.links.get_mut(&link) {
                 link.master_open = false;
             }
-            self.tell_end(link, false);
+            self.notify_of_end(link, false);
         }
         self.after(down, Event::MasterUp);
     }
@@ -379,7 +379,7 @@ impl World {
         };
         open.master_open = false;
         let agent = open.agent;
-        self.tell_end(link, false);
+        self.notify_of_end(link, false);
         let id = self.agents[agent].id.clone();
         let Some(memory) = &mut self.memory else {
             return;
