@@ -96,17 +96,34 @@ struct Line {
     line: LogLine,
 }
 
-/// The rows in memory, and what waits to be written.
-#[derive(Default)]
-pub struct Unit {
-    serial: u64,
+/// Declares [`Unit`] with its parts. A part takes part in all that follows from its declaration alone.
+macro_rules! unit {
+    ($($(#[$doc:meta])* $visibility:vis $part:ident: $kind:ty,)+) => {
+        /// The rows in memory, and what waits to be written.
+        #[derive(Default)]
+        pub struct Unit {
+            /// The number of the change under way.
+            serial: u64,
+            /// The allocation of a container. A hint: it may name an allocation that is not kept any more.
+            allocation_of: HashMap<String, String>,
+            own_event: bool,
+            $($(#[$doc])* $visibility $part: $kind,)+
+        }
+
+        impl Unit {
+            fn parts(&mut self) -> impl Iterator<Item = &mut dyn Part> {
+                [$(&mut self.$part as &mut dyn Part),+].into_iter()
+            }
+        }
+    };
+}
+
+unit! {
     pub(crate) trials: Table<i64, Arc<TrialRow>>,
     pub(crate) experiments: Table<i64, ExperimentCell>,
     pub(crate) tasks: Table<String, TaskCell>,
     pub(crate) allocations: Table<String, AllocationCell>,
     pub(crate) agents: Table<String, Arc<AgentRow>>,
-    /// The allocation of a container. A hint: it may name an allocation that is not kept any more.
-    allocation_of: HashMap<String, String>,
     events: Appended<StoredEvent>,
     lines: Appended<Line>,
     tokens: Appended<(Vec<u8>, String)>,
@@ -116,7 +133,6 @@ pub struct Unit {
     removed_agents: Noted<String>,
     jobs: Noted<String>,
     everything: Noted<()>,
-    own_event: bool,
 }
 
 /// A part of the unit: a table of rows, or a list. All parts begin, are undone and end together.
@@ -136,43 +152,6 @@ trait Part {
 }
 
 impl Unit {
-    /// All parts. A new one is declared in [`Unit`] and does not compile until it is listed here.
-    fn parts(&mut self) -> [&mut dyn Part; 13] {
-        let Self {
-            serial: _,
-            trials,
-            experiments,
-            tasks,
-            allocations,
-            agents,
-            allocation_of: _,
-            events,
-            lines,
-            tokens,
-            expiries,
-            search_events,
-            removed_agents,
-            jobs,
-            everything,
-            own_event: _,
-        } = self;
-        [
-            trials,
-            experiments,
-            tasks,
-            allocations,
-            agents,
-            events,
-            lines,
-            tokens,
-            expiries,
-            search_events,
-            removed_agents,
-            jobs,
-            everything,
-        ]
-    }
-
     /// A change begins.
     pub(crate) fn begin(&mut self) {
         self.serial += 1;
@@ -183,7 +162,7 @@ impl Unit {
 
     /// Whether anything waits to be written.
     pub(crate) fn has_unwritten(&mut self) -> bool {
-        self.parts().iter().any(|part| part.has_unwritten())
+        self.parts().any(|part| part.has_unwritten())
     }
 
     /// The change that began last is refused: as if it had never been.
