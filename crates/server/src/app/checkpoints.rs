@@ -20,9 +20,8 @@
 //! - Nothing here is kept in memory between requests; the rows are the truth.
 //! - Files are opened by handles below allowed paths only ([`allowed`], [`storage`], `docs/checkpoints.md`), on blocking
 //!   threads, and never while a transaction is open.
-//! - An archive holds a few pieces of itself and one open file ([`archive`]); the caller reserves its share of the budget.
-//! - A removal works on some checkpoints at a time, each batch between two transactions. It holds no lock: two of the same
-//!   checkpoint both find less, and store the same.
+//! - An archive that is being sent holds a few pieces of itself, its directory and one open file ([`archive`]).
+//! - A removal works on a batch of checkpoints at a time, between two transactions for each. It holds no lock.
 //!
 //! # Services
 //!

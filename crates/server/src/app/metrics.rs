@@ -4,35 +4,36 @@
 //!
 //! | state | where it is | what ends it |
 //! | --- | --- | --- |
-//! | gathered | in memory, beside the others that wait for the writer ([`intake`]) | the writer comes to it |
+//! | gathered | in memory, beside the others that wait for the writer (`intake`) | the writer comes to it |
 //! | judged | in the transaction that stores it: new, partly new, a repeat, a conflict, of another run ([`journal`]) | the commit |
-//! | in the journal | a row for each commit, with the reports of many trials (`det_store::journal`) | compaction, some seconds later, or when somebody reads ([`compaction`]) |
+//! | in the journal | a row for each commit, with the reports of many trials (`det_store::journal`) | compaction, some seconds later, or when somebody reads (`compaction`) |
 //! | compacted | in a chunk of its trial and group, in the statistics of each metric, in the trial's steps (`det_store::metrics`) | the deletion of its experiment |
 //!
 //! A report is acknowledged when it is in the journal. A validation goes by itself: the search's decision by it commits
 //! in the same transaction (`docs/contract/searchers.md`, "One transaction"). A report of a run that a newer run has
 //! outdated stays in its chunk and does not count ([`reports::Outdating`]).
 //!
-//! Series ([`series`]) are made of chunks, for charts; streams ([`stream`]) send the reports in order.
+//! Series ([`series`]) are made of chunks, for charts; streams (`stream`) send the reports in order.
 //!
 //! # What survives what
 //!
 //! - A kill of the master loses what was gathered; whoever reported has no answer and reports again, which is a repeat if
 //!   it was stored after all.
 //! - The journal is in the database. What a master leaves in it is compacted by the next one.
-//! - What the journal keeps in memory ([`memory`]) is dropped when a change is undone, or when it is not known whether it
-//!   was made; the rows bring it back. So is what is kept of a trial whose run changes or ends ([`Journal::evict`]).
+//! - What the journal keeps in memory (`memory`) is dropped when a change is undone, or when it is not known whether it
+//!   was made; the rows bring it back. So is what is kept of a trial whose run changes or ends (`Journal::evict`).
 //! - Series may lag behind the chunks by any number of reports: who reads them reads what came since.
 //!
 //! # Who may hold what
 //!
-//! - The list of gathered reports: a mutex, held to push and to take, never across an await. It has as many reports as
-//!   there are requests, whose bodies are in the budget of requests ([`crate::budget`]).
+//! - The list of gathered reports: a mutex, held to push and to take, never across an await. It has a report for each
+//!   request that waits for its answer.
 //! - The journal's memory: taken out by the writer alone for as long as it judges, and put back; the mutex is never held
-//!   across an await. It has at most 50,000 trials and the reports that are not compacted, some eight megabytes.
+//!   across an await. It has some 50,000 trials at most and the reports that are not compacted: compaction begins when they
+//!   have eight megabytes.
 //! - The state of compaction: a mutex as well. One compaction runs at a time; readers wait for it ([`Journal::flush`])
 //!   and hold nothing meanwhile.
-//! - A stream is counted with [`stream::STREAM_BYTES`] in the budget of its user, and holds a connection only while it
+//! - A stream is counted with `stream::STREAM_BYTES` in the budget of its user, and holds a connection only while it
 //!   reads a page of chunks.
 //! - The series of a group are brought up to date by one task at a time; others do not wait for it.
 

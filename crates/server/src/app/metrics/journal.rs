@@ -1,6 +1,6 @@
 //! The journal: every report that is acknowledged is in it, or in the chunks that it was compacted into.
 //!
-//! Reports are judged and appended here, in the transaction of the caller; [`super::compaction`] empties the journal.
+//! Reports are judged and appended here, in the transaction of the caller; `compaction` empties the journal.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
