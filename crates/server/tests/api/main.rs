@@ -24,6 +24,7 @@ mod jobs;
 mod log_policies;
 mod log_retention;
 mod logs;
+mod managers;
 mod master;
 mod origin;
 mod pools;

@@ -639,6 +639,36 @@ impl FakeAgent {
         slots: u32,
         pool: &str,
     ) -> Result<(Self, ToAgent), u16> {
+        Self::say_hello_holding(cluster, tokens, id, slots, pool, Vec::new()).await
+    }
+
+    /// Connects again, with these containers.
+    pub(crate) async fn back(
+        cluster: &Cluster,
+        id: &str,
+        slots: u32,
+        pool: &str,
+        containers: Vec<ContainerReport>,
+    ) -> Self {
+        let tokens = Tokens {
+            own: Some(own_token(id)),
+            join: None,
+        };
+        let hello = Self::say_hello_holding(cluster, tokens, id, slots, pool, containers);
+        match hello.await.unwrap() {
+            (agent, ToAgent::Welcome(_)) => agent,
+            (_, other) => panic!("not welcomed: {other:?}"),
+        }
+    }
+
+    async fn say_hello_holding(
+        cluster: &Cluster,
+        tokens: Tokens,
+        id: &str,
+        slots: u32,
+        pool: &str,
+        containers: Vec<ContainerReport>,
+    ) -> Result<(Self, ToAgent), u16> {
         let mut request = format!("ws://{}{PATH}", cluster.running.address)
             .into_client_request()
             .unwrap();
@@ -674,7 +704,7 @@ impl FakeAgent {
                 addresses: vec!["127.0.0.1".into()],
                 devices,
                 runtime: "process".into(),
-                containers: Vec::new(),
+                containers,
             }))
             .await;
         let answer = agent.hear().await;
