@@ -1,12 +1,12 @@
-//! State machines of experiments, trials and allocations, and what allocations know of their containers.
+//! State machines of experiments, trials, tasks and allocations, and what allocations know of their containers.
 //!
 //! Each file holds one: a state that carries just what is true in it, events, and one pure function that answers a pair
 //! of them with the next state and the effects to carry out. Nothing here acts, stores, or knows the time. There is no
 //! catch-all arm: a new state or event does not compile until every pair has its answer.
 //!
-//! How they hang together: an [`experiment`] has trials; a [`trial`] that wants to run has one live [`allocation`]; the
-//! end of an allocation is an event of its trial, the end of the last trial one of its experiment. Read
-//! [`trial::TrialState`] first.
+//! How they hang together: an [`experiment`] has trials; a [`trial`] resumes, suspends and ends its [`task`]; a task that
+//! wants to run has one live [`allocation`]. The end of an allocation is an event of its task, of which a trial's task
+//! notifies its trial; the end of the last trial is an event of its experiment. Read [`trial::TrialState`] first.
 
 #![allow(
     clippy::unnested_or_patterns,
@@ -18,6 +18,7 @@ pub mod container;
 pub mod experiment;
 #[cfg(test)]
 mod table;
+pub mod task;
 pub mod trial;
 
 /// The answer to an event: the next state, and what to do once it is stored.

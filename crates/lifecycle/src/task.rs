@@ -1,0 +1,511 @@
+//! The life of a task, which is what runs containers: `docs/contract/http-api.md`, "Tasks and allocations".
+//!
+//! A task makes one attempt after another, each an [`crate::allocation`]; at most one of them lives, and one does exactly
+//! while the task is queued, running or stopping. What the end of an attempt means depends on the task's kind
+//! ([`RestartPolicy`]).
+//!
+//! A trial's task follows its trial ([`crate::trial`]), which decides: the trial resumes, suspends and kills its task, and
+//! is notified of the end of each attempt. Until it has answered, the task is suspended: a trial that goes on resumes it,
+//! one that has ended ends it, and one that pauses leaves it as it is.
+//!
+//! In the table `preemptible` marks events of a task whose policy is [`RestartPolicy::WhenReleased`], and `trial's` those
+//! of a trial's task; all others are those of a task that is never started again.
+//!
+//! ```text
+//! suspended
+//!   resume -> queued: Request
+//!   kill -> canceled: End
+//!   end (trial's) -> completed: End
+//!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill (trial's), place, done, failed, lost, released, released (preemptible), released (trial's)
+//! queued
+//!   suspend (preemptible) -> stopping: suspend: Preempt
+//!   requeue -> stopping: requeue: Preempt
+//!   requeue (preemptible) -> stopping: requeue: Preempt
+//!   kill -> stopping: kill: Kill
+//!   kill (trial's) -> stopping: kill: Kill
+//!   place -> running
+//!   done -> completed: End
+//!   failed -> failed: End
+//!   lost -> failed: End
+//!   released -> canceled: End
+//!   released (preemptible) -> queued: Request
+//!   released (trial's) -> suspended: NotifyTrial
+//!   stays: resume
+//!   refuses: suspend, end (trial's)
+//! running
+//!   suspend (preemptible) -> stopping: suspend: Preempt
+//!   requeue (preemptible) -> stopping: requeue: Preempt
+//!   kill -> stopping: kill: Kill
+//!   kill (trial's) -> stopping: kill: Kill
+//!   done -> completed: End
+//!   failed -> failed: End
+//!   lost -> failed: End
+//!   released -> canceled: End
+//!   released (preemptible) -> queued: Request
+//!   released (trial's) -> suspended: NotifyTrial
+//!   stays: resume, place
+//!   refuses: suspend, requeue, end (trial's)
+//! stopping: suspend
+//!   resume -> stopping: requeue
+//!   kill -> stopping: kill: Kill
+//!   kill (trial's) -> stopping: kill: Kill
+//!   done -> completed: End
+//!   failed -> failed: End
+//!   lost -> suspended
+//!   released -> suspended
+//!   released (preemptible) -> suspended
+//!   released (trial's) -> suspended: NotifyTrial
+//!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), place
+//!   refuses: end (trial's)
+//! stopping: requeue
+//!   suspend (preemptible) -> stopping: suspend
+//!   kill -> stopping: kill: Kill
+//!   kill (trial's) -> stopping: kill: Kill
+//!   done -> completed: End
+//!   failed -> failed: End
+//!   lost -> queued: Request
+//!   released -> queued: Request
+//!   released (preemptible) -> queued: Request
+//!   released (trial's) -> suspended: NotifyTrial
+//!   stays: resume, requeue, requeue (preemptible), place
+//!   refuses: suspend, end (trial's)
+//! stopping: kill
+//!   done -> canceled: End
+//!   failed -> canceled: End
+//!   lost -> canceled: End
+//!   released -> canceled: End
+//!   released (preemptible) -> canceled: End
+//!   released (trial's) -> suspended: NotifyTrial
+//!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill, kill (trial's), place
+//!   refuses: resume, end (trial's)
+//! completed
+//!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill, kill (trial's), place, done, failed, lost, released, released (preemptible), released (trial's), end (trial's)
+//!   refuses: resume
+//! canceled
+//!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill, kill (trial's), place, done, failed, lost, released, released (preemptible), released (trial's), end (trial's)
+//!   refuses: resume
+//! failed
+//!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill, kill (trial's), place, done, failed, lost, released, released (preemptible), released (trial's), end (trial's)
+//!   refuses: resume
+//! ```
+
+use det_taskspec::TaskKind;
+use serde::{Deserialize, Serialize};
+
+use crate::allocation::AllocationExit;
+use crate::{Refused, Step};
+
+/// Where a task is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskState {
+    /// Asks for nothing: it has not begun, rests, or waits for its trial's answer.
+    Suspended,
+    /// Waits for slots.
+    Queued,
+    /// Has slots.
+    Running,
+    /// Its attempt is on its way out.
+    Stopping(Stop),
+    /// Its code has ended for good.
+    Ended(TaskEnd),
+}
+
+/// What follows once a stopping task's attempt has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// It rests.
+    Suspend,
+    /// It asks for slots again.
+    Requeue,
+    /// It ends.
+    Kill,
+}
+
+/// How a task ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskEnd {
+    /// Its code came to its end.
+    Completed,
+    /// It was killed, or gave its slots back and is not started again.
+    Canceled,
+    /// Its code failed, or the platform did.
+    Failed,
+}
+
+/// When a task is started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestartPolicy {
+    /// As its trial decides.
+    ByTrial,
+    /// Never: what it has done would be lost. It is not preempted, and cannot be suspended.
+    Never,
+    /// When it gave its slots back because it was asked to.
+    WhenReleased,
+}
+
+impl RestartPolicy {
+    /// The policy of tasks of a kind: `docs/contract/scheduling.md`, "Kinds of tasks".
+    pub fn of(kind: TaskKind) -> Self {
+        match kind {
+            TaskKind::Trial => Self::ByTrial,
+            TaskKind::Generic => Self::WhenReleased,
+            TaskKind::Notebook
+            | TaskKind::Shell
+            | TaskKind::Command
+            | TaskKind::Tensorboard
+            | TaskKind::CheckpointGc => Self::Never,
+        }
+    }
+
+    /// Whether a running task may be asked to save and exit, because it goes on later.
+    pub fn is_preemptible(self) -> bool {
+        match self {
+            Self::ByTrial | Self::WhenReleased => true,
+            Self::Never => false,
+        }
+    }
+}
+
+/// What each attempt of a task asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Demand {
+    /// Slots; 0 = an attempt without devices.
+    pub slots: u32,
+    /// Whether all slots must be on one place.
+    pub single_place: bool,
+    /// Seconds that an attempt has to save and exit.
+    pub preemption_timeout: u32,
+}
+
+/// What happens to a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TaskEvent {
+    /// It is to run, for the first time or again.
+    Resume,
+    /// It is to give its slots back and rest.
+    Suspend,
+    /// It is to give its slots back and ask again, because its job asks in another resource pool now.
+    Requeue,
+    /// It is to end at once.
+    Kill,
+    /// Its attempt has been given slots.
+    Place,
+    /// Its attempt has ended.
+    AttemptEnded(AllocationExit),
+    /// Its trial has ended.
+    End(TaskEnd),
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskEffect {
+    /// Request the next attempt.
+    Request,
+    /// Ask the live attempt to save and exit; one that has not started ends at once.
+    Preempt,
+    /// End the live attempt at once.
+    Kill,
+    /// Notify its trial of the attempt's end.
+    NotifyTrial,
+    /// Note the end.
+    End,
+}
+
+use TaskEffect as Do;
+use TaskEvent as Event;
+use TaskState as State;
+
+impl TaskState {
+    /// Decides what follows `event` for a task with this policy; performs nothing. Events that come too late change
+    /// nothing.
+    ///
+    /// # Errors
+    /// The task cannot do what is asked.
+    pub fn on(self, event: Event, policy: RestartPolicy) -> Result<Step<State, Do>, Refused> {
+        match (self, event) {
+            (State::Suspended, Event::Resume) => Ok(Step::to(State::Queued, [Do::Request])),
+            // Its attempt is on its way out; when it has ended the task asks again.
+            (State::Stopping(Stop::Suspend), Event::Resume) => {
+                Ok(Step::to(State::Stopping(Stop::Requeue), []))
+            }
+            (
+                state @ (State::Queued | State::Running | State::Stopping(Stop::Requeue)),
+                Event::Resume,
+            ) => Ok(Step::stay(state)),
+            (state @ (State::Stopping(Stop::Kill) | State::Ended(_)), Event::Resume) => {
+                Err(Refused::new(format!(
+                    "a task in state {} cannot be resumed: only one that is suspended can",
+                    state.name()
+                )))
+            }
+
+            (State::Queued | State::Running | State::Stopping(Stop::Requeue), Event::Suspend)
+                if !policy.is_preemptible() =>
+            {
+                Err(Refused::new(
+                    "a task of this kind cannot be suspended, because it cannot go on where it was: kill it, or let it run",
+                ))
+            }
+            (State::Queued | State::Running, Event::Suspend) => {
+                Ok(Step::to(State::Stopping(Stop::Suspend), [Do::Preempt]))
+            }
+            (State::Stopping(Stop::Requeue), Event::Suspend) => {
+                Ok(Step::to(State::Stopping(Stop::Suspend), []))
+            }
+            (
+                state @ (State::Suspended
+                | State::Stopping(Stop::Suspend | Stop::Kill)
+                | State::Ended(_)),
+                Event::Suspend,
+            ) => Ok(Step::stay(state)),
+
+            (State::Running, Event::Requeue) if !policy.is_preemptible() => Err(Refused::new(
+                "a task of this kind cannot be moved once it runs, because it cannot go on where it was: kill it, or let \
+                 it run",
+            )),
+            (State::Queued | State::Running, Event::Requeue) => {
+                Ok(Step::to(State::Stopping(Stop::Requeue), [Do::Preempt]))
+            }
+            (state @ (State::Suspended | State::Stopping(_) | State::Ended(_)), Event::Requeue) => {
+                Ok(Step::stay(state))
+            }
+
+            (State::Suspended, Event::Kill) if policy != RestartPolicy::ByTrial => {
+                Ok(end(TaskEnd::Canceled))
+            }
+            (
+                State::Queued | State::Running | State::Stopping(Stop::Suspend | Stop::Requeue),
+                Event::Kill,
+            ) => Ok(Step::to(State::Stopping(Stop::Kill), [Do::Kill])),
+            (
+                state @ (State::Suspended | State::Stopping(Stop::Kill) | State::Ended(_)),
+                Event::Kill,
+            ) => Ok(Step::stay(state)),
+
+            (State::Queued, Event::Place) => Ok(Step::to(State::Running, [])),
+            (
+                state @ (State::Suspended | State::Running | State::Stopping(_) | State::Ended(_)),
+                Event::Place,
+            ) => Ok(Step::stay(state)),
+
+            (State::Queued | State::Running | State::Stopping(_), Event::AttemptEnded(_))
+                if policy == RestartPolicy::ByTrial =>
+            {
+                Ok(Step::to(State::Suspended, [Do::NotifyTrial]))
+            }
+            (State::Queued | State::Running, Event::AttemptEnded(exit)) => {
+                Ok(after_attempt(&exit, policy))
+            }
+            (State::Stopping(stop), Event::AttemptEnded(exit)) => Ok(after_stop(stop, &exit)),
+            (state @ (State::Suspended | State::Ended(_)), Event::AttemptEnded(_)) => {
+                Ok(Step::stay(state))
+            }
+
+            (State::Suspended, Event::End(how)) => Ok(end(how)),
+            (state @ State::Ended(_), Event::End(_)) => Ok(Step::stay(state)),
+            (state @ (State::Queued | State::Running | State::Stopping(_)), Event::End(_)) => {
+                Err(Refused::new(format!(
+                    "a task in state {} cannot end with its trial: its attempt has to end before",
+                    state.name()
+                )))
+            }
+        }
+    }
+
+    /// Whether it has ended.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Ended(_))
+    }
+
+    /// The name in the ordered record of changes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Suspended => "SUSPENDED",
+            Self::Queued => "QUEUED",
+            Self::Running => "RUNNING",
+            Self::Stopping(_) => "STOPPING",
+            Self::Ended(TaskEnd::Completed) => "COMPLETED",
+            Self::Ended(TaskEnd::Canceled) => "CANCELED",
+            Self::Ended(TaskEnd::Failed) => "ERROR",
+        }
+    }
+}
+
+fn end(how: TaskEnd) -> Step<State, Do> {
+    Step::to(State::Ended(how), [Do::End])
+}
+
+fn request() -> Step<State, Do> {
+    Step::to(State::Queued, [Do::Request])
+}
+
+/// An attempt has ended that the task did not stop.
+fn after_attempt(exit: &AllocationExit, policy: RestartPolicy) -> Step<State, Do> {
+    match exit {
+        AllocationExit::Completed => end(TaskEnd::Completed),
+        AllocationExit::Released if policy == RestartPolicy::WhenReleased => request(),
+        AllocationExit::Released => end(TaskEnd::Canceled),
+        AllocationExit::Failed { .. } | AllocationExit::Infrastructure { .. } => {
+            end(TaskEnd::Failed)
+        }
+    }
+}
+
+/// An attempt has ended that the task was stopping.
+fn after_stop(stop: Stop, exit: &AllocationExit) -> Step<State, Do> {
+    match (stop, exit) {
+        (Stop::Kill, _) => end(TaskEnd::Canceled),
+        (Stop::Suspend | Stop::Requeue, AllocationExit::Completed) => end(TaskEnd::Completed),
+        (Stop::Suspend | Stop::Requeue, AllocationExit::Failed { .. }) => end(TaskEnd::Failed),
+        (Stop::Suspend, AllocationExit::Released | AllocationExit::Infrastructure { .. }) => {
+            Step::to(State::Suspended, [])
+        }
+        (Stop::Requeue, AllocationExit::Released | AllocationExit::Infrastructure { .. }) => {
+            request()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::table;
+
+    const STATES: [(&str, State); 9] = [
+        ("suspended", State::Suspended),
+        ("queued", State::Queued),
+        ("running", State::Running),
+        ("stopping: suspend", State::Stopping(Stop::Suspend)),
+        ("stopping: requeue", State::Stopping(Stop::Requeue)),
+        ("stopping: kill", State::Stopping(Stop::Kill)),
+        ("completed", State::Ended(TaskEnd::Completed)),
+        ("canceled", State::Ended(TaskEnd::Canceled)),
+        ("failed", State::Ended(TaskEnd::Failed)),
+    ];
+
+    const POLICIES: [RestartPolicy; 3] = [
+        RestartPolicy::ByTrial,
+        RestartPolicy::Never,
+        RestartPolicy::WhenReleased,
+    ];
+
+    fn exits() -> [(&'static str, AllocationExit); 4] {
+        let reason = || "for a reason".to_owned();
+        [
+            ("done", AllocationExit::Completed),
+            ("failed", AllocationExit::Failed { reason: reason() }),
+            ("lost", AllocationExit::Infrastructure { reason: reason() }),
+            ("released", AllocationExit::Released),
+        ]
+    }
+
+    fn events() -> Vec<(&'static str, (Event, RestartPolicy))> {
+        use RestartPolicy::{ByTrial, Never, WhenReleased};
+        let mut events = vec![
+            ("resume", (Event::Resume, Never)),
+            ("suspend", (Event::Suspend, Never)),
+            ("suspend (preemptible)", (Event::Suspend, WhenReleased)),
+            ("requeue", (Event::Requeue, Never)),
+            ("requeue (preemptible)", (Event::Requeue, WhenReleased)),
+            ("kill", (Event::Kill, Never)),
+            ("kill (trial's)", (Event::Kill, ByTrial)),
+            ("place", (Event::Place, Never)),
+        ];
+        let ended = |(name, exit)| (name, (Event::AttemptEnded(exit), Never));
+        events.extend(exits().map(ended));
+        let released = || Event::AttemptEnded(AllocationExit::Released);
+        events.extend([
+            ("released (preemptible)", (released(), WhenReleased)),
+            ("released (trial's)", (released(), ByTrial)),
+            ("end (trial's)", (Event::End(TaskEnd::Completed), ByTrial)),
+        ]);
+        events
+    }
+
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "the table's printer hands out references"
+    )]
+    fn name(state: &State) -> String {
+        let found = STATES.iter().find(|(_, s)| s == state);
+        found.map(|(n, _)| (*n).to_owned()).unwrap()
+    }
+
+    #[test]
+    fn the_table_is_the_code() {
+        let printed = table::print(&STATES, &events(), name, |state, (event, policy)| {
+            state.on(event.clone(), *policy)
+        });
+        table::assert_in_comment(include_str!("task.rs"), &printed);
+    }
+
+    #[test]
+    fn a_trials_task_leaves_every_end_of_an_attempt_to_its_trial() {
+        for (_, state) in STATES {
+            let has_attempt = !matches!(state, State::Suspended | State::Ended(_));
+            for (_, exit) in exits() {
+                let step = state.on(Event::AttemptEnded(exit), RestartPolicy::ByTrial);
+                let expected = if has_attempt {
+                    Step::to(State::Suspended, [Do::NotifyTrial])
+                } else {
+                    Step::stay(state)
+                };
+                assert_eq!(step, Ok(expected));
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_release_of_a_preemptible_task_starts_it_again() {
+        for (name, exit) in exits() {
+            let step = State::Running.on(Event::AttemptEnded(exit), RestartPolicy::WhenReleased);
+            assert_eq!(step.unwrap().state == State::Queued, name == "released");
+        }
+    }
+
+    proptest! {
+        /// Plays a task with its attempts: whatever users and the platform do, one lives exactly when the task's state
+        /// says so, and a kill ends the task.
+        #[test]
+        fn a_task_has_an_attempt_exactly_while_it_is_queued_running_or_stopping(
+            policy in prop::sample::select(&POLICIES[1..]),
+            history in prop::collection::vec(0..15_usize, 0..60),
+        ) {
+            let (mut state, mut live) = (State::Suspended, false);
+            let mut play = |state: &mut State, event: Event| {
+                let ends = matches!(event, Event::AttemptEnded(_));
+                if (ends || event == Event::Place) && !live {
+                    return Ok(());
+                }
+                let Ok(step) = state.on(event, policy) else { return Ok(()) };
+                live &= !ends;
+                for effect in &step.effects {
+                    match effect {
+                        Do::Request => {
+                            prop_assert!(!live, "a second attempt");
+                            live = true;
+                        }
+                        Do::Preempt | Do::Kill => prop_assert!(live),
+                        Do::End => prop_assert!(!live && step.state.is_terminal()),
+                        Do::NotifyTrial => prop_assert!(false, "it has no trial"),
+                    }
+                }
+                *state = step.state;
+                let expected = matches!(state, State::Queued | State::Running | State::Stopping(_));
+                prop_assert_eq!(live, expected);
+                Ok(())
+            };
+            for index in history {
+                play(&mut state, events()[index].1.0.clone())?;
+            }
+            play(&mut state, Event::Kill)?;
+            play(&mut state, Event::AttemptEnded(AllocationExit::Released))?;
+            prop_assert!(state.is_terminal());
+        }
+    }
+}
