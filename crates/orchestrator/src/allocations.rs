@@ -7,20 +7,18 @@ use det_lifecycle::allocation::{
     AllocationEffect, AllocationEvent, AllocationExit, AllocationState, Member, MemberProgress,
 };
 use det_lifecycle::container::Desired;
-use det_lifecycle::trial::TrialEvent;
+use det_lifecycle::task::TaskEvent;
 use det_taskspec::TaskKind;
 
 use crate::{
-    Allocation, Cause, Container, Effect, Event, Mutant, Record, Refused, Rows, Scene, Subject,
-    Topic, Waiting,
+    Allocation, Cause, Container, Effect, Mutant, Record, Refused, Rows, Scene, Subject, Topic,
+    Waiting, tasks,
 };
 
 /// Why an allocation ended whose code came to its end; scripts look for it in logs.
 const EXITED_WELL: &str = "resources exited successfully with a zero exit code";
 /// Code that has said that it ends early is given this long, in microseconds.
 const EARLY_EXIT: i64 = 10 * 1_000_000;
-/// Seconds that a task has to save and exit when nothing is configured.
-const PREEMPTION_TIMEOUT: u32 = 3600;
 
 fn known<R: Rows>(scene: &Scene<'_, R>, id: &AllocationId) -> Result<Allocation, Refused> {
     scene
@@ -41,8 +39,7 @@ pub(crate) fn members(containers: &[Container]) -> Vec<Member> {
         .collect()
 }
 
-/// The line that opens each run of a trial; scripts look for its first words.
-/// The line of a log that says where an attempt runs.
+/// The line of a log that says where an attempt runs. For a trial's run scripts look for its first words.
 fn runner_text(row: &Allocation, containers: &[Container]) -> String {
     let places: BTreeSet<&str> = containers.iter().map(|c| c.place.as_str()).collect();
     let places: Vec<&str> = places.into_iter().collect();
@@ -90,7 +87,7 @@ pub(crate) fn on<R: Rows>(
                     scene.wake(Topic::Place(container.place));
                 }
             }
-            AllocationEffect::End => end(scene, &mut row, &before, cause),
+            AllocationEffect::End => end(scene, &mut row, &before, cause)?,
         }
     }
     Ok(())
@@ -137,10 +134,9 @@ fn raise_preemption<R: Rows>(
     row: &mut Allocation,
     cause: &Cause,
 ) -> Result<(), Refused> {
-    let timeout = match row.experiment_id {
-        Some(id) => scene.rows.terms(id)?.preemption_timeout,
-        None => PREEMPTION_TIMEOUT,
-    };
+    let task = scene.rows.task(&row.task_id);
+    let task = task.ok_or_else(|| Refused::not_found("task", &row.task_id))?;
+    let timeout = tasks::demand(scene, &task)?.preemption_timeout;
     let deadline = scene.clock.steady.0 + i64::from(timeout) * 1_000_000;
     row.preempt_deadline = Some(Micros(deadline));
     scene.rows.update_allocation(row);
@@ -157,9 +153,9 @@ fn end<R: Rows>(
     row: &mut Allocation,
     before: &AllocationState,
     cause: &Cause,
-) {
+) -> Result<(), Refused> {
     let AllocationState::Terminated { exit } = row.state.clone() else {
-        return;
+        return Ok(());
     };
     row.ended_at = Some(scene.clock.wall);
     row.preempt_deadline = None;
@@ -172,9 +168,10 @@ fn end<R: Rows>(
             None => "its slots were given back".to_owned(),
         },
         AllocationExit::Failed { reason } => clean(reason),
-        AllocationExit::Infrastructure { reason } => {
+        AllocationExit::Infrastructure { reason } if row.kind == TaskKind::Trial => {
             format!("{} (not charged to the trial)", clean(reason))
         }
+        AllocationExit::Infrastructure { reason } => clean(reason),
     };
     row.exit_reason = Some(text.clone());
     scene.rows.update_allocation(row);
@@ -194,29 +191,7 @@ fn end<R: Rows>(
         detail: None,
     });
     scene.wake(Topic::Schedule);
-    match (row.kind, row.trial_id) {
-        (TaskKind::Trial, Some(id)) => {
-            let event = TrialEvent::AllocationEnded(exit);
-            scene.then(Event::Trial { id, event, cause });
-        }
-        // A task that works for nothing else ends with its only attempt.
-        (
-            TaskKind::Trial
-            | TaskKind::Notebook
-            | TaskKind::Shell
-            | TaskKind::Command
-            | TaskKind::Tensorboard
-            | TaskKind::CheckpointGc
-            | TaskKind::Generic,
-            _,
-        ) => {
-            if let Some(mut task) = scene.rows.task(&row.task_id) {
-                task.ended_at = row.ended_at;
-                scene.rows.update_task(&task);
-                scene.wake(Topic::TaskLog(task.id));
-            }
-        }
-    }
+    tasks::on(scene, &row.task_id, TaskEvent::AttemptEnded(exit), &cause)
 }
 
 /// The scheduler asks a running allocation to save and exit.

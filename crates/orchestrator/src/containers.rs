@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState, Phase};
 use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::task::TaskEvent;
 use det_scheduler::Placement;
 use det_taskspec::ContainerExit;
 
 use crate::{
     Allocation, Cause, Container, Effect, Event, Mutant, Placed, Record, Refused, Rows, Scene,
-    Subject, Topic, allocations,
+    Subject, Topic, allocations, tasks,
 };
 
 /// The exit code that an exit is shown with.
@@ -96,7 +97,8 @@ pub(crate) fn place<R: Rows>(scene: &mut Scene<'_, R>, placed: Placed) -> Result
         placed_at: scene.clock.wall,
     });
     let cause = Cause::master("it was given slots");
-    allocations::on(scene, &id, AllocationEvent::Place, &cause)
+    allocations::on(scene, &id, AllocationEvent::Place, &cause)?;
+    tasks::on(scene, &row.task_id, TaskEvent::Place, &cause)
 }
 
 fn still_fits<R: Rows>(scene: &Scene<'_, R>, row: &Allocation, placement: &Placement) -> bool {

@@ -127,16 +127,19 @@ pub enum Subject {
     Experiment(ExperimentId),
     /// A trial.
     Trial(TrialId),
+    /// A task.
+    Task(TaskId),
     /// An allocation.
     Allocation(AllocationId),
 }
 
 impl Subject {
-    /// The kind's name in the record: `experiment`, `trial`, `allocation`.
+    /// The kind's name in the record: `experiment`, `trial`, `task`, `allocation`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Experiment(_) => "experiment",
             Self::Trial(_) => "trial",
+            Self::Task(_) => "task",
             Self::Allocation(_) => "allocation",
         }
     }
@@ -146,6 +149,7 @@ impl Subject {
         match self {
             Self::Experiment(id) => id.to_string(),
             Self::Trial(id) => id.to_string(),
+            Self::Task(id) => id.0.clone(),
             Self::Allocation(id) => id.0.clone(),
         }
     }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TrialId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId, TrialId};
 use det_lifecycle::allocation::AllocationEvent;
 use det_lifecycle::container::Observed;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
+use det_lifecycle::task::TaskEvent;
 use det_lifecycle::trial::{EarlyExit, TrialEvent};
 use det_scheduler::{Placement, WaitKind};
 use det_searcher::{Action, Event as SearchEvent, Search};
@@ -127,17 +128,28 @@ pub enum Event {
         /// Who.
         cause: Cause,
     },
-    /// A trial wants its next run.
-    RunRequested {
-        /// Which trial.
-        id: TrialId,
-    },
     /// A trial's end has been decided.
     TrialEnds {
         /// Which trial.
         id: TrialId,
         /// Who and why.
         cause: Cause,
+    },
+
+    // Tasks.
+    /// Something is asked of a task. A trial's task can only be moved to another pool: otherwise it follows its trial.
+    Task {
+        /// Which task.
+        id: TaskId,
+        /// What is asked.
+        event: TaskEvent,
+        /// Who and why.
+        cause: Cause,
+    },
+    /// A task wants its next attempt.
+    AttemptRequested {
+        /// Which task.
+        id: TaskId,
     },
 
     // Allocations.
@@ -316,6 +328,8 @@ pub enum Need {
     TaskCount(TrialId),
     /// Whether a trial may be restarted.
     RestartForbidden(TrialId),
+    /// A task, its live allocation, and of a trial's task what [`Need::Trial`] names, else the resource pool of its job.
+    Task(TaskId),
     /// An allocation, its containers, its task, and of a trial's task the experiment with its terms.
     Allocation(AllocationId),
     /// A container, and all that belongs to its allocation.
@@ -364,9 +378,8 @@ impl Event {
                 needs
             }
             Self::TrialContinues { id, .. } => vec![Need::Trial(*id), Need::TaskCount(*id)],
-            Self::EarlyExit { id, .. } | Self::RunRequested { id } | Self::TrialEnds { id, .. } => {
-                vec![Need::Trial(*id)]
-            }
+            Self::EarlyExit { id, .. } | Self::TrialEnds { id, .. } => vec![Need::Trial(*id)],
+            Self::Task { id, .. } | Self::AttemptRequested { id } => vec![Need::Task(id.clone())],
             Self::Allocation { id, .. }
             | Self::PreemptFor { id, .. }
             | Self::HandOver { id, .. }

@@ -1,8 +1,8 @@
-//! Orchestration: what follows when something happens to an experiment, a trial, an allocation or a container.
+//! Orchestration: what follows when something happens to an experiment, a trial, a task, an allocation or a container.
 //!
 //! The life cycles ([`det_lifecycle`]) answer for one thing at a time. This crate connects them: an allocation that ends
-//! is an event of its trial, which may restart or tell the search, whose answer creates and stops other trials. The
-//! master and the simulator run the same code.
+//! is an event of its task, which may notify its trial; that one may restart or notify the search, whose answer creates and
+//! stops other trials. The master and the simulator run the same code.
 //!
 //! [`Core::decide`] takes one [`Event`] and the rows that it concerns ([`Rows`], in memory, synchronous), changes rows, and
 //! returns an [`Outcome`]: effects to carry out in the same transaction, and the events that follow from this one, each
@@ -19,6 +19,7 @@ mod experiments;
 mod mutant;
 mod rows;
 mod searches;
+mod tasks;
 mod trials;
 
 use std::sync::Arc;
@@ -251,8 +252,10 @@ impl<R: Rows> Scene<'_, R> {
                 reason,
                 cause,
             } => trials::early_exit(self, id, run, reason, cause),
-            Event::RunRequested { id } => trials::request_run(self, id),
             Event::TrialEnds { id, cause } => trials::end(self, id, cause),
+
+            Event::Task { id, event, cause } => tasks::asked(self, &id, event, &cause),
+            Event::AttemptRequested { id } => tasks::request(self, &id),
 
             Event::Allocation { id, event, cause } => allocations::on(self, &id, event, &cause),
             Event::PreemptFor {

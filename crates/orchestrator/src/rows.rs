@@ -10,6 +10,7 @@ use det_ids::{
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::task::{Demand, TaskState};
 use det_lifecycle::trial::TrialState;
 use det_scheduler::WaitKind;
 use det_searcher::Search;
@@ -39,12 +40,8 @@ pub struct Experiment {
 pub struct Terms {
     /// Failures that are forgiven.
     pub max_restarts: u32,
-    /// Slots of each run; 0 = a run without devices.
-    pub slots: u32,
-    /// Whether all slots must be on one place.
-    pub single_place: bool,
-    /// Seconds that a run has to save and exit.
-    pub preemption_timeout: u32,
+    /// What each run asks for.
+    pub demand: Demand,
 }
 
 /// A trial.
@@ -81,6 +78,10 @@ pub struct Task {
     pub experiment_id: Option<ExperimentId>,
     /// The trial that it works for, if any.
     pub trial_id: Option<TrialId>,
+    /// Where it is in its life.
+    pub state: TaskState,
+    /// What each attempt asks for; `None` = what its experiment says.
+    pub demand: Option<Demand>,
     /// Allocations so far.
     pub attempts: u32,
     /// `None` while it may run again.
@@ -273,8 +274,10 @@ pub trait Rows {
     fn task(&self, id: &TaskId) -> Option<Task>;
     /// Adds a task of an experiment's trial; its owner is the experiment's.
     fn insert_task(&mut self, row: Task);
-    /// Stores attempts and end of a task.
+    /// Stores state, attempts and end of a task.
     fn update_task(&mut self, row: &Task);
+    /// Where the job of a task asks for slots.
+    fn resource_pool(&self, task: &Task) -> Option<String>;
 
     /// An allocation.
     fn allocation(&self, id: &AllocationId) -> Option<Allocation>;

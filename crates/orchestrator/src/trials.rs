@@ -1,14 +1,14 @@
 //! What follows for a trial.
 
-use det_ids::{AllocationId, ExperimentId, RequestId, TaskId, TrialId};
-use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_ids::{ExperimentId, RequestId, TaskId, TrialId};
+use det_lifecycle::task::{TaskEnd, TaskEvent, TaskState};
 use det_lifecycle::trial::{EarlyExit, History, TrialEffect, TrialEvent, TrialState};
 use det_searcher::{Event as SearchEvent, ExitReason};
 use det_taskspec::TaskKind;
 
 use crate::{
-    Allocation, Cause, Effect, Event, Experiment, Mutant, Record, Refused, Rows, Scene, Subject,
-    Task, Topic, Trial,
+    Cause, Effect, Event, Experiment, Mutant, Record, Refused, Rows, Scene, Subject, Task, Topic,
+    Trial, tasks,
 };
 
 fn known<R: Rows>(scene: &Scene<'_, R>, id: TrialId) -> Result<(Trial, Experiment), Refused> {
@@ -79,35 +79,28 @@ pub(crate) fn on<R: Rows>(
         });
     }
     for effect in step.effects {
-        carry_out(scene, &row, effect, cause);
+        carry_out(scene, &row, effect, cause)?;
     }
     Ok(())
 }
 
-fn carry_out<R: Rows>(scene: &mut Scene<'_, R>, row: &Trial, effect: TrialEffect, cause: &Cause) {
+fn carry_out<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    row: &Trial,
+    effect: TrialEffect,
+    cause: &Cause,
+) -> Result<(), Refused> {
     let id = row.id;
     let (experiment_id, request_id) = (row.experiment_id, row.request_id.clone());
     let early = |reason| Event::Search {
         id: experiment_id,
         event: SearchEvent::EarlyExit { request_id, reason },
     };
-    let live = |event| {
-        move |id: AllocationId| Event::Allocation {
-            id,
-            event,
-            cause: cause.clone(),
-        }
-    };
+    let mut task = |event| tasks::on(scene, &row.task_id, event, cause).map(|()| None);
     let next = match effect {
-        TrialEffect::Request => Some(Event::RunRequested { id }),
-        TrialEffect::Preempt => scene
-            .rows
-            .live_allocation(&row.task_id)
-            .map(live(AllocationEvent::Preempt)),
-        TrialEffect::Kill => scene
-            .rows
-            .live_allocation(&row.task_id)
-            .map(live(AllocationEvent::Kill)),
+        TrialEffect::Request => task(TaskEvent::Resume)?,
+        TrialEffect::Preempt => task(TaskEvent::Suspend)?,
+        TrialEffect::Kill => task(TaskEvent::Kill)?,
         TrialEffect::KillSoon => scene
             .rows
             .live_allocation(&row.task_id)
@@ -125,6 +118,7 @@ fn carry_out<R: Rows>(scene: &mut Scene<'_, R>, row: &Trial, effect: TrialEffect
     if let Some(next) = next {
         scene.then(next);
     }
+    Ok(())
 }
 
 /// A trial's code reports that it ends early. Only its newest run may; a trial that has ended stays as it is.
@@ -153,12 +147,17 @@ pub(crate) fn end<R: Rows>(
     cause: Cause,
 ) -> Result<(), Refused> {
     let (row, experiment) = known(scene, id)?;
-    if let Some(mut task) = scene.rows.task(&row.task_id) {
-        task.ended_at = Some(scene.clock.wall);
-        scene.rows.update_task(&task);
-    }
+    let how = match row.state {
+        TrialState::Completed => TaskEnd::Completed,
+        TrialState::Errored => TaskEnd::Failed,
+        TrialState::Canceled
+        | TrialState::Active
+        | TrialState::Paused
+        | TrialState::Pausing
+        | TrialState::Stopping(_) => TaskEnd::Canceled,
+    };
+    tasks::on(scene, &row.task_id, TaskEvent::End(how), &cause)?;
     scene.effect(Effect::TrialEnded(id));
-    scene.wake(Topic::TaskLog(row.task_id));
     scene.wake(Topic::Trial(id));
     let event = SearchEvent::Ended {
         request_id: row.request_id,
@@ -189,7 +188,8 @@ pub(crate) fn created<R: Rows>(
         detail: Some(format!("{{\"experimentId\":{experiment_id}}}")),
     });
     if trial.state == TrialState::Active {
-        scene.then(Event::RunRequested { id: trial.id });
+        let cause = Cause::master("its trial begins");
+        tasks::on(scene, &trial.task_id, TaskEvent::Resume, &cause)?;
     }
     Ok(())
 }
@@ -209,6 +209,8 @@ fn insert_task<R: Rows>(
         job_id: experiment.job_id,
         experiment_id: Some(trial.experiment_id),
         trial_id: Some(trial.id),
+        state: TaskState::Suspended,
+        demand: None,
         attempts: 0,
         ended_at: None,
     });
@@ -237,59 +239,27 @@ pub(crate) fn continue_in_new_task<R: Rows>(
     Ok(())
 }
 
-/// Requests a trial's next run.
-pub(crate) fn request_run<R: Rows>(scene: &mut Scene<'_, R>, id: TrialId) -> Result<(), Refused> {
+/// A trial's run that begins.
+pub(crate) struct Run {
+    /// Counts the trial's runs from 1.
+    pub(crate) number: i64,
+    /// Places that it avoids, as the allocation's row holds them; `None` = none.
+    pub(crate) excluded_places: Option<String>,
+    /// What users call it.
+    pub(crate) label: String,
+}
+
+/// Begins a trial's next run, which is the attempt that its task is about to make.
+pub(crate) fn begin_run<R: Rows>(scene: &mut Scene<'_, R>, id: TrialId) -> Result<Run, Refused> {
     let (trial, experiment) = known(scene, id)?;
-    let terms = scene.rows.terms(experiment.id)?;
-    let excluded = scene.rows.excluded_places(id)?;
-    let mut task = scene
-        .rows
-        .task(&trial.task_id)
-        .ok_or_else(|| Refused::not_found("task", &trial.task_id))?;
-    task.attempts += 1;
-    task.ended_at = None;
-    scene.rows.update_task(&task);
-    let run_id = trial.run_id + 1;
-    scene.rows.start_run(id, run_id);
+    let excluded_places = scene.rows.excluded_places(id)?;
+    let number = trial.run_id + 1;
+    scene.rows.start_run(id, number);
     scene.effect(Effect::RunStarted(id));
-    let row = Allocation {
-        id: task.id.allocation(task.attempts),
-        task_id: task.id.clone(),
-        kind: task.kind,
-        job_id: experiment.job_id,
-        experiment_id: Some(experiment.id),
-        trial_id: Some(id),
-        run_id,
-        state: AllocationState::Pending,
-        resource_pool: experiment.resource_pool,
-        slots: terms.slots,
-        single_place: terms.single_place,
-        requested_at: scene.clock.wall,
-        placed_at: None,
-        started_at: None,
-        ended_at: None,
-        preempt_deadline: None,
-        preempted_for: None,
-        exit_reason: None,
-        status_code: None,
-        wait_reason: None,
-        wait_since: None,
-    };
-    let text = format!(
-        "Scheduling trial {id} (run {run_id}) of experiment {} in resource pool {}",
-        experiment.id, row.resource_pool
-    );
-    scene.log(&task.id, Some(&row.id), text);
-    scene.record(Record {
-        cause: Cause::actor("master"),
-        subject: Subject::Allocation(row.id.clone()),
-        kind: "created",
-        from: None,
-        to: Some(row.state.name()),
-        detail: None,
-    });
-    scene.rows.insert_allocation(row, excluded);
     scene.wake(Topic::Trial(id));
-    scene.wake(Topic::Schedule);
-    Ok(())
+    Ok(Run {
+        number,
+        excluded_places,
+        label: format!("trial {id} (run {number}) of experiment {}", experiment.id),
+    })
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::task::{Demand, TaskState};
 use det_taskspec::TaskKind;
 
 use crate::column;
@@ -28,6 +29,12 @@ pub struct TaskRow {
     pub experiment_id: Option<i64>,
     /// Its trial, for trials.
     pub trial_id: Option<i64>,
+    /// Where it is in its life.
+    #[row(json = "machine")]
+    pub state: TaskState,
+    /// What each of its attempts asks for; `None` = what its experiment's configuration says.
+    #[row(json)]
+    pub demand: Option<Demand>,
     /// Allocations so far.
     pub attempts: i64,
     /// Lines in its log; the id of the newest one.
@@ -148,14 +155,16 @@ pub(crate) async fn save_tasks(
             owner_id: "bigint" = |row| row.owner_id,
             experiment_id: "bigint" = |row| row.experiment_id,
             trial_id: "bigint" = |row| row.trial_id,
+            machine: "text" = |row| column::text(&row.state),
+            demand: "text" = |row| row.demand.as_ref().map(column::text),
             attempts: "bigint" = |row| row.attempts,
             log_lines: "bigint" = |row| row.log_lines,
             created_at: "bigint" = |row| row.created_at,
             ended_at: "bigint" = |row| row.ended_at,
             logs_deleted_at: "bigint" = |row| row.logs_deleted_at,
         ),
-        "ON CONFLICT (id) DO UPDATE SET attempts = excluded.attempts, log_lines = excluded.log_lines, \
-         ended_at = excluded.ended_at, logs_deleted_at = excluded.logs_deleted_at"
+        "ON CONFLICT (id) DO UPDATE SET machine = excluded.machine, attempts = excluded.attempts, \
+         log_lines = excluded.log_lines, ended_at = excluded.ended_at, logs_deleted_at = excluded.logs_deleted_at"
     );
     Ok(())
 }
@@ -223,6 +232,19 @@ pub async fn tasks(conn: &mut Conn<'_>, ids: &[String]) -> Result<Vec<TaskRow>, 
         found.extend(query.fetch_all::<TaskRow>(conn).await?);
     }
     Ok(found)
+}
+
+pub(crate) const TASK_OF_JOB: &str = "SELECT * FROM tasks WHERE job_id = $1 AND experiment_id IS NULL ORDER BY created_at, id LIMIT 1";
+
+/// The task of a job that is no experiment's.
+pub async fn task_of_job(conn: &mut Conn<'_>, job_id: &str) -> Result<Option<TaskRow>, StoreError> {
+    conn.flush().await?;
+    let row = fetch_optional!(conn, TaskRow, TASK_OF_JOB, job_id)?;
+    match row {
+        // The one in memory is to stay the one that is changed.
+        Some(row) if conn.unit.is_some() => find_task(conn, &row.id).await,
+        row => Ok(row),
+    }
 }
 
 /// The tasks of a trial, oldest first.

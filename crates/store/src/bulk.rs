@@ -5,6 +5,7 @@
 //! parameters.
 
 use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::TrialState;
 
 use crate::column;
@@ -278,8 +279,8 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
         }
         let some_ids = rows.insert_returning(conn).await?;
         let mut tasks = Rows::new(
-            "INSERT INTO tasks (id, kind, job_id, owner_id, experiment_id, trial_id, attempts, log_lines, created_at, \
-             ended_at) VALUES",
+            "INSERT INTO tasks (id, kind, job_id, owner_id, experiment_id, trial_id, machine, attempts, log_lines, \
+             created_at, ended_at) VALUES",
         );
         for (past, id) in some.iter().zip(&some_ids) {
             tasks
@@ -290,6 +291,7 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
                 .integer(past.owner_id)
                 .integer(past.experiment_id)
                 .integer(*id)
+                .text(&column::text(&TaskState::Ended(TaskEnd::Completed)))
                 .integer(1)
                 .integer(0)
                 .integer(past.created_at)

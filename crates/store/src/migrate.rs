@@ -54,6 +54,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "places",
         text: include_str!("../migrations/0007_places.sql"),
     },
+    Migration {
+        version: 8,
+        name: "task states",
+        text: include_str!("../migrations/0008_task_states.sql"),
+    },
 ];
 
 /// Spellings of the tokens, SQLite first, then PostgreSQL.
@@ -201,15 +206,16 @@ async fn apply(conn: &mut Conn<'_>, migration: &Migration) -> Result<(), StoreEr
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use det_lifecycle::task::TaskState;
 
     use super::*;
+    use crate::column;
 
-    /// `table.column` of each column of a new database.
-    fn columns() -> BTreeSet<String> {
-        let database = rusqlite::Connection::open_in_memory().unwrap();
-        database.execute_batch(SCHEMA_VERSIONS).unwrap();
-        for migration in MIGRATIONS {
+    /// Makes changes of the schema.
+    fn apply_to(database: &rusqlite::Connection, migrations: &[Migration]) {
+        for migration in migrations {
             let sql = TOKENS
                 .iter()
                 .fold(migration.text.to_owned(), |sql, (token, sqlite, _)| {
@@ -217,6 +223,13 @@ mod tests {
                 });
             database.execute_batch(&sql).unwrap();
         }
+    }
+
+    /// `table.column` of each column of a new database.
+    fn columns() -> BTreeSet<String> {
+        let database = rusqlite::Connection::open_in_memory().unwrap();
+        database.execute_batch(SCHEMA_VERSIONS).unwrap();
+        apply_to(&database, MIGRATIONS);
         let mut columns = database
             .prepare(
                 "SELECT t.name || '.' || c.name FROM sqlite_master t, pragma_table_info(t.name) c \
@@ -265,5 +278,110 @@ mod tests {
             Vec::<&String>::new(),
             "described in docs/contract/database.md and not in the database"
         );
+    }
+
+    /// Adds a row with these values, as SQL, and 0 in all other columns that must have one.
+    fn add(database: &rusqlite::Connection, table: &str, values: &[(&str, &str)]) {
+        let mut required = database
+            .prepare(&format!(
+                "SELECT name FROM pragma_table_info('{table}') WHERE \"notnull\" = 1 AND dflt_value IS NULL"
+            ))
+            .unwrap();
+        let required = required.query_map([], |row| row.get(0)).unwrap();
+        let mut columns: BTreeMap<String, &str> =
+            required.map(|name| (name.unwrap(), "0")).collect();
+        columns.extend(
+            values
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), *value)),
+        );
+        let names: Vec<&str> = columns.keys().map(String::as_str).collect();
+        let values: Vec<&str> = columns.values().copied().collect();
+        let (names, values) = (names.join(", "), values.join(", "));
+        database
+            .execute_batch(&format!("INSERT INTO {table} ({names}) VALUES ({values})"))
+            .unwrap();
+    }
+
+    #[test]
+    fn tasks_of_before_have_the_states_that_their_rows_lead_to() {
+        let database = rusqlite::Connection::open_in_memory().unwrap();
+        apply_to(&database, &MIGRATIONS[..7]);
+        database.execute_batch("PRAGMA foreign_keys = OFF").unwrap();
+        let live = |state| Some((state, "NULL", "NULL"));
+        let over = |code| Some(("'TERMINATED'", "9", code));
+        // The state of the task's trial, whether the trial has gone on in another task, the end of the task, its newest
+        // allocation with state, end and exit code, and the expected state.
+        let cases = [
+            ("'ACTIVE'", false, "NULL", live("'PENDING'"), r#""queued""#),
+            ("'ACTIVE'", false, "NULL", live("'RUNNING'"), r#""running""#),
+            (
+                "'PAUSED'",
+                false,
+                "NULL",
+                live("'RUNNING'"),
+                r#"{"stopping":"suspend"}"#,
+            ),
+            (
+                "'STOPPING_KILLED'",
+                false,
+                "NULL",
+                live("'TERMINATING'"),
+                r#"{"stopping":"kill"}"#,
+            ),
+            ("'PAUSED'", false, "NULL", over("0"), r#""suspended""#),
+            ("'PAUSED'", false, "NULL", None, r#""suspended""#),
+            (
+                "'COMPLETED'",
+                false,
+                "9",
+                over("137"),
+                r#"{"ended":"completed"}"#,
+            ),
+            ("'CANCELED'", false, "9", None, r#"{"ended":"canceled"}"#),
+            ("'ERROR'", false, "9", over("1"), r#"{"ended":"failed"}"#),
+            ("'ACTIVE'", true, "9", over("0"), r#"{"ended":"completed"}"#),
+            ("'ACTIVE'", true, "9", over("1"), r#"{"ended":"failed"}"#),
+        ];
+        for (number, (state, gone_on, ended_at, allocation, _)) in cases.into_iter().enumerate() {
+            let (number, task) = (number.to_string(), format!("'t{number}'"));
+            let current = if gone_on { "'next'" } else { &task };
+            let trial = [
+                ("id", &*number),
+                ("task_id", current),
+                ("request_id", &number),
+                ("state", state),
+            ];
+            add(&database, "trials", &trial);
+            let row = [
+                ("id", &*task),
+                ("trial_id", &number),
+                ("attempts", "2"),
+                ("ended_at", ended_at),
+            ];
+            add(&database, "tasks", &row);
+            if let Some((state, ended_at, status_code)) = allocation {
+                let row = [
+                    ("id", &*format!("'t{number}.2'")),
+                    ("task_id", &task),
+                    ("state", state),
+                    ("ended_at", ended_at),
+                    ("status_code", status_code),
+                ];
+                add(&database, "allocations", &row);
+            }
+        }
+        apply_to(&database, &MIGRATIONS[7..]);
+        for (number, (.., expected)) in cases.into_iter().enumerate() {
+            let found: String = database
+                .query_row(
+                    &format!("SELECT machine FROM tasks WHERE id = 't{number}'"),
+                    [],
+                    |row| row.get(0),
+                )
+                .unwrap();
+            assert_eq!(found, expected, "task {number}");
+            column::json::<TaskState>(&found).unwrap();
+        }
     }
 }

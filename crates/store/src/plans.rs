@@ -167,6 +167,7 @@ fn histories(conn: &Conn<'_>, sample: &Sample) -> Vec<(String, Query)> {
             logs::retention::ENDED,
             vec![number(i64::MAX), text(&sample.task_id), number(64)],
         ),
+        fixed("tasks: of a job", allocations::TASK_OF_JOB, vec![text("7")]),
         fixed("events: all", events::ALL, vec![number(3), number(100)]),
         fixed("events: of a subject", events::OF_SUBJECT, subject),
     ]

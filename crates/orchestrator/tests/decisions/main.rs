@@ -1,12 +1,14 @@
 //! What follows from events, as scenarios over rows in maps. The simulator plays the same code through whole histories.
 
+mod tasks;
 mod world;
 
 use det_config::hyperparameters::SearchMethod;
-use det_ids::{Micros, TaskId, TrialId};
-use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_ids::{Micros, TrialId};
+use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
+use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::{EarlyExit, TrialState};
 use det_orchestrator::{Cause, Effect, Event, Record, Refused, Subject, Topic, Waiting};
 use det_scheduler::WaitKind;
@@ -59,6 +61,7 @@ fn the_only_trial_that_completes_completes_its_experiment() {
     assert!(world.search.is_none());
     let task = &world.tasks[&world.trial_row(1).task_id];
     assert_eq!(task.ended_at, Some(Micros(world.now)));
+    assert_eq!(task.state, TaskState::Ended(TaskEnd::Completed));
     assert_eq!(
         world.effects.last(),
         Some(&Effect::Wake(Topic::CleanUp)),
@@ -280,23 +283,4 @@ fn a_reason_to_wait_of_the_same_kind_is_no_new_line() {
     assert_eq!(world.lines().len(), lines + 1);
     let since = world.allocations[&id].wait_since;
     assert_eq!(since, Some(Micros(world.now - 5)));
-}
-
-#[test]
-fn a_task_that_works_for_no_trial_ends_with_its_attempt() {
-    let mut world = world(SINGLE, 0);
-    let id = world.live(1);
-    let mut row = world.allocations[&id].clone();
-    let mut task = world.tasks[&row.task_id].clone();
-    (task.id, task.trial_id, task.experiment_id) = ("t".into(), None, None);
-    (row.id, row.task_id, row.trial_id) = ("t.1".into(), "t".into(), None);
-    world.tasks.insert(task.id.clone(), task);
-    world.allocations.insert(row.id.clone(), row);
-    world.happens(Event::Allocation {
-        id: "t.1".into(),
-        event: AllocationEvent::Kill,
-        cause: person(),
-    });
-    assert!(world.tasks[&TaskId::from("t")].ended_at.is_some());
-    assert_eq!(world.trial_row(1).state, TrialState::Active);
 }

@@ -9,6 +9,7 @@ use det_ids::{
 };
 use det_lifecycle::container::Observed;
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::task::Demand;
 use det_orchestrator::{
     Agenda, Allocation, Cause, Clock, Container, Core, Effect, Event, Experiment, Place, Placed,
     Refused, Rows, SearchState, Task, Terms, Topic, Trial, Unreadable,
@@ -68,9 +69,11 @@ pub(crate) fn world(method: &SearchMethod, max_restarts: u32) -> World {
         },
         terms: Terms {
             max_restarts,
-            slots: 1,
-            single_place: false,
-            preemption_timeout: 60,
+            demand: Demand {
+                slots: 1,
+                single_place: false,
+                preemption_timeout: 60,
+            },
         },
         search: None,
         trials: BTreeMap::new(),
@@ -158,7 +161,13 @@ impl World {
 
     /// Places the live allocation of a trial, one container on each place, and lets all of them run and meet.
     pub(crate) fn runs_on(&mut self, trial: i64, places: &[&str]) -> Vec<ContainerId> {
-        let id = self.live(trial);
+        let task_id = self.trial_row(trial).task_id.clone();
+        self.task_runs_on(&task_id, places)
+    }
+
+    /// The same of a task.
+    pub(crate) fn task_runs_on(&mut self, task_id: &TaskId, places: &[&str]) -> Vec<ContainerId> {
+        let id = self.live_allocation(task_id).expect("a live allocation");
         let parts = places
             .iter()
             .map(|place| ((*place).into(), vec![SlotId(0)]));
@@ -279,6 +288,9 @@ impl Rows for World {
     }
     fn update_task(&mut self, row: &Task) {
         self.tasks.insert(row.id.clone(), row.clone());
+    }
+    fn resource_pool(&self, _task: &Task) -> Option<String> {
+        Some(self.experiment.resource_pool.clone())
     }
     fn allocation(&self, id: &AllocationId) -> Option<Allocation> {
         self.allocations.get(id).cloned()

@@ -3,6 +3,7 @@
 use det_ids::{
     AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, SlotId, TaskId, TrialId,
 };
+use det_lifecycle::task::Demand;
 use det_orchestrator::{
     Allocation, Container, Experiment, Place, SearchState, Task, Terms, Trial, Unreadable,
 };
@@ -30,9 +31,12 @@ impl det_orchestrator::Rows for Tx<'_> {
         let submission = &experiment.submission;
         Ok(Terms {
             max_restarts: submission.max_restarts,
-            slots: submission.slots,
-            single_place: submission.single_place,
-            preemption_timeout: u32::try_from(submission.preemption_timeout).unwrap_or(u32::MAX),
+            demand: Demand {
+                slots: submission.slots,
+                single_place: submission.single_place,
+                preemption_timeout: u32::try_from(submission.preemption_timeout)
+                    .unwrap_or(u32::MAX),
+            },
         })
     }
 
@@ -115,6 +119,11 @@ impl det_orchestrator::Rows for Tx<'_> {
 
     fn update_task(&mut self, row: &Task) {
         self.insert_task(row.clone());
+    }
+
+    fn resource_pool(&self, task: &Task) -> Option<String> {
+        self.experiment(task.experiment_id?)
+            .map(|experiment| experiment.resource_pool)
     }
 
     fn allocation(&self, id: &AllocationId) -> Option<Allocation> {

@@ -6,6 +6,9 @@ use det_invariants::{
     Allocation, Checkpoint, Container, Event, Experiment, Place, Process, Report, ReportContent,
     Search, Snapshot, Trial, Violation, check,
 };
+use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::task::TaskState;
+use det_orchestrator::Task;
 use det_searcher::TrialState as SearchTrial;
 
 use super::World;
@@ -25,6 +28,7 @@ impl World {
         found.extend(self.watch.observe(&snapshot));
         found.extend(planned.as_ref().and_then(idle_although));
         found.extend(self.waits_too_long());
+        found.extend(untrue_task(&self.rows));
         let fresh = std::mem::take(&mut self.fresh);
         self.acknowledged.extend(fresh);
         self.refusals.clear();
@@ -406,4 +410,30 @@ fn container(of: &rows::Container) -> Container {
         slots: of.slots.clone(),
         ended: row.ended_at.is_some(),
     }
+}
+
+/// A task has a live allocation exactly when its state says so.
+fn untrue_task(rows: &rows::Rows) -> Option<Violation> {
+    let trials = rows.live.trials.union(&rows.touched.trials);
+    let mut tasks = trials
+        .filter_map(|id| rows.trials.get(id))
+        .filter_map(|trial| rows.tasks.get(trial.row.task_id.as_str()));
+    let live = |task: &Task| rows.live_of_task(task.id.as_str()).map(|a| &a.row.state);
+    let is_true = |task: &Task| match task.state {
+        TaskState::Suspended => live(task).is_none() && task.ended_at.is_none(),
+        TaskState::Queued => live(task) == Some(&AllocationState::Pending),
+        TaskState::Running => live(task).is_some_and(|state| *state != AllocationState::Pending),
+        TaskState::Stopping(_) => live(task).is_some(),
+        TaskState::Ended(_) => live(task).is_none() && task.ended_at.is_some(),
+    };
+    let task = tasks.find(|task| !is_true(task))?;
+    Some(Violation {
+        number: 2,
+        what: format!(
+            "task {} is {:?}, and its live allocation {:?}",
+            task.id,
+            task.state,
+            live(task)
+        ),
+    })
 }

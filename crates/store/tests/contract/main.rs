@@ -80,8 +80,9 @@ enum Kind {
     },
 }
 
-/// What undoes the seventh version of the schema.
-const WITHOUT_PLACES: &str = "ALTER TABLE containers RENAME COLUMN place_id TO agent_id; \
+/// What undoes the versions of the schema from the seventh on.
+const WITHOUT_PLACES: &str = "DROP INDEX tasks_by_job; ALTER TABLE tasks DROP COLUMN machine; \
+     ALTER TABLE tasks DROP COLUMN demand; ALTER TABLE containers RENAME COLUMN place_id TO agent_id; \
      ALTER TABLE allocations RENAME COLUMN single_place TO single_agent; \
      ALTER TABLE allocations RENAME COLUMN excluded_places TO excluded_agents; \
      DROP INDEX containers_by_place; CREATE INDEX containers_by_agent ON containers (agent_id, ended_at); ";
@@ -283,7 +284,9 @@ suite! {
         agents_are_replaced_and_noted_away,
         an_agent_has_one_token,
         long_lists_of_ids_are_answered,
-        an_older_store_knows_where_its_containers_run;
+        an_older_store_knows_where_its_containers_run,
+        an_older_store_knows_the_states_of_its_tasks,
+        the_task_of_a_job_is_no_experiments;
     reports:
         a_log_is_read_forwards_and_backwards,
         a_repeated_batch_of_a_spool_is_taken_once,

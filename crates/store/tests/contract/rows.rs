@@ -3,6 +3,7 @@
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::Desired;
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::task::TaskState;
 use det_lifecycle::trial::TrialState;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
@@ -111,6 +112,8 @@ pub(crate) fn task(id: &str, experiment_id: Option<i64>, trial_id: Option<i64>) 
         owner_id: 1,
         experiment_id,
         trial_id,
+        state: TaskState::Suspended,
+        demand: None,
         attempts: 0,
         log_lines: 0,
         created_at: 3_000,

@@ -2,10 +2,11 @@
 
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::task::{Demand, Stop, TaskEnd, TaskState};
 use det_lifecycle::trial::TrialState;
 use det_store::agent_tokens;
 use det_store::agents::{self, AgentRow};
-use det_store::allocations::{self, AllocationRow};
+use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_store::trials::{self, Sort};
 use det_store::{StoreError, checkpoints, experiments, metrics, workspaces};
 
@@ -568,4 +569,59 @@ pub(crate) async fn an_older_store_knows_where_its_containers_run(world: &World)
     let of: Vec<&str> = live.iter().map(|c| c.allocation_id.as_str()).collect();
     assert_eq!(of, [id]);
     world.store.close().await;
+}
+
+pub(crate) async fn an_older_store_knows_the_states_of_its_tasks(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let (_, waiting, _) = running_trial(world, experiment_id, "r").await;
+    for (id, status_code) in [("done", 0), ("failed", 3)] {
+        let ended = TaskRow {
+            attempts: 1,
+            ended_at: Some(9),
+            ..task(id, None, None)
+        };
+        let last = AllocationRow {
+            status_code: Some(status_code),
+            ended_at: Some(9),
+            ..allocation(&format!("{id}.1"), id, None)
+        };
+        stored_task(world, ended).await;
+        change_live!(world, tx => add_allocation(tx, last).await);
+    }
+    let older = "DELETE FROM schema_versions WHERE version >= 7;";
+    world.older(&[WITHOUT_PLACES, older].concat()).await;
+    let world = world.reopened().await;
+    for (id, state) in [
+        (&*waiting, TaskState::Queued),
+        ("done", TaskState::Ended(TaskEnd::Completed)),
+        ("failed", TaskState::Ended(TaskEnd::Failed)),
+    ] {
+        let found = read!(world, conn => allocations::find_task(conn, id).await).unwrap();
+        assert_eq!((found.state, found.demand), (state, None), "{id}");
+    }
+    world.store.close().await;
+}
+
+pub(crate) async fn the_task_of_a_job_is_no_experiments(world: &World) {
+    let of_experiment = TaskRow {
+        job_id: "job-e".into(),
+        ..task("e", Some(1), Some(1))
+    };
+    let alone = TaskRow {
+        job_id: "job-t".into(),
+        state: TaskState::Stopping(Stop::Kill),
+        demand: Some(Demand {
+            slots: 2,
+            single_place: true,
+            preemption_timeout: 60,
+        }),
+        ..task("t", None, None)
+    };
+    stored_task(world, of_experiment).await;
+    stored_task(world, alone.clone()).await;
+    let found =
+        |job| async move { read!(world, conn => allocations::task_of_job(conn, job).await) };
+    assert_eq!(found("job-t").await, Some(alone));
+    assert_eq!(found("job-e").await, None);
+    assert_eq!(found("nothing").await, None);
 }

@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 
-use det_ids::{ExperimentId, PlaceId, RequestId, TrialId};
+use det_ids::{ExperimentId, JobId, PlaceId, RequestId, TrialId};
+use det_lifecycle::task::Demand;
 use det_orchestrator::{Container, Event, Need, Place, SearchState, Terms, Unreadable};
-use det_store::{Conn, StoreError, WriteTx, allocations, trials};
+use det_store::{Conn, StoreError, WriteTx, allocations, experiments, trials};
 
 use super::Orchestration;
 use super::rows::{container_of, place_of};
@@ -23,6 +24,7 @@ pub(super) struct Facts {
     pub(super) excluded: HashMap<TrialId, Result<Option<String>, Unreadable>>,
     pub(super) restart_forbidden: HashMap<TrialId, Option<String>>,
     pub(super) task_counts: HashMap<TrialId, usize>,
+    pub(super) pools: HashMap<JobId, String>,
     pub(super) places: HashMap<PlaceId, Place>,
     pub(super) live_containers: HashMap<PlaceId, Vec<Container>>,
     /// The search that the event notifies or begins.
@@ -81,6 +83,7 @@ impl Facts {
                 let tasks = allocations::tasks_of_trial(&mut tx.conn(), id.0).await?;
                 self.task_counts.insert(id, tasks.len());
             }
+            Need::Task(id) => self.load_task(service, tx, id.as_str()).await?,
             Need::RestartForbidden(id) => self.load_restart_forbidden(service, tx, id).await?,
             Need::Allocation(id) => self.load_allocation(service, tx, id.as_str()).await?,
             Need::Container(id) => {
@@ -124,9 +127,11 @@ impl Facts {
         let terms = match service.configs.of(row) {
             Ok(config) => Ok(Terms {
                 max_restarts: config.max_restarts,
-                slots: config.resources.slots_per_trial,
-                single_place: config.resources.is_single_node.unwrap_or(false),
-                preemption_timeout: config.preemption_timeout,
+                demand: Demand {
+                    slots: config.resources.slots_per_trial,
+                    single_place: config.resources.is_single_node.unwrap_or(false),
+                    preemption_timeout: config.preemption_timeout,
+                },
             }),
             Err(StoreError::Corrupt { what, message }) => Err(Unreadable { what, message }),
             Err(error) => return Err(error.into()),
@@ -155,6 +160,27 @@ impl Facts {
         self.excluded.insert(id, excluded);
         self.load_experiment(service, tx, experiment_id).await?;
         Ok(tx.load_task(&task_id).await?)
+    }
+
+    async fn load_task(
+        &mut self,
+        service: &Orchestration,
+        tx: &mut WriteTx,
+        id: &str,
+    ) -> AppResult<()> {
+        tx.load_task(id).await?;
+        let rows = tx.live_rows();
+        let Some(row) = rows.task(id) else {
+            return Ok(());
+        };
+        if let Some(trial) = row.trial_id {
+            return self.load_trial(service, tx, TrialId(trial)).await;
+        }
+        let job_id = row.job_id.clone();
+        if let Some(job) = experiments::job(&mut tx.conn(), &job_id).await? {
+            self.pools.insert(JobId(job_id), job.resource_pool);
+        }
+        Ok(())
     }
 
     async fn load_restart_forbidden(

@@ -6,6 +6,7 @@ use det_ids::{
     AllocationId, ContainerId, ExperimentId, JobId, Micros, PlaceId, RequestId, SlotId, TaskId,
     TrialId,
 };
+use det_lifecycle::task::RestartPolicy;
 use det_orchestrator::{
     Allocation, Container, Experiment, Place, Rows, SearchState, Task, Terms, Trial, Unreadable,
 };
@@ -178,6 +179,8 @@ impl Rows for TxRows<'_> {
             job_id: JobId(row.job_id.clone()),
             experiment_id: row.experiment_id.map(ExperimentId),
             trial_id: row.trial_id.map(TrialId),
+            state: row.state,
+            demand: row.demand,
             attempts: count(row.attempts),
             ended_at: row.ended_at.map(Micros),
         })
@@ -195,6 +198,8 @@ impl Rows for TxRows<'_> {
             owner_id,
             experiment_id: row.experiment_id.map(|id| id.0),
             trial_id: row.trial_id.map(|id| id.0),
+            state: row.state,
+            demand: row.demand,
             attempts: i64::from(row.attempts),
             log_lines: 0,
             created_at: self.now.0,
@@ -205,9 +210,20 @@ impl Rows for TxRows<'_> {
 
     fn update_task(&mut self, row: &Task) {
         self.live.edit_task(row.id.as_str(), |known| {
+            known.state = row.state;
             known.attempts = i64::from(row.attempts);
             known.ended_at = raw(row.ended_at);
         });
+    }
+
+    fn resource_pool(&self, task: &Task) -> Option<String> {
+        match task.experiment_id {
+            Some(id) => self
+                .live
+                .experiment(id.0)
+                .map(|row| row.resource_pool.clone()),
+            None => self.facts.pools.get(&task.job_id).cloned(),
+        }
     }
 
     fn allocation(&self, id: &AllocationId) -> Option<Allocation> {
@@ -255,7 +271,7 @@ impl Rows for TxRows<'_> {
             resource_pool: row.resource_pool,
             slots: i64::from(row.slots),
             single_place: row.single_place,
-            preemptible: true,
+            preemptible: RestartPolicy::of(row.kind).is_preemptible(),
             requested_at: row.requested_at.0,
             placed_at: raw(row.placed_at),
             started_at: raw(row.started_at),

@@ -1,0 +1,166 @@
+//! What follows for a task. All of a task's attempts are requested here, and all end here, whatever the task's kind.
+
+use det_ids::TaskId;
+use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_lifecycle::task::{Demand, RestartPolicy, TaskEffect, TaskEnd, TaskEvent};
+use det_lifecycle::trial::TrialEvent;
+
+use crate::{
+    Allocation, Cause, Event, Record, Refused, Rows, Scene, Subject, Task, Topic, Unreadable,
+    trials,
+};
+
+fn known<R: Rows>(scene: &Scene<'_, R>, id: &TaskId) -> Result<Task, Refused> {
+    scene
+        .rows
+        .task(id)
+        .ok_or_else(|| Refused::not_found("task", id))
+}
+
+/// What each attempt of a task asks for: what its row contains, else what the experiment that it works for says.
+pub(crate) fn demand<R: Rows>(scene: &Scene<'_, R>, task: &Task) -> Result<Demand, Refused> {
+    match (task.demand, task.experiment_id) {
+        (Some(demand), _) => Ok(demand),
+        (None, Some(experiment)) => Ok(scene.rows.terms(experiment)?.demand),
+        (None, None) => Err(Refused::Unreadable(Unreadable {
+            what: format!("demand of task {}", task.id),
+            message: "it contains none, and the task works for no experiment".to_owned(),
+        })),
+    }
+}
+
+/// Somebody asks something of a task. A trial's task can be moved; everything else is asked of its trial.
+pub(crate) fn asked<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: &TaskId,
+    event: TaskEvent,
+    cause: &Cause,
+) -> Result<(), Refused> {
+    if let Some(trial) = known(scene, id)?.trial_id
+        && event != TaskEvent::Requeue
+    {
+        return Err(Refused::Precondition(format!(
+            "task {id} is that of trial {trial}, and follows it: pause, activate or kill the trial's experiment instead"
+        )));
+    }
+    on(scene, id, event, cause)
+}
+
+/// Something happens to a task.
+pub(crate) fn on<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: &TaskId,
+    event: TaskEvent,
+    cause: &Cause,
+) -> Result<(), Refused> {
+    let mut row = known(scene, id)?;
+    let (before, policy) = (row.state, RestartPolicy::of(row.kind));
+    let exit = match &event {
+        TaskEvent::AttemptEnded(exit) => Some(exit.clone()),
+        _ => None,
+    };
+    let step = before
+        .on(event, policy)
+        .map_err(|refused| Refused::Precondition(format!("task {id}: {refused}")))?;
+    if step.state != before {
+        row.state = step.state;
+        row.ended_at = step.state.is_terminal().then_some(scene.clock.wall);
+        scene.rows.update_task(&row);
+        // The records of a trial and of its allocations contain everything about its task.
+        if policy != RestartPolicy::ByTrial {
+            scene.record(Record {
+                cause: cause.clone(),
+                subject: Subject::Task(id.clone()),
+                kind: "state",
+                from: Some(before.name()),
+                to: Some(step.state.name()),
+                detail: None,
+            });
+        }
+    }
+    for effect in step.effects {
+        match effect {
+            TaskEffect::Request => scene.then(Event::AttemptRequested { id: id.clone() }),
+            TaskEffect::Preempt => notify_attempt(scene, id, AllocationEvent::Preempt, cause),
+            TaskEffect::Kill => notify_attempt(scene, id, AllocationEvent::Kill, cause),
+            TaskEffect::NotifyTrial => match (row.trial_id, exit.clone()) {
+                (Some(trial), Some(exit)) => scene.then(Event::Trial {
+                    id: trial,
+                    event: TrialEvent::AllocationEnded(exit),
+                    cause: cause.clone(),
+                }),
+                // Without the trial that would decide, nothing can start it again.
+                _ => on(scene, id, TaskEvent::End(TaskEnd::Failed), cause)?,
+            },
+            TaskEffect::End => scene.wake(Topic::TaskLog(id.clone())),
+        }
+    }
+    Ok(())
+}
+
+fn notify_attempt<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: &TaskId,
+    event: AllocationEvent,
+    cause: &Cause,
+) {
+    if let Some(id) = scene.rows.live_allocation(id) {
+        let cause = cause.clone();
+        scene.then(Event::Allocation { id, event, cause });
+    }
+}
+
+/// Requests a task's next attempt.
+pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<(), Refused> {
+    let mut task = known(scene, id)?;
+    let demand = demand(scene, &task)?;
+    let resource_pool = scene
+        .rows
+        .resource_pool(&task)
+        .ok_or_else(|| Refused::not_found("job", &task.job_id))?;
+    task.attempts += 1;
+    scene.rows.update_task(&task);
+    let (run_id, excluded, what) = match task.trial_id {
+        Some(trial) => {
+            let run = trials::begin_run(scene, trial)?;
+            (run.number, run.excluded_places, run.label)
+        }
+        None => (0, None, format!("task {id} (attempt {})", task.attempts)),
+    };
+    let row = Allocation {
+        id: id.allocation(task.attempts),
+        task_id: task.id,
+        kind: task.kind,
+        job_id: task.job_id,
+        experiment_id: task.experiment_id,
+        trial_id: task.trial_id,
+        run_id,
+        state: AllocationState::Pending,
+        resource_pool,
+        slots: demand.slots,
+        single_place: demand.single_place,
+        requested_at: scene.clock.wall,
+        placed_at: None,
+        started_at: None,
+        ended_at: None,
+        preempt_deadline: None,
+        preempted_for: None,
+        exit_reason: None,
+        status_code: None,
+        wait_reason: None,
+        wait_since: None,
+    };
+    let text = format!("Scheduling {what} in resource pool {}", row.resource_pool);
+    scene.log(id, Some(&row.id), text);
+    scene.record(Record {
+        cause: Cause::actor("master"),
+        subject: Subject::Allocation(row.id.clone()),
+        kind: "created",
+        from: None,
+        to: Some(row.state.name()),
+        detail: None,
+    });
+    scene.rows.insert_allocation(row, excluded);
+    scene.wake(Topic::Schedule);
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! Tasks of all kinds: those of trials follow their trials, the others live by themselves.
+
+use det_config::hyperparameters::SearchMethod;
+use det_ids::{Micros, TaskId};
+use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_lifecycle::container::Desired;
+use det_lifecycle::experiment::ExperimentEvent;
+use det_lifecycle::task::{Demand, Stop, TaskEnd, TaskEvent, TaskState};
+use det_lifecycle::trial::TrialState;
+use det_orchestrator::{Event, Refused, Subject, Task, Topic};
+use det_taskspec::{ContainerExit, TaskKind};
+
+use crate::world::{World, world};
+use crate::{exits, experiment, person, states_of};
+
+const SINGLE: &SearchMethod = &SearchMethod::Single;
+
+/// A world with a task of this kind, which has been resumed: it waits for two slots.
+fn with_task(kind: TaskKind) -> (World, TaskId) {
+    let mut world = world(SINGLE, 0);
+    let id = TaskId::from("t");
+    world.tasks.insert(
+        id.clone(),
+        Task {
+            id: id.clone(),
+            kind,
+            job_id: "job-of-t".into(),
+            experiment_id: None,
+            trial_id: None,
+            state: TaskState::Suspended,
+            demand: Some(Demand {
+                slots: 2,
+                single_place: true,
+                preemption_timeout: 90,
+            }),
+            attempts: 0,
+            ended_at: None,
+        },
+    );
+    world.happens(asked(&id, TaskEvent::Resume));
+    (world, id)
+}
+
+fn asked(id: &TaskId, event: TaskEvent) -> Event {
+    Event::Task {
+        id: id.clone(),
+        event,
+        cause: person(),
+    }
+}
+
+fn exit(exit: ContainerExit) -> det_lifecycle::container::Observed {
+    det_lifecycle::container::Observed::Terminated { exit }
+}
+
+#[test]
+fn a_command_asks_for_what_its_row_says_runs_once_and_ends() {
+    let (mut world, id) = with_task(TaskKind::Command);
+    let row = &world.allocations[&id.allocation(1)];
+    assert_eq!((row.slots, row.single_place), (2, true));
+    assert_eq!((row.run_id, row.job_id.as_str()), (0, "job-of-t"));
+    assert!(
+        world
+            .lines()
+            .contains(&"Scheduling task t (attempt 1) in resource pool default")
+    );
+    assert_eq!(world.tasks[&id].state, TaskState::Queued);
+    let containers = world.task_runs_on(&id, &["a"]);
+    assert_eq!(world.tasks[&id].state, TaskState::Running);
+    world.observe("a", &containers[0], exits(0));
+    let task = &world.tasks[&id];
+    assert_eq!(task.state, TaskState::Ended(TaskEnd::Completed));
+    assert_eq!(task.ended_at, Some(Micros(world.now)));
+    assert!(world.is_woken(&Topic::TaskLog(id.clone())));
+    let subject = Subject::Task(id);
+    assert_eq!(
+        states_of(&world, &subject),
+        ["QUEUED", "RUNNING", "COMPLETED"]
+    );
+    // The trial beside it has noticed nothing.
+    assert_eq!(world.trial_row(1).state, TrialState::Active);
+}
+
+#[test]
+fn a_command_that_loses_its_place_ends_and_is_not_started_again() {
+    let (mut world, id) = with_task(TaskKind::Command);
+    world.task_runs_on(&id, &["a"]);
+    world.happens(Event::PlaceLost {
+        place: "a".into(),
+        reason: "away".to_owned(),
+    });
+    assert_eq!(world.tasks[&id].state, TaskState::Ended(TaskEnd::Failed));
+    assert_eq!(world.tasks[&id].attempts, 1);
+    let reason = world.allocations[&id.allocation(1)].exit_reason.as_deref();
+    assert_eq!(reason, Some("away"));
+}
+
+#[test]
+fn a_waiting_command_that_is_moved_asks_again_and_a_running_one_is_not_moved() {
+    let (mut world, id) = with_task(TaskKind::Command);
+    world.experiment.resource_pool = "other".to_owned();
+    world.happens(asked(&id, TaskEvent::Requeue));
+    let first = &world.allocations[&id.allocation(1)];
+    assert!(first.state.is_terminal());
+    let second = &world.allocations[&id.allocation(2)];
+    assert_eq!(second.state, AllocationState::Pending);
+    assert_eq!(second.resource_pool, "other");
+    world.places.get_mut(&"a".into()).expect("a").resource_pool = "other".to_owned();
+    world.task_runs_on(&id, &["a"]);
+    let refused = world.try_event(asked(&id, TaskEvent::Requeue));
+    let message = refused.expect_err("it runs").to_string();
+    assert!(message.starts_with("task t: a task of this kind cannot be moved"));
+}
+
+#[test]
+fn a_killed_task_ends_when_its_containers_have() {
+    let (mut world, id) = with_task(TaskKind::Shell);
+    let containers = world.task_runs_on(&id, &["a"]);
+    world.happens(asked(&id, TaskEvent::Kill));
+    assert_eq!(world.tasks[&id].state, TaskState::Stopping(Stop::Kill));
+    assert_eq!(world.containers[&containers[0]].desired, Desired::Kill);
+    assert!(world.tasks[&id].ended_at.is_none());
+    world.observe("a", &containers[0], exit(ContainerExit::Killed));
+    assert_eq!(world.tasks[&id].state, TaskState::Ended(TaskEnd::Canceled));
+}
+
+#[test]
+fn a_generic_task_that_was_preempted_waits_for_slots_again() {
+    let (mut world, id) = with_task(TaskKind::Generic);
+    let containers = world.task_runs_on(&id, &["a"]);
+    world.happens(Event::PreemptFor {
+        id: id.allocation(1),
+        for_allocation: None,
+        reason: "its job has more slots than its limit".to_owned(),
+    });
+    let due = Micros(world.now + 90 * 1_000_000);
+    let row = &world.allocations[&id.allocation(1)];
+    assert_eq!(row.preempt_deadline, Some(due));
+    world.happens(Event::Allocation {
+        id: id.allocation(1),
+        event: AllocationEvent::Acknowledge,
+        cause: person(),
+    });
+    world.observe("a", &containers[0], exits(0));
+    assert_eq!(world.tasks[&id].state, TaskState::Queued);
+    let next = &world.allocations[&id.allocation(2)];
+    assert_eq!(next.state, AllocationState::Pending);
+}
+
+#[test]
+fn a_generic_task_is_suspended_and_resumed() {
+    let (mut world, id) = with_task(TaskKind::Generic);
+    world.happens(asked(&id, TaskEvent::Suspend));
+    assert_eq!(world.tasks[&id].state, TaskState::Suspended);
+    assert!(world.allocations[&id.allocation(1)].state.is_terminal());
+    world.happens(asked(&id, TaskEvent::Resume));
+    let containers = world.task_runs_on(&id, &["a"]);
+    // Resumed before its containers have ended, it asks again once they have.
+    world.happens(asked(&id, TaskEvent::Suspend));
+    world.happens(asked(&id, TaskEvent::Resume));
+    assert_eq!(world.tasks[&id].state, TaskState::Stopping(Stop::Requeue));
+    world.happens(Event::Allocation {
+        id: id.allocation(2),
+        event: AllocationEvent::Acknowledge,
+        cause: person(),
+    });
+    world.observe("a", &containers[0], exits(0));
+    assert_eq!(world.tasks[&id].attempts, 3);
+    world.happens(asked(&id, TaskEvent::Suspend));
+    world.happens(asked(&id, TaskEvent::Kill));
+    assert_eq!(world.tasks[&id].state, TaskState::Ended(TaskEnd::Canceled));
+    let refused = world.try_event(asked(&id, TaskEvent::Resume));
+    assert!(matches!(refused, Err(Refused::Precondition(_))));
+}
+
+#[test]
+fn a_trials_task_follows_its_trial_only() {
+    let mut world = world(SINGLE, 0);
+    let id = world.trial_row(1).task_id.clone();
+    world.runs_on(1, &["a"]);
+    assert_eq!(world.tasks[&id].state, TaskState::Running);
+    for event in [TaskEvent::Kill, TaskEvent::Suspend, TaskEvent::Resume] {
+        let refused = world.try_event(asked(&id, event));
+        let message = refused.expect_err("it has a trial").to_string();
+        assert!(message.contains("is that of trial 1, and follows it"));
+    }
+    world.happens(experiment(ExperimentEvent::Pause));
+    assert_eq!(world.tasks[&id].state, TaskState::Stopping(Stop::Suspend));
+    world.happens(experiment(ExperimentEvent::Kill));
+    assert_eq!(world.tasks[&id].state, TaskState::Stopping(Stop::Kill));
+    assert!(states_of(&world, &Subject::Task(id)).is_empty());
+}
+
+#[test]
+fn a_trials_task_that_is_moved_asks_again_as_the_next_run() {
+    let mut world = world(SINGLE, 0);
+    let id = world.trial_row(1).task_id.clone();
+    world.experiment.resource_pool = "other".to_owned();
+    world.happens(asked(&id, TaskEvent::Requeue));
+    assert_eq!(world.tasks[&id].state, TaskState::Queued);
+    assert_eq!(world.trial_row(1).run_id, 2);
+    assert_eq!(
+        world.allocations[&world.live(1)].resource_pool,
+        "other".to_owned()
+    );
+}
