@@ -27,6 +27,8 @@ pub(crate) struct Cluster {
     /// In order of submission.
     pub(crate) tasks: Vec<Task>,
     pub(crate) names: BTreeMap<String, usize>,
+    /// Tasks by the allocations that they have had.
+    allocations: BTreeMap<String, usize>,
     /// Tasks that wait or run.
     pub(crate) live: BTreeSet<usize>,
     /// Agents that were given up, for their return.
@@ -457,10 +459,9 @@ impl Cluster {
         }
     }
 
-    /// The live task of an allocation.
+    /// The task of an allocation.
     pub(crate) fn of_allocation(&self, allocation: &AllocationId) -> Option<usize> {
-        let (task, _) = allocation.0.rsplit_once('.')?;
-        self.task(task)
+        self.allocations.get(allocation.as_str()).copied()
     }
 
     /// Starts a waiting task on these slots.
@@ -540,6 +541,7 @@ impl Cluster {
         let since = self.now.saturating_sub(waited);
         let task = &mut self.tasks[number];
         task.run += 1;
+        self.allocations.insert(task.allocation(), number);
         task.state = TaskState::Waiting(WaitingState {
             requested_at,
             since,
@@ -711,6 +713,14 @@ pub(crate) fn allocation(task: &Task, running: &RunningState) -> RunningAllocati
             }) => Progress::PreemptedFor(AllocationId(owner.clone())),
             Some(_) => Progress::Stopping,
         },
+    }
+}
+
+/// The name of an allocation's task; the allocation's own where there is none.
+pub(crate) fn task_name(cluster: &Cluster, allocation: &AllocationId) -> String {
+    match cluster.of_allocation(allocation) {
+        Some(number) => cluster.tasks[number].name.clone(),
+        None => allocation.0.clone(),
     }
 }
 

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use det_ids::AllocationId;
 use det_scheduler::{PoolSettings, WaitReason};
 use serde_json::Value;
 
-use crate::cluster::{Cluster, End, TaskState};
+use crate::cluster::{Cluster, End, TaskState, task_name};
 use crate::description::{Expectation, RunExpectation, WaitExpectation};
 use crate::report::Mismatch;
 
@@ -151,12 +152,8 @@ impl PoolState<'_> {
 
     /// Allocations are named by their tasks in expectations.
     fn by_task(&self, value: Value) -> Value {
-        let task = |text: &str| {
-            let (task, _) = text.rsplit_once('.')?;
-            self.cluster.task(task).map(|_| task.to_owned())
-        };
         match value {
-            Value::String(text) => Value::String(task(&text).unwrap_or(text)),
+            Value::String(text) => Value::String(task_name(self.cluster, &AllocationId(text))),
             Value::Array(items) => items.into_iter().map(|item| self.by_task(item)).collect(),
             other => other,
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use det_ids::{AllocationId, Micros};
 use det_scheduler::{Plan, Policy, PoolSettings, PoolSnapshot, Queue, WaitKind, WaitReason};
 
-use crate::cluster::{Cluster, End, TaskState};
+use crate::cluster::{Cluster, End, TaskState, task_name};
 use crate::description::{EndCondition, Expectation, Scenario, Step, StepTime};
 use crate::expect::PoolState;
 use crate::fields::{DescriptionError, DescriptionErrors};
@@ -405,6 +405,7 @@ impl Player<'_> {
                 ..Plan::default()
             }
         };
+        let task_of = |id: &AllocationId| task_name(&self.cluster, id);
         let mut decisions = Vec::new();
         for placement in &plan.placements {
             let on = placement.parts.iter();
@@ -634,14 +635,6 @@ struct PlanResult {
     decisions: Vec<Decision>,
     /// Whether a further plan would decide nothing.
     is_final: bool,
-}
-
-/// The task of an allocation.
-fn task_of(allocation: &AllocationId) -> String {
-    match allocation.0.rsplit_once('.') {
-        Some((task, _)) => task.to_owned(),
-        None => allocation.0.clone(),
-    }
 }
 
 #[expect(
