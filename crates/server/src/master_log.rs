@@ -43,7 +43,7 @@ pub struct About {
     pub experiment: Option<i64>,
     /// `trial.id`.
     pub trial: Option<i64>,
-    /// `task.id`, or `allocation.id`, which begins with the task's.
+    /// `task.id` or `allocation.id`.
     pub task: Option<String>,
 }
 

@@ -1,6 +1,10 @@
 //! Which lines of the master's own log an actor may read.
 
+use std::collections::HashSet;
+
 use det_authz::{Kind, Permission, Target};
+use det_ids::TaskId;
+use det_store::allocations::TaskRow;
 use det_store::{Store, allocations, trials};
 
 use crate::app::reads;
@@ -20,9 +24,17 @@ pub(crate) enum Selection {
         trial: i64,
         /// Its experiment.
         experiment: i64,
-        /// Its tasks.
-        tasks: Vec<String>,
+        /// Its tasks and their allocations.
+        ids: HashSet<String>,
     },
+}
+
+/// The ids of a task and of its allocations.
+fn ids(task: &TaskRow) -> Vec<String> {
+    let id = TaskId::from(task.id.as_str());
+    let attempts = 1..=u32::try_from(task.attempts).unwrap_or(u32::MAX);
+    let allocations = attempts.map(|n| id.allocation(n).0);
+    allocations.chain([task.id.clone()]).collect()
 }
 
 impl Selection {
@@ -43,7 +55,7 @@ impl Selection {
         Ok(Self::Trial {
             trial,
             experiment,
-            tasks: tasks.into_iter().map(|task| task.id).collect(),
+            ids: tasks.iter().flat_map(ids).collect(),
         })
     }
 
@@ -55,15 +67,11 @@ impl Selection {
             Self::Trial {
                 trial,
                 experiment,
-                tasks,
+                ids,
             } => {
                 // A line of another trial may name the experiment too.
                 let of_trial = about.trial.map(|id| id == *trial);
-                let of_task = about.task.as_deref().map(|id| {
-                    // An allocation's id is its task's with a number.
-                    let task = id.rsplit_once('.').map_or(id, |(task, _)| task);
-                    tasks.iter().any(|own| own == id || own == task)
-                });
+                let of_task = about.task.as_ref().map(|id| ids.contains(id));
                 of_trial
                     .or(of_task)
                     .unwrap_or(about.experiment == Some(*experiment))
