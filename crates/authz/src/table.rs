@@ -190,12 +190,12 @@ pub(crate) const TABLE: &[Row] = &[
     },
     Row {
         permission: Permission::Steer,
-        kinds: &[Kind::Experiment],
+        kinds: &[Kind::Experiment, Kind::Task],
         allowed: &[Administrator, Owner, OtherPerson, Itself, OwnersTask],
     },
     Row {
         permission: Permission::Redirect,
-        kinds: &[Kind::Experiment],
+        kinds: &[Kind::Experiment, Kind::Task],
         allowed: OWN_AND_TASKS,
     },
     Row {
@@ -365,12 +365,16 @@ mod tests {
 
     #[test]
     fn people_steer_and_tasks_steer_what_is_their_owners() {
-        expect(Permission::Steer, &[Kind::Experiment], "yyyyy-");
+        expect(Permission::Steer, &[Kind::Experiment, Kind::Task], "yyyyy-");
     }
 
     #[test]
     fn owners_their_tasks_and_administrators_redirect() {
-        expect(Permission::Redirect, &[Kind::Experiment], "yy-yy-");
+        expect(
+            Permission::Redirect,
+            &[Kind::Experiment, Kind::Task],
+            "yy-yy-",
+        );
     }
 
     #[test]

@@ -202,10 +202,11 @@ impl ConfigPolicies {
         Ok(all)
     }
 
-    /// Refuses a change of an experiment's resources that its policies do not allow.
+    /// Refuses a change of the resources of such work that its policies do not allow.
     pub(crate) async fn require_allowed(
         &self,
         workspace_id: i64,
+        workload: Workload,
         change: &JobChange,
     ) -> AppResult<()> {
         let (path, value) = match change {
@@ -215,8 +216,10 @@ impl ConfigPolicies {
             JobChange::ResourcePool(pool) => ("resources.resource_pool", json!(pool)),
             JobChange::Move(..) => return Ok(()),
         };
-        let policies = self.require_unfixed(workspace_id, path, &value).await?;
-        let refused = |scope: &str, why: String| locked(path, &value, scope, &why);
+        let policies = self
+            .require_unfixed(workspace_id, workload, path, &value)
+            .await?;
+        let refused = |scope: &str, why: String| locked(workload, path, &value, scope, &why);
         // The last policy that has a limit has it.
         let limits = || policies.iter().rev();
         match change {
@@ -251,14 +254,15 @@ impl ConfigPolicies {
     pub(crate) async fn require_unfixed(
         &self,
         workspace_id: i64,
+        workload: Workload,
         path: &str,
         value: &Value,
     ) -> AppResult<Vec<Policies>> {
-        let policies = self.over(workspace_id, Workload::Experiment).await?;
+        let policies = self.over(workspace_id, workload).await?;
         let fixing = |policies: &Policies| {
             let fixed = policies.fixes_otherwise(path, value)?;
             let why = format!("fix it to {fixed}");
-            Some(locked(path, value, &policies.scope, &why))
+            Some(locked(workload, path, value, &policies.scope, &why))
         };
         match policies.iter().rev().find_map(fixing) {
             Some(refusal) => Err(refusal),
@@ -278,12 +282,24 @@ impl ConfigPolicies {
 }
 
 /// The refusal of a value that policies do not allow.
-pub(crate) fn locked(path: &str, value: &Value, scope: &str, why: &str) -> AppError {
+pub(crate) fn locked(
+    workload: Workload,
+    path: &str,
+    value: &Value,
+    scope: &str,
+    why: &str,
+) -> AppError {
+    let described = match workload {
+        Workload::Experiment => "experiment",
+        Workload::Tasks => "tasks",
+    };
     AppError::new(
         ErrorKind::Forbidden,
         format!("{path} cannot be {value}: the policies of {scope} {why}"),
     )
-    .hint("`det config-policies describe experiment` shows them; administrators change them")
+    .hint(format!(
+        "`det config-policies describe {described}` shows them; administrators change them"
+    ))
 }
 
 fn unusable(errors: &ConfigErrors) -> AppError {

@@ -1,9 +1,11 @@
 //! Changes of a job's place in the queue or its share of slots; effective at once, on waiting and running work.
 
-use det_ids::{AllocationId, JobId};
-use det_lifecycle::allocation::AllocationEvent;
+use det_config::policies::Workload;
+use det_ids::{JobId, TaskId};
+use det_lifecycle::task::TaskEvent;
 use det_orchestrator::Event;
 use det_scheduler::{Policy, Side, move_job};
+use det_store::allocations::TaskRow;
 use det_store::events::NewEvent;
 use det_store::experiments::{ExperimentRow, JobRow};
 use det_store::{WriteTx, allocations, experiments, trials};
@@ -19,6 +21,7 @@ use crate::app::submission::require_storable;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
+use crate::labels::TaskLabel;
 
 /// A change of a job's place or share.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,11 +92,16 @@ impl JobChanges {
             .write(move |tx| {
                 Box::pin(async move {
                     for (job_id, change) in changes {
-                        let row = experiments::find_by_job(&mut tx.conn(), &job_id)
+                        let experiment = experiments::find_by_job(&mut tx.conn(), &job_id).await?;
+                        if let Some(row) = experiment {
+                            require_live(&row)?;
+                            service.change_in(tx, &row, change, &actor).await?;
+                            continue;
+                        }
+                        let row = allocations::task_of_job(&mut tx.conn(), &job_id)
                             .await?
-                            .ok_or_else(|| AppError::not_found("job", &job_id))?;
-                        require_live(&row)?;
-                        service.change_in(tx, &row, change, &actor).await?;
+                            .ok_or_else(|| AppError::not_found("job", job_id.escape_debug()))?;
+                        service.change_task(tx, &row, &change, &actor).await?;
                     }
                     Ok(())
                 })
@@ -101,6 +109,7 @@ impl JobChanges {
             .await
     }
 
+    /// Changes the job of an experiment, and what its configuration says of it.
     pub(crate) async fn change_in(
         &self,
         tx: &mut WriteTx,
@@ -108,17 +117,75 @@ impl JobChanges {
         change: JobChange,
         actor: &str,
     ) -> AppResult<()> {
-        let mut job = experiments::job(&mut tx.conn(), &row.job_id)
-            .await?
-            .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
-        self.policies
-            .require_allowed(job.workspace_id, &change)
-            .await?;
         let current = experiments::find(&mut tx.conn(), row.id)
             .await?
             .map_or_else(|| row.config.clone(), |r| r.config);
         let mut config: Value = serde_json::from_str(&current).map_err(AppError::internal)?;
-        match &change {
+        if let JobChange::MaxSlots(Some(slots)) = change {
+            let per_trial = config["resources"]["slots_per_trial"].as_i64().unwrap_or(0);
+            if slots < per_trial || slots > i64::from(u32::MAX) {
+                return Err(AppError::invalid(format!(
+                    "max_slots must be slots_per_trial ({per_trial}) to {}, found {slots}",
+                    u32::MAX
+                )));
+            }
+        }
+        let job = self
+            .change_job(tx, &row.job_id, Workload::Experiment, &change)
+            .await?;
+        write_down(&mut config["resources"], &change, &job);
+        let config = config.to_string();
+        require_storable(&config)?;
+        experiments::set_config(&mut tx.conn(), row.id, &config).await?;
+        if matches!(change, JobChange::ResourcePool(_)) {
+            self.move_trials(tx, row, &job.resource_pool, &moved_by(actor))
+                .await?;
+        }
+        self.record(tx, &job, actor).await
+    }
+
+    /// Changes the job of a task that works for no experiment.
+    async fn change_task(
+        &self,
+        tx: &mut WriteTx,
+        row: &TaskRow,
+        change: &JobChange,
+        actor: &str,
+    ) -> AppResult<()> {
+        if row.state.is_terminal() {
+            let message = format!(
+                "{} has ended ({}): its job is in no queue any more, and cannot be changed",
+                TaskLabel::from(row),
+                row.state.name()
+            );
+            return Err(AppError::new(ErrorKind::NotFound, message)
+                .hint("`det job list` shows the jobs that wait or run"));
+        }
+        let job = self
+            .change_job(tx, &row.job_id, Workload::Tasks, change)
+            .await?;
+        if matches!(change, JobChange::ResourcePool(_)) {
+            let (pool, cause) = (&job.resource_pool, moved_by(actor));
+            self.move_tasks(tx, [row.id.clone()], pool, &cause).await?;
+        }
+        self.record(tx, &job, actor).await
+    }
+
+    /// Stores a job with a change that its policies and its pool allow.
+    async fn change_job(
+        &self,
+        tx: &mut WriteTx,
+        job_id: &str,
+        workload: Workload,
+        change: &JobChange,
+    ) -> AppResult<JobRow> {
+        let mut job = experiments::job(&mut tx.conn(), job_id)
+            .await?
+            .ok_or_else(|| AppError::not_found("job", job_id))?;
+        self.policies
+            .require_allowed(job.workspace_id, workload, change)
+            .await?;
+        match change {
             JobChange::Priority(priority) => {
                 if !(1..=99).contains(priority) {
                     return Err(AppError::invalid(format!(
@@ -130,7 +197,6 @@ impl JobChanges {
                     job.priority = *priority;
                     (job.position, job.moved) = (None, false);
                 }
-                config["resources"]["priority"] = json!(priority);
             }
             JobChange::Weight(weight) => {
                 if !weight.is_finite() || *weight <= 0.0 {
@@ -139,31 +205,17 @@ impl JobChanges {
                     )));
                 }
                 job.weight = *weight;
-                config["resources"]["weight"] = json!(weight);
             }
-            JobChange::MaxSlots(slots) => {
-                if let Some(slots) = slots {
-                    let per_trial = config["resources"]["slots_per_trial"].as_i64().unwrap_or(0);
-                    if *slots < per_trial || *slots > i64::from(u32::MAX) {
-                        return Err(AppError::invalid(format!(
-                            "max_slots must be slots_per_trial ({per_trial}) to {}, found {slots}",
-                            u32::MAX
-                        )));
-                    }
-                }
-                job.max_slots = *slots;
-                config["resources"]["max_slots"] = json!(slots);
-            }
+            JobChange::MaxSlots(slots) => job.max_slots = *slots,
             JobChange::Move(side, anchor) => {
                 let before = job.priority;
                 job = self.move_in_queue(tx, &job, *side, anchor).await?;
                 if job.priority != before {
                     let change = JobChange::Priority(job.priority);
                     self.policies
-                        .require_allowed(job.workspace_id, &change)
+                        .require_allowed(job.workspace_id, workload, &change)
                         .await?;
                 }
-                config["resources"]["priority"] = json!(job.priority);
             }
             JobChange::ResourcePool(pool) => {
                 self.pools.require(pool)?;
@@ -175,42 +227,25 @@ impl JobChanges {
                 }
                 job.resource_pool.clone_from(pool);
                 job.fallback = None;
-                if let Some(resources) = config["resources"].as_object_mut() {
-                    resources.remove("resource_pools");
-                    resources.remove("resource_pool_wait");
-                }
                 (job.position, job.moved) = (None, false);
-                config["resources"]["resource_pool"] = json!(pool);
             }
         }
         experiments::update_job(&mut tx.conn(), &job).await?;
-        let config = config.to_string();
-        require_storable(&config)?;
-        experiments::set_config(&mut tx.conn(), row.id, &config).await?;
-        if matches!(change, JobChange::ResourcePool(_)) {
-            self.move_trials(
-                tx,
-                row,
-                &job.resource_pool,
-                &Cause {
-                    actor: actor.into(),
-                    reason: Some("its job moves to another resource pool".into()),
-                },
-            )
-            .await?;
-        }
-        self.context.record(
-            tx,
-            NewEvent {
-                actor,
-                subject_kind: "job",
-                subject_id: job.id.clone(),
-                kind: "changed",
-                detail: Some(json!({"priority": job.priority, "weight": job.weight, "maxSlots": job.max_slots, "position": job.position, "resourcePool": job.resource_pool}).to_string()),
-                ..Default::default()
-            },
-        )
-        .await?;
+        Ok(job)
+    }
+
+    async fn record(&self, tx: &mut WriteTx, job: &JobRow, actor: &str) -> AppResult<()> {
+        let now = json!({"priority": job.priority, "weight": job.weight, "maxSlots": job.max_slots,
+            "position": job.position, "resourcePool": job.resource_pool});
+        let event = NewEvent {
+            actor,
+            subject_kind: "job",
+            subject_id: job.id.clone(),
+            kind: "changed",
+            detail: Some(now.to_string()),
+            ..Default::default()
+        };
+        self.context.record(tx, event).await?;
         self.context.wake(tx, Topic::Schedule);
         Ok(())
     }
@@ -282,19 +317,56 @@ impl JobChanges {
         pool: &str,
         cause: &Cause,
     ) -> AppResult<()> {
+        let trials = trials::live_of_experiment(&mut tx.conn(), row.id).await?;
+        let tasks = trials.into_iter().map(|trial| trial.task_id);
+        self.move_tasks(tx, tasks, pool, cause).await
+    }
+
+    /// The attempts of these tasks that wait or run in another pool end, and are followed by others in this one.
+    async fn move_tasks(
+        &self,
+        tx: &mut WriteTx,
+        tasks: impl IntoIterator<Item = String>,
+        pool: &str,
+        cause: &Cause,
+    ) -> AppResult<()> {
         let mut events = Vec::new();
-        for trial in trials::live_of_experiment(&mut tx.conn(), row.id).await? {
-            if let Some(live) = allocations::live_of_task(&mut tx.conn(), &trial.task_id).await?
-                && live.resource_pool != pool
-            {
-                events.push(Event::Allocation {
-                    id: AllocationId(live.id),
-                    event: AllocationEvent::Preempt,
+        for id in tasks {
+            let live = allocations::live_of_task(&mut tx.conn(), &id).await?;
+            if live.is_some_and(|live| live.resource_pool != pool) {
+                events.push(Event::Task {
+                    id: TaskId(id),
+                    event: TaskEvent::Requeue,
                     cause: cause.clone(),
                 });
             }
         }
         self.orchestration.advance(tx, events).await
+    }
+}
+
+fn moved_by(actor: &str) -> Cause {
+    Cause {
+        actor: actor.into(),
+        reason: Some("its job moves to another resource pool".into()),
+    }
+}
+
+/// Writes what a job has become into the resources of its experiment's configuration.
+fn write_down(resources: &mut Value, change: &JobChange, job: &JobRow) {
+    match change {
+        JobChange::Priority(_) | JobChange::Move(..) => {
+            resources["priority"] = json!(job.priority);
+        }
+        JobChange::Weight(_) => resources["weight"] = json!(job.weight),
+        JobChange::MaxSlots(_) => resources["max_slots"] = json!(job.max_slots),
+        JobChange::ResourcePool(_) => {
+            if let Some(resources) = resources.as_object_mut() {
+                resources.remove("resource_pools");
+                resources.remove("resource_pool_wait");
+            }
+            resources["resource_pool"] = json!(job.resource_pool);
+        }
     }
 }
 

@@ -253,12 +253,7 @@ impl JobQueue {
                     | TaskKind::Tensorboard
                     | TaskKind::CheckpointGc
                     | TaskKind::Generic => {
-                        let row = *task_of.get(first.task_id.as_str())?;
-                        let owner = self.auth.user(row.owner_id);
-                        JobSubject::Task {
-                            row: Box::new(row.clone()),
-                            username: owner.map(|user| user.username.clone()).unwrap_or_default(),
-                        }
+                        self.subject((*task_of.get(first.task_id.as_str())?).clone())
                     }
                 };
                 Some(QueuedJob {
@@ -298,6 +293,15 @@ impl JobQueue {
         }
         self.note_backfill(&mut queue);
         Ok(queue)
+    }
+
+    /// What the job of a task that works for no experiment is the entry of.
+    pub(crate) fn subject(&self, row: TaskRow) -> JobSubject {
+        let owner = self.auth.user(row.owner_id);
+        JobSubject::Task {
+            row: Box::new(row),
+            username: owner.map(|user| user.username.clone()).unwrap_or_default(),
+        }
     }
 
     /// Only where work is preempted may less important work pass.
@@ -348,28 +352,47 @@ impl JobQueue {
         self.job_changes.update(actor, checked).await
     }
 
-    /// Refuses a pool that could never run the trials of a job.
+    /// Refuses a pool that could never run the trials or the task of a job.
     async fn require_fit(&self, job_id: &str, pool: &str) -> AppResult<()> {
-        let row = {
+        let (experiment, task, job) = {
             let mut conn = self.context.store.read().await?;
-            experiments::find_by_job(&mut conn.conn(), job_id).await?
+            (
+                experiments::find_by_job(&mut conn.conn(), job_id).await?,
+                allocations::task_of_job(&mut conn.conn(), job_id).await?,
+                experiments::job(&mut conn.conn(), job_id).await?,
+            )
         };
-        let Some(row) = row.filter(|row| row.ended_at.is_none()) else {
-            return Ok(());
+        let size = match (experiment, task) {
+            (Some(row), _) if row.ended_at.is_none() => {
+                let resources = &self.configs.of(&row)?.resources;
+                TrialSize {
+                    slots: resources.slots_per_trial,
+                    is_single_node: resources.is_single_node.unwrap_or(false),
+                }
+            }
+            (
+                None,
+                Some(TaskRow {
+                    demand: Some(demand),
+                    ended_at: None,
+                    ..
+                }),
+            ) => TrialSize {
+                slots: demand.slots,
+                is_single_node: demand.single_place,
+            },
+            // The change itself says what is wrong.
+            _ => return Ok(()),
         };
+        let Some(job) = job else { return Ok(()) };
         self.pools.require(pool)?;
-        let config = self.configs.of(&row)?;
         let homes = self.homes.get();
-        let (_, workspace) = homes.project(row.project_id)?;
+        let workspace = homes.workspace(job.workspace_id)?;
         let placement = Placement {
             workspace: None,
             project: None,
             resource_pool: Some(pool.to_owned()),
             resource_pools: Vec::new(),
-        };
-        let size = TrialSize {
-            slots: config.resources.slots_per_trial,
-            is_single_node: config.resources.is_single_node.unwrap_or(false),
         };
         let mut findings = Findings::default();
         self.admission

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use det_authz::{Decision, Identity, Kind, Missing, Permission, Target, decide, depends_on_owner};
+use det_store::allocations::TaskRow;
 use det_store::checkpoints::CheckpointRow;
 use det_store::{Store, allocations, experiments, trials};
 
@@ -19,6 +20,12 @@ pub(crate) enum Reported<'a> {
     Task(&'a str),
     /// An allocation.
     Allocation(&'a str),
+}
+
+/// What a job is the entry of.
+enum Entry {
+    Experiment(i64),
+    Task(Box<TaskRow>),
 }
 
 /// Who may do what to what has an owner. Cheap to clone.
@@ -128,7 +135,7 @@ impl Ownership {
         self.require_steering(actor, experiment_id).await
     }
 
-    /// A job's experiment decides who steers it; a job that does not exist is left to the use case.
+    /// A job's experiment or task decides who steers it; a job that does not exist is left to the use case.
     pub(crate) async fn require_steering_of_job(
         &self,
         actor: &Actor,
@@ -137,8 +144,12 @@ impl Ownership {
         if !owner_matters(actor, Permission::Steer) {
             return Ok(());
         }
-        match self.experiment_of_job(job_id).await? {
-            Some(id) => self.require_steering(actor, id).await,
+        match self.entry_of_job(job_id).await? {
+            Some(Entry::Experiment(id)) => self.require_steering(actor, id).await,
+            Some(Entry::Task(row)) => {
+                let to_do = format!("change task \"{}\"", row.id);
+                self.require_of_task(actor, Permission::Steer, &row, &to_do)
+            }
             None => Ok(()),
         }
     }
@@ -172,15 +183,18 @@ impl Ownership {
         self.require_owner(actor, experiment_id, to_do).await
     }
 
-    /// [`Ownership::require_owner`] of a job's experiment; a job that does not exist is left to the use case.
+    /// [`Ownership::require_owner`] of a job's experiment or task; a job that does not exist is left to the use case.
     pub(crate) async fn require_owner_of_job(
         &self,
         actor: &Actor,
         job_id: &str,
         to_do: &str,
     ) -> AppResult<()> {
-        match self.experiment_of_job(job_id).await? {
-            Some(id) => self.require_owner(actor, id, to_do).await,
+        match self.entry_of_job(job_id).await? {
+            Some(Entry::Experiment(id)) => self.require_owner(actor, id, to_do).await,
+            Some(Entry::Task(row)) => {
+                self.require_of_task(actor, Permission::Redirect, &row, to_do)
+            }
             None => Ok(()),
         }
     }
@@ -232,6 +246,7 @@ impl Ownership {
         let owner = self.name_of(owner.unwrap_or_default());
         let refusal = actor.refusal(missing, target, to_do, &owner);
         if permission == Permission::Redirect
+            && target.kind() == Kind::Experiment
             && missing == Missing::Ownership
             && matches!(actor, Actor::User(_))
         {
@@ -251,10 +266,24 @@ impl Ownership {
             .ok_or_else(|| AppError::not_found("trial", trial_id))
     }
 
-    async fn experiment_of_job(&self, job_id: &str) -> AppResult<Option<i64>> {
+    fn require_of_task(
+        &self,
+        actor: &Actor,
+        permission: Permission,
+        row: &TaskRow,
+        to_do: &str,
+    ) -> AppResult<()> {
+        let target = Target::identified(Identity::Task(&row.id)).owned_by(row.owner_id);
+        self.require_of(actor, permission, &target, to_do)
+    }
+
+    async fn entry_of_job(&self, job_id: &str) -> AppResult<Option<Entry>> {
         let mut conn = self.store.read().await?;
-        let row = experiments::find_by_job(&mut conn.conn(), job_id).await?;
-        Ok(row.map(|row| row.id))
+        if let Some(row) = experiments::find_by_job(&mut conn.conn(), job_id).await? {
+            return Ok(Some(Entry::Experiment(row.id)));
+        }
+        let task = allocations::task_of_job(&mut conn.conn(), job_id).await?;
+        Ok(task.map(|row| Entry::Task(Box::new(row))))
     }
 
     pub(crate) fn name_of(&self, user_id: i64) -> String {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use det_config::priority::PriorityOrder;
 use det_ids::{AllocationId, Micros};
 use det_scheduler::{Estimate, PlaceState, Policy, PoolSnapshot, Queue, SlotState, estimate};
-use det_store::{experiments, trials};
+use det_store::{allocations, experiments, trials};
 
 use crate::app::beside;
 use crate::app::context::Context;
@@ -126,7 +126,7 @@ impl JobStories {
         }
     }
 
-    /// The story of an experiment's job that has not been deleted, or of another job while it is in the queue.
+    /// The explanation of an experiment's job that has not been deleted, or of a task's job.
     pub async fn explain(&self, job_id: &str) -> AppResult<JobStory> {
         let experiment = {
             let mut conn = self.context.store.read().await?;
@@ -149,7 +149,7 @@ impl JobStories {
                 entry.job.resource_pool.clone(),
             ),
             (None, Some(entry)) => (entry.subject.clone(), entry.job.resource_pool.clone()),
-            (None, None) => return Err(AppError::not_found("job", job_id.escape_debug())),
+            (None, None) => self.task_at_rest(job_id).await?,
         };
         let (snapshot, queue) = self.snapshots.with_queue(&pool).await?;
         let placements: BTreeMap<_, _> = snapshot
@@ -203,6 +203,17 @@ impl JobStories {
             entry,
             pool,
         })
+    }
+
+    /// The task of a job that asks for nothing, and its pool.
+    async fn task_at_rest(&self, job_id: &str) -> AppResult<(JobSubject, String)> {
+        let mut conn = self.context.store.read().await?;
+        let task = allocations::task_of_job(&mut conn.conn(), job_id).await?;
+        let job = experiments::job(&mut conn.conn(), job_id).await?;
+        let (task, job) = task
+            .zip(job)
+            .ok_or_else(|| AppError::not_found("job", job_id.escape_debug()))?;
+        Ok((self.queue.subject(task), job.resource_pool))
     }
 
     /// What the other pools that a job names say of its first waiting tasks.

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use det_lifecycle::task::{Demand, TaskState};
 use det_server::auth::{new_token, token_hash};
 use det_server::hub::Topic;
 use det_store::allocations::{self, AllocationRow, TaskRow};
@@ -23,6 +24,12 @@ async fn waiting_command(cluster: &Cluster, model: i64) -> (String, String) {
         job_id: JOB.into(),
         experiment_id: None,
         trial_id: None,
+        state: TaskState::Queued,
+        demand: Some(Demand {
+            slots: 1,
+            single_place: true,
+            preemption_timeout: 3600,
+        }),
         attempts: 1,
         log_lines: 0,
         ..task
@@ -35,6 +42,7 @@ async fn waiting_command(cluster: &Cluster, model: i64) -> (String, String) {
         experiment_id: None,
         trial_id: None,
         run_id: 0,
+        preemptible: false,
         wait_reason: None,
         wait_since: None,
         ..allocation
@@ -148,7 +156,15 @@ async fn a_command_is_queued_explained_logged_and_retained_like_a_trial() {
     let path = format!("/api/v1/tasks/{task_id}");
     let ended = |answer: &Value| !answer["task"]["endTime"].is_null();
     cluster.until(&client, &path, ended).await;
-    client.get(&why).await.refused(404);
+    let story = client.get(&why).await.ok();
+    assert_eq!(
+        story["situation"],
+        "it has ended (ERROR): it asks for nothing any more"
+    );
+    assert_eq!(story["job"]["label"], json!(label));
+    let change = json!({"updates": [{"jobId": JOB, "priority": 3}]});
+    let refusal = client.post("/api/v1/job-queues", change).await.refused(404);
+    assert!(refusal.starts_with(&format!("{label} has ended (ERROR)")));
     cluster
         .written
         .write("retention_policy: {log_retention_days: 0}\n");
@@ -158,6 +174,72 @@ async fn a_command_is_queued_explained_logged_and_retained_like_a_trial() {
     let task = client.get(&path).await.ok();
     assert!(!task["task"]["logsDeletedTime"].is_null(), "{task}");
     agent.exits(&spec, 0).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn the_job_of_a_command_is_changed_like_that_of_an_experiment() {
+    let pools = "[{pool_name: default}, {pool_name: other}]";
+    let cluster =
+        Cluster::start_with(&[("launch_error", "false"), ("resource_pools", pools)]).await;
+    let (admin, client) = (cluster.admin().await, cluster.determined().await);
+    let experiment = cluster.experiment("trial", 1).await;
+    let (task_id, _) = waiting_command(&cluster, experiment).await;
+    let queue = "/api/v1/job-queues";
+    let others_job = client.get(queue).await.ok()["jobs"][0]["jobId"].clone();
+    assert_ne!(others_job, JOB);
+    let change = |change: Value| {
+        let mut change = change;
+        change["jobId"] = json!(JOB);
+        json!({"updates": [change]})
+    };
+
+    client
+        .post(queue, change(json!({"priority": 3})))
+        .await
+        .ok();
+    let first = client.get(queue).await.ok()["jobs"][0].clone();
+    assert_eq!(
+        (&first["jobId"], &first["priority"]),
+        (&json!(JOB), &json!(3))
+    );
+    client
+        .post(queue, change(json!({"weight": 2.5})))
+        .await
+        .ok();
+    // Behind the experiment's it takes that one's priority.
+    let behind = change(json!({"behindOf": others_job}));
+    client.post(queue, behind).await.ok();
+    let last = client.get(queue).await.ok()["jobs"][1].clone();
+    assert_eq!(
+        [&last["jobId"], &last["priority"], &last["weight"]],
+        [&json!(JOB), &json!(42), &json!(2.5)]
+    );
+    for (wrong, named) in [
+        (json!({"priority": 100}), "1 to 99"),
+        (json!({"weight": 0}), "above 0"),
+        (json!({"resourcePool": "default"}), "already"),
+    ] {
+        let sentence = admin.post(queue, change(wrong)).await.refused(400);
+        assert!(sentence.contains(named), "{sentence}");
+    }
+
+    // Another pool is for its owner and administrators; what waits asks again there.
+    let to_other = change(json!({"resourcePool": "other"}));
+    let sentence = client.post(queue, to_other.clone()).await.refused(403);
+    assert!(sentence.contains("may not move job"), "{sentence}");
+    admin.post(queue, to_other).await.ok();
+    let of_other = client
+        .get("/api/v1/job-queues?resourcePool=other")
+        .await
+        .ok();
+    assert_eq!(of_other["jobs"][0]["entityId"], json!(task_id));
+    let task = client.get(&format!("/api/v1/tasks/{task_id}")).await.ok();
+    let attempts = task["task"]["allocations"].as_array().unwrap();
+    assert_eq!(attempts.len(), 2, "{task}");
+    assert_eq!(attempts[0]["allocationId"], format!("{task_id}.2"));
+    assert_eq!(attempts[0]["state"], "STATE_QUEUED");
+    assert!(task["task"]["endTime"].is_null());
     cluster.stop().await;
 }
 

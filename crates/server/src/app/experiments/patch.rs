@@ -87,7 +87,7 @@ impl Experiments {
         for (path, text) in texts {
             if let Some(text) = text {
                 self.policies
-                    .require_unfixed(job.workspace_id, path, &json!(text))
+                    .require_unfixed(job.workspace_id, Workload::Experiment, path, &json!(text))
                     .await?;
             }
         }
@@ -103,7 +103,13 @@ impl Experiments {
             let missing = missing_labels(&fixed["labels"], labels);
             if !missing.is_empty() {
                 let why = format!("add {}", missing.join(", "));
-                return Err(locked("labels", &json!(labels), &policy.scope, &why));
+                return Err(locked(
+                    Workload::Experiment,
+                    "labels",
+                    &json!(labels),
+                    &policy.scope,
+                    &why,
+                ));
             }
         }
         Ok(())
@@ -184,7 +190,12 @@ impl Experiments {
                 if let Some(value) = value {
                     let path = format!("checkpoint_storage.{key}");
                     self.policies
-                        .require_unfixed(job.workspace_id, &path, &json!(value))
+                        .require_unfixed(
+                            job.workspace_id,
+                            Workload::Experiment,
+                            &path,
+                            &json!(value),
+                        )
                         .await?;
                     let value = u32::try_from(value).map_err(|_| {
                         AppError::invalid(format!(

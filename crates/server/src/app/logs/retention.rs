@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use det_authz::{Kind, Permission};
 use det_config::experiment::ExperimentConfig;
+use det_config::policies::Workload;
 use det_failpoints::failpoint;
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
@@ -154,7 +155,7 @@ impl LogRetention {
             .await?
             .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
         self.policies
-            .require_unfixed(job.workspace_id, KEY, &json!(days))
+            .require_unfixed(job.workspace_id, Workload::Experiment, KEY, &json!(days))
             .await?;
         Ok(())
     }

@@ -4,6 +4,7 @@ use det_api_types::jobs::{ExplainJobResponse, JobAhead, PoolSituation, SlotHolde
 use det_api_types::wire::{Float, Timestamp};
 use det_ids::AllocationId;
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::task::TaskState;
 use det_scheduler::{Estimate, Policy, WaitKind};
 use det_store::StoreError;
 use det_store::allocations::AllocationRow;
@@ -163,17 +164,14 @@ fn some(story: &JobStory, ids: &[AllocationId]) -> String {
 fn situation(story: &JobStory, waiting: usize) -> String {
     let row = match &story.subject {
         JobSubject::Experiment(row) => row,
-        JobSubject::Task { .. } => return in_queue(story, waiting),
+        JobSubject::Task { row, .. } => return situation_of_task(row.state, story, waiting),
     };
     match &row.state {
         ExperimentState::Paused => format!(
             "paused: it asks for nothing until `det experiment activate {}`",
             row.id
         ),
-        state if !state.is_live() => format!(
-            "it has ended ({}): it asks for nothing any more",
-            state.stored_name()
-        ),
+        state if !state.is_live() => ended(state.stored_name()),
         ExperimentState::Stopping(_) => {
             "it is being stopped: it ends when its running tasks have ended".to_owned()
         }
@@ -182,6 +180,18 @@ fn situation(story: &JobStory, waiting: usize) -> String {
         }
         _ => in_queue(story, waiting),
     }
+}
+
+fn situation_of_task(state: TaskState, story: &JobStory, waiting: usize) -> String {
+    match state {
+        TaskState::Suspended => "suspended: it asks for nothing until it is resumed".to_owned(),
+        TaskState::Queued | TaskState::Running | TaskState::Stopping(_) => in_queue(story, waiting),
+        TaskState::Ended(_) => ended(state.name()),
+    }
+}
+
+fn ended(state: &str) -> String {
+    format!("it has ended ({state}): it asks for nothing any more")
 }
 
 /// How much of a live job waits and how much runs.
