@@ -4,7 +4,7 @@
 //! connection on; what the master stores is its hash, for the agent's id. From then on the id is that agent's: nobody else
 //! who holds the cluster's token connects as this agent, also while it is away, and the agent needs the cluster's token no
 //! more. The id becomes free when the agent has been away for longer than its pool waits (see
-//! [`Places::give_up_lost`]) or when an administrator revokes its token.
+//! `Places::give_up_lost`) or when an administrator revokes its token.
 
 use std::sync::Arc;
 
