@@ -443,7 +443,7 @@ impl NewChunk {
         self.data.len()
     }
 
-    /// Packs it for [`append_all`]; nothing can be added after that.
+    /// Packs it for `append_all`; nothing can be added after that.
     pub fn packed(self) -> Result<Self, StoreError> {
         Ok(Self {
             data: chunk::pack_bytes(&self.data)?,
