@@ -89,6 +89,7 @@ impl From<PrepareError> for LaunchError {
         match error {
             PrepareError::Mount { .. }
             | PrepareError::Device { .. }
+            | PrepareError::UnnamedSlots(_)
             | PrepareError::Capability { .. } => Self::Task(error.to_string()),
             PrepareError::Access { .. } => Self::Host(error.to_string()),
         }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use det_taskspec::guard::HostGuard;
 use det_taskspec::sandbox::SandboxSpec;
 use det_taskspec::{
-    ContainerSpec, Device, DeviceKind, DeviceMapping, SCRIPT_FILE, TaskUser, UNPRIVILEGED_ID,
-    unprivileged_id,
+    ContainerSpec, Device, DeviceKind, DeviceMapping, Granted, SCRIPT_FILE, TaskUser,
+    UNPRIVILEGED_ID, unprivileged_id,
 };
 use thiserror::Error;
 
@@ -58,6 +58,12 @@ pub(crate) enum PrepareError {
     /// The task asks for a device that it may not have.
     #[error("cannot give the task the device \"{path}\": {reason}")]
     Device { path: String, reason: String },
+    /// The task was granted slots without saying which: an agent's slots are devices with numbers.
+    #[error(
+        "{0} slots were granted without saying which, and this agent gives devices by their numbers: install the same \
+         version on agents and master"
+    )]
+    UnnamedSlots(u32),
     /// The task asks for a capability that it may not have.
     #[error("cannot give the task the capability \"{name}\": {reason}")]
     Capability { name: String, reason: String },
@@ -75,6 +81,9 @@ pub(crate) fn prepare(
     spec: &ContainerSpec,
     inputs: &ContainerInputs<'_>,
 ) -> Result<Vec<(String, String)>, PrepareError> {
+    if let Granted::Count(slots @ 1..) = spec.slots {
+        return Err(PrepareError::UnnamedSlots(slots));
+    }
     let user = &identity(&spec.user, spec.owner_id, inputs);
     for mount in &spec.mounts {
         host_directory(mount, user, inputs.guard)?;
@@ -488,6 +497,19 @@ mod tests {
             sandbox.user.uid
         );
         assert!(sandbox.env.iter().any(|(name, _)| name == "PATH"));
+    }
+
+    #[test]
+    fn slots_that_are_only_counted_are_refused() {
+        let mut scene = Setup::new();
+        scene.spec.slots = Granted::Count(2);
+        let error = scene.prepare("http://10.0.0.1:8080").unwrap_err();
+        assert!(
+            error.to_string().starts_with("2 slots were granted"),
+            "{error}"
+        );
+        scene.spec.slots = Granted::Count(0);
+        scene.prepare("http://10.0.0.1:8080").unwrap();
     }
 
     #[test]
