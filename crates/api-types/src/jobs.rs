@@ -302,7 +302,7 @@ pub struct SlotHolder {
     /// The attempt.
     pub allocation_id: String,
     /// Label for users, `trial 7 of experiment 3`; empty = only its id is known.
-    pub called: String,
+    pub label: String,
     /// Its job.
     pub job_id: String,
     /// Display name.
@@ -334,7 +334,7 @@ pub struct WaitingTask {
     /// The attempt.
     pub allocation_id: String,
     /// Label for users, `trial 7 of experiment 3`; empty = only its id is known.
-    pub called: String,
+    pub label: String,
     /// Slots it asks for; 0 = a place for a task without slots.
     pub slots: i64,
     /// Since when it waits.
@@ -349,7 +349,7 @@ pub struct WaitingTask {
     /// What the estimate rests on, or why there is none.
     pub estimate_basis: String,
     /// For each of the other pools that its configuration names, a sentence why it does not run there.
-    pub elsewhere: Vec<String>,
+    pub other_pools: Vec<String>,
 }
 
 /// Answer of `ExplainJob`: the complete explanation of why a job runs or waits.
@@ -357,7 +357,7 @@ pub struct WaitingTask {
 #[serde(rename_all = "camelCase", default)]
 pub struct ExplainJobResponse {
     /// State of the job, in a sentence.
-    pub situation: String,
+    pub summary: String,
     /// The job.
     pub job: JobAhead,
     /// The pool that it is in.

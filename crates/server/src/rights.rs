@@ -23,7 +23,7 @@ impl Actor {
         }
     }
 
-    /// Whether the actor may do this to an target, whose owner is known where it matters.
+    /// Whether the actor may do this to a target, whose owner is known where it matters.
     pub(crate) fn may(&self, permission: Permission, target: &Target<'_>) -> bool {
         decide(&self.asking(), permission, target).is_allowed()
     }

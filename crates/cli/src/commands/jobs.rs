@@ -191,7 +191,7 @@ fn explanation_text(explanation: &Value) -> String {
         text(job, "name"),
         text(job, "username"),
         text(job, "jobId"),
-        text(explanation, "situation"),
+        text(explanation, "summary"),
     ));
     let out = match pool["agentsOutOfService"].as_i64() {
         Some(out @ 1..) => format!(", and {out} that take no work now"),
@@ -273,7 +273,7 @@ fn have_same_reason(a: &Value, b: &Value) -> bool {
         "resourcePool",
         "estimatedStart",
         "estimateBasis",
-        "elsewhere",
+        "otherPools",
     ]
     .iter()
     .all(|member| a[*member] == b[*member])
@@ -300,10 +300,10 @@ fn waiting_lines(alike: &[&Value]) -> Vec<String> {
         at if at.is_empty() => format!("    no estimate: {}", text(task, "estimateBasis")),
         at => format!("    may start at {at}, {}", text(task, "estimateBasis")),
     });
-    let elsewhere = task["elsewhere"].as_array().into_iter().flatten();
-    lines.extend(elsewhere.filter_map(|line| Some(format!("    {}", line.as_str()?))));
+    let other_pools = task["otherPools"].as_array().into_iter().flatten();
+    lines.extend(other_pools.filter_map(|line| Some(format!("    {}", line.as_str()?))));
     if !others.is_empty() {
-        let name = |task: &&Value| match text(task, "called") {
+        let name = |task: &&Value| match text(task, "label") {
             name if name.is_empty() => text(task, "allocationId"),
             name => name,
         };
@@ -312,7 +312,10 @@ fn waiting_lines(alike: &[&Value]) -> Vec<String> {
             named.push(format!("{} more", others.len() - NAMED));
         }
         let wait = if others.len() == 1 { "waits" } else { "wait" };
-        lines.push(format!("    so {wait} {}", named.join(", ")));
+        lines.push(format!(
+            "    for the same reason {wait} {}",
+            named.join(", ")
+        ));
     }
     lines
 }
@@ -347,7 +350,7 @@ impl Rule {
 /// A task's name, and the id that other commands take.
 fn name_and_id(task: &Value) -> String {
     let id = text(task, "allocationId");
-    match text(task, "called") {
+    match text(task, "label") {
         name if name.is_empty() => id,
         name => format!("{name} [{id}]"),
     }
@@ -582,7 +585,7 @@ mod tests {
     #[test]
     fn tasks_that_wait_for_the_same_reason_are_shown_together() {
         let task = |name: &str, slots: u32, since: &str| {
-            json!({"called": name, "allocationId": format!("{name}.1"), "slots": slots, "resourcePool": "p",
+            json!({"label": name, "allocationId": format!("{name}.1"), "slots": slots, "resourcePool": "p",
                 "since": since, "estimateBasis": "no end is known",
                 "waitReason": {"message": "no free slots", "since": since}})
         };
@@ -596,13 +599,13 @@ mod tests {
         ]);
         assert!(shown.contains("  a [a.1] (1 slot, "), "{shown}");
         assert!(
-            shown.contains("\n    so waits b\n  c [c.1] (2 slots, "),
+            shown.contains("\n    for the same reason waits b\n  c [c.1] (2 slots, "),
             "{shown}"
         );
         let many: Vec<Value> = (0..9)
             .map(|n| task(&n.to_string(), 1, "2026-11-21T10:00:00Z"))
             .collect();
-        assert!(explain(many).contains("\n    so wait 1, 2, 3, 4, 5, 3 more\n"));
+        assert!(explain(many).contains("\n    for the same reason wait 1, 2, 3, 4, 5, 3 more\n"));
     }
 
     #[test]
@@ -611,7 +614,7 @@ mod tests {
             "allocatedSlots": 1, "requestedSlots": 2, "jobId": "j3"});
         let shown = explanation_text(
             &json!({"job": {"label": "command 9.x", "name": "command 9.x", "username": "bob", "jobId": "j"},
-            "pool": {"agents": 1, "priorityOrder": "higher goes first"}, "situation": "waiting",
+            "pool": {"agents": 1, "priorityOrder": "higher goes first"}, "summary": "waiting",
             "aheadCount": 1, "ahead": [ahead]}),
         );
         for line in [

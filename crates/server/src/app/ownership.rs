@@ -228,7 +228,7 @@ impl Ownership {
         self.require_of(actor, permission, &target, to_do)
     }
 
-    /// Asks the table of rights about an target, whose owner is known where it matters. `to_do` completes "may not …".
+    /// Asks the table of rights about a target, whose owner is known where it matters. `to_do` completes "may not …".
     pub(crate) fn require_of(
         &self,
         actor: &Actor,

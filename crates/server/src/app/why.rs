@@ -41,7 +41,7 @@ pub struct JobStory {
     /// Which of two priorities is served first there.
     pub priority_order: PriorityOrder,
     /// What the other pools say that its waiting tasks may go to.
-    pub elsewhere: BTreeMap<String, Vec<String>>,
+    pub other_pools: BTreeMap<String, Vec<String>>,
     /// Agents and slots of its pool.
     pub capacity: PoolCapacity,
     /// When each of its waiting tasks may start.
@@ -174,8 +174,8 @@ impl JobStories {
             None => BTreeMap::new(),
         };
         let config = self.context.config();
-        let elsewhere = match &entry {
-            Some(entry) => self.elsewhere(entry).await?,
+        let other_pools = match &entry {
+            Some(entry) => self.other_pools(entry).await?,
             None => BTreeMap::new(),
         };
         let workspace = entry.as_ref().map(|entry| entry.job.workspace_id);
@@ -184,7 +184,7 @@ impl JobStories {
             .partition(|entry| entry.job.resource_pool == pool);
         Ok(JobStory {
             estimates,
-            elsewhere,
+            other_pools,
             policy: self.pools.settings(&pool).policy,
             priority_order: self.pools.priority_order(&pool),
             queue: here,
@@ -217,7 +217,7 @@ impl JobStories {
     }
 
     /// What the other pools that a job names say of its first waiting tasks.
-    async fn elsewhere(&self, entry: &QueuedJob) -> AppResult<BTreeMap<String, Vec<String>>> {
+    async fn other_pools(&self, entry: &QueuedJob) -> AppResult<BTreeMap<String, Vec<String>>> {
         let mut told = BTreeMap::new();
         if Fallback::of(&entry.job).is_none() {
             return Ok(told);

@@ -262,7 +262,7 @@ async fn a_job_tells_the_whole_story_of_its_wait() {
     let waiting = why(&id(1));
     let told = |story: &Value| !story["waiting"][0]["waitReason"].is_null();
     let story = cluster.until(&client, &waiting, told).await;
-    assert_eq!(story["situation"], "waiting: none of its 1 task has slots");
+    assert_eq!(story["summary"], "waiting: none of its 1 task has slots");
     let reason = &story["waiting"][0]["waitReason"];
     assert_eq!(
         (
@@ -297,7 +297,7 @@ async fn a_job_tells_the_whole_story_of_its_wait() {
         )
     );
     assert_eq!(
-        (&holder["called"], &story["waiting"][0]["called"]),
+        (&holder["label"], &story["waiting"][0]["label"]),
         (
             &json!("trial 1 of experiment 1"),
             &json!("trial 2 of experiment 2")
@@ -320,7 +320,7 @@ async fn a_job_tells_the_whole_story_of_its_wait() {
     let estimated = |story: &Value| story["waiting"][0]["estimatedStart"].is_string();
     cluster.until(&client, &waiting, estimated).await;
     let story = client.get(&why(&id(0))).await.ok();
-    assert_eq!(story["situation"], "running: its 1 task has slots");
+    assert_eq!(story["summary"], "running: its 1 task has slots");
     assert_eq!(
         (&story["running"][0]["slots"], &story["waiting"]),
         (&json!(1), &json!([]))
@@ -330,10 +330,10 @@ async fn a_job_tells_the_whole_story_of_its_wait() {
         .post("/api/v1/experiments/2/pause", Value::Null)
         .await
         .ok();
-    let paused = |story: &Value| story["situation"].as_str().unwrap().starts_with("paused");
+    let paused = |story: &Value| story["summary"].as_str().unwrap().starts_with("paused");
     cluster.until(&client, &waiting, paused).await;
     agent.exits(&spec, 0).await;
-    let ended = |story: &Value| story["situation"].as_str().unwrap().contains("COMPLETED");
+    let ended = |story: &Value| story["summary"].as_str().unwrap().contains("COMPLETED");
     cluster.until(&client, &why(&id(0)), ended).await;
     let refused = client.get(&why("nothing")).await.refused(404);
     assert!(refused.contains("nothing"), "{refused}");

@@ -117,9 +117,9 @@ async fn a_command_is_queued_explained_logged_and_retained_like_a_trial() {
     let story = cluster.until(&client, &why, told).await;
     assert_eq!(
         [
-            &story["situation"],
+            &story["summary"],
             &story["job"]["label"],
-            &story["waiting"][0]["called"],
+            &story["waiting"][0]["label"],
             &story["waiting"][0]["waitReason"]["kind"],
             &story["pool"]["priorityOrder"]
         ],
@@ -158,7 +158,7 @@ async fn a_command_is_queued_explained_logged_and_retained_like_a_trial() {
     cluster.until(&client, &path, ended).await;
     let story = client.get(&why).await.ok();
     assert_eq!(
-        story["situation"],
+        story["summary"],
         "it has ended (ERROR): it asks for nothing any more"
     );
     assert_eq!(story["job"]["label"], json!(label));

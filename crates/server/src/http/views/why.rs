@@ -36,8 +36,8 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
                     _ => None,
                 },
                 estimate_basis: basis(story, story.estimates.get(&row.id)),
-                called: TaskLabel::from(row).to_string(),
-                elsewhere: story.elsewhere.get(&row.id).cloned().unwrap_or_default(),
+                label: TaskLabel::from(row).to_string(),
+                other_pools: story.other_pools.get(&row.id).cloned().unwrap_or_default(),
             })
         })
         .collect::<Result<Vec<_>, StoreError>>()?;
@@ -73,7 +73,7 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
         Vec::new()
     };
     Ok(ExplainJobResponse {
-        situation: situation(story, waiting.len()),
+        summary: summary(story, waiting.len()),
         job: match &story.entry {
             Some(entry) => job_ahead(entry),
             None => JobAhead {
@@ -135,7 +135,7 @@ fn basis(story: &JobStory, estimate: Option<&Estimate>) -> String {
         }
         Some(Estimate::Unforeseeable(held)) => {
             format!(
-                "nobody can foresee the end of {}: a single trial's progress would tell",
+                "nobody can foresee the end of {}: only of a search with a single trial does the progress say how long it takes",
                 some(story, held)
             )
         }
@@ -161,10 +161,10 @@ fn some(story: &JobStory, ids: &[AllocationId]) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-fn situation(story: &JobStory, waiting: usize) -> String {
+fn summary(story: &JobStory, waiting: usize) -> String {
     let row = match &story.subject {
         JobSubject::Experiment(row) => row,
-        JobSubject::Task { row, .. } => return situation_of_task(row.state, story, waiting),
+        JobSubject::Task { row, .. } => return summary_of_task(row.state, story, waiting),
     };
     match &row.state {
         ExperimentState::Paused => format!(
@@ -182,7 +182,7 @@ fn situation(story: &JobStory, waiting: usize) -> String {
     }
 }
 
-fn situation_of_task(state: TaskState, story: &JobStory, waiting: usize) -> String {
+fn summary_of_task(state: TaskState, story: &JobStory, waiting: usize) -> String {
     match state {
         TaskState::Suspended => "suspended: it asks for nothing until it is resumed".to_owned(),
         TaskState::Queued | TaskState::Running | TaskState::Stopping(_) => in_queue(story, waiting),
@@ -246,7 +246,7 @@ fn holders<'a>(story: &'a JobStory, entry: &'a QueuedJob) -> impl Iterator<Item 
         .filter(|row| row.placed_at.is_some())
         .map(|row| SlotHolder {
             allocation_id: row.id.clone(),
-            called: TaskLabel::from(row).to_string(),
+            label: TaskLabel::from(row).to_string(),
             job_id: entry.job.id.clone(),
             name: entry.subject.name(),
             username: entry.subject.username().to_owned(),
