@@ -19,8 +19,8 @@ const SIZE: &str = "resources.slots_per_trial";
 /// What admission has to say of a submission.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// What it is refused for, to be told together with what is wrong in the rest.
-    pub(super) mistakes: Vec<ConfigError>,
+    /// What it is refused for, to be reported together with what is wrong in the rest.
+    pub(super) errors: Vec<ConfigError>,
     /// What the person should know although it is taken.
     pub(super) warnings: Vec<String>,
 }
@@ -28,28 +28,28 @@ pub(super) struct Findings {
 impl Findings {
     fn missing(&mut self, path: &str, message: String, known: &[String]) {
         let hint = format!("choose one of: {}", known.join(", "));
-        self.mistakes
+        self.errors
             .push(ConfigError::new(path, None, message).with_hint(hint));
     }
 
-    /// What can never run: a mistake, with `launch_error: false` a warning.
-    pub(super) fn too_large(&mut self, refused: bool, mistake: ConfigError) {
+    /// What can never run: an error, with `launch_error: false` a warning.
+    pub(super) fn too_large(&mut self, refused: bool, error: ConfigError) {
         if refused {
-            self.mistakes.push(mistake);
+            self.errors.push(error);
         } else {
-            self.warnings.push(sentence(mistake));
+            self.warnings.push(sentence(error));
         }
     }
 }
 
-/// A mistake in one line.
-fn sentence(mistake: ConfigError) -> String {
+/// An error in one line.
+fn sentence(error: ConfigError) -> String {
     let ConfigError {
         path,
         message,
         hint,
         ..
-    } = mistake;
+    } = error;
     match hint {
         Some(hint) => format!("{path}: {message}; {hint}"),
         None => format!("{path}: {message}"),
@@ -98,8 +98,8 @@ impl Admission {
                 slots_exceeded: false,
             });
         };
-        if let Some(mistake) = above_limit(workspace, size.slots) {
-            findings.too_large(self.context.config().launch_error, mistake);
+        if let Some(error) = above_limit(workspace, size.slots) {
+            findings.too_large(self.context.config().launch_error, error);
         }
         self.able(pools, size, findings).await
     }
@@ -165,7 +165,7 @@ impl Admission {
         let (known, refuse) = (self.pools.names(), self.context.config().launch_error);
         let (mut usable, mut too_small, mut unfulfillable) = (Vec::new(), Vec::new(), Vec::new());
         let mut slots_exceeded = true;
-        // A name that stands there twice is told elsewhere, and there may be very many.
+        // A name that stands there twice is reported elsewhere, and there may be very many.
         let mut earlier = BTreeSet::new();
         for pool in &pools {
             if !known.contains(pool) || !earlier.insert(pool) {
@@ -174,12 +174,12 @@ impl Admission {
             match self.could_hold(pool, size, findings).await? {
                 Fits::Yes => slots_exceeded = false,
                 Fits::Perhaps => slots_exceeded &= size.slots > 0,
-                Fits::OnNoAgent(mistake) => {
-                    unfulfillable.push(mistake);
+                Fits::OnNoAgent(error) => {
+                    unfulfillable.push(error);
                     continue;
                 }
-                Fits::Never(mistake) => {
-                    too_small.push(mistake);
+                Fits::Never(error) => {
+                    too_small.push(error);
                     if refuse {
                         continue;
                     }
@@ -187,15 +187,15 @@ impl Admission {
             }
             usable.push(pool.clone());
         }
-        let always = unfulfillable.into_iter().map(|mistake| (true, mistake));
-        let configurable = too_small.into_iter().map(|mistake| (refuse, mistake));
-        for (refused, mistake) in always.chain(configurable) {
+        let always = unfulfillable.into_iter().map(|error| (true, error));
+        let configurable = too_small.into_iter().map(|error| (refuse, error));
+        for (refused, error) in always.chain(configurable) {
             if refused && !usable.is_empty() {
-                let ConfigError { path, message, .. } = mistake;
+                let ConfigError { path, message, .. } = error;
                 let left_out = format!("{path}: {message}; this pool is left out");
                 findings.warnings.push(left_out);
             } else {
-                findings.too_large(refused, mistake);
+                findings.too_large(refused, error);
             }
         }
         Ok(Admitted {
@@ -241,17 +241,17 @@ impl Admission {
             ""
         };
         let message = format!("resource pool \"{pool}\": {unfulfillable}{never}");
-        let mistake = ConfigError::new(SIZE, None, message);
+        let error = ConfigError::new(SIZE, None, message);
         let sizes: Vec<String> = never.nearest.iter().map(u32::to_string).collect();
-        let mistake = if sizes.is_empty() {
-            mistake
+        let error = if sizes.is_empty() {
+            error
         } else {
-            mistake.with_hint(format!("nearest sizes that fit: {}", sizes.join(", ")))
+            error.with_hint(format!("nearest sizes that fit: {}", sizes.join(", ")))
         };
         Ok(if on_no_place {
-            Fits::OnNoAgent(mistake)
+            Fits::OnNoAgent(error)
         } else {
-            Fits::Never(mistake)
+            Fits::Never(error)
         })
     }
 }
@@ -266,7 +266,7 @@ enum Fits {
     OnNoAgent(ConfigError),
 }
 
-/// The mistake of trials that are larger than all that their workspace may use at a time.
+/// The error for trials that are larger than all that their workspace may use at a time.
 pub(super) fn above_limit(workspace: &WorkspaceRow, slots: u32) -> Option<ConfigError> {
     let limit = workspace
         .max_slots

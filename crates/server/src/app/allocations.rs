@@ -108,7 +108,7 @@ impl Allocations {
             .await
     }
 
-    /// A launcher of the task was told from outside to end: the same as a preemption.
+    /// A launcher of the task was asked from outside to end: the same as a preemption.
     pub async fn pending_preemption(&self, actor: &Actor, allocation_id: &str) -> AppResult<()> {
         self.task_says(actor, allocation_id, AllocationEvent::Preempt)
             .await

@@ -8,7 +8,7 @@ use det_store::allocations::AllocationRow;
 
 use crate::app::wait_reasons::stored_kind;
 
-/// Reasons of requests that less important work may pass, in a pool that preempts: they wait for room.
+/// Reasons of requests that less important work may pass, in a pool that preempts: they wait for capacity.
 const WAITING_FOR_SLOTS: [WaitKind; 4] = [
     WaitKind::NotEnoughFreeSlots,
     WaitKind::AuxFull,
@@ -16,7 +16,7 @@ const WAITING_FOR_SLOTS: [WaitKind; 4] = [
     WaitKind::ReservedFor,
 ];
 
-/// Requests of one pool that wait for room: by kind (with slots or without) and priority the time of the first.
+/// Requests of one pool that wait for capacity: by kind (with slots or without) and priority the time of the first.
 #[derive(Debug, Default)]
 pub(crate) struct HeldUp {
     since: BTreeMap<(bool, i64), i64>,
@@ -34,7 +34,7 @@ impl HeldUp {
         }
     }
 
-    /// Whether an allocation of a job started while a more important request waited for room, as it still does.
+    /// Whether an allocation of a job started while a more important request waited for capacity, as it still does.
     pub(crate) fn is_passed_by(&self, priority: i64, allocation: &AllocationRow) -> bool {
         let zero_slots = allocation.slots == 0;
         allocation.placed_at.is_some_and(|placed| {

@@ -5,7 +5,7 @@
 //! | state | files | row | what ends it |
 //! | --- | --- | --- | --- |
 //! | not reported | a task writes them | none | the task's report |
-//! | `COMPLETED` | as reported | with a list of them | a removal, or the report of whoever has deleted some |
+//! | `COMPLETED` | as reported | with a list of them | a removal, or the report of a caller that has deleted some |
 //! | in removal | some may be gone | marked with the patterns (`removing`) | the transaction that stores what is left |
 //! | `PARTIALLY_DELETED` | some are left | lists those that are left | another removal |
 //! | `DELETED` | none | lists what there was, counts no bytes | the deletion of its experiment |
@@ -494,7 +494,7 @@ fn total(resources: &BTreeMap<String, i64>) -> i64 {
 fn checked(report: CheckpointReport) -> AppResult<CheckpointRow> {
     check_uuid("uuid", &report.uuid)?;
     if report.uuid.bytes().any(|b| b.is_ascii_uppercase()) {
-        // Storage that does not tell letters apart would have two checkpoints in one directory.
+        // Storage that ignores the case of letters would have two checkpoints in one directory.
         return Err(AppError::invalid(format!(
             "field \"uuid\" must be in lower case, found \"{}\"",
             report.uuid
@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_by_their_field() {
+    fn errors_are_named_by_their_field() {
         let with = |change: fn(&mut CheckpointReport)| {
             let mut report = report();
             change(&mut report);

@@ -44,7 +44,7 @@ impl Scope {
         }
     }
 
-    /// As mistakes name it. Errs when there is no such workspace.
+    /// The name of it in error messages. Errs when there is no such workspace.
     fn name(self, homes: &Homes) -> AppResult<String> {
         Ok(match self {
             Self::Cluster => "the cluster".to_owned(),

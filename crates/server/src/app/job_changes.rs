@@ -250,7 +250,7 @@ impl JobChanges {
         Ok(())
     }
 
-    /// Gives the job as it stands after a move; others that had to make room are stored.
+    /// Gives the job as it stands after a move; others whose positions had to change are stored.
     async fn move_in_queue(
         &self,
         tx: &mut WriteTx,

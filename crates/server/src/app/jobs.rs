@@ -101,7 +101,7 @@ pub struct QueuedJob {
     pub allocated_slots: i64,
     /// Jobs of the same pool that are served before it; -1 = the pool has no such order.
     pub ahead: i64,
-    /// Whether all that has slots fills gaps: it started past a more important request that waits for room.
+    /// Whether all that has slots fills gaps: it started past a more important request that waits for capacity.
     pub backfilled: bool,
 }
 
@@ -116,7 +116,7 @@ impl QueuedJob {
         self.allocations.iter().map(|a| a.slots).sum()
     }
 
-    /// Whether all of it can be asked to make room.
+    /// Whether all of it can be preempted.
     pub fn is_preemptible(&self) -> bool {
         self.allocations.iter().all(|a| a.preemptible)
     }
@@ -398,13 +398,13 @@ impl JobQueue {
         self.admission
             .admit(&placement, workspace, Some(size), &mut findings)
             .await?;
-        if findings.mistakes.is_empty() {
+        if findings.errors.is_empty() {
             return Ok(());
         }
         let what = format!("resource pool \"{pool}\" for job \"{job_id}\"");
         Err(document_error(
             &what,
-            &ConfigErrors::together(findings.mistakes),
+            &ConfigErrors::together(findings.errors),
         ))
     }
 

@@ -4,7 +4,7 @@
 //!
 //! | state | where it is | what ends it |
 //! | --- | --- | --- |
-//! | spooled | on the disk of the agent, or in the memory of whoever logs | its batch is acknowledged |
+//! | spooled | on the disk of the agent, or in the memory of the caller that logs | its batch is acknowledged |
 //! | matched | in memory, held against the log policies ([`policies`]) | the transaction that stores it |
 //! | stored | in a chunk of its task's log, numbered from 1 | the sweep after its days ([`retention`]), or the deletion of its experiment |
 //!

@@ -17,8 +17,8 @@
 //!
 //! # What survives what
 //!
-//! - A kill of the master loses what was gathered; whoever reported has no answer and reports again, which is a repeat if
-//!   it was stored after all.
+//! - A kill of the master loses what was gathered; a caller that reported has no answer and reports again, which is a
+//!   repeat if it was stored after all.
 //! - The journal is in the database. What a master leaves in it is compacted by the next one.
 //! - What the journal keeps in memory (`memory`) is dropped when a change is undone, or when it is not known whether it
 //!   was made; the rows bring it back. So is what is kept of a trial whose run changes or ends (`Journal::evict`).
@@ -75,7 +75,7 @@ const PROFILER_GROUPS: [&str; 5] = ["gpu", "cpu", "memory", "disk", "network"];
 /// A report on its way in.
 #[derive(Debug)]
 pub struct Report {
-    /// Whose.
+    /// Id of the trial that reports.
     pub trial_id: i64,
     /// Run that reports.
     pub run_id: i64,

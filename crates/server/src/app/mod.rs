@@ -55,7 +55,7 @@ use crate::in_force::Surroundings;
 use crate::live::Live;
 use crate::master_log::MasterLog;
 
-/// The version that clients are told: the API that this master speaks.
+/// The version that is reported to clients: that of the API that this master speaks.
 pub const API_VERSION: &str = "0.38.1";
 
 /// The master: everything that a use case needs. Cheap to clone.
@@ -75,9 +75,9 @@ impl std::ops::Deref for Master {
 pub struct Inner {
     /// What every service stands on.
     pub context: Context,
-    /// Templates.
+    /// Templates of configurations, and changes to them.
     pub templates: templates::Templates,
-    /// Users.
+    /// Users, and changes to them.
     pub users: users::Users,
     /// Policies over configurations.
     pub policies: config_policies::ConfigPolicies,
@@ -91,15 +91,15 @@ pub struct Inner {
     pub queue: jobs::JobQueue,
     /// Why jobs run or wait.
     pub job_stories: why::JobStories,
-    /// Experiments.
+    /// Experiments: creating, steering, continuing and changing them.
     pub experiments: experiments::Experiments,
-    /// Trials.
+    /// Trials: what their code and users report of them.
     pub trials: trials::Trials,
     /// Allocations, as their tasks speak of them.
     pub allocations: allocations::Allocations,
-    /// Workspaces.
+    /// Workspaces, and changes to them.
     pub workspaces: workspaces::Workspaces,
-    /// Projects.
+    /// Projects, and changes to them.
     pub projects: projects::Projects,
     /// Configurations that become effective again.
     pub renewals: renewal::Renewals,
@@ -141,7 +141,7 @@ pub struct Inner {
     pub live: Live,
     /// Places: where containers run.
     pub places: places::Places,
-    /// Agents.
+    /// Agents and their slots: what they report, and changes to them.
     pub agents: agents::Agents,
     /// Who may connect as which agent.
     pub agent_tokens: agent_tokens::AgentTokens,

@@ -34,7 +34,7 @@ pub struct Places {
     pub connections: Connections,
 }
 
-/// What the row of a place has beside what every place tells of itself.
+/// What the row of a place has beside what every place reports of itself.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Details {
     /// Addresses of the host, most useful first.

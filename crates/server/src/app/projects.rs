@@ -21,7 +21,7 @@ use crate::app::workspaces::HomeChanges;
 use crate::app::workspaces::HomeDeletion;
 use crate::app::workspaces::KnownHomes;
 use crate::app::workspaces::{
-    Homes, Mistakes, path_of, require_unarchived, require_unarchived_workspace,
+    FieldErrors, Homes, path_of, require_unarchived, require_unarchived_workspace,
 };
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -103,7 +103,7 @@ impl Projects {
     pub async fn create(&self, actor: &Actor, new: NewProject) -> AppResult<ProjectRow> {
         actor.require(Permission::Create, Kind::Project, "create projects")?;
         let owner = actor.user().id;
-        let mut mistakes = Mistakes::default();
+        let mut errors = FieldErrors::default();
         let patch = ProjectPatch {
             name: Some(new.name),
             description: Some(new.description),
@@ -116,15 +116,15 @@ impl Projects {
             created_at: det_store::now(),
             ..ProjectRow::default()
         };
-        apply_patch(&mut mistakes, &mut row, patch);
-        mistakes.refuse("the project")?;
+        apply_patch(&mut errors, &mut row, patch);
+        errors.refuse("the project")?;
         let who = actor.clone();
         let actor = actor.name();
         self.changes
             .write(self.clone(), move |service, tx, homes| {
                 Box::pin(async move {
                     let workspace = homes.workspace(row.workspace_id)?;
-                    require_room(&who, workspace)?;
+                    require_accepts_projects(&who, workspace)?;
                     if row.key.is_empty() {
                         row.key = generated_key(&row.name, &homes);
                     }
@@ -159,9 +159,9 @@ impl Projects {
                         "it cannot be changed",
                     )?;
                     let mut row = before.clone();
-                    let mut mistakes = Mistakes::default();
-                    apply_patch(&mut mistakes, &mut row, patch);
-                    mistakes.refuse("the project")?;
+                    let mut errors = FieldErrors::default();
+                    apply_patch(&mut errors, &mut row, patch);
+                    errors.refuse("the project")?;
                     require_free(&homes, &row)?;
                     if row == *before {
                         return Ok(row);
@@ -304,7 +304,7 @@ impl Projects {
                     let mut row = service.owned_project(&actor, &homes, id, "move")?.clone();
                     let home = homes.workspace(row.workspace_id)?;
                     require_unarchived(&row, home, "it cannot be moved")?;
-                    require_room(&actor, homes.workspace(to)?)?;
+                    require_accepts_projects(&actor, homes.workspace(to)?)?;
                     if row.workspace_id == to {
                         return Ok(());
                     }
@@ -506,13 +506,13 @@ pub fn notes_of(row: &ProjectRow) -> AppResult<Vec<Note>> {
     serde_json::from_str(&row.notes).map_err(AppError::internal)
 }
 
-fn apply_patch(mistakes: &mut Mistakes, row: &mut ProjectRow, patch: ProjectPatch) {
+fn apply_patch(errors: &mut FieldErrors, row: &mut ProjectRow, patch: ProjectPatch) {
     if let Some(name) = patch.name {
-        row.name = mistakes.name(&name);
+        row.name = errors.name(&name);
     }
     if let Some(description) = patch.description {
         if description.len() > LONGEST_TEXT {
-            mistakes.add(
+            errors.add(
                 "description",
                 format!("must have at most {LONGEST_TEXT} bytes"),
             );
@@ -523,7 +523,7 @@ fn apply_patch(mistakes: &mut Mistakes, row: &mut ProjectRow, patch: ProjectPatc
         let key = key.trim().to_ascii_uppercase();
         let plain = key.chars().all(|c| c.is_ascii_alphanumeric());
         if key.is_empty() || key.len() > LONGEST_KEY || !plain {
-            mistakes.add(
+            errors.add(
                 "key",
                 format!(
                     "must be 1 to {LONGEST_KEY} letters (a to z) and digits, found \"{}\"",
@@ -586,7 +586,7 @@ fn require_free(homes: &Homes, row: &ProjectRow) -> AppResult<()> {
 }
 
 /// Refuses to put a project into the cluster's own workspace, and into one that is put away or being deleted.
-fn require_room(actor: &Actor, workspace: &WorkspaceRow) -> AppResult<()> {
+fn require_accepts_projects(actor: &Actor, workspace: &WorkspaceRow) -> AppResult<()> {
     let name = &workspace.name;
     if workspace.immutable {
         let reason = AppError::precondition(format!(
@@ -650,13 +650,13 @@ mod tests {
             ("abcdef", None),
             ("a-b", None),
         ] {
-            let (mut mistakes, mut row) = (Mistakes::default(), ProjectRow::default());
+            let (mut errors, mut row) = (FieldErrors::default(), ProjectRow::default());
             let patch = ProjectPatch {
                 key: Some(given.to_owned()),
                 ..ProjectPatch::default()
             };
-            apply_patch(&mut mistakes, &mut row, patch);
-            let outcome = mistakes.refuse("the project");
+            apply_patch(&mut errors, &mut row, patch);
+            let outcome = errors.refuse("the project");
             assert_eq!(outcome.ok().map(|()| row.key.as_str()), kept, "{given}");
         }
     }

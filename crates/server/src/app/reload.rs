@@ -39,7 +39,7 @@ pub enum Asking<'a> {
 /// Whether a reload is for real.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Only tell what would change.
+    /// Only report what would change.
     Check,
     /// Take it on.
     Apply,
@@ -50,7 +50,7 @@ pub enum Mode {
 pub struct Reloaded {
     /// Every key whose value differs.
     pub changes: Vec<Change>,
-    /// What to know about the new configuration although it is no mistake.
+    /// What to know about the new configuration although it is no error.
     pub warnings: Vec<ConfigWarning>,
 }
 
@@ -91,10 +91,10 @@ impl Reload {
         }
     }
 
-    /// Reads the configuration again and takes it on, or, as a check, tells what would change.
+    /// Reads the configuration again and takes it on, or, as a check, reports what would change.
     ///
     /// # Errors
-    /// All mistakes of what was read, or every change that needs a restart with the reason. The configuration in force
+    /// All errors of what was read, or every change that needs a restart with the reason. The configuration in force
     /// stays as it is, whole.
     pub async fn take_on(&self, asking: Asking<'_>, mode: Mode) -> AppResult<Reloaded> {
         let actor = match asking {
@@ -122,7 +122,7 @@ impl Reload {
             Ok(loaded) => loaded,
             Err(unusable) => {
                 let error = unusable_error(&unusable);
-                self.tell_refusal(&actor, mode, &error).await?;
+                self.report_refusal(&actor, mode, &error).await?;
                 return Err(error);
             }
         };
@@ -130,13 +130,13 @@ impl Reload {
         match self.decide(&actor, mode, loaded).await? {
             Decided::Taken(changes) => {
                 if mode == Mode::Apply {
-                    self.tell_changes(&changes, &warnings);
+                    self.report_changes(&changes, &warnings);
                 }
                 Ok(Reloaded { changes, warnings })
             }
             Decided::Refused(refused) => {
                 let error = refusal(&refused);
-                self.tell_refusal(&actor, mode, &error).await?;
+                self.report_refusal(&actor, mode, &error).await?;
                 Err(error)
             }
         }
@@ -170,7 +170,7 @@ impl Reload {
             key.origin = Origin::of(Source::of(Layer::Override, "det master config set"));
         }
         let (service, actor) = (self.clone(), actor.name());
-        let told = change.clone();
+        let reported = change.clone();
         self.context
             .store
             .write(move |tx| {
@@ -182,7 +182,7 @@ impl Reload {
                 })
             })
             .await?;
-        self.tell_changes(&[told], &[]);
+        self.report_changes(&[reported], &[]);
         Ok(())
     }
 
@@ -310,7 +310,7 @@ impl Reload {
         }
     }
 
-    fn tell_changes(&self, changes: &[Change], warnings: &[ConfigWarning]) {
+    fn report_changes(&self, changes: &[Change], warnings: &[ConfigWarning]) {
         if changes.is_empty() {
             tracing::info!("the configuration was read again: nothing differs");
             return;
@@ -327,7 +327,7 @@ impl Reload {
         }
     }
 
-    async fn tell_refusal(&self, actor: &str, mode: Mode, error: &AppError) -> AppResult<()> {
+    async fn report_refusal(&self, actor: &str, mode: Mode, error: &AppError) -> AppResult<()> {
         if mode == Mode::Check {
             return Ok(());
         }
@@ -421,7 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_keeps_a_pool_is_told_by_number_and_name() {
+    fn what_keeps_a_pool_is_reported_by_number_and_name() {
         let names = |names: &[&str]| -> Vec<String> {
             names.iter().map(|name| (*name).to_owned()).collect()
         };
@@ -440,8 +440,8 @@ mod tests {
                 "while 2 jobs (det job list -p gpu) are in it",
             ),
         ] {
-            let told = in_words("gpu", &agents, &jobs);
-            assert!(told.contains(expected), "{told}");
+            let text = in_words("gpu", &agents, &jobs);
+            assert!(text.contains(expected), "{text}");
         }
     }
 }

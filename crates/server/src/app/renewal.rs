@@ -132,12 +132,12 @@ impl Renewals {
                 .await?
                 .pools
         };
-        let mistakes = submitted.placed(std::mem::take(&mut findings.mistakes), &policies);
+        let admission_errors = submitted.placed(std::mem::take(&mut findings.errors), &policies);
         let mut config = match complete(submitted, &before, &policies) {
-            Ok(config) if mistakes.is_empty() => config,
+            Ok(config) if admission_errors.is_empty() => config,
             completed => {
                 let mut errors = completed.err().map_or_else(Vec::new, |errors| errors.0);
-                errors.extend(mistakes);
+                errors.extend(admission_errors);
                 return Err(refused(&ConfigErrors::together(errors)));
             }
         };
@@ -172,8 +172,8 @@ impl Renewals {
         size: Option<TrialSize>,
         findings: &mut Findings,
     ) {
-        if let Some(mistake) = size.and_then(|size| above_limit(workspace, size.slots)) {
-            findings.too_large(self.context.config().launch_error, mistake);
+        if let Some(error) = size.and_then(|size| above_limit(workspace, size.slots)) {
+            findings.too_large(self.context.config().launch_error, error);
         }
     }
 

@@ -58,14 +58,14 @@ fn home_of<'p>(
         return homes.require_open(id);
     }
     let mut missing = |path: &str, refusal: AppError| {
-        let mut mistake = ConfigError::new(path, None, refusal.message);
-        mistake.hint = refusal.hint;
-        findings.mistakes.push(mistake);
+        let mut error = ConfigError::new(path, None, refusal.message);
+        error.hint = refusal.hint;
+        findings.errors.push(error);
     };
     let no_such = |what: &str, name: &str| {
         AppError::invalid(format!("{what} \"{}\" does not exist", name.escape_debug()))
     };
-    // One without the other is told with the other mistakes of the document.
+    // One without the other is reported with the other errors of the document.
     if let (Some(workspace), Some(project)) = (&named.0, &named.1) {
         match homes.workspace_named(workspace) {
             None => missing(
@@ -245,7 +245,7 @@ impl Submissions {
     ) -> AppResult<Checked> {
         actor.require(Permission::Create, Kind::Experiment, "create experiments")?;
         let long = request.config.len() >= LONG_CONFIG;
-        // A large document takes some 30 MB until it is judged: one after another, whoever sends them.
+        // A large document takes some 30 MB until it is judged: one after another, no matter which users send them.
         let _turn = if long {
             Some(
                 self.long_documents
@@ -337,13 +337,13 @@ impl Submissions {
             findings,
         } = document;
         let pool = admitted.pools.first().cloned().unwrap_or_default();
-        let mistakes = submitted.placed(findings.mistakes, &policies);
+        let admission_errors = submitted.placed(findings.errors, &policies);
         let submitted = over_workspace(submitted, workspace)?;
         let mut config = match self.complete(submitted, policies, &pool, long).await? {
-            Ok(config) if mistakes.is_empty() => config,
+            Ok(config) if admission_errors.is_empty() => config,
             completed => {
-                let mut errors = completed.err().map_or_else(Vec::new, |told| told.0);
-                errors.extend(mistakes);
+                let mut errors = completed.err().map_or_else(Vec::new, |errors| errors.0);
+                errors.extend(admission_errors);
                 return Err(config_error(ConfigErrors::together(errors)));
             }
         };
@@ -403,16 +403,16 @@ impl Submissions {
             let (left, revealed) = submitted.reveal(&[document]);
             (hidden, any) = (left, any | revealed);
         }
-        findings.mistakes.extend(
+        findings.errors.extend(
             hidden
                 .into_iter()
-                .map(|mistake| mistake.with_hint(hint.clone())),
+                .map(|error| error.with_hint(hint.clone())),
         );
         Ok(any)
     }
 
-    /// A submission over its templates. Where one does not exist, that is told together with what is wrong in the document
-    /// by itself; what else is, nobody can know without it.
+    /// A submission over its templates. Where one does not exist, that is reported together with what is wrong in the
+    /// document by itself; what else is, nobody can know without it.
     async fn over_known_templates(
         &self,
         submitted: Submitted,
@@ -427,9 +427,9 @@ impl Submissions {
             own,
         ) {
             (Err(missing), Some(own)) if missing.kind == ErrorKind::NotFound => {
-                let mut mistake = ConfigError::new("", None, missing.message);
-                mistake.hint = missing.hint;
-                let errors = std::iter::once(mistake).chain(own.0).collect();
+                let mut error = ConfigError::new("", None, missing.message);
+                error.hint = missing.hint;
+                let errors = std::iter::once(error).chain(own.0).collect();
                 Err(config_error(ConfigErrors::together(errors)))
             }
             (outcome, _) => outcome,
@@ -493,7 +493,7 @@ pub(crate) fn require_storable(config: &str) -> AppResult<()> {
     .hint("put large values into a file of the context directory and name the file in the configuration"))
 }
 
-/// Mistakes in a configuration as one answer: the text lists all, and each is there by itself.
+/// Errors in a configuration as one answer: the text lists all, and each is there by itself.
 #[expect(
     clippy::needless_pass_by_value,
     reason = "the shape that map_err wants"

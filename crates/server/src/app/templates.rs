@@ -292,8 +292,8 @@ pub fn shown(row: &TemplateRow, reader: &Actor) -> AppResult<wire::Template> {
     })
 }
 
-/// A document of the cluster, not of somebody's work, for showing. Whoever keeps it sees its variables word by word, since
-/// they may have to be written again.
+/// A document of the cluster, not of somebody's work, for showing. A user who keeps it sees its variables word by word,
+/// since they may have to be written again.
 pub(crate) fn masked_for(keeps_it: bool, config: &Value) -> Value {
     if keeps_it {
         mask_document(config)

@@ -445,12 +445,12 @@ fn keep_an_administrator(all: &[UserRow], before: &UserRow, after: &UserRow) -> 
     .hint("make another user an administrator first"))
 }
 
-/// A mistake of a Unix identity as the refusal of a request.
-fn unusable(mistake: ConfigError) -> AppError {
-    let error = AppError::invalid(format!("field \"{}\" {}", mistake.path, mistake.message));
-    match mistake.hint {
-        Some(hint) => error.hint(hint),
-        None => error,
+/// An error in a Unix identity as the refusal of a request.
+fn unusable(error: ConfigError) -> AppError {
+    let refusal = AppError::invalid(format!("field \"{}\" {}", error.path, error.message));
+    match error.hint {
+        Some(hint) => refusal.hint(hint),
+        None => refusal,
     }
 }
 

@@ -101,7 +101,7 @@ impl PoolCapacity {
     }
 }
 
-/// Tells why jobs run or wait. Cheap to clone.
+/// Explains why jobs run or wait. Cheap to clone.
 #[derive(Clone)]
 pub struct JobStories {
     context: Context,
@@ -218,16 +218,16 @@ impl JobStories {
 
     /// What the other pools that a job names say of its first waiting tasks.
     async fn other_pools(&self, entry: &QueuedJob) -> AppResult<BTreeMap<String, Vec<String>>> {
-        let mut told = BTreeMap::new();
+        let mut sentences = BTreeMap::new();
         if Fallback::of(&entry.job).is_none() {
-            return Ok(told);
+            return Ok(sentences);
         }
         let waiting = entry.allocations.iter().filter(|a| a.placed_at.is_none());
         for row in waiting.take(MOST_ESTIMATES) {
             let looked = self.snapshots.in_other_pools(row, &entry.job).await?;
-            told.insert(row.id.clone(), looked);
+            sentences.insert(row.id.clone(), looked);
         }
-        Ok(told)
+        Ok(sentences)
     }
 
     /// When the waiting tasks of a job may start; of the first few, because each takes some plans.

@@ -16,7 +16,7 @@ use det_store::workspaces::{self, DeletionState, PinRow, WorkspaceRow};
 use serde_json::{Map, Value, json};
 
 pub use changes::HomeChanges;
-pub(crate) use checks::Mistakes;
+pub(crate) use checks::FieldErrors;
 pub use deletion::HomeDeletion;
 pub use homes::{Homes, KnownHomes};
 pub(crate) use homes::{path_of, require_unarchived, require_unarchived_workspace};
@@ -133,7 +133,7 @@ impl Workspaces {
         if new.namespaces {
             return Err(no_namespaces());
         }
-        let mut mistakes = Mistakes::default();
+        let mut errors = FieldErrors::default();
         let patch = WorkspacePatch {
             name: Some(new.name),
             identity: Some(new.identity),
@@ -149,8 +149,8 @@ impl Workspaces {
             created_at: det_store::now(),
             ..WorkspaceRow::default()
         };
-        self.apply_patch(&mut mistakes, &mut row, patch)?;
-        mistakes.refuse("the workspace")?;
+        self.apply_patch(&mut errors, &mut row, patch)?;
+        errors.refuse("the workspace")?;
         if row.max_slots.is_some() {
             actor.require(Permission::Administer, Kind::Workspace, TO_LIMIT)?;
         }
@@ -208,9 +208,9 @@ impl Workspaces {
                     }
                     require_unarchived_workspace(before, "it cannot be changed")?;
                     let mut row = before.clone();
-                    let mut mistakes = Mistakes::default();
-                    service.apply_patch(&mut mistakes, &mut row, patch)?;
-                    mistakes.refuse("the workspace")?;
+                    let mut errors = FieldErrors::default();
+                    service.apply_patch(&mut errors, &mut row, patch)?;
+                    errors.refuse("the workspace")?;
                     if row == *before {
                         return Ok(row);
                     }
@@ -239,15 +239,15 @@ impl Workspaces {
     /// Puts changes into a row; what is wrong with them is noted.
     fn apply_patch(
         &self,
-        mistakes: &mut Mistakes,
+        errors: &mut FieldErrors,
         row: &mut WorkspaceRow,
         patch: WorkspacePatch,
     ) -> AppResult<()> {
         if let Some(name) = patch.name {
-            row.name = mistakes.name(&name);
+            row.name = errors.name(&name);
         }
         if let Some(identity) = patch.identity
-            && let Some(identity) = mistakes.take(identity.checked_halves())
+            && let Some(identity) = errors.take(identity.checked_halves())
         {
             row.agent_uid = identity.uid;
             row.agent_user = identity.user;
@@ -255,18 +255,18 @@ impl Workspaces {
             row.agent_group = identity.group;
         }
         if let Some(storage) = patch.checkpoint_storage {
-            row.checkpoint_storage = self.checked_storage(mistakes, storage)?;
+            row.checkpoint_storage = self.checked_storage(errors, storage)?;
         }
         if let Some(pool) = patch.default_compute_pool {
-            row.default_compute_pool = self.checked_pool(mistakes, "defaultComputePool", pool);
+            row.default_compute_pool = self.checked_pool(errors, "defaultComputePool", pool);
         }
         if let Some(pool) = patch.default_aux_pool {
-            row.default_aux_pool = self.checked_pool(mistakes, "defaultAuxPool", pool);
+            row.default_aux_pool = self.checked_pool(errors, "defaultAuxPool", pool);
         }
         if let Some(slots) = patch.max_slots {
-            row.max_slots = mistakes.limit("maxSlots", slots);
+            row.max_slots = errors.limit("maxSlots", slots);
         }
-        if let Some(limit) = self.quota(mistakes, patch.quotas) {
+        if let Some(limit) = self.quota(errors, patch.quotas) {
             row.max_slots = limit;
         }
         Ok(())

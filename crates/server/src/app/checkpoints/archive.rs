@@ -199,8 +199,8 @@ impl ChannelWriter {
 
 impl Write for ChannelWriter {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        let room = PIECE - self.piece.len();
-        let taken = data.len().min(room);
+        let free = PIECE - self.piece.len();
+        let taken = data.len().min(free);
         self.piece.extend_from_slice(&data[..taken]);
         if self.piece.len() == PIECE {
             self.send()?;

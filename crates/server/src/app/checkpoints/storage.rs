@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn matching_files_go_and_the_rest_is_told() {
+    fn matching_files_go_and_the_rest_is_reported() {
         let (_root, storage) = world();
         let left = storage
             .remove_matching(UUID, me(), &patterns(&["**/*.txt"]))

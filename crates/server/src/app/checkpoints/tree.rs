@@ -50,7 +50,7 @@ pub enum EntryKind {
     Directory,
     /// A file.
     File {
-        /// Bytes.
+        /// Size of the file, in bytes.
         size: u64,
     },
     /// A symbolic link, whatever it points to.

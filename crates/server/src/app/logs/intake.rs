@@ -1,4 +1,4 @@
-//! Ingesting lines of task logs: from spools of agents, and from whoever may log for a task.
+//! Ingesting lines of task logs: from spools of agents, and from callers that may log for a task.
 
 use det_store::events::NewEvent;
 use det_store::logs::{self, Packed};
@@ -18,14 +18,14 @@ pub struct SpoolBatch {
     pub id: String,
     /// Sequence number of the first line.
     pub first: i64,
-    /// What some of these lines tell.
+    /// The outages that some of these lines report.
     pub outages: Vec<Outage>,
 }
 
 /// A time in which a spool's disk took no lines; times in microseconds since 1970.
 #[derive(Debug, Clone)]
 pub struct Outage {
-    /// Sequence number of the line that tells of it.
+    /// Sequence number of the line that reports it.
     pub sequence: i64,
     /// When the first line was refused.
     pub since: i64,

@@ -30,7 +30,7 @@ pub(crate) struct LogFindings {
     /// Places that the trial's later runs avoid.
     #[serde(rename = "excluded_agents")]
     pub(crate) excluded_places: BTreeSet<String>,
-    /// Agent and pattern for each exclusion that was made: each is told once.
+    /// Agent and pattern for each exclusion that was made: each is reported once.
     exclusions: BTreeSet<(String, String)>,
     /// The policy after whose match the trial is not restarted.
     pub(crate) retries_canceled_by: Option<String>,

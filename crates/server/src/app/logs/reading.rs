@@ -149,7 +149,7 @@ const SEARCH_PAGE_BYTES: usize = 4 << 20;
 const LARGEST_PAGE: i64 = 256;
 /// Bytes in one message.
 const MESSAGE: usize = 8 * 1024;
-/// Lines are kept ready so long for a reader that has no room for them.
+/// Lines are kept ready so long for a reader that has no capacity for them.
 const HOLD: Duration = Duration::from_millis(50);
 
 /// Takes lines, one after another, in the order of reading.
@@ -253,7 +253,7 @@ struct Reader<'a, S> {
 enum Given {
     /// All of it is out, or on its way.
     All,
-    /// The reader has no room: what comes after this line is to be read again.
+    /// The reader has no capacity: what comes after this line is to be read again.
     Until(i64),
 }
 
@@ -318,7 +318,7 @@ impl<S: Sink> Reader<'_, S> {
                 Given::Until(id) => {
                     *seen = id.max(known);
                     ahead = None;
-                    self.room().await?;
+                    self.wait_for_capacity().await?;
                 }
             }
         }
@@ -344,7 +344,7 @@ impl<S: Sink> Reader<'_, S> {
                     Given::All => before = end,
                     Given::Until(id) => {
                         before = id.min(known);
-                        self.room().await?;
+                        self.wait_for_capacity().await?;
                     }
                 }
             }
@@ -386,7 +386,7 @@ impl<S: Sink> Reader<'_, S> {
         Ok(lines)
     }
 
-    /// Gives lines on as messages, as long as there is room for them.
+    /// Gives lines on as messages, as long as the reader has capacity for them.
     async fn give(
         &mut self,
         task: &str,
@@ -399,7 +399,7 @@ impl<S: Sink> Reader<'_, S> {
             self.left -= 1;
             if self.sink.put(task, id, line)? {
                 self.send().await?;
-                if !self.has_room().await? {
+                if !self.has_capacity().await? {
                     return Ok(Given::Until(id));
                 }
             }
@@ -427,7 +427,7 @@ impl<S: Sink> Reader<'_, S> {
     }
 
     /// Whether the next message can be sent within a moment.
-    async fn has_room(&self) -> Result<bool, Stop> {
+    async fn has_capacity(&self) -> Result<bool, Stop> {
         match self.out.try_reserve() {
             Ok(_) => return Ok(true),
             Err(TrySendError::Closed(())) => return Err(Stop::Gone),
@@ -440,8 +440,8 @@ impl<S: Sink> Reader<'_, S> {
         }
     }
 
-    /// Waits until there is room again.
-    async fn room(&self) -> Result<(), Stop> {
+    /// Waits until the reader has capacity again.
+    async fn wait_for_capacity(&self) -> Result<(), Stop> {
         self.out.reserve().await.map(|_| ()).map_err(|_| Stop::Gone)
     }
 }
@@ -524,17 +524,17 @@ impl<E: Into<AppError>> From<E> for Stop {
 /// Distinct values of a log.
 #[derive(Debug, Clone, Default)]
 pub struct LogFields {
-    /// Allocations.
+    /// Ids of the allocations that its lines name.
     pub allocation_ids: BTreeSet<String>,
-    /// Agents.
+    /// Ids of the agents that its lines name.
     pub agent_ids: BTreeSet<String>,
-    /// Containers.
+    /// Ids of the containers that its lines name.
     pub container_ids: BTreeSet<String>,
-    /// Ranks.
+    /// Ranks that its lines name; lines without a rank add none.
     pub rank_ids: BTreeSet<i64>,
-    /// Streams.
+    /// Output streams that its lines name.
     pub stdtypes: BTreeSet<String>,
-    /// Sources.
+    /// Sources that its lines name.
     pub sources: BTreeSet<String>,
 }
 

@@ -74,7 +74,7 @@ pub struct LogRetention {
     context: Context,
     ownership: Ownership,
     policies: ConfigPolicies,
-    /// Held by whoever deletes old logs: two at once would only be in each other's way.
+    /// Held by the caller that deletes old logs: two at once would only be in each other's way.
     sweeping: Arc<Mutex<()>>,
 }
 
@@ -263,10 +263,10 @@ impl LogRetention {
         actor: &str,
         tasks: Vec<String>,
     ) -> AppResult<Swept> {
-        let mut room = CHUNKS;
+        let mut chunks_left = CHUNKS;
         let mut swept = Swept { tasks: 0, lines: 0 };
         for task_id in tasks {
-            if room == 0 {
+            if chunks_left == 0 {
                 break;
             }
             // The task may go on, its trial may keep its logs, or both may be gone by now.
@@ -275,9 +275,10 @@ impl LogRetention {
                 swept.tasks += 1;
                 continue;
             };
-            let gone = retention::delete(&mut tx.conn(), &task_id, room, det_store::now()).await?;
+            let gone =
+                retention::delete(&mut tx.conn(), &task_id, chunks_left, det_store::now()).await?;
             swept.lines += gone.lines;
-            room -= gone.chunks;
+            chunks_left -= gone.chunks;
             if !gone.whole {
                 break;
             }

@@ -83,8 +83,8 @@ impl Compaction {
         self.wake.notify_one();
     }
 
-    /// A compaction of the rows through this one is being made. Whoever looks at the journal later in the same group of
-    /// changes sees it empty, and must not give their numbers again.
+    /// A compaction of the rows through this one is being made. A caller that looks at the journal later in the same
+    /// group of changes sees it empty, and must not give their numbers again.
     fn storing(&self, through: i64) {
         let mut state = self.state();
         state.used = state.used.max(through);
@@ -214,7 +214,7 @@ impl Journal {
                 compaction.invalidate();
             }
             for reply in asked {
-                // Whoever asked may have stopped waiting.
+                // The caller may have stopped waiting.
                 let _ = reply.send(match &outcome {
                     Ok(()) => Ok(()),
                     Err(error) => Err(error.without_cause()),

@@ -30,8 +30,8 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Takes what waits for the writer, up to what one row of the journal may hold, and tells whether more waits: then
-    /// whoever took this comes again.
+    /// Takes what waits for the writer, up to what one row of the journal may hold, and returns whether more waits:
+    /// then the caller comes again.
     fn take(&mut self) -> (Vec<(Arriving, Reply)>, bool) {
         let mut bytes = 0;
         let fits = self
@@ -39,9 +39,9 @@ impl Waiting {
             .iter()
             .take(GATHER)
             .take_while(|(arriving, _)| {
-                let room = bytes < GATHER_BYTES;
+                let has_capacity = bytes < GATHER_BYTES;
                 bytes += arriving.bytes();
-                room
+                has_capacity
             })
             .count();
         let rest = self.reports.split_off(fits);
@@ -51,7 +51,7 @@ impl Waiting {
     }
 }
 
-/// The reports that a change has taken, for whoever answers them in the end.
+/// The reports that a change has taken, for the caller that answers them in the end.
 #[derive(Default)]
 struct Change {
     /// Whether the writer came to it and took what waited.
@@ -101,7 +101,7 @@ impl Intake {
             !std::mem::replace(&mut waiting.scheduled, true)
         };
         if first {
-            // By itself: whoever reported may go away, and the others still want their answer.
+            // By itself: the caller that reported may go away, and the others still want their answer.
             let work = self.clone().store_waiting();
             let context = self.context.clone();
             tokio::spawn(guarded("metric intake", work, move |why| context.fail(why)));

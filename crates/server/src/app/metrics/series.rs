@@ -1,8 +1,8 @@
 //! Long metrics in few points: see `det_store::series`.
 //!
-//! Whoever asks for a series reads what is stored of it and what was reported since. That is little, because a group
-//! whose reports have gathered is brought up to date in the background; and nothing is lost if that did not happen: then
-//! the one who asks reads more, and stores what came of it.
+//! A caller that asks for a series reads what is stored of it and what was reported since. That is little, because a
+//! group whose reports have gathered is brought up to date in the background; and nothing is lost if that did not
+//! happen: then the one who asks reads more, and stores what came of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};

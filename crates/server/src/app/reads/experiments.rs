@@ -120,7 +120,7 @@ pub(crate) enum QueuePlace {
     Runs,
     /// In none for a moment, between two runs.
     BetweenRuns,
-    /// Here.
+    /// In its queue, as this entry describes.
     Queued(Box<QueuedJob>),
 }
 

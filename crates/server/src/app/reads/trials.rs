@@ -140,7 +140,7 @@ async fn rows(
         .await?
     };
     if let Some(filter) = filter.filter(|_| by_phase) {
-        // Live allocations tell active trials apart, so the page is cut afterwards.
+        // Live allocations distinguish the active trials, so the page is cut afterwards.
         let live = live(store, &rows).await?;
         let phase = |row: &TrialRow| live.get(&row.id).map_or(Phase::Queued, phase_of);
         rows.retain(|row| filter.wants(row.state.stored_name(), phase(row)));

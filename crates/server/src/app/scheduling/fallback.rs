@@ -153,11 +153,11 @@ impl Snapshots {
             return Ok(None);
         };
         let homes = self.homes.get();
-        let tell = |image: &Image| {
+        let explain = |image: &Image| {
             let label = |id: &AllocationId| image.label(id.as_str());
             reason.explain(label, |id| homes.name_of(id))
         };
-        Ok(Some(self.live.look(&self.context.store, tell).await?))
+        Ok(Some(self.live.look(&self.context.store, explain).await?))
     }
 
     /// What the other pools that a waiting request may go to say of it, a sentence for each.
@@ -171,12 +171,12 @@ impl Snapshots {
         };
         let now = det_store::now();
         let (open, next) = fallback.open(row.requested_at, now);
-        let mut told = Vec::new();
+        let mut sentences = Vec::new();
         for (number, pool) in fallback.pools.iter().enumerate() {
             if *pool == row.resource_pool {
                 continue;
             }
-            told.push(if number < open.len() {
+            sentences.push(if number < open.len() {
                 match self.wait_in(row, job, pool).await? {
                     Some(reason) => format!(
                         "it may go to resource pool \"{pool}\" as well, and would wait there: {reason}"
@@ -194,7 +194,7 @@ impl Snapshots {
                 )
             });
         }
-        Ok(told)
+        Ok(sentences)
     }
 }
 

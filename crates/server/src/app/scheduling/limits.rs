@@ -1,5 +1,5 @@
 //! What the limits of workspaces leave to each resource pool. A workspace has one limit for all pools, and each pool has a
-//! planner of its own: what its work uses elsewhere is told to each.
+//! planner of its own: what its work uses elsewhere is reported to each.
 
 use std::collections::BTreeMap;
 

@@ -126,7 +126,7 @@ impl Scheduling {
             .await?;
         let began = Instant::now();
         let mut limits = self.snapshots.limits(&state.image);
-        state.planners.tell(
+        state.planners.update(
             &self.pools,
             &self.snapshots,
             &state.image,
@@ -165,7 +165,7 @@ impl Scheduling {
         Ok(next)
     }
 
-    /// Stores what a pass decided, and the reasons why requests wait that it tells: all of it in one transaction.
+    /// Stores what a pass decided, and the reasons that it reports why requests wait: all of it in one transaction.
     async fn apply(&self, decided: Pass) -> AppResult<()> {
         let (waiting, homes) = (decided.waiting, self.snapshots.homes.get());
         // After a restart the reasons that were stored before are known by their texts.

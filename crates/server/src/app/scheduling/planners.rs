@@ -1,4 +1,4 @@
-//! What scheduling keeps of each pool from one pass to the next: a planner that is told what changes.
+//! What scheduling keeps of each pool from one pass to the next: a planner that is notified of what changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,8 +25,8 @@ struct PoolPlanner {
 }
 
 impl Planners {
-    /// Tells the planners how the pools are configured, and what has changed in the image.
-    pub(super) fn tell(
+    /// Updates the planners with how the pools are configured, and with what has changed in the image.
+    pub(super) fn update(
         &mut self,
         pools: &Pools,
         snapshots: &Snapshots,
@@ -37,7 +37,7 @@ impl Planners {
         if touched.everything {
             self.pools.clear();
         }
-        // Work in a pool that was configured once waits there, and is told so.
+        // Work in a pool that was configured once waits there, and that is reported.
         let mut names: BTreeSet<String> = pools.names().into_iter().collect();
         names.extend(image.pools_of(touched).map(str::to_owned));
         self.pools

@@ -1,4 +1,4 @@
-//! What may be stored of workspaces and projects: all mistakes of a request at once.
+//! What may be stored of workspaces and projects: all errors of a request at once.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ pub(crate) const LONGEST_NAME: usize = 80;
 /// Value of a limit that means that there is none.
 const NO_LIMIT: i64 = -1;
 
-/// The mistakes of a request.
+/// The errors in the fields of a request.
 #[derive(Default)]
-pub(crate) struct Mistakes(Vec<ConfigError>);
+pub(crate) struct FieldErrors(Vec<ConfigError>);
 
-impl Mistakes {
+impl FieldErrors {
     /// Notes what is wrong with a field.
     pub(crate) fn add(&mut self, field: &str, message: impl Into<String>) {
         self.0.push(ConfigError::new(field, None, message));
@@ -81,14 +81,14 @@ impl Workspaces {
     /// A default pool as it is stored; empty = the cluster's.
     pub(super) fn checked_pool(
         &self,
-        mistakes: &mut Mistakes,
+        errors: &mut FieldErrors,
         field: &str,
         pool: String,
     ) -> Option<String> {
         let pool = Some(pool).filter(|pool| !pool.is_empty())?;
         let known = self.pools.names();
         if !known.contains(&pool) {
-            mistakes.add_hint(
+            errors.add_hint(
                 field,
                 format!("pool \"{}\" does not exist", pool.escape_debug()),
                 format!("choose one of: {}", known.join(", ")),
@@ -100,7 +100,7 @@ impl Workspaces {
     /// Checkpoint storage as it is stored; empty = the cluster's.
     pub(super) fn checked_storage(
         &self,
-        mistakes: &mut Mistakes,
+        errors: &mut FieldErrors,
         storage: Map<String, Value>,
     ) -> AppResult<Option<String>> {
         const FIELD: &str = "checkpointStorageConfig";
@@ -109,7 +109,7 @@ impl Workspaces {
         }
         let storage = Value::Object(storage);
         if let Some(path) = hidden_secret(&storage, FIELD) {
-            mistakes.add(
+            errors.add(
                 &path,
                 format!("\"{MASK}\" is shown in place of a secret; give the secret itself"),
             );
@@ -136,10 +136,10 @@ impl Workspaces {
         };
         let outcome =
             Submitted::from_value(Experiment, &document).and_then(|s| s.complete(&defaults));
-        for error in outcome.err().into_iter().flat_map(|errors| errors.0) {
+        for error in outcome.err().into_iter().flat_map(|found| found.0) {
             let mut error = error;
             error.path = error.path.replacen("checkpoint_storage", FIELD, 1);
-            mistakes.0.push(error);
+            errors.0.push(error);
         }
         Ok(Some(storage.to_string()))
     }
@@ -151,7 +151,7 @@ impl Workspaces {
     )]
     pub(super) fn quota(
         &self,
-        mistakes: &mut Mistakes,
+        errors: &mut FieldErrors,
         quotas: BTreeMap<String, i64>,
     ) -> Option<Option<i64>> {
         let own = self.context.config().resource_manager.cluster_name.clone();
@@ -164,11 +164,11 @@ impl Workspaces {
                 } else {
                     format!("this master has one cluster: \"{own}\"")
                 };
-                mistakes.add(&field, format!("there is no such cluster; {known}"));
+                errors.add(&field, format!("there is no such cluster; {known}"));
             } else if found.is_some() {
-                mistakes.add(&field, "is given twice: the empty name is this cluster too");
+                errors.add(&field, "is given twice: the empty name is this cluster too");
             }
-            found = Some(mistakes.limit(&field, slots));
+            found = Some(errors.limit(&field, slots));
         }
         found
     }

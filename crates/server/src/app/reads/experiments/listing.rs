@@ -134,7 +134,7 @@ fn apply_ids(filter: &mut Filter, ids: &Int32FieldFilter) {
     filter.not_ids.extend(&ids.not_in);
 }
 
-/// Filters by reported states: what is stored as ACTIVE is told apart by its live allocations.
+/// Filters by reported states: what is stored as ACTIVE is distinguished by its live allocations.
 async fn apply_states(
     master: &Master,
     filter: &mut Filter,
