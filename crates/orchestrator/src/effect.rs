@@ -31,7 +31,7 @@ pub enum Effect {
         experiment_id: ExperimentId,
         /// Counts from 1.
         number: i64,
-        /// JSON.
+        /// The event as JSON text.
         text: String,
     },
     /// Store a snapshot of a search; events up to `through` are in it and can go.
@@ -40,7 +40,7 @@ pub enum Effect {
         experiment_id: ExperimentId,
         /// Number of the last event in it.
         through: i64,
-        /// JSON.
+        /// The snapshot as JSON text.
         snapshot: String,
     },
     /// The search of an experiment is over: remove it.

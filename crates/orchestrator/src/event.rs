@@ -58,7 +58,7 @@ pub enum Event {
         search: Box<Search>,
         /// Whether it has a single trial: that one goes on even if it has completed.
         single: bool,
-        /// Who.
+        /// Who or what caused the event.
         cause: Cause,
     },
     /// The next trial of a continued experiment.
@@ -125,7 +125,7 @@ pub enum Event {
         run: Option<i64>,
         /// What the code gives as its reason.
         reason: EarlyExit,
-        /// Who.
+        /// Who or what caused the event.
         cause: Cause,
     },
     /// A trial's end has been decided.
@@ -279,7 +279,7 @@ pub struct Continuation {
     pub search: Box<Search>,
     /// See [`Event::Continue`].
     pub single: bool,
-    /// Who.
+    /// Who or what caused the event.
     pub cause: Cause,
     /// What the search asks for and has not been looked at; the next one last.
     pub waiting: Vec<Action>,

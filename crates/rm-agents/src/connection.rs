@@ -63,7 +63,7 @@ pub async fn serve<R: Registry>(
             return;
         }
     };
-    // Registered first: whoever is not this agent must not remove what is known of it.
+    // Registered first: a caller that is not this agent must not remove what is known of it.
     match registry.remove_changed(&hello).await {
         Ok(None) => {}
         Ok(Some(reason)) => {

@@ -29,7 +29,7 @@ pub trait Registry: Clone + Send + Sync + 'static {
     /// The core that all managers share.
     fn core(&self) -> &Self::Core;
 
-    /// Whether an agent that says hello may join, as far as its words tell; else the reason.
+    /// Whether an agent that says hello may join, as far as its hello shows; else the reason.
     ///
     /// # Errors
     /// The reason, as a sentence.

@@ -12,7 +12,7 @@ pub struct AppError {
     pub message: String,
     /// What to do next.
     pub hint: Option<String>,
-    /// Single mistakes, where there are several: path, line, text.
+    /// Single errors, where there are several: path, line, text.
     pub details: Vec<serde_json::Value>,
     /// The inner cause: goes to the log, never to the caller.
     #[source]

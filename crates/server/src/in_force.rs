@@ -1,7 +1,7 @@
 //! The configuration in force, and how the process around a master reads it again.
 //!
-//! Whoever needs a key asks for the configuration at that moment and keeps nothing of it: another one may take its place
-//! at any time (`app::reload`).
+//! Code that needs a key asks for the configuration at that moment and keeps nothing of it: another one may take its
+//! place at any time (`app::reload`).
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -17,7 +17,7 @@ pub trait Surroundings: Send + Sync {
     /// Reads files, environment and flags again, exactly as at the start. Blocks.
     ///
     /// # Errors
-    /// Every mistake, or why something cannot be read.
+    /// Every error in them, or why something cannot be read.
     fn read_config(&self) -> Result<LoadedMaster, Unusable>;
 
     /// Logs from now on what is at least this important: `trace`, `debug`, `info`, `warn`, `error` or `fatal`.

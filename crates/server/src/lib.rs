@@ -76,9 +76,9 @@ pub enum StartError {
         "cannot listen on {address}: {source}; choose another with --port or --host, or stop what listens there"
     )]
     Listen {
-        /// Which.
+        /// Address it would listen on.
         address: String,
-        /// Why.
+        /// Why it cannot listen there.
         source: std::io::Error,
     },
     /// A blank password on an address that others reach.
@@ -102,9 +102,9 @@ pub enum StartError {
     /// A file of the data directory.
     #[error("the file \"{}\" cannot be used: {source}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Why the file cannot be used.
         source: std::io::Error,
     },
     /// Certificate or key.
@@ -112,7 +112,7 @@ pub enum StartError {
     Tls {
         /// Which file.
         path: PathBuf,
-        /// Why.
+        /// Why TLS cannot be set up, as a sentence.
         message: String,
     },
     /// Something of ours.
@@ -138,12 +138,12 @@ impl Running {
         &self.master
     }
 
-    /// Waits until it is told to stop, or ends by itself.
+    /// Waits until it is asked to stop, or ends by itself.
     pub async fn wait(&mut self) {
         self.master.context.shutdown.cancelled().await;
     }
 
-    /// Why the master ended by itself; `None` = it runs, or was told to stop.
+    /// Why the master ended by itself; `None` = it runs, or was asked to stop.
     pub fn failure(&self) -> Option<&str> {
         self.master.context.failure()
     }
@@ -180,7 +180,7 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
     } = options;
     complete(&mut loaded.config, &data_dir)?;
     let config = loaded.config.clone();
-    tell_schedulers(&config);
+    log_schedulers(&config);
     let url = match config.db.postgres_url() {
         Some(url) => StoreUrl::Postgres(url),
         None => StoreUrl::Sqlite(data_dir.join("det.db")),
@@ -205,8 +205,8 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
     let agent_token = agent_token(&config, &data_dir)?;
     let homes = app::workspaces::KnownHomes::load(&store).await?;
     let live = live::Live::default();
-    let told = hub.clone();
-    live.follow(&store, move || told.notify(&hub::Topic::Events));
+    let notified = hub.clone();
+    live.follow(&store, move || notified.notify(&hub::Topic::Events));
     let tls = tls::acceptor(&config)?;
     let context = Context::new(store, hub, InForce::new(loaded));
     let master = Master::new(Foundation {
@@ -313,7 +313,7 @@ fn default_storage(data_dir: &std::path::Path) -> Result<CheckpointStorage, Star
 }
 
 /// Says of each pool what its queue runs with: blocks of pools replace the cluster's whole, which is easily missed.
-pub(crate) fn tell_schedulers(config: &MasterConfig) {
+pub(crate) fn log_schedulers(config: &MasterConfig) {
     for pool in &config.resource_pools {
         let scheduler = config.effective_scheduler(pool);
         tracing::info!(resource_pool = pool.pool_name, scheduler = %scheduler, "scheduler in force");

@@ -31,7 +31,7 @@ use planned::{entry, slots, work};
 #[derive(Clone, Default)]
 pub struct Live {
     inner: Arc<Mutex<Inner>>,
-    /// Held by whoever makes the image from the rows.
+    /// Held by the caller that makes the image from the rows.
     loading: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -40,7 +40,7 @@ struct Inner {
     image: Image,
     /// Whether the image has been made from the rows and follows them since.
     current: bool,
-    /// How often more had changed than was told.
+    /// How often more had changed than was reported.
     doubts: u64,
     /// Changes that came while it was being made.
     meanwhile: Vec<Changes>,
@@ -220,7 +220,7 @@ impl Live {
             };
             let mut inner = self.lock();
             if inner.doubts != doubts {
-                // More has changed than was told, perhaps after the rows were read.
+                // More has changed than was reported, perhaps after the rows were read.
                 continue;
             }
             for changes in std::mem::take(&mut inner.meanwhile) {
@@ -267,7 +267,8 @@ impl Live {
         }
     }
 
-    /// Brings scheduling's own image up to date, with the jobs of all live allocations, and tells what has changed in it.
+    /// Brings scheduling's own image up to date, with the jobs of all live allocations, and returns what has changed
+    /// in it.
     pub(crate) async fn catch_up(
         &self,
         store: &Store,

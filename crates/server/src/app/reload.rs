@@ -323,7 +323,7 @@ impl Reload {
         }
         let schedulers = |change: &Change| change.path.contains("scheduler");
         if changes.iter().any(schedulers) {
-            crate::tell_schedulers(&self.context.config());
+            crate::log_schedulers(&self.context.config());
         }
     }
 

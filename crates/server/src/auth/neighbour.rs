@@ -1,7 +1,7 @@
 //! Which process of this machine is at the other end of a connection: one beside the master, or one in a container.
 //!
 //! A blank password is for the people of the machine. Tasks can share the machine's network, and with it the loopback
-//! address that the master trusts; they run in process namespaces of their own, which tells them apart.
+//! address that the master trusts; they run in process namespaces of their own, which distinguishes them.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -11,7 +11,7 @@ use crate::hub::Topic;
 /// After a failed pass (the database is away), try again after this long.
 const RETRY: Duration = Duration::from_millis(500);
 /// A pass that took this long or longer is followed by a pause as long as itself, at most this much: changes gather
-/// meanwhile, and scheduling a large cluster leaves room for everything else.
+/// meanwhile, and scheduling a large cluster leaves capacity for everything else.
 const COSTLY: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 

@@ -1,4 +1,4 @@
-//! What running tasks tell and ask about their allocation. Most calls come with the allocation's own token.
+//! What running tasks report and ask about their allocation. Most calls come with the allocation's own token.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ async fn get_allocation(
     })
 }
 
-/// A container tells what it found for accelerators.
+/// A container reports the accelerators that it found.
 #[utoipa::path(post, path = "/api/v1/allocations/{allocationId}/acceleratorData",
     operation_id = "PostAllocationAcceleratorData", tag = "allocations",
     params(("allocationId" = String, Path, description = "the allocation")),
@@ -162,7 +162,7 @@ async fn ack_preemption(
     empty()
 }
 
-/// The task was told from outside to end: the same as a preemption.
+/// The task was asked from outside to end: the same as a preemption.
 #[utoipa::path(post, path = "/api/v1/allocations/{allocationId}/signals/pending_preemption",
     operation_id = "AllocationPendingPreemptionSignal", tag = "allocations",
     params(("allocationId" = String, Path, description = "the allocation")),
@@ -328,7 +328,7 @@ async fn gather(master: &Master, actor: &Actor, id: &str, body: RawBody) -> Answ
     Ok(respond::shared(answer))
 }
 
-/// A task tells where its services are reached. Agents have told that already, so there is nothing to do with it.
+/// A task reports where its services are reached. Agents have reported that already, so there is nothing to do with it.
 #[utoipa::path(post, path = "/api/v1/allocations/{allocationId}/proxy_address",
     operation_id = "PostAllocationProxyAddress", tag = "allocations",
     params(("allocationId" = String, Path, description = "the allocation")),

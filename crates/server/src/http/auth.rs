@@ -173,7 +173,7 @@ struct PlainToken {
 /// A user in the form of the older routes.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 struct PlainUser {
-    /// Number.
+    /// Number of the user.
     id: i64,
     /// Name for logging in.
     username: String,

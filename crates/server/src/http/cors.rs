@@ -18,7 +18,7 @@ const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, PATCH, DE
 const ANY: HeaderValue = HeaderValue::from_static("*");
 
 /// Answers preflights, and lets pages of any origin read the answers of other requests. Credentials are not allowed along:
-/// a page must bring a token of its own, and can do nothing with the cookies of whoever looks at it.
+/// a page must bring a token of its own, and can do nothing with the cookies of the user who looks at it.
 pub(crate) async fn let_in(State(master): State<Master>, request: Request, next: Next) -> Response {
     if !master.context.config().enable_cors || !request.headers().contains_key(ORIGIN) {
         return next.run(request).await;

@@ -51,7 +51,7 @@ impl FromRequest<Master> for RawBody {
 }
 
 impl RawBody {
-    /// Bytes.
+    /// Length of the body in bytes.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

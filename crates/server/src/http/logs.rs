@@ -442,7 +442,7 @@ async fn trial_logs(
 struct Fields<E> {
     found: LogFields,
     follow: bool,
-    /// Whether there is something that was not told yet.
+    /// Whether there is something that was not sent yet.
     news: bool,
     encode: E,
 }
@@ -656,11 +656,11 @@ mod tests {
                 .collect::<Vec<_>>(),
             [(99, Some(3)), (99, Some(0))]
         );
-        let told = read(
+        let stated = read(
             r#"[{"task_id":"t","timestamp":"1970-01-01T00:00:01Z","log":"a"},
                 {"task_id":"t","timestamp":"1970-01-01T00:00:02Z","log":"b"}]"#,
         );
-        let times: Vec<i64> = unmanaged_lines(told, 99)["t"]
+        let times: Vec<i64> = unmanaged_lines(stated, 99)["t"]
             .iter()
             .map(|l| l.at)
             .collect();
@@ -707,7 +707,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_tell_whether_there_is_something_new() {
+    fn fields_report_whether_there_is_something_new() {
         let mut fields = LogFields::default();
         let line = LogLine {
             rank_id: Some(1),

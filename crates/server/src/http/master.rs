@@ -261,7 +261,7 @@ fn origin(key: &ExplainedKey) -> ConfigOrigin {
 }
 
 /// Reads files, environment and flags again as at the start, and takes on all that differs, or nothing: when something
-/// of it needs a restart, or is a mistake, the answer is a refusal with every reason. For administrators; an addition of
+/// of it needs a restart, or is an error, the answer is a refusal with every reason. For administrators; an addition of
 /// ours.
 #[utoipa::path(post, path = "/api/v1/master/reload", operation_id = "ReloadMasterConfig", tag = "master",
     request_body = ReloadMasterConfigRequest, responses((status = 200, body = ReloadMasterConfigResponse)))]

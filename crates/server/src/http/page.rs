@@ -6,7 +6,7 @@ use axum::response::Html;
 
 use crate::app::{API_VERSION, Master};
 
-/// The page. It needs no login, tells nothing that `/info` does not, and loads nothing from elsewhere.
+/// The page. It needs no login, shows nothing that `/info` does not, and loads nothing from elsewhere.
 pub async fn front(State(master): State<Master>, headers: HeaderMap) -> Html<String> {
     let host = headers
         .get(header::HOST)
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_tells_the_address_and_loads_nothing() {
+    fn the_page_shows_the_address_and_loads_nothing() {
         let page = render("", "http://localhost:8080");
         assert!(page.contains("export DET_MASTER=http://localhost:8080"));
         assert!(!page.contains("src=") && !page.contains("@import") && !page.contains("<script"));

@@ -203,7 +203,7 @@ async fn set_user_password(
     WireBody(password): WireBody<Secret>,
 ) -> Answer {
     if password.0.is_empty() {
-        // An empty body reads as an empty text: it must not take a password away by mistake.
+        // An empty body reads as an empty text: it must not take a password away by accident.
         return Err(AppError::invalid(
             "the body must be the new password as a JSON string that is not empty",
         )

@@ -99,7 +99,7 @@ impl Asked<'_> {
     }
 }
 
-/// Workspaces.
+/// The workspaces that the caller may see.
 #[utoipa::path(get, path = "/api/v1/workspaces", operation_id = "GetWorkspaces", tag = "workspaces",
     params(GetWorkspacesQuery), responses((status = 200, body = GetWorkspacesResponse)))]
 async fn get_workspaces(

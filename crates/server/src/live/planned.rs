@@ -1,4 +1,4 @@
-//! Live rows as the planner is told of them.
+//! Live rows in the form that the planner gets.
 
 use std::collections::{BTreeSet, HashMap};
 

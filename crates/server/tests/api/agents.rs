@@ -353,7 +353,7 @@ async fn an_agent_that_is_away_is_listed_as_drained_until_it_is_back_as_it_was()
 }
 
 #[tokio::test]
-async fn an_agent_that_comes_back_changed_is_told_and_joins_as_new_afterwards() {
+async fn an_agent_that_comes_back_changed_is_notified_and_joins_as_new_afterwards() {
     let pools = "[{pool_name: default}, {pool_name: spare}]";
     let cluster = Cluster::start_with(&[("resource_pools", pools)]).await;
     let (client, admin) = (cluster.determined().await, cluster.admin().await);

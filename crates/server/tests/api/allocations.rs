@@ -1,4 +1,4 @@
-//! What running tasks tell and ask.
+//! What running tasks report and ask.
 
 use det_agent_proto::ToAgent;
 use reqwest::Method;

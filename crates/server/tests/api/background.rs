@@ -20,7 +20,7 @@ fn work(cluster: &Cluster, name: &str) -> Work {
     found.map(|(_, work)| work).unwrap_or_default()
 }
 
-/// Waits for a state that no event tells of.
+/// Waits for a state that no event reports.
 async fn until(what: &str, mut reached: impl FnMut() -> bool) {
     within(what, async {
         while !reached() {
@@ -36,7 +36,7 @@ async fn health(client: &Client) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn work_that_panics_is_started_again_and_health_tells_it() {
+async fn work_that_panics_is_started_again_and_health_reports_it() {
     let cluster = Cluster::start().await;
     let client = cluster.client();
     until("all works to run", || {

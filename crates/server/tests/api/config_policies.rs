@@ -105,12 +105,12 @@ async fn policies_lie_over_submissions_and_changes() {
         .post(experiments, submission(&json!({"weight": 5})))
         .await
         .ok();
-    let told = made["messages"].to_string();
+    let messages = made["messages"].to_string();
     for replaced in [
         "max_restarts: 3 was replaced by 1 by the policy of the cluster",
         "resources.weight: 5 was replaced by 2 by the policy of workspace \\\"Uncategorized\\\"",
     ] {
-        assert!(told.contains(replaced), "{told}");
+        assert!(messages.contains(replaced), "{messages}");
     }
     let config = &made["config"];
     assert_eq!(

@@ -104,7 +104,7 @@ async fn an_experiment_is_created_and_shown() {
 }
 
 #[tokio::test]
-async fn mistakes_in_a_submission_are_named() {
+async fn errors_in_a_submission_are_named() {
     let cluster = Cluster::start().await;
     let client = cluster.determined().await;
     let text = config("x").to_string();

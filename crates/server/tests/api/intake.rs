@@ -231,7 +231,7 @@ async fn a_newer_run_outdates_what_nobody_has_looked_at_yet() {
         .post(PATH, metrics("training", 2, 2, &json!({"loss": 8.0})))
         .await
         .ok();
-    // The older run is refused, whoever speaks for it.
+    // The older run is refused, no matter which user speaks for it.
     assert!(
         client
             .post(PATH, metrics("training", 1, 4, &json!({"loss": 9.0})))

@@ -251,7 +251,7 @@ async fn jobs_are_moved_ahead_of_and_behind_others() {
 }
 
 #[tokio::test]
-async fn a_job_tells_the_whole_story_of_its_wait() {
+async fn a_job_explains_the_whole_story_of_its_wait() {
     let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
     let (mut agent, spec) = cluster.running_task().await;
     cluster.experiment("waiter", 1).await;
@@ -260,8 +260,8 @@ async fn a_job_tells_the_whole_story_of_its_wait() {
     let id = |index: usize| jobs["jobs"][index]["jobId"].as_str().unwrap().to_owned();
     let why = |id: &str| format!("/api/v1/job-queues/{id}/why");
     let waiting = why(&id(1));
-    let told = |story: &Value| !story["waiting"][0]["waitReason"].is_null();
-    let story = cluster.until(&client, &waiting, told).await;
+    let explained = |story: &Value| !story["waiting"][0]["waitReason"].is_null();
+    let story = cluster.until(&client, &waiting, explained).await;
     assert_eq!(story["summary"], "waiting: none of its 1 task has slots");
     let reason = &story["waiting"][0]["waitReason"];
     assert_eq!(

@@ -147,10 +147,10 @@ async fn old_logs_go_and_all_others_stay() {
     ] {
         assert_eq!(run.shown(&client).await, shown);
     }
-    let told = client.post(CLEAN_UP, Value::Null).await.refused(403);
+    let message = client.post(CLEAN_UP, Value::Null).await.refused(403);
     assert!(
-        told.contains("may not delete old logs of all tasks"),
-        "{told}"
+        message.contains("may not delete old logs of all tasks"),
+        "{message}"
     );
 
     assert!(clean_up(&admin).await >= 253);
@@ -160,7 +160,7 @@ async fn old_logs_go_and_all_others_stay() {
         assert!(!run.is_gone(&client).await);
     }
     assert_eq!(clean_up(&admin).await, 0, "again there is nothing to do");
-    // A follower of what is gone is told the end at once.
+    // A follower of what is gone is notified of the end at once.
     let mut follower = client.follow(&old.path("/logs?follow=true")).await;
     assert_eq!(follower.next_line().await, None);
     let path = format!("/api/v1/events?subjectKind=task&subjectId={}", old.task);
@@ -394,9 +394,9 @@ async fn what_is_no_number_of_days_is_refused_and_nothing_changes() {
             (json!({"numDays": null}), "it is missing"),
             (json!({}), "it is missing"),
         ] {
-            let told = client.put(path, body).await.refused(400);
+            let message = client.put(path, body).await.refused(400);
             let expected = format!("field \"numDays\" must be -1 to 32767, {found}");
-            assert!(told.starts_with(&expected), "{path}: {told}");
+            assert!(message.starts_with(&expected), "{path}: {message}");
         }
     }
     assert_eq!(run.shown(&client).await, (Value::Null, json!(-1)));
@@ -404,8 +404,8 @@ async fn what_is_no_number_of_days_is_refused_and_nothing_changes() {
         "/api/v1/experiments/999/retain_logs",
         "/api/v1/trials/999/retain_logs",
     ] {
-        let told = client.put(path, json!({"numDays": 1})).await.refused(404);
-        assert!(told.contains("\"999\" not found"), "{told}");
+        let message = client.put(path, json!({"numDays": 1})).await.refused(404);
+        assert!(message.contains("\"999\" not found"), "{message}");
     }
     let path = "/api/v1/trials/999/remaining_log_retention_days";
     assert!(
@@ -429,9 +429,9 @@ async fn days_that_a_policy_fixes_stay() {
     admin.put(path, body).await.ok();
     let experiment = format!("/api/v1/experiments/{}/retain_logs", run.experiment);
     for path in [&experiment, &run.path("/retain_logs")] {
-        let told = client.put(path, json!({"numDays": 0})).await.refused(403);
+        let message = client.put(path, json!({"numDays": 0})).await.refused(403);
         let expected = "retention_policy.log_retention_days cannot be 0: the policies of the cluster fix it to 90";
-        assert!(told.contains(expected), "{told}");
+        assert!(message.contains(expected), "{message}");
         assert_eq!(run.shown(&client).await.0, Value::Null);
     }
     client.put(&experiment, json!({"numDays": 90})).await.ok();

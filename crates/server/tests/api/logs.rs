@@ -150,7 +150,7 @@ async fn a_batch_that_comes_twice_is_stored_once() {
 }
 
 #[tokio::test]
-async fn a_line_that_tells_of_a_full_disk_leaves_an_event_of_the_task_once() {
+async fn a_line_that_reports_a_full_disk_leaves_an_event_of_the_task_once() {
     let l = logged().await;
     let outage = |sequence: u64, lost: u64| {
         json!({"sequence": sequence, "since": "2022-03-02T02:15:10.5Z", "until": "2022-03-02T02:15:18Z",
@@ -166,7 +166,7 @@ async fn a_line_that_tells_of_a_full_disk_leaves_an_event_of_the_task_once() {
     let lines = json!([l.record("1"), l.record("the disk was full")]);
     send(batch(1, lines.clone(), json!([outage(2, 0)]))).await;
     send(batch(1, lines, json!([outage(2, 0)]))).await;
-    // Part of it is there already, and one tells of a line that is not in the batch.
+    // Part of it is there already, and one reports a line that is not in the batch.
     let lines = json!([l.record("the disk was full"), l.record("again")]);
     send(batch(
         2,
@@ -181,7 +181,7 @@ async fn a_line_that_tells_of_a_full_disk_leaves_an_event_of_the_task_once() {
     .await;
     let path = format!("/api/v1/events?subjectKind=task&subjectId={}", l.task_id);
     let events = l.client.get(&path).await.ok()["events"].clone();
-    let told: Vec<_> = events
+    let reported: Vec<_> = events
         .as_array()
         .unwrap()
         .iter()
@@ -197,7 +197,7 @@ async fn a_line_that_tells_of_a_full_disk_leaves_an_event_of_the_task_once() {
     let first = format!("{words}: its output waited meanwhile, and nothing of it is missing");
     let second = format!("{words}: 7 lines of it are missing");
     assert_eq!(
-        told,
+        reported,
         [
             (json!("log_held"), json!(first), json!(0)),
             (json!("log_held"), json!(second), json!(7)),

@@ -134,7 +134,7 @@ async fn the_log_is_read_from_its_end_and_followed() {
             .refused(400)
             .contains("limit")
     );
-    // An open stream does not keep the master from stopping, and its reader is told that this is not the end.
+    // An open stream does not keep the master from stopping, and its reader is notified that this is not the end.
     cluster.stop().await;
     let last = follower.next_line().await.expect("a last line");
     assert!(
@@ -257,7 +257,7 @@ async fn prometheus_collects_what_the_master_holds() {
 }
 
 #[tokio::test]
-async fn the_front_page_tells_how_to_begin() {
+async fn the_front_page_explains_how_to_begin() {
     let cluster = Cluster::start_with(&[("cluster_name", "<lab>")]).await;
     let page = cluster.client().get("/").await;
     assert_eq!(page.status, 200);

@@ -106,7 +106,7 @@ async fn what_starts_where_it_waits_is_not_sent_to_and_fro() {
     let path = format!("/api/v1/experiments/{}", made["experiment"]["id"]);
     let capped = |answer: &Value| answer["trial"]["waitReason"]["kind"] == "over_job_cap";
     cluster.until(&client, "/api/v1/trials/2", capped).await;
-    // Both pools are open to it and have room once the cap is lifted: it starts in one of them.
+    // Both pools are open to it and have free slots once the cap is lifted: it starts in one of them.
     let waits_longer = det_ids::Micros(det_store::now() + 1_500_000);
     cluster
         .until(&client, "/api/v1/trials/2", |_| {
@@ -153,7 +153,7 @@ async fn a_cap_counts_over_all_pools_and_a_full_pool_is_not_gone_on_to() {
 }
 
 #[tokio::test]
-async fn pools_that_do_not_exist_or_could_never_run_it_are_told() {
+async fn pools_that_do_not_exist_or_could_never_run_it_are_reported() {
     let cluster = Cluster::start_with(&[POOLS]).await;
     let client = cluster.determined().await;
     let _agents = [
@@ -169,9 +169,9 @@ async fn pools_that_do_not_exist_or_could_never_run_it_are_told() {
         client.post("/api/v1/experiments", body).await
     };
     let answer = refused(json!({"resource_pools": ["default", "nowhere"]})).await;
-    let mistakes = answer.json()["error"]["errors"].take();
-    let mistake = &mistakes[0];
-    assert!(mistake["line"].is_number(), "{mistake}");
+    let errors = answer.json()["error"]["errors"].take();
+    let error = &errors[0];
+    assert!(error["line"].is_number(), "{error}");
     let sentence = answer.refused(400);
     assert!(
         sentence.contains("resources.resource_pools[1]: pool \"nowhere\" does not exist"),
@@ -191,13 +191,13 @@ async fn pools_that_do_not_exist_or_could_never_run_it_are_told() {
     );
     let three = json!({"resource_pools": ["default", "spare"], "slots_per_trial": 3, "weight": -1});
     let answer = refused(three).await;
-    let mistakes = answer.json()["error"]["errors"].take();
-    let told = mistakes.as_array().unwrap().iter();
-    let told: Vec<_> = told
+    let errors = answer.json()["error"]["errors"].take();
+    let places = errors.as_array().unwrap().iter();
+    let places: Vec<_> = places
         .map(|m| (m["path"].as_str(), m["line"].is_number()))
         .collect();
     let size = (Some("resources.slots_per_trial"), true);
-    assert_eq!(told, [size, size, (Some("resources.weight"), true)]);
+    assert_eq!(places, [size, size, (Some("resources.weight"), true)]);
     let sentence = answer.refused(400);
     assert!(
         sentence.contains("\"default\"") && sentence.contains("\"spare\""),
@@ -218,8 +218,8 @@ async fn pools_that_do_not_exist_or_could_never_run_it_are_told() {
         let resolved = &answer["config"]["resources"];
         assert_eq!(resolved["resource_pool"], "spare", "{resources}");
         assert_eq!(resolved["resource_pools"], json!(["spare", "default"]));
-        let told = answer["messages"].to_string().contains("was replaced by");
-        assert_eq!(told, resources != json!({}), "{answer}");
+        let is_replaced = answer["messages"].to_string().contains("was replaced by");
+        assert_eq!(is_replaced, resources != json!({}), "{answer}");
     }
     cluster.admin().await.delete(path).await.ok();
     let both = json!({"resource_pool": "far", "resource_pools": ["default", "spare"]});

@@ -48,7 +48,7 @@ async fn pools(client: &Client) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn everything_that_differs_is_taken_on_at_once_and_told() {
+async fn everything_that_differs_is_taken_on_at_once_and_reported() {
     let cluster = Cluster::start().await;
     let admin = cluster.admin().await;
     assert_eq!(changed(&reload(&admin).await), []);
@@ -176,7 +176,7 @@ async fn a_refusal_has_every_reason_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn mistakes_are_told_with_their_places_and_the_configuration_stays() {
+async fn errors_are_reported_with_their_places_and_the_configuration_stays() {
     let cluster = Cluster::start().await;
     let admin = cluster.admin().await;
     cluster
@@ -184,11 +184,11 @@ async fn mistakes_are_told_with_their_places_and_the_configuration_stays() {
         .write("cluster_name: lab\nport: many\nresource_pools:\n  - {pool_nam: x}\n");
     let answer = admin.post(RELOAD, json!({})).await;
     let refused = answer.refused(400);
-    for mistake in [
+    for error in [
         "master.yaml:4:6: resource_pools[0].pool_nam: is not a known key",
         "did you mean \"pool_name\"?",
     ] {
-        assert!(refused.contains(mistake), "{refused}");
+        assert!(refused.contains(error), "{refused}");
     }
     assert_eq!(admin.get("/info").await.ok()["cluster_name"], "");
     assert_eq!(last_event(&admin).await["kind"], "configuration_refused");

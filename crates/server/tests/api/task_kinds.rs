@@ -113,8 +113,8 @@ async fn a_command_is_queued_explained_logged_and_retained_like_a_trial() {
 
     // Its wait can be explained, and its name does not follow from the text of its id.
     let why = format!("/api/v1/job-queues/{JOB}/why");
-    let told = |story: &Value| story["waiting"][0]["waitReason"].is_object();
-    let story = cluster.until(&client, &why, told).await;
+    let explained = |story: &Value| story["waiting"][0]["waitReason"].is_object();
+    let story = cluster.until(&client, &why, explained).await;
     assert_eq!(
         [
             &story["summary"],

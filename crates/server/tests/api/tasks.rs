@@ -129,13 +129,13 @@ async fn the_context_is_the_model_definition() {
 }
 
 #[tokio::test]
-async fn accelerators_are_told_by_containers() {
+async fn accelerators_are_reported_by_containers() {
     let cluster = Cluster::start().await;
     let (_agent, spec) = cluster.running_task().await;
     let client = cluster.determined().await;
     let path = format!("/api/v1/tasks/{}/acceleratorData", spec.task_id);
     assert_eq!(client.get(&path).await.ok(), json!({"acceleratorData": []}));
-    let told = json!({"allocationId": spec.allocation_id, "acceleratorData": {
+    let reported = json!({"allocationId": spec.allocation_id, "acceleratorData": {
         "acceleratorType": "NVIDIA H200", "acceleratorUuids": ["GPU-1"], "allocationId": spec.allocation_id,
         "containerId": spec.container_id, "nodeName": "node", "taskId": spec.task_id,
     }});
@@ -143,7 +143,7 @@ async fn accelerators_are_told_by_containers() {
     cluster
         .client()
         .as_task(&spec.script.token)
-        .post(&post, told)
+        .post(&post, reported)
         .await
         .ok();
     let data = client.get(&path).await.ok()["acceleratorData"][0].clone();

@@ -27,7 +27,7 @@ async fn effective(client: &Client, document: &Value, templates: &Value) -> Valu
 }
 
 #[tokio::test]
-async fn all_templates_that_are_missing_are_told_at_once() {
+async fn all_templates_that_are_missing_are_reported_at_once() {
     let cluster = Cluster::start().await;
     let client = cluster.determined().await;
     add(&client, "base", json!({})).await;
@@ -58,8 +58,8 @@ async fn a_template_is_stored_listed_changed_renamed_and_removed() {
     let taken = client.post(&path, json!({"config": {}})).await;
     assert!(taken.refused(409).contains("\"base\""), "{taken:?}");
     assert!(taken.text.contains("det template set`"), "{taken:?}");
-    let mistake = json!({"config": {"max_restart": 1}});
-    let refused = client.put(&path, mistake).await.refused(400);
+    let misspelt = json!({"config": {"max_restart": 1}});
+    let refused = client.put(&path, misspelt).await.refused(400);
     assert!(
         refused.starts_with("the template cannot be used:"),
         "{refused}"
@@ -183,7 +183,7 @@ async fn what_a_template_cannot_be_is_refused_with_the_place() {
     let elsewhere = json!({"config": {}, "workspaceId": 7});
     client.post(&path, elsewhere).await.refused(404);
     assert_eq!(client.get(TEMPLATES).await.ok()["templates"], json!([]));
-    // Secrets are stored, and hidden from whoever looks.
+    // Secrets are stored, and hidden from every user who looks.
     let secret = json!({"data": {"secrets": {"key": "swordfish"}}});
     let made = add(&client, "right", secret).await;
     assert_eq!(
@@ -260,7 +260,7 @@ async fn variables_that_look_secret_are_hidden_from_others_than_the_owner() {
 }
 
 #[tokio::test]
-async fn a_template_that_is_missing_is_told_with_the_mistakes_of_the_document() {
+async fn a_template_that_is_missing_is_reported_with_the_errors_of_the_document() {
     let cluster = Cluster::start().await;
     let client = cluster.determined().await;
     let refused = async |config: Value, status: u16| {
@@ -271,13 +271,13 @@ async fn a_template_that_is_missing_is_told_with_the_mistakes_of_the_document() 
             .refused(status)
     };
     // What the template would have brought is not missing.
-    let told = refused(json!({"name": "x"}), 404).await;
-    assert!(told.contains("template \"none\" not found"), "{told}");
-    let told = refused(json!({"max_restarts": -1}), 400).await;
+    let message = refused(json!({"name": "x"}), 404).await;
+    assert!(message.contains("template \"none\" not found"), "{message}");
+    let message = refused(json!({"max_restarts": -1}), 400).await;
     assert!(
-        told.contains("template \"none\" not found") && told.contains("max_restarts"),
-        "{told}"
+        message.contains("template \"none\" not found") && message.contains("max_restarts"),
+        "{message}"
     );
-    assert!(!told.contains("is required"), "{told}");
+    assert!(!message.contains("is required"), "{message}");
     cluster.stop().await;
 }

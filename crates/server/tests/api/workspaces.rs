@@ -126,7 +126,7 @@ async fn they_are_listed_by_name_owner_state_and_pin() {
 }
 
 #[tokio::test]
-async fn all_mistakes_are_told_at_once_and_names_are_given_once() {
+async fn all_errors_are_reported_at_once_and_names_are_given_once() {
     let cluster = Cluster::start_with(&[POOLS]).await;
     let client = cluster.determined().await;
     let wrong = json!({"name": " ", "defaultComputePool": "no", "defaultAuxPool": "nor", "maxSlots": -2,
@@ -353,7 +353,7 @@ async fn experiments_take_pools_storage_and_policies_of_their_workspace() {
     assert_eq!(placed["config"]["resources"]["resource_pool"], "default");
     assert_eq!(placed["config"]["checkpoint_storage"]["type"], "shared_fs");
     assert_eq!(placed["config"]["max_restarts"], 5);
-    // Slips are told with the others.
+    // Errors in the workspace and the project are reported with the others.
     for (more, part) in [
         (
             json!({"workspace": "visoin", "project": "segments"}),
@@ -535,7 +535,7 @@ async fn a_limit_holds_back_what_starts_and_counts_over_all_pools() {
         shown["trial"]["waitReason"]["details"],
         json!({"workspace": made["id"], "needed": 1, "max_slots": 2, "in_use": 2})
     );
-    // Who is in its way in other pools is told as well.
+    // Who is in its way in other pools is reported as well.
     let experiment = client
         .get(&format!("/api/v1/experiments/{third}"))
         .await
@@ -545,13 +545,16 @@ async fn a_limit_holds_back_what_starts_and_counts_over_all_pools() {
         .get(&format!("/api/v1/job-queues/{job}/why"))
         .await
         .ok();
-    let told = |member: &str| {
-        let holders = story[member].as_array().unwrap().iter();
-        let told = holders.map(|holder| (holder["name"].clone(), holder["resourcePool"].clone()));
-        told.collect::<Vec<_>>()
+    let holders = |member: &str| {
+        let listed = story[member].as_array().unwrap().iter();
+        let named = listed.map(|holder| (holder["name"].clone(), holder["resourcePool"].clone()));
+        named.collect::<Vec<_>>()
     };
-    assert_eq!(told("workspaceElsewhere"), [(json!("one"), json!("gpu"))]);
-    assert!(told("heldBy").contains(&(json!("two"), json!("default"))));
+    assert_eq!(
+        holders("workspaceElsewhere"),
+        [(json!("one"), json!("gpu"))]
+    );
+    assert!(holders("heldBy").contains(&(json!("two"), json!("default"))));
     // What can never start is refused, and says what could.
     let config = document(&json!({"resources": {"slots_per_trial": 3}})).to_string();
     let refused = json!({"config": config, "projectId": home, "validateOnly": true});
@@ -564,7 +567,7 @@ async fn a_limit_holds_back_what_starts_and_counts_over_all_pools() {
         "{refused}"
     );
 
-    // Somebody's end makes room; and so does another limit.
+    // An end frees capacity, and so does another limit.
     default.exits(&second, 0).await;
     next_start(&mut default).await;
     let fourth = begin("four", json!({}), home).await;

@@ -20,7 +20,7 @@ use futures::StreamExt as _;
 
 /// The writer's points are come to again and again: cut the first, and some on the way.
 const TIMES: [u32; 6] = [1, 2, 7, 12, 19, 27];
-/// Stories told side by side; each waits most of the time.
+/// Stories played side by side; each waits most of the time.
 const AT_ONCE: usize = 4;
 
 /// What to arm: each point once, those of the writer several times.

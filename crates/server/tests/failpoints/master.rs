@@ -23,7 +23,7 @@ use tokio::process::{Child, Command};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const DIRECTORY: &str = "DET_TEST_MASTER_DIRECTORY";
 const PORT: &str = "DET_TEST_MASTER_PORT";
-/// Set by whoever wants to see what the masters say.
+/// Set by a user who wants to see what the masters say.
 const SHOW: &str = "DET_TEST_SHOW_MASTERS";
 const DATABASE: &str = "DET_TEST_MASTER_DATABASE";
 /// Agents join with this.
@@ -133,11 +133,11 @@ impl Phoenix {
         std::fs::write(directory.join(name), content).unwrap();
     }
 
-    /// Stops it in good order, opens its database in this process, and holds the invariants against it. Tells whether it
-    /// was ever cut.
+    /// Stops it in good order, opens its database in this process, and holds the invariants against it. Returns whether
+    /// it was ever cut.
     pub(crate) async fn stop_and_check(mut self) -> bool {
         use std::os::unix::process::ExitStatusExt as _;
-        // The end of its input tells it to stop.
+        // The end of its input makes it stop.
         drop(self.child.stdin.take());
         let status = tokio::time::timeout(PATIENCE, self.child.wait())
             .await

@@ -19,23 +19,23 @@ struct Teller {
     token: String,
 }
 
-/// Plays the story; tells whether the master was cut.
+/// Plays the story; returns whether the master was cut.
 pub(crate) async fn play(database: Database, arming: String) -> bool {
-    tokio::time::timeout(PATIENCE, tell(database, &arming))
+    tokio::time::timeout(PATIENCE, run(database, &arming))
         .await
         .unwrap_or_else(|_| panic!("the story did not come to its end"))
 }
 
 /// Who submits blindly repeats the request until there is an answer. `POST /api/v1/experiments` knows no key by which a
-/// repeat could be told, so a submission that was cut behind its commit is there a second time: whole both times, and
-/// both run to their end. Gives how many there were.
+/// repeat could be recognised, so a submission that was cut behind its commit is there a second time: whole both times,
+/// and both run to their end. Gives how many there were.
 pub(crate) async fn submit_blindly(database: Database, arming: String) -> usize {
-    tokio::time::timeout(PATIENCE, tell_of_blind_submission(database, &arming))
+    tokio::time::timeout(PATIENCE, run_blind_submission(database, &arming))
         .await
         .unwrap_or_else(|_| panic!("the story did not come to its end"))
 }
 
-async fn tell_of_blind_submission(database: Database, arming: &str) -> usize {
+async fn run_blind_submission(database: Database, arming: &str) -> usize {
     let (mut teller, agents) = begin(database, arming).await;
     let body = submission();
     let answer = teller
@@ -107,7 +107,7 @@ fn submission() -> Value {
     json!({"config": config.to_string(), "activate": true, "modelDefinition": []})
 }
 
-async fn tell(database: Database, arming: &str) -> bool {
+async fn run(database: Database, arming: &str) -> bool {
     let (mut teller, agents) = begin(database, arming).await;
     let id = teller.create().await;
     let experiment = format!("/api/v1/experiments/{id}");

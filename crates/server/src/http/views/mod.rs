@@ -1,4 +1,4 @@
-//! Rows turned into what clients see. No queries: whoever calls brings all rows that are needed.
+//! Rows turned into what clients see. No queries: the caller brings all rows that are needed.
 
 pub mod agents;
 pub mod checkpoints;

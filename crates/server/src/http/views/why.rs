@@ -15,7 +15,7 @@ use crate::http::views::jobs::scheduler_type;
 use crate::http::views::tasks::{is_stopping, wait_reason};
 use crate::labels::TaskLabel;
 
-/// Jobs, and holders of slots, that are told at most.
+/// Jobs, and holders of slots, that are listed at most.
 const MOST: usize = 100;
 
 /// The whole story.
