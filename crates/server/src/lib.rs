@@ -169,23 +169,34 @@ impl Running {
 }
 
 /// Starts a master: opens the database, loads what it keeps in memory, listens, and starts its background work.
-pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
+pub async fn start(mut options: MasterOptions) -> Result<Running, StartError> {
+    complete(&mut options.config.config, &options.data_dir)?;
+    let config = &options.config.config;
+    log_schedulers(config);
+    let url = match config.db.postgres_url() {
+        Some(url) => StoreUrl::Postgres(url),
+        None => StoreUrl::Sqlite(options.data_dir.join("det.db")),
+    };
+    let store = Store::open(&url).await?;
+    let started = start_on(store.clone(), options).await;
+    if started.is_err() {
+        // A further start may follow at once, in this process or in another.
+        store.close().await;
+    }
+    started
+}
+
+/// The rest of a start, once the database is open.
+async fn start_on(store: Store, options: MasterOptions) -> Result<Running, StartError> {
     let MasterOptions {
-        config: mut loaded,
+        config: loaded,
         surroundings,
         data_dir,
         allow_blank_passwords,
         hub,
         log,
     } = options;
-    complete(&mut loaded.config, &data_dir)?;
     let config = loaded.config.clone();
-    log_schedulers(&config);
-    let url = match config.db.postgres_url() {
-        Some(url) => StoreUrl::Postgres(url),
-        None => StoreUrl::Sqlite(data_dir.join("det.db")),
-    };
-    let store = Store::open(&url).await?;
     let cluster_id = bootstrap(&store, &config).await?;
     let auth = Auth::load(store.clone()).await?;
     create_users(&store, &auth, &config).await?;

@@ -7,6 +7,13 @@ use tracing_subscriber::layer::SubscriberExt;
 use crate::support::Cluster;
 
 #[tokio::test]
+async fn a_start_that_failed_lets_go_of_the_database() {
+    let cluster = Cluster::start_after_refusal().await;
+    cluster.client().get("/info").await.ok();
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn anybody_may_know_who_the_master_is() {
     let cluster = Cluster::start_with(&[("cluster_name", "lab")]).await;
     let client = cluster.client();

@@ -327,6 +327,20 @@ impl Cluster {
         }
     }
 
+    /// A master that is started right after a start that found its port taken.
+    pub(crate) async fn start_after_refusal() -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let directory = TempDir::new().unwrap();
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (options, _) = options(&directory, &[], taken.local_addr().unwrap().port());
+        match Box::pin(det_server::start(options)).await {
+            Err(StartError::Listen { .. }) => {}
+            Err(error) => panic!("another error: {error}"),
+            Ok(_) => panic!("it started"),
+        }
+        Self::start_in(directory, &[]).await
+    }
+
     /// Stops the master and starts another one on what it left.
     pub(crate) async fn restart(self) -> Self {
         self.restart_with(&[]).await
