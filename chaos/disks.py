@@ -48,7 +48,7 @@ class Disk:
             self.path.rmdir()
 
     def fill(self) -> None:
-        """Takes all room that is left, to the last byte."""
+        """Takes all space that is left, to the last byte."""
         with self._filling.open("ab", buffering=0) as out:
             for piece in (1 << 20, 4096, 64, 1):
                 with contextlib.suppress(OSError):
@@ -123,7 +123,7 @@ def full_checkpoints(stage: Stage) -> None:
 
 
 def full_spool(stage: Stage) -> None:
-    """The agent's disk fills while tasks run, and while one ends: their lines wait for room, none is lost, exit codes
+    """The agent's disk fills while tasks run, and while one ends: their lines wait for free space, none is lost, exit codes
     are known, and both the log and an event of each task tell of it."""
     with disk(64) as small:
         roots = {"agent-1": small.path / "agent"}
@@ -139,14 +139,14 @@ def full_spool(stage: Stage) -> None:
                 told_by_an_event(world, "task", "log_held", task)
                 lines = [line for line in world.log_lines(trial) if FULL.search(line)]
                 if not any("nothing of it is missing" in line for line in lines):
-                    what = "its log does not say that it waited for room and that nothing is missing"
+                    what = "its log does not say that it waited for free space and that nothing is missing"
                     stage.found([Violation(10, "lost", f"trial {trial}", what, {"lines": lines})])
             checked(stage, world, steady, 1)
             stage.end(world, steady)
 
 
 def full_agent(stage: Stage) -> None:
-    """The agent's disk is full when a task is to start: that is said, and later ones start when there is room."""
+    """The agent's disk is full when a task is to start: that is said, and later ones start when there is space."""
     with disk(64) as small:
         roots = {"agent-1": small.path / "agent"}
         with stage.world(agents=[Agent(slots=6)], agent_roots=roots) as world:
@@ -170,7 +170,7 @@ def full_agent(stage: Stage) -> None:
             stays_true("the agent lives", world.part("agent-1").running, throughout=2.0)
             small.make_room()
             began = time.monotonic()
-            again = world.create({**config, "name": "with-room-again"})
+            again = world.create({**config, "name": "with-space-again"})
             world.wait_experiment(again, "COMPLETED", within=60)
             wait_for(
                 "the end of the first one",

@@ -72,7 +72,7 @@ def test_the_more_important_one_takes_the_slot(narrow: Cluster) -> None:
     narrow.wait_experiment(urgent, "COMPLETED")
     narrow.wait_log(trial, "asked to stop after step 1")
     narrow.wait_log(trial, "run 2 starts after step 1")
-    assert narrow.trial(trial)["restarts"] == 0, "making room is no failure"
+    assert narrow.trial(trial)["restarts"] == 0, "giving slots back is no failure"
     kill(narrow, modest)
 
 
