@@ -92,7 +92,7 @@ fn a_command_that_loses_its_place_ends_and_is_not_started_again() {
     assert_eq!(world.tasks[&id].state, TaskState::Ended(TaskEnd::Failed));
     assert_eq!(world.tasks[&id].attempts, 1);
     let reason = world.allocations[&id.allocation(1)].exit_reason.as_deref();
-    assert_eq!(reason, Some("away"));
+    assert_eq!(reason, Some("the container was lost: away"));
 }
 
 #[test]
