@@ -96,7 +96,7 @@ mod tests {
     fn additional_managers_are_like_the_main_one() {
         let text = "
             resource_manager: {type: agent, cluster_name: lab, scheduler: {type: fair_share}}
-            resource_pools: [{pool_name: a, agent_reconnect_wait: 1m}, {pool_name: b}]
+            resource_pools: [{pool_name: default, agent_reconnect_wait: 1m}, {pool_name: b}]
             additional_resource_managers:
               - resource_manager: {type: kubernetes, cluster_name: cloud, max_slots_per_pod: 8}
                 resource_pools: [{pool_name: pods, max_aux_containers_per_agent: 7}]
@@ -120,8 +120,8 @@ mod tests {
             ]
         );
         let pool = |manager: usize, name: &str| managers[manager].pool(name).unwrap();
-        assert_eq!(pool(0, "a").settings.policy, Policy::FairShare);
-        assert_eq!(pool(0, "a").patience, Duration::from_mins(1));
+        assert_eq!(pool(0, "default").settings.policy, Policy::FairShare);
+        assert_eq!(pool(0, "default").patience, Duration::from_mins(1));
         assert_eq!(pool(0, "b").priority_order, PriorityOrder::LowerFirst);
         assert_eq!(pool(1, "pods").priority_order, PriorityOrder::HigherFirst);
         assert_eq!(pool(1, "pods").aux_limit, 7);
