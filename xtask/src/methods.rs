@@ -7,40 +7,42 @@ use crate::Findings;
 /// Methods of a type at most, over all its own `impl` blocks. Methods of traits do not count.
 const MOST: usize = 20;
 
-/// Types that had more when this rule was made, by crate, with what they had: they may only get smaller.
+/// Types that had more when this rule was made, by crate and first module, with what they have: an entry may only
+/// be lowered.
 const LARGER: &[(&str, &str, usize)] = &[
-    ("agent", "Actor", 38),
-    ("config", "Checker", 49),
-    ("config", "Submitted", 32),
-    ("scenario", "Cluster", 59),
-    ("scenario", "Player", 25),
-    ("scheduler", "Prepared", 23),
-    ("scheduler", "Run", 61),
-    ("searcher", "Search", 24),
-    ("server", "Auth", 21),
-    ("server", "Image", 24),
-    ("simulator", "Tx", 28),
-    ("simulator", "World", 80),
-    ("store", "Unit", 35),
-    ("supervisor", "Task", 22),
+    ("agent/containers", "Actor", 38),
+    ("config/schema", "Checker", 49),
+    ("config/submitted", "Submitted", 32),
+    ("scenario/cluster", "Cluster", 34),
+    ("scenario/operate", "Cluster", 24),
+    ("scheduler/fair_share", "Run", 28),
+    ("scheduler/prepared", "Prepared", 23),
+    ("scheduler/priority", "Run", 23),
+    ("server/auth", "Auth", 21),
+    ("server/live", "Image", 24),
+    ("simulator/master", "Tx", 28),
+    ("simulator/world", "World", 80),
+    ("store/unit", "Unit", 34),
+    ("supervisor/run", "Task", 22),
 ];
 
-/// Methods of all types.
+/// Methods of all types. Types of the same name differ by the first step of their modules.
 #[derive(Debug, Default)]
 pub(crate) struct Methods {
-    /// By crate and type.
+    /// By crate with first module, `scheduler/priority`, and type.
     counts: BTreeMap<(String, String), usize>,
 }
 
 impl Methods {
     /// Takes a file of the repository, by its path from the root. Tests may have what they like and are left out.
     pub(crate) fn add(&mut self, path: &str, text: &str) {
-        let Some((name, _)) = path
+        let Some((name, file)) = path
             .strip_prefix("crates/")
             .and_then(|path| path.split_once("/src/"))
         else {
             return;
         };
+        let first = file.split(['/', '.']).next().unwrap_or_default();
         if path.split('/').any(|step| step.starts_with("tests")) {
             return;
         }
@@ -53,7 +55,7 @@ impl Methods {
             } else if let Some(of) = &inside
                 && is_method(line)
             {
-                let key = (name.to_owned(), of.clone());
+                let key = (format!("{name}/{first}"), of.clone());
                 *self.counts.entry(key).or_default() += 1;
             }
         }
@@ -64,6 +66,11 @@ impl Methods {
         for ((name, of), count) in &self.counts {
             let known = LARGER.iter().find(|(c, t, _)| c == name && t == of);
             let most = known.map_or(MOST, |(_, _, had)| *had);
+            if known.is_some() && *count < most {
+                findings.errors.push(format!(
+                    "crates/{name}: type {of} has {count} methods by now: lower its entry in xtask/src/methods.rs"
+                ));
+            }
             if *count > most {
                 findings.errors.push(format!(
                     "crates/{name}: type {of} has {count} methods, and may have {most}: make of it the several things that \

@@ -114,7 +114,11 @@ impl Admission {
     ) -> Vec<String> {
         let known = self.pools.names();
         let unknown = |pool: &String| !known.contains(pool);
-        let no_such = |pool: &str| format!("pool \"{}\" does not exist", pool.escape_debug());
+        let no_such = |pool: &str| {
+            let other = self.pools.other_manager(pool);
+            let why = other.unwrap_or_else(|| "does not exist".to_owned());
+            format!("pool \"{}\" {why}", pool.escape_debug())
+        };
         let several = &placement.resource_pools;
         if !several.is_empty() {
             for (index, pool) in several.iter().enumerate().filter(|(_, p)| unknown(p)) {

@@ -47,16 +47,10 @@ impl Pools {
         if self.in_force.has_pool(name) {
             return Ok(());
         }
-        let managers = self.managers();
-        let other = managers.iter().skip(1).find(|m| m.pool(name).is_some());
-        if let Some(other) = other {
+        if let Some(whose) = self.other_manager(name) {
             return Err(AppError::new(
                 ErrorKind::NotBuilt,
-                format!(
-                    "resource pool \"{name}\" belongs to resource manager \"{}\", one of additional_resource_managers, \
-                     which are not built in this version",
-                    other.name
-                ),
+                format!("resource pool \"{name}\" {whose}"),
             ));
         }
         let others: Vec<String> = self.names();
@@ -69,6 +63,16 @@ impl Pools {
             AppError::invalid(format!("resource pool \"{name}\" does not exist"))
                 .hint(format!("choose one of: {}", others.join(", "))),
         )
+    }
+
+    /// Of a pool of another than the main manager, why nothing can run there; completes `resource pool "x" …`.
+    pub(crate) fn other_manager(&self, pool: &str) -> Option<String> {
+        let managers = self.managers();
+        let other = managers.iter().skip(1).find(|m| m.pool(pool).is_some())?;
+        Some(format!(
+            "belongs to resource manager \"{}\" of additional_resource_managers, which are not built in this version",
+            other.name
+        ))
     }
 
     /// How a pool schedules.

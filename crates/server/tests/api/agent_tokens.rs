@@ -6,7 +6,8 @@ use det_agent_proto::{AfterRefusal, AgentLog, ContainerReport, ContainerState, T
 use det_server::hub::Topic;
 use serde_json::{Value, json};
 
-use crate::support::{Client, Cluster, FakeAgent, Tokens, within};
+use crate::support::fake_agent::{Tokens, own_token};
+use crate::support::{Client, Cluster, FakeAgent, within};
 
 /// Connects with these tokens: the status of a refusal before the connection, or the master's answer.
 async fn hello(
@@ -114,7 +115,7 @@ async fn who_holds_the_clusters_token_cannot_be_an_agent_that_is_known() {
 
     // Nor does one agent become another.
     let _b1 = cluster.agent("b1", 1).await;
-    let b1 = crate::support::own_token("b1");
+    let b1 = own_token("b1");
     let (reason, then) = refusal(hello(&cluster, "a1", Some(&b1), None).await);
     assert!(reason.contains("not that of agent \"a1\""), "{reason}");
     assert_eq!(then, AfterRefusal::End);
@@ -173,7 +174,7 @@ async fn a_revoked_token_ends_the_agent_and_what_runs_there() {
     admin.post(path, Value::Null).await.ok();
     a1.cut().await;
     admin.get("/api/v1/agents/a1").await.refused(404);
-    let own = crate::support::own_token("a1");
+    let own = own_token("a1");
     for join in [None, Some(shared.as_str())] {
         for id in ["a1", "a2"] {
             let (reason, then) = refusal(hello(&cluster, id, Some(&own), join).await);

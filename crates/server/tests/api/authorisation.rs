@@ -14,7 +14,8 @@ use det_server::http::openapi;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Client, Cluster, FakeAgent, own_token};
+use crate::support::fake_agent::own_token;
+use crate::support::{Client, Cluster, FakeAgent};
 
 const TABLE: &str = include_str!("../authorisation.tsv");
 

@@ -10,6 +10,7 @@ use det_lifecycle::container::Observed;
 use det_taskspec::{ContainerExit, ContainerSpec, Granted};
 use serde_json::{Value, json};
 
+use crate::pools;
 use crate::support::{Client, Cluster, FakeAgent};
 use fake::{FakePlace, Task};
 
@@ -156,16 +157,8 @@ async fn cluster() -> Cluster {
 
 /// Submits an experiment of one trial with two slots to a pool; gives its number.
 async fn submit(client: &Client, pool: &str) -> i64 {
-    let config = json!({
-        "name": pool,
-        "entrypoint": "python3 train.py",
-        "searcher": {"name": "single", "metric": "loss"},
-        "resources": {"slots_per_trial": 2, "resource_pool": pool},
-        "max_restarts": 0,
-    });
-    let body = json!({"config": config.to_string(), "activate": true,
-        "modelDefinition": [{"path": "train.py", "type": 48, "content": "", "mode": 0o644, "mtime": 1_700_000_000}]});
-    let created = client.post("/api/v1/experiments", body).await.ok();
+    let resources = json!({"slots_per_trial": 2, "resource_pool": pool});
+    let created = pools::submit(client, pool, resources).await;
     created["experiment"]["id"].as_i64().unwrap()
 }
 
@@ -176,11 +169,60 @@ async fn until_state(cluster: &Cluster, client: &Client, id: i64, state: &str) {
     cluster.until(client, &path, wanted).await;
 }
 
-/// Waits until a trial's restarts and state are these.
-async fn restarts(client: &Client, experiment: i64) -> i64 {
-    let path = format!("/api/v1/experiments/{experiment}/trials");
-    let trials = client.get(&path).await.ok();
-    trials["trials"][0]["restarts"].as_i64().unwrap()
+/// A place in a pool of a master of its own, with the container of an experiment's only trial.
+struct Running<P> {
+    cluster: Cluster,
+    client: Client,
+    place: P,
+    experiment: i64,
+    spec: ContainerSpec,
+}
+
+impl<P: Place> Running<P> {
+    /// A container that was started and is reported to run.
+    async fn container_in(pool: &str) -> Self {
+        let cluster = cluster().await;
+        let client = cluster.determined().await;
+        let mut place = P::join(&cluster, "p", pool, Vec::new()).await;
+        let experiment = submit(&client, pool).await;
+        let spec = place.next_start().await;
+        place.observes(&spec, running()).await;
+        Self {
+            cluster,
+            client,
+            place,
+            experiment,
+            spec,
+        }
+    }
+
+    /// The container, as a place holds it of which this was observed.
+    fn held(&self, observed: Observed) -> Vec<Held> {
+        let spec = &self.spec;
+        vec![(
+            spec.container_id.clone(),
+            spec.allocation_id.clone(),
+            observed,
+        )]
+    }
+
+    /// Waits until the master knows that the container runs.
+    async fn is_known(&self) {
+        let (task, _) = self.cluster.task_of(self.experiment).await;
+        let path = format!("/api/v1/tasks/{}", task.id);
+        let runs = |answer: &Value| answer["task"]["allocations"][0]["state"] == "STATE_RUNNING";
+        self.cluster.until(&self.client, &path, runs).await;
+    }
+
+    /// Waits until the experiment has this state, without a restart charged.
+    async fn ends_as(cluster: Cluster, client: &Client, experiment: i64, state: &str) {
+        let path = format!("/api/v1/experiments/{experiment}");
+        let wanted = |answer: &Value| answer["experiment"]["state"] == state;
+        cluster.until(client, &path, wanted).await;
+        let trials = client.get(&format!("{path}/trials")).await.ok();
+        assert_eq!(trials["trials"][0]["restarts"], 0);
+        cluster.stop().await;
+    }
 }
 
 async fn each_pool_starts_its_own<P: Place>() {
@@ -207,133 +249,114 @@ async fn each_pool_starts_its_own<P: Place>() {
 }
 
 async fn what_is_said_twice_or_late_changes_nothing<P: Place>() {
-    let cluster = cluster().await;
-    let client = cluster.determined().await;
-    let mut place = P::join(&cluster, "p", "default", Vec::new()).await;
-    let id = submit(&client, "default").await;
-    let spec = place.next_start().await;
-    for observed in [
-        Observed::Starting,
-        running(),
-        running(),
-        Observed::Pulling,
-        Observed::Assigned,
-    ] {
-        place.observes(&spec, observed).await;
+    let mut it = Running::<P>::container_in("default").await;
+    for observed in [running(), Observed::Pulling, Observed::Assigned] {
+        it.place.observes(&it.spec, observed).await;
     }
-    let (task, _) = cluster.task_of(id).await;
-    let path = format!("/api/v1/tasks/{}", task.id);
-    let runs = |answer: &Value| answer["task"]["allocations"][0]["state"] == "STATE_RUNNING";
-    cluster.until(&client, &path, runs).await;
-    place.observes(&spec, exited(0)).await;
-    place.forgets(&spec).await;
-    // Of a container that is forgotten it may still hear.
-    place.observes(&spec, exited(1)).await;
-    until_state(&cluster, &client, id, "STATE_COMPLETED").await;
-    cluster.stop().await;
+    it.is_known().await;
+    it.place.observes(&it.spec, exited(0)).await;
+    it.place.forgets(&it.spec).await;
+    // Of a container that is forgotten it may still report.
+    it.place.observes(&it.spec, exited(1)).await;
+    let Running {
+        cluster,
+        client,
+        experiment,
+        ..
+    } = it;
+    Running::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
 }
 
 async fn what_is_killed_is_ended_at_once<P: Place>() {
-    let cluster = cluster().await;
-    let client = cluster.determined().await;
-    let mut place = P::join(&cluster, "p", "default", Vec::new()).await;
-    let id = submit(&client, "default").await;
-    let spec = place.next_start().await;
-    place.observes(&spec, running()).await;
-    client
-        .post(&format!("/api/v1/experiments/{id}/kill"), Value::Null)
-        .await
-        .ok();
-    assert!(!place.next_end().await, "it is asked first");
+    let mut it = Running::<P>::container_in("default").await;
+    let path = format!("/api/v1/experiments/{}/kill", it.experiment);
+    it.client.post(&path, Value::Null).await.ok();
+    assert!(!it.place.next_end().await, "it is asked first");
     let exit = ContainerExit::Killed;
-    place.observes(&spec, Observed::Terminated { exit }).await;
-    place.forgets(&spec).await;
-    until_state(&cluster, &client, id, "STATE_CANCELED").await;
-    cluster.stop().await;
+    it.place
+        .observes(&it.spec, Observed::Terminated { exit })
+        .await;
+    it.place.forgets(&it.spec).await;
+    let Running {
+        cluster,
+        client,
+        experiment,
+        ..
+    } = it;
+    Running::<P>::ends_as(cluster, &client, experiment, "STATE_CANCELED").await;
 }
 
 async fn a_place_comes_back_with_what_it_holds<P: Place>() {
-    let cluster = cluster().await;
-    let client = cluster.determined().await;
-    let mut place = P::join(&cluster, "p", "default", Vec::new()).await;
-    let id = submit(&client, "default").await;
-    let spec = place.next_start().await;
-    place.observes(&spec, running()).await;
+    let it = Running::<P>::container_in("default").await;
+    let held = it.held(running());
+    let Running {
+        cluster,
+        client,
+        place,
+        experiment,
+        spec,
+    } = it;
     place.leave().await;
-    let held = vec![(
-        spec.container_id.clone(),
-        spec.allocation_id.clone(),
-        running(),
-    )];
     let mut place = P::join(&cluster, "p", "default", held).await;
     // No second start: the next that it is asked for is to forget what has ended.
     place.observes(&spec, exited(0)).await;
     place.forgets(&spec).await;
-    until_state(&cluster, &client, id, "STATE_COMPLETED").await;
-    assert_eq!(restarts(&client, id).await, 0);
-    cluster.stop().await;
+    Running::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
 }
 
 async fn what_a_place_ended_while_it_was_away_has_ended<P: Place>() {
-    let cluster = cluster().await;
-    let client = cluster.determined().await;
-    let mut place = P::join(&cluster, "p", "default", Vec::new()).await;
-    let id = submit(&client, "default").await;
-    let spec = place.next_start().await;
-    place.observes(&spec, running()).await;
+    let it = Running::<P>::container_in("default").await;
+    let held = it.held(exited(0));
+    let Running {
+        cluster,
+        client,
+        place,
+        experiment,
+        spec,
+    } = it;
     place.leave().await;
-    let held = vec![(
-        spec.container_id.clone(),
-        spec.allocation_id.clone(),
-        exited(0),
-    )];
     let mut place = P::join(&cluster, "p", "default", held).await;
     place.forgets(&spec).await;
-    until_state(&cluster, &client, id, "STATE_COMPLETED").await;
-    cluster.stop().await;
+    Running::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
 }
 
 async fn what_a_place_does_not_hold_any_more_is_lost<P: Place>() {
-    let cluster = cluster().await;
-    let client = cluster.determined().await;
-    let mut place = P::join(&cluster, "p", "default", Vec::new()).await;
-    let id = submit(&client, "default").await;
-    let spec = place.next_start().await;
-    place.observes(&spec, running()).await;
-    let (task, _) = cluster.task_of(id).await;
-    let path = format!("/api/v1/tasks/{}", task.id);
-    let runs = |answer: &Value| answer["task"]["allocations"][0]["state"] == "STATE_RUNNING";
-    cluster.until(&client, &path, runs).await;
+    let it = Running::<P>::container_in("default").await;
+    it.is_known().await;
+    let Running {
+        cluster,
+        client,
+        place,
+        experiment,
+        spec,
+    } = it;
     place.leave().await;
     let mut place = P::join(&cluster, "p", "default", Vec::new()).await;
-    // It is not started again, which could make two; another attempt is, and is not charged.
+    // It is not started again, which could make two; another attempt is.
     let again = place.next_start().await;
     assert_ne!(again.container_id, spec.container_id);
     place.observes(&again, exited(0)).await;
     place.forgets(&again).await;
-    until_state(&cluster, &client, id, "STATE_COMPLETED").await;
-    assert_eq!(restarts(&client, id).await, 0);
-    cluster.stop().await;
+    Running::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
 }
 
 async fn a_place_that_stays_away_is_given_up<P: Place>() {
-    let cluster = cluster().await;
-    let client = cluster.determined().await;
-    let mut place = P::join(&cluster, "p", "two", Vec::new()).await;
-    let id = submit(&client, "two").await;
-    let spec = place.next_start().await;
-    place.observes(&spec, running()).await;
+    let it = Running::<P>::container_in("two").await;
+    let Running {
+        cluster,
+        client,
+        place,
+        experiment,
+        spec,
+    } = it;
     place.leave().await;
-    // Elsewhere, and not charged: there is no restart to spare.
     let mut other = P::join(&cluster, "q", "two", Vec::new()).await;
     let again = other.next_start().await;
     assert_ne!(again.allocation_id, spec.allocation_id);
     other.observes(&again, running()).await;
     other.observes(&again, exited(0)).await;
     other.forgets(&again).await;
-    until_state(&cluster, &client, id, "STATE_COMPLETED").await;
-    assert_eq!(restarts(&client, id).await, 0);
-    cluster.stop().await;
+    Running::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
 }
 
 /// The scenarios for both managers.

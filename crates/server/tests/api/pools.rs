@@ -12,7 +12,7 @@ const POOLS: (&str, &str) = (
 );
 
 /// An experiment of one trial over these resources.
-async fn submit(client: &Client, name: &str, resources: Value) -> Value {
+pub(super) async fn submit(client: &Client, name: &str, resources: Value) -> Value {
     let config = json!({
         "name": name,
         "entrypoint": "python3 train.py",
@@ -265,4 +265,22 @@ async fn what_no_agent_can_hold_is_refused_whatever_launch_error_says() {
         }
         cluster.stop().await;
     }
+}
+
+#[tokio::test]
+async fn a_pool_of_an_additional_manager_is_refused_with_its_managers_name() {
+    let managers = "[{resource_manager: {type: kubernetes, cluster_name: cloud, max_slots_per_pod: 8}, \
+                    resource_pools: [{pool_name: pods}]}]";
+    let cluster = Cluster::start_with(&[("additional_resource_managers", managers)]).await;
+    let client = cluster.determined().await;
+    let config = json!({
+        "name": "elsewhere",
+        "entrypoint": "true",
+        "searcher": {"name": "single", "metric": "loss"},
+        "resources": {"resource_pool": "pods"},
+    });
+    let body = json!({"config": config.to_string(), "activate": true});
+    let refused = client.post("/api/v1/experiments", body).await.refused(400);
+    assert!(refused.contains("resource manager \"cloud\""), "{refused}");
+    cluster.stop().await;
 }

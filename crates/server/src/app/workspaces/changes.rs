@@ -69,16 +69,9 @@ impl HomeChanges {
         row: &WorkspaceRow,
         detail: Option<Value>,
     ) -> AppResult<()> {
-        let event = NewEvent {
-            actor,
-            subject_kind: "workspace",
-            subject_id: row.id.to_string(),
-            kind,
-            reason: row.error.as_deref(),
-            detail: detail.map(|detail| detail.to_string()),
-            ..Default::default()
-        };
-        Ok(self.context.record(tx, event).await?)
+        let (id, error) = (row.id, row.error.as_deref());
+        self.record(tx, actor, ("workspace", id, kind), error, detail)
+            .await
     }
 
     /// Records a change of a project.
@@ -90,12 +83,26 @@ impl HomeChanges {
         row: &ProjectRow,
         detail: Option<Value>,
     ) -> AppResult<()> {
+        let (id, error) = (row.id, row.error.as_deref());
+        self.record(tx, actor, ("project", id, kind), error, detail)
+            .await
+    }
+
+    /// Records that something happened (`kind`) to what has this kind and number.
+    async fn record(
+        &self,
+        tx: &mut WriteTx,
+        actor: &str,
+        (subject_kind, id, kind): (&'static str, i64, &'static str),
+        error: Option<&str>,
+        detail: Option<Value>,
+    ) -> AppResult<()> {
         let event = NewEvent {
             actor,
-            subject_kind: "project",
-            subject_id: row.id.to_string(),
+            subject_kind,
+            subject_id: id.to_string(),
             kind,
-            reason: row.error.as_deref(),
+            reason: error,
             detail: detail.map(|detail| detail.to_string()),
             ..Default::default()
         };
