@@ -6,7 +6,7 @@
 //! | --- | --- | --- | --- |
 //! | not reported | a task writes them | none | the task's report |
 //! | `COMPLETED` | as reported | with a list of them | a removal, or the report of a caller that has deleted some |
-//! | in removal | some may be gone | marked with the patterns (`removing`) | the transaction that stores what is left |
+//! | in removal | some may be gone | marked with the patterns of all removals under way (`removing`) | the transaction of the last of them that stores what is left |
 //! | `PARTIALLY_DELETED` | some are left | lists those that are left | another removal |
 //! | `DELETED` | none | lists what there was, counts no bytes | the deletion of its experiment |
 //!
@@ -318,7 +318,7 @@ impl Checkpoints {
                             .ok_or_else(|| AppError::not_found("checkpoint", &uuid))?;
                         if let Some(left) = left {
                             service
-                                .note_left(tx, row, left, &actor.name(), None)
+                                .note_left(tx, row, left, &[], &actor.name(), None)
                                 .await?;
                         }
                     }
@@ -329,16 +329,19 @@ impl Checkpoints {
     }
 
     /// Stores what is left of a checkpoint's files: nothing = deleted, less = partially deleted, the same = no change. A
-    /// deleted checkpoint keeps the list of what it had, and stays deleted.
+    /// deleted checkpoint keeps the list of what it had, and stays deleted. The removal of these patterns is over.
     pub(crate) async fn note_left(
         &self,
         tx: &mut WriteTx,
         mut row: CheckpointRow,
         left: Left,
+        removed: &[Pattern],
         actor: &str,
         reason: Option<&str>,
     ) -> AppResult<()> {
-        let was_removing = row.removing.take().is_some();
+        let mark = removal::without(row.removing.as_deref(), removed)?;
+        let was_removing = mark != row.removing;
+        row.removing = mark;
         let is_unchanged = !left.is_empty() && left == resources(&row)?;
         if row.state == CheckpointState::Deleted || is_unchanged {
             if was_removing {

@@ -1,7 +1,9 @@
 //! Removing files of checkpoints: files, then rows.
 //!
 //! A removal marks its checkpoints in a transaction that also decides about warm starts, deletes files, and stores what
-//! is left of each. What is cut short in between is found by the mark and done again.
+//! is left of each. What is cut short in between is found by the mark and done again. Removals of one checkpoint may
+//! overlap: the mark has the patterns of all of them, each takes its own away, and what one of them has found gone stays
+//! gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -145,12 +147,13 @@ impl CheckpointRemoval {
                 let marked = self.begin(uuids, &patterns, warm_starts).await?;
                 failpoint!("server::checkpoints::remove::after_mark");
                 let batch = self.files.with_owners(marked, &experiment);
-                let (storage, patterns) = (storage.clone(), patterns.clone());
+                let (storage, wanted) = (storage.clone(), patterns.clone());
                 let (left, failed) =
-                    tokio::task::spawn_blocking(move || remove_each(&storage, batch, &patterns))
+                    tokio::task::spawn_blocking(move || remove_each(&storage, batch, &wanted))
                         .await
                         .map_err(AppError::internal)?;
-                self.store_left(left, actor, reason).await?;
+                self.store_left(left, patterns.clone(), actor, reason)
+                    .await?;
                 failure = failure.or(failed);
             }
         }
@@ -164,9 +167,7 @@ impl CheckpointRemoval {
         patterns: &[Pattern],
         warm_starts: WarmStarts,
     ) -> AppResult<Vec<CheckpointRow>> {
-        let texts: Vec<&str> = patterns.iter().map(Pattern::text).collect();
-        let removing = serde_json::to_string(&texts).map_err(AppError::internal)?;
-        let service = self.clone();
+        let (service, patterns) = (self.clone(), patterns.to_vec());
         self.context
             .store
             .write(move |tx| {
@@ -189,7 +190,7 @@ impl CheckpointRemoval {
                                 WarmStarts::Keep => continue,
                             }
                         }
-                        row.removing = Some(removing.clone());
+                        row.removing = Some(with(row.removing.as_deref(), &patterns)?);
                         checkpoints::update(&mut tx.conn(), &row).await?;
                         marked.push(row);
                     }
@@ -215,7 +216,7 @@ impl CheckpointRemoval {
         }
         let mut failure = None;
         for (removing, rows) in by_patterns {
-            let globs: Vec<String> = serde_json::from_str(&removing).map_err(AppError::internal)?;
+            let globs: Vec<String> = marked(Some(&removing))?.into_iter().collect();
             let reason = Some("its removal was cut short and resumed");
             let done = self
                 .remove(rows, patterns(&globs)?, WarmStarts::Keep, "master", reason)
@@ -241,16 +242,17 @@ impl CheckpointRemoval {
                 tokio::task::spawn_blocking(move || remove_each(&storage, rows, &[]))
                     .await
                     .map_err(AppError::internal)?;
-            self.store_left(left, actor, reason).await?;
+            self.store_left(left, Vec::new(), actor, reason).await?;
             failure = failure.or(failed);
         }
         failure.map_or(Ok(()), Err)
     }
 
-    /// Stores what is left of checkpoints; `None` = everything that it had.
+    /// Stores what the removal of these patterns has left of checkpoints; `None` = everything that it had.
     async fn store_left(
         &self,
         left: Vec<(String, Option<Left>)>,
+        removed: Vec<Pattern>,
         actor: &str,
         reason: Option<&'static str>,
     ) -> AppResult<()> {
@@ -265,13 +267,14 @@ impl CheckpointRemoval {
                     for (uuid, left) in left {
                         // The row may have changed, or gone with its experiment, while the files were deleted.
                         if let Some(row) = checkpoints::find(&mut tx.conn(), &uuid).await? {
-                            let left = match left {
-                                Some(left) => left,
-                                None => resources(&row)?,
-                            };
+                            let mut now = resources(&row)?;
+                            if let Some(left) = left {
+                                // Another removal may have stored meanwhile that it took more away.
+                                now.retain(|path, _| left.contains_key(path));
+                            }
                             service
                                 .checkpoints
-                                .note_left(tx, row, left, &actor, reason)
+                                .note_left(tx, row, now, &removed, &actor, reason)
                                 .await?;
                         }
                     }
@@ -280,6 +283,28 @@ impl CheckpointRemoval {
             })
             .await
     }
+}
+
+/// The patterns of the removals that a mark names.
+fn marked(mark: Option<&str>) -> AppResult<BTreeSet<String>> {
+    mark.map_or(Ok(BTreeSet::new()), |mark| {
+        serde_json::from_str(mark).map_err(AppError::internal)
+    })
+}
+
+/// The mark once a removal of these patterns has begun.
+fn with(mark: Option<&str>, patterns: &[Pattern]) -> AppResult<String> {
+    let mut all = marked(mark)?;
+    all.extend(patterns.iter().map(|pattern| pattern.text().to_owned()));
+    serde_json::to_string(&all).map_err(AppError::internal)
+}
+
+/// The mark once a removal of these patterns has ended; `None` = no other is under way.
+pub(super) fn without(mark: Option<&str>, patterns: &[Pattern]) -> AppResult<Option<String>> {
+    let mut all = marked(mark)?;
+    all.retain(|text| patterns.iter().all(|pattern| pattern.text() != text));
+    let left = (!all.is_empty()).then(|| serde_json::to_string(&all));
+    left.transpose().map_err(AppError::internal)
 }
 
 /// A checkpoint that some trial started from stays.
@@ -353,4 +378,31 @@ fn remove_one(
         storage.remove(&row.uuid, owner)?;
     }
     Ok(Some(left))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn removal(globs: &[&str]) -> Vec<Pattern> {
+        globs.iter().map(|g| Pattern::parse(g).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_removal_that_ends_leaves_the_mark_of_another() {
+        let (first, second) = (removal(&["a", "b"]), removal(&["b", "c"]));
+        let one = with(None, &first).unwrap();
+        let both = with(Some(&one), &second).unwrap();
+        assert_eq!(both, r#"["a","b","c"]"#);
+        let rest = without(Some(&both), &first).unwrap();
+        assert_eq!(rest.as_deref(), Some(r#"["c"]"#));
+        assert_eq!(without(rest.as_deref(), &second).unwrap(), None);
+    }
+
+    #[test]
+    fn a_report_of_what_is_left_ends_no_removal() {
+        let mark = with(None, &removal(&["*.pt"])).unwrap();
+        assert_eq!(without(Some(&mark), &[]).unwrap().as_ref(), Some(&mark));
+        assert_eq!(without(None, &[]).unwrap(), None);
+    }
 }
