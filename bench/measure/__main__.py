@@ -11,9 +11,11 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from measure import facts
+from measure.beside import measure_beside
 from measure.cluster import Failed
 from measure.figures import Figure, Plan, all_figures
 from measure.results import Outcome, Skipped, regressions, table
@@ -39,6 +41,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f'bench: DET_BIN names no executable: "{det}"', file=sys.stderr)
         return 2
     chosen = [figures[name] for name in options.figure] or list(figures.values())
+    if options.before and not options.before.is_file():
+        print(f'bench: --before names no executable: "{options.before}"', file=sys.stderr)
+        return 2
     # Ended from outside it takes its clusters down with it, as it does for Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="det-bench-", dir=options.work) as work:
@@ -53,6 +58,9 @@ def main(arguments: Sequence[str]) -> int:
             soak_seconds=options.soak_seconds,
             say=lambda text: print(f"  {text}", flush=True),
         )
+        if options.before:
+            before = replace(plan, det=options.before.resolve(), load=_generator(options.before))
+            return measure_beside(chosen, options.store, before, plan, options.rounds, options.results)
         return _measure(chosen, options.store, plan, options.profile, options.results)
 
 
@@ -78,6 +86,10 @@ def _options(figures: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--soak-seconds", type=float, default=120.0, help="how long the soak's load is [default: 120]")
     parser.add_argument("--work", help="where clusters keep their files, on the disk to be measured [default: TMPDIR]")
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS, help="where result files go")
+    parser.add_argument(
+        "--before", type=pathlib.Path, metavar="DET", help="measure this older executable too, by turns"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured with --before [default: 3]")
     parser.add_argument("--list", action="store_true", help="name the figures and end")
     return parser
 

@@ -6,7 +6,7 @@ import json
 import math
 import pathlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,14 +119,18 @@ def regressions(outcome: Outcome, directory: pathlib.Path, machine: dict[str, An
         old = before.get((number, value.name))
         if not old:
             continue
-        change = value.median / old - 1
-        worse = -change if value.unit == "1/s" else change
-        if worse > REGRESSION:
+        if loss(old, value.median, value.unit) > REGRESSION:
             found.append(
                 f"{outcome.figure} ({outcome.store}), {value.name.strip()}: {shown(value.median)} {value.unit}, "
                 f"{shown(old)} on {earlier.get('measured_at', 'an earlier day')}"
             )
     return found
+
+
+def loss(before: float, after: float, unit: str) -> float:
+    """By which part of it a value got worse; negative where it got better, 0 where there was nothing."""
+    change = after / before - 1 if before else 0.0
+    return -change if unit == "1/s" else change
 
 
 def shown(number: float | None) -> str:
@@ -150,8 +154,12 @@ def table(outcomes: Sequence[Outcome]) -> str:
             cells = [shown(number) for number in numbers]
             rows.append([figure, store, value.name, value.unit, *cells, str(len(value.samples)), value.old])
             figure, store = "", ""
+    return columns(rows, right={4, 5, 6, 7, 8})
+
+
+def columns(rows: Sequence[Sequence[str]], right: Set[int]) -> str:
+    """Rows as text, the first one as header; the columns of these numbers end at their right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    right = {4, 5, 6, 7, 8}
     lines = [
         "  ".join(
             cell.rjust(width) if column in right else cell.ljust(width)
