@@ -79,37 +79,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Decoded<'_> {
 
 /// CRC-32 (IEEE 802.3, reflected) over the parts one after the other.
 fn checksum(parts: &[&[u8]]) -> u32 {
-    let mut crc = u32::MAX;
-    for byte in parts.iter().flat_map(|part| part.iter()) {
-        let index = (crc ^ u32::from(*byte)) & 0xff;
-        crc = (crc >> 8) ^ TABLE[index as usize];
+    let mut hasher = crc32fast::Hasher::new();
+    for part in parts {
+        hasher.update(part);
     }
-    !crc
+    hasher.finalize()
 }
-
-const TABLE: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut index = 0;
-    while index < 256 {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the index is below 256, and `try_from` is not const"
-        )]
-        let mut crc = index as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 1 == 1 {
-                (crc >> 1) ^ 0xedb8_8320
-            } else {
-                crc >> 1
-            };
-            bit += 1;
-        }
-        table[index] = crc;
-        index += 1;
-    }
-    table
-};
 
 #[cfg(test)]
 mod tests {

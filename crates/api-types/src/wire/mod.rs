@@ -21,7 +21,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub use query::{decode_query, encode_query};
+pub use query::decode_query;
 pub use salvaged::Salvaged;
 pub use scalar::{Bytes, Float, Int64, Object, RawList, RawObject, Secret};
 pub use time::Timestamp;

@@ -1,5 +1,8 @@
 //! Extractors for the wire dialect: no content type, empty bodies, nulls, both spellings.
 
+use std::borrow::Cow;
+use std::str::Utf8Error;
+
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
@@ -8,6 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use det_api_types::wire;
 use det_authz::{Kind, Permission};
+use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 
 use crate::app::Master;
@@ -198,10 +202,10 @@ impl<S: Send + Sync> FromRequestParts<S> for PathId {
 pub async fn readable_address(request: Request, next: Next) -> Response {
     let uri = request.uri();
     let unreadable = match percent_decoded(uri.path()) {
-        Err(()) => Some("its path is not UTF-8 text"),
+        Err(_) => Some("its path is not UTF-8 text"),
         Ok(path) if path.contains('\0') => Some("its path holds the character NUL"),
         Ok(_) => match percent_decoded(uri.query().unwrap_or("")) {
-            Err(()) => Some("its query is not UTF-8 text"),
+            Err(_) => Some("its query is not UTF-8 text"),
             Ok(query) if query.contains('\0') => Some("its query holds the character NUL"),
             Ok(_) => None,
         },
@@ -216,29 +220,8 @@ pub async fn readable_address(request: Request, next: Next) -> Response {
 }
 
 /// Text with its `%XX` replaced. What only looks like an escape stays as it is.
-fn percent_decoded(text: &str) -> Result<String, ()> {
-    let bytes = text.as_bytes();
-    let digit = |at: usize| {
-        bytes
-            .get(at)
-            .and_then(|b| char::from(*b).to_digit(16))
-            .and_then(|d| u8::try_from(d).ok())
-    };
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        match (bytes[at], digit(at + 1), digit(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                out.push(high * 16 + low);
-                at += 3;
-            }
-            (byte, _, _) => {
-                out.push(byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8(out).map_err(|_| ())
+fn percent_decoded(text: &str) -> Result<Cow<'_, str>, Utf8Error> {
+    percent_decode_str(text).decode_utf8()
 }
 
 #[cfg(test)]
@@ -250,6 +233,6 @@ mod tests {
         assert_eq!(percent_decoded("/a%20b%2F%c3%A9").as_deref(), Ok("/a b/é"));
         assert_eq!(percent_decoded("100%").as_deref(), Ok("100%"));
         assert_eq!(percent_decoded("%00").as_deref(), Ok("\0"));
-        assert_eq!(percent_decoded("%ff"), Err(()));
+        assert!(percent_decoded("%ff").is_err());
     }
 }
