@@ -4,12 +4,14 @@
 //! training process gets: every key is there.
 
 mod checks;
+mod drawn;
 mod legacy;
 pub(crate) mod schema;
 mod searcher;
 mod stored;
 mod types;
 
+use std::fmt;
 use std::sync::LazyLock;
 
 use serde_json::Value;
@@ -20,7 +22,7 @@ use crate::schema::{mask, mask_all};
 use crate::secrets::{hide_variables, mask_addresses, mask_all_variables, mask_members};
 use crate::yaml::Node;
 
-pub(crate) use checks::drawn;
+pub(crate) use drawn::drawn;
 pub use schema::{
     ExperimentConfig, Integrations, Optimizations, Profiling, Reproducibility, Resources,
     RetentionPolicy, WebhookSelection,
@@ -28,6 +30,13 @@ pub use schema::{
 pub use searcher::{MaxLength, Searcher};
 pub use stored::{StoredExperiment, read_stored};
 pub use types::{CheckpointPolicy, Entrypoint, Length};
+
+impl fmt::Debug for ExperimentConfig {
+    /// Secrets are hidden.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ExperimentConfig {}", self.masked_json())
+    }
+}
 
 impl ExperimentConfig {
     /// Reads a stored effective configuration. Keys that a newer version has added get their defaults.

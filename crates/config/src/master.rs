@@ -3,6 +3,7 @@
 //! [`Loaded::load`](crate::Loaded::load) merges files, environment and flags. Keys of what is not built yet are kept as they are, each
 //! with a warning; unknown keys are errors with a hint.
 
+mod effective;
 mod reload;
 mod schedule;
 pub(crate) mod schema;
@@ -16,17 +17,15 @@ use crate::container::TaskContainerDefaults;
 use crate::errors::ConfigWarning;
 use crate::yaml::Node;
 
+pub use effective::{DEFAULT_PRIORITY, EffectiveScheduler};
 pub use reload::{Change, NotLive, Reload};
 pub use schedule::Schedule;
 pub use schema::aws_slots;
 pub use schema::{
-    Authz, Database, DefaultTask, MasterConfig, Observability, ResourcePool, Retention, Scheduler,
-    Security, Telemetry, TlsFiles, TokenLifespan, Webhooks,
+    AdditionalManager, Authz, Database, DefaultTask, MasterConfig, Observability, ResourceManager,
+    ResourcePool, Retention, Scheduler, Security, Telemetry, TlsFiles, TokenLifespan, Webhooks,
 };
-pub use types::{
-    AdditionalManager, DEFAULT_PRIORITY, EffectiveScheduler, FittingPolicy, ManagerKind,
-    ResourceManager, SchedulerKind,
-};
+pub use types::{FittingPolicy, ManagerKind, SchedulerKind};
 pub use underlay::Underlay;
 use underlay::pool_named;
 

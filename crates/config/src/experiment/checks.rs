@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::errors::{ConfigWarning, ErrorCode};
+use crate::errors::ErrorCode;
 use crate::hyperparameters::{Hyperparameter, Space};
 use crate::limits;
 use crate::schema::{Checker, Stage};
@@ -145,35 +145,6 @@ fn space_for_searcher(checker: &mut Checker, root: &Node) {
     }
 }
 
-/// A warning for each hyperparameter of a `single` search that is no constant: one value is drawn for it.
-pub(crate) fn drawn(root: &Node) -> Vec<ConfigWarning> {
-    let single = root.find("searcher.name").and_then(Node::text) == Some("single");
-    let Some(hyperparameters) = root.get("hyperparameters").filter(|_| single) else {
-        return Vec::new();
-    };
-    let mut checker = Checker::new(&super::schema::DOCUMENT, Stage::Sane);
-    let parsed = checker.within("hyperparameters", |checker| {
-        space::group(checker, hyperparameters)
-    });
-    // Of warnings of the space itself the check of the document is in charge.
-    checker.warnings.clear();
-    for (path, leaf) in space::leaves(&parsed) {
-        if matches!(leaf, Hyperparameter::Const(_)) {
-            continue;
-        }
-        let at = hyperparameters.find(&path).and_then(|node| node.at.clone());
-        checker.within("hyperparameters", |checker| {
-            within_path(checker, &path, |checker| {
-                checker.warn(
-                    at.as_ref(),
-                    "is no constant: searcher \"single\" draws one value from it, by \"reproducibility.experiment_seed\"",
-                );
-            });
-        });
-    }
-    checker.warnings
-}
-
 /// A grid of more points than a search holds. The axes are named, since the slip is in one of them.
 fn grid_size(checker: &mut Checker, hyperparameters: &Node, parsed: &Space) {
     let Err(points) = limits::grid_points(parsed) else {
@@ -206,7 +177,7 @@ fn grid_size(checker: &mut Checker, hyperparameters: &Node, parsed: &Space) {
 }
 
 /// Works at a dotted path below the current one.
-fn within_path(checker: &mut Checker, path: &str, work: impl FnOnce(&mut Checker)) {
+pub(super) fn within_path(checker: &mut Checker, path: &str, work: impl FnOnce(&mut Checker)) {
     match path.split_once('.') {
         Some((key, rest)) => checker.within(key, |checker| within_path(checker, rest, work)),
         None => checker.within(path, work),

@@ -1,17 +1,6 @@
 //! The typed configuration of an experiment.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
-
-use super::schema::ExperimentConfig;
-
-impl fmt::Debug for ExperimentConfig {
-    /// Secrets are hidden.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ExperimentConfig {}", self.masked_json())
-    }
-}
 
 /// The command that a trial runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,6 @@ mod provider;
 mod sso;
 mod translate;
 
-use super::types::{AdditionalManager, ResourceManager};
 use crate::container::TaskContainerDefaults;
 use crate::log::Log;
 use crate::storage::CheckpointStorage;
@@ -25,7 +24,7 @@ use crate::schema::{
 use crate::storage::{ABSOLUTE_PATH, STORAGE};
 use crate::yaml::{Node, Tree};
 
-pub use manager::Scheduler;
+pub use manager::{AdditionalManager, ResourceManager, Scheduler};
 pub use pools::ResourcePool;
 pub use provider::aws_slots;
 

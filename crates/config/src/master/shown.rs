@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::effective::EffectiveScheduler;
 use super::schema::MasterConfig;
-use super::types::{EffectiveScheduler, ManagerKind, SchedulerKind};
+use super::types::{ManagerKind, SchedulerKind};
 use crate::schema::{mask, mask_all};
 use crate::secrets::{MASK, mask_addresses, mask_all_variables};
 

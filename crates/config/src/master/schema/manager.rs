@@ -1,18 +1,52 @@
 //! The keys of resource managers and their schedulers.
 
-use crate::master::types::{FittingPolicy, SchedulerKind};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use std::collections::BTreeMap;
 
-use super::{CLIENT_TLS, IGNORED, filled};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::{CLIENT_TLS, IGNORED, ResourcePool, filled};
 use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
 use crate::errors::ErrorCode;
+use crate::master::types::{FittingPolicy, ManagerKind, SchedulerKind};
 use crate::quote::cut;
 use crate::schema::{
     Aliases, Checker, Field, Kind, NATURAL_32, PORT, Section, Special, Union, field, keys, section,
     text_by, union, variant,
 };
 use crate::yaml::{Node, Tree};
+
+/// A further resource manager with its pools.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AdditionalManager {
+    /// The manager, with a name of its own.
+    pub resource_manager: ResourceManager,
+    /// Its pools, at least one.
+    pub resource_pools: Vec<ResourcePool>,
+}
+
+/// Who runs containers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ResourceManager {
+    /// How it runs containers.
+    #[serde(rename = "type")]
+    pub kind: ManagerKind,
+    /// Name of this manager.
+    pub cluster_name: String,
+    /// Names and values that users are shown; nothing depends on them.
+    pub metadata: BTreeMap<String, String>,
+    /// Scheduler of pools without one of their own.
+    pub scheduler: Option<Scheduler>,
+    /// Pool of work without slots; `None` = the only pool, or `default`.
+    pub default_aux_resource_pool: Option<String>,
+    /// Pool of work with slots; `None` = the only pool, or `default`.
+    pub default_compute_resource_pool: Option<String>,
+    /// Whether every task must name its pool.
+    pub no_default_resource_pools: bool,
+    /// The other keys, as given.
+    #[serde(flatten)]
+    pub kept: Map<String, Value>,
+}
 
 keys! {
     /// A scheduler block as written.
