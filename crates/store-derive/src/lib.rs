@@ -15,7 +15,7 @@ use proc_macro2::TokenStream as Code;
 use quote::quote;
 use syn::{Data, DeriveInput, Field, Fields, Ident, LitStr, Type, parse_macro_input};
 
-/// Implements `sqlx::FromRow` for PostgreSQL's rows and `crate::lite::FromLite` for SQLite's.
+/// Implements `crate::column::FromRow`, which reads rows of both databases.
 ///
 /// # Errors
 /// A type that is not a struct with named fields, or has generics, is a compile error; so is an attribute that is not
@@ -144,11 +144,11 @@ fn expand(input: &DeriveInput) -> syn::Result<Code> {
     let (mut from_pg, mut from_lite) = (Vec::new(), Vec::new());
     let pg_id = id.map(|at| {
         let kind = columns[at].kind;
-        quote!(row.try_get::<#kind, _>(#id_column))
+        quote!(crate::column::pg::<#kind>(row, #id_column))
     });
     let lite_id = id.map(|at| {
         let kind = columns[at].kind;
-        quote!(row.get::<_, #kind>(places[#at]))
+        quote!(crate::column::lite::<#kind>(row, places[#at]))
     });
     for (place, column) in columns.iter().enumerate() {
         let (field, name) = (column.field, &column.name);
@@ -160,11 +160,16 @@ fn expand(input: &DeriveInput) -> syn::Result<Code> {
         } else {
             (quote!(row.try_get::<&str, _>(#name)?), quote!(as_str))
         };
-        let read = column.read(&row, quote!(row.try_get(#name)?), &text, pg_id.as_ref())?;
+        let read = column.read(
+            &row,
+            quote!(crate::column::pg(row, #name)?),
+            &text,
+            pg_id.as_ref(),
+        )?;
         from_pg.push(quote!(#field: #read));
         let read = column.read(
             &row,
-            quote!(row.get(places[#place])?),
+            quote!(crate::column::lite(row, places[#place])?),
             &quote!(row.get_ref(places[#place])?.#lite_text()?),
             lite_id.as_ref(),
         )?;
@@ -172,18 +177,16 @@ fn expand(input: &DeriveInput) -> syn::Result<Code> {
     }
     let names = columns.iter().map(|column| &column.name);
     Ok(quote! {
-        impl ::sqlx::FromRow<'_, ::sqlx::postgres::PgRow> for #name {
-            fn from_row(row: &::sqlx::postgres::PgRow) -> ::std::result::Result<Self, ::sqlx::Error> {
-                use ::sqlx::Row as _;
-                ::std::result::Result::Ok(Self { #( #from_pg, )* })
-            }
-        }
-
-        impl crate::lite::FromLite for #name {
+        impl crate::column::FromRow for #name {
             const COLUMNS: &'static [&'static str] = &[ #( #names ),* ];
 
             fn from_lite(row: &::rusqlite::Row<'_>, places: &[usize]) -> ::rusqlite::Result<Self> {
                 ::std::result::Result::Ok(Self { #( #from_lite, )* })
+            }
+
+            fn from_pg(row: &::sqlx::postgres::PgRow) -> ::sqlx::Result<Self> {
+                use ::sqlx::Row as _;
+                ::std::result::Result::Ok(Self { #( #from_pg, )* })
             }
         }
     })

@@ -1,11 +1,192 @@
-//! Columns that hold more than a plain value: JSON documents, and words of an enum. `#[derive(Row)]` reads them, with
-//! `#[row(json)]` and `#[row(word)]`.
+//! What columns hold besides the plain values that the drivers know: identifiers, which are numbers or texts to the
+//! drivers; JSON documents; and words of an enum. `#[derive(Row)]` reads the last two with `#[row(json)]` and
+//! `#[row(word)]`.
 
 use std::str::FromStr;
 
+use det_ids::{
+    AgentId, AllocationId, ContainerId, ExperimentId, JobId, PlaceId, RequestId, TaskId, TrialId,
+    UserId, WorkspaceId,
+};
+use rusqlite::types::FromSql;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sqlx::postgres::{PgRow, Postgres};
+use sqlx::{ColumnIndex, Decode, Row as _, Type};
 use strum::VariantNames;
+
+use crate::query::Value;
+
+/// A type that a column is read as.
+pub(crate) trait Stored: Sized {
+    /// What the drivers read.
+    type Plain: FromSql + for<'r> Decode<'r, Postgres> + Type<Postgres>;
+
+    /// The value of what the drivers have read.
+    fn from_plain(plain: Self::Plain) -> Self;
+}
+
+/// A type that is bound to a parameter of a statement.
+pub(crate) trait Bound {
+    /// What the drivers bind.
+    type Plain;
+
+    /// The value as the drivers bind it.
+    fn into_plain(self) -> Self::Plain;
+}
+
+/// `value` as the drivers bind it.
+pub(crate) fn bound<T: Bound>(value: T) -> T::Plain {
+    value.into_plain()
+}
+
+/// Reads a column of a row of SQLite, by its place.
+pub(crate) fn lite<T: Stored>(row: &rusqlite::Row<'_>, place: usize) -> rusqlite::Result<T> {
+    row.get(place).map(T::from_plain)
+}
+
+/// Reads a column of a row of PostgreSQL, by its place or name.
+pub(crate) fn pg<T: Stored>(row: &PgRow, column: impl ColumnIndex<PgRow>) -> sqlx::Result<T> {
+    row.try_get(column).map(T::from_plain)
+}
+
+macro_rules! bound_as_itself {
+    ($($t:ty),+) => {$(
+        impl Bound for $t {
+            type Plain = Self;
+            fn into_plain(self) -> Self {
+                self
+            }
+        }
+    )+};
+}
+
+macro_rules! plain {
+    ($($t:ty),+) => {$(
+        impl Stored for $t {
+            type Plain = Self;
+            fn from_plain(plain: Self) -> Self {
+                plain
+            }
+        }
+        bound_as_itself!($t);
+    )+};
+}
+
+plain!(bool, f64, i64, String, Vec<u8>);
+bound_as_itself!(i32, &str, &String, &[u8], &Vec<u8>);
+
+impl<T: Stored> Stored for Option<T>
+where
+    Option<T::Plain>: FromSql + for<'r> Decode<'r, Postgres> + Type<Postgres>,
+{
+    type Plain = Option<T::Plain>;
+    fn from_plain(plain: Self::Plain) -> Self {
+        plain.map(T::from_plain)
+    }
+}
+
+impl<T: Bound> Bound for Option<T> {
+    type Plain = Option<T::Plain>;
+    fn into_plain(self) -> Self::Plain {
+        self.map(T::into_plain)
+    }
+}
+
+macro_rules! identifier {
+    ($id:ident($plain:ty)) => {
+        impl Stored for $id {
+            type Plain = $plain;
+            fn from_plain(plain: $plain) -> Self {
+                Self(plain)
+            }
+        }
+        impl Bound for $id {
+            type Plain = $plain;
+            fn into_plain(self) -> $plain {
+                self.0
+            }
+        }
+    };
+}
+
+macro_rules! numbers {
+    ($($id:ident),+) => {$(
+        identifier!($id(i64));
+        impl From<$id> for Value {
+            fn from(id: $id) -> Self {
+                Self::Integer(id.0)
+            }
+        }
+    )+};
+}
+
+macro_rules! texts {
+    ($($id:ident),+) => {$(
+        identifier!($id(String));
+        impl<'a> Bound for &'a $id {
+            type Plain = &'a str;
+            fn into_plain(self) -> &'a str {
+                self.as_str()
+            }
+        }
+        impl From<&$id> for Value {
+            fn from(id: &$id) -> Self {
+                Self::Text(id.0.clone())
+            }
+        }
+    )+};
+}
+
+numbers!(ExperimentId, TrialId, UserId, WorkspaceId);
+texts!(
+    TaskId,
+    AllocationId,
+    ContainerId,
+    AgentId,
+    PlaceId,
+    JobId,
+    RequestId
+);
+
+/// What is read from a row, of either database.
+pub(crate) trait FromRow: Sized {
+    /// Names of the columns, in the order of `places`; empty = by position.
+    const COLUMNS: &'static [&'static str];
+
+    /// Reads it from a row of SQLite; `places[i]` is the position of `COLUMNS[i]`.
+    fn from_lite(row: &rusqlite::Row<'_>, places: &[usize]) -> rusqlite::Result<Self>;
+
+    /// Reads it from a row of PostgreSQL.
+    fn from_pg(row: &PgRow) -> sqlx::Result<Self>;
+}
+
+macro_rules! tuples {
+    ($(($($t:ident $n:tt),+)),+ $(,)?) => {$(
+        impl<$($t: Stored),+> FromRow for ($($t,)+) {
+            const COLUMNS: &'static [&'static str] = &[];
+
+            fn from_lite(row: &rusqlite::Row<'_>, _: &[usize]) -> rusqlite::Result<Self> {
+                Ok(($(lite::<$t>(row, $n)?,)+))
+            }
+
+            fn from_pg(row: &PgRow) -> sqlx::Result<Self> {
+                Ok(($(pg::<$t>(row, $n)?,)+))
+            }
+        }
+    )+};
+}
+
+tuples!(
+    (A 0),
+    (A 0, B 1),
+    (A 0, B 1, C 2),
+    (A 0, B 1, C 2, D 3),
+    (A 0, B 1, C 2, D 3, E 4),
+    (A 0, B 1, C 2, D 3, E 4, F 5),
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6),
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7),
+);
 
 /// A stored value that cannot be read: written by a newer version, or changed from outside.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -332,8 +332,9 @@ impl Conn<'_> {
 macro_rules! fetch_all {
     ($conn:expr, $row:ty, $sql:expr $(, $bind:expr)* $(,)?) => {
         match &mut ($conn).link {
-            $crate::db::Link::Lite(c) => c.fetch_all::<$row>($sql, &[$(&$bind),*]),
-            $crate::db::Link::Pg(c) => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_all(&mut **c).await
+            $crate::db::Link::Lite(c) => c.fetch_all::<$row>($sql, &[$(&$crate::column::bound($bind)),*]),
+            $crate::db::Link::Pg(c) => sqlx::query($sql)$(.bind($crate::column::bound($bind)))*
+                .try_map(|row| <$row as $crate::column::FromRow>::from_pg(&row)).fetch_all(&mut **c).await
                 .map_err($crate::db::DriverError::Pg),
         }
     };
@@ -343,8 +344,9 @@ macro_rules! fetch_all {
 macro_rules! fetch_optional {
     ($conn:expr, $row:ty, $sql:expr $(, $bind:expr)* $(,)?) => {
         match &mut ($conn).link {
-            $crate::db::Link::Lite(c) => c.fetch_optional::<$row>($sql, &[$(&$bind),*]),
-            $crate::db::Link::Pg(c) => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_optional(&mut **c).await
+            $crate::db::Link::Lite(c) => c.fetch_optional::<$row>($sql, &[$(&$crate::column::bound($bind)),*]),
+            $crate::db::Link::Pg(c) => sqlx::query($sql)$(.bind($crate::column::bound($bind)))*
+                .try_map(|row| <$row as $crate::column::FromRow>::from_pg(&row)).fetch_optional(&mut **c).await
                 .map_err($crate::db::DriverError::Pg),
         }
     };
@@ -354,8 +356,9 @@ macro_rules! fetch_optional {
 macro_rules! fetch_one {
     ($conn:expr, $row:ty, $sql:expr $(, $bind:expr)* $(,)?) => {
         match &mut ($conn).link {
-            $crate::db::Link::Lite(c) => c.fetch_one::<$row>($sql, &[$(&$bind),*]),
-            $crate::db::Link::Pg(c) => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_one(&mut **c).await
+            $crate::db::Link::Lite(c) => c.fetch_one::<$row>($sql, &[$(&$crate::column::bound($bind)),*]),
+            $crate::db::Link::Pg(c) => sqlx::query($sql)$(.bind($crate::column::bound($bind)))*
+                .try_map(|row| <$row as $crate::column::FromRow>::from_pg(&row)).fetch_one(&mut **c).await
                 .map_err($crate::db::DriverError::Pg),
         }
     };
@@ -365,8 +368,8 @@ macro_rules! fetch_one {
 macro_rules! execute {
     ($conn:expr, $sql:expr $(, $bind:expr)* $(,)?) => {
         match &mut ($conn).link {
-            $crate::db::Link::Lite(c) => c.execute($sql, &[$(&$bind),*]),
-            $crate::db::Link::Pg(c) => sqlx::query($sql)$(.bind($bind))*.execute(&mut **c).await
+            $crate::db::Link::Lite(c) => c.execute($sql, &[$(&$crate::column::bound($bind)),*]),
+            $crate::db::Link::Pg(c) => sqlx::query($sql)$(.bind($crate::column::bound($bind)))*.execute(&mut **c).await
                 .map(|done| done.rows_affected()).map_err($crate::db::DriverError::Pg),
         }
     };

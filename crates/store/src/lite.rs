@@ -15,11 +15,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::hooks::Wal;
-use rusqlite::{Connection, OpenFlags, Row, Statement, ToSql, types::FromSql};
+use rusqlite::{Connection, OpenFlags, Statement, ToSql};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::StoreError;
+use crate::column::FromRow;
 use crate::db::DriverError;
 
 /// Statements kept compiled for each connection.
@@ -52,41 +53,9 @@ enum Role {
     Reader,
 }
 
-/// A value read from a row.
-pub trait FromLite: Sized {
-    /// Names of the columns, in the order of `places`; empty = by position.
-    const COLUMNS: &'static [&'static str];
-
-    /// Reads it; `places[i]` is the position of `COLUMNS[i]`.
-    fn from_lite(row: &Row<'_>, places: &[usize]) -> rusqlite::Result<Self>;
-}
-
-macro_rules! tuples {
-    ($(($($t:ident $n:tt),+)),+ $(,)?) => {$(
-        impl<$($t: FromSql),+> FromLite for ($($t,)+) {
-            const COLUMNS: &'static [&'static str] = &[];
-
-            fn from_lite(row: &Row<'_>, _: &[usize]) -> rusqlite::Result<Self> {
-                Ok(($(row.get::<usize, $t>($n)?,)+))
-            }
-        }
-    )+};
-}
-
-tuples!(
-    (A 0),
-    (A 0, B 1),
-    (A 0, B 1, C 2),
-    (A 0, B 1, C 2, D 3),
-    (A 0, B 1, C 2, D 3, E 4),
-    (A 0, B 1, C 2, D 3, E 4, F 5),
-    (A 0, B 1, C 2, D 3, E 4, F 5, G 6),
-    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7),
-);
-
 impl LiteConn {
     /// All rows of a query.
-    pub(crate) fn fetch_all<R: FromLite>(
+    pub(crate) fn fetch_all<R: FromRow>(
         &mut self,
         sql: &str,
         values: &[&dyn ToSql],
@@ -95,7 +64,7 @@ impl LiteConn {
     }
 
     /// The first row of a query, if any.
-    pub(crate) fn fetch_optional<R: FromLite>(
+    pub(crate) fn fetch_optional<R: FromRow>(
         &mut self,
         sql: &str,
         values: &[&dyn ToSql],
@@ -104,7 +73,7 @@ impl LiteConn {
     }
 
     /// The only row of a query.
-    pub(crate) fn fetch_one<R: FromLite>(
+    pub(crate) fn fetch_one<R: FromRow>(
         &mut self,
         sql: &str,
         values: &[&dyn ToSql],
@@ -206,7 +175,7 @@ fn on_worker() -> bool {
     Handle::try_current().is_ok_and(|h| h.runtime_flavor() == RuntimeFlavor::MultiThread)
 }
 
-fn fetch<R: FromLite>(
+fn fetch<R: FromRow>(
     conn: &mut Connection,
     sql: &str,
     values: &[&dyn ToSql],

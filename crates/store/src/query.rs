@@ -3,10 +3,10 @@
 
 use rusqlite::ToSql;
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use sqlx::{AssertSqlSafe, FromRow, postgres::PgRow};
+use sqlx::AssertSqlSafe;
 
+use crate::column::FromRow;
 use crate::db::{DriverError, Link};
-use crate::lite::FromLite;
 use crate::{Conn, StoreError};
 
 /// A value to bind.
@@ -68,8 +68,8 @@ impl Query {
     }
 
     /// Appends a bound value.
-    pub(crate) fn bind(&mut self, value: Value) -> &mut Self {
-        self.values.push(value);
+    pub(crate) fn bind(&mut self, value: impl Into<Value>) -> &mut Self {
+        self.values.push(value.into());
         self.text.push('$');
         self.text.push_str(&self.values.len().to_string());
         self
@@ -90,7 +90,7 @@ impl Query {
     pub(crate) fn any_of(
         &mut self,
         column: &str,
-        values: impl IntoIterator<Item = Value>,
+        values: impl IntoIterator<Item = impl Into<Value>>,
     ) -> &mut Self {
         self.condition(column).push(" IN (");
         let mut first = true;
@@ -120,7 +120,7 @@ impl Query {
 
     pub(crate) async fn fetch_all<R>(self, conn: &mut Conn<'_>) -> Result<Vec<R>, StoreError>
     where
-        R: FromLite + for<'r> FromRow<'r, PgRow> + Send + Unpin,
+        R: FromRow + Send + Unpin,
     {
         match &mut conn.link {
             Link::Lite(c) => {
@@ -128,14 +128,15 @@ impl Query {
                 Ok(c.fetch_all(&self.text, &values)?)
             }
             Link::Pg(c) => {
-                let mut query = sqlx::query_as::<_, R>(AssertSqlSafe(self.text));
+                let mut query = sqlx::query(AssertSqlSafe(self.text));
                 for value in self.values {
                     query = match value {
                         Value::Integer(v) => query.bind(v),
                         Value::Text(v) => query.bind(v),
                     };
                 }
-                Ok(query.fetch_all(&mut **c).await.map_err(DriverError::Pg)?)
+                let rows = query.try_map(|row| R::from_pg(&row)).fetch_all(&mut **c);
+                Ok(rows.await.map_err(DriverError::Pg)?)
             }
         }
     }

@@ -176,12 +176,12 @@ macro_rules! save_rows {
             match &mut $conn.link {
                 $crate::db::Link::Lite(c) => {
                     for row in rows {
-                        c.execute(TEXTS.0.as_str(), &[$(&{ let $row = row; $value }),+])?;
+                        c.execute(TEXTS.0.as_str(), &[$(&$crate::column::bound({ let $row = row; $value })),+])?;
                     }
                 }
                 $crate::db::Link::Pg(c) => {
                     sqlx::query(TEXTS.1.as_str())
-                        $(.bind(rows.iter().map(|$row| $value).collect::<Vec<_>>()))+
+                        $(.bind(rows.iter().map(|$row| $crate::column::bound($value)).collect::<Vec<_>>()))+
                         .execute(&mut **c)
                         .await?;
                 }
