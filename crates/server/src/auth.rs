@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use det_ids::AllocationId;
 use det_orchestrator::require_current_run;
 use det_store::users::{SessionRow, UserChange, UserRow};
 use det_store::{Conn, Store, StoreError, WriteTx, allocations, users};
@@ -55,7 +56,7 @@ pub struct TaskActor {
     /// Its owner.
     pub owner: User,
     /// Its allocation.
-    pub allocation_id: String,
+    pub allocation_id: AllocationId,
     /// The task.
     pub task_id: String,
     /// Its experiment, for trials.
@@ -171,7 +172,7 @@ struct Cache {
     sessions: HashMap<Vec<u8>, Session>,
     tasks: HashMap<Vec<u8>, TaskIdentity>,
     /// The cached tokens of each allocation.
-    tokens_of: HashMap<String, Vec<Vec<u8>>>,
+    tokens_of: HashMap<AllocationId, Vec<Vec<u8>>>,
     /// Counts ended allocations: a token that was read before one of them ended is not cached afterwards.
     ends: u64,
     /// Grows with every change of a user or session by this master: rows that were read before it are older than the
@@ -201,7 +202,7 @@ impl Session {
 
 #[derive(Clone)]
 struct TaskIdentity {
-    allocation_id: String,
+    allocation_id: AllocationId,
     task_id: String,
     experiment_id: Option<i64>,
     trial_id: Option<i64>,
@@ -421,7 +422,7 @@ impl Auth {
     }
 
     /// Forgets cached tokens of an allocation whose expiry has changed.
-    pub fn forget_allocation(&self, allocation_id: &str) {
+    pub fn forget_allocation(&self, allocation_id: &AllocationId) {
         self.change(|c| {
             c.ends += 1;
             for hash in c.tokens_of.remove(allocation_id).unwrap_or_default() {

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use det_ids::AllocationId;
 use det_rm::Changes;
 use tokio::sync::watch;
 
@@ -17,7 +18,7 @@ pub enum Topic {
     /// What a place should run.
     Place(String),
     /// An allocation: preemption, readiness, members.
-    Allocation(String),
+    Allocation(AllocationId),
     /// The log of a task, or its end.
     TaskLog(String),
     /// The tasks of a trial.

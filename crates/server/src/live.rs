@@ -13,7 +13,7 @@ mod planned;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AgentId, ContainerId, JobId, PlaceId, SlotId};
+use det_ids::{AgentId, AllocationId, ContainerId, JobId, PlaceId, SlotId};
 use det_lifecycle::container::Desired;
 use det_scheduler::{Job, PlaceSnapshot, PlaceState, Request, RunningAllocation};
 use det_store::agents::AgentRow;
@@ -57,11 +57,11 @@ const MOST_BEHIND: usize = 4096;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Image {
     places: BTreeMap<String, Place>,
-    allocations: HashMap<String, Allocation>,
+    allocations: HashMap<AllocationId, Allocation>,
     /// By place: its containers that hold slots, with their allocations.
-    containers: HashMap<String, BTreeMap<String, String>>,
+    containers: HashMap<String, BTreeMap<String, AllocationId>>,
     /// Allocations by job.
-    of_job: HashMap<String, BTreeSet<String>>,
+    of_job: HashMap<String, BTreeSet<AllocationId>>,
     /// Jobs of these allocations, as far as they were read.
     jobs: HashMap<String, JobRow>,
     /// Those that are to be read.
@@ -76,7 +76,7 @@ pub(crate) struct Touched {
     /// The image is another one.
     pub(crate) everything: bool,
     pub(crate) places: BTreeSet<String>,
-    pub(crate) allocations: BTreeSet<String>,
+    pub(crate) allocations: BTreeSet<AllocationId>,
     pub(crate) jobs: BTreeSet<String>,
 }
 
@@ -330,7 +330,7 @@ impl Image {
                 .places
                 .insert(row.id.clone(), Place::read(Arc::new(row))?);
         }
-        let mut of_allocation: HashMap<String, Vec<Arc<ContainerRow>>> = HashMap::new();
+        let mut of_allocation: HashMap<AllocationId, Vec<Arc<ContainerRow>>> = HashMap::new();
         for row in allocations::live_containers(conn).await? {
             of_allocation
                 .entry(row.allocation_id.clone())
@@ -493,7 +493,7 @@ impl Image {
         clippy::option_option,
         reason = "an allocation that does not wait is not one that waits without a reason yet"
     )]
-    pub(crate) fn stored_wait(&self, allocation_id: &str) -> Option<Option<&str>> {
+    pub(crate) fn stored_wait(&self, allocation_id: &AllocationId) -> Option<Option<&str>> {
         let row = &self.allocations.get(allocation_id)?.row;
         row.placed_at
             .is_none()
@@ -501,7 +501,7 @@ impl Image {
     }
 
     /// What people call an allocation; `None` = it is gone.
-    pub(crate) fn label(&self, allocation_id: &str) -> Option<String> {
+    pub(crate) fn label(&self, allocation_id: &AllocationId) -> Option<String> {
         let allocation = self.allocations.get(allocation_id)?;
         Some(TaskLabel::from(&*allocation.row).to_string())
     }
@@ -525,7 +525,7 @@ impl Image {
     }
 
     fn place_snapshot(&self, place: &Place, aux_limit: u32) -> PlaceSnapshot {
-        let mut held: HashMap<u32, &str> = HashMap::new();
+        let mut held: HashMap<u32, &AllocationId> = HashMap::new();
         let mut aux_used = 0;
         for (id, allocation) in self.containers.get(&place.row.id).into_iter().flatten() {
             let Some(allocation) = self.allocations.get(allocation) else {
@@ -534,11 +534,7 @@ impl Image {
             let Some(own) = allocation.containers.iter().find(|c| c.row.id == *id) else {
                 continue;
             };
-            held.extend(
-                own.slots
-                    .iter()
-                    .map(|slot| (slot.0, allocation.row.id.as_str())),
-            );
+            held.extend(own.slots.iter().map(|slot| (slot.0, &allocation.row.id)));
             aux_used += u32::from(own.slots.is_empty());
         }
         PlaceSnapshot {
@@ -568,7 +564,7 @@ impl Image {
     }
 
     /// An allocation with its pool; `None` = nothing of this name is live.
-    pub(crate) fn work_of(&self, id: &str) -> Option<(&str, Work)> {
+    pub(crate) fn work_of(&self, id: &AllocationId) -> Option<(&str, Work)> {
         let allocation = self.allocations.get(id)?;
         Some((&allocation.row.resource_pool, work(allocation)))
     }
@@ -622,7 +618,7 @@ impl Image {
     }
 
     /// By allocation that has slots: how many it holds.
-    pub(crate) fn held_by(&self) -> BTreeMap<String, u32> {
+    pub(crate) fn held_by(&self) -> BTreeMap<AllocationId, u32> {
         let placed = self.allocations.iter();
         placed
             .filter(|(_, allocation)| !allocation.containers.is_empty())
@@ -631,7 +627,7 @@ impl Image {
     }
 
     /// The workspace of an allocation's job.
-    pub(crate) fn workspace_of(&self, allocation_id: &str) -> Option<i64> {
+    pub(crate) fn workspace_of(&self, allocation_id: &AllocationId) -> Option<i64> {
         let row = &self.allocations.get(allocation_id)?.row;
         Some(self.jobs.get(&row.job_id)?.workspace_id)
     }

@@ -16,7 +16,7 @@ impl Actor {
             Self::Task(task) => det_authz::Actor::Task {
                 owner: task.owner.id,
                 task: &task.task_id,
-                allocation: &task.allocation_id,
+                allocation: task.allocation_id.as_str(),
                 trial: task.trial_id,
                 ended: task.ended,
             },

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use det_ids::AllocationId;
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::task::{Demand, TaskState};
@@ -51,7 +52,7 @@ pub struct TaskRow {
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct AllocationRow {
     /// `<task>.<n>`.
-    pub id: String,
+    pub id: AllocationId,
     /// Its task.
     pub task_id: String,
     /// Its task's kind.
@@ -87,7 +88,7 @@ pub struct AllocationRow {
     /// When it is killed if it has not ended after a preemption, microseconds.
     pub preempt_deadline: Option<i64>,
     /// The allocation that its slots go to once it has stopped.
-    pub preempted_for: Option<String>,
+    pub preempted_for: Option<AllocationId>,
     /// How it ended, as a sentence for users.
     pub exit_reason: Option<String>,
     /// Exit code of the chief.
@@ -106,7 +107,7 @@ pub struct ContainerRow {
     /// UUID; the wire's resource id.
     pub id: String,
     /// Its allocation.
-    pub allocation_id: String,
+    pub allocation_id: AllocationId,
     /// The place that it runs on: an agent's id.
     pub place_id: String,
     /// Its number in the allocation; 0 is the chief.
@@ -287,7 +288,7 @@ pub(crate) async fn save_allocations(
         rows,
         "INSERT INTO allocations",
         (
-            id: "text" = |row| row.id.as_str(),
+            id: "text" = |row| &row.id,
             task_id: "text" = |row| row.task_id.as_str(),
             job_id: "text" = |row| row.job_id.as_str(),
             trial_id: "bigint" = |row| row.trial_id,
@@ -303,7 +304,7 @@ pub(crate) async fn save_allocations(
             started_at: "bigint" = |row| row.started_at,
             ended_at: "bigint" = |row| row.ended_at,
             preempt_deadline: "bigint" = |row| row.preempt_deadline,
-            preempted_for: "text" = |row| row.preempted_for.as_deref(),
+            preempted_for: "text" = |row| row.preempted_for.as_ref(),
             exit_reason: "text" = |row| row.exit_reason.as_deref(),
             status_code: "bigint" = |row| row.status_code,
             excluded_places: "text" = |row| row.excluded_places.as_deref(),
@@ -321,7 +322,10 @@ pub(crate) async fn save_allocations(
 }
 
 /// One allocation.
-pub async fn find(conn: &mut Conn<'_>, id: &str) -> Result<Option<AllocationRow>, StoreError> {
+pub async fn find(
+    conn: &mut Conn<'_>,
+    id: &AllocationId,
+) -> Result<Option<AllocationRow>, StoreError> {
     if let Some(unit) = &conn.unit
         && let Some(cell) = unit.allocations.get(id)
     {
@@ -410,7 +414,7 @@ pub async fn live_of_trials(
 #[row(kind = "allocation")]
 pub struct LiveState {
     /// The allocation.
-    pub id: String,
+    pub id: AllocationId,
     /// Its experiment.
     pub experiment_id: i64,
     /// See [`AllocationRow`].
@@ -465,7 +469,7 @@ pub(crate) async fn save_containers(
         "INSERT INTO containers",
         (
             id: "text" = |row| row.id.as_str(),
-            allocation_id: "text" = |row| row.allocation_id.as_str(),
+            allocation_id: "text" = |row| &row.allocation_id,
             place_id: "text" = |row| row.place_id.as_str(),
             member: "bigint" = |row| row.member,
             slots: "text" = |row| row.slots.as_str(),
@@ -518,7 +522,7 @@ pub async fn find_container(
 /// The containers of an allocation in order of their numbers.
 pub async fn containers(
     conn: &mut Conn<'_>,
-    allocation_id: &str,
+    allocation_id: &AllocationId,
 ) -> Result<Vec<ContainerRow>, StoreError> {
     if conn.unit.is_some() {
         find(conn, allocation_id).await?;
@@ -583,7 +587,7 @@ pub async fn update_container(conn: &mut Conn<'_>, row: &ContainerRow) -> Result
 pub async fn insert_token(
     conn: &mut Conn<'_>,
     token_hash: &[u8],
-    allocation_id: &str,
+    allocation_id: &AllocationId,
 ) -> Result<(), StoreError> {
     conn.writing()?.append_token(token_hash, allocation_id);
     Ok(())
@@ -592,7 +596,7 @@ pub async fn insert_token(
 /// Writes tokens: hash and allocation.
 pub(crate) async fn save_tokens(
     conn: &mut Conn<'_>,
-    rows: &[(Vec<u8>, String)],
+    rows: &[(Vec<u8>, AllocationId)],
 ) -> Result<(), StoreError> {
     save_rows!(
         conn,
@@ -600,7 +604,7 @@ pub(crate) async fn save_tokens(
         "INSERT INTO container_tokens",
         (
             token_hash: "bytea" = |row| row.0.as_slice(),
-            allocation_id: "text" = |row| row.1.as_str(),
+            allocation_id: "text" = |row| &row.1,
         ),
         ""
     );
@@ -610,7 +614,7 @@ pub(crate) async fn save_tokens(
 /// Lets tokens expire: allocation and time.
 pub(crate) async fn save_expiries(
     conn: &mut Conn<'_>,
-    rows: &[(String, i64)],
+    rows: &[(AllocationId, i64)],
 ) -> Result<(), StoreError> {
     if rows.is_empty() {
         return Ok(());
@@ -622,7 +626,7 @@ pub(crate) async fn save_expiries(
                     conn,
                     "UPDATE container_tokens SET expires_at = $1 WHERE allocation_id = $2 AND expires_at IS NULL",
                     *at,
-                    allocation_id.as_str()
+                    allocation_id
                 )?;
             }
         }
@@ -644,7 +648,7 @@ pub(crate) async fn save_expiries(
 #[derive(Debug, Clone, crate::Row)]
 pub struct TokenOwner {
     /// The allocation.
-    pub allocation_id: String,
+    pub allocation_id: AllocationId,
     /// The allocation's task.
     pub task_id: String,
     /// The task's experiment, for trials.
@@ -679,7 +683,7 @@ pub async fn find_token(
 #[expect(clippy::unused_async, reason = "like all functions of rows")]
 pub async fn expire_tokens(
     conn: &mut Conn<'_>,
-    allocation_id: &str,
+    allocation_id: &AllocationId,
     at: i64,
 ) -> Result<(), StoreError> {
     conn.writing()?.expire_tokens(allocation_id, at);

@@ -4,6 +4,7 @@
 //! Texts are bound; numbers are part of the statement's text, since there can be more of them than a statement takes
 //! parameters.
 
+use det_ids::AllocationId;
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::TrialState;
@@ -365,7 +366,7 @@ pub async fn checkpoints(
                 .optional_integer(row.experiment_id)
                 .optional_integer(row.trial_id)
                 .text(&row.task_id)
-                .optional_text(row.allocation_id.as_deref())
+                .optional_text(row.allocation_id.as_ref().map(AllocationId::as_str))
                 .text(row.state.name())
                 .integer(row.steps)
                 .text(&row.metadata)

@@ -1,5 +1,6 @@
 //! Checkpoints.
 
+use det_ids::AllocationId;
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
 use crate::query::{Query, Value, pieces};
@@ -43,7 +44,7 @@ pub struct CheckpointRow {
     /// Task that wrote it.
     pub task_id: String,
     /// Allocation that wrote it.
-    pub allocation_id: Option<String>,
+    pub allocation_id: Option<AllocationId>,
     /// Which of its files exist.
     #[row(word)]
     pub state: CheckpointState,
@@ -77,7 +78,7 @@ pub async fn insert(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<bool, St
         row.experiment_id,
         row.trial_id,
         row.task_id.as_str(),
-        row.allocation_id.as_deref(),
+        row.allocation_id.as_ref(),
         row.state.name(),
         row.steps,
         row.metadata.as_str(),

@@ -3,6 +3,8 @@
 //! What is to be read is loaded first, with the functions of [`WriteTx`] below; what is absent afterwards does not exist.
 //! Changes go to the unit of work, and to the database before the commit.
 
+use det_ids::AllocationId;
+
 use crate::agents::{self, AgentRow};
 use crate::allocations::{self, AllocationRow, ContainerRow, TaskRow};
 use crate::experiments::{self, ExperimentRow};
@@ -50,7 +52,7 @@ impl WriteTx {
     }
 
     /// Loads an allocation and its containers.
-    pub async fn load_allocation(&mut self, id: &str) -> Result<(), StoreError> {
+    pub async fn load_allocation(&mut self, id: &AllocationId) -> Result<(), StoreError> {
         let known = self.live_rows().unit.allocations.get(id);
         if known.is_none_or(|cell| cell.containers.is_none()) {
             allocations::containers(&mut self.conn(), id).await?;
@@ -112,13 +114,13 @@ impl LiveRows<'_> {
     }
 
     /// The live allocation of a task.
-    pub fn live_allocation(&self, task_id: &str) -> Option<&str> {
+    pub fn live_allocation(&self, task_id: &str) -> Option<&AllocationId> {
         let cell = self.unit.tasks.get(task_id)?;
-        cell.live.as_ref()?.as_deref()
+        cell.live.as_ref()?.as_ref()
     }
 
     /// An allocation.
-    pub fn allocation(&self, id: &str) -> Option<&AllocationRow> {
+    pub fn allocation(&self, id: &AllocationId) -> Option<&AllocationRow> {
         self.unit.allocations.get(id).map(|cell| &*cell.row)
     }
 
@@ -136,12 +138,12 @@ impl LiveRows<'_> {
     }
 
     /// Changes an allocation.
-    pub fn edit_allocation(&mut self, id: &str, change: impl FnOnce(&mut AllocationRow)) {
+    pub fn edit_allocation(&mut self, id: &AllocationId, change: impl FnOnce(&mut AllocationRow)) {
         self.unit.edit_allocation(id, change);
     }
 
     /// The containers of an allocation in order of their ranks.
-    pub fn containers(&self, allocation_id: &str) -> impl Iterator<Item = &ContainerRow> {
+    pub fn containers(&self, allocation_id: &AllocationId) -> impl Iterator<Item = &ContainerRow> {
         let cell = self.unit.allocations.get(allocation_id);
         let rows = cell.and_then(|cell| cell.containers.as_deref());
         rows.unwrap_or_default().iter().map(|(row, _)| &**row)
@@ -169,7 +171,7 @@ impl LiveRows<'_> {
     /// Changes a container.
     pub fn edit_container(
         &mut self,
-        allocation_id: &str,
+        allocation_id: &AllocationId,
         id: &str,
         change: impl FnOnce(&mut ContainerRow),
     ) {

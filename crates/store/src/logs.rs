@@ -3,6 +3,7 @@
 mod lines;
 pub mod retention;
 
+use det_ids::AllocationId;
 use memchr::memmem::Finder;
 
 use crate::unit::save_rows;
@@ -26,7 +27,7 @@ pub struct LogLine {
     /// Rank of a worker process.
     pub rank_id: Option<i64>,
     /// Allocation that printed it.
-    pub allocation_id: Option<String>,
+    pub allocation_id: Option<AllocationId>,
     /// Container that printed it.
     pub container_id: Option<String>,
     /// Agent it ran on.
@@ -196,7 +197,7 @@ pub fn pack(lines: &[LogLine]) -> Result<Packed, StoreError> {
                 stdtype: line.stdtype.as_deref(),
                 source: line.source.as_deref(),
                 rank_id: line.rank_id,
-                allocation_id: line.allocation_id.as_deref(),
+                allocation_id: line.allocation_id.as_ref().map(AllocationId::as_str),
                 container_id: line.container_id.as_deref(),
                 agent_id: line.agent_id.as_deref(),
             },

@@ -18,6 +18,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use det_ids::AllocationId;
+
 use crate::agents::AgentRow;
 use crate::allocations::{AllocationRow, ContainerRow, TaskRow};
 use crate::events::StoredEvent;
@@ -77,7 +79,7 @@ pub(crate) struct ExperimentCell {
 )]
 pub(crate) struct TaskCell {
     pub(crate) row: Arc<TaskRow>,
-    pub(crate) live: Option<Option<String>>,
+    pub(crate) live: Option<Option<AllocationId>>,
 }
 
 /// An allocation with its containers.
@@ -105,7 +107,7 @@ macro_rules! unit {
             /// The number of the change under way.
             serial: u64,
             /// The allocation of a container. A hint: it may name an allocation that is not kept any more.
-            allocation_of: HashMap<String, String>,
+            allocation_of: HashMap<String, AllocationId>,
             own_event: bool,
             $($(#[$doc])* $visibility $part: $kind,)+
         }
@@ -122,13 +124,13 @@ unit! {
     pub(crate) trials: Table<i64, Arc<TrialRow>>,
     pub(crate) experiments: Table<i64, ExperimentCell>,
     pub(crate) tasks: Table<String, TaskCell>,
-    pub(crate) allocations: Table<String, AllocationCell>,
+    pub(crate) allocations: Table<AllocationId, AllocationCell>,
     pub(crate) agents: Table<String, Arc<AgentRow>>,
     events: Appended<StoredEvent>,
     lines: Appended<Line>,
-    tokens: Appended<(Vec<u8>, String)>,
+    tokens: Appended<(Vec<u8>, AllocationId)>,
     /// Allocations whose tokens expire, and when.
-    expiries: Appended<(String, i64)>,
+    expiries: Appended<(AllocationId, i64)>,
     search_events: Appended<(i64, i64, String)>,
     removed_agents: Noted<String>,
     jobs: Noted<String>,
@@ -288,7 +290,11 @@ impl Unit {
             .edit(self.serial, id, |cell| change(Arc::make_mut(&mut cell.row)));
     }
 
-    pub(crate) fn set_live_allocation(&mut self, task_id: &str, allocation_id: Option<String>) {
+    pub(crate) fn set_live_allocation(
+        &mut self,
+        task_id: &str,
+        allocation_id: Option<AllocationId>,
+    ) {
         self.tasks
             .note(self.serial, task_id, |cell| cell.live = Some(allocation_id));
     }
@@ -308,7 +314,11 @@ impl Unit {
         self.allocations.set(self.serial, key, cell, is_new);
     }
 
-    pub(crate) fn edit_allocation(&mut self, id: &str, change: impl FnOnce(&mut AllocationRow)) {
+    pub(crate) fn edit_allocation(
+        &mut self,
+        id: &AllocationId,
+        change: impl FnOnce(&mut AllocationRow),
+    ) {
         let mut ended = None;
         self.allocations.edit(self.serial, id, |cell| {
             cell.row_dirty = true;
@@ -322,7 +332,7 @@ impl Unit {
             let is_it = |cell: &TaskCell| {
                 cell.live
                     .as_ref()
-                    .is_some_and(|live| live.as_deref() == Some(id))
+                    .is_some_and(|live| live.as_ref() == Some(id))
             };
             if self.tasks.get(&task_id).is_some_and(is_it) {
                 self.set_live_allocation(&task_id, None);
@@ -331,10 +341,14 @@ impl Unit {
     }
 
     /// The containers of a kept allocation as they were read.
-    pub(crate) fn keep_containers(&mut self, allocation_id: &str, rows: Vec<ContainerRow>) {
+    pub(crate) fn keep_containers(
+        &mut self,
+        allocation_id: &AllocationId,
+        rows: Vec<ContainerRow>,
+    ) {
         for row in &rows {
             self.allocation_of
-                .insert(row.id.clone(), allocation_id.to_owned());
+                .insert(row.id.clone(), allocation_id.clone());
         }
         self.allocations.note(self.serial, allocation_id, |cell| {
             let rows = rows.into_iter().map(|row| (Arc::new(row), false));
@@ -356,7 +370,7 @@ impl Unit {
 
     pub(crate) fn edit_container(
         &mut self,
-        allocation_id: &str,
+        allocation_id: &AllocationId,
         id: &str,
         change: impl FnOnce(&mut ContainerRow),
     ) {
@@ -370,7 +384,7 @@ impl Unit {
     }
 
     /// The allocation of a container, where it is known.
-    pub(crate) fn allocation_of(&self, container_id: &str) -> Option<&String> {
+    pub(crate) fn allocation_of(&self, container_id: &str) -> Option<&AllocationId> {
         self.allocation_of
             .get(container_id)
             .filter(|id| self.allocations.get(*id).is_some())
@@ -413,14 +427,14 @@ impl Unit {
             .any(|line| line.task_id == task_id)
     }
 
-    pub(crate) fn append_token(&mut self, hash: &[u8], allocation_id: &str) {
+    pub(crate) fn append_token(&mut self, hash: &[u8], allocation_id: &AllocationId) {
         self.tokens
             .items
-            .push((hash.to_vec(), allocation_id.to_owned()));
+            .push((hash.to_vec(), allocation_id.clone()));
     }
 
-    pub(crate) fn expire_tokens(&mut self, allocation_id: &str, at: i64) {
-        self.expiries.items.push((allocation_id.to_owned(), at));
+    pub(crate) fn expire_tokens(&mut self, allocation_id: &AllocationId, at: i64) {
+        self.expiries.items.push((allocation_id.clone(), at));
     }
 
     pub(crate) fn append_search_event(&mut self, experiment_id: i64, seq: i64, event: &str) {

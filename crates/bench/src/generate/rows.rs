@@ -312,7 +312,7 @@ fn trial(experiment_id: i64, number: i64, past: &PastExperiment, draw: &mut Draw
                 experiment_id: Some(experiment_id),
                 trial_id: None,
                 task_id: task.clone(),
-                allocation_id: Some(format!("{task}.1")),
+                allocation_id: Some(format!("{task}.1").into()),
                 state: CheckpointState::Completed,
                 steps: if n == 0 { batches / 2 } else { batches },
                 metadata: format!("{{\"steps_completed\":{batches}}}"),
@@ -377,7 +377,7 @@ pub(super) fn line(number: usize, task: &str, draw: &mut Draw) -> LogLine {
         stdtype: Some("stdout".into()),
         source: Some("task".into()),
         rank_id: Some(0),
-        allocation_id: Some(format!("{task}.1")),
+        allocation_id: Some(format!("{task}.1").into()),
         container_id: Some("7d1f1a52-8d0c-4f6a-9a45-3c7d2a0c8f11".into()),
         agent_id: Some("agent-1".into()),
     }

@@ -374,7 +374,7 @@ impl Registry for Agents {
     async fn logged(&self, agent: &AgentId, log: AgentLog) -> AppResult<()> {
         let (found, containers) = {
             let mut conn = self.context.store.read().await?;
-            let id = log.allocation_id.as_str();
+            let id = &log.allocation_id;
             (
                 allocations::find(&mut conn.conn(), id).await?,
                 allocations::containers(&mut conn.conn(), id).await?,
@@ -409,7 +409,7 @@ impl Registry for Agents {
                 level: Some(level),
                 stdtype: Some("stdout".into()),
                 source: Some("agent".into()),
-                allocation_id: Some(log.allocation_id.0.clone()),
+                allocation_id: Some(log.allocation_id.clone()),
                 container_id: log.container_id.as_ref().map(|c| c.0.clone()),
                 agent_id: Some(agent.0.clone()),
                 rank_id: None,

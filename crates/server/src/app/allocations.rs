@@ -65,7 +65,7 @@ impl Allocations {
     pub async fn preemption_signal(
         &self,
         actor: &Actor,
-        allocation_id: &str,
+        allocation_id: &AllocationId,
         timeout: Duration,
     ) -> AppResult<bool> {
         require_form(allocation_id)?;
@@ -76,7 +76,7 @@ impl Allocations {
         let mut changes = self
             .context
             .hub
-            .subscribe(Topic::Allocation(allocation_id.to_owned()));
+            .subscribe(Topic::Allocation(allocation_id.clone()));
         loop {
             let row = {
                 let mut conn = self.context.store.read().await?;
@@ -103,25 +103,41 @@ impl Allocations {
     }
 
     /// The task says that it saves and exits.
-    pub async fn ack_preemption(&self, actor: &Actor, allocation_id: &str) -> AppResult<()> {
+    pub async fn ack_preemption(
+        &self,
+        actor: &Actor,
+        allocation_id: &AllocationId,
+    ) -> AppResult<()> {
         self.task_says(actor, allocation_id, AllocationEvent::Acknowledge)
             .await
     }
 
     /// A launcher of the task was asked from outside to end: the same as a preemption.
-    pub async fn pending_preemption(&self, actor: &Actor, allocation_id: &str) -> AppResult<()> {
+    pub async fn pending_preemption(
+        &self,
+        actor: &Actor,
+        allocation_id: &AllocationId,
+    ) -> AppResult<()> {
         self.task_says(actor, allocation_id, AllocationEvent::Preempt)
             .await
     }
 
     /// The task's service is up.
-    pub async fn allocation_ready(&self, actor: &Actor, allocation_id: &str) -> AppResult<()> {
+    pub async fn allocation_ready(
+        &self,
+        actor: &Actor,
+        allocation_id: &AllocationId,
+    ) -> AppResult<()> {
         self.task_says(actor, allocation_id, AllocationEvent::Meet)
             .await
     }
 
     /// The task's service is not up yet: nothing follows from it for tasks without a service.
-    pub async fn allocation_waiting(&self, actor: &Actor, allocation_id: &str) -> AppResult<()> {
+    pub async fn allocation_waiting(
+        &self,
+        actor: &Actor,
+        allocation_id: &AllocationId,
+    ) -> AppResult<()> {
         require_form(allocation_id)?;
         self.ownership
             .require_reporter(actor, Reported::Allocation(allocation_id))
@@ -136,17 +152,14 @@ impl Allocations {
     async fn task_says(
         &self,
         actor: &Actor,
-        allocation_id: &str,
+        allocation_id: &AllocationId,
         event: AllocationEvent,
     ) -> AppResult<()> {
         require_form(allocation_id)?;
         self.ownership
             .require_reporter(actor, Reported::Allocation(allocation_id))
             .await?;
-        let (id, cause) = (
-            AllocationId::from(allocation_id),
-            Cause::actor(actor.name()),
-        );
+        let (id, cause) = (allocation_id.clone(), Cause::actor(actor.name()));
         self.orchestration
             .commit(Event::Allocation { id, event, cause })
             .await
@@ -157,7 +170,7 @@ impl Allocations {
     pub async fn rendezvous(
         &self,
         actor: &Actor,
-        allocation_id: &str,
+        allocation_id: &AllocationId,
         container_id: &str,
     ) -> AppResult<Rendezvous> {
         require_form(allocation_id)?;
@@ -167,10 +180,10 @@ impl Allocations {
         let mut changes = self
             .context
             .hub
-            .subscribe(Topic::Allocation(allocation_id.to_owned()));
+            .subscribe(Topic::Allocation(allocation_id.clone()));
         self.orchestration
             .commit(Event::Joined {
-                id: AllocationId::from(allocation_id),
+                id: allocation_id.clone(),
                 container_id: ContainerId::from(container_id),
                 cause: Cause::actor(actor.name()),
             })
@@ -208,7 +221,7 @@ impl Allocations {
     pub async fn mark_daemon(
         &self,
         actor: &Actor,
-        allocation_id: &str,
+        allocation_id: &AllocationId,
         container_id: &str,
     ) -> AppResult<()> {
         require_form(allocation_id)?;
@@ -217,7 +230,7 @@ impl Allocations {
             .await?;
         self.orchestration
             .commit(Event::Daemon {
-                id: AllocationId::from(allocation_id),
+                id: allocation_id.clone(),
                 container_id: ContainerId::from(container_id),
                 cause: Cause::actor(actor.name()),
             })
@@ -228,7 +241,7 @@ impl Allocations {
     pub async fn accelerator_data(
         &self,
         actor: &Actor,
-        allocation_id: &str,
+        allocation_id: &AllocationId,
         container_id: &str,
         data: Value,
     ) -> AppResult<()> {
@@ -236,7 +249,7 @@ impl Allocations {
         self.ownership
             .require_reporter(actor, Reported::Allocation(allocation_id))
             .await?;
-        let (allocation, container) = (allocation_id.to_owned(), container_id.to_owned());
+        let (allocation, container) = (allocation_id.clone(), container_id.to_owned());
         self.context
             .store
             .write(move |tx| {
@@ -261,7 +274,7 @@ impl Allocations {
     pub async fn all_gather(
         &self,
         actor: &Actor,
-        allocation_id: &str,
+        allocation_id: &AllocationId,
         request_uuid: String,
         peers: usize,
         data: Bytes,
@@ -275,7 +288,7 @@ impl Allocations {
                 "field \"numPeers\" must be 1 to 65536, found {peers}"
             )));
         }
-        let topic = Topic::Allocation(allocation_id.to_owned());
+        let topic = Topic::Allocation(allocation_id.clone());
         let mut changes = self.context.hub.subscribe(topic.clone());
         // Before anything is kept, so that nothing is after the end.
         self.require_unended(allocation_id).await?;
@@ -309,7 +322,7 @@ impl Allocations {
         }
     }
 
-    async fn require_unended(&self, allocation_id: &str) -> AppResult<()> {
+    async fn require_unended(&self, allocation_id: &AllocationId) -> AppResult<()> {
         let row = {
             let mut conn = self.context.store.read().await?;
             allocations::find(&mut conn.conn(), allocation_id).await?
@@ -324,12 +337,12 @@ impl Allocations {
 }
 
 /// `<task>.<n>`, or a clear refusal.
-fn require_form(allocation_id: &str) -> AppResult<()> {
-    match det_ids::AllocationId::from(allocation_id).split() {
+fn require_form(allocation_id: &AllocationId) -> AppResult<()> {
+    match allocation_id.split() {
         Some(_) => Ok(()),
         None => Err(AppError::invalid(format!(
             "\"{}\" is not an allocation id: it must be TASK.NUMBER",
-            allocation_id.escape_debug()
+            allocation_id.as_str().escape_debug()
         ))),
     }
 }

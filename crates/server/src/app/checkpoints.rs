@@ -43,6 +43,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
+use det_ids::AllocationId;
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
@@ -73,7 +74,7 @@ pub struct CheckpointReport {
     /// Task that wrote it.
     pub task_id: String,
     /// Attempt that wrote it; `None` = the one that reports.
-    pub allocation_id: Option<String>,
+    pub allocation_id: Option<AllocationId>,
     /// With `steps_completed`.
     pub metadata: Map<String, Value>,
     /// Path to bytes; directories end in `/`.
@@ -526,7 +527,7 @@ fn checked(report: CheckpointReport) -> AppResult<CheckpointRow> {
         experiment_id: None,
         trial_id: None,
         task_id: report.task_id,
-        allocation_id: report.allocation_id.filter(|id| !id.is_empty()),
+        allocation_id: report.allocation_id.filter(|id| !id.as_str().is_empty()),
         state: CheckpointState::Completed,
         steps,
         bytes: total(&report.resources),

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use det_ids::AllocationId;
 
 use crate::budget::{Account, Budget, Reservation};
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -22,7 +23,7 @@ const MEMBER_BYTES: usize = 256;
 #[derive(Clone)]
 pub struct Gatherings {
     budget: Budget,
-    rounds: Arc<Mutex<HashMap<String, Vec<Round>>>>,
+    rounds: Arc<Mutex<HashMap<AllocationId, Vec<Round>>>>,
 }
 
 /// One exchange.
@@ -49,7 +50,7 @@ impl Gatherings {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Round>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<AllocationId, Vec<Round>>> {
         self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -61,13 +62,13 @@ impl Gatherings {
     pub fn give(
         &self,
         account: Account,
-        allocation_id: &str,
+        allocation_id: &AllocationId,
         request_uuid: &str,
         peers: usize,
         data: Bytes,
     ) -> AppResult<()> {
         let mut all = self.lock();
-        let rounds = all.entry(allocation_id.to_owned()).or_default();
+        let rounds = all.entry(allocation_id.clone()).or_default();
         let outcome = give(&self.budget, rounds, account, request_uuid, peers, data);
         if rounds.is_empty() {
             all.remove(allocation_id);
@@ -76,7 +77,12 @@ impl Gatherings {
     }
 
     /// The answer to all members of the round of this call, once `peers` have given.
-    pub fn complete(&self, allocation_id: &str, request_uuid: &str, peers: usize) -> Option<Bytes> {
+    pub fn complete(
+        &self,
+        allocation_id: &AllocationId,
+        request_uuid: &str,
+        peers: usize,
+    ) -> Option<Bytes> {
         let mut all = self.lock();
         let round = all
             .get_mut(allocation_id)?
@@ -93,7 +99,7 @@ impl Gatherings {
     }
 
     /// Releases everything of an allocation.
-    pub fn remove(&self, allocation_id: &str) {
+    pub fn remove(&self, allocation_id: &AllocationId) {
         self.lock().remove(allocation_id);
     }
 
@@ -216,16 +222,15 @@ mod tests {
 
     #[test]
     fn each_exchange_is_a_round_of_its_own() {
-        let gatherings = gatherings(1 << 20);
-        let give =
-            |uuid: &str, data: &str| gatherings.give(None, "a", uuid, 2, text(data)).unwrap();
+        let (gatherings, a) = (gatherings(1 << 20), AllocationId::from("a"));
+        let give = |uuid: &str, data: &str| gatherings.give(None, &a, uuid, 2, text(data)).unwrap();
         give("1", "\"x\"");
-        assert_eq!(gatherings.complete("a", "1", 2), None);
+        assert_eq!(gatherings.complete(&a, "1", 2), None);
         // A repeated call replaces what it gave.
         give("1", "\"y\"");
-        assert_eq!(gatherings.complete("a", "1", 2), None);
+        assert_eq!(gatherings.complete(&a, "1", 2), None);
         give("2", "\"z\"");
-        let all = gatherings.complete("a", "1", 2).unwrap();
+        let all = gatherings.complete(&a, "1", 2).unwrap();
         assert!(
             [
                 &b"{\"data\":[\"y\",\"z\"]}"[..],
@@ -236,39 +241,41 @@ mod tests {
         );
         // The next exchange does not see the last one's, whose answer is still there.
         give("3", "\"n\"");
-        assert_eq!(gatherings.complete("a", "3", 2), None);
-        assert_eq!(gatherings.complete("a", "2", 2), Some(all));
+        assert_eq!(gatherings.complete(&a, "3", 2), None);
+        assert_eq!(gatherings.complete(&a, "2", 2), Some(all));
     }
 
     #[test]
     fn all_of_it_is_released_at_the_end_of_the_allocation() {
-        let gatherings = gatherings(1 << 20);
+        let (gatherings, a) = (gatherings(1 << 20), AllocationId::from("a"));
         for n in 0..20 {
             let data = Bytes::from(vec![b'1'; 100_000]);
-            gatherings.give(None, "a", &n.to_string(), 1, data).unwrap();
-            assert!(gatherings.complete("a", &n.to_string(), 1).is_some());
+            gatherings.give(None, &a, &n.to_string(), 1, data).unwrap();
+            assert!(gatherings.complete(&a, &n.to_string(), 1).is_some());
         }
         let used = gatherings.budget.usage().used;
         assert!((400_000..500_000).contains(&used), "{used} bytes are kept");
-        gatherings.remove("a");
+        gatherings.remove(&a);
         assert_eq!(gatherings.budget.usage().used, 0);
         assert!(gatherings.is_empty());
     }
 
     #[test]
     fn what_members_give_has_a_bound() {
-        let gatherings = gatherings(300_000);
+        let (gatherings, a) = (gatherings(300_000), AllocationId::from("a"));
         let large = || Bytes::from(vec![b'1'; 200_000]);
-        gatherings.give(None, "a", "1", 3, large()).unwrap();
-        let error = gatherings.give(None, "a", "2", 3, large()).unwrap_err();
+        gatherings.give(None, &a, "1", 3, large()).unwrap();
+        let error = gatherings.give(None, &a, "2", 3, large()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Busy);
         let huge = Bytes::from(vec![b'1'; ROUND_BYTES]);
-        let error = gatherings.give(None, "b", "1", 1, huge).unwrap_err();
+        let error = gatherings
+            .give(None, &AllocationId::from("b"), "1", 1, huge)
+            .unwrap_err();
         assert_eq!(error.kind, ErrorKind::TooLarge);
         assert_eq!(gatherings.len(), 1, "nothing is kept of what was refused");
         // A finished exchange makes space for the next one.
-        gatherings.give(None, "a", "1", 1, large()).unwrap();
-        gatherings.complete("a", "1", 1).unwrap();
-        gatherings.give(None, "a", "2", 1, large()).unwrap();
+        gatherings.give(None, &a, "1", 1, large()).unwrap();
+        gatherings.complete(&a, "1", 1).unwrap();
+        gatherings.give(None, &a, "2", 1, large()).unwrap();
     }
 }

@@ -33,6 +33,7 @@ pub mod policies;
 pub mod reading;
 pub mod retention;
 
+use det_ids::AllocationId;
 use det_store::logs::{self, LogLine};
 use det_store::{StoreError, WriteTx};
 
@@ -67,7 +68,7 @@ pub(crate) fn write_line(
     hub: &Hub,
     tx: &mut WriteTx,
     task_id: &str,
-    allocation_id: Option<&str>,
+    allocation_id: Option<&AllocationId>,
     text: &str,
 ) -> Result<(), StoreError> {
     let line = LogLine {
@@ -76,7 +77,7 @@ pub(crate) fn write_line(
         level: Some("LOG_LEVEL_INFO".into()),
         stdtype: Some("stdout".into()),
         source: Some("master".into()),
-        allocation_id: allocation_id.map(str::to_owned),
+        allocation_id: allocation_id.cloned(),
         ..LogLine::default()
     };
     logs::append_line(&mut tx.conn(), task_id, line)?;

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use det_authz::{Decision, Identity, Kind, Missing, Permission, Target, decide, depends_on_owner};
+use det_ids::AllocationId;
 use det_store::allocations::TaskRow;
 use det_store::checkpoints::CheckpointRow;
 use det_store::{Store, allocations, experiments, trials};
@@ -19,7 +20,7 @@ pub(crate) enum Reported<'a> {
     /// A task.
     Task(&'a str),
     /// An allocation.
-    Allocation(&'a str),
+    Allocation(&'a AllocationId),
 }
 
 /// What a job is the entry of.
@@ -51,7 +52,7 @@ impl Ownership {
         let mut target = Target::identified(match about {
             Reported::Trial(id) => Identity::Trial(id),
             Reported::Task(id) => Identity::Task(id),
-            Reported::Allocation(id) => Identity::Allocation(id),
+            Reported::Allocation(id) => Identity::Allocation(id.as_str()),
         });
         let mut what = String::new();
         if depends_on_owner(&actor.asking(), Permission::Report, &target) {
@@ -101,7 +102,7 @@ impl Ownership {
             Reported::Allocation(id) => {
                 allocations::find(&mut conn.conn(), id)
                     .await?
-                    .ok_or_else(|| AppError::not_found("allocation", id.escape_debug()))?
+                    .ok_or_else(|| AppError::not_found("allocation", id.as_str().escape_debug()))?
                     .task_id
             }
         };

@@ -46,11 +46,14 @@ pub(crate) struct Details {
 }
 
 /// The platform fails these allocations, each once.
-pub(crate) fn platform_failures(ids: impl IntoIterator<Item = String>, reason: &str) -> Vec<Event> {
-    let ids: BTreeSet<String> = ids.into_iter().collect();
+pub(crate) fn platform_failures(
+    ids: impl IntoIterator<Item = AllocationId>,
+    reason: &str,
+) -> Vec<Event> {
+    let ids: BTreeSet<AllocationId> = ids.into_iter().collect();
     ids.into_iter()
         .map(|id| Event::PlatformFailed {
-            id: AllocationId(id),
+            id,
             reason: reason.to_owned(),
         })
         .collect()

@@ -105,8 +105,8 @@ impl Specs {
     }
 
     /// Stores the hash of a container's token.
-    async fn store_token(&self, token: &str, allocation_id: &str) -> AppResult<()> {
-        let (hash, allocation_id) = (token_hash(token), allocation_id.to_owned());
+    async fn store_token(&self, token: &str, allocation_id: &AllocationId) -> AppResult<()> {
+        let (hash, allocation_id) = (token_hash(token), allocation_id.clone());
         self.context
             .store
             .write(move |tx| {
@@ -161,7 +161,7 @@ impl Specs {
         let service = self.context.config();
         Ok(TaskFacts {
             task_id: TaskId(allocation.task_id.clone()),
-            allocation_id: AllocationId(allocation.id.clone()),
+            allocation_id: allocation.id.clone(),
             description: TaskLabel::from(allocation).to_string(),
             owner_id: experiment.owner_id,
             user: self.task_users.in_project(experiment.project_id, &owner),

@@ -41,13 +41,13 @@ pub struct JobStory {
     /// Which of two priorities is served first there.
     pub priority_order: PriorityOrder,
     /// What the other pools say that its waiting tasks may go to.
-    pub other_pools: BTreeMap<String, Vec<String>>,
+    pub other_pools: BTreeMap<AllocationId, Vec<String>>,
     /// Agents and slots of its pool.
     pub capacity: PoolCapacity,
     /// When each of its waiting tasks may start.
-    pub estimates: BTreeMap<String, Estimate>,
+    pub estimates: BTreeMap<AllocationId, Estimate>,
     /// Agents and slots of each running allocation of the pool.
-    pub placements: BTreeMap<String, Vec<(String, i64)>>,
+    pub placements: BTreeMap<AllocationId, Vec<(String, i64)>>,
 }
 
 /// How many agents and slots a pool has.
@@ -162,7 +162,7 @@ impl JobStories {
                         i64::try_from(slots.len()).unwrap_or(i64::MAX),
                     )
                 });
-                (running.request.allocation_id.0.clone(), places.collect())
+                (running.request.allocation_id.clone(), places.collect())
             })
             .collect();
         let capacity = PoolCapacity::of(&snapshot);
@@ -217,7 +217,10 @@ impl JobStories {
     }
 
     /// What the other pools that a job names say of its first waiting tasks.
-    async fn other_pools(&self, entry: &QueuedJob) -> AppResult<BTreeMap<String, Vec<String>>> {
+    async fn other_pools(
+        &self,
+        entry: &QueuedJob,
+    ) -> AppResult<BTreeMap<AllocationId, Vec<String>>> {
         let mut sentences = BTreeMap::new();
         if Fallback::of(&entry.job).is_none() {
             return Ok(sentences);
@@ -237,13 +240,13 @@ impl JobStories {
         all: &[QueuedJob],
         pool: &str,
         looked: (PoolSnapshot, Queue),
-    ) -> AppResult<BTreeMap<String, Estimate>> {
+    ) -> AppResult<BTreeMap<AllocationId, Estimate>> {
         let waiting: Vec<AllocationId> = entry
             .allocations
             .iter()
             .filter(|row| row.placed_at.is_none())
             .take(MOST_ESTIMATES)
-            .map(|row| AllocationId(row.id.clone()))
+            .map(|row| row.id.clone())
             .collect();
         if waiting.is_empty() {
             return Ok(BTreeMap::new());
@@ -252,8 +255,9 @@ impl JobStories {
         let (snapshot, queue) = looked;
         let now = Micros(det_store::now());
         beside(true, move || {
-            let of = |id: &AllocationId| estimate(&snapshot, &queue, now, &ends, id);
-            waiting.iter().map(|id| (id.0.clone(), of(id))).collect()
+            let of = |id| (estimate(&snapshot, &queue, now, &ends, &id), id);
+            let estimates = waiting.into_iter().map(of);
+            estimates.map(|(estimate, id)| (id, estimate)).collect()
         })
         .await
     }
@@ -271,7 +275,7 @@ impl JobStories {
             .iter()
             .flat_map(|entry| &entry.allocations)
             .filter(|row| row.resource_pool == pool && row.placed_at.is_some())
-            .filter_map(|row| Some((AllocationId(row.id.clone()), Micros(row.preempt_deadline?))))
+            .filter_map(|row| Some((row.id.clone(), Micros(row.preempt_deadline?))))
             .collect();
         let singles = all.iter().filter(|entry| {
             let single = match &entry.subject {
@@ -292,10 +296,7 @@ impl JobStories {
                 continue;
             };
             if let Some(left) = time_left(now - placed, trial.progress) {
-                ends.insert(
-                    AllocationId(row.id.clone()),
-                    Micros(now.saturating_add(left)),
-                );
+                ends.insert(row.id.clone(), Micros(now.saturating_add(left)));
             }
         }
         Ok(ends)

@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use det_ids::AllocationId;
 use det_orchestrator::Event;
 use det_store::{allocations, users};
 
@@ -86,8 +85,8 @@ async fn end_overdue(master: &Master) -> AppResult<Option<i64>> {
         .into_iter()
         .filter(|row| row.preempt_deadline.is_some_and(|at| at <= now));
     for row in overdue {
-        let id = AllocationId(row.id);
-        master.orchestration.commit(Event::Overdue { id }).await?;
+        let event = Event::Overdue { id: row.id };
+        master.orchestration.commit(event).await?;
     }
     Ok(next)
 }

@@ -14,6 +14,7 @@ use det_api_types::allocations::{
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::{self, WireError};
+use det_ids::AllocationId;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa_axum::router::OpenApiRouter;
@@ -46,15 +47,15 @@ pub fn routes() -> OpenApiRouter<Master> {
 }
 
 /// An allocation and one of its containers, from a path.
-type ContainerPath = Result<Path<(String, String)>, PathRejection>;
+type ContainerPath = Result<Path<(AllocationId, String)>, PathRejection>;
 
-fn container_path(path: ContainerPath) -> AppResult<(String, String)> {
+fn container_path(path: ContainerPath) -> AppResult<(AllocationId, String)> {
     path.map(|Path(ids)| ids)
         .map_err(|_| AppError::invalid("the address of this request cannot be read"))
 }
 
 /// Whether the caller may act for an allocation that exists.
-async fn require(master: &Master, actor: &Actor, allocation_id: &str) -> AppResult<()> {
+async fn require(master: &Master, actor: &Actor, allocation_id: &AllocationId) -> AppResult<()> {
     reads::allocations::find(&master.context.store, actor, allocation_id).await?;
     master
         .ownership
@@ -69,7 +70,7 @@ async fn require(master: &Master, actor: &Actor, allocation_id: &str) -> AppResu
 async fn get_allocation(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(id): Path<String>,
+    Path(id): Path<AllocationId>,
 ) -> Answer {
     let row = reads::allocations::find(&master.context.store, &actor, &id).await?;
     message(&GetAllocationResponse {
@@ -85,13 +86,13 @@ async fn get_allocation(
 async fn post_accelerator_data(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(id): Path<String>,
+    Path(id): Path<AllocationId>,
     WireBody(body): WireBody<PostAllocationAcceleratorDataRequest>,
 ) -> Answer {
     let row = reads::allocations::find(&master.context.store, &actor, &id).await?;
     let mut data = body.accelerator_data;
     // What the rows know better than the container.
-    data.allocation_id.clone_from(&row.id);
+    data.allocation_id = row.id.0;
     data.task_id = row.task_id;
     data.resource_pool = row.resource_pool;
     let container_id = data.container_id.clone();
@@ -135,7 +136,7 @@ async fn rendezvous(
 async fn preemption_signal(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(id): Path<String>,
+    Path(id): Path<AllocationId>,
     WireQuery(query): WireQuery<AllocationPreemptionSignalQuery>,
 ) -> Answer {
     let seconds = u64::try_from(query.timeout_seconds.unwrap_or(0)).unwrap_or(0);
@@ -154,7 +155,7 @@ async fn preemption_signal(
 async fn ack_preemption(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(id): Path<String>,
+    Path(id): Path<AllocationId>,
     _body: WireBody<AckAllocationPreemptionSignalRequest>,
 ) -> Answer {
     require(&master, &actor, &id).await?;
@@ -170,7 +171,7 @@ async fn ack_preemption(
 async fn pending_preemption(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(id): Path<String>,
+    Path(id): Path<AllocationId>,
     _body: WireBody<AllocationPendingPreemptionSignalRequest>,
 ) -> Answer {
     require(&master, &actor, &id).await?;
@@ -185,7 +186,7 @@ async fn pending_preemption(
 async fn ready(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(id): Path<String>,
+    Path(id): Path<AllocationId>,
     _body: WireBody<AllocationReadyRequest>,
 ) -> Answer {
     require(&master, &actor, &id).await?;
@@ -200,7 +201,7 @@ async fn ready(
 async fn waiting(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(id): Path<String>,
+    Path(id): Path<AllocationId>,
     _body: WireBody<AllocationWaitingRequest>,
 ) -> Answer {
     master.allocations.allocation_waiting(&actor, &id).await?;
@@ -234,7 +235,7 @@ async fn daemon(
 async fn all_gather(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(id): Path<String>,
+    Path(id): Path<AllocationId>,
     body: RawBody,
 ) -> Answer {
     gather(&master, &actor, &id, body).await
@@ -249,7 +250,7 @@ async fn all_gather(
 async fn notify_container_running(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(id): Path<String>,
+    Path(id): Path<AllocationId>,
     body: RawBody,
 ) -> Answer {
     gather(&master, &actor, &id, body).await
@@ -303,7 +304,7 @@ impl Gift {
     }
 }
 
-async fn gather(master: &Master, actor: &Actor, id: &str, body: RawBody) -> Answer {
+async fn gather(master: &Master, actor: &Actor, id: &AllocationId, body: RawBody) -> Answer {
     require(master, actor, id).await?;
     let body = body.decode(|body| Ok(Gift::read(body)?)).await?;
     let Some(uuid) = body.request_uuid.filter(|uuid| !uuid.is_empty()) else {
@@ -336,7 +337,7 @@ async fn gather(master: &Master, actor: &Actor, id: &str, body: RawBody) -> Answ
 async fn proxy_address(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(id): Path<String>,
+    Path(id): Path<AllocationId>,
     _body: WireBody<PostAllocationProxyAddressRequest>,
 ) -> Answer {
     require(&master, &actor, &id).await?;

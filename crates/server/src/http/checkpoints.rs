@@ -13,6 +13,7 @@ use det_api_types::checkpoints::{
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::Int64;
+use det_ids::AllocationId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa_axum::router::OpenApiRouter;
@@ -99,7 +100,7 @@ fn report(body: Checkpoint) -> AppResult<CheckpointReport> {
     Ok(CheckpointReport {
         uuid: body.uuid,
         task_id: body.task_id.unwrap_or_default(),
-        allocation_id: body.allocation_id,
+        allocation_id: body.allocation_id.map(AllocationId),
         metadata: body.metadata.0,
         resources: sizes(body.resources),
         reported_at: body.report_time.map(|time| time.0),

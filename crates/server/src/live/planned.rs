@@ -18,12 +18,12 @@ pub(super) fn work(allocation: &Allocation) -> Work {
     }
 }
 
-pub(super) fn slots(place: &Place, held: &HashMap<u32, &str>) -> Vec<SlotSnapshot> {
+pub(super) fn slots(place: &Place, held: &HashMap<u32, &AllocationId>) -> Vec<SlotSnapshot> {
     place
         .slots
         .iter()
         .map(|slot| {
-            let holder = held.get(&slot.0).map(|id| AllocationId((*id).to_owned()));
+            let holder = held.get(&slot.0).copied().cloned();
             let state = if place.disabled.contains(&slot.0) {
                 SlotState::Disabled(holder)
             } else if place.draining.contains(&slot.0) {
@@ -47,7 +47,7 @@ pub(super) fn running(allocation: &Allocation) -> RunningAllocation {
             .collect(),
         started_at: Micros(row.placed_at.unwrap_or(row.requested_at)),
         progress: match (&row.preempted_for, row.preempt_deadline, &row.state) {
-            (Some(other), _, _) => Progress::PreemptedFor(AllocationId(other.clone())),
+            (Some(other), _, _) => Progress::PreemptedFor(other.clone()),
             (None, Some(_), _) | (None, None, AllocationState::Killing { .. }) => {
                 Progress::Stopping
             }
@@ -59,7 +59,7 @@ pub(super) fn running(allocation: &Allocation) -> RunningAllocation {
 /// What a row asks for.
 pub(crate) fn request(row: &AllocationRow) -> Request {
     Request {
-        allocation_id: AllocationId(row.id.clone()),
+        allocation_id: row.id.clone(),
         task_id: TaskId(row.task_id.clone()),
         job_id: JobId(row.job_id.clone()),
         slots: u32::try_from(row.slots).unwrap_or(u32::MAX),

@@ -522,7 +522,7 @@ async fn an_allocation_of_a_kind_that_cannot_be_started_ends_with_a_reason() {
     assert!(events.to_string().contains(reason), "{events}");
     let ended = {
         let mut conn = cluster.master().context.store.read().await.unwrap();
-        allocations::find(&mut conn.conn(), "command.1")
+        allocations::find(&mut conn.conn(), &"command.1".into())
             .await
             .unwrap()
     };

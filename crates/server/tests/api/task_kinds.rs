@@ -35,7 +35,7 @@ async fn waiting_command(cluster: &Cluster, model: i64) -> (String, String) {
         ..task
     };
     let attempt = AllocationRow {
-        id: format!("{task_id}.1"),
+        id: format!("{task_id}.1").into(),
         task_id: task_id.clone(),
         kind: TaskKind::Command,
         job_id: JOB.into(),

@@ -105,7 +105,7 @@ async fn load_experiment(
                         slots: slot_set(&container.slots)?,
                         ended: container.ended_at.is_some(),
                         id: container.id,
-                        allocation_id: container.allocation_id,
+                        allocation_id: container.allocation_id.0,
                         place_id: container.place_id,
                     });
                 }
@@ -114,7 +114,7 @@ async fn load_experiment(
                     placed: allocation.placed_at.is_some(),
                     ended: allocation.ended_at.is_some(),
                     true_reason: None,
-                    id: allocation.id,
+                    id: allocation.id.0,
                     task_id: allocation.task_id,
                     trial_id: allocation.trial_id,
                     run_id: allocation.run_id,

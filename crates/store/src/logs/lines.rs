@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use det_ids::AllocationId;
 use memchr::memmem::Finder;
 use serde::{Deserialize, Serialize};
 
@@ -50,7 +51,7 @@ struct StoredOrigin {
     #[serde(rename = "r", default)]
     rank_id: Option<i64>,
     #[serde(rename = "a", default)]
-    allocation_id: Option<String>,
+    allocation_id: Option<AllocationId>,
     #[serde(rename = "c", default)]
     container_id: Option<String>,
     #[serde(rename = "g", default)]

@@ -147,7 +147,7 @@ async fn act_on_allocation(
         (0..=2, _) if members.len() < 3 => {
             let member = i64::try_from(members.len()).unwrap();
             let id = format!("{}-{member}", live.id);
-            add_container(tx, container(&id, &live.id, "agent", member)).await?;
+            add_container(tx, container(&id, live.id.as_str(), "agent", member)).await?;
             allocations::insert_token(&mut tx.conn(), id.as_bytes(), &live.id).await
         }
         (0..=4, Some(known)) => {

@@ -1,5 +1,6 @@
 //! Rows for scenarios: complete, with plain values, changed by the scenario where it matters.
 
+use det_ids::AllocationId;
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::Desired;
 use det_lifecycle::experiment::ExperimentState;
@@ -200,18 +201,18 @@ pub(crate) async fn running_trial(
     world: &World,
     experiment_id: i64,
     request_id: &str,
-) -> (i64, String, String) {
+) -> (i64, String, AllocationId) {
     let trial_id = stored_trial(world, experiment_id, request_id).await;
     let task_id = format!("{experiment_id}.{request_id}");
-    let allocation_id = format!("{task_id}.1");
+    let allocation_id = AllocationId(format!("{task_id}.1"));
     let new_task = task(&task_id, Some(experiment_id), Some(trial_id));
     let new_allocation = AllocationRow {
         experiment_id: Some(experiment_id),
-        ..allocation(&allocation_id, &task_id, Some(trial_id))
+        ..allocation(allocation_id.as_str(), &task_id, Some(trial_id))
     };
     let new_container = container(
         &format!("container-{allocation_id}"),
-        &allocation_id,
+        allocation_id.as_str(),
         "agent-a",
         0,
     );
@@ -282,7 +283,7 @@ pub(crate) async fn edit_task(
 /// Changes an allocation, which is loaded first.
 pub(crate) async fn edit_allocation(
     tx: &mut WriteTx,
-    id: &str,
+    id: &AllocationId,
     change: impl FnOnce(&mut AllocationRow),
 ) -> Result<(), StoreError> {
     tx.load_allocation(id).await?;

@@ -244,7 +244,11 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
     let row = read!(world, conn => allocations::find(conn, &allocation_id).await).unwrap();
     assert_eq!(
         crate::shown(&row),
-        crate::shown(&allocation(&allocation_id, &task_id, Some(trial_id)))
+        crate::shown(&allocation(
+            allocation_id.as_str(),
+            &task_id,
+            Some(trial_id)
+        ))
     );
 
     let ended = AllocationRow {
@@ -339,7 +343,7 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
 pub(crate) async fn containers_hold_slots_until_they_end(world: &World) {
     let experiment_id = some_experiment(world).await;
     let (_, _, allocation_id) = running_trial(world, experiment_id, "r").await;
-    let second = container("c-2", &allocation_id, "agent-b", 1);
+    let second = container("c-2", allocation_id.as_str(), "agent-b", 1);
     change_live!(world, tx => add_container(tx, second).await);
     let members: Vec<i64> =
         read!(world, conn => allocations::containers(conn, &allocation_id).await)
@@ -567,7 +571,7 @@ pub(crate) async fn an_older_store_knows_where_its_containers_run(world: &World)
     assert_eq!(found, row);
     let live = read!(world, conn => allocations::live_containers_of_place(conn, "agent-a").await);
     let of: Vec<&str> = live.iter().map(|c| c.allocation_id.as_str()).collect();
-    assert_eq!(of, [id]);
+    assert_eq!(of, [id.as_str()]);
     world.store.close().await;
 }
 

@@ -122,7 +122,7 @@ impl LogPolicies {
                         &self.context.hub,
                         tx,
                         task_id,
-                        found.line.allocation_id.as_deref(),
+                        found.line.allocation_id.as_ref(),
                         &text,
                     )?;
                     findings.retries_canceled_by = Some(found.label);
@@ -142,7 +142,7 @@ impl LogPolicies {
                             &self.context.hub,
                             tx,
                             task_id,
-                            found.line.allocation_id.as_deref(),
+                            found.line.allocation_id.as_ref(),
                             &text,
                         )?;
                         findings.excluded_places.insert(agent);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use det_ids::AllocationId;
 use det_store::logs::{self, ChunkRow, LogLine, Needle};
 use det_store::{Store, StoreError, allocations};
 use tokio::sync::mpsc;
@@ -73,8 +74,10 @@ impl LogFilter {
         let any = |wanted: &[String], value: Option<&str>| {
             wanted.is_empty() || value.is_some_and(|v| wanted.iter().any(|w| w == v))
         };
-        any(&self.allocation_ids, line.allocation_id.as_deref())
-            && any(&self.agent_ids, line.agent_id.as_deref())
+        any(
+            &self.allocation_ids,
+            line.allocation_id.as_ref().map(AllocationId::as_str),
+        ) && any(&self.agent_ids, line.agent_id.as_deref())
             && any(&self.container_ids, line.container_id.as_deref())
             && any(&self.stdtypes, line.stdtype.as_deref())
             && any(&self.sources, line.source.as_deref())
@@ -543,7 +546,7 @@ impl LogFields {
     pub fn add(&mut self, line: LogLine) -> bool {
         let mut new = false;
         let texts = [
-            (&mut self.allocation_ids, line.allocation_id),
+            (&mut self.allocation_ids, line.allocation_id.map(|id| id.0)),
             (&mut self.agent_ids, line.agent_id),
             (&mut self.container_ids, line.container_id),
             (&mut self.stdtypes, line.stdtype),

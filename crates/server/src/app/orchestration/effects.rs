@@ -1,7 +1,7 @@
 //! What decisions ask for, carried out in their transaction or after its commit.
 
 use det_failpoints::failpoint;
-use det_ids::{AllocationId, TrialId};
+use det_ids::TrialId;
 use det_orchestrator::{Effect, NewTrial, Record, Topic};
 use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx, allocations, experiments, searches, trials};
@@ -38,14 +38,8 @@ impl Orchestration {
                 allocation_id,
                 text,
             } => {
-                let allocation_id = allocation_id.as_ref().map(AllocationId::as_str);
-                logs::write_line(
-                    &self.context.hub,
-                    tx,
-                    task_id.as_str(),
-                    allocation_id,
-                    &text,
-                )?;
+                let of = allocation_id.as_ref();
+                logs::write_line(&self.context.hub, tx, task_id.as_str(), of, &text)?;
             }
             Effect::Wake(topic) => {
                 self.context.wake(tx, hub_topic(topic));
@@ -95,7 +89,7 @@ impl Orchestration {
                 // Its token is stored here, so that starting it on the agent needs no change of its own.
                 let token = new_token();
                 let hash = token_hash(&token);
-                allocations::insert_token(&mut tx.conn(), &hash, allocation_id.as_str()).await?;
+                allocations::insert_token(&mut tx.conn(), &hash, &allocation_id).await?;
                 let tokens = self.memory.fresh_tokens.clone();
                 tx.after_commit(move || tokens.keep(id.0, token));
             }
@@ -121,11 +115,11 @@ impl Orchestration {
             }
             Effect::AllocationEnded(id) => {
                 let expiry = det_store::steady_now() + TOKEN_GRACE_MICROS;
-                allocations::expire_tokens(&mut tx.conn(), id.as_str(), expiry).await?;
+                allocations::expire_tokens(&mut tx.conn(), &id, expiry).await?;
                 let (gatherings, auth) = (self.memory.gatherings.clone(), self.memory.auth.clone());
                 tx.after_commit(move || {
-                    gatherings.remove(id.as_str());
-                    auth.forget_allocation(id.as_str());
+                    gatherings.remove(&id);
+                    auth.forget_allocation(&id);
                 });
             }
         }
@@ -139,7 +133,7 @@ fn hub_topic(topic: Topic) -> hub::Topic {
         Topic::Deadlines => hub::Topic::Deadlines,
         Topic::CleanUp => hub::Topic::CleanUp,
         Topic::Place(id) => hub::Topic::Place(id.0),
-        Topic::Allocation(id) => hub::Topic::Allocation(id.0),
+        Topic::Allocation(id) => hub::Topic::Allocation(id),
         Topic::TaskLog(id) => hub::Topic::TaskLog(id.0),
         Topic::Trial(id) => hub::Topic::Trial(id.0),
     }

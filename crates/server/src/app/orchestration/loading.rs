@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use det_ids::{ExperimentId, JobId, PlaceId, RequestId, TrialId};
+use det_ids::{AllocationId, ExperimentId, JobId, PlaceId, RequestId, TrialId};
 use det_lifecycle::task::Demand;
 use det_orchestrator::{Container, Event, Need, Place, SearchState, Terms, Unreadable};
 use det_store::{Conn, StoreError, WriteTx, allocations, experiments, trials};
@@ -85,7 +85,7 @@ impl Facts {
             }
             Need::Task(id) => self.load_task(service, tx, id.as_str()).await?,
             Need::RestartForbidden(id) => self.load_restart_forbidden(service, tx, id).await?,
-            Need::Allocation(id) => self.load_allocation(service, tx, id.as_str()).await?,
+            Need::Allocation(id) => self.load_allocation(service, tx, &id).await?,
             Need::Container(id) => {
                 tx.load_container(id.as_str()).await?;
                 let rows = tx.live_rows();
@@ -214,7 +214,7 @@ impl Facts {
         &mut self,
         service: &Orchestration,
         tx: &mut WriteTx,
-        id: &str,
+        id: &AllocationId,
     ) -> AppResult<()> {
         tx.load_allocation(id).await?;
         let rows = tx.live_rows();

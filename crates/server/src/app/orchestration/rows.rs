@@ -39,7 +39,7 @@ fn raw(at: Option<Micros>) -> Option<i64> {
 pub(super) fn container_of(row: &ContainerRow) -> Container {
     Container {
         id: ContainerId(row.id.clone()),
-        allocation_id: AllocationId(row.allocation_id.clone()),
+        allocation_id: row.allocation_id.clone(),
         place: PlaceId(row.place_id.clone()),
         member: count(row.member),
         desired: row.desired,
@@ -227,7 +227,7 @@ impl Rows for TxRows<'_> {
     }
 
     fn allocation(&self, id: &AllocationId) -> Option<Allocation> {
-        let row = self.live.allocation(id.as_str())?;
+        let row = self.live.allocation(id)?;
         Some(Allocation {
             id: id.clone(),
             task_id: TaskId(row.task_id.clone()),
@@ -245,7 +245,7 @@ impl Rows for TxRows<'_> {
             started_at: row.started_at.map(Micros),
             ended_at: row.ended_at.map(Micros),
             preempt_deadline: row.preempt_deadline.map(Micros),
-            preempted_for: row.preempted_for.clone().map(AllocationId),
+            preempted_for: row.preempted_for.clone(),
             exit_reason: row.exit_reason.clone(),
             status_code: row.status_code,
             wait_reason: row.wait_reason.clone(),
@@ -254,13 +254,12 @@ impl Rows for TxRows<'_> {
     }
 
     fn live_allocation(&self, task_id: &TaskId) -> Option<AllocationId> {
-        let id = self.live.live_allocation(task_id.as_str())?;
-        Some(AllocationId::from(id))
+        self.live.live_allocation(task_id.as_str()).cloned()
     }
 
     fn insert_allocation(&mut self, row: Allocation, excluded: Option<String>) {
         self.live.add_allocation(AllocationRow {
-            id: row.id.0,
+            id: row.id,
             task_id: row.task_id.0,
             kind: row.kind,
             job_id: row.job_id.0,
@@ -277,7 +276,7 @@ impl Rows for TxRows<'_> {
             started_at: raw(row.started_at),
             ended_at: raw(row.ended_at),
             preempt_deadline: raw(row.preempt_deadline),
-            preempted_for: row.preempted_for.map(|id| id.0),
+            preempted_for: row.preempted_for,
             exit_reason: row.exit_reason,
             status_code: row.status_code,
             excluded_places: excluded,
@@ -287,13 +286,13 @@ impl Rows for TxRows<'_> {
     }
 
     fn update_allocation(&mut self, row: &Allocation) {
-        self.live.edit_allocation(row.id.as_str(), |known| {
+        self.live.edit_allocation(&row.id, |known| {
             known.state.clone_from(&row.state);
             known.placed_at = raw(row.placed_at);
             known.started_at = raw(row.started_at);
             known.ended_at = raw(row.ended_at);
             known.preempt_deadline = raw(row.preempt_deadline);
-            known.preempted_for = row.preempted_for.clone().map(|id| id.0);
+            known.preempted_for.clone_from(&row.preempted_for);
             known.exit_reason.clone_from(&row.exit_reason);
             known.status_code = row.status_code;
             known.wait_reason.clone_from(&row.wait_reason);
@@ -303,9 +302,7 @@ impl Rows for TxRows<'_> {
 
     fn wait_kind(&self, id: &AllocationId) -> Option<WaitKind> {
         // A reason that cannot be read is replaced like one of another kind.
-        stored_kind(self.live.allocation(id.as_str())?)
-            .ok()
-            .flatten()
+        stored_kind(self.live.allocation(id)?).ok().flatten()
     }
 
     fn container(&self, id: &ContainerId) -> Option<Container> {
@@ -313,17 +310,14 @@ impl Rows for TxRows<'_> {
     }
 
     fn containers(&self, id: &AllocationId) -> Vec<Container> {
-        self.live
-            .containers(id.as_str())
-            .map(container_of)
-            .collect()
+        self.live.containers(id).map(container_of).collect()
     }
 
     fn insert_container(&mut self, row: Container, slots: &[SlotId]) {
         let slots: Vec<u32> = slots.iter().map(|slot| slot.0).collect();
         self.live.add_container(ContainerRow {
             id: row.id.0,
-            allocation_id: row.allocation_id.0,
+            allocation_id: row.allocation_id,
             place_id: row.place.0,
             member: i64::from(row.member),
             slots: serde_json::json!(slots).to_string(),
@@ -337,7 +331,7 @@ impl Rows for TxRows<'_> {
     }
 
     fn update_container(&mut self, row: &Container) {
-        let (of, id) = (row.allocation_id.as_str(), row.id.as_str());
+        let (of, id) = (&row.allocation_id, row.id.as_str());
         self.live.edit_container(of, id, |known| {
             known.desired = row.desired;
             known.observed.clone_from(&row.observed);

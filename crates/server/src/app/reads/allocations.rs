@@ -13,17 +13,17 @@ use crate::error::{AppError, AppResult};
 pub(crate) async fn find(
     store: &Store,
     actor: &Actor,
-    allocation_id: &str,
+    allocation_id: &AllocationId,
 ) -> AppResult<AllocationRow> {
     reads::require(actor, Kind::Allocation, "allocations")?;
-    if AllocationId::from(allocation_id).split().is_none() {
+    if allocation_id.split().is_none() {
         return Err(AppError::invalid(format!(
             "\"{}\" is not an allocation id: it must be TASK.NUMBER",
-            allocation_id.escape_debug()
+            allocation_id.as_str().escape_debug()
         )));
     }
     let mut conn = store.read().await?;
     allocations::find(&mut conn.conn(), allocation_id)
         .await?
-        .ok_or_else(|| AppError::not_found("allocation", allocation_id.escape_debug()))
+        .ok_or_else(|| AppError::not_found("allocation", allocation_id.as_str().escape_debug()))
 }

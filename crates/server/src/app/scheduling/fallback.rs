@@ -62,7 +62,7 @@ impl Fallback {
 /// What became of requests that may go to several pools.
 pub(super) struct Sent {
     /// Those that went on.
-    pub(super) requests: BTreeSet<String>,
+    pub(super) requests: BTreeSet<AllocationId>,
     /// How long until another pool opens to one of them.
     pub(super) next: Option<Duration>,
 }
@@ -77,7 +77,7 @@ pub(super) async fn send_on(
     let (mut soonest, mut probes) = (None, 0);
     let mut refused: BTreeSet<(String, i64, String)> = BTreeSet::new();
     let mut taken: BTreeSet<String> = BTreeSet::new();
-    let mut sent: BTreeSet<String> = BTreeSet::new();
+    let mut sent: BTreeSet<AllocationId> = BTreeSet::new();
     // By pool: what starts there anyway.
     let mut starting: BTreeMap<String, HashSet<AllocationId>> = BTreeMap::new();
     for (row, job) in image.with_fallback() {
@@ -98,7 +98,7 @@ pub(super) async fn send_on(
                 let planner = planners.of(&row.resource_pool);
                 planner.map_or_else(HashSet::new, |planner| planner.starting(Micros(now)))
             });
-        if own.contains(&AllocationId(row.id.clone())) {
+        if own.contains(&row.id) {
             continue;
         }
         for pool in others() {
@@ -154,7 +154,7 @@ impl Snapshots {
         };
         let homes = self.homes.get();
         let explain = |image: &Image| {
-            let label = |id: &AllocationId| image.label(id.as_str());
+            let label = |id: &AllocationId| image.label(id);
             reason.explain(label, |id| homes.name_of(id))
         };
         Ok(Some(self.live.look(&self.context.store, explain).await?))
@@ -212,7 +212,7 @@ impl Scheduling {
     async fn change_pool_of_request(
         &self,
         tx: &mut WriteTx,
-        id: &str,
+        id: &AllocationId,
         pool: String,
     ) -> AppResult<()> {
         let Some(mut row) = allocations::find(&mut tx.conn(), id).await? else {
@@ -247,7 +247,7 @@ impl Scheduling {
                 NewEvent {
                     actor: "master",
                     subject_kind: "allocation",
-                    subject_id: row.id.clone(),
+                    subject_id: row.id.to_string(),
                     kind: "resource_pool",
                     from: Some(&from),
                     to: Some(&row.resource_pool),

@@ -59,7 +59,7 @@ impl Limits {
     /// A pass over a pool placed these.
     pub(super) fn note(&mut self, image: &Image, pool: &str, placed: &[Placement]) {
         for placement in placed {
-            let workspace = image.workspace_of(placement.allocation_id.as_str());
+            let workspace = image.workspace_of(&placement.allocation_id);
             let limit = workspace.and_then(|workspace| self.by_workspace.get_mut(&workspace));
             if let Some(limit) = limit {
                 let slots: usize = placement.parts.iter().map(|(_, slots)| slots.len()).sum();

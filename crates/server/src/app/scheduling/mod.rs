@@ -147,7 +147,7 @@ impl Scheduling {
             // They wait elsewhere by now; the next pass, which that has woken, looks at them there.
             decided
                 .waiting
-                .retain(|(id, _)| !sent.requests.contains(id.as_str()));
+                .retain(|(id, _)| !sent.requests.contains(id));
             let refreshed = u32::try_from(decided.refreshed).unwrap_or(u32::MAX);
             state.refreshes.left = refreshes.saturating_sub(refreshed);
             if decided.outdated > 0 {
@@ -173,10 +173,10 @@ impl Scheduling {
             .snapshots
             .live
             .look(&self.context.store, |image| {
-                let mut texts = in_words(waiting, |id| image.label(id.as_str()), &homes)?;
+                let mut texts = in_words(waiting, |id| image.label(id), &homes)?;
                 texts.retain(|(id, text)| {
                     image
-                        .stored_wait(id.as_str())
+                        .stored_wait(id)
                         .is_some_and(|known| known != Some(text.stored.as_str()))
                 });
                 Ok::<_, AppError>(texts)

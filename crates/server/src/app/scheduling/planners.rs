@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AllocationId, JobId, Micros, PlaceId};
+use det_ids::{JobId, Micros, PlaceId};
 use det_scheduler::Planner;
 
 use super::limits::Limits;
@@ -109,7 +109,7 @@ impl PoolPlanner {
                 Some((in_pool, Work::Runs(running))) if in_pool == pool => {
                     planner.put_running(running);
                 }
-                _ => planner.remove(&AllocationId(id.clone())),
+                _ => planner.remove(id),
             }
         }
         for job in gone {

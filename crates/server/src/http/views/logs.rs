@@ -55,7 +55,7 @@ pub fn of_task(task_id: String, id: i64, line: LogLine) -> TaskLogsResponse {
         message: message(&line),
         level: level(&line),
         log: line.log,
-        allocation_id: line.allocation_id,
+        allocation_id: line.allocation_id.map(|id| id.0),
         agent_id: line.agent_id,
         container_id: line.container_id,
         rank_id: line.rank_id,

@@ -10,6 +10,7 @@ use det_api_types::tasks::{
 };
 use det_api_types::wire::{Object, Timestamp};
 use det_config::priority::PriorityOrder;
+use det_ids::AllocationId;
 use det_lifecycle::allocation::{AllocationState, Phase};
 use det_lifecycle::container::Observed;
 use det_store::StoreError;
@@ -79,7 +80,7 @@ pub fn allocation(row: &AllocationRow) -> Result<Allocation, StoreError> {
     );
     Ok(Allocation {
         task_id: row.task_id.clone(),
-        allocation_id: row.id.clone(),
+        allocation_id: row.id.to_string(),
         state: state(&row.state),
         is_ready: Some(ready),
         start_time: row.placed_at.map(Timestamp),
@@ -137,7 +138,7 @@ pub fn summaries(
         .iter()
         .map(|job| (job.id.as_str(), job.priority))
         .collect();
-    let mut of_allocation: BTreeMap<&str, Vec<ResourcesSummary>> = BTreeMap::new();
+    let mut of_allocation: BTreeMap<&AllocationId, Vec<ResourcesSummary>> = BTreeMap::new();
     for container in containers {
         let summary = resources(container, known.get(container.place_id.as_str()))?;
         of_allocation
@@ -151,20 +152,20 @@ pub fn summaries(
             let (scheduler_type, priority_order) = scheduler(&row.resource_pool);
             let summary = AllocationSummary {
                 task_id: row.task_id.clone(),
-                allocation_id: row.id.clone(),
+                allocation_id: row.id.to_string(),
                 name: TaskLabel::from(row).title(),
                 registered_time: Some(Timestamp(row.requested_at)),
                 resource_pool: row.resource_pool.clone(),
                 slots_needed: row.slots,
                 is_stopping: is_stopping(row),
-                resources: of_allocation.remove(row.id.as_str()).unwrap_or_default(),
+                resources: of_allocation.remove(&row.id).unwrap_or_default(),
                 scheduler_type,
                 priority_order: priority_order.to_string(),
                 priority: priorities.get(row.job_id.as_str()).copied(),
                 proxy_ports: Vec::new(),
                 wait_reason: wait_reason(row)?,
             };
-            Ok((row.id.clone(), summary))
+            Ok((row.id.to_string(), summary))
         })
         .collect()
 }
@@ -214,7 +215,7 @@ fn resources(
             Some((_, "process")) => "process".into(),
             _ => "docker-container".into(),
         },
-        allocation_id: container.allocation_id.clone(),
+        allocation_id: container.allocation_id.to_string(),
         agent_devices: BTreeMap::from([(
             container.place_id.clone(),
             ResourcesSummaryDevices { devices },

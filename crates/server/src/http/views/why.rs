@@ -26,7 +26,7 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
         .filter(|row| row.placed_at.is_none())
         .map(|row| {
             Ok(WaitingTask {
-                allocation_id: row.id.clone(),
+                allocation_id: row.id.to_string(),
                 slots: row.slots,
                 since: Timestamp(row.requested_at),
                 resource_pool: row.resource_pool.clone(),
@@ -146,7 +146,7 @@ fn basis(story: &JobStory, estimate: Option<&Estimate>) -> String {
 fn some(story: &JobStory, ids: &[AllocationId]) -> String {
     let name = |id: &AllocationId| {
         let mut rows = story.queue.iter().flat_map(|entry| &entry.allocations);
-        let row = rows.find(|row| row.id == id.as_str())?;
+        let row = rows.find(|row| row.id == *id)?;
         Some(TaskLabel::from(row).to_string())
     };
     let shown: Vec<String> = ids
@@ -245,7 +245,7 @@ fn holders<'a>(story: &'a JobStory, entry: &'a QueuedJob) -> impl Iterator<Item 
         .iter()
         .filter(|row| row.placed_at.is_some())
         .map(|row| SlotHolder {
-            allocation_id: row.id.clone(),
+            allocation_id: row.id.to_string(),
             label: TaskLabel::from(row).to_string(),
             job_id: entry.job.id.clone(),
             name: entry.subject.name(),
