@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use det_ids::AllocationId;
+use det_ids::{AllocationId, TaskId};
 use det_orchestrator::require_current_run;
 use det_store::users::{SessionRow, UserChange, UserRow};
 use det_store::{Conn, Store, StoreError, WriteTx, allocations, users};
@@ -58,7 +58,7 @@ pub struct TaskActor {
     /// Its allocation.
     pub allocation_id: AllocationId,
     /// The task.
-    pub task_id: String,
+    pub task_id: TaskId,
     /// Its experiment, for trials.
     pub experiment_id: Option<i64>,
     /// Its trial.
@@ -203,7 +203,7 @@ impl Session {
 #[derive(Clone)]
 struct TaskIdentity {
     allocation_id: AllocationId,
-    task_id: String,
+    task_id: TaskId,
     experiment_id: Option<i64>,
     trial_id: Option<i64>,
     run_id: i64,

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use det_ids::AllocationId;
+use det_ids::{AllocationId, TaskId};
 use det_rm::Changes;
 use tokio::sync::watch;
 
@@ -20,7 +20,7 @@ pub enum Topic {
     /// An allocation: preemption, readiness, members.
     Allocation(AllocationId),
     /// The log of a task, or its end.
-    TaskLog(String),
+    TaskLog(TaskId),
     /// The tasks of a trial.
     Trial(i64),
     /// The events table.

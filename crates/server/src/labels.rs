@@ -19,7 +19,7 @@ impl<'a> From<&'a AllocationRow> for TaskLabel<'a> {
     fn from(row: &'a AllocationRow) -> Self {
         Self {
             kind: row.kind,
-            task_id: &row.task_id,
+            task_id: row.task_id.as_str(),
             trial: row.trial_id.zip(row.experiment_id),
         }
     }
@@ -29,7 +29,7 @@ impl<'a> From<&'a TaskRow> for TaskLabel<'a> {
     fn from(row: &'a TaskRow) -> Self {
         Self {
             kind: row.kind,
-            task_id: &row.id,
+            task_id: row.id.as_str(),
             trial: row.trial_id.zip(row.experiment_id),
         }
     }

@@ -15,7 +15,7 @@ impl Actor {
             },
             Self::Task(task) => det_authz::Actor::Task {
                 owner: task.owner.id,
-                task: &task.task_id,
+                task: task.task_id.as_str(),
                 allocation: task.allocation_id.as_str(),
                 trial: task.trial_id,
                 ended: task.ended,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use det_ids::AllocationId;
+use det_ids::{AllocationId, TaskId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::task::{Demand, TaskState};
@@ -18,7 +18,7 @@ use crate::{Conn, StoreError};
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct TaskRow {
     /// `<experiment>.<request uuid>` for trials.
-    pub id: String,
+    pub id: TaskId,
     /// What kind of task it is.
     #[row(word)]
     pub kind: TaskKind,
@@ -54,7 +54,7 @@ pub struct AllocationRow {
     /// `<task>.<n>`.
     pub id: AllocationId,
     /// Its task.
-    pub task_id: String,
+    pub task_id: TaskId,
     /// Its task's kind.
     #[row(word)]
     pub kind: TaskKind,
@@ -150,7 +150,7 @@ pub(crate) async fn save_tasks(
         rows,
         "INSERT INTO tasks",
         (
-            id: "text" = |row| row.id.as_str(),
+            id: "text" = |row| &row.id,
             kind: "text" = |row| row.kind.name(),
             job_id: "text" = |row| row.job_id.as_str(),
             owner_id: "bigint" = |row| row.owner_id,
@@ -173,7 +173,7 @@ pub(crate) async fn save_tasks(
 /// Changes a task; `None` if there is none with this id.
 async fn edit_task<T>(
     conn: &mut Conn<'_>,
-    id: &str,
+    id: &TaskId,
     change: impl FnOnce(&mut TaskRow) -> T,
 ) -> Result<Option<T>, StoreError> {
     if conn.writing()?.tasks.get(id).is_none() {
@@ -188,7 +188,7 @@ async fn edit_task<T>(
 /// Counts lines that are added to a task's log and gives the number of the last one; `None` without such a task.
 pub(crate) async fn count_lines(
     conn: &mut Conn<'_>,
-    task_id: &str,
+    task_id: &TaskId,
     more: i64,
 ) -> Result<Option<i64>, StoreError> {
     edit_task(conn, task_id, |row| {
@@ -202,7 +202,7 @@ pub(crate) async fn count_lines(
 /// Notes that nothing of a task's log is left.
 pub(crate) async fn set_logs_deleted(
     conn: &mut Conn<'_>,
-    task_id: &str,
+    task_id: &TaskId,
     at: i64,
 ) -> Result<(), StoreError> {
     edit_task(conn, task_id, |row| row.logs_deleted_at = Some(at)).await?;
@@ -210,7 +210,7 @@ pub(crate) async fn set_logs_deleted(
 }
 
 /// One task.
-pub async fn find_task(conn: &mut Conn<'_>, id: &str) -> Result<Option<TaskRow>, StoreError> {
+pub async fn find_task(conn: &mut Conn<'_>, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
     if let Some(unit) = &conn.unit
         && let Some(cell) = unit.tasks.get(id)
     {
@@ -224,12 +224,12 @@ pub async fn find_task(conn: &mut Conn<'_>, id: &str) -> Result<Option<TaskRow>,
 }
 
 /// Several tasks, in no order; those that do not exist are left out.
-pub async fn tasks(conn: &mut Conn<'_>, ids: &[String]) -> Result<Vec<TaskRow>, StoreError> {
+pub async fn tasks(conn: &mut Conn<'_>, ids: &[TaskId]) -> Result<Vec<TaskRow>, StoreError> {
     conn.flush().await?;
     let mut found = Vec::with_capacity(ids.len());
     for piece in pieces(ids) {
         let mut query = Query::new("SELECT * FROM tasks");
-        query.any_of("id", piece.iter().cloned().map(Value::Text));
+        query.any_of("id", piece.iter().map(Value::from));
         found.extend(query.fetch_all::<TaskRow>(conn).await?);
     }
     Ok(found)
@@ -289,7 +289,7 @@ pub(crate) async fn save_allocations(
         "INSERT INTO allocations",
         (
             id: "text" = |row| &row.id,
-            task_id: "text" = |row| row.task_id.as_str(),
+            task_id: "text" = |row| &row.task_id,
             job_id: "text" = |row| row.job_id.as_str(),
             trial_id: "bigint" = |row| row.trial_id,
             run_id: "bigint" = |row| row.run_id,
@@ -351,7 +351,7 @@ pub async fn live(conn: &mut Conn<'_>) -> Result<Vec<AllocationRow>, StoreError>
 /// The live allocation of a task.
 pub async fn live_of_task(
     conn: &mut Conn<'_>,
-    task_id: &str,
+    task_id: &TaskId,
 ) -> Result<Option<AllocationRow>, StoreError> {
     let known = conn
         .unit
@@ -380,7 +380,10 @@ pub async fn live_of_task(
 }
 
 /// The allocations of a task: running ones first, then the newest.
-pub async fn of_task(conn: &mut Conn<'_>, task_id: &str) -> Result<Vec<AllocationRow>, StoreError> {
+pub async fn of_task(
+    conn: &mut Conn<'_>,
+    task_id: &TaskId,
+) -> Result<Vec<AllocationRow>, StoreError> {
     conn.flush().await?;
     Ok(fetch_all!(
         conn,
@@ -650,7 +653,7 @@ pub struct TokenOwner {
     /// The allocation.
     pub allocation_id: AllocationId,
     /// The allocation's task.
-    pub task_id: String,
+    pub task_id: TaskId,
     /// The task's experiment, for trials.
     pub experiment_id: Option<i64>,
     /// The allocation's trial.

@@ -4,7 +4,7 @@
 //! Texts are bound; numbers are part of the statement's text, since there can be more of them than a statement takes
 //! parameters.
 
-use det_ids::AllocationId;
+use det_ids::{AllocationId, TaskId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::TrialState;
@@ -219,7 +219,7 @@ pub struct PastTrial {
     /// The searcher's name for it.
     pub request_id: String,
     /// Its task, which is added as well.
-    pub task_id: String,
+    pub task_id: TaskId,
     /// The state of its life cycle.
     pub state: TrialState,
     /// Hyperparameters, JSON object.
@@ -258,7 +258,7 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
             rows.row()
                 .integer(past.experiment_id)
                 .text(&past.request_id)
-                .text(&past.task_id)
+                .text(past.task_id.as_str())
                 .text(past.state.stored_name())
                 .text(&column::text(&past.state))
                 .text(&past.hparams)
@@ -286,7 +286,7 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
         for (past, id) in some.iter().zip(&some_ids) {
             tasks
                 .row()
-                .text(&past.task_id)
+                .text(past.task_id.as_str())
                 .literal("'TRIAL'")
                 .text(&past.job_id)
                 .integer(past.owner_id)
@@ -307,8 +307,8 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
             let (begin, end) = (past.created_at, past.ended_at);
             allocations
                 .row()
-                .text(&format!("{}.1", past.task_id))
-                .text(&past.task_id)
+                .text(past.task_id.allocation(1).as_str())
+                .text(past.task_id.as_str())
                 .text(&past.job_id)
                 .integer(*id)
                 .integer(1)
@@ -365,7 +365,7 @@ pub async fn checkpoints(
                 .text(&row.uuid)
                 .optional_integer(row.experiment_id)
                 .optional_integer(row.trial_id)
-                .text(&row.task_id)
+                .text(row.task_id.as_str())
                 .optional_text(row.allocation_id.as_ref().map(AllocationId::as_str))
                 .text(row.state.name())
                 .integer(row.steps)

@@ -1,6 +1,6 @@
 //! Checkpoints.
 
-use det_ids::AllocationId;
+use det_ids::{AllocationId, TaskId};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
 use crate::query::{Query, Value, pieces};
@@ -42,7 +42,7 @@ pub struct CheckpointRow {
     /// Its trial.
     pub trial_id: Option<i64>,
     /// Task that wrote it.
-    pub task_id: String,
+    pub task_id: TaskId,
     /// Allocation that wrote it.
     pub allocation_id: Option<AllocationId>,
     /// Which of its files exist.
@@ -77,7 +77,7 @@ pub async fn insert(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<bool, St
         row.uuid.as_str(),
         row.experiment_id,
         row.trial_id,
-        row.task_id.as_str(),
+        &row.task_id,
         row.allocation_id.as_ref(),
         row.state.name(),
         row.steps,

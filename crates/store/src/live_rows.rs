@@ -3,7 +3,7 @@
 //! What is to be read is loaded first, with the functions of [`WriteTx`] below; what is absent afterwards does not exist.
 //! Changes go to the unit of work, and to the database before the commit.
 
-use det_ids::AllocationId;
+use det_ids::{AllocationId, TaskId};
 
 use crate::agents::{self, AgentRow};
 use crate::allocations::{self, AllocationRow, ContainerRow, TaskRow};
@@ -42,7 +42,7 @@ impl WriteTx {
     }
 
     /// Loads a task and its live allocation.
-    pub async fn load_task(&mut self, id: &str) -> Result<(), StoreError> {
+    pub async fn load_task(&mut self, id: &TaskId) -> Result<(), StoreError> {
         let known = self.live_rows().unit.tasks.get(id);
         if known.is_none_or(|cell| cell.live.is_none()) {
             allocations::find_task(&mut self.conn(), id).await?;
@@ -99,7 +99,7 @@ impl LiveRows<'_> {
     }
 
     /// A task.
-    pub fn task(&self, id: &str) -> Option<&TaskRow> {
+    pub fn task(&self, id: &TaskId) -> Option<&TaskRow> {
         self.unit.tasks.get(id).map(|cell| &*cell.row)
     }
 
@@ -109,12 +109,12 @@ impl LiveRows<'_> {
     }
 
     /// Changes a task.
-    pub fn edit_task(&mut self, id: &str, change: impl FnOnce(&mut TaskRow)) {
+    pub fn edit_task(&mut self, id: &TaskId, change: impl FnOnce(&mut TaskRow)) {
         self.unit.edit_task(id, change);
     }
 
     /// The live allocation of a task.
-    pub fn live_allocation(&self, task_id: &str) -> Option<&AllocationId> {
+    pub fn live_allocation(&self, task_id: &TaskId) -> Option<&AllocationId> {
         let cell = self.unit.tasks.get(task_id)?;
         cell.live.as_ref()?.as_ref()
     }

@@ -3,7 +3,7 @@
 mod lines;
 pub mod retention;
 
-use det_ids::AllocationId;
+use det_ids::{AllocationId, TaskId};
 use memchr::memmem::Finder;
 
 use crate::unit::save_rows;
@@ -124,7 +124,7 @@ struct Chunk {
 
 /// A chunk with its place in a task's log.
 pub(crate) struct NewChunk<'a> {
-    task_id: &'a str,
+    task_id: &'a TaskId,
     first_line: i64,
     chunk: &'a Chunk,
 }
@@ -162,7 +162,7 @@ impl Packed {
     /// The chunks at their places in a task's log, in which the last of these lines has the number `last`.
     pub(crate) fn placed<'a>(
         &'a self,
-        task_id: &'a str,
+        task_id: &'a TaskId,
         last: i64,
     ) -> impl Iterator<Item = NewChunk<'a>> {
         let mut first_line = last - self.count() + 1;
@@ -207,7 +207,7 @@ pub fn pack(lines: &[LogLine]) -> Result<Packed, StoreError> {
 }
 
 /// Appends a line to a task's log, if the task exists. Lines of one transaction are stored together.
-pub fn append_line(conn: &mut Conn<'_>, task_id: &str, line: LogLine) -> Result<(), StoreError> {
+pub fn append_line(conn: &mut Conn<'_>, task_id: &TaskId, line: LogLine) -> Result<(), StoreError> {
     conn.writing()?.append_line(task_id, line);
     Ok(())
 }
@@ -237,7 +237,7 @@ pub(crate) async fn save_chunks(
 /// Appends lines to a task's log. Lines of an unknown task are refused with `false`.
 pub async fn append(
     conn: &mut Conn<'_>,
-    task_id: &str,
+    task_id: &TaskId,
     lines: &Packed,
 ) -> Result<bool, StoreError> {
     let count = lines.count();
@@ -265,7 +265,7 @@ pub async fn append(
 pub async fn advance_spool(
     conn: &mut Conn<'_>,
     spool_id: &str,
-    task_id: &str,
+    task_id: &TaskId,
     first: i64,
     count: i64,
 ) -> Result<i64, StoreError> {
@@ -301,7 +301,7 @@ pub(crate) const BEFORE: &str = "SELECT first_line, lines, data FROM log_chunks 
 /// A page of a task's chunks that hold lines after `after`, oldest first.
 pub async fn chunks_after(
     conn: &mut Conn<'_>,
-    task_id: &str,
+    task_id: &TaskId,
     after: i64,
     limit: i64,
 ) -> Result<Vec<ChunkRow>, StoreError> {
@@ -318,7 +318,7 @@ pub async fn chunks_after(
 /// A page of a task's chunks that hold lines before `before`, newest first.
 pub async fn chunks_before(
     conn: &mut Conn<'_>,
-    task_id: &str,
+    task_id: &TaskId,
     before: i64,
     limit: i64,
 ) -> Result<Vec<ChunkRow>, StoreError> {

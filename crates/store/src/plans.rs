@@ -3,6 +3,8 @@
 //! Lists of experiments are filtered and sorted in memory ([`crate::catalogue`]); what they query is the
 //! same whatever they are sorted by, and is here as well.
 
+use det_ids::TaskId;
+
 use crate::db::Link;
 use crate::query::{Query, Value};
 use crate::{
@@ -18,7 +20,7 @@ pub struct Sample {
     /// A trial.
     pub trial_id: i64,
     /// A task.
-    pub task_id: String,
+    pub task_id: TaskId,
 }
 
 /// A statement and how it is answered.
@@ -101,7 +103,7 @@ fn histories(conn: &Conn<'_>, sample: &Sample) -> Vec<(String, Query)> {
     let page = || [group(), vec![number(3), number(64)]].concat();
     let fixed =
         |name: &str, sql: &str, values: Vec<Value>| (name.to_owned(), Query::fixed(sql, values));
-    let of_task = |n: i64| vec![text(&sample.task_id), number(n), number(64)];
+    let of_task = |n: i64| vec![Value::from(&sample.task_id), number(n), number(64)];
     let subject = vec![number(3), text("trial"), text("7"), number(100)];
     vec![
         (
@@ -165,7 +167,7 @@ fn histories(conn: &Conn<'_>, sample: &Sample) -> Vec<(String, Query)> {
         fixed(
             "logs: of ended tasks",
             logs::retention::ENDED,
-            vec![number(i64::MAX), text(&sample.task_id), number(64)],
+            vec![number(i64::MAX), Value::from(&sample.task_id), number(64)],
         ),
         fixed("tasks: of a job", allocations::TASK_OF_JOB, vec![text("7")]),
         fixed("events: all", events::ALL, vec![number(3), number(100)]),

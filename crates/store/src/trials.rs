@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use det_ids::TaskId;
 use det_lifecycle::trial::TrialState;
 
 use crate::column;
@@ -20,7 +21,7 @@ pub struct TrialRow {
     /// The searcher's name for it.
     pub request_id: String,
     /// Its current task.
-    pub task_id: String,
+    pub task_id: TaskId,
     /// The state of its life cycle. Its name is stored in the column `state` too, for queries.
     #[row(json = "machine")]
     pub state: TrialState,
@@ -78,7 +79,7 @@ pub struct NewTrial {
     /// See [`TrialRow`].
     pub request_id: String,
     /// See [`TrialRow`].
-    pub task_id: String,
+    pub task_id: TaskId,
     /// See [`TrialRow`].
     pub state: TrialState,
     /// See [`TrialRow`].
@@ -104,7 +105,7 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<i64, StoreErr
          VALUES ($1, $2, $3, $4, $5, $6, $7, 0, 0, $8, 0, 0.0, '', '{}', 0, 0, $9, $10) RETURNING id",
         new.experiment_id,
         new.request_id.as_str(),
-        new.task_id.as_str(),
+        &new.task_id,
         new.state.stored_name(),
         column::text(&new.state),
         new.hparams.as_str(),
@@ -167,7 +168,7 @@ pub(crate) async fn save_changed(
             id: "bigint" = |row| row.id,
             experiment_id: "bigint" = |row| row.experiment_id,
             request_id: "text" = |row| row.request_id.as_str(),
-            task_id: "text" = |row| row.task_id.as_str(),
+            task_id: "text" = |row| &row.task_id,
             state: "text" = |row| row.state.stored_name(),
             machine: "text" = |row| column::text(&row.state),
             hparams: "text" = |row| row.hparams.as_str(),

@@ -18,7 +18,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use det_ids::AllocationId;
+use det_ids::{AllocationId, TaskId};
 
 use crate::agents::AgentRow;
 use crate::allocations::{AllocationRow, ContainerRow, TaskRow};
@@ -94,7 +94,7 @@ pub(crate) struct AllocationCell {
 
 /// A line of the master's own for a task's log.
 struct Line {
-    task_id: String,
+    task_id: TaskId,
     line: LogLine,
 }
 
@@ -123,7 +123,7 @@ macro_rules! unit {
 unit! {
     pub(crate) trials: Table<i64, Arc<TrialRow>>,
     pub(crate) experiments: Table<i64, ExperimentCell>,
-    pub(crate) tasks: Table<String, TaskCell>,
+    pub(crate) tasks: Table<TaskId, TaskCell>,
     pub(crate) allocations: Table<AllocationId, AllocationCell>,
     pub(crate) agents: Table<String, Arc<AgentRow>>,
     events: Appended<StoredEvent>,
@@ -285,14 +285,14 @@ impl Unit {
         self.tasks.set(self.serial, key, cell, is_new);
     }
 
-    pub(crate) fn edit_task(&mut self, id: &str, change: impl FnOnce(&mut TaskRow)) {
+    pub(crate) fn edit_task(&mut self, id: &TaskId, change: impl FnOnce(&mut TaskRow)) {
         self.tasks
             .edit(self.serial, id, |cell| change(Arc::make_mut(&mut cell.row)));
     }
 
     pub(crate) fn set_live_allocation(
         &mut self,
-        task_id: &str,
+        task_id: &TaskId,
         allocation_id: Option<AllocationId>,
     ) {
         self.tasks
@@ -413,18 +413,18 @@ impl Unit {
         self.own_event = true;
     }
 
-    pub(crate) fn append_line(&mut self, task_id: &str, line: LogLine) {
+    pub(crate) fn append_line(&mut self, task_id: &TaskId, line: LogLine) {
         self.lines.items.push(Line {
-            task_id: task_id.to_owned(),
+            task_id: task_id.clone(),
             line,
         });
     }
 
     /// Whether lines wait for this task's log.
-    pub(crate) fn has_lines(&self, task_id: &str) -> bool {
+    pub(crate) fn has_lines(&self, task_id: &TaskId) -> bool {
         self.lines.items[self.lines.written..]
             .iter()
-            .any(|line| line.task_id == task_id)
+            .any(|line| line.task_id == *task_id)
     }
 
     pub(crate) fn append_token(&mut self, hash: &[u8], allocation_id: &AllocationId) {

@@ -1,5 +1,6 @@
 //! Made-up rows that look like those of real experiments: names that repeat, states that mix, metrics that fall.
 
+use det_ids::TaskId;
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
@@ -237,7 +238,7 @@ pub(super) fn trials_of(experiment_id: i64, past: &PastExperiment, draw: &mut Dr
 
 fn trial(experiment_id: i64, number: i64, past: &PastExperiment, draw: &mut Draw) -> Trial {
     let request_id = draw.uuid();
-    let task_id = format!("{experiment_id}.{request_id}");
+    let task_id = TaskId(format!("{experiment_id}.{request_id}"));
     let state = match draw.below(20) {
         0 => TrialState::Errored,
         1 => TrialState::Canceled,
@@ -312,7 +313,7 @@ fn trial(experiment_id: i64, number: i64, past: &PastExperiment, draw: &mut Draw
                 experiment_id: Some(experiment_id),
                 trial_id: None,
                 task_id: task.clone(),
-                allocation_id: Some(format!("{task}.1").into()),
+                allocation_id: Some(task.allocation(1)),
                 state: CheckpointState::Completed,
                 steps: if n == 0 { batches / 2 } else { batches },
                 metadata: format!("{{\"steps_completed\":{batches}}}"),
@@ -359,7 +360,7 @@ pub(super) fn report(step: i64, draw: &mut Draw) -> StoredReport {
 }
 
 /// A line of the long log.
-pub(super) fn line(number: usize, task: &str, draw: &mut Draw) -> LogLine {
+pub(super) fn line(number: usize, task: &TaskId, draw: &mut Draw) -> LogLine {
     let mut text = format!("step {number}:");
     for _ in 0..6 {
         text.push(' ');
@@ -377,7 +378,7 @@ pub(super) fn line(number: usize, task: &str, draw: &mut Draw) -> LogLine {
         stdtype: Some("stdout".into()),
         source: Some("task".into()),
         rank_id: Some(0),
-        allocation_id: Some(format!("{task}.1").into()),
+        allocation_id: Some(task.allocation(1)),
         container_id: Some("7d1f1a52-8d0c-4f6a-9a45-3c7d2a0c8f11".into()),
         agent_id: Some("agent-1".into()),
     }

@@ -43,7 +43,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
-use det_ids::AllocationId;
+use det_ids::{AllocationId, TaskId};
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
@@ -67,12 +67,12 @@ pub const STEPS: &str = "steps_completed";
 const BATCH: usize = 1000;
 
 /// A checkpoint that a task has stored.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct CheckpointReport {
     /// Chosen by the task.
     pub uuid: String,
     /// Task that wrote it.
-    pub task_id: String,
+    pub task_id: TaskId,
     /// Attempt that wrote it; `None` = the one that reports.
     pub allocation_id: Option<AllocationId>,
     /// With `steps_completed`.
@@ -504,7 +504,7 @@ fn checked(report: CheckpointReport) -> AppResult<CheckpointRow> {
             report.uuid
         )));
     }
-    if report.task_id.is_empty() {
+    if report.task_id.as_str().is_empty() {
         return Err(AppError::invalid(
             "field \"taskId\" is missing: a checkpoint belongs to a task",
         ));
@@ -591,7 +591,8 @@ mod tests {
             metadata,
             resources: BTreeMap::from([("d/".into(), 0), ("d/m.pt".into(), 26)]),
             reported_at: Some(7),
-            ..CheckpointReport::default()
+            allocation_id: None,
+            storage_id: None,
         }
     }
 
@@ -621,7 +622,7 @@ mod tests {
                 "field \"uuid\" must be in lower case, found \"0B6c5d1e-7f7a-4f3e-9c55-3f0f2d9b8a11\"",
             ),
             (
-                with(|r| r.task_id.clear()),
+                with(|r| r.task_id.0.clear()),
                 "field \"taskId\" is missing: a checkpoint belongs to a task",
             ),
             (

@@ -326,7 +326,7 @@ impl JobChanges {
     async fn move_tasks(
         &self,
         tx: &mut WriteTx,
-        tasks: impl IntoIterator<Item = String>,
+        tasks: impl IntoIterator<Item = TaskId>,
         pool: &str,
         cause: &Cause,
     ) -> AppResult<()> {
@@ -335,7 +335,7 @@ impl JobChanges {
             let live = allocations::live_of_task(&mut tx.conn(), &id).await?;
             if live.is_some_and(|live| live.resource_pool != pool) {
                 events.push(Event::Task {
-                    id: TaskId(id),
+                    id,
                     event: TaskEvent::Requeue,
                     cause: cause.clone(),
                 });

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use det_config::errors::ConfigErrors;
 use det_config::submitted::{Placement, TrialSize};
-use det_ids::{JobId, Micros};
+use det_ids::{JobId, Micros, TaskId};
 use det_scheduler::{Policy, QueueEntry, Side};
 use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_store::experiments::{self, ExperimentRow, JobRow};
@@ -51,7 +51,7 @@ impl JobSubject {
     pub fn entity_id(&self) -> String {
         match self {
             Self::Experiment(row) => row.id.to_string(),
-            Self::Task { row, .. } => row.id.clone(),
+            Self::Task { row, .. } => row.id.to_string(),
         }
     }
 
@@ -209,7 +209,7 @@ impl JobQueue {
             if live.is_empty() {
                 return Ok(Vec::new());
             }
-            let others: Vec<String> = live
+            let others: Vec<TaskId> = live
                 .iter()
                 .filter(|row| row.kind != TaskKind::Trial)
                 .map(|row| row.task_id.clone())
@@ -234,8 +234,8 @@ impl JobQueue {
         }
         let experiment_of: BTreeMap<&str, &ExperimentRow> =
             experiments.iter().map(|e| (e.job_id.as_str(), e)).collect();
-        let task_of: BTreeMap<&str, &TaskRow> =
-            tasks.iter().map(|task| (task.id.as_str(), task)).collect();
+        let task_of: BTreeMap<&TaskId, &TaskRow> =
+            tasks.iter().map(|task| (&task.id, task)).collect();
         let job_of: BTreeMap<&str, &JobRow> = jobs.iter().map(|j| (j.id.as_str(), j)).collect();
         let mut queue: Vec<QueuedJob> = of_job
             .into_iter()
@@ -252,9 +252,7 @@ impl JobQueue {
                     | TaskKind::Command
                     | TaskKind::Tensorboard
                     | TaskKind::CheckpointGc
-                    | TaskKind::Generic => {
-                        self.subject((*task_of.get(first.task_id.as_str())?).clone())
-                    }
+                    | TaskKind::Generic => self.subject((*task_of.get(&first.task_id)?).clone()),
                 };
                 Some(QueuedJob {
                     job: JobRow {

@@ -33,7 +33,7 @@ pub mod policies;
 pub mod reading;
 pub mod retention;
 
-use det_ids::AllocationId;
+use det_ids::{AllocationId, TaskId};
 use det_store::logs::{self, LogLine};
 use det_store::{StoreError, WriteTx};
 
@@ -67,7 +67,7 @@ impl Logs {
 pub(crate) fn write_line(
     hub: &Hub,
     tx: &mut WriteTx,
-    task_id: &str,
+    task_id: &TaskId,
     allocation_id: Option<&AllocationId>,
     text: &str,
 ) -> Result<(), StoreError> {
@@ -81,7 +81,7 @@ pub(crate) fn write_line(
         ..LogLine::default()
     };
     logs::append_line(&mut tx.conn(), task_id, line)?;
-    let (hub, topic) = (hub.clone(), Topic::TaskLog(task_id.to_owned()));
+    let (hub, topic) = (hub.clone(), Topic::TaskLog(task_id.clone()));
     tx.after_commit(move || hub.notify(&topic));
     Ok(())
 }

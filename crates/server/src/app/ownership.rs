@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use det_authz::{Decision, Identity, Kind, Missing, Permission, Target, decide, depends_on_owner};
-use det_ids::AllocationId;
+use det_ids::{AllocationId, TaskId};
 use det_store::allocations::TaskRow;
 use det_store::checkpoints::CheckpointRow;
 use det_store::{Store, allocations, experiments, trials};
@@ -18,7 +18,7 @@ pub(crate) enum Reported<'a> {
     /// A trial.
     Trial(i64),
     /// A task.
-    Task(&'a str),
+    Task(&'a TaskId),
     /// An allocation.
     Allocation(&'a AllocationId),
 }
@@ -51,7 +51,7 @@ impl Ownership {
     ) -> AppResult<()> {
         let mut target = Target::identified(match about {
             Reported::Trial(id) => Identity::Trial(id),
-            Reported::Task(id) => Identity::Task(id),
+            Reported::Task(id) => Identity::Task(id.as_str()),
             Reported::Allocation(id) => Identity::Allocation(id.as_str()),
         });
         let mut what = String::new();
@@ -75,9 +75,9 @@ impl Ownership {
         rows: &[CheckpointRow],
     ) -> AppResult<()> {
         // Thousands of checkpoints come of a few trials.
-        let sources: BTreeSet<(Option<i64>, &str)> = rows
+        let sources: BTreeSet<(Option<i64>, &TaskId)> = rows
             .iter()
-            .map(|row| (row.trial_id, row.task_id.as_str()))
+            .map(|row| (row.trial_id, &row.task_id))
             .collect();
         for (trial, task) in sources {
             let about = trial.map_or(Reported::Task(task), Reported::Trial);
@@ -98,7 +98,7 @@ impl Ownership {
                     .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?;
                 return Ok((format!("trial {id}"), experiment.owner_id));
             }
-            Reported::Task(id) => id.to_owned(),
+            Reported::Task(id) => id.clone(),
             Reported::Allocation(id) => {
                 allocations::find(&mut conn.conn(), id)
                     .await?
@@ -108,7 +108,7 @@ impl Ownership {
         };
         let row = allocations::find_task(&mut conn.conn(), &task)
             .await?
-            .ok_or_else(|| AppError::not_found("task", task.escape_debug()))?;
+            .ok_or_else(|| AppError::not_found("task", task.as_str().escape_debug()))?;
         Ok((format!("task \"{task}\""), row.owner_id))
     }
 
@@ -274,7 +274,7 @@ impl Ownership {
         row: &TaskRow,
         to_do: &str,
     ) -> AppResult<()> {
-        let target = Target::identified(Identity::Task(&row.id)).owned_by(row.owner_id);
+        let target = Target::identified(Identity::Task(row.id.as_str())).owned_by(row.owner_id);
         self.require_of(actor, permission, &target, to_do)
     }
 

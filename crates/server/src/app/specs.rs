@@ -6,7 +6,7 @@ pub mod identity;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, SlotId, TaskId, TrialId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, SlotId, TrialId};
 use det_store::Conn;
 use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::experiments;
@@ -160,7 +160,7 @@ impl Specs {
         let config = self.configs.of(&experiment)?;
         let service = self.context.config();
         Ok(TaskFacts {
-            task_id: TaskId(allocation.task_id.clone()),
+            task_id: allocation.task_id.clone(),
             allocation_id: allocation.id.clone(),
             description: TaskLabel::from(allocation).to_string(),
             owner_id: experiment.owner_id,

@@ -93,7 +93,7 @@ async fn post_accelerator_data(
     let mut data = body.accelerator_data;
     // What the rows know better than the container.
     data.allocation_id = row.id.0;
-    data.task_id = row.task_id;
+    data.task_id = row.task_id.0;
     data.resource_pool = row.resource_pool;
     let container_id = data.container_id.clone();
     let data = serde_json::to_value(&data).map_err(AppError::internal)?;

@@ -99,7 +99,7 @@ fn report(body: Checkpoint) -> AppResult<CheckpointReport> {
     }
     Ok(CheckpointReport {
         uuid: body.uuid,
-        task_id: body.task_id.unwrap_or_default(),
+        task_id: body.task_id.unwrap_or_default().into(),
         allocation_id: body.allocation_id.map(AllocationId),
         metadata: body.metadata.0,
         resources: sizes(body.resources),
@@ -307,7 +307,7 @@ mod tests {
             "metadata":{"steps_completed":3},"resources":{"d/":"0","m.txt":"2"},"training":{},
             "reportTime":"1970-01-01T00:00:02Z","state":"STATE_COMPLETED","storageId":null}"#;
         let report = report(wire::decode(body).unwrap()).unwrap();
-        assert_eq!(report.task_id, "1.a");
+        assert_eq!(report.task_id.as_str(), "1.a");
         assert_eq!(report.reported_at, Some(2_000_000));
         assert_eq!(
             report.resources,

@@ -12,7 +12,7 @@ use det_api_types::logs::{
 };
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::wire::{Salvaged, Timestamp};
-use det_ids::AllocationId;
+use det_ids::{AllocationId, TaskId};
 use det_store::logs::{LogLine, Origin, Packed, Packer, pack};
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -112,7 +112,7 @@ async fn post_task_logs(
 }
 
 struct Batch {
-    task_id: String,
+    task_id: TaskId,
     lines: Packed,
     spool: Option<SpoolBatch>,
 }
@@ -138,7 +138,7 @@ fn plain_batch(logs: PlainLogs<'_>) -> AppResult<Batch> {
             },
         );
     }
-    let Some(task_id) = task.map(str::to_owned) else {
+    let Some(task_id) = task.map(TaskId::from) else {
         return Err(no_records());
     };
     Ok(Batch {
@@ -171,7 +171,7 @@ fn no_records() -> AppError {
     AppError::invalid("field \"logs\" must have at least one record")
 }
 
-fn spool_batch(spool: Option<SpoolPosition>, task_id: &str) -> AppResult<Option<SpoolBatch>> {
+fn spool_batch(spool: Option<SpoolPosition>, task_id: &TaskId) -> AppResult<Option<SpoolBatch>> {
     let outage = |outage: SpoolOutage| {
         Some(Outage {
             sequence: i64::try_from(outage.sequence).ok()?,
@@ -236,7 +236,9 @@ fn batch(body: PostTaskLogsRequest) -> AppResult<Option<Batch>> {
         task.get_or_insert_with(|| record.task_id.clone());
         lines.push(stored_line(record, now));
     }
-    let Some(task_id) = task else { return Ok(None) };
+    let Some(task_id) = task.map(TaskId) else {
+        return Ok(None);
+    };
     Ok(Some(Batch {
         spool: spool_batch(body.spool, &task_id)?,
         lines: pack(&lines)?,
@@ -274,7 +276,7 @@ async fn post_unmanaged_logs(
         match stored {
             Ok(()) => taken.stored += count,
             Err(error) => {
-                tracing::warn!(task.id = task_id, lines = count, %error, cause = ?error.cause, "log lines were dropped");
+                tracing::warn!(task.id = task_id.as_str(), lines = count, %error, cause = ?error.cause, "log lines were dropped");
             }
         }
     }
@@ -287,8 +289,8 @@ async fn post_unmanaged_logs(
 fn unmanaged_lines(
     records: Vec<Salvaged<UnmanagedLog>>,
     now: i64,
-) -> BTreeMap<String, Vec<LogLine>> {
-    let mut of_task: BTreeMap<String, Vec<LogLine>> = BTreeMap::new();
+) -> BTreeMap<TaskId, Vec<LogLine>> {
+    let mut of_task: BTreeMap<TaskId, Vec<LogLine>> = BTreeMap::new();
     for record in records
         .into_iter()
         .filter_map(Salvaged::read)
@@ -308,7 +310,7 @@ fn unmanaged_lines(
             stdtype: record.stdtype,
         };
         of_task
-            .entry(record.task_id)
+            .entry(TaskId(record.task_id))
             .or_default()
             .push(stored_line(line, now));
     }
@@ -383,9 +385,9 @@ fn reading(query: LogsQuery) -> AppResult<(LogFilter, Reading)> {
 /// Streams the logs of `tasks`; `encode` makes a line of the stream of a line of the log.
 async fn stream_logs(
     master: Master,
-    tasks: Vec<String>,
+    tasks: Vec<TaskId>,
     query: LogsQuery,
-    encode: impl Fn(&str, i64, LogLine) -> AppResult<Bytes> + Send + Sync + 'static,
+    encode: impl Fn(&TaskId, i64, LogLine) -> AppResult<Bytes> + Send + Sync + 'static,
 ) -> Response {
     let (filter, reading) = match reading(query) {
         Ok(asked) => asked,
@@ -406,7 +408,7 @@ async fn stream_logs(
 async fn task_logs(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(task_id): Path<String>,
+    Path(task_id): Path<TaskId>,
     WireQuery(query): WireQuery<LogsQuery>,
 ) -> Response {
     let tasks = match reads::logs::of_task(&master.context.store, &actor, task_id).await {
@@ -414,7 +416,7 @@ async fn task_logs(
         Err(error) => return before_stream(error),
     };
     stream_logs(master, tasks, query, |task_id, id, log| {
-        line(&views::logs::of_task(task_id.to_owned(), id, log))
+        line(&views::logs::of_task(task_id, id, log))
     })
     .await
 }
@@ -449,7 +451,7 @@ struct Fields<E> {
 }
 
 impl<E: Fn(&LogFields) -> AppResult<Bytes> + Send + Sync> Sink for Fields<E> {
-    fn put(&mut self, _task: &str, _id: i64, line: LogLine) -> AppResult<bool> {
+    fn put(&mut self, _task: &TaskId, _id: i64, line: LogLine) -> AppResult<bool> {
         self.news |= self.found.add(line);
         Ok(false)
     }
@@ -472,7 +474,7 @@ impl<E: Fn(&LogFields) -> AppResult<Bytes> + Send + Sync> Sink for Fields<E> {
 /// Streams what can be filtered by in the logs of `tasks`.
 async fn stream_fields(
     master: Master,
-    tasks: Vec<String>,
+    tasks: Vec<TaskId>,
     follow: bool,
     encode: impl Fn(&LogFields) -> AppResult<Bytes> + Send + Sync + 'static,
 ) -> Response {
@@ -508,7 +510,7 @@ fn list<T: Clone>(values: &std::collections::BTreeSet<T>) -> Vec<T> {
 async fn task_logs_fields(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(task_id): Path<String>,
+    Path(task_id): Path<TaskId>,
     WireQuery(query): WireQuery<LogFieldsQuery>,
 ) -> Response {
     let tasks = match reads::logs::of_task(&master.context.store, &actor, task_id).await {
@@ -571,7 +573,7 @@ mod tests {
             r#"{"logs":[{"task_id":"t","log":"a\u0000b","level":"ERROR"},{"task_id":"t","log":{}},{"taskId":"t","log":"c\n"}]}"#,
         );
         let batch = batch(body).unwrap().unwrap();
-        assert_eq!(batch.task_id, "t");
+        assert_eq!(batch.task_id.as_str(), "t");
         let lines = batch.lines.unpack().unwrap();
         let texts: Vec<&str> = lines.iter().map(|l| l.log.as_str()).collect();
         assert_eq!(texts, ["a\0b\n", "c\n"]);
@@ -651,7 +653,7 @@ mod tests {
         );
         let lines = unmanaged_lines(frozen, 99);
         assert_eq!(
-            lines["t"]
+            lines[&"t".into()]
                 .iter()
                 .map(|l| (l.at, l.rank_id))
                 .collect::<Vec<_>>(),
@@ -661,7 +663,7 @@ mod tests {
             r#"[{"task_id":"t","timestamp":"1970-01-01T00:00:01Z","log":"a"},
                 {"task_id":"t","timestamp":"1970-01-01T00:00:02Z","log":"b"}]"#,
         );
-        let times: Vec<i64> = unmanaged_lines(stated, 99)["t"]
+        let times: Vec<i64> = unmanaged_lines(stated, 99)[&"t".into()]
             .iter()
             .map(|l| l.at)
             .collect();

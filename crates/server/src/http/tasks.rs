@@ -9,6 +9,7 @@ use det_api_types::tasks::{
     GetTasksResponse,
 };
 use det_api_types::wire::Int64;
+use det_ids::TaskId;
 use det_taskspec::TaskKind;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -101,7 +102,7 @@ async fn get_active_tasks_count(State(master): State<Master>, Caller(actor): Cal
 async fn get_task(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(task_id): Path<String>,
+    Path(task_id): Path<TaskId>,
 ) -> Answer {
     let (row, allocations) =
         reads::tasks::with_allocations(&master.context.store, &actor, &task_id).await?;
@@ -117,7 +118,7 @@ async fn get_task(
 async fn get_task_context_directory(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(task_id): Path<String>,
+    Path(task_id): Path<TaskId>,
 ) -> Answer {
     let archive = Archive::of_task(&master.context.store, &actor, &task_id).await?;
     Ok(archive_as_text(&master, &actor, archive).await?)
@@ -130,7 +131,7 @@ async fn get_task_context_directory(
 async fn get_task_accelerator_data(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(task_id): Path<String>,
+    Path(task_id): Path<TaskId>,
 ) -> Answer {
     let mut accelerator_data = Vec::new();
     for container in reads::tasks::containers(&master.context.store, &actor, &task_id).await? {

@@ -241,7 +241,13 @@ async fn an_agent_speaks_for_its_own_containers_only() {
     let own_log = log_with(&cluster, &client, &log(&of_a1.0), "from its own agent").await;
     assert!(!own_log.contains("from a stranger"), "{own_log}");
     assert!(!own_log.contains("on agent b1"), "{own_log}");
-    log_with(&cluster, &client, &log(&task.id), "started on agent b1").await;
+    log_with(
+        &cluster,
+        &client,
+        &log(task.id.as_str()),
+        "started on agent b1",
+    )
+    .await;
     let answer = client.get("/api/v1/agents/a1").await.ok();
     let container = &answer["agent"]["slots"]["0"]["container"];
     assert_eq!(container["state"], json!("STATE_RUNNING"), "{answer}");

@@ -1,5 +1,6 @@
 //! How long logs are kept, and that they are gone afterwards.
 
+use det_ids::TaskId;
 use det_store::logs::{self, LogLine};
 use det_store::{StoreError, settings};
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ const DAY: i64 = 86_400_000_000;
 struct Run {
     experiment: i64,
     trial: i64,
-    task: String,
+    task: TaskId,
 }
 
 impl Run {

@@ -1,5 +1,6 @@
 //! Logs of tasks and trials.
 
+use det_ids::TaskId;
 use det_server::app::logs::reading::{Encoded, LogFilter, Reading};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -17,7 +18,7 @@ fn texts(messages: &[Value]) -> Vec<&str> {
 struct Logged {
     cluster: Cluster,
     client: Client,
-    task_id: String,
+    task_id: TaskId,
     task_logs: String,
     trial_logs: String,
 }

@@ -203,7 +203,7 @@ async fn a_task_that_has_ended_reports_late_and_does_nothing_else() {
         let token = allocations::find_token(&mut conn.conn(), &hash)
             .await
             .unwrap();
-        let ended = allocations::of_task(&mut conn.conn(), spec.task_id.as_str())
+        let ended = allocations::of_task(&mut conn.conn(), &spec.task_id)
             .await
             .unwrap()[0]
             .ended_at;

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use det_ids::TaskId;
 use det_lifecycle::task::{Demand, TaskState};
 use det_server::auth::{new_token, token_hash};
 use det_server::hub::Topic;
@@ -17,7 +18,7 @@ const JOB: &str = "job-of-a-command";
 /// A command that waits for a slot, with a token; its id is not `<experiment>.<uuid>` although it looks like it.
 async fn waiting_command(cluster: &Cluster, model: i64) -> (String, String) {
     let (task, allocation) = cluster.task_of(model).await;
-    let task_id = format!("{model}.command");
+    let task_id = TaskId(format!("{model}.command"));
     let command = TaskRow {
         id: task_id.clone(),
         kind: TaskKind::Command,
@@ -35,7 +36,7 @@ async fn waiting_command(cluster: &Cluster, model: i64) -> (String, String) {
         ..task
     };
     let attempt = AllocationRow {
-        id: format!("{task_id}.1").into(),
+        id: task_id.allocation(1),
         task_id: task_id.clone(),
         kind: TaskKind::Command,
         job_id: JOB.into(),
@@ -71,7 +72,7 @@ async fn waiting_command(cluster: &Cluster, model: i64) -> (String, String) {
         .await
         .unwrap();
     cluster.master().context.hub.notify(&Topic::Schedule);
-    (task_id, token)
+    (task_id.0, token)
 }
 
 async fn log_of(client: &Client, task_id: &str) -> Vec<String> {

@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(packed.unpack().unwrap(), lines);
         assert_eq!(packed.count(), 10);
         let placed: Vec<(i64, i64)> = packed
-            .placed("t", 110)
+            .placed(&"t".into(), 110)
             .map(|new| (new.first_line, new.chunk.count))
             .collect();
         assert_eq!(placed, [(101, 3), (104, 3), (107, 3), (110, 1)]);

@@ -3,13 +3,15 @@
 //! What is deleted is decided elsewhere; here are the tasks to decide about, and the deletion, in steps as small as the
 //! caller wants them. Spools stay known until their experiment goes: a batch that is repeated later still is recognised.
 
+use det_ids::TaskId;
+
 use crate::{Conn, StoreError, allocations};
 
 /// A task that has ended and whose log has not been deleted.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct EndedLog {
     /// The task.
-    pub task_id: String,
+    pub task_id: TaskId,
     /// When it ended, microseconds.
     pub ended_at: i64,
     /// Days by its trial: see [`crate::trials::TrialRow::log_retention_days`].
@@ -35,7 +37,7 @@ pub(crate) const ENDED: &str = "SELECT t.id AS task_id, t.ended_at, r.log_retent
 /// Tasks that have ended and whose logs are stored, by their end: at most `limit` of those after this end and task.
 pub async fn page(
     conn: &mut Conn<'_>,
-    after: (i64, &str),
+    after: (i64, &TaskId),
     limit: i64,
 ) -> Result<Vec<EndedLog>, StoreError> {
     conn.flush().await?;
@@ -43,7 +45,7 @@ pub async fn page(
 }
 
 /// The same of one task, as this change sees it; `None` = it is not there, has not ended, or has no log to delete.
-pub async fn find(conn: &mut Conn<'_>, task_id: &str) -> Result<Option<EndedLog>, StoreError> {
+pub async fn find(conn: &mut Conn<'_>, task_id: &TaskId) -> Result<Option<EndedLog>, StoreError> {
     let Some(task) = allocations::find_task(conn, task_id).await? else {
         return Ok(None);
     };
@@ -65,7 +67,7 @@ pub async fn find(conn: &mut Conn<'_>, task_id: &str) -> Result<Option<EndedLog>
 /// with the time `now`.
 pub async fn delete(
     conn: &mut Conn<'_>,
-    task_id: &str,
+    task_id: &TaskId,
     chunks: usize,
     now: i64,
 ) -> Result<Deleted, StoreError> {

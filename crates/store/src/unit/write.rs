@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use det_ids::TaskId;
+
 use super::Unit;
 use crate::agents::AgentRow;
 use crate::allocations::{AllocationRow, ContainerRow, TaskRow};
@@ -88,8 +90,8 @@ async fn write_lines(conn: &mut Conn<'_>, unit: &mut Unit) -> Result<(), StoreEr
     let lines = unit.lines.items[new]
         .iter()
         .map(|line| (line.task_id.clone(), line.line.clone()));
-    let mut chunks: Vec<(String, Vec<LogLine>)> = Vec::new();
-    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut chunks: Vec<(TaskId, Vec<LogLine>)> = Vec::new();
+    let mut places: HashMap<TaskId, usize> = HashMap::new();
     for (task_id, line) in lines {
         let place = *places.entry(task_id.clone()).or_insert_with(|| {
             chunks.push((task_id, Vec::new()));

@@ -641,7 +641,7 @@ pub(crate) async fn deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_
         assert_eq!(left, [name == "kept"; 13], "{name}");
     }
     // The spool's counter is gone too: its numbers would start anew.
-    let again = change!(world, conn => logs::advance_spool(conn, &format!("spool-{gone}"), "t", 1, 1).await);
+    let again = change!(world, conn => logs::advance_spool(conn, &format!("spool-{gone}"), &"t".into(), 1, 1).await);
     assert_eq!(again, 0);
 }
 

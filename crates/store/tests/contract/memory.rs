@@ -1,6 +1,7 @@
 //! Rows in memory and rows in the database: random changes with the rows kept in memory end in the same database as the
 //! same changes with every row read anew.
 
+use det_ids::TaskId;
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::Observed;
 use det_lifecycle::trial::TrialState;
@@ -93,8 +94,11 @@ async fn history(
     shown(store, experiment, run).await
 }
 
-fn names(run: u64, number: u64) -> (String, String) {
-    (format!("r{run}-{number}"), format!("task-{run}-{number}"))
+fn names(run: u64, number: u64) -> (String, TaskId) {
+    (
+        format!("r{run}-{number}"),
+        TaskId(format!("task-{run}-{number}")),
+    )
 }
 
 /// One random action on one of the trials; what it needs and does not find makes it do nothing.
@@ -110,7 +114,7 @@ async fn act(
         let mut new = trial(experiment, &request);
         new.task_id.clone_from(&task_id);
         let id = trials::insert(&mut tx.conn(), &new).await?;
-        let new = task(&task_id, Some(experiment), Some(id));
+        let new = task(task_id.as_str(), Some(experiment), Some(id));
         tx.live_rows().add_task(new);
         return Ok(());
     };
@@ -125,7 +129,7 @@ async fn act(
 
 async fn act_on_allocation(
     tx: &mut WriteTx,
-    task_id: &str,
+    task_id: &TaskId,
     trial_id: i64,
     what: u64,
     n: i64,
@@ -138,7 +142,11 @@ async fn act_on_allocation(
             attempt = row.attempts;
         })
         .await?;
-        let row = allocation(&format!("{task_id}.{attempt}"), task_id, Some(trial_id));
+        let row = allocation(
+            &format!("{task_id}.{attempt}"),
+            task_id.as_str(),
+            Some(trial_id),
+        );
         start_run(tx, trial_id, attempt, n).await?;
         return add_allocation(tx, row).await;
     };
@@ -194,7 +202,7 @@ async fn act_on_allocation(
 async fn act_on_the_rest(
     tx: &mut WriteTx,
     row: &trials::TrialRow,
-    task_id: &str,
+    task_id: &TaskId,
     experiment: i64,
     run: u64,
     what: u64,
@@ -366,7 +374,7 @@ async fn shown(store: &Store, experiment: i64, run: u64) -> Vec<String> {
         .collect()
 }
 
-async fn log_text(conn: &mut Conn<'_>, task_id: &str) -> String {
+async fn log_text(conn: &mut Conn<'_>, task_id: &TaskId) -> String {
     let mut text = String::new();
     let chunks = logs::chunks_after(conn, task_id, 0, i64::MAX)
         .await

@@ -30,7 +30,7 @@ async fn append(
     lines: std::ops::RangeInclusive<i64>,
 ) -> bool {
     let lines: Vec<LogLine> = lines.map(line).collect();
-    change!(world, conn => logs::append(conn, task_id, &logs::pack(&lines)?).await)
+    change!(world, conn => logs::append(conn, &task_id.into(), &logs::pack(&lines)?).await)
 }
 
 pub(crate) async fn a_log_is_read_forwards_and_backwards(world: &World) {
@@ -42,7 +42,7 @@ pub(crate) async fn a_log_is_read_forwards_and_backwards(world: &World) {
         assert!(append(world, "other", 1..=3).await);
     }
     let expected: Vec<(i64, LogLine)> = (1..=1500).map(|n| (n, line(n))).collect();
-    let row = read!(world, conn => allocations::find_task(conn, "t").await).unwrap();
+    let row = read!(world, conn => allocations::find_task(conn, &"t".into()).await).unwrap();
     assert_eq!(row.log_lines, 1500);
 
     // Forwards, a chunk at a time, going on after any line.
@@ -50,7 +50,8 @@ pub(crate) async fn a_log_is_read_forwards_and_backwards(world: &World) {
         let mut seen = Vec::new();
         let mut position = after;
         loop {
-            let chunks = read!(world, conn => logs::chunks_after(conn, "t", position, 1).await);
+            let chunks =
+                read!(world, conn => logs::chunks_after(conn, &"t".into(), position, 1).await);
             let Some(chunk) = chunks.first() else { break };
             seen.extend(
                 chunk
@@ -69,7 +70,8 @@ pub(crate) async fn a_log_is_read_forwards_and_backwards(world: &World) {
         let mut seen = Vec::new();
         let mut position = before;
         loop {
-            let chunks = read!(world, conn => logs::chunks_before(conn, "t", position, 1).await);
+            let chunks =
+                read!(world, conn => logs::chunks_before(conn, &"t".into(), position, 1).await);
             let Some(chunk) = chunks.first() else { break };
             seen.extend(
                 chunk
@@ -85,9 +87,9 @@ pub(crate) async fn a_log_is_read_forwards_and_backwards(world: &World) {
         let to = usize::try_from(before.min(1501) - 1).unwrap();
         assert_eq!(seen, expected[..to], "before {before}");
     }
-    let none = change!(world, conn => logs::append(conn, "t", &logs::pack(&[])?).await);
+    let none = change!(world, conn => logs::append(conn, &"t".into(), &logs::pack(&[])?).await);
     assert!(none, "no lines are no error");
-    assert!(read!(world, conn => logs::chunks_after(conn, "none", 0, 5).await).is_empty());
+    assert!(read!(world, conn => logs::chunks_after(conn, &"none".into(), 0, 5).await).is_empty());
 }
 
 pub(crate) async fn a_repeated_batch_of_a_spool_is_taken_once(world: &World) {
@@ -109,19 +111,21 @@ pub(crate) async fn a_repeated_batch_of_a_spool_is_taken_once(world: &World) {
         (1, 0, 0),
     ] {
         let stored =
-            change!(world, conn => logs::advance_spool(conn, "s", "t", first, count).await);
+            change!(world, conn => logs::advance_spool(conn, "s", &"t".into(), first, count).await);
         assert_eq!(stored, known, "{count} lines from {first}");
     }
     // Another spool of the same task counts for itself.
     assert_eq!(
-        change!(world, conn => logs::advance_spool(conn, "s2", "t", 1, 4).await),
+        change!(world, conn => logs::advance_spool(conn, "s2", &"t".into(), 1, 4).await),
         0
     );
 }
 
 pub(crate) async fn lines_of_an_unknown_task_are_refused(world: &World) {
     assert!(!append(world, "nobody", 1..=2).await);
-    assert!(read!(world, conn => logs::chunks_after(conn, "nobody", 0, 5).await).is_empty());
+    assert!(
+        read!(world, conn => logs::chunks_after(conn, &"nobody".into(), 0, 5).await).is_empty()
+    );
 }
 
 fn report(step: Option<i64>, metrics: &serde_json::Value) -> StoredReport {

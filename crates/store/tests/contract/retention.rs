@@ -1,5 +1,6 @@
 //! Logs that are deleted because they were kept long enough.
 
+use det_ids::TaskId;
 use det_store::logs::retention::{self, Deleted, EndedLog};
 use det_store::logs::{self, LogLine};
 use det_store::{allocations, experiments, trials};
@@ -20,7 +21,7 @@ async fn logged(world: &World, id: &str, trial: Option<i64>, chunks: usize, ende
 }
 
 async fn log_lines(world: &World, id: &str) {
-    let id = id.to_owned();
+    let id = TaskId::from(id);
     let lines = ["one\n", "two\n"].map(|text| LogLine {
         log: text.into(),
         ..LogLine::default()
@@ -29,12 +30,12 @@ async fn log_lines(world: &World, id: &str) {
 }
 
 async fn lines(world: &World, id: &str) -> i64 {
-    let chunks = read!(world, conn => logs::chunks_after(conn, id, 0, 100).await);
+    let chunks = read!(world, conn => logs::chunks_after(conn, &id.into(), 0, 100).await);
     chunks.iter().map(|chunk| chunk.lines).sum()
 }
 
 async fn ended(world: &World) -> Vec<EndedLog> {
-    read!(world, conn => retention::page(conn, (i64::MIN, ""), 100).await)
+    read!(world, conn => retention::page(conn, (i64::MIN, &"".into()), 100).await)
 }
 
 fn log(task: &str, ended_at: i64, days: Option<i64>) -> EndedLog {
@@ -56,13 +57,13 @@ pub(crate) async fn a_log_goes_in_steps_and_others_stay(world: &World) {
     // By their ends, page by page; tasks that live or have no log are not among them.
     let all = [log("none", 100, None), log("own", 200, Some(0))];
     assert_eq!(ended(world).await, all);
-    let first = read!(world, conn => retention::page(conn, (i64::MIN, ""), 1).await);
-    let second = read!(world, conn => retention::page(conn, (100, "none"), 1).await);
+    let first = read!(world, conn => retention::page(conn, (i64::MIN, &"".into()), 1).await);
+    let second = read!(world, conn => retention::page(conn, (100, &"none".into()), 1).await);
     assert_eq!([first, second].concat(), all);
-    assert!(read!(world, conn => retention::page(conn, (200, "own"), 1).await).is_empty());
+    assert!(read!(world, conn => retention::page(conn, (200, &"own".into()), 1).await).is_empty());
 
     // Oldest first, and what was not deleted yet is still read, after a restart too.
-    let step = change!(world, conn => retention::delete(conn, "own", 2, 900).await);
+    let step = change!(world, conn => retention::delete(conn, &"own".into(), 2, 900).await);
     let expected = |chunks, whole| Deleted {
         chunks,
         lines: i64::try_from(chunks).unwrap() * 2,
@@ -70,7 +71,7 @@ pub(crate) async fn a_log_goes_in_steps_and_others_stay(world: &World) {
     };
     assert_eq!(step, expected(2, false));
     let world = &world.reopened().await;
-    let left = read!(world, conn => logs::chunks_after(conn, "own", 0, 100).await);
+    let left = read!(world, conn => logs::chunks_after(conn, &"own".into(), 0, 100).await);
     assert_eq!(
         left.iter().map(|c| c.first_line).collect::<Vec<_>>(),
         [5, 7, 9]
@@ -78,32 +79,32 @@ pub(crate) async fn a_log_goes_in_steps_and_others_stay(world: &World) {
     assert_eq!(ended(world).await, all, "it is gone on with");
     for (step, left) in [(expected(2, false), 2), (expected(1, true), 0)] {
         assert_eq!(
-            change!(world, conn => retention::delete(conn, "own", 2, 900).await),
+            change!(world, conn => retention::delete(conn, &"own".into(), 2, 900).await),
             step
         );
         assert_eq!(lines(world, "own").await, left);
     }
     assert_eq!(ended(world).await, all[..1]);
-    let row = read!(world, conn => allocations::find_task(conn, "own").await).unwrap();
+    let row = read!(world, conn => allocations::find_task(conn, &"own".into()).await).unwrap();
     assert_eq!((row.log_lines, row.logs_deleted_at), (10, Some(900)));
     assert_eq!(
         (lines(world, "none").await, lines(world, "live").await),
         (6, 4)
     );
     assert_eq!(
-        change!(world, conn => retention::find(conn, "own").await),
+        change!(world, conn => retention::find(conn, &"own".into()).await),
         None
     );
     assert_eq!(
-        change!(world, conn => retention::find(conn, "live").await),
+        change!(world, conn => retention::find(conn, &"live".into()).await),
         None
     );
     assert_eq!(
-        change!(world, conn => retention::find(conn, "nobody").await),
+        change!(world, conn => retention::find(conn, &"nobody".into()).await),
         None
     );
     assert_eq!(
-        change!(world, conn => retention::find(conn, "none").await),
+        change!(world, conn => retention::find(conn, &"none".into()).await),
         Some(log("none", 100, None))
     );
     world.store.close().await;
@@ -111,24 +112,24 @@ pub(crate) async fn a_log_goes_in_steps_and_others_stay(world: &World) {
 
 pub(crate) async fn lines_that_come_after_a_deletion_are_a_log_again(world: &World) {
     logged(world, "t", None, 2, Some(100)).await;
-    change!(world, conn => logs::advance_spool(conn, "s", "t", 1, 4).await);
-    change!(world, conn => retention::delete(conn, "t", 100, 900).await);
+    change!(world, conn => logs::advance_spool(conn, "s", &"t".into(), 1, 4).await);
+    change!(world, conn => retention::delete(conn, &"t".into(), 100, 900).await);
     // The spool is known still: what it repeats is not stored again.
     assert_eq!(
-        change!(world, conn => logs::advance_spool(conn, "s", "t", 1, 4).await),
+        change!(world, conn => logs::advance_spool(conn, "s", &"t".into(), 1, 4).await),
         4
     );
     log_lines(world, "t").await;
-    let chunks = read!(world, conn => logs::chunks_after(conn, "t", 0, 100).await);
+    let chunks = read!(world, conn => logs::chunks_after(conn, &"t".into(), 0, 100).await);
     assert_eq!(
         chunks.iter().map(|c| c.first_line).collect::<Vec<_>>(),
         [5],
         "numbers go on"
     );
     assert_eq!(ended(world).await, [log("t", 100, None)]);
-    change!(world, conn => retention::delete(conn, "t", 100, 950).await);
+    change!(world, conn => retention::delete(conn, &"t".into(), 100, 950).await);
     assert_eq!(lines(world, "t").await, 0);
-    let row = read!(world, conn => allocations::find_task(conn, "t").await).unwrap();
+    let row = read!(world, conn => allocations::find_task(conn, &"t".into()).await).unwrap();
     assert_eq!(row.logs_deleted_at, Some(950));
     // A line that the master added in the same change goes with the rest.
     let line = LogLine {
@@ -136,8 +137,8 @@ pub(crate) async fn lines_that_come_after_a_deletion_are_a_log_again(world: &Wor
         ..LogLine::default()
     };
     let gone = change!(world, conn => {
-        logs::append_line(conn, "t", line)?;
-        retention::delete(conn, "t", 100, 960).await
+        logs::append_line(conn, &"t".into(), line)?;
+        retention::delete(conn, &"t".into(), 100, 960).await
     });
     assert_eq!((gone.lines, gone.whole), (1, true));
 }

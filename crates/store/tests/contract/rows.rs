@@ -1,6 +1,6 @@
 //! Rows for scenarios: complete, with plain values, changed by the scenario where it matters.
 
-use det_ids::AllocationId;
+use det_ids::{AllocationId, TaskId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::Desired;
 use det_lifecycle::experiment::ExperimentState;
@@ -90,7 +90,7 @@ pub(crate) fn trial(experiment_id: i64, request_id: &str) -> NewTrial {
     NewTrial {
         experiment_id,
         request_id: request_id.into(),
-        task_id: format!("{experiment_id}.{request_id}"),
+        task_id: format!("{experiment_id}.{request_id}").into(),
         state: TrialState::Active,
         hparams: r#"{"lr":0.1}"#.into(),
         seed: 7,
@@ -201,14 +201,14 @@ pub(crate) async fn running_trial(
     world: &World,
     experiment_id: i64,
     request_id: &str,
-) -> (i64, String, AllocationId) {
+) -> (i64, TaskId, AllocationId) {
     let trial_id = stored_trial(world, experiment_id, request_id).await;
-    let task_id = format!("{experiment_id}.{request_id}");
-    let allocation_id = AllocationId(format!("{task_id}.1"));
-    let new_task = task(&task_id, Some(experiment_id), Some(trial_id));
+    let task_id = TaskId(format!("{experiment_id}.{request_id}"));
+    let allocation_id = task_id.allocation(1);
+    let new_task = task(task_id.as_str(), Some(experiment_id), Some(trial_id));
     let new_allocation = AllocationRow {
         experiment_id: Some(experiment_id),
-        ..allocation(allocation_id.as_str(), &task_id, Some(trial_id))
+        ..allocation(allocation_id.as_str(), task_id.as_str(), Some(trial_id))
     };
     let new_container = container(
         &format!("container-{allocation_id}"),
@@ -272,7 +272,7 @@ pub(crate) async fn edit_trial(
 /// Changes a task, which is loaded first.
 pub(crate) async fn edit_task(
     tx: &mut WriteTx,
-    id: &str,
+    id: &TaskId,
     change: impl FnOnce(&mut TaskRow),
 ) -> Result<(), StoreError> {
     tx.load_task(id).await?;

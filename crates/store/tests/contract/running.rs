@@ -246,7 +246,7 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
         crate::shown(&row),
         crate::shown(&allocation(
             allocation_id.as_str(),
-            &task_id,
+            task_id.as_str(),
             Some(trial_id)
         ))
     );
@@ -310,7 +310,7 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
         let row = AllocationRow {
             run_id: n,
             requested_at: 4_000 + n,
-            ..allocation(&format!("{task_id}.{n}"), &task_id, Some(trial_id))
+            ..allocation(&format!("{task_id}.{n}"), task_id.as_str(), Some(trial_id))
         };
         change_live!(world, tx => {
             let id = row.id.clone();
@@ -596,11 +596,11 @@ pub(crate) async fn an_older_store_knows_the_states_of_its_tasks(world: &World) 
     world.older(&[WITHOUT_PLACES, older].concat()).await;
     let world = world.reopened().await;
     for (id, state) in [
-        (&*waiting, TaskState::Queued),
+        (waiting.as_str(), TaskState::Queued),
         ("done", TaskState::Ended(TaskEnd::Completed)),
         ("failed", TaskState::Ended(TaskEnd::Failed)),
     ] {
-        let found = read!(world, conn => allocations::find_task(conn, id).await).unwrap();
+        let found = read!(world, conn => allocations::find_task(conn, &id.into()).await).unwrap();
         assert_eq!((found.state, found.demand), (state, None), "{id}");
     }
     world.store.close().await;

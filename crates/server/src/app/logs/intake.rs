@@ -1,5 +1,6 @@
 //! Ingesting lines of task logs: from spools of agents, and from callers that may log for a task.
 
+use det_ids::TaskId;
 use det_store::events::NewEvent;
 use det_store::logs::{self, Packed};
 use det_store::{WriteTx, allocations};
@@ -43,7 +44,7 @@ impl Logs {
     pub async fn report(
         &self,
         actor: &Actor,
-        task_id: String,
+        task_id: TaskId,
         packed: Packed,
         spool: Option<SpoolBatch>,
     ) -> AppResult<()> {
@@ -66,7 +67,7 @@ impl Logs {
     pub(crate) async fn append(
         &self,
         experiment_id: Option<i64>,
-        task_id: String,
+        task_id: TaskId,
         packed: Packed,
         spool: Option<SpoolBatch>,
     ) -> AppResult<()> {
@@ -123,7 +124,7 @@ impl Logs {
     async fn record_outage(
         &self,
         tx: &mut WriteTx,
-        task_id: &str,
+        task_id: &TaskId,
         outage: &Outage,
     ) -> AppResult<()> {
         #[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
@@ -140,7 +141,7 @@ impl Logs {
         let event = NewEvent {
             actor: &format!("task:{task_id}"),
             subject_kind: "task",
-            subject_id: task_id.to_owned(),
+            subject_id: task_id.to_string(),
             kind: "log_held",
             reason: Some(&reason),
             detail: Some(detail.to_string()),

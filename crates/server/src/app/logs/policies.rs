@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use det_config::container::LogAction;
+use det_ids::TaskId;
 use det_store::events::NewEvent;
 use det_store::logs::{LogLine, Packed};
 use det_store::trials::TrialRow;
@@ -89,7 +90,7 @@ impl LogPolicies {
     pub(crate) async fn apply(
         &self,
         tx: &mut WriteTx,
-        task_id: &str,
+        task_id: &TaskId,
         found: Vec<Found>,
     ) -> AppResult<()> {
         let Some(trial_id) = allocations::find_task(&mut tx.conn(), task_id)
@@ -112,7 +113,7 @@ impl LogPolicies {
                 None => {}
                 // A trial that was continued has a new task: what its earlier ones printed and shipped late is forgiven.
                 Some(LogAction::CancelRetries)
-                    if findings.retries_canceled_by.is_some() || trial.task_id != task_id => {}
+                    if findings.retries_canceled_by.is_some() || trial.task_id != *task_id => {}
                 Some(LogAction::CancelRetries) => {
                     let text = format!(
                         "The log policy \"{}\" matched: this trial is not restarted after a failure",
@@ -209,7 +210,7 @@ impl LogPolicies {
 /// The agents that a line can come from: the one it names, else those of its attempt.
 async fn agents_of(
     tx: &mut WriteTx,
-    task_id: &str,
+    task_id: &TaskId,
     line: &LogLine,
 ) -> Result<Vec<String>, StoreError> {
     if let Some(agent) = &line.agent_id {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use det_ids::AllocationId;
+use det_ids::{AllocationId, TaskId};
 use det_store::logs::{self, ChunkRow, LogLine, Needle};
 use det_store::{Store, StoreError, allocations};
 use tokio::sync::mpsc;
@@ -158,7 +158,7 @@ const HOLD: Duration = Duration::from_millis(50);
 /// Takes lines, one after another, in the order of reading.
 pub trait Sink: Send + Sync {
     /// Puts a line into the next message; whether the message is large enough to be sent.
-    fn put(&mut self, task: &str, id: i64, line: LogLine) -> AppResult<bool>;
+    fn put(&mut self, task: &TaskId, id: i64, line: LogLine) -> AppResult<bool>;
     /// The message so far, if there is something in it.
     fn take(&mut self) -> AppResult<Option<Bytes>>;
     /// What is to be said when everything has been read.
@@ -173,7 +173,7 @@ pub struct Encoded<E> {
     message: BytesMut,
 }
 
-impl<E: Fn(&str, i64, LogLine) -> AppResult<Bytes> + Send + Sync> Encoded<E> {
+impl<E: Fn(&TaskId, i64, LogLine) -> AppResult<Bytes> + Send + Sync> Encoded<E> {
     /// `encode` makes the bytes of a line: task, id, line.
     pub fn new(encode: E) -> Self {
         Self {
@@ -183,8 +183,8 @@ impl<E: Fn(&str, i64, LogLine) -> AppResult<Bytes> + Send + Sync> Encoded<E> {
     }
 }
 
-impl<E: Fn(&str, i64, LogLine) -> AppResult<Bytes> + Send + Sync> Sink for Encoded<E> {
-    fn put(&mut self, task: &str, id: i64, line: LogLine) -> AppResult<bool> {
+impl<E: Fn(&TaskId, i64, LogLine) -> AppResult<Bytes> + Send + Sync> Sink for Encoded<E> {
+    fn put(&mut self, task: &TaskId, id: i64, line: LogLine) -> AppResult<bool> {
         self.message
             .extend_from_slice(&(self.encode)(task, id, line)?);
         Ok(self.message.len() >= MESSAGE)
@@ -200,7 +200,7 @@ impl Logs {
     /// the last task has ended and its last line is out; or when the receiver is gone.
     pub async fn read(
         &self,
-        tasks: Vec<String>,
+        tasks: Vec<TaskId>,
         filter: LogFilter,
         reading: Reading,
         sink: impl Sink,
@@ -236,7 +236,7 @@ impl Logs {
 
     /// Whether nothing can be added to the task's log any more: it has ended. An allocation ends only when its agent
     /// has handed over the logs, so a task's end comes after its last line.
-    async fn is_complete(&self, task_id: &str) -> Result<bool, Stop> {
+    async fn is_complete(&self, task_id: &TaskId) -> Result<bool, Stop> {
         let mut conn = self.context.store.read().await?;
         let task = allocations::find_task(&mut conn.conn(), task_id).await?;
         Ok(task.is_none_or(|t| t.ended_at.is_some()))
@@ -261,7 +261,7 @@ enum Given {
 }
 
 impl<S: Sink> Reader<'_, S> {
-    async fn follow(&mut self, tasks: &[String]) -> Result<(), Stop> {
+    async fn follow(&mut self, tasks: &[TaskId]) -> Result<(), Stop> {
         let Some((last, earlier)) = tasks.split_last() else {
             return Ok(());
         };
@@ -285,7 +285,7 @@ impl<S: Sink> Reader<'_, S> {
         }
     }
 
-    async fn all_forward(&mut self, tasks: &[String]) -> Result<(), Stop> {
+    async fn all_forward(&mut self, tasks: &[TaskId]) -> Result<(), Stop> {
         for task in tasks {
             self.forward(task, &mut 0).await?;
         }
@@ -293,7 +293,7 @@ impl<S: Sink> Reader<'_, S> {
     }
 
     /// Reads what comes after line `seen`.
-    async fn forward(&mut self, task: &str, seen: &mut i64) -> Result<(), Stop> {
+    async fn forward(&mut self, task: &TaskId, seen: &mut i64) -> Result<(), Stop> {
         let mut size = PageSize::new(&self.filter);
         let store = &self.logs.context.store;
         let mut ahead: Option<Vec<ChunkRow>> = None;
@@ -328,7 +328,7 @@ impl<S: Sink> Reader<'_, S> {
         Ok(())
     }
 
-    async fn backward(&mut self, tasks: &[String]) -> Result<(), Stop> {
+    async fn backward(&mut self, tasks: &[TaskId]) -> Result<(), Stop> {
         for task in tasks.iter().rev() {
             let mut size = PageSize::new(&self.filter);
             let store = &self.logs.context.store;
@@ -392,7 +392,7 @@ impl<S: Sink> Reader<'_, S> {
     /// Gives lines on as messages, as long as the reader has capacity for them.
     async fn give(
         &mut self,
-        task: &str,
+        task: &TaskId,
         lines: impl Iterator<Item = (i64, LogLine)>,
     ) -> Result<Given, Stop> {
         for (id, line) in lines {
@@ -494,7 +494,7 @@ impl PageSize {
 
 async fn after(
     store: &Store,
-    task: &str,
+    task: &TaskId,
     seen: i64,
     limit: i64,
 ) -> Result<Vec<ChunkRow>, StoreError> {
@@ -504,7 +504,7 @@ async fn after(
 
 async fn earlier(
     store: &Store,
-    task: &str,
+    task: &TaskId,
     before: i64,
     limit: i64,
 ) -> Result<Vec<ChunkRow>, StoreError> {

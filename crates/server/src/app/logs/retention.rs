@@ -11,6 +11,7 @@ use det_authz::{Kind, Permission};
 use det_config::experiment::ExperimentConfig;
 use det_config::policies::Workload;
 use det_failpoints::failpoint;
+use det_ids::TaskId;
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
 use det_store::logs::retention::{self, EndedLog};
@@ -200,7 +201,7 @@ impl LogRetention {
     /// Looks at all ended tasks once, and deletes the logs that are due. Gives the number of their lines.
     async fn sweep(&self, actor: &str) -> AppResult<i64> {
         let _alone = self.sweeping.lock().await;
-        let (mut after, mut lines) = ((i64::MIN, String::new()), 0);
+        let (mut after, mut lines) = ((i64::MIN, TaskId::from("")), 0);
         loop {
             let page = {
                 let mut conn = self.context.store.read().await?;
@@ -208,7 +209,7 @@ impl LogRetention {
             };
             let Some(last) = page.last() else { break };
             after = (last.ended_at, last.task_id.clone());
-            let due: Vec<String> = page
+            let due: Vec<TaskId> = page
                 .into_iter()
                 .filter(|log| self.is_due(log))
                 .map(|log| log.task_id)
@@ -240,7 +241,7 @@ impl LogRetention {
     }
 
     /// One transaction's worth of these tasks' logs, from the first one on.
-    async fn delete(&self, actor: &str, tasks: &[String]) -> AppResult<Swept> {
+    async fn delete(&self, actor: &str, tasks: &[TaskId]) -> AppResult<Swept> {
         let (service, actor, tasks) = (self.clone(), actor.to_owned(), tasks.to_vec());
         let swept = self
             .context
@@ -261,7 +262,7 @@ impl LogRetention {
         &self,
         tx: &mut WriteTx,
         actor: &str,
-        tasks: Vec<String>,
+        tasks: Vec<TaskId>,
     ) -> AppResult<Swept> {
         let mut chunks_left = CHUNKS;
         let mut swept = Swept { tasks: 0, lines: 0 };
@@ -287,7 +288,7 @@ impl LogRetention {
             let event = NewEvent {
                 actor,
                 subject_kind: "task",
-                subject_id: task_id,
+                subject_id: task_id.0,
                 kind: "logs_deleted",
                 reason: Some(&reason),
                 ..Default::default()

@@ -39,7 +39,7 @@ impl Orchestration {
                 text,
             } => {
                 let of = allocation_id.as_ref();
-                logs::write_line(&self.context.hub, tx, task_id.as_str(), of, &text)?;
+                logs::write_line(&self.context.hub, tx, &task_id, of, &text)?;
             }
             Effect::Wake(topic) => {
                 self.context.wake(tx, hub_topic(topic));
@@ -134,7 +134,7 @@ fn hub_topic(topic: Topic) -> hub::Topic {
         Topic::CleanUp => hub::Topic::CleanUp,
         Topic::Place(id) => hub::Topic::Place(id.0),
         Topic::Allocation(id) => hub::Topic::Allocation(id),
-        Topic::TaskLog(id) => hub::Topic::TaskLog(id.0),
+        Topic::TaskLog(id) => hub::Topic::TaskLog(id),
         Topic::Trial(id) => hub::Topic::Trial(id.0),
     }
 }
@@ -169,7 +169,7 @@ async fn insert_trial(
     let row = trials::NewTrial {
         experiment_id: new.experiment_id.0,
         request_id: new.request_id.0,
-        task_id: new.task_id.0,
+        task_id: new.task_id,
         state: new.state,
         hparams: new.hparams,
         seed: i64::from(new.seed),

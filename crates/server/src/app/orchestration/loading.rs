@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use det_ids::{AllocationId, ExperimentId, JobId, PlaceId, RequestId, TrialId};
+use det_ids::{AllocationId, ExperimentId, JobId, PlaceId, RequestId, TaskId, TrialId};
 use det_lifecycle::task::Demand;
 use det_orchestrator::{Container, Event, Need, Place, SearchState, Terms, Unreadable};
 use det_store::{Conn, StoreError, WriteTx, allocations, experiments, trials};
@@ -83,7 +83,7 @@ impl Facts {
                 let tasks = allocations::tasks_of_trial(&mut tx.conn(), id.0).await?;
                 self.task_counts.insert(id, tasks.len());
             }
-            Need::Task(id) => self.load_task(service, tx, id.as_str()).await?,
+            Need::Task(id) => self.load_task(service, tx, &id).await?,
             Need::RestartForbidden(id) => self.load_restart_forbidden(service, tx, id).await?,
             Need::Allocation(id) => self.load_allocation(service, tx, &id).await?,
             Need::Container(id) => {
@@ -166,7 +166,7 @@ impl Facts {
         &mut self,
         service: &Orchestration,
         tx: &mut WriteTx,
-        id: &str,
+        id: &TaskId,
     ) -> AppResult<()> {
         tx.load_task(id).await?;
         let rows = tx.live_rows();

@@ -124,7 +124,7 @@ impl Rows for TxRows<'_> {
             id,
             experiment_id: ExperimentId(row.experiment_id),
             request_id: RequestId(row.request_id.clone()),
-            task_id: TaskId(row.task_id.clone()),
+            task_id: row.task_id.clone(),
             state: row.state,
             run_id: row.run_id,
             restarts: count(row.restarts),
@@ -139,7 +139,7 @@ impl Rows for TxRows<'_> {
 
     fn update_trial(&mut self, row: &Trial) {
         self.live.edit_trial(row.id.0, |known| {
-            known.task_id.clone_from(&row.task_id.0);
+            known.task_id.clone_from(&row.task_id);
             known.state = row.state;
             known.restarts = i64::from(row.restarts);
             known.ended_at = raw(row.ended_at);
@@ -172,7 +172,7 @@ impl Rows for TxRows<'_> {
     }
 
     fn task(&self, id: &TaskId) -> Option<Task> {
-        let row = self.live.task(id.as_str())?;
+        let row = self.live.task(id)?;
         Some(Task {
             id: id.clone(),
             kind: row.kind,
@@ -192,7 +192,7 @@ impl Rows for TxRows<'_> {
             .expect("tasks are added for experiments that the decision has read")
             .owner_id;
         self.live.add_task(TaskRow {
-            id: row.id.0,
+            id: row.id,
             kind: row.kind,
             job_id: row.job_id.0,
             owner_id,
@@ -209,7 +209,7 @@ impl Rows for TxRows<'_> {
     }
 
     fn update_task(&mut self, row: &Task) {
-        self.live.edit_task(row.id.as_str(), |known| {
+        self.live.edit_task(&row.id, |known| {
             known.state = row.state;
             known.attempts = i64::from(row.attempts);
             known.ended_at = raw(row.ended_at);
@@ -230,7 +230,7 @@ impl Rows for TxRows<'_> {
         let row = self.live.allocation(id)?;
         Some(Allocation {
             id: id.clone(),
-            task_id: TaskId(row.task_id.clone()),
+            task_id: row.task_id.clone(),
             kind: row.kind,
             job_id: JobId(row.job_id.clone()),
             experiment_id: row.experiment_id.map(ExperimentId),
@@ -254,13 +254,13 @@ impl Rows for TxRows<'_> {
     }
 
     fn live_allocation(&self, task_id: &TaskId) -> Option<AllocationId> {
-        self.live.live_allocation(task_id.as_str()).cloned()
+        self.live.live_allocation(task_id).cloned()
     }
 
     fn insert_allocation(&mut self, row: Allocation, excluded: Option<String>) {
         self.live.add_allocation(AllocationRow {
             id: row.id,
-            task_id: row.task_id.0,
+            task_id: row.task_id,
             kind: row.kind,
             job_id: row.job_id.0,
             experiment_id: row.experiment_id.map(|id| id.0),

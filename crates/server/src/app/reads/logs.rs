@@ -1,6 +1,7 @@
 //! Which logs may be read.
 
 use det_authz::Kind;
+use det_ids::TaskId;
 use det_store::{Store, allocations, trials};
 
 use crate::app::reads;
@@ -11,8 +12,8 @@ use crate::error::{AppError, AppResult};
 pub(crate) async fn of_task(
     store: &Store,
     actor: &Actor,
-    task_id: String,
-) -> AppResult<Vec<String>> {
+    task_id: TaskId,
+) -> AppResult<Vec<TaskId>> {
     reads::tasks::find(store, actor, &task_id).await?;
     Ok(vec![task_id])
 }
@@ -22,7 +23,7 @@ pub(crate) async fn of_trial(
     store: &Store,
     actor: &Actor,
     trial_id: i64,
-) -> AppResult<Vec<String>> {
+) -> AppResult<Vec<TaskId>> {
     reads::require(actor, Kind::Trial, "logs of trials")?;
     let mut conn = store.read().await?;
     if trials::find(&mut conn.conn(), trial_id).await?.is_none() {

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 
 use det_authz::{Kind, Permission, Target};
-use det_ids::TaskId;
 use det_store::allocations::TaskRow;
 use det_store::{Store, allocations, trials};
 
@@ -31,10 +30,9 @@ pub(crate) enum Selection {
 
 /// The ids of a task and of its allocations.
 fn ids(task: &TaskRow) -> Vec<String> {
-    let id = TaskId::from(task.id.as_str());
     let attempts = 1..=u32::try_from(task.attempts).unwrap_or(u32::MAX);
-    let allocations = attempts.map(|n| id.allocation(n).0);
-    allocations.chain([task.id.clone()]).collect()
+    let allocations = attempts.map(|n| task.id.allocation(n).0);
+    allocations.chain([task.id.to_string()]).collect()
 }
 
 impl Selection {

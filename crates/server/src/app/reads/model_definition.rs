@@ -3,6 +3,7 @@
 use std::io::Read;
 
 use det_authz::Kind;
+use det_ids::TaskId;
 use det_store::{Store, experiments};
 use futures::Stream;
 use tokio::runtime::Handle;
@@ -48,7 +49,7 @@ impl Archive {
     }
 
     /// What a task starts with; empty for tasks without an archive.
-    pub(crate) async fn of_task(store: &Store, actor: &Actor, task_id: &str) -> AppResult<Self> {
+    pub(crate) async fn of_task(store: &Store, actor: &Actor, task_id: &TaskId) -> AppResult<Self> {
         let task = reads::tasks::find(store, actor, task_id).await?;
         let experiment_id = task.experiment_id.unwrap_or_default();
         let mut conn = store.read().await?;

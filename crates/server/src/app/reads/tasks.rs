@@ -1,6 +1,7 @@
 //! Reading tasks.
 
 use det_authz::Kind;
+use det_ids::TaskId;
 use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, AllocationRow, ContainerRow, TaskRow};
 use det_store::experiments::{self, JobRow};
@@ -15,14 +16,14 @@ fn require(actor: &Actor) -> AppResult<()> {
     reads::require(actor, Kind::Task, "tasks")
 }
 
-async fn row(conn: &mut Conn<'_>, task_id: &str) -> AppResult<TaskRow> {
+async fn row(conn: &mut Conn<'_>, task_id: &TaskId) -> AppResult<TaskRow> {
     allocations::find_task(conn, task_id)
         .await?
-        .ok_or_else(|| AppError::not_found("task", task_id.escape_debug()))
+        .ok_or_else(|| AppError::not_found("task", task_id.as_str().escape_debug()))
 }
 
 /// One task.
-pub(crate) async fn find(store: &Store, actor: &Actor, task_id: &str) -> AppResult<TaskRow> {
+pub(crate) async fn find(store: &Store, actor: &Actor, task_id: &TaskId) -> AppResult<TaskRow> {
     require(actor)?;
     row(&mut store.read().await?.conn(), task_id).await
 }
@@ -31,7 +32,7 @@ pub(crate) async fn find(store: &Store, actor: &Actor, task_id: &str) -> AppResu
 pub(crate) async fn with_allocations(
     store: &Store,
     actor: &Actor,
-    task_id: &str,
+    task_id: &TaskId,
 ) -> AppResult<(TaskRow, Vec<AllocationRow>)> {
     require(actor)?;
     let mut conn = store.read().await?;
@@ -76,7 +77,7 @@ pub(crate) async fn live_kinds(store: &Store, actor: &Actor) -> AppResult<Vec<Ta
 pub(crate) async fn containers(
     store: &Store,
     actor: &Actor,
-    task_id: &str,
+    task_id: &TaskId,
 ) -> AppResult<Vec<ContainerRow>> {
     require(actor)?;
     let mut conn = store.read().await?;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::trials::{GetExperimentTrialsQuery, TrialSortBy};
 use det_authz::Kind;
+use det_ids::TaskId;
 use det_store::allocations::{self, AllocationRow};
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::experiments::ExperimentRow;
@@ -68,7 +69,7 @@ pub struct TrialParts {
     /// Its live allocation.
     pub allocation: Option<AllocationRow>,
     /// Its tasks, oldest first.
-    pub task_ids: Vec<String>,
+    pub task_ids: Vec<TaskId>,
     /// Statistics of its metric groups.
     pub summaries: BTreeMap<String, GroupSummary>,
     /// The checkpoint of its best validation.
@@ -207,7 +208,7 @@ async fn with_parts(
         .and_then(Value::as_i64)
         .unwrap_or(i64::MAX);
     let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
-    let mut task_ids: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+    let mut task_ids: BTreeMap<i64, Vec<TaskId>> = BTreeMap::new();
     let mut summaries = BTreeMap::new();
     for batch in ids.chunks(BATCH) {
         let mut conn = store.read().await?;

@@ -80,7 +80,7 @@ pub fn checkpoint(
     };
     Ok(Checkpoint {
         uuid: row.uuid.clone(),
-        task_id: Some(row.task_id.clone()),
+        task_id: Some(row.task_id.to_string()),
         allocation_id: row.allocation_id.as_ref().map(ToString::to_string),
         report_time: Some(Timestamp(row.reported_at)),
         resources: resources(row)?

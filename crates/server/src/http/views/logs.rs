@@ -2,6 +2,7 @@
 
 use det_api_types::logs::{LogLevel, TaskLogsResponse, TrialLogsResponse};
 use det_api_types::wire::Timestamp;
+use det_ids::TaskId;
 use det_store::logs::LogLine;
 
 /// Characters of a container's id that are shown.
@@ -47,10 +48,10 @@ fn time(at: i64) -> String {
 }
 
 /// A line of a task's log.
-pub fn of_task(task_id: String, id: i64, line: LogLine) -> TaskLogsResponse {
+pub fn of_task(task_id: &TaskId, id: i64, line: LogLine) -> TaskLogsResponse {
     TaskLogsResponse {
         id: id.to_string(),
-        task_id,
+        task_id: task_id.to_string(),
         timestamp: Timestamp(line.at),
         message: message(&line),
         level: level(&line),

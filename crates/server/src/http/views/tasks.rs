@@ -79,7 +79,7 @@ pub fn allocation(row: &AllocationRow) -> Result<Allocation, StoreError> {
         AllocationState::Ready | AllocationState::Preempting | AllocationState::Saving
     );
     Ok(Allocation {
-        task_id: row.task_id.clone(),
+        task_id: row.task_id.to_string(),
         allocation_id: row.id.to_string(),
         state: state(&row.state),
         is_ready: Some(ready),
@@ -94,7 +94,7 @@ pub fn allocation(row: &AllocationRow) -> Result<Allocation, StoreError> {
 /// A task with its allocations, which come in the order to show them in.
 pub fn task(row: &TaskRow, allocations: &[AllocationRow]) -> Result<Task, StoreError> {
     Ok(Task {
-        task_id: row.id.clone(),
+        task_id: row.id.to_string(),
         task_type: task_type(row.kind),
         allocations: allocations
             .iter()
@@ -151,7 +151,7 @@ pub fn summaries(
         .map(|row| {
             let (scheduler_type, priority_order) = scheduler(&row.resource_pool);
             let summary = AllocationSummary {
-                task_id: row.task_id.clone(),
+                task_id: row.task_id.to_string(),
                 allocation_id: row.id.to_string(),
                 name: TaskLabel::from(row).title(),
                 registered_time: Some(Timestamp(row.requested_at)),

@@ -39,6 +39,11 @@ pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, Store
         None => None,
     };
     let is_paused = state == TrialState::Paused;
+    let task_ids: Vec<String> = if parts.task_ids.is_empty() {
+        vec![row.task_id.to_string()]
+    } else {
+        parts.task_ids.into_iter().map(|id| id.0).collect()
+    };
     Ok(Trial {
         id: row.id,
         experiment_id: row.experiment_id,
@@ -58,19 +63,11 @@ pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, Store
         runner_state: row.runner_state.clone(),
         wall_clock_time: Float(seconds),
         warm_start_checkpoint_uuid: row.warm_start_checkpoint.clone().unwrap_or_default(),
-        task_id: parts
-            .task_ids
-            .first()
-            .cloned()
-            .or_else(|| Some(row.task_id.clone())),
+        task_id: task_ids.first().cloned(),
         total_checkpoint_size: Int64(row.checkpoint_bytes),
         checkpoint_count: row.checkpoint_count,
         summary_metrics: Some(summary_metrics(&parts.summaries)),
-        task_ids: if parts.task_ids.is_empty() {
-            vec![row.task_id.clone()]
-        } else {
-            parts.task_ids
-        },
+        task_ids,
         searcher_metric_value: row.best_metric.map(Float),
         log_retention_days: row.log_retention_days,
         metadata: Some(object("metadata of trial", row.id, &row.metadata)?),
