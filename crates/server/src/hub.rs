@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use det_ids::{AllocationId, TaskId};
+use det_ids::{AllocationId, PlaceId, TaskId};
 use det_rm::Changes;
 use tokio::sync::watch;
 
@@ -16,7 +16,7 @@ pub enum Topic {
     /// Anything that scheduling depends on.
     Schedule,
     /// What a place should run.
-    Place(String),
+    Place(PlaceId),
     /// An allocation: preemption, readiness, members.
     Allocation(AllocationId),
     /// The log of a task, or its end.

@@ -13,7 +13,7 @@ mod planned;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AgentId, AllocationId, ContainerId, JobId, PlaceId, SlotId};
+use det_ids::{AllocationId, ContainerId, JobId, PlaceId, SlotId};
 use det_lifecycle::container::Desired;
 use det_scheduler::{Job, PlaceSnapshot, PlaceState, Request, RunningAllocation};
 use det_store::agents::AgentRow;
@@ -56,10 +56,10 @@ const MOST_BEHIND: usize = 4096;
 /// What is live.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Image {
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<PlaceId, Place>,
     allocations: HashMap<AllocationId, Allocation>,
     /// By place: its containers that hold slots, with their allocations.
-    containers: HashMap<String, BTreeMap<String, AllocationId>>,
+    containers: HashMap<PlaceId, BTreeMap<ContainerId, AllocationId>>,
     /// Allocations by job.
     of_job: HashMap<String, BTreeSet<AllocationId>>,
     /// Jobs of these allocations, as far as they were read.
@@ -75,7 +75,7 @@ pub(crate) struct Image {
 pub(crate) struct Touched {
     /// The image is another one.
     pub(crate) everything: bool,
-    pub(crate) places: BTreeSet<String>,
+    pub(crate) places: BTreeSet<PlaceId>,
     pub(crate) allocations: BTreeSet<AllocationId>,
     pub(crate) jobs: BTreeSet<String>,
 }
@@ -453,28 +453,28 @@ impl Image {
         Ok(())
     }
 
-    fn container(&self, place_id: &str, id: &str) -> Option<(&Allocation, &Container)> {
+    fn container(&self, place_id: &PlaceId, id: &ContainerId) -> Option<(&Allocation, &Container)> {
         let allocation = self
             .allocations
             .get(self.containers.get(place_id)?.get(id)?)?;
         let mut containers = allocation.containers.iter();
-        Some((allocation, containers.find(|c| c.row.id == id)?))
+        Some((allocation, containers.find(|c| c.row.id == *id)?))
     }
 
     /// What the rows want of the containers of a place.
-    pub(crate) fn desired(&self, place_id: &str) -> BTreeMap<ContainerId, Desired> {
+    pub(crate) fn desired(&self, place_id: &PlaceId) -> BTreeMap<ContainerId, Desired> {
         let ids = self.containers.get(place_id);
         ids.into_iter()
             .flatten()
             .filter_map(|(id, _)| {
                 let (_, container) = self.container(place_id, id)?;
-                Some((ContainerId(id.clone()), container.row.desired))
+                Some((id.clone(), container.row.desired))
             })
             .collect()
     }
 
     /// What is needed to start a container on a place; `None` if it is not to run there any more.
-    pub(crate) fn startable(&self, place_id: &str, id: &str) -> Option<Startable> {
+    pub(crate) fn startable(&self, place_id: &PlaceId, id: &ContainerId) -> Option<Startable> {
         let (allocation, container) = self.container(place_id, id)?;
         if container.row.desired != Desired::Run {
             return None;
@@ -516,7 +516,7 @@ impl Image {
     }
 
     /// A place with its pool; `None` = there is none of this name.
-    pub(crate) fn place(&self, id: &str, aux_limit: u32) -> Option<(&str, PlaceSnapshot)> {
+    pub(crate) fn place(&self, id: &PlaceId, aux_limit: u32) -> Option<(&str, PlaceSnapshot)> {
         let place = self.places.get(id)?;
         Some((
             &place.row.resource_pool,
@@ -538,7 +538,7 @@ impl Image {
             aux_used += u32::from(own.slots.is_empty());
         }
         PlaceSnapshot {
-            id: PlaceId::from(AgentId(place.row.id.clone())),
+            id: place.row.id.clone(),
             state: place.state(),
             slots: slots(place, &held),
             aux_limit,

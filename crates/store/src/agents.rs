@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use det_ids::PlaceId;
+
 use crate::unit::save_rows;
 use crate::{Conn, StoreError};
 
 /// An agent.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct AgentRow {
-    /// Its id.
-    pub id: String,
+    /// Its id, which is that of the place.
+    pub id: PlaceId,
     /// Pool it joined.
     pub resource_pool: String,
     /// Identity of its data directory.
@@ -47,7 +49,7 @@ pub async fn list(conn: &mut Conn<'_>) -> Result<Vec<AgentRow>, StoreError> {
 }
 
 /// One agent.
-pub async fn find(conn: &mut Conn<'_>, id: &str) -> Result<Option<AgentRow>, StoreError> {
+pub async fn find(conn: &mut Conn<'_>, id: &PlaceId) -> Result<Option<AgentRow>, StoreError> {
     if let Some(unit) = &conn.unit
         && let Some(row) = unit.agents.get(id)
     {
@@ -81,7 +83,7 @@ pub(crate) async fn save_all(
         rows,
         "INSERT INTO agents",
         (
-            id: "text" = |row| row.id.as_str(),
+            id: "text" = |row| &row.id,
             resource_pool: "text" = |row| row.resource_pool.as_str(),
             instance_id: "text" = |row| row.instance_id.as_str(),
             enabled: "boolean" = |row| row.enabled,
@@ -116,7 +118,7 @@ pub async fn mark_all_disconnected(conn: &mut Conn<'_>, at: i64) -> Result<u64, 
 }
 
 /// Removes an agent.
-pub async fn delete(conn: &mut Conn<'_>, id: &str) -> Result<(), StoreError> {
+pub async fn delete(conn: &mut Conn<'_>, id: &PlaceId) -> Result<(), StoreError> {
     conn.flush().await?;
     conn.writing()?.remove_agent(id);
     execute!(conn, "DELETE FROM agents WHERE id = $1", id)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use det_ids::{AllocationId, TaskId};
+use det_ids::{AllocationId, ContainerId, PlaceId, TaskId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::task::{Demand, TaskState};
@@ -105,11 +105,11 @@ pub struct AllocationRow {
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct ContainerRow {
     /// UUID; the wire's resource id.
-    pub id: String,
+    pub id: ContainerId,
     /// Its allocation.
     pub allocation_id: AllocationId,
     /// The place that it runs on: an agent's id.
-    pub place_id: String,
+    pub place_id: PlaceId,
     /// Its number in the allocation; 0 is the chief.
     pub member: i64,
     /// JSON list of slot numbers.
@@ -471,9 +471,9 @@ pub(crate) async fn save_containers(
         rows,
         "INSERT INTO containers",
         (
-            id: "text" = |row| row.id.as_str(),
+            id: "text" = |row| &row.id,
             allocation_id: "text" = |row| &row.allocation_id,
-            place_id: "text" = |row| row.place_id.as_str(),
+            place_id: "text" = |row| &row.place_id,
             member: "bigint" = |row| row.member,
             slots: "text" = |row| row.slots.as_str(),
             desired: "text" = |row| <&str>::from(row.desired),
@@ -493,7 +493,7 @@ pub(crate) async fn save_containers(
 /// One container.
 pub async fn find_container(
     conn: &mut Conn<'_>,
-    id: &str,
+    id: &ContainerId,
 ) -> Result<Option<ContainerRow>, StoreError> {
     let known = conn
         .unit
@@ -502,7 +502,7 @@ pub async fn find_container(
         .cloned();
     if let Some(allocation_id) = known {
         let rows = containers(conn, &allocation_id).await?;
-        return Ok(rows.into_iter().find(|row| row.id == id));
+        return Ok(rows.into_iter().find(|row| row.id == *id));
     }
     // Unknown in memory: the stored row is the current one.
     let row = fetch_optional!(
@@ -516,7 +516,7 @@ pub async fn find_container(
             // From now on it is found, and changed, in memory.
             find(conn, &row.allocation_id).await?;
             let rows = containers(conn, &row.allocation_id).await?;
-            Ok(rows.into_iter().find(|row| row.id == id))
+            Ok(rows.into_iter().find(|row| row.id == *id))
         }
         row => Ok(row),
     }
@@ -566,7 +566,7 @@ pub async fn live_containers(conn: &mut Conn<'_>) -> Result<Vec<ContainerRow>, S
 /// The containers of a place that hold slots.
 pub async fn live_containers_of_place(
     conn: &mut Conn<'_>,
-    place_id: &str,
+    place_id: &PlaceId,
 ) -> Result<Vec<ContainerRow>, StoreError> {
     conn.flush().await?;
     Ok(fetch_all!(

@@ -3,7 +3,7 @@
 //! What is to be read is loaded first, with the functions of [`WriteTx`] below; what is absent afterwards does not exist.
 //! Changes go to the unit of work, and to the database before the commit.
 
-use det_ids::{AllocationId, TaskId};
+use det_ids::{AllocationId, ContainerId, PlaceId, TaskId};
 
 use crate::agents::{self, AgentRow};
 use crate::allocations::{self, AllocationRow, ContainerRow, TaskRow};
@@ -61,7 +61,7 @@ impl WriteTx {
     }
 
     /// Loads a container, its allocation and that one's other containers.
-    pub async fn load_container(&mut self, id: &str) -> Result<(), StoreError> {
+    pub async fn load_container(&mut self, id: &ContainerId) -> Result<(), StoreError> {
         if self.live_rows().container(id).is_none() {
             allocations::find_container(&mut self.conn(), id).await?;
         }
@@ -69,7 +69,7 @@ impl WriteTx {
     }
 
     /// Loads an agent.
-    pub async fn load_agent(&mut self, id: &str) -> Result<(), StoreError> {
+    pub async fn load_agent(&mut self, id: &PlaceId) -> Result<(), StoreError> {
         if self.live_rows().agent(id).is_none() {
             agents::find(&mut self.conn(), id).await?;
         }
@@ -150,9 +150,9 @@ impl LiveRows<'_> {
     }
 
     /// A container.
-    pub fn container(&self, id: &str) -> Option<&ContainerRow> {
+    pub fn container(&self, id: &ContainerId) -> Option<&ContainerRow> {
         let allocation_id = self.unit.allocation_of(id)?;
-        self.containers(allocation_id).find(|row| row.id == id)
+        self.containers(allocation_id).find(|row| row.id == *id)
     }
 
     /// Adds a container.
@@ -172,14 +172,14 @@ impl LiveRows<'_> {
     pub fn edit_container(
         &mut self,
         allocation_id: &AllocationId,
-        id: &str,
+        id: &ContainerId,
         change: impl FnOnce(&mut ContainerRow),
     ) {
         self.unit.edit_container(allocation_id, id, change);
     }
 
     /// An agent.
-    pub fn agent(&self, id: &str) -> Option<&AgentRow> {
+    pub fn agent(&self, id: &PlaceId) -> Option<&AgentRow> {
         self.unit.agents.get(id).map(|row| &**row)
     }
 }

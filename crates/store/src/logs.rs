@@ -3,7 +3,7 @@
 mod lines;
 pub mod retention;
 
-use det_ids::{AllocationId, TaskId};
+use det_ids::{AllocationId, ContainerId, TaskId};
 use memchr::memmem::Finder;
 
 use crate::unit::save_rows;
@@ -29,7 +29,7 @@ pub struct LogLine {
     /// Allocation that printed it.
     pub allocation_id: Option<AllocationId>,
     /// Container that printed it.
-    pub container_id: Option<String>,
+    pub container_id: Option<ContainerId>,
     /// Agent it ran on.
     pub agent_id: Option<String>,
 }
@@ -198,7 +198,7 @@ pub fn pack(lines: &[LogLine]) -> Result<Packed, StoreError> {
                 source: line.source.as_deref(),
                 rank_id: line.rank_id,
                 allocation_id: line.allocation_id.as_ref().map(AllocationId::as_str),
-                container_id: line.container_id.as_deref(),
+                container_id: line.container_id.as_ref().map(ContainerId::as_str),
                 agent_id: line.agent_id.as_deref(),
             },
         );

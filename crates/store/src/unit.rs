@@ -18,7 +18,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use det_ids::{AllocationId, TaskId};
+use det_ids::{AllocationId, ContainerId, PlaceId, TaskId};
 
 use crate::agents::AgentRow;
 use crate::allocations::{AllocationRow, ContainerRow, TaskRow};
@@ -44,7 +44,7 @@ pub struct Changes {
     /// Agents that are new or changed.
     pub agents: Vec<Arc<AgentRow>>,
     /// Agents that are gone.
-    pub removed_agents: Vec<String>,
+    pub removed_agents: Vec<PlaceId>,
     /// Jobs that are new or changed.
     pub jobs: Vec<String>,
     /// More may have changed than is listed here: a cache must be loaded again from the rows.
@@ -107,7 +107,7 @@ macro_rules! unit {
             /// The number of the change under way.
             serial: u64,
             /// The allocation of a container. A hint: it may name an allocation that is not kept any more.
-            allocation_of: HashMap<String, AllocationId>,
+            allocation_of: HashMap<ContainerId, AllocationId>,
             own_event: bool,
             $($(#[$doc])* $visibility $part: $kind,)+
         }
@@ -125,14 +125,14 @@ unit! {
     pub(crate) experiments: Table<i64, ExperimentCell>,
     pub(crate) tasks: Table<TaskId, TaskCell>,
     pub(crate) allocations: Table<AllocationId, AllocationCell>,
-    pub(crate) agents: Table<String, Arc<AgentRow>>,
+    pub(crate) agents: Table<PlaceId, Arc<AgentRow>>,
     events: Appended<StoredEvent>,
     lines: Appended<Line>,
     tokens: Appended<(Vec<u8>, AllocationId)>,
     /// Allocations whose tokens expire, and when.
     expiries: Appended<(AllocationId, i64)>,
     search_events: Appended<(i64, i64, String)>,
-    removed_agents: Noted<String>,
+    removed_agents: Noted<PlaceId>,
     jobs: Noted<String>,
     everything: Noted<()>,
 }
@@ -371,12 +371,12 @@ impl Unit {
     pub(crate) fn edit_container(
         &mut self,
         allocation_id: &AllocationId,
-        id: &str,
+        id: &ContainerId,
         change: impl FnOnce(&mut ContainerRow),
     ) {
         self.allocations.edit(self.serial, allocation_id, |cell| {
             let rows = cell.containers.iter_mut().flatten();
-            if let Some((row, dirty)) = rows.into_iter().find(|(row, _)| row.id == id) {
+            if let Some((row, dirty)) = rows.into_iter().find(|(row, _)| row.id == *id) {
                 *dirty = true;
                 change(Arc::make_mut(row));
             }
@@ -384,7 +384,7 @@ impl Unit {
     }
 
     /// The allocation of a container, where it is known.
-    pub(crate) fn allocation_of(&self, container_id: &str) -> Option<&AllocationId> {
+    pub(crate) fn allocation_of(&self, container_id: &ContainerId) -> Option<&AllocationId> {
         self.allocation_of
             .get(container_id)
             .filter(|id| self.allocations.get(*id).is_some())
@@ -397,9 +397,9 @@ impl Unit {
             .set(self.serial, row.id.clone(), Arc::new(row), dirty);
     }
 
-    pub(crate) fn remove_agent(&mut self, id: &str) {
-        self.agents.remove(self.serial, &id.to_owned());
-        self.removed_agents.items.push(id.to_owned());
+    pub(crate) fn remove_agent(&mut self, id: &PlaceId) {
+        self.agents.remove(self.serial, id);
+        self.removed_agents.items.push(id.clone());
     }
 
     // What is only appended.

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use det_authz::{Kind, Permission};
+use det_ids::PlaceId;
 use det_rm_agents::NotAdmitted;
 use det_store::events::NewEvent;
 use det_store::{WriteTx, agent_tokens, agents};
@@ -119,7 +120,7 @@ impl AgentTokens {
                         ))));
                     }
                     if known.is_some_and(|known| known.revoked_at.is_none())
-                        && agents::find(&mut tx.conn(), &id).await?.is_some()
+                        && agents::find(&mut tx.conn(), &id.as_str().into()).await?.is_some()
                     {
                         return Ok(Err(NotAdmitted::Yet(format!(
                             "agent \"{id}\" joined with another token, from another data directory; its id is free when it \
@@ -127,7 +128,7 @@ impl AgentTokens {
                         ))));
                     }
                     if let Some(bearer) = bearer
-                        && agents::find(&mut tx.conn(), &bearer.agent_id).await?.is_some()
+                        && agents::find(&mut tx.conn(), &bearer.agent_id.as_str().into()).await?.is_some()
                     {
                         let other = bearer.agent_id;
                         return Ok(Err(NotAdmitted::Yet(format!(
@@ -177,14 +178,15 @@ impl AgentTokens {
                 Box::pin(async move {
                     let now = det_store::now();
                     let revoked = agent_tokens::revoke(&mut tx.conn(), &id, now).await?;
-                    let known = agents::find(&mut tx.conn(), &id).await?.is_some();
+                    let place = PlaceId::from(id.as_str());
+                    let known = agents::find(&mut tx.conn(), &place).await?.is_some();
                     if !revoked && !known {
                         return Err(AppError::not_found("agent", id.escape_debug())
                             .hint("nothing was changed; \"det agent list\" shows the agents"));
                     }
                     if known {
                         let reason = format!("the token of agent \"{id}\" was revoked");
-                        service.places.remove(tx, &id, &reason).await?;
+                        service.places.remove(tx, &place, &reason).await?;
                     }
                     service.record_token(tx, &actor, &id, "revoked").await?;
                     tx.after_commit(move || service.places.connections.cut(&id));

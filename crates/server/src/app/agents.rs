@@ -108,7 +108,7 @@ impl Agents {
     pub async fn set_service(
         &self,
         actor: &Actor,
-        agent_id: &str,
+        agent_id: &PlaceId,
         service: Service,
     ) -> AppResult<()> {
         actor.require(
@@ -118,7 +118,7 @@ impl Agents {
         )?;
         self.require_connected(agent_id)?;
         let service_of = self.clone();
-        let (agent_id, actor) = (agent_id.to_owned(), actor.name());
+        let (agent_id, actor) = (agent_id.clone(), actor.name());
         self.context
             .store
             .write(move |tx| {
@@ -156,7 +156,7 @@ impl Agents {
     pub async fn set_slot_service(
         &self,
         actor: &Actor,
-        agent_id: &str,
+        agent_id: &PlaceId,
         slot: u32,
         service: Service,
     ) -> AppResult<()> {
@@ -167,7 +167,7 @@ impl Agents {
         )?;
         self.require_connected(agent_id)?;
         let service_of = self.clone();
-        let (agent_id, actor) = (agent_id.to_owned(), actor.name());
+        let (agent_id, actor) = (agent_id.clone(), actor.name());
         self.context
             .store
             .write(move |tx| {
@@ -223,7 +223,7 @@ impl Agents {
         &self,
         tx: &mut WriteTx,
         actor: &str,
-        agent_id: &str,
+        agent_id: &PlaceId,
         service: Service,
         slot: Option<u32>,
     ) -> Result<(), StoreError> {
@@ -233,7 +233,7 @@ impl Agents {
                 NewEvent {
                     actor,
                     subject_kind: "agent",
-                    subject_id: agent_id.to_owned(),
+                    subject_id: agent_id.to_string(),
                     kind: match service {
                         Service::Enable => "enabled",
                         Service::Drain => "draining",
@@ -246,8 +246,8 @@ impl Agents {
             .await
     }
 
-    fn require_connected(&self, agent_id: &str) -> AppResult<()> {
-        if self.places.connections.is_connected(agent_id) {
+    fn require_connected(&self, agent_id: &PlaceId) -> AppResult<()> {
+        if self.places.connections.is_connected(agent_id.as_str()) {
             return Ok(());
         }
         Err(AppError::not_found("agent", agent_id)
@@ -306,7 +306,7 @@ impl Registry for Agents {
     async fn remove_changed(&self, hello: &Hello) -> AppResult<Option<String>> {
         let known = {
             let mut conn = self.context.store.read().await?;
-            agents::find(&mut conn.conn(), hello.agent_id.as_str()).await?
+            agents::find(&mut conn.conn(), &hello.agent_id.clone().into()).await?
         };
         let Some(known) = known else {
             return Ok(None);
@@ -318,7 +318,8 @@ impl Registry for Agents {
         self.context.store
             .write(move |tx| {
                 Box::pin(async move {
-                    let found = agents::find(&mut tx.conn(), hello.agent_id.as_str()).await?;
+                    let id = hello.agent_id.clone().into();
+                    let found = agents::find(&mut tx.conn(), &id).await?;
                     let Some(row) = found else {
                         return Ok(None);
                     };
@@ -389,8 +390,8 @@ impl Registry for Agents {
             return Ok(());
         };
         let own = |row: &ContainerRow| {
-            row.place_id == agent.as_str()
-                && log.container_id.as_ref().is_none_or(|id| id.0 == row.id)
+            row.place_id.as_str() == agent.as_str()
+                && log.container_id.as_ref().is_none_or(|id| *id == row.id)
         };
         if !containers.iter().any(own) {
             tracing::warn!(
@@ -410,7 +411,7 @@ impl Registry for Agents {
                 stdtype: Some("stdout".into()),
                 source: Some("agent".into()),
                 allocation_id: Some(log.allocation_id.clone()),
-                container_id: log.container_id.as_ref().map(|c| c.0.clone()),
+                container_id: log.container_id.clone(),
                 agent_id: Some(agent.0.clone()),
                 rank_id: None,
             })

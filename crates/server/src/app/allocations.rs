@@ -171,7 +171,7 @@ impl Allocations {
         &self,
         actor: &Actor,
         allocation_id: &AllocationId,
-        container_id: &str,
+        container_id: &ContainerId,
     ) -> AppResult<Rendezvous> {
         require_form(allocation_id)?;
         self.ownership
@@ -184,7 +184,7 @@ impl Allocations {
         self.orchestration
             .commit(Event::Joined {
                 id: allocation_id.clone(),
-                container_id: ContainerId::from(container_id),
+                container_id: container_id.clone(),
                 cause: Cause::actor(actor.name()),
             })
             .await?;
@@ -222,7 +222,7 @@ impl Allocations {
         &self,
         actor: &Actor,
         allocation_id: &AllocationId,
-        container_id: &str,
+        container_id: &ContainerId,
     ) -> AppResult<()> {
         require_form(allocation_id)?;
         self.ownership
@@ -231,7 +231,7 @@ impl Allocations {
         self.orchestration
             .commit(Event::Daemon {
                 id: allocation_id.clone(),
-                container_id: ContainerId::from(container_id),
+                container_id: container_id.clone(),
                 cause: Cause::actor(actor.name()),
             })
             .await
@@ -242,14 +242,14 @@ impl Allocations {
         &self,
         actor: &Actor,
         allocation_id: &AllocationId,
-        container_id: &str,
+        container_id: &ContainerId,
         data: Value,
     ) -> AppResult<()> {
         require_form(allocation_id)?;
         self.ownership
             .require_reporter(actor, Reported::Allocation(allocation_id))
             .await?;
-        let (allocation, container) = (allocation_id.clone(), container_id.to_owned());
+        let (allocation, container) = (allocation_id.clone(), container_id.clone());
         self.context
             .store
             .write(move |tx| {
@@ -348,7 +348,10 @@ fn require_form(allocation_id: &AllocationId) -> AppResult<()> {
 }
 
 /// Where everybody is, once all have come and their addresses are known.
-fn meeting(containers: &[ContainerRow], container_id: &str) -> AppResult<Option<Rendezvous>> {
+fn meeting(
+    containers: &[ContainerRow],
+    container_id: &ContainerId,
+) -> AppResult<Option<Rendezvous>> {
     let (mut addresses, mut slots, mut rank) = (Vec::new(), Vec::new(), None);
     for row in containers {
         let Some(Observed::Running { host_address, .. }) = &row.observed else {
@@ -357,7 +360,7 @@ fn meeting(containers: &[ContainerRow], container_id: &str) -> AppResult<Option<
         if !row.joined {
             return Ok(None);
         }
-        if row.id == container_id {
+        if row.id == *container_id {
             rank = Some(row.member);
         }
         addresses.push(host_address.clone());

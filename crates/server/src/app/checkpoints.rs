@@ -166,7 +166,7 @@ impl Checkpoints {
             .await?
             .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?;
         // Containers' directories are named by their ids.
-        if allocations::find_container(&mut tx.conn(), &row.uuid)
+        if allocations::find_container(&mut tx.conn(), &row.uuid.as_str().into())
             .await?
             .is_some()
         {

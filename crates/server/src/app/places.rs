@@ -79,9 +79,14 @@ impl Places {
     }
 
     /// Removes a place and gives up its containers.
-    pub(crate) async fn remove(&self, tx: &mut WriteTx, id: &str, reason: &str) -> AppResult<()> {
+    pub(crate) async fn remove(
+        &self,
+        tx: &mut WriteTx,
+        id: &PlaceId,
+        reason: &str,
+    ) -> AppResult<()> {
         let lost = Event::PlaceLost {
-            place: PlaceId::from(id),
+            place: id.clone(),
             reason: reason.to_owned(),
         };
         self.orchestration.advance(tx, [lost]).await?;
@@ -89,7 +94,7 @@ impl Places {
         let event = NewEvent {
             actor: "master",
             subject_kind: "agent",
-            subject_id: id.to_owned(),
+            subject_id: id.to_string(),
             kind: "removed",
             reason: Some(reason),
             ..Default::default()
@@ -108,7 +113,7 @@ impl Places {
     ) -> AppResult<()> {
         // It may have gone since the place was asked in.
         self.pools.require(&joined.resource_pool)?;
-        let before = agents::find(&mut tx.conn(), joined.place.as_str()).await?;
+        let before = agents::find(&mut tx.conn(), &joined.place).await?;
         let row = row_of(&joined, &details, before.as_ref())?;
         agents::save(&mut tx.conn(), &row).await?;
         self.context
@@ -117,7 +122,7 @@ impl Places {
                 NewEvent {
                     actor: &format!("agent:{}", row.id),
                     subject_kind: "agent",
-                    subject_id: row.id.clone(),
+                    subject_id: row.id.to_string(),
                     kind: "connected",
                     ..Default::default()
                 },
@@ -138,7 +143,7 @@ impl Places {
     /// given up. What cannot be stored now is stored by the watch over deadlines.
     pub(crate) async fn note_left(&self, place: &PlaceId) -> AppResult<()> {
         let service = self.clone();
-        let id = place.0.clone();
+        let id = place.clone();
         self.context
             .store
             .write(move |tx| {
@@ -146,7 +151,9 @@ impl Places {
                     let Some(mut row) = agents::find(&mut tx.conn(), &id).await? else {
                         return Ok(());
                     };
-                    if row.disconnected_at.is_some() || service.connections.is_connected(&id) {
+                    if row.disconnected_at.is_some()
+                        || service.connections.is_connected(id.as_str())
+                    {
                         return Ok(());
                     }
                     row.disconnected_at = Some(det_store::steady_now());
@@ -158,7 +165,7 @@ impl Places {
                             NewEvent {
                                 actor: "service",
                                 subject_kind: "agent",
-                                subject_id: row.id.clone(),
+                                subject_id: row.id.to_string(),
                                 kind: "disconnected",
                                 ..Default::default()
                             },
@@ -183,9 +190,9 @@ impl Places {
         let mut next: Option<i64> = None;
         for row in rows {
             let Some(since) = row.disconnected_at else {
-                if !self.connections.is_connected(&row.id) {
+                if !self.connections.is_connected(row.id.as_str()) {
                     // The end of its connection could not be stored when it came.
-                    self.note_left(&PlaceId(row.id.clone())).await?;
+                    self.note_left(&row.id).await?;
                 }
                 continue;
             };
@@ -245,13 +252,13 @@ impl Core for Places {
     type Changes = Subscription;
 
     fn changes(&self, place: &PlaceId) -> Subscription {
-        self.context.hub.subscribe(Topic::Place(place.0.clone()))
+        self.context.hub.subscribe(Topic::Place(place.clone()))
     }
 
     async fn desired(&self, place: &PlaceId) -> AppResult<BTreeMap<ContainerId, Desired>> {
         let look = self
             .live
-            .look(&self.context.store, |image| image.desired(place.as_str()));
+            .look(&self.context.store, |image| image.desired(place));
         Ok(look.await?)
     }
 
@@ -260,7 +267,7 @@ impl Core for Places {
         place: &PlaceId,
         container: &ContainerId,
     ) -> AppResult<Option<ContainerSpec>> {
-        match self.specs.of(place.as_str(), container.as_str()).await {
+        match self.specs.of(place, container).await {
             Ok(spec) => Ok(spec),
             // The database is away: later it is the same container as any other.
             Err(error) if error.kind == ErrorKind::Unavailable => Err(error),
@@ -335,7 +342,7 @@ fn row_of(joined: &Joined, details: &Details, before: Option<&AgentRow>) -> AppR
         before.map_or_else(|| "[]".to_owned(), |row| slots(row).clone())
     };
     Ok(AgentRow {
-        id: joined.place.0.clone(),
+        id: joined.place.clone(),
         resource_pool: joined.resource_pool.clone(),
         // What the database cannot hold must not keep a place from joining.
         instance_id: joined.instance.replace('\0', ""),

@@ -270,7 +270,7 @@ impl Reload {
                 .disconnected_at
                 .is_none_or(|since| now.saturating_sub(since) < patience);
             if let Some(pool) = pools.get(&agent.resource_pool).filter(|_| expected) {
-                in_pool.entry(pool).or_default().0.push(agent.id);
+                in_pool.entry(pool).or_default().0.push(agent.id.0);
             }
         }
         for job in experiments::live_jobs(&mut tx.conn()).await? {

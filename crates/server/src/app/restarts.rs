@@ -52,11 +52,7 @@ impl Restarts {
             slots: config.resources.slots_per_trial,
             single_place: config.resources.is_single_node.unwrap_or(false),
             preemptible: true,
-            excluded_places: findings
-                .excluded_places
-                .into_iter()
-                .map(det_ids::PlaceId)
-                .collect(),
+            excluded_places: findings.excluded_places,
             requested_at: Micros(0),
         };
         let snapshot = self.snapshots.of_pool(&experiment.resource_pool).await?;

@@ -6,7 +6,7 @@ pub mod identity;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, SlotId, TrialId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, SlotId, TrialId};
 use det_store::Conn;
 use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::experiments;
@@ -32,19 +32,19 @@ use crate::slots::{capacity, devices, slot_set};
 /// stored: after a restart of the master, and for a start that is repeated, another token is made.
 #[derive(Clone, Default)]
 pub struct FreshTokens {
-    inner: Arc<Mutex<HashMap<String, String>>>,
+    inner: Arc<Mutex<HashMap<ContainerId, String>>>,
 }
 
 impl FreshTokens {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, String>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ContainerId, String>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn keep(&self, container_id: String, token: String) {
+    pub(crate) fn keep(&self, container_id: ContainerId, token: String) {
         self.lock().insert(container_id, token);
     }
 
-    pub(crate) fn take(&self, container_id: &str) -> Option<String> {
+    pub(crate) fn take(&self, container_id: &ContainerId) -> Option<String> {
         self.lock().remove(container_id)
     }
 }
@@ -76,13 +76,13 @@ impl Specs {
     /// there any more.
     pub(crate) async fn of(
         &self,
-        agent_id: &str,
-        container_id: &str,
+        place: &PlaceId,
+        container_id: &ContainerId,
     ) -> AppResult<Option<ContainerSpec>> {
         let startable = self
             .live
             .look(&self.context.store, |image| {
-                image.startable(agent_id, container_id)
+                image.startable(place, container_id)
             })
             .await?;
         let Some(startable) = startable else {
@@ -204,7 +204,7 @@ async fn place_facts(startable: &Startable, conn: &mut Conn<'_>) -> AppResult<Pl
     let members = members(startable, conn).await?;
     let chief_slots = members.first().map_or("[]", |chief| chief.slots.as_str());
     Ok(PlaceFacts {
-        container_id: ContainerId(container.id.clone()),
+        container_id: container.id.clone(),
         device_kind: devices(&startable.place)?
             .iter()
             .find(|device| slots.contains(&device.id.0))

@@ -16,6 +16,8 @@ use det_api_types::page::OrderBy;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use det_ids::PlaceId;
+
 use crate::app::Master;
 use crate::app::agents::Service;
 use crate::app::reads;
@@ -42,9 +44,9 @@ pub fn routes() -> OpenApiRouter<Master> {
 }
 
 /// An agent and one of its slots, from a path.
-type SlotPath = Result<Path<(String, String)>, PathRejection>;
+type SlotPath = Result<Path<(PlaceId, String)>, PathRejection>;
 
-fn slot_path(path: SlotPath) -> AppResult<(String, u32)> {
+fn slot_path(path: SlotPath) -> AppResult<(PlaceId, u32)> {
     let Path((agent_id, slot)) =
         path.map_err(|_| AppError::invalid("the address of this request cannot be read"))?;
     // Clients send the last part of a slot's key, which other masters write with leading zeros.
@@ -57,7 +59,7 @@ fn slot_path(path: SlotPath) -> AppResult<(String, u32)> {
     }
 }
 
-async fn read_agent(master: &Master, actor: &Actor, agent_id: &str) -> AppResult<Agent> {
+async fn read_agent(master: &Master, actor: &Actor, agent_id: &PlaceId) -> AppResult<Agent> {
     let (row, live) = reads::agents::find(&master.context.store, actor, agent_id).await?;
     Ok(views::agents::agent(
         &row,
@@ -65,12 +67,19 @@ async fn read_agent(master: &Master, actor: &Actor, agent_id: &str) -> AppResult
     )?)
 }
 
-async fn read_slot(master: &Master, actor: &Actor, agent_id: &str, slot: u32) -> AppResult<Slot> {
+async fn read_slot(
+    master: &Master,
+    actor: &Actor,
+    agent_id: &PlaceId,
+    slot: u32,
+) -> AppResult<Slot> {
     let mut agent = read_agent(master, actor, agent_id).await?;
-    agent
-        .slots
-        .remove(&slot.to_string())
-        .ok_or_else(|| AppError::not_found("slot", format!("{}/{slot}", agent_id.escape_debug())))
+    agent.slots.remove(&slot.to_string()).ok_or_else(|| {
+        AppError::not_found(
+            "slot",
+            format!("{}/{slot}", agent_id.as_str().escape_debug()),
+        )
+    })
 }
 
 /// All agents, connected or expected back.
@@ -111,7 +120,7 @@ async fn get_agents(
 async fn get_agent(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(agent_id): Path<String>,
+    Path(agent_id): Path<PlaceId>,
 ) -> Answer {
     message(&GetAgentResponse {
         agent: read_agent(&master, &actor, &agent_id).await?,
@@ -125,7 +134,7 @@ async fn get_agent(
 async fn enable_agent(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(agent_id): Path<String>,
+    Path(agent_id): Path<PlaceId>,
 ) -> Answer {
     master
         .agents
@@ -144,7 +153,7 @@ async fn enable_agent(
 async fn disable_agent(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(agent_id): Path<String>,
+    Path(agent_id): Path<PlaceId>,
     WireBody(body): WireBody<DisableAgentRequest>,
 ) -> Answer {
     master
@@ -185,7 +194,7 @@ async fn revoke_agent(
 async fn get_slots(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(agent_id): Path<String>,
+    Path(agent_id): Path<PlaceId>,
 ) -> Answer {
     let agent = read_agent(&master, &actor, &agent_id).await?;
     message(&GetSlotsResponse {

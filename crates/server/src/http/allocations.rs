@@ -14,7 +14,7 @@ use det_api_types::allocations::{
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::{self, WireError};
-use det_ids::AllocationId;
+use det_ids::{AllocationId, ContainerId};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa_axum::router::OpenApiRouter;
@@ -47,9 +47,9 @@ pub fn routes() -> OpenApiRouter<Master> {
 }
 
 /// An allocation and one of its containers, from a path.
-type ContainerPath = Result<Path<(AllocationId, String)>, PathRejection>;
+type ContainerPath = Result<Path<(AllocationId, ContainerId)>, PathRejection>;
 
-fn container_path(path: ContainerPath) -> AppResult<(AllocationId, String)> {
+fn container_path(path: ContainerPath) -> AppResult<(AllocationId, ContainerId)> {
     path.map(|Path(ids)| ids)
         .map_err(|_| AppError::invalid("the address of this request cannot be read"))
 }
@@ -95,7 +95,7 @@ async fn post_accelerator_data(
     data.allocation_id = row.id.0;
     data.task_id = row.task_id.0;
     data.resource_pool = row.resource_pool;
-    let container_id = data.container_id.clone();
+    let container_id = ContainerId(data.container_id.clone());
     let data = serde_json::to_value(&data).map_err(AppError::internal)?;
     master
         .allocations

@@ -43,7 +43,7 @@ pub(super) fn running(allocation: &Allocation) -> RunningAllocation {
         placement: allocation
             .containers
             .iter()
-            .map(|c| (PlaceId(c.row.place_id.clone()), c.slots.clone()))
+            .map(|c| (c.row.place_id.clone(), c.slots.clone()))
             .collect(),
         started_at: Micros(row.placed_at.unwrap_or(row.requested_at)),
         progress: match (&row.preempted_for, row.preempt_deadline, &row.state) {
@@ -74,11 +74,8 @@ pub(crate) fn request(row: &AllocationRow) -> Request {
 fn excluded(row: &AllocationRow) -> BTreeSet<PlaceId> {
     row.excluded_places
         .as_deref()
-        .and_then(|text| serde_json::from_str::<BTreeSet<String>>(text).ok())
-        .into_iter()
-        .flatten()
-        .map(PlaceId)
-        .collect()
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
 }
 
 pub(super) fn entry(job: &JobRow) -> Job {

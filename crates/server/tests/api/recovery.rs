@@ -73,7 +73,7 @@ async fn an_absence_that_was_not_stored_is_noticed() {
     let master = cluster.master().clone();
     let away = async || {
         let mut conn = master.context.store.read().await.unwrap();
-        let row = det_store::agents::find(&mut conn.conn(), "a1").await;
+        let row = det_store::agents::find(&mut conn.conn(), &"a1".into()).await;
         row.unwrap().unwrap().disconnected_at.is_some()
     };
     let mut changes = master.context.hub.subscribe(Topic::Events);
@@ -89,7 +89,7 @@ async fn an_absence_that_was_not_stored_is_noticed() {
         .store
         .write(|tx| {
             Box::pin(async move {
-                let row = det_store::agents::find(&mut tx.conn(), "a1").await?;
+                let row = det_store::agents::find(&mut tx.conn(), &"a1".into()).await?;
                 let mut row = row.expect("it was there");
                 row.disconnected_at = None;
                 det_store::agents::save(&mut tx.conn(), &row).await?;

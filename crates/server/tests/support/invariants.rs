@@ -58,9 +58,9 @@ async fn load(master: &Master, tx: &mut WriteTx) -> Result<Snapshot, StoreError>
         snapshot.places.push(Place {
             slots: devices(&row)?.iter().map(|d| d.id.0).collect(),
             connected: row.disconnected_at.is_none(),
-            connection: Some(master.places.connections.is_connected(&row.id)),
+            connection: Some(master.places.connections.is_connected(row.id.as_str())),
             holds: None,
-            id: row.id,
+            id: row.id.0,
         });
     }
     Ok(snapshot)
@@ -104,9 +104,9 @@ async fn load_experiment(
                     snapshot.containers.push(Container {
                         slots: slot_set(&container.slots)?,
                         ended: container.ended_at.is_some(),
-                        id: container.id,
+                        id: container.id.0,
                         allocation_id: container.allocation_id.0,
-                        place_id: container.place_id,
+                        place_id: container.place_id.0,
                     });
                 }
                 snapshot.allocations.push(Allocation {

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use det_ids::AllocationId;
+use det_ids::{AllocationId, ContainerId};
 use memchr::memmem::Finder;
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +53,7 @@ struct StoredOrigin {
     #[serde(rename = "a", default)]
     allocation_id: Option<AllocationId>,
     #[serde(rename = "c", default)]
-    container_id: Option<String>,
+    container_id: Option<ContainerId>,
     #[serde(rename = "g", default)]
     agent_id: Option<String>,
 }
@@ -310,7 +310,7 @@ mod tests {
                 log: format!("line {n} é\u{1F600}\nwith a break\n"),
                 level: (n % 3 == 0).then(|| "LOG_LEVEL_INFO".into()),
                 rank_id: (n % 4 > 0).then_some(n % 4 - 2),
-                container_id: Some(format!("c{}", n % 2)),
+                container_id: Some(format!("c{}", n % 2).into()),
                 ..LogLine::default()
             })
             .collect()

@@ -1,7 +1,7 @@
 //! Rows in memory and rows in the database: random changes with the rows kept in memory end in the same database as the
 //! same changes with every row read anew.
 
-use det_ids::TaskId;
+use det_ids::{PlaceId, TaskId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::Observed;
 use det_lifecycle::trial::TrialState;
@@ -184,7 +184,7 @@ async fn act_on_allocation(
             allocations::update(conn, &live).await?;
             allocations::expire_tokens(conn, &live.id, n).await
         }
-        (8, _) => allocations::live_containers_of_place(&mut tx.conn(), "agent")
+        (8, _) => allocations::live_containers_of_place(&mut tx.conn(), &"agent".into())
             .await
             .map(|_| ()),
         _ => {
@@ -286,11 +286,11 @@ async fn act_on_the_rest(
                 .map(|_| ())
         }
         _ => {
-            let agent_id = format!("agent-{run}-{}", n % 2);
+            let agent_id = PlaceId(format!("agent-{run}-{}", n % 2));
             if agents::find(&mut tx.conn(), &agent_id).await?.is_some() && n % 3 == 0 {
                 return agents::delete(&mut tx.conn(), &agent_id).await;
             }
-            agents::save(&mut tx.conn(), &agent(&agent_id, n)).await
+            agents::save(&mut tx.conn(), &agent(agent_id.as_str(), n)).await
         }
     }
 }
@@ -332,7 +332,7 @@ async fn shown(store: &Store, experiment: i64, run: u64) -> Vec<String> {
         for row in claims {
             let members = allocations::containers(conn, &row.id).await.unwrap();
             for member in &members {
-                let token = allocations::find_token(conn, member.id.as_bytes())
+                let token = allocations::find_token(conn, member.id.as_str().as_bytes())
                     .await
                     .unwrap();
                 lines.push((id, format!("{token:?}")));
@@ -342,7 +342,7 @@ async fn shown(store: &Store, experiment: i64, run: u64) -> Vec<String> {
         lines.push((id, log_text(conn, &task_id).await));
     }
     for number in 0..2 {
-        let row = agents::find(conn, &format!("agent-{run}-{number}"))
+        let row = agents::find(conn, &format!("agent-{run}-{number}").into())
             .await
             .unwrap();
         lines.push((None, format!("{row:?}")));

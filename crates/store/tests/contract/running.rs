@@ -352,14 +352,16 @@ pub(crate) async fn containers_hold_slots_until_they_end(world: &World) {
             .collect();
     assert_eq!(members, [0, 1]);
 
-    let mut row = read!(world, conn => allocations::find_container(conn, "c-2").await).unwrap();
+    let mut row =
+        read!(world, conn => allocations::find_container(conn, &"c-2".into()).await).unwrap();
     row.desired = Desired::Stop;
     row.observed = Some(Observed::Starting);
     (row.daemon, row.joined) = (true, true);
     row.accelerators = Some("[]".into());
     let change = row.clone();
     change!(world, conn => allocations::update_container(conn, &change).await);
-    let stored = read!(world, conn => allocations::live_containers_of_place(conn, "agent-b").await);
+    let stored =
+        read!(world, conn => allocations::live_containers_of_place(conn, &"agent-b".into()).await);
     assert_eq!(crate::shown(&stored), crate::shown(&vec![row.clone()]));
     assert_eq!(
         read!(world, conn => allocations::live_containers(conn).await).len(),
@@ -369,7 +371,7 @@ pub(crate) async fn containers_hold_slots_until_they_end(world: &World) {
     row.ended_at = Some(10);
     change!(world, conn => allocations::update_container(conn, &row).await);
     assert!(
-        read!(world, conn => allocations::live_containers_of_place(conn, "agent-b").await)
+        read!(world, conn => allocations::live_containers_of_place(conn, &"agent-b".into()).await)
             .is_empty()
     );
     assert_eq!(
@@ -475,7 +477,7 @@ pub(crate) async fn agents_are_replaced_and_noted_away(world: &World) {
         ..changed.clone()
     };
     change!(world, conn => agents::save(conn, &again).await);
-    let stored = read!(world, conn => agents::find(conn, "a").await);
+    let stored = read!(world, conn => agents::find(conn, &"a".into()).await);
     assert_eq!(crate::shown(&stored), crate::shown(&Some(changed)));
 
     assert_eq!(
@@ -491,9 +493,9 @@ pub(crate) async fn agents_are_replaced_and_noted_away(world: &World) {
         .into_iter()
         .map(|a| (a.id, a.disconnected_at))
         .collect();
-    assert_eq!(away, [("a".to_owned(), Some(7)), ("b".to_owned(), Some(7))]);
-    change!(world, conn => agents::delete(conn, "a").await);
-    assert!(read!(world, conn => agents::find(conn, "a").await).is_none());
+    assert_eq!(away, [("a".into(), Some(7)), ("b".into(), Some(7))]);
+    change!(world, conn => agents::delete(conn, &"a".into()).await);
+    assert!(read!(world, conn => agents::find(conn, &"a".into()).await).is_none());
 }
 
 pub(crate) async fn long_lists_of_ids_are_answered(world: &World) {
@@ -569,7 +571,8 @@ pub(crate) async fn an_older_store_knows_where_its_containers_run(world: &World)
     let world = world.reopened().await;
     let found = read!(world, conn => allocations::find(conn, &id).await).unwrap();
     assert_eq!(found, row);
-    let live = read!(world, conn => allocations::live_containers_of_place(conn, "agent-a").await);
+    let live =
+        read!(world, conn => allocations::live_containers_of_place(conn, &"agent-a".into()).await);
     let of: Vec<&str> = live.iter().map(|c| c.allocation_id.as_str()).collect();
     assert_eq!(of, [id.as_str()]);
     world.store.close().await;

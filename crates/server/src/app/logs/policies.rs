@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use det_config::container::LogAction;
-use det_ids::TaskId;
+use det_ids::{PlaceId, TaskId};
 use det_store::events::NewEvent;
 use det_store::logs::{LogLine, Packed};
 use det_store::trials::TrialRow;
@@ -30,9 +30,9 @@ pub(crate) struct LogFindings {
     pub(crate) matched: Vec<String>,
     /// Places that the trial's later runs avoid.
     #[serde(rename = "excluded_agents")]
-    pub(crate) excluded_places: BTreeSet<String>,
+    pub(crate) excluded_places: BTreeSet<PlaceId>,
     /// Agent and pattern for each exclusion that was made: each is reported once.
-    exclusions: BTreeSet<(String, String)>,
+    exclusions: BTreeSet<(PlaceId, String)>,
     /// The policy after whose match the trial is not restarted.
     pub(crate) retries_canceled_by: Option<String>,
 }
@@ -212,9 +212,9 @@ async fn agents_of(
     tx: &mut WriteTx,
     task_id: &TaskId,
     line: &LogLine,
-) -> Result<Vec<String>, StoreError> {
+) -> Result<Vec<PlaceId>, StoreError> {
     if let Some(agent) = &line.agent_id {
-        return Ok(vec![agent.clone()]);
+        return Ok(vec![PlaceId(agent.clone())]);
     }
     let allocation = match &line.allocation_id {
         Some(id) => allocations::find(&mut tx.conn(), id).await?,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use det_ids::{AllocationId, TaskId};
+use det_ids::{AllocationId, ContainerId, TaskId};
 use det_store::logs::{self, ChunkRow, LogLine, Needle};
 use det_store::{Store, StoreError, allocations};
 use tokio::sync::mpsc;
@@ -78,7 +78,10 @@ impl LogFilter {
             &self.allocation_ids,
             line.allocation_id.as_ref().map(AllocationId::as_str),
         ) && any(&self.agent_ids, line.agent_id.as_deref())
-            && any(&self.container_ids, line.container_id.as_deref())
+            && any(
+                &self.container_ids,
+                line.container_id.as_ref().map(ContainerId::as_str),
+            )
             && any(&self.stdtypes, line.stdtype.as_deref())
             && any(&self.sources, line.source.as_deref())
             && any(
@@ -548,7 +551,7 @@ impl LogFields {
         let texts = [
             (&mut self.allocation_ids, line.allocation_id.map(|id| id.0)),
             (&mut self.agent_ids, line.agent_id),
-            (&mut self.container_ids, line.container_id),
+            (&mut self.container_ids, line.container_id.map(|id| id.0)),
             (&mut self.stdtypes, line.stdtype),
             (&mut self.sources, line.source),
         ];

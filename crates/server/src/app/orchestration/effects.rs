@@ -91,12 +91,12 @@ impl Orchestration {
                 let hash = token_hash(&token);
                 allocations::insert_token(&mut tx.conn(), &hash, &allocation_id).await?;
                 let tokens = self.memory.fresh_tokens.clone();
-                tx.after_commit(move || tokens.keep(id.0, token));
+                tx.after_commit(move || tokens.keep(id, token));
             }
             Effect::ContainerEnded(id) => {
                 let tokens = self.memory.fresh_tokens.clone();
                 tx.after_commit(move || {
-                    tokens.take(id.as_str());
+                    tokens.take(&id);
                 });
             }
             Effect::Placed {
@@ -132,7 +132,7 @@ fn hub_topic(topic: Topic) -> hub::Topic {
         Topic::Schedule => hub::Topic::Schedule,
         Topic::Deadlines => hub::Topic::Deadlines,
         Topic::CleanUp => hub::Topic::CleanUp,
-        Topic::Place(id) => hub::Topic::Place(id.0),
+        Topic::Place(id) => hub::Topic::Place(id),
         Topic::Allocation(id) => hub::Topic::Allocation(id),
         Topic::TaskLog(id) => hub::Topic::TaskLog(id),
         Topic::Trial(id) => hub::Topic::Trial(id.0),

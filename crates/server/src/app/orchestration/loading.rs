@@ -87,25 +87,22 @@ impl Facts {
             Need::RestartForbidden(id) => self.load_restart_forbidden(service, tx, id).await?,
             Need::Allocation(id) => self.load_allocation(service, tx, &id).await?,
             Need::Container(id) => {
-                tx.load_container(id.as_str()).await?;
+                tx.load_container(&id).await?;
                 let rows = tx.live_rows();
-                let of = rows
-                    .container(id.as_str())
-                    .map(|row| row.allocation_id.clone());
+                let of = rows.container(&id).map(|row| row.allocation_id.clone());
                 if let Some(of) = of {
                     self.load_allocation(service, tx, &of).await?;
                 }
             }
             Need::Place(id) => {
-                tx.load_agent(id.as_str()).await?;
+                tx.load_agent(&id).await?;
                 self.places.remove(&id);
-                if let Some(row) = tx.live_rows().agent(id.as_str()) {
+                if let Some(row) = tx.live_rows().agent(&id) {
                     self.places.insert(id, place_of(row)?);
                 }
             }
             Need::LiveContainersOn(place) => {
-                let rows =
-                    allocations::live_containers_of_place(&mut tx.conn(), place.as_str()).await?;
+                let rows = allocations::live_containers_of_place(&mut tx.conn(), &place).await?;
                 let rows = rows.iter().map(container_of).collect();
                 self.live_containers.insert(place, rows);
             }

@@ -38,9 +38,9 @@ fn raw(at: Option<Micros>) -> Option<i64> {
 /// A container's row for decisions.
 pub(super) fn container_of(row: &ContainerRow) -> Container {
     Container {
-        id: ContainerId(row.id.clone()),
+        id: row.id.clone(),
         allocation_id: row.allocation_id.clone(),
-        place: PlaceId(row.place_id.clone()),
+        place: row.place_id.clone(),
         member: count(row.member),
         desired: row.desired,
         observed: row.observed.clone(),
@@ -306,7 +306,7 @@ impl Rows for TxRows<'_> {
     }
 
     fn container(&self, id: &ContainerId) -> Option<Container> {
-        self.live.container(id.as_str()).map(container_of)
+        self.live.container(id).map(container_of)
     }
 
     fn containers(&self, id: &AllocationId) -> Vec<Container> {
@@ -316,9 +316,9 @@ impl Rows for TxRows<'_> {
     fn insert_container(&mut self, row: Container, slots: &[SlotId]) {
         let slots: Vec<u32> = slots.iter().map(|slot| slot.0).collect();
         self.live.add_container(ContainerRow {
-            id: row.id.0,
+            id: row.id,
             allocation_id: row.allocation_id,
-            place_id: row.place.0,
+            place_id: row.place,
             member: i64::from(row.member),
             slots: serde_json::json!(slots).to_string(),
             desired: row.desired,
@@ -331,7 +331,7 @@ impl Rows for TxRows<'_> {
     }
 
     fn update_container(&mut self, row: &Container) {
-        let (of, id) = (&row.allocation_id, row.id.as_str());
+        let (of, id) = (&row.allocation_id, &row.id);
         self.live.edit_container(of, id, |known| {
             known.desired = row.desired;
             known.observed.clone_from(&row.observed);

@@ -1,6 +1,7 @@
 //! Reading agents with their slots.
 
 use det_authz::Kind;
+use det_ids::PlaceId;
 use det_store::Store;
 use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, ContainerRow};
@@ -25,12 +26,15 @@ pub(crate) async fn list(
 pub(crate) async fn find(
     store: &Store,
     actor: &Actor,
-    agent_id: &str,
+    agent_id: &PlaceId,
 ) -> AppResult<(AgentRow, Vec<ContainerRow>)> {
     reads::require(actor, Kind::Agent, "agents")?;
     let mut conn = store.read().await?;
     let Some(row) = agents::find(&mut conn.conn(), agent_id).await? else {
-        return Err(AppError::not_found("agent", agent_id.escape_debug()));
+        return Err(AppError::not_found(
+            "agent",
+            agent_id.as_str().escape_debug(),
+        ));
     };
     let live = allocations::live_containers_of_place(&mut conn.conn(), agent_id).await?;
     Ok((row, live))

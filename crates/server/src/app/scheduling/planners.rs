@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{JobId, Micros, PlaceId};
+use det_ids::{JobId, Micros};
 use det_scheduler::Planner;
 
 use super::limits::Limits;
@@ -91,7 +91,7 @@ impl PoolPlanner {
         for id in &touched.places {
             match image.place(id, self.aux_limit) {
                 Some((in_pool, place)) if in_pool == pool => planner.put_place(place),
-                _ => planner.remove_place(&PlaceId(id.clone())),
+                _ => planner.remove_place(id),
             }
         }
         let mut gone = Vec::new();

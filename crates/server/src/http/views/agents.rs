@@ -6,6 +6,7 @@ use det_api_types::agents::{
     Agent, Container, ContainerState, Device, DeviceStats, DeviceType, Slot, SlotStats,
 };
 use det_api_types::wire::Timestamp;
+use det_ids::PlaceId;
 use det_lifecycle::container::Observed;
 use det_store::StoreError;
 use det_store::agents::AgentRow;
@@ -55,7 +56,7 @@ fn texts(row: &AgentRow) -> Result<Vec<String>, StoreError> {
 
 /// Agents in the order of `rows`; `live` are the containers that hold slots, of these agents and of others.
 pub fn agents(rows: &[AgentRow], live: &[ContainerRow]) -> Result<Vec<Agent>, StoreError> {
-    let mut of_agent: BTreeMap<&str, Vec<&ContainerRow>> = BTreeMap::new();
+    let mut of_agent: BTreeMap<&PlaceId, Vec<&ContainerRow>> = BTreeMap::new();
     for container in live {
         of_agent
             .entry(&container.place_id)
@@ -63,12 +64,7 @@ pub fn agents(rows: &[AgentRow], live: &[ContainerRow]) -> Result<Vec<Agent>, St
             .push(container);
     }
     rows.iter()
-        .map(|row| {
-            agent(
-                row,
-                of_agent.get(row.id.as_str()).map_or(&[][..], Vec::as_slice),
-            )
-        })
+        .map(|row| agent(row, of_agent.get(&row.id).map_or(&[][..], Vec::as_slice)))
         .collect()
 }
 
@@ -88,7 +84,7 @@ pub fn agent(row: &AgentRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
     for container in live {
         let slots = slot_set(&container.slots)?;
         let shown = Container {
-            id: container.id.clone(),
+            id: container.id.to_string(),
             state: container_state(container.observed.as_ref()),
             devices: devices
                 .iter()
@@ -101,7 +97,7 @@ pub fn agent(row: &AgentRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
         for slot in slots {
             holder.insert(slot, shown.clone());
         }
-        containers.insert(container.id.clone(), shown);
+        containers.insert(container.id.to_string(), shown);
     }
     let slots: BTreeMap<String, Slot> = devices
         .iter()
@@ -118,7 +114,7 @@ pub fn agent(row: &AgentRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
         })
         .collect();
     Ok(Agent {
-        id: row.id.clone(),
+        id: row.id.to_string(),
         registered_time: Some(Timestamp(row.registered_at)),
         slot_stats: slot_stats(slots.values()),
         slots,

@@ -10,6 +10,7 @@ use det_api_types::pools::{
 };
 use det_api_types::wire::{Float, Timestamp};
 use det_config::priority::PriorityOrder;
+use det_ids::PlaceId;
 use det_scheduler::{Fitting, Policy, PoolSettings};
 use det_store::StoreError;
 use det_store::agents::AgentRow;
@@ -151,7 +152,7 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
         .iter()
         .filter(|a| a.resource_pool == *name && a.disconnected_at.is_none())
         .collect();
-    let ids: BTreeSet<&str> = present.iter().map(|a| a.id.as_str()).collect();
+    let ids: BTreeSet<&PlaceId> = present.iter().map(|a| &a.id).collect();
     let mut kinds: BTreeMap<DeviceKind, (i64, String)> = BTreeMap::new();
     let mut slots = 0;
     for agent in &present {
@@ -167,7 +168,7 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
     for container in parts
         .containers
         .iter()
-        .filter(|c| ids.contains(c.place_id.as_str()))
+        .filter(|c| ids.contains(&c.place_id))
     {
         match i64::try_from(slot_set(&container.slots)?.len()).unwrap_or(i64::MAX) {
             0 => aux += 1,

@@ -2,7 +2,7 @@
 
 use det_api_types::logs::{LogLevel, TaskLogsResponse, TrialLogsResponse};
 use det_api_types::wire::Timestamp;
-use det_ids::TaskId;
+use det_ids::{ContainerId, TaskId};
 use det_store::logs::LogLine;
 
 /// Characters of a container's id that are shown.
@@ -19,8 +19,8 @@ fn level(line: &LogLine) -> LogLevel {
 pub fn message(line: &LogLine) -> String {
     let container: String = line
         .container_id
-        .as_deref()
-        .unwrap_or_default()
+        .as_ref()
+        .map_or("", ContainerId::as_str)
         .chars()
         .take(SHORT_ID)
         .collect();
@@ -58,7 +58,7 @@ pub fn of_task(task_id: &TaskId, id: i64, line: LogLine) -> TaskLogsResponse {
         log: line.log,
         allocation_id: line.allocation_id.map(|id| id.0),
         agent_id: line.agent_id,
-        container_id: line.container_id,
+        container_id: line.container_id.map(|id| id.0),
         rank_id: line.rank_id,
         source: line.source,
         stdtype: line.stdtype,
@@ -74,7 +74,7 @@ pub fn of_trial(trial_id: i64, id: i64, line: LogLine) -> TrialLogsResponse {
         message: message(&line),
         level: level(&line),
         agent_id: line.agent_id,
-        container_id: line.container_id,
+        container_id: line.container_id.map(|id| id.0),
         rank_id: line.rank_id,
         log: Some(line.log),
         source: line.source,

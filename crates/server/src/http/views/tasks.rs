@@ -10,7 +10,7 @@ use det_api_types::tasks::{
 };
 use det_api_types::wire::{Object, Timestamp};
 use det_config::priority::PriorityOrder;
-use det_ids::AllocationId;
+use det_ids::{AllocationId, PlaceId};
 use det_lifecycle::allocation::{AllocationState, Phase};
 use det_lifecycle::container::Observed;
 use det_store::StoreError;
@@ -130,7 +130,7 @@ pub fn summaries(
     jobs: &[JobRow],
     scheduler: impl Fn(&str) -> (String, PriorityOrder),
 ) -> Result<BTreeMap<String, AllocationSummary>, StoreError> {
-    let mut known: BTreeMap<&str, (Vec<Device>, &str)> = BTreeMap::new();
+    let mut known: BTreeMap<&PlaceId, (Vec<Device>, &str)> = BTreeMap::new();
     for agent in agents {
         known.insert(&agent.id, (devices(agent)?, &agent.runtime));
     }
@@ -140,7 +140,7 @@ pub fn summaries(
         .collect();
     let mut of_allocation: BTreeMap<&AllocationId, Vec<ResourcesSummary>> = BTreeMap::new();
     for container in containers {
-        let summary = resources(container, known.get(container.place_id.as_str()))?;
+        let summary = resources(container, known.get(&container.place_id))?;
         of_allocation
             .entry(&container.allocation_id)
             .or_default()
@@ -210,17 +210,17 @@ fn resources(
         | None => None,
     };
     Ok(ResourcesSummary {
-        resources_id: container.id.clone(),
+        resources_id: container.id.to_string(),
         resources_type: match agent {
             Some((_, "process")) => "process".into(),
             _ => "docker-container".into(),
         },
         allocation_id: container.allocation_id.to_string(),
         agent_devices: BTreeMap::from([(
-            container.place_id.clone(),
+            container.place_id.to_string(),
             ResourcesSummaryDevices { devices },
         )]),
-        container_id: Some(container.id.clone()),
+        container_id: Some(container.id.to_string()),
         started,
         exited: None,
     })
