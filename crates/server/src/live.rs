@@ -61,11 +61,11 @@ pub(crate) struct Image {
     /// By place: its containers that hold slots, with their allocations.
     containers: HashMap<PlaceId, BTreeMap<ContainerId, AllocationId>>,
     /// Allocations by job.
-    of_job: HashMap<String, BTreeSet<AllocationId>>,
+    of_job: HashMap<JobId, BTreeSet<AllocationId>>,
     /// Jobs of these allocations, as far as they were read.
-    jobs: HashMap<String, JobRow>,
+    jobs: HashMap<JobId, JobRow>,
     /// Those that are to be read.
-    unread: BTreeSet<String>,
+    unread: BTreeSet<JobId>,
     /// How often jobs have changed: what was read of them before is not to be taken in after.
     job_changes: u64,
 }
@@ -77,7 +77,7 @@ pub(crate) struct Touched {
     pub(crate) everything: bool,
     pub(crate) places: BTreeSet<PlaceId>,
     pub(crate) allocations: BTreeSet<AllocationId>,
-    pub(crate) jobs: BTreeSet<String>,
+    pub(crate) jobs: BTreeSet<JobId>,
 }
 
 /// A place: an agent's machine, its row read.
@@ -247,7 +247,7 @@ impl Live {
                 Some(look) if image.unread.is_empty() => Ok(look(image)),
                 later => {
                     look = later;
-                    let unread: Vec<String> = image.unread.iter().cloned().collect();
+                    let unread: Vec<JobId> = image.unread.iter().cloned().collect();
                     Err((unread, image.job_changes))
                 }
             };
@@ -296,7 +296,7 @@ impl Live {
             scheduling.apply(changes)?;
         }
         if !scheduling.unread.is_empty() {
-            let ids: Vec<String> = scheduling.unread.iter().cloned().collect();
+            let ids: Vec<JobId> = scheduling.unread.iter().cloned().collect();
             let mut conn = store.read().await?;
             let jobs = experiments::jobs(&mut conn.conn(), &ids).await?;
             scheduling.take_in(jobs, &ids);
@@ -364,7 +364,7 @@ impl Image {
     }
 
     /// Takes in jobs that were read. One that is wanted and not there is not asked for again until it changes.
-    fn take_in(&mut self, jobs: Vec<JobRow>, wanted: &[String]) {
+    fn take_in(&mut self, jobs: Vec<JobRow>, wanted: &[JobId]) {
         for id in wanted {
             self.unread.remove(id);
         }
@@ -573,11 +573,11 @@ impl Image {
     pub(crate) fn jobs(&self, pool: &str) -> impl Iterator<Item = (JobId, Job)> {
         self.of_job
             .keys()
-            .filter_map(move |id| Some((JobId(id.clone()), self.job_in(id, pool)?)))
+            .filter_map(move |id| Some((id.clone(), self.job_in(id, pool)?)))
     }
 
     /// A job as the queue of a pool has it; `None` = nothing of it runs or waits there.
-    pub(crate) fn job_in(&self, id: &str, pool: &str) -> Option<Job> {
+    pub(crate) fn job_in(&self, id: &JobId, pool: &str) -> Option<Job> {
         let job = self.jobs.get(id)?;
         let mut allocations = self.allocations_of(id);
         allocations
@@ -585,7 +585,7 @@ impl Image {
             .then(|| self.job_entry(job, pool))
     }
 
-    fn allocations_of(&self, job: &str) -> impl Iterator<Item = &Allocation> {
+    fn allocations_of(&self, job: &JobId) -> impl Iterator<Item = &Allocation> {
         let ids = self.of_job.get(job).into_iter().flatten();
         ids.filter_map(|id| self.allocations.get(id))
     }

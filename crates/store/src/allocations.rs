@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use det_ids::{AllocationId, ContainerId, PlaceId, TaskId};
+use det_ids::{AllocationId, ContainerId, JobId, PlaceId, TaskId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::task::{Demand, TaskState};
@@ -23,7 +23,7 @@ pub struct TaskRow {
     #[row(word)]
     pub kind: TaskKind,
     /// Its job.
-    pub job_id: String,
+    pub job_id: JobId,
     /// The user who owns it.
     pub owner_id: i64,
     /// Its experiment, for trials.
@@ -59,7 +59,7 @@ pub struct AllocationRow {
     #[row(word)]
     pub kind: TaskKind,
     /// Its job.
-    pub job_id: String,
+    pub job_id: JobId,
     /// Its task's experiment, for trials.
     pub experiment_id: Option<i64>,
     /// Its trial, for trials.
@@ -152,7 +152,7 @@ pub(crate) async fn save_tasks(
         (
             id: "text" = |row| &row.id,
             kind: "text" = |row| row.kind.name(),
-            job_id: "text" = |row| row.job_id.as_str(),
+            job_id: "text" = |row| &row.job_id,
             owner_id: "bigint" = |row| row.owner_id,
             experiment_id: "bigint" = |row| row.experiment_id,
             trial_id: "bigint" = |row| row.trial_id,
@@ -238,7 +238,10 @@ pub async fn tasks(conn: &mut Conn<'_>, ids: &[TaskId]) -> Result<Vec<TaskRow>, 
 pub(crate) const TASK_OF_JOB: &str = "SELECT * FROM tasks WHERE job_id = $1 AND experiment_id IS NULL ORDER BY created_at, id LIMIT 1";
 
 /// The task of a job that is no experiment's.
-pub async fn task_of_job(conn: &mut Conn<'_>, job_id: &str) -> Result<Option<TaskRow>, StoreError> {
+pub async fn task_of_job(
+    conn: &mut Conn<'_>,
+    job_id: &JobId,
+) -> Result<Option<TaskRow>, StoreError> {
     conn.flush().await?;
     let row = fetch_optional!(conn, TaskRow, TASK_OF_JOB, job_id)?;
     match row {
@@ -290,7 +293,7 @@ pub(crate) async fn save_allocations(
         (
             id: "text" = |row| &row.id,
             task_id: "text" = |row| &row.task_id,
-            job_id: "text" = |row| row.job_id.as_str(),
+            job_id: "text" = |row| &row.job_id,
             trial_id: "bigint" = |row| row.trial_id,
             run_id: "bigint" = |row| row.run_id,
             state: "text" = |row| row.state.stored_name(),

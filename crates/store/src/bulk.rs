@@ -4,7 +4,7 @@
 //! Texts are bound; numbers are part of the statement's text, since there can be more of them than a statement takes
 //! parameters.
 
-use det_ids::{AllocationId, TaskId};
+use det_ids::{AllocationId, JobId, TaskId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::TrialState;
@@ -141,7 +141,7 @@ pub async fn experiments(
         for past in some {
             let job = &past.new.job;
             jobs.row()
-                .text(&job.id)
+                .text(job.id.as_str())
                 .text(job.kind.into())
                 .integer(job.owner_id)
                 .text(&job.resource_pool)
@@ -163,7 +163,7 @@ pub async fn experiments(
         for past in some {
             let new = &past.new;
             rows.row()
-                .text(&new.job.id)
+                .text(new.job.id.as_str())
                 .integer(new.job.owner_id)
                 .integer(new.project_id)
                 .optional_integer(new.parent_id)
@@ -213,7 +213,7 @@ pub struct PastTrial {
     /// Its experiment.
     pub experiment_id: i64,
     /// The job of its experiment.
-    pub job_id: String,
+    pub job_id: JobId,
     /// The user who owns it.
     pub owner_id: i64,
     /// The searcher's name for it.
@@ -288,7 +288,7 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
                 .row()
                 .text(past.task_id.as_str())
                 .literal("'TRIAL'")
-                .text(&past.job_id)
+                .text(past.job_id.as_str())
                 .integer(past.owner_id)
                 .integer(past.experiment_id)
                 .integer(*id)
@@ -309,7 +309,7 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
                 .row()
                 .text(past.task_id.allocation(1).as_str())
                 .text(past.task_id.as_str())
-                .text(&past.job_id)
+                .text(past.job_id.as_str())
                 .integer(*id)
                 .integer(1)
                 .text(past.allocation.stored_name())

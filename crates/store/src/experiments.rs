@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::catalogue::Catalogue;
 use crate::db::Link;
+use det_ids::JobId;
 use det_lifecycle::experiment::ExperimentState;
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
@@ -25,7 +26,7 @@ pub enum JobKind {
 #[derive(Debug, Clone, PartialEq, crate::Row)]
 pub struct JobRow {
     /// Its UUID.
-    pub id: String,
+    pub id: JobId,
     /// What it is for.
     #[row(word)]
     pub kind: JobKind,
@@ -57,7 +58,7 @@ pub struct ExperimentRow {
     /// Its number, unique over the cluster.
     pub id: i64,
     /// Its job.
-    pub job_id: String,
+    pub job_id: JobId,
     /// The user who owns it.
     pub owner_id: i64,
     /// Project, 1 = Uncategorized.
@@ -441,7 +442,7 @@ pub async fn insert_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
         conn,
         "INSERT INTO jobs (id, kind, owner_id, resource_pool, priority, weight, max_slots, position, moved, fallback, \
          submitted_at, workspace_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
-        job.id.as_str(),
+        &job.id,
         <&str>::from(job.kind),
         job.owner_id,
         job.resource_pool.as_str(),
@@ -473,7 +474,7 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, Sto
             next_revision!(),
             ") RETURNING id"
         ),
-        job.id.as_str(),
+        &job.id,
         job.owner_id,
         new.project_id,
         new.parent_id,
@@ -629,7 +630,7 @@ pub async fn recount_checkpoints(conn: &mut Conn<'_>, id: i64) -> Result<(), Sto
 }
 
 /// A job.
-pub async fn job(conn: &mut Conn<'_>, id: &str) -> Result<Option<JobRow>, StoreError> {
+pub async fn job(conn: &mut Conn<'_>, id: &JobId) -> Result<Option<JobRow>, StoreError> {
     conn.flush().await?;
     Ok(fetch_optional!(
         conn,
@@ -640,12 +641,12 @@ pub async fn job(conn: &mut Conn<'_>, id: &str) -> Result<Option<JobRow>, StoreE
 }
 
 /// Several jobs, in no order; those that do not exist are left out.
-pub async fn jobs(conn: &mut Conn<'_>, ids: &[String]) -> Result<Vec<JobRow>, StoreError> {
+pub async fn jobs(conn: &mut Conn<'_>, ids: &[JobId]) -> Result<Vec<JobRow>, StoreError> {
     conn.flush().await?;
     let mut found = Vec::with_capacity(ids.len());
     for piece in pieces(ids) {
         let mut query = Query::new("SELECT * FROM jobs");
-        query.any_of("id", piece.iter().cloned().map(Value::Text));
+        query.any_of("id", piece.iter().map(Value::from));
         found.extend(query.fetch_all::<JobRow>(conn).await?);
     }
     Ok(found)
@@ -654,13 +655,11 @@ pub async fn jobs(conn: &mut Conn<'_>, ids: &[String]) -> Result<Vec<JobRow>, St
 /// The experiment of a job.
 pub async fn find_by_job(
     conn: &mut Conn<'_>,
-    job_id: &str,
+    job_id: &JobId,
 ) -> Result<Option<ExperimentRow>, StoreError> {
     conn.flush().await?;
     let mut query = Query::new(SELECT);
-    query
-        .condition("e.job_id = ")
-        .bind(Value::Text(job_id.to_owned()));
+    query.condition("e.job_id = ").bind(Value::from(job_id));
     Ok(query.fetch_all(conn).await?.pop())
 }
 
@@ -694,13 +693,13 @@ pub async fn update_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
         job.position,
         job.moved,
         job.fallback.as_deref(),
-        job.id.as_str()
+        &job.id
     )?;
     execute!(
         conn,
         update!("resource_pool = $1 WHERE job_id = $2 AND resource_pool <> $1"),
         job.resource_pool.as_str(),
-        job.id.as_str()
+        &job.id
     )?;
     Ok(())
 }
@@ -738,13 +737,13 @@ pub async fn delete(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
     }
     let job = fetch_optional!(
         conn,
-        (String,),
+        (JobId,),
         "SELECT job_id FROM experiments WHERE id = $1",
         id
     )?;
     execute!(conn, "DELETE FROM experiments WHERE id = $1", id)?;
     if let Some((job,)) = job {
-        execute!(conn, "DELETE FROM jobs WHERE id = $1", job.as_str())?;
+        execute!(conn, "DELETE FROM jobs WHERE id = $1", &job)?;
     }
     Ok(())
 }

@@ -18,7 +18,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use det_ids::{AllocationId, ContainerId, PlaceId, TaskId};
+use det_ids::{AllocationId, ContainerId, JobId, PlaceId, TaskId};
 
 use crate::agents::AgentRow;
 use crate::allocations::{AllocationRow, ContainerRow, TaskRow};
@@ -46,7 +46,7 @@ pub struct Changes {
     /// Agents that are gone.
     pub removed_agents: Vec<PlaceId>,
     /// Jobs that are new or changed.
-    pub jobs: Vec<String>,
+    pub jobs: Vec<JobId>,
     /// More may have changed than is listed here: a cache must be loaded again from the rows.
     pub everything: bool,
     /// The store itself has recorded an event: those who follow events are notified of it by the observer alone.
@@ -133,7 +133,7 @@ unit! {
     expiries: Appended<(AllocationId, i64)>,
     search_events: Appended<(i64, i64, String)>,
     removed_agents: Noted<PlaceId>,
-    jobs: Noted<String>,
+    jobs: Noted<JobId>,
     everything: Noted<()>,
 }
 
@@ -444,8 +444,8 @@ impl Unit {
     }
 
     /// Observers must look at this job again.
-    pub(crate) fn job_changed(&mut self, job_id: &str) {
-        self.jobs.items.push(job_id.to_owned());
+    pub(crate) fn job_changed(&mut self, job_id: &JobId) {
+        self.jobs.items.push(job_id.clone());
     }
 
     /// Rows were changed past the unit, everything waiting having been written before: they are read again when

@@ -141,7 +141,7 @@ pub(super) fn experiment(
     PastExperiment {
         new: NewExperiment {
             job: JobRow {
-                id: draw.uuid(),
+                id: draw.uuid().into(),
                 kind: JobKind::Experiment,
                 owner_id: *draw.one(owners),
                 resource_pool: pool.into(),

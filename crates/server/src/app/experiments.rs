@@ -158,7 +158,7 @@ impl Experiments {
         let config = &checked.config;
         let new = NewExperiment {
             job: JobRow {
-                id: uuid::Uuid::new_v4().to_string(),
+                id: uuid::Uuid::new_v4().to_string().into(),
                 kind: JobKind::Experiment,
                 owner_id: actor.user().id,
                 resource_pool: config.resources.resource_pool.clone(),

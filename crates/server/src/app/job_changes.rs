@@ -35,7 +35,7 @@ pub enum JobChange {
     /// Most slots in use at once; `None` = no cap.
     MaxSlots(Option<i64>),
     /// Directly ahead of or behind another job of the same pool, whose priority it takes.
-    Move(Side, String),
+    Move(Side, JobId),
 }
 
 /// Refuses an experiment that has ended: it is in no queue, and what it may use decides nothing any more.
@@ -84,7 +84,7 @@ impl JobChanges {
     pub(crate) async fn update(
         &self,
         actor: &Actor,
-        changes: Vec<(String, JobChange)>,
+        changes: Vec<(JobId, JobChange)>,
     ) -> AppResult<()> {
         let (service, actor) = (self.clone(), actor.name());
         self.context
@@ -100,7 +100,9 @@ impl JobChanges {
                         }
                         let row = allocations::task_of_job(&mut tx.conn(), &job_id)
                             .await?
-                            .ok_or_else(|| AppError::not_found("job", job_id.escape_debug()))?;
+                            .ok_or_else(|| {
+                                AppError::not_found("job", job_id.as_str().escape_debug())
+                            })?;
                         service.change_task(tx, &row, &change, &actor).await?;
                     }
                     Ok(())
@@ -175,7 +177,7 @@ impl JobChanges {
     async fn change_job(
         &self,
         tx: &mut WriteTx,
-        job_id: &str,
+        job_id: &JobId,
         workload: Workload,
         change: &JobChange,
     ) -> AppResult<JobRow> {
@@ -240,7 +242,7 @@ impl JobChanges {
         let event = NewEvent {
             actor,
             subject_kind: "job",
-            subject_id: job.id.clone(),
+            subject_id: job.id.to_string(),
             kind: "changed",
             detail: Some(now.to_string()),
             ..Default::default()
@@ -256,7 +258,7 @@ impl JobChanges {
         tx: &mut WriteTx,
         job: &JobRow,
         side: Side,
-        anchor: &str,
+        anchor: &JobId,
     ) -> AppResult<JobRow> {
         let pool = &job.resource_pool;
         match self.pools.settings(pool).policy {
@@ -271,7 +273,7 @@ impl JobChanges {
             .filter(|other| other.resource_pool == *pool)
             .collect();
         let standings: Vec<_> = queue.iter().map(standing).collect();
-        if anchor == job.id {
+        if *anchor == job.id {
             let side = match side {
                 Side::Ahead => "ahead of",
                 Side::Behind => "behind",
@@ -280,8 +282,8 @@ impl JobChanges {
                 "job \"{anchor}\" cannot be moved {side} itself: name another job"
             )));
         }
-        let (moving, anchor) = (JobId(job.id.clone()), JobId(anchor.to_owned()));
-        let changed = move_job(&standings, &moving, &anchor, side).map_err(|refused| {
+        let moving = &job.id;
+        let changed = move_job(&standings, moving, anchor, side).map_err(|refused| {
             AppError::new(
                 ErrorKind::NotFound,
                 format!(
@@ -292,7 +294,7 @@ impl JobChanges {
         })?;
         let mut moved = job.clone();
         for standing in changed {
-            let known = queue.iter().find(|row| row.id == standing.job_id.0);
+            let known = queue.iter().find(|row| row.id == standing.job_id);
             let Some(row) = known else { continue };
             let row = JobRow {
                 priority: i64::from(standing.priority),

@@ -123,14 +123,14 @@ impl QueuedJob {
 }
 
 /// A change of the queue as it was asked for: exactly one of all but the job must be given.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct QueueChange {
     /// The job.
-    pub job_id: String,
+    pub job_id: JobId,
     /// To be served directly before this job.
-    pub ahead_of: Option<String>,
+    pub ahead_of: Option<JobId>,
     /// To be served directly after this job.
-    pub behind_of: Option<String>,
+    pub behind_of: Option<JobId>,
     /// New priority.
     pub priority: Option<i64>,
     /// New share.
@@ -141,8 +141,8 @@ pub struct QueueChange {
 
 impl QueueChange {
     /// What it comes to; `index` (from 0) names it in a refusal.
-    fn check(self, index: usize) -> AppResult<(String, JobChange)> {
-        if self.job_id.is_empty() {
+    fn check(self, index: usize) -> AppResult<(JobId, JobChange)> {
+        if self.job_id.as_str().is_empty() {
             return Err(AppError::invalid(format!(
                 "field \"updates[{index}].jobId\" must name a job"
             )));
@@ -169,7 +169,7 @@ impl QueueChange {
 /// Where a job stands in the queue of its pool.
 pub(crate) fn standing(job: &JobRow) -> QueueEntry {
     QueueEntry {
-        job_id: JobId(job.id.clone()),
+        job_id: job.id.clone(),
         priority: u8::try_from(job.priority).unwrap_or(99),
         submitted_at: Micros(job.submitted_at),
         position: job.position,
@@ -225,28 +225,28 @@ impl JobQueue {
         let held_by = |a: &AllocationRow| held.get(&a.id).copied().map_or(0, i64::from);
         // A job without work at present, such as a paused one, is in no queue. One that names several pools may be in
         // the queue of each.
-        let mut of_job: BTreeMap<(String, String), Vec<AllocationRow>> = BTreeMap::new();
+        let mut of_job: BTreeMap<(JobId, String), Vec<AllocationRow>> = BTreeMap::new();
         for allocation in live {
             if pool.is_none_or(|pool| allocation.resource_pool == pool) {
                 let key = (allocation.job_id.clone(), allocation.resource_pool.clone());
                 of_job.entry(key).or_default().push(allocation);
             }
         }
-        let experiment_of: BTreeMap<&str, &ExperimentRow> =
-            experiments.iter().map(|e| (e.job_id.as_str(), e)).collect();
+        let experiment_of: BTreeMap<&JobId, &ExperimentRow> =
+            experiments.iter().map(|e| (&e.job_id, e)).collect();
         let task_of: BTreeMap<&TaskId, &TaskRow> =
             tasks.iter().map(|task| (&task.id, task)).collect();
-        let job_of: BTreeMap<&str, &JobRow> = jobs.iter().map(|j| (j.id.as_str(), j)).collect();
+        let job_of: BTreeMap<&JobId, &JobRow> = jobs.iter().map(|j| (&j.id, j)).collect();
         let mut queue: Vec<QueuedJob> = of_job
             .into_iter()
             // What is missing has ended since the allocations were read.
             .filter_map(|((job_id, resource_pool), allocations)| {
-                let job = (*job_of.get(job_id.as_str())?).clone();
+                let job = (*job_of.get(&job_id)?).clone();
                 let first = allocations.first()?;
                 let subject = match first.kind {
-                    TaskKind::Trial => JobSubject::Experiment(Box::new(
-                        (*experiment_of.get(job_id.as_str())?).clone(),
-                    )),
+                    TaskKind::Trial => {
+                        JobSubject::Experiment(Box::new((*experiment_of.get(&job_id)?).clone()))
+                    }
                     TaskKind::Notebook
                     | TaskKind::Shell
                     | TaskKind::Command
@@ -328,7 +328,7 @@ impl JobQueue {
 
     /// Makes changes of the queue in order: all of them or, if one is refused, none.
     pub async fn change(&self, actor: &Actor, changes: Vec<QueueChange>) -> AppResult<()> {
-        let checked: Vec<(String, JobChange)> = changes
+        let checked: Vec<(JobId, JobChange)> = changes
             .into_iter()
             .enumerate()
             .map(|(index, change)| change.check(index))
@@ -351,7 +351,7 @@ impl JobQueue {
     }
 
     /// Refuses a pool that could never run the trials or the task of a job.
-    async fn require_fit(&self, job_id: &str, pool: &str) -> AppResult<()> {
+    async fn require_fit(&self, job_id: &JobId, pool: &str) -> AppResult<()> {
         let (experiment, task, job) = {
             let mut conn = self.context.store.read().await?;
             (
@@ -436,7 +436,11 @@ mod tests {
     fn change() -> QueueChange {
         QueueChange {
             job_id: "j".into(),
-            ..QueueChange::default()
+            ahead_of: None,
+            behind_of: None,
+            priority: None,
+            weight: None,
+            resource_pool: None,
         }
     }
 

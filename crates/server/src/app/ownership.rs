@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use det_authz::{Decision, Identity, Kind, Missing, Permission, Target, decide, depends_on_owner};
-use det_ids::{AllocationId, TaskId};
+use det_ids::{AllocationId, JobId, TaskId};
 use det_store::allocations::TaskRow;
 use det_store::checkpoints::CheckpointRow;
 use det_store::{Store, allocations, experiments, trials};
@@ -140,7 +140,7 @@ impl Ownership {
     pub(crate) async fn require_steering_of_job(
         &self,
         actor: &Actor,
-        job_id: &str,
+        job_id: &JobId,
     ) -> AppResult<()> {
         if !owner_matters(actor, Permission::Steer) {
             return Ok(());
@@ -188,7 +188,7 @@ impl Ownership {
     pub(crate) async fn require_owner_of_job(
         &self,
         actor: &Actor,
-        job_id: &str,
+        job_id: &JobId,
         to_do: &str,
     ) -> AppResult<()> {
         match self.entry_of_job(job_id).await? {
@@ -278,7 +278,7 @@ impl Ownership {
         self.require_of(actor, permission, &target, to_do)
     }
 
-    async fn entry_of_job(&self, job_id: &str) -> AppResult<Option<Entry>> {
+    async fn entry_of_job(&self, job_id: &JobId) -> AppResult<Option<Entry>> {
         let mut conn = self.store.read().await?;
         if let Some(row) = experiments::find_by_job(&mut conn.conn(), job_id).await? {
             return Ok(Some(Entry::Experiment(row.id)));

@@ -277,13 +277,17 @@ impl Reload {
             let others = Fallback::of(&job).map_or_else(Vec::new, |fallback| fallback.pools);
             for name in std::iter::once(&job.resource_pool).chain(&others) {
                 if let Some(pool) = pools.get(name) {
-                    in_pool.entry(pool).or_default().1.insert(job.id.clone());
+                    in_pool
+                        .entry(pool)
+                        .or_default()
+                        .1
+                        .insert(job.id.to_string());
                 }
             }
         }
         for row in allocations::live(&mut tx.conn()).await? {
             if let Some(pool) = pools.get(&row.resource_pool) {
-                in_pool.entry(pool).or_default().1.insert(row.job_id);
+                in_pool.entry(pool).or_default().1.insert(row.job_id.0);
             }
         }
         Ok(in_pool

@@ -1,6 +1,6 @@
 //! Whether a trial that fails may be started again, beyond the count of its restarts.
 
-use det_ids::{AllocationId, JobId, Micros};
+use det_ids::{AllocationId, Micros};
 use det_scheduler::{Request, can_ever_fit};
 use det_store::experiments::ExperimentRow;
 use det_store::trials::TrialRow;
@@ -48,7 +48,7 @@ impl Restarts {
         let request = Request {
             allocation_id: AllocationId("next".into()),
             task_id: trial.task_id.clone(),
-            job_id: JobId(experiment.job_id.clone()),
+            job_id: experiment.job_id.clone(),
             slots: config.resources.slots_per_trial,
             single_place: config.resources.is_single_node.unwrap_or(false),
             preemptible: true,

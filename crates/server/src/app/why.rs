@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use det_config::priority::PriorityOrder;
-use det_ids::{AllocationId, Micros};
+use det_ids::{AllocationId, JobId, Micros};
 use det_scheduler::{Estimate, PlaceState, Policy, PoolSnapshot, Queue, SlotState, estimate};
 use det_store::{allocations, experiments, trials};
 
@@ -23,7 +23,7 @@ const MOST_ESTIMATES: usize = 8;
 #[derive(Debug, Clone)]
 pub struct JobStory {
     /// The job.
-    pub job_id: String,
+    pub job_id: JobId,
     /// What it is the entry of.
     pub subject: JobSubject,
     /// Its resource pool; of several the one in which it waits.
@@ -127,7 +127,7 @@ impl JobStories {
     }
 
     /// The explanation of an experiment's job that has not been deleted, or of a task's job.
-    pub async fn explain(&self, job_id: &str) -> AppResult<JobStory> {
+    pub async fn explain(&self, job_id: &JobId) -> AppResult<JobStory> {
         let experiment = {
             let mut conn = self.context.store.read().await?;
             experiments::find_by_job(&mut conn.conn(), job_id).await?
@@ -135,7 +135,7 @@ impl JobStories {
         let all = self.queue.list(None).await?;
         let entry = all
             .iter()
-            .filter(|entry| entry.job.id == job_id)
+            .filter(|entry| entry.job.id == *job_id)
             // Of several pools the one in which it waits is what people ask about.
             .max_by_key(|entry| entry.allocations.iter().any(|a| a.placed_at.is_none()))
             .cloned();
@@ -198,7 +198,7 @@ impl JobStories {
                 .unwrap_or_default(),
             capacity,
             placements,
-            job_id: job_id.to_owned(),
+            job_id: job_id.clone(),
             subject,
             entry,
             pool,
@@ -206,13 +206,13 @@ impl JobStories {
     }
 
     /// The task of a job that asks for nothing, and its pool.
-    async fn task_at_rest(&self, job_id: &str) -> AppResult<(JobSubject, String)> {
+    async fn task_at_rest(&self, job_id: &JobId) -> AppResult<(JobSubject, String)> {
         let mut conn = self.context.store.read().await?;
         let task = allocations::task_of_job(&mut conn.conn(), job_id).await?;
         let job = experiments::job(&mut conn.conn(), job_id).await?;
         let (task, job) = task
             .zip(job)
-            .ok_or_else(|| AppError::not_found("job", job_id.escape_debug()))?;
+            .ok_or_else(|| AppError::not_found("job", job_id.as_str().escape_debug()))?;
         Ok((self.queue.subject(task), job.resource_pool))
     }
 

@@ -7,6 +7,7 @@ use det_api_types::jobs::{
 };
 use det_api_types::page::{Empty, OrderBy, Pagination};
 use det_api_types::pools::{GetResourcePoolsQuery, GetResourcePoolsResponse};
+use det_ids::JobId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -127,7 +128,7 @@ async fn get_job_queue_stats(
 async fn explain_job(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(job_id): Path<String>,
+    Path(job_id): Path<JobId>,
 ) -> Answer {
     message(&views::why::explanation(
         &reads::jobs::explanation(&master, &actor, &job_id).await?,
@@ -147,9 +148,9 @@ async fn update_job_queue(
         .updates
         .into_iter()
         .map(|update| QueueChange {
-            ahead_of: given(update.ahead_of),
-            behind_of: given(update.behind_of),
-            job_id: update.job_id,
+            ahead_of: given(update.ahead_of).map(JobId),
+            behind_of: given(update.behind_of).map(JobId),
+            job_id: update.job_id.into(),
             priority: update.priority,
             weight: update.weight.map(|weight| weight.0),
             resource_pool: given(update.resource_pool),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use det_ids::{AllocationId, JobId, Micros, PlaceId, WorkspaceId};
+use det_ids::{AllocationId, Micros, PlaceId, WorkspaceId};
 use det_lifecycle::allocation::AllocationState;
 use det_scheduler::{Job, Progress, Request, RunningAllocation, SlotSnapshot, SlotState};
 use det_store::allocations::AllocationRow;
@@ -61,7 +61,7 @@ pub(crate) fn request(row: &AllocationRow) -> Request {
     Request {
         allocation_id: row.id.clone(),
         task_id: row.task_id.clone(),
-        job_id: JobId(row.job_id.clone()),
+        job_id: row.job_id.clone(),
         slots: u32::try_from(row.slots).unwrap_or(u32::MAX),
         single_place: row.single_place,
         preemptible: row.preemptible,

@@ -332,7 +332,7 @@ impl World {
         let path = operation
             .path
             .replace("{templateName}", &template)
-            .replace("{jobId}", &job)
+            .replace("{jobId}", job.as_str())
             .replace("{workloadType}", "NTSC")
             .replace("{workspaceId}", &workspace.to_string())
             .replace("{key}", "UNCAT")

@@ -331,7 +331,7 @@ async fn waiting_work_is_scheduled_by_the_new_settings_at_once() {
 
 async fn job_of(cluster: &Cluster, experiment: i64) -> String {
     let (_, allocation) = cluster.task_of(experiment).await;
-    allocation.job_id
+    allocation.job_id.0
 }
 
 #[tokio::test]

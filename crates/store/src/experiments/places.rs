@@ -1,5 +1,6 @@
 //! Which experiments are in which project, and moving them.
 
+use det_ids::JobId;
 use det_lifecycle::experiment::ExperimentState;
 
 use crate::{Conn, StoreError};
@@ -86,7 +87,7 @@ pub async fn set_project(
     )?;
     let jobs = fetch_all!(
         conn,
-        (String,),
+        (JobId,),
         "UPDATE jobs SET workspace_id = $1 WHERE id IN (SELECT job_id FROM experiments WHERE id = $2) \
          AND workspace_id <> $1 RETURNING id",
         workspace_id,
@@ -104,7 +105,7 @@ pub async fn follow_project(
     conn.flush().await?;
     let jobs = fetch_all!(
         conn,
-        (String,),
+        (JobId,),
         "UPDATE jobs SET workspace_id = $1 WHERE id IN (SELECT job_id FROM experiments WHERE project_id = $2) \
          AND workspace_id <> $1 RETURNING id",
         workspace_id,
@@ -113,7 +114,7 @@ pub async fn follow_project(
     note_jobs(conn, jobs)
 }
 
-fn note_jobs(conn: &mut Conn<'_>, jobs: Vec<(String,)>) -> Result<(), StoreError> {
+fn note_jobs(conn: &mut Conn<'_>, jobs: Vec<(JobId,)>) -> Result<(), StoreError> {
     let unit = conn.writing()?;
     for (job,) in jobs {
         unit.job_changed(&job);

@@ -391,7 +391,7 @@ pub(crate) async fn every_sort_puts_missing_values_last_and_ties_by_number(world
             description: name.into(),
             ..experiment(name, owner)
         };
-        new.job.id = format!("job-{}", ids.len());
+        new.job.id = format!("job-{}", ids.len()).into();
         if name == "Beta" {
             new.project_id = 2;
             new.job.resource_pool = "gpu".into();
@@ -551,19 +551,20 @@ pub(crate) async fn jobs_follow_their_experiments(world: &World) {
     change!(world, conn => experiments::set_collected(conn, ended, true).await);
     assert!(read!(world, conn => experiments::to_clean_up(conn).await).is_empty());
 
-    let mut job = read!(world, conn => experiments::job(conn, "job-early").await).unwrap();
+    let mut job = read!(world, conn => experiments::job(conn, &"job-early".into()).await).unwrap();
     (job.priority, job.weight, job.max_slots, job.position) = (1, 8.0, Some(2), Some(-5));
     job.resource_pool = "gpu".into();
     let changed = job.clone();
     change!(world, conn => experiments::update_job(conn, &changed).await);
-    let stored = read!(world, conn => experiments::job(conn, "job-early").await);
+    let stored = read!(world, conn => experiments::job(conn, &"job-early".into()).await);
     assert_eq!(crate::shown(&stored), crate::shown(&Some(job)));
-    let found = read!(world, conn => experiments::find_by_job(conn, "job-early").await).unwrap();
+    let found =
+        read!(world, conn => experiments::find_by_job(conn, &"job-early".into()).await).unwrap();
     assert_eq!(
         (found.id, found.priority, found.max_slots),
         (early, 1, Some(2))
     );
-    assert!(read!(world, conn => experiments::job(conn, "job-none").await).is_none());
+    assert!(read!(world, conn => experiments::job(conn, &"job-none".into()).await).is_none());
 }
 
 pub(crate) async fn odd_text_survives(world: &World) {
@@ -625,7 +626,7 @@ pub(crate) async fn deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_
     for (id, trial_id, task_id, allocation_id, name) in all {
         let left = [
             read!(world, conn => experiments::find(conn, id).await).is_some(),
-            read!(world, conn => experiments::job(conn, &format!("job-{name}")).await).is_some(),
+            read!(world, conn => experiments::job(conn, &format!("job-{name}").into()).await).is_some(),
             read!(world, conn => experiments::model_definition(conn, id).await).is_some(),
             read!(world, conn => trials::find(conn, trial_id).await).is_some(),
             read!(world, conn => allocations::find_task(conn, &task_id).await).is_some(),

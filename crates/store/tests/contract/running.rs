@@ -1,5 +1,6 @@
 //! Trials, allocations, containers, tokens and agents.
 
+use det_ids::JobId;
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::task::{Demand, Stop, TaskEnd, TaskState};
@@ -226,7 +227,11 @@ pub(crate) async fn what_no_version_has_written_is_an_error_that_names_its_row(w
         message.starts_with("\"LOST\" is none of ACTIVE, COMPLETED, "),
         "{message}"
     );
-    let (what, message) = corrupt(experiments::job(conn, "job-some").await.unwrap_err());
+    let (what, message) = corrupt(
+        experiments::job(conn, &"job-some".into())
+            .await
+            .unwrap_err(),
+    );
     assert_eq!(what, "kind of job job-some");
     assert_eq!(message, "\"dance\" is none of experiment, command");
     let (what, message) = corrupt(workspaces::list(conn).await.unwrap_err());
@@ -626,8 +631,9 @@ pub(crate) async fn the_task_of_a_job_is_no_experiments(world: &World) {
     };
     stored_task(world, of_experiment).await;
     stored_task(world, alone.clone()).await;
-    let found =
-        |job| async move { read!(world, conn => allocations::task_of_job(conn, job).await) };
+    let found = |job| async move {
+        read!(world, conn => allocations::task_of_job(conn, &JobId::from(job)).await)
+    };
     assert_eq!(found("job-t").await, Some(alone));
     assert_eq!(found("job-e").await, None);
     assert_eq!(found("nothing").await, None);

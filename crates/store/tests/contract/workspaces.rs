@@ -165,7 +165,7 @@ pub(crate) async fn experiments_and_their_jobs_go_with_their_project(world: &Wor
     let members = read!(world, conn => experiments::of_workspace(conn, w).await);
     assert_eq!(members.iter().map(|m| m.id).collect::<Vec<_>>(), [moving]);
     let workspace_of = async |name: &str| {
-        let id = format!("job-{name}");
+        let id = format!("job-{name}").into();
         read!(world, conn => experiments::job(conn, &id).await)
             .unwrap()
             .workspace_id
@@ -200,7 +200,7 @@ pub(crate) async fn an_older_store_comes_up_with_everything_uncategorized(world:
     everything_begins_uncategorized_in(&world).await;
     let members = read!(world, conn => experiments::of_project(conn, UNCATEGORIZED_ID).await);
     assert_eq!(members.iter().map(|m| m.id).collect::<Vec<_>>(), [id]);
-    let job = read!(world, conn => experiments::job(conn, "job-old").await).unwrap();
+    let job = read!(world, conn => experiments::job(conn, &"job-old".into()).await).unwrap();
     assert_eq!(job.workspace_id, UNCATEGORIZED_ID);
     world.store.close().await;
 }

@@ -175,7 +175,7 @@ impl Facts {
         }
         let job_id = row.job_id.clone();
         if let Some(job) = experiments::job(&mut tx.conn(), &job_id).await? {
-            self.pools.insert(JobId(job_id), job.resource_pool);
+            self.pools.insert(job_id, job.resource_pool);
         }
         Ok(())
     }

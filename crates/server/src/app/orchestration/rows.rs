@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use det_ids::{
-    AllocationId, ContainerId, ExperimentId, JobId, Micros, PlaceId, RequestId, SlotId, TaskId,
-    TrialId,
+    AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, SlotId, TaskId, TrialId,
 };
 use det_lifecycle::task::RestartPolicy;
 use det_orchestrator::{
@@ -70,7 +69,7 @@ impl Rows for TxRows<'_> {
         Some(Experiment {
             id,
             state: row.state,
-            job_id: JobId(row.job_id.clone()),
+            job_id: row.job_id.clone(),
             resource_pool: row.resource_pool.clone(),
             progress: row.progress,
             trial_count: row.trial_count,
@@ -176,7 +175,7 @@ impl Rows for TxRows<'_> {
         Some(Task {
             id: id.clone(),
             kind: row.kind,
-            job_id: JobId(row.job_id.clone()),
+            job_id: row.job_id.clone(),
             experiment_id: row.experiment_id.map(ExperimentId),
             trial_id: row.trial_id.map(TrialId),
             state: row.state,
@@ -194,7 +193,7 @@ impl Rows for TxRows<'_> {
         self.live.add_task(TaskRow {
             id: row.id,
             kind: row.kind,
-            job_id: row.job_id.0,
+            job_id: row.job_id,
             owner_id,
             experiment_id: row.experiment_id.map(|id| id.0),
             trial_id: row.trial_id.map(|id| id.0),
@@ -232,7 +231,7 @@ impl Rows for TxRows<'_> {
             id: id.clone(),
             task_id: row.task_id.clone(),
             kind: row.kind,
-            job_id: JobId(row.job_id.clone()),
+            job_id: row.job_id.clone(),
             experiment_id: row.experiment_id.map(ExperimentId),
             trial_id: row.trial_id.map(TrialId),
             run_id: row.run_id,
@@ -262,7 +261,7 @@ impl Rows for TxRows<'_> {
             id: row.id,
             task_id: row.task_id,
             kind: row.kind,
-            job_id: row.job_id.0,
+            job_id: row.job_id,
             experiment_id: row.experiment_id.map(|id| id.0),
             trial_id: row.trial_id.map(|id| id.0),
             run_id: row.run_id,

@@ -1,6 +1,7 @@
 //! Reading the job queue and resource pools.
 
 use det_authz::Kind;
+use det_ids::JobId;
 use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, ContainerRow};
 use det_store::queue_days::{self, QueueDay};
@@ -64,7 +65,7 @@ pub(crate) async fn statistics(
 pub(crate) async fn explanation(
     master: &Master,
     actor: &Actor,
-    job_id: &str,
+    job_id: &JobId,
 ) -> AppResult<JobStory> {
     require(actor)?;
     master.job_stories.explain(job_id).await

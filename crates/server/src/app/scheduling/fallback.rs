@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
-use det_ids::{AllocationId, Micros};
+use det_ids::{AllocationId, JobId, Micros};
 use det_scheduler::Planner;
 use det_store::WriteTx;
 use det_store::allocations::{self, AllocationRow};
@@ -75,7 +75,7 @@ pub(super) async fn send_on(
 ) -> AppResult<Sent> {
     let now = det_store::now();
     let (mut soonest, mut probes) = (None, 0);
-    let mut refused: BTreeSet<(String, i64, String)> = BTreeSet::new();
+    let mut refused: BTreeSet<(JobId, i64, String)> = BTreeSet::new();
     let mut taken: BTreeSet<String> = BTreeSet::new();
     let mut sent: BTreeSet<AllocationId> = BTreeSet::new();
     // By pool: what starts there anyway.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{JobId, Micros};
+use det_ids::Micros;
 use det_scheduler::Planner;
 
 use super::limits::Limits;
@@ -97,8 +97,8 @@ impl PoolPlanner {
         let mut gone = Vec::new();
         for id in &touched.jobs {
             match image.job_in(id, pool) {
-                Some(job) => planner.put_job(&JobId(id.clone()), job),
-                None => gone.push(JobId(id.clone())),
+                Some(job) => planner.put_job(id, job),
+                None => gone.push(id),
             }
         }
         for id in &touched.allocations {
@@ -113,7 +113,7 @@ impl PoolPlanner {
             }
         }
         for job in gone {
-            planner.remove_job(&job);
+            planner.remove_job(job);
         }
     }
 }

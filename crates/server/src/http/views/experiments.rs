@@ -187,7 +187,7 @@ pub fn experiment(
         hyperparameters: config.hyperparameters,
         name: row.name.clone(),
         notes: row.notes.clone(),
-        job_id: row.job_id.clone(),
+        job_id: row.job_id.to_string(),
         forked_from: row.parent_id,
         progress: Some(Float(row.progress)),
         project_id: row.project_id,

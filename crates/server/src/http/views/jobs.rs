@@ -74,7 +74,7 @@ pub fn job(queued: &QueuedJob) -> Result<Job, StoreError> {
         priority: Some(queued.job.priority),
         weight: Float(queued.job.weight),
         entity_id: subject.entity_id(),
-        job_id: queued.job.id.clone(),
+        job_id: queued.job.id.to_string(),
         requested_slots: queued.requested_slots(),
         allocated_slots: queued.allocated_slots,
         name: subject.name(),

@@ -10,7 +10,7 @@ use det_api_types::tasks::{
 };
 use det_api_types::wire::{Object, Timestamp};
 use det_config::priority::PriorityOrder;
-use det_ids::{AllocationId, PlaceId};
+use det_ids::{AllocationId, JobId, PlaceId};
 use det_lifecycle::allocation::{AllocationState, Phase};
 use det_lifecycle::container::Observed;
 use det_store::StoreError;
@@ -134,10 +134,8 @@ pub fn summaries(
     for agent in agents {
         known.insert(&agent.id, (devices(agent)?, &agent.runtime));
     }
-    let priorities: BTreeMap<&str, i64> = jobs
-        .iter()
-        .map(|job| (job.id.as_str(), job.priority))
-        .collect();
+    let priorities: BTreeMap<&JobId, i64> =
+        jobs.iter().map(|job| (&job.id, job.priority)).collect();
     let mut of_allocation: BTreeMap<&AllocationId, Vec<ResourcesSummary>> = BTreeMap::new();
     for container in containers {
         let summary = resources(container, known.get(&container.place_id))?;
@@ -161,7 +159,7 @@ pub fn summaries(
                 resources: of_allocation.remove(&row.id).unwrap_or_default(),
                 scheduler_type,
                 priority_order: priority_order.to_string(),
-                priority: priorities.get(row.job_id.as_str()).copied(),
+                priority: priorities.get(&row.job_id).copied(),
                 proxy_ports: Vec::new(),
                 wait_reason: wait_reason(row)?,
             };

@@ -77,7 +77,7 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
         job: match &story.entry {
             Some(entry) => job_ahead(entry),
             None => JobAhead {
-                job_id: job_id.clone(),
+                job_id: job_id.to_string(),
                 entity_id: story.subject.entity_id(),
                 label: story.subject.label(),
                 name: story.subject.name(),
@@ -227,7 +227,7 @@ fn pool(story: &JobStory) -> PoolSituation {
 
 fn job_ahead(entry: &QueuedJob) -> JobAhead {
     JobAhead {
-        job_id: entry.job.id.clone(),
+        job_id: entry.job.id.to_string(),
         entity_id: entry.subject.entity_id(),
         label: entry.subject.label(),
         name: entry.subject.name(),
@@ -247,7 +247,7 @@ fn holders<'a>(story: &'a JobStory, entry: &'a QueuedJob) -> impl Iterator<Item 
         .map(|row| SlotHolder {
             allocation_id: row.id.to_string(),
             label: TaskLabel::from(row).to_string(),
-            job_id: entry.job.id.clone(),
+            job_id: entry.job.id.to_string(),
             name: entry.subject.name(),
             username: entry.subject.username().to_owned(),
             priority: entry.job.priority,
