@@ -44,16 +44,17 @@ pub async fn serve<R: Registry>(
             return;
         }
     };
-    let agent_id = hello.agent_id.0.clone();
+    let agent_id = hello.agent_id.clone();
+    let place = PlaceId::from(agent_id.clone());
     if let Err((reason, then)) = admit(&registry, &hello, &credential).await {
         // A master that stops has closed its store.
         if !shutdown.is_cancelled() {
-            tracing::warn!(agent.id = agent_id, reason, "an agent was refused");
+            tracing::warn!(agent.id = agent_id.as_str(), reason, "an agent was refused");
         }
         refuse(&mut socket, reason, then).await;
         return;
     }
-    let (serial, ended) = match connections.register(&agent_id, &hello.instance_id) {
+    let (serial, ended) = match connections.register(&place, &hello.instance_id) {
         Registration::Accepted(serial, ended) => (serial, ended),
         Registration::Taken => {
             let reason = format!(
@@ -68,26 +69,26 @@ pub async fn serve<R: Registry>(
         Ok(None) => {}
         Ok(Some(reason)) => {
             tracing::warn!(
-                agent.id = agent_id,
+                agent.id = agent_id.as_str(),
                 reason,
                 "an agent that has changed was refused"
             );
-            connections.unregister(&agent_id, serial);
+            connections.unregister(&place, serial);
             refuse(&mut socket, reason, AfterRefusal::Rejoin).await;
             return;
         }
         Err(error) => {
             if !shutdown.is_cancelled() {
-                tracing::warn!(agent.id = agent_id, %error, "what is known of an agent cannot be read");
+                tracing::warn!(agent.id = agent_id.as_str(), %error, "what is known of an agent cannot be read");
             }
-            connections.unregister(&agent_id, serial);
+            connections.unregister(&place, serial);
             return;
         }
     }
     let mut connection = Connection {
         registry: registry.clone(),
-        place: PlaceId(agent_id.clone()),
-        agent_id: hello.agent_id.clone(),
+        place: place.clone(),
+        agent_id: agent_id.clone(),
         credential,
         socket,
         heard: BTreeMap::new(),
@@ -98,18 +99,18 @@ pub async fn serve<R: Registry>(
         () = shutdown.cancelled() => Ok("the master is stopping"),
     };
     match outcome {
-        Ok(reason) => tracing::info!(agent.id = agent_id, reason, "agent disconnected"),
+        Ok(reason) => tracing::info!(agent.id = agent_id.as_str(), reason, "agent disconnected"),
         Err(_) if shutdown.is_cancelled() => {}
         Err(error) => {
-            tracing::warn!(agent.id = agent_id, %error, cause = ?std::error::Error::source(&error), "agent disconnected after an error");
+            tracing::warn!(agent.id = agent_id.as_str(), %error, cause = ?std::error::Error::source(&error), "agent disconnected after an error");
         }
     }
-    if connections.unregister(&agent_id, serial)
-        && let Err(error) = registry.left(&AgentId(agent_id.clone())).await
+    if connections.unregister(&place, serial)
+        && let Err(error) = registry.left(&agent_id).await
         // The next start notes that every agent is away.
         && !shutdown.is_cancelled()
     {
-        tracing::warn!(agent.id = agent_id, %error, "the end of the connection could not be stored; it is tried again");
+        tracing::warn!(agent.id = agent_id.as_str(), %error, "the end of the connection could not be stored; it is tried again");
         registry.left_later();
     }
 }

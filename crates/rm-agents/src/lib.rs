@@ -12,6 +12,7 @@ mod registry;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use det_ids::PlaceId;
 use tokio_util::sync::CancellationToken;
 
 pub use connection::serve;
@@ -20,7 +21,7 @@ pub use registry::{NotAdmitted, Registry};
 /// Which agents are connected now.
 #[derive(Clone, Default)]
 pub struct Connections {
-    inner: Arc<Mutex<HashMap<String, Connected>>>,
+    inner: Arc<Mutex<HashMap<PlaceId, Connected>>>,
 }
 
 struct Connected {
@@ -42,9 +43,9 @@ pub enum Registration {
 impl Connections {
     /// Registers a connection. An earlier one of the same agent (same data directory) is replaced: its end has not been
     /// noticed yet. Another agent with the same id is refused.
-    pub fn register(&self, agent_id: &str, instance_id: &str) -> Registration {
+    pub fn register(&self, place: &PlaceId, instance_id: &str) -> Registration {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let serial = match inner.get(agent_id) {
+        let serial = match inner.get(place) {
             Some(other) if other.instance_id != instance_id => return Registration::Taken,
             Some(other) => {
                 other.ended.cancel();
@@ -54,7 +55,7 @@ impl Connections {
         };
         let ended = CancellationToken::new();
         inner.insert(
-            agent_id.to_owned(),
+            place.clone(),
             Connected {
                 instance_id: instance_id.to_owned(),
                 serial,
@@ -65,10 +66,10 @@ impl Connections {
     }
 
     /// Removes a connection; `false` when a newer one has taken its place.
-    pub fn unregister(&self, agent_id: &str, serial: u64) -> bool {
+    pub fn unregister(&self, place: &PlaceId, serial: u64) -> bool {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if inner.get(agent_id).is_some_and(|c| c.serial == serial) {
-            inner.remove(agent_id);
+        if inner.get(place).is_some_and(|c| c.serial == serial) {
+            inner.remove(place);
             true
         } else {
             false
@@ -76,18 +77,18 @@ impl Connections {
     }
 
     /// Ends the connection of an agent, if it has one. It counts as gone at once.
-    pub fn cut(&self, agent_id: &str) {
+    pub fn cut(&self, place: &PlaceId) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(connected) = inner.remove(agent_id) {
+        if let Some(connected) = inner.remove(place) {
             connected.ended.cancel();
         }
     }
 
     /// Whether the agent is connected now.
-    pub fn is_connected(&self, agent_id: &str) -> bool {
+    pub fn is_connected(&self, place: &PlaceId) -> bool {
         self.inner
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .contains_key(agent_id)
+            .contains_key(place)
     }
 }

@@ -1,12 +1,14 @@
 //! Hashes of the tokens that agents identify themselves with, one for each agent id that has ever joined.
 
+use det_ids::AgentId;
+
 use crate::{Conn, StoreError};
 
 /// The token of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct AgentTokenRow {
     /// Agent that it belongs to. It need not be connected, nor have a row of its own.
-    pub agent_id: String,
+    pub agent_id: AgentId,
     /// Hash of the token; no two agents have the same.
     pub token_hash: Vec<u8>,
     /// When the agent joined with it, microseconds.
@@ -18,7 +20,7 @@ pub struct AgentTokenRow {
 /// The token of an agent.
 pub async fn find(
     conn: &mut Conn<'_>,
-    agent_id: &str,
+    agent_id: &AgentId,
 ) -> Result<Option<AgentTokenRow>, StoreError> {
     Ok(fetch_optional!(
         conn,
@@ -44,7 +46,7 @@ pub async fn find_by_hash(
 /// Makes a token the accepted one of an agent, in place of an earlier one. It no longer belongs to any other agent.
 pub async fn accept(
     conn: &mut Conn<'_>,
-    agent_id: &str,
+    agent_id: &AgentId,
     token_hash: &[u8],
     at: i64,
 ) -> Result<(), StoreError> {
@@ -65,7 +67,7 @@ pub async fn accept(
 }
 
 /// Refuses the token of an agent from now on; whether there was one that was accepted.
-pub async fn revoke(conn: &mut Conn<'_>, agent_id: &str, at: i64) -> Result<bool, StoreError> {
+pub async fn revoke(conn: &mut Conn<'_>, agent_id: &AgentId, at: i64) -> Result<bool, StoreError> {
     let revoked = execute!(
         conn,
         "UPDATE agent_tokens SET revoked_at = $1 WHERE agent_id = $2 AND revoked_at IS NULL",

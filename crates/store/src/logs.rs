@@ -3,7 +3,7 @@
 mod lines;
 pub mod retention;
 
-use det_ids::{AllocationId, ContainerId, TaskId};
+use det_ids::{AgentId, AllocationId, ContainerId, TaskId};
 use memchr::memmem::Finder;
 
 use crate::unit::save_rows;
@@ -31,7 +31,7 @@ pub struct LogLine {
     /// Container that printed it.
     pub container_id: Option<ContainerId>,
     /// Agent it ran on.
-    pub agent_id: Option<String>,
+    pub agent_id: Option<AgentId>,
 }
 
 /// A stored chunk of lines.
@@ -199,7 +199,7 @@ pub fn pack(lines: &[LogLine]) -> Result<Packed, StoreError> {
                 rank_id: line.rank_id,
                 allocation_id: line.allocation_id.as_ref().map(AllocationId::as_str),
                 container_id: line.container_id.as_ref().map(ContainerId::as_str),
-                agent_id: line.agent_id.as_deref(),
+                agent_id: line.agent_id.as_ref().map(AgentId::as_str),
             },
         );
     }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use det_authz::{Kind, Permission};
-use det_ids::PlaceId;
+use det_ids::{AgentId, PlaceId};
 use det_rm_agents::NotAdmitted;
 use det_store::events::NewEvent;
 use det_store::{WriteTx, agent_tokens, agents};
@@ -85,7 +85,7 @@ impl AgentTokens {
     /// Decides whether a connection is the agent that it says it is, and keeps the token of one that joins.
     pub(crate) async fn admit(
         &self,
-        agent_id: &str,
+        agent_id: &AgentId,
         credential: &Credential,
     ) -> AppResult<Result<(), NotAdmitted>> {
         let known = {
@@ -96,7 +96,7 @@ impl AgentTokens {
         if known.is_some_and(|k| k.token_hash == credential.own && k.revoked_at.is_none()) {
             return Ok(Ok(()));
         }
-        let (service, id, credential) = (self.clone(), agent_id.to_owned(), credential.clone());
+        let (service, id, credential) = (self.clone(), agent_id.clone(), credential.clone());
         self.context.store
             .write(move |tx| {
                 Box::pin(async move {
@@ -120,7 +120,7 @@ impl AgentTokens {
                         ))));
                     }
                     if known.is_some_and(|known| known.revoked_at.is_none())
-                        && agents::find(&mut tx.conn(), &id.as_str().into()).await?.is_some()
+                        && agents::find(&mut tx.conn(), &id.clone().into()).await?.is_some()
                     {
                         return Ok(Err(NotAdmitted::Yet(format!(
                             "agent \"{id}\" joined with another token, from another data directory; its id is free when it \
@@ -128,7 +128,7 @@ impl AgentTokens {
                         ))));
                     }
                     if let Some(bearer) = bearer
-                        && agents::find(&mut tx.conn(), &bearer.agent_id.as_str().into()).await?.is_some()
+                        && agents::find(&mut tx.conn(), &bearer.agent_id.clone().into()).await?.is_some()
                     {
                         let other = bearer.agent_id;
                         return Ok(Err(NotAdmitted::Yet(format!(
@@ -152,7 +152,7 @@ impl AgentTokens {
     pub(crate) async fn require_admitted(
         &self,
         tx: &mut WriteTx,
-        agent_id: &str,
+        agent_id: &AgentId,
         credential: &Credential,
     ) -> AppResult<()> {
         let known = agent_tokens::find(&mut tx.conn(), agent_id).await?;
@@ -165,23 +165,23 @@ impl AgentTokens {
 
     /// Refuses the token of an agent from now on, ends its connection and gives up what runs on it. For administrators.
     /// Its id is free for an agent that joins with the cluster's token and a token of its own that is new.
-    pub async fn revoke(&self, actor: &Actor, agent_id: &str) -> AppResult<()> {
+    pub async fn revoke(&self, actor: &Actor, agent_id: &AgentId) -> AppResult<()> {
         actor.require(
             Permission::Administer,
             Kind::Agent,
             "revoke the tokens of agents",
         )?;
-        let (service, id, actor) = (self.clone(), agent_id.to_owned(), actor.name());
+        let (service, id, actor) = (self.clone(), agent_id.clone(), actor.name());
         self.context
             .store
             .write(move |tx| {
                 Box::pin(async move {
                     let now = det_store::now();
                     let revoked = agent_tokens::revoke(&mut tx.conn(), &id, now).await?;
-                    let place = PlaceId::from(id.as_str());
+                    let place = PlaceId::from(id.clone());
                     let known = agents::find(&mut tx.conn(), &place).await?.is_some();
                     if !revoked && !known {
-                        return Err(AppError::not_found("agent", id.escape_debug())
+                        return Err(AppError::not_found("agent", id.as_str().escape_debug())
                             .hint("nothing was changed; \"det agent list\" shows the agents"));
                     }
                     if known {
@@ -189,7 +189,7 @@ impl AgentTokens {
                         service.places.remove(tx, &place, &reason).await?;
                     }
                     service.record_token(tx, &actor, &id, "revoked").await?;
-                    tx.after_commit(move || service.places.connections.cut(&id));
+                    tx.after_commit(move || service.places.connections.cut(&place));
                     Ok::<_, AppError>(())
                 })
             })
@@ -200,13 +200,13 @@ impl AgentTokens {
         &self,
         tx: &mut WriteTx,
         actor: &str,
-        agent_id: &str,
+        agent_id: &AgentId,
         kind: &'static str,
     ) -> AppResult<()> {
         let event = NewEvent {
             actor,
             subject_kind: "agent",
-            subject_id: agent_id.to_owned(),
+            subject_id: agent_id.to_string(),
             kind,
             ..Default::default()
         };
@@ -214,7 +214,7 @@ impl AgentTokens {
     }
 }
 
-fn revoked(agent_id: &str) -> NotAdmitted {
+fn revoked(agent_id: &AgentId) -> NotAdmitted {
     NotAdmitted::Revoked(format!(
         "the token of agent \"{agent_id}\" was revoked; to join again, delete the file \"token\" in the agent's data \
          directory and start it with the token that the cluster's agents join with"

@@ -247,7 +247,7 @@ impl Agents {
     }
 
     fn require_connected(&self, agent_id: &PlaceId) -> AppResult<()> {
-        if self.places.connections.is_connected(agent_id.as_str()) {
+        if self.places.connections.is_connected(agent_id) {
             return Ok(());
         }
         Err(AppError::not_found("agent", agent_id)
@@ -300,7 +300,7 @@ impl Registry for Agents {
         agent: &AgentId,
         credential: &Credential,
     ) -> AppResult<Result<(), NotAdmitted>> {
-        self.tokens.admit(agent.as_str(), credential).await
+        self.tokens.admit(agent, credential).await
     }
 
     async fn remove_changed(&self, hello: &Hello) -> AppResult<Option<String>> {
@@ -346,7 +346,7 @@ impl Registry for Agents {
             .write(move |tx| {
                 Box::pin(async move {
                     tokens
-                        .require_admitted(tx, hello.agent_id.as_str(), &credential)
+                        .require_admitted(tx, &hello.agent_id, &credential)
                         .await?;
                     let details = Details {
                         addresses: hello.addresses,
@@ -412,7 +412,7 @@ impl Registry for Agents {
                 source: Some("agent".into()),
                 allocation_id: Some(log.allocation_id.clone()),
                 container_id: log.container_id.clone(),
-                agent_id: Some(agent.0.clone()),
+                agent_id: Some(agent.clone()),
                 rank_id: None,
             })
             .collect();

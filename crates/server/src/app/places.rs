@@ -151,9 +151,7 @@ impl Places {
                     let Some(mut row) = agents::find(&mut tx.conn(), &id).await? else {
                         return Ok(());
                     };
-                    if row.disconnected_at.is_some()
-                        || service.connections.is_connected(id.as_str())
-                    {
+                    if row.disconnected_at.is_some() || service.connections.is_connected(&id) {
                         return Ok(());
                     }
                     row.disconnected_at = Some(det_store::steady_now());
@@ -190,7 +188,7 @@ impl Places {
         let mut next: Option<i64> = None;
         for row in rows {
             let Some(since) = row.disconnected_at else {
-                if !self.connections.is_connected(row.id.as_str()) {
+                if !self.connections.is_connected(&row.id) {
                     // The end of its connection could not be stored when it came.
                     self.note_left(&row.id).await?;
                 }
@@ -280,7 +278,7 @@ impl Core for Places {
 
     async fn joined(&self, joined: Joined) -> AppResult<()> {
         let (place, service) = (joined.place.clone(), self.clone());
-        if let Registration::Taken = self.connections.register(place.as_str(), &joined.instance) {
+        if let Registration::Taken = self.connections.register(&place, &joined.instance) {
             return Err(AppError::new(
                 ErrorKind::Conflict,
                 format!("another place with the id \"{place}\" is connected"),
@@ -291,13 +289,13 @@ impl Core for Places {
         });
         let stored = stored.await;
         if stored.is_err() {
-            self.connections.cut(place.as_str());
+            self.connections.cut(&place);
         }
         stored
     }
 
     async fn left(&self, place: &PlaceId) -> AppResult<()> {
-        self.connections.cut(place.as_str());
+        self.connections.cut(place);
         self.note_left(place).await
     }
 

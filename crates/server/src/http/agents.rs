@@ -16,7 +16,7 @@ use det_api_types::page::OrderBy;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use det_ids::PlaceId;
+use det_ids::{AgentId, PlaceId};
 
 use crate::app::Master;
 use crate::app::agents::Service;
@@ -181,7 +181,7 @@ fn service(drain: bool) -> Service {
 async fn revoke_agent(
     State(master): State<Master>,
     Caller(actor): Caller,
-    Path(agent_id): Path<String>,
+    Path(agent_id): Path<AgentId>,
 ) -> Answer {
     master.agent_tokens.revoke(&actor, &agent_id).await?;
     message(&RevokeAgentResponse::default())

@@ -12,7 +12,7 @@ use det_api_types::logs::{
 };
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::wire::{Salvaged, Timestamp};
-use det_ids::{AllocationId, ContainerId, TaskId};
+use det_ids::{AgentId, AllocationId, ContainerId, TaskId};
 use det_store::logs::{LogLine, Origin, Packed, Packer, pack};
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -83,7 +83,7 @@ fn stored_line(record: TaskLog, now: i64) -> LogLine {
         rank_id: record.rank_id,
         allocation_id: stored_id(record.allocation_id).map(AllocationId),
         container_id: stored_id(record.container_id).map(ContainerId),
-        agent_id: stored_id(record.agent_id),
+        agent_id: stored_id(record.agent_id).map(AgentId),
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use det_ids::{AllocationId, ContainerId};
+use det_ids::{AgentId, AllocationId, ContainerId};
 use memchr::memmem::Finder;
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +55,7 @@ struct StoredOrigin {
     #[serde(rename = "c", default)]
     container_id: Option<ContainerId>,
     #[serde(rename = "g", default)]
-    agent_id: Option<String>,
+    agent_id: Option<AgentId>,
 }
 
 /// Bytes of text after which a chunk is full. A reader unpacks a chunk at once, and there may be many readers. A single

@@ -534,25 +534,25 @@ pub(crate) async fn long_lists_of_ids_are_answered(world: &World) {
 
 pub(crate) async fn an_agent_has_one_token(world: &World) {
     let find = |id: &'static str| async move {
-        read!(world, conn => agent_tokens::find(conn, id).await)
+        read!(world, conn => agent_tokens::find(conn, &id.into()).await)
             .map(|row| (row.token_hash, row.joined_at, row.revoked_at))
     };
     assert_eq!(find("a").await, None);
-    assert!(!change!(world, conn => agent_tokens::revoke(conn, "a", 1).await));
-    change!(world, conn => agent_tokens::accept(conn, "a", &[1], 5).await);
-    change!(world, conn => agent_tokens::accept(conn, "b", &[2], 6).await);
+    assert!(!change!(world, conn => agent_tokens::revoke(conn, &"a".into(), 1).await));
+    change!(world, conn => agent_tokens::accept(conn, &"a".into(), &[1], 5).await);
+    change!(world, conn => agent_tokens::accept(conn, &"b".into(), &[2], 6).await);
     assert_eq!(find("a").await, Some((vec![1], 5, None)));
     let by_hash = read!(world, conn => agent_tokens::find_by_hash(conn, &[2]).await);
-    assert_eq!(by_hash.unwrap().agent_id, "b");
+    assert_eq!(by_hash.unwrap().agent_id, "b".into());
 
-    assert!(change!(world, conn => agent_tokens::revoke(conn, "a", 7).await));
+    assert!(change!(world, conn => agent_tokens::revoke(conn, &"a".into(), 7).await));
     assert!(
-        !change!(world, conn => agent_tokens::revoke(conn, "a", 8).await),
+        !change!(world, conn => agent_tokens::revoke(conn, &"a".into(), 8).await),
         "it is revoked since it first was"
     );
     assert_eq!(find("a").await, Some((vec![1], 5, Some(7))));
     // A token that comes under another id leaves the first one; the id has only the new one.
-    change!(world, conn => agent_tokens::accept(conn, "a", &[2], 9).await);
+    change!(world, conn => agent_tokens::accept(conn, &"a".into(), &[2], 9).await);
     assert_eq!(find("a").await, Some((vec![2], 9, None)));
     assert_eq!(find("b").await, None);
 }

@@ -214,7 +214,7 @@ async fn agents_of(
     line: &LogLine,
 ) -> Result<Vec<PlaceId>, StoreError> {
     if let Some(agent) = &line.agent_id {
-        return Ok(vec![PlaceId(agent.clone())]);
+        return Ok(vec![agent.clone().into()]);
     }
     let allocation = match &line.allocation_id {
         Some(id) => allocations::find(&mut tx.conn(), id).await?,

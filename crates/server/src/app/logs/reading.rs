@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use det_ids::{AllocationId, ContainerId, TaskId};
+use det_ids::{AgentId, AllocationId, ContainerId, TaskId};
 use det_store::logs::{self, ChunkRow, LogLine, Needle};
 use det_store::{Store, StoreError, allocations};
 use tokio::sync::mpsc;
@@ -77,7 +77,7 @@ impl LogFilter {
         any(
             &self.allocation_ids,
             line.allocation_id.as_ref().map(AllocationId::as_str),
-        ) && any(&self.agent_ids, line.agent_id.as_deref())
+        ) && any(&self.agent_ids, line.agent_id.as_ref().map(AgentId::as_str))
             && any(
                 &self.container_ids,
                 line.container_id.as_ref().map(ContainerId::as_str),
@@ -550,7 +550,7 @@ impl LogFields {
         let mut new = false;
         let texts = [
             (&mut self.allocation_ids, line.allocation_id.map(|id| id.0)),
-            (&mut self.agent_ids, line.agent_id),
+            (&mut self.agent_ids, line.agent_id.map(|id| id.0)),
             (&mut self.container_ids, line.container_id.map(|id| id.0)),
             (&mut self.stdtypes, line.stdtype),
             (&mut self.sources, line.source),
