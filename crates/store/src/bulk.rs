@@ -4,7 +4,7 @@
 //! Texts are bound; numbers are part of the statement's text, since there can be more of them than a statement takes
 //! parameters.
 
-use det_ids::{AllocationId, JobId, TaskId};
+use det_ids::{AllocationId, JobId, RequestId, TaskId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::TrialState;
@@ -217,7 +217,7 @@ pub struct PastTrial {
     /// The user who owns it.
     pub owner_id: i64,
     /// The searcher's name for it.
-    pub request_id: String,
+    pub request_id: RequestId,
     /// Its task, which is added as well.
     pub task_id: TaskId,
     /// The state of its life cycle.
@@ -257,7 +257,7 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
             let text = |v: &Option<(f64, String)>| v.as_ref().map(|(_, text)| text.clone());
             rows.row()
                 .integer(past.experiment_id)
-                .text(&past.request_id)
+                .text(past.request_id.as_str())
                 .text(past.task_id.as_str())
                 .text(past.state.stored_name())
                 .text(&column::text(&past.state))

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use det_ids::TaskId;
+use det_ids::{RequestId, TaskId};
 use det_lifecycle::trial::TrialState;
 
 use crate::column;
@@ -19,7 +19,7 @@ pub struct TrialRow {
     /// Its experiment.
     pub experiment_id: i64,
     /// The searcher's name for it.
-    pub request_id: String,
+    pub request_id: RequestId,
     /// Its current task.
     pub task_id: TaskId,
     /// The state of its life cycle. Its name is stored in the column `state` too, for queries.
@@ -77,7 +77,7 @@ pub struct NewTrial {
     /// See [`TrialRow`].
     pub experiment_id: i64,
     /// See [`TrialRow`].
-    pub request_id: String,
+    pub request_id: RequestId,
     /// See [`TrialRow`].
     pub task_id: TaskId,
     /// See [`TrialRow`].
@@ -104,7 +104,7 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<i64, StoreErr
          created_at, log_retention_days) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, 0, 0, $8, 0, 0.0, '', '{}', 0, 0, $9, $10) RETURNING id",
         new.experiment_id,
-        new.request_id.as_str(),
+        &new.request_id,
         &new.task_id,
         new.state.stored_name(),
         column::text(&new.state),
@@ -167,7 +167,7 @@ pub(crate) async fn save_changed(
         (
             id: "bigint" = |row| row.id,
             experiment_id: "bigint" = |row| row.experiment_id,
-            request_id: "text" = |row| row.request_id.as_str(),
+            request_id: "text" = |row| &row.request_id,
             task_id: "text" = |row| &row.task_id,
             state: "text" = |row| row.state.stored_name(),
             machine: "text" = |row| column::text(&row.state),
@@ -264,7 +264,7 @@ async fn edit(
 pub async fn find_by_request(
     conn: &mut Conn<'_>,
     experiment_id: i64,
-    request_id: &str,
+    request_id: &RequestId,
 ) -> Result<Option<TrialRow>, StoreError> {
     // Number and name of a trial never change; the rest may be newer in memory.
     let found = fetch_optional!(

@@ -279,7 +279,7 @@ fn trial(experiment_id: i64, number: i64, past: &PastExperiment, draw: &mut Draw
             experiment_id,
             job_id: past.new.job.id.clone(),
             owner_id: past.new.job.owner_id,
-            request_id,
+            request_id: request_id.into(),
             task_id,
             state,
             hparams: json_text(&json!({

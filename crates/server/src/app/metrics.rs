@@ -281,7 +281,7 @@ impl Metrics {
                 steps
             })
         });
-        let request_id = det_ids::RequestId(trial.request_id.clone());
+        let request_id = trial.request_id.clone();
         let unusable = metric.is_none() || (time_metric.is_some() && time.is_none());
         let event = match metric {
             Some(metric) if !unusable => SearchEvent::Validation {

@@ -99,7 +99,7 @@ impl Trials {
                     if trial.ended_at.is_some() {
                         return Ok(());
                     }
-                    let request_id = det_ids::RequestId(trial.request_id);
+                    let request_id = trial.request_id;
                     let event = SearchEvent::Progress {
                         request_id,
                         fraction,

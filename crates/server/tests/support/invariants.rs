@@ -128,7 +128,7 @@ async fn load_experiment(
             ended: trial.ended_at.is_some(),
             id: trial.id,
             experiment_id: trial.experiment_id,
-            request_id: trial.request_id,
+            request_id: trial.request_id.0,
             task_id: trial.task_id.0,
             run_id: trial.run_id,
             restarts: trial.restarts,

@@ -1,7 +1,7 @@
 //! Rows in memory and rows in the database: random changes with the rows kept in memory end in the same database as the
 //! same changes with every row read anew.
 
-use det_ids::{PlaceId, TaskId};
+use det_ids::{PlaceId, RequestId, TaskId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::Observed;
 use det_lifecycle::trial::TrialState;
@@ -94,9 +94,9 @@ async fn history(
     shown(store, experiment, run).await
 }
 
-fn names(run: u64, number: u64) -> (String, TaskId) {
+fn names(run: u64, number: u64) -> (RequestId, TaskId) {
     (
-        format!("r{run}-{number}"),
+        RequestId(format!("r{run}-{number}")),
         TaskId(format!("task-{run}-{number}")),
     )
 }
@@ -111,7 +111,7 @@ async fn act(
     let (request, task_id) = names(run, random.below(TRIALS));
     let found = trials::find_by_request(&mut tx.conn(), experiment, &request).await?;
     let Some(row) = found else {
-        let mut new = trial(experiment, &request);
+        let mut new = trial(experiment, request.as_str());
         new.task_id.clone_from(&task_id);
         let id = trials::insert(&mut tx.conn(), &new).await?;
         let new = task(task_id.as_str(), Some(experiment), Some(id));

@@ -90,7 +90,8 @@ pub(crate) async fn trials_move_through_their_runs(world: &World) {
     assert_eq!(live.iter().map(|t| t.id).collect::<Vec<_>>(), [other]);
     let all = read!(world, conn => trials::of_experiment(conn, experiment_id).await);
     assert_eq!(all.iter().map(|t| t.id).collect::<Vec<_>>(), [id, other]);
-    let found = read!(world, conn => trials::find_by_request(conn, experiment_id, "r2").await);
+    let found =
+        read!(world, conn => trials::find_by_request(conn, experiment_id, &"r2".into()).await);
     assert_eq!(found.map(|t| t.id), Some(other));
     // The searcher's name for a trial is one trial, also when a decision is made twice.
     let again = trial(experiment_id, "r2");

@@ -168,7 +168,7 @@ async fn insert_trial(
     let warm_start = warm_start_checkpoint(tx, &config).await?;
     let row = trials::NewTrial {
         experiment_id: new.experiment_id.0,
-        request_id: new.request_id.0,
+        request_id: new.request_id,
         task_id: new.task_id,
         state: new.state,
         hparams: new.hparams,

@@ -69,8 +69,7 @@ impl Facts {
                 self.load_experiment(service, tx, id).await?;
                 let name = (id, request_id);
                 if !self.named.contains_key(&name) {
-                    let found =
-                        trials::find_by_request(&mut tx.conn(), id.0, name.1.as_str()).await?;
+                    let found = trials::find_by_request(&mut tx.conn(), id.0, &name.1).await?;
                     if let Some(row) = found {
                         self.named.insert(name.clone(), TrialId(row.id));
                     }

@@ -122,7 +122,7 @@ impl Rows for TxRows<'_> {
         Some(Trial {
             id,
             experiment_id: ExperimentId(row.experiment_id),
-            request_id: RequestId(row.request_id.clone()),
+            request_id: row.request_id.clone(),
             task_id: row.task_id.clone(),
             state: row.state,
             run_id: row.run_id,
