@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use det_ids::{AllocationId, ContainerId, PlaceId, RequestId, TaskId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
@@ -61,9 +62,9 @@ pub struct Trial {
     /// Its experiment.
     pub experiment_id: i64,
     /// Its id in the search.
-    pub request_id: String,
+    pub request_id: RequestId,
     /// Its current task; a new one after each continuation.
-    pub task_id: String,
+    pub task_id: TaskId,
     /// Its newest run.
     pub run_id: i64,
     /// Number of failures that count towards the limit of restarts.
@@ -80,9 +81,9 @@ pub struct Trial {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Allocation {
     /// `<task>.<n>`.
-    pub id: String,
+    pub id: AllocationId,
     /// Its task.
-    pub task_id: String,
+    pub task_id: TaskId,
     /// Its trial.
     pub trial_id: Option<i64>,
     /// Its run number.
@@ -105,11 +106,11 @@ pub struct Allocation {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Container {
     /// Its id.
-    pub id: String,
+    pub id: ContainerId,
     /// Its allocation.
-    pub allocation_id: String,
+    pub allocation_id: AllocationId,
     /// Place on which it runs.
-    pub place_id: String,
+    pub place_id: PlaceId,
     /// Its slots on that place.
     pub slots: BTreeSet<u32>,
     /// Whether it has ended; its slots are free then.
@@ -120,7 +121,7 @@ pub struct Container {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Place {
     /// Its id.
-    pub id: String,
+    pub id: PlaceId,
     /// Its slots.
     pub slots: BTreeSet<u32>,
     /// Whether it is connected according to its row.
@@ -128,7 +129,7 @@ pub struct Place {
     /// Whether the master has a connection to it; `None` = not known.
     pub connection: Option<bool>,
     /// The containers that it still has; `None` = not known.
-    pub holds: Option<BTreeSet<String>>,
+    pub holds: Option<BTreeSet<ContainerId>>,
 }
 
 /// A checkpoint's row, and its files.
@@ -156,7 +157,7 @@ pub struct Search {
     /// The state computed from the stored snapshot and events, as a snapshot.
     pub replayed: String,
     /// Ids of the trials that it has created, and whether it has received their end, in the replayed state.
-    pub asked_for: BTreeMap<String, bool>,
+    pub asked_for: BTreeMap<RequestId, bool>,
 }
 
 /// A recorded change of state.
@@ -219,9 +220,9 @@ pub enum ReportContent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     /// Place on whose host it runs.
-    pub place_id: String,
+    pub place_id: PlaceId,
     /// The container it belongs to.
-    pub container_id: String,
+    pub container_id: ContainerId,
     /// How long it has run although no row wants it and its place was connected, in microseconds.
     pub unwanted_micros: i64,
 }

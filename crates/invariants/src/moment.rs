@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use det_ids::{AllocationId, ContainerId, PlaceId, RequestId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::trial::TrialState;
 
@@ -29,18 +30,12 @@ pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
 
 /// 1: slots.
 fn slots(snapshot: &Snapshot, found: &mut Vec<Violation>) {
-    let allocations: HashMap<&str, &Allocation> = snapshot
-        .allocations
-        .iter()
-        .map(|a| (a.id.as_str(), a))
-        .collect();
-    let places: HashMap<&str, &BTreeSet<u32>> = snapshot
-        .places
-        .iter()
-        .map(|a| (a.id.as_str(), &a.slots))
-        .collect();
-    let mut holders: HashMap<(&str, u32), &str> = HashMap::new();
-    let mut given: HashMap<&str, i64> = HashMap::new();
+    let allocations: HashMap<&AllocationId, &Allocation> =
+        snapshot.allocations.iter().map(|a| (&a.id, a)).collect();
+    let places: HashMap<&PlaceId, &BTreeSet<u32>> =
+        snapshot.places.iter().map(|a| (&a.id, &a.slots)).collect();
+    let mut holders: HashMap<(&PlaceId, u32), &ContainerId> = HashMap::new();
+    let mut given: HashMap<&AllocationId, i64> = HashMap::new();
     for container in &snapshot.containers {
         let sum = given.entry(&container.allocation_id).or_default();
         *sum += i64::try_from(container.slots.len()).unwrap_or(i64::MAX);
@@ -48,7 +43,7 @@ fn slots(snapshot: &Snapshot, found: &mut Vec<Violation>) {
             continue;
         }
         if allocations
-            .get(container.allocation_id.as_str())
+            .get(&container.allocation_id)
             .is_none_or(|a| a.ended)
         {
             found.push(Violation::new(
@@ -70,7 +65,7 @@ fn slots(snapshot: &Snapshot, found: &mut Vec<Violation>) {
                 ));
             }
             if places
-                .get(container.place_id.as_str())
+                .get(&container.place_id)
                 .is_some_and(|slots| !slots.contains(slot))
             {
                 found.push(Violation::new(
@@ -84,7 +79,7 @@ fn slots(snapshot: &Snapshot, found: &mut Vec<Violation>) {
         }
     }
     for allocation in snapshot.allocations.iter().filter(|a| !a.ended) {
-        let sum = given.get(allocation.id.as_str()).copied();
+        let sum = given.get(&allocation.id).copied();
         let expected = allocation.placed.then_some(allocation.slots);
         if sum != expected {
             found.push(Violation::new(
@@ -352,7 +347,7 @@ fn processes(snapshot: &Snapshot, found: &mut Vec<Violation>) {
 
 /// 7: searches.
 fn searches(snapshot: &Snapshot, found: &mut Vec<Violation>) {
-    let mut names: HashSet<(i64, &str)> = HashSet::new();
+    let mut names: HashSet<(i64, &RequestId)> = HashSet::new();
     for trial in &snapshot.trials {
         if !names.insert((trial.experiment_id, &trial.request_id)) {
             found.push(Violation::new(
@@ -445,7 +440,7 @@ fn agreement(snapshot: &Snapshot, found: &mut Vec<Violation>) {
         let (true, Some(holds)) = (place.connected, &place.holds) else {
             continue;
         };
-        let wanted: BTreeSet<String> = snapshot
+        let wanted: BTreeSet<ContainerId> = snapshot
             .containers
             .iter()
             .filter(|c| !c.ended && c.place_id == place.id)
@@ -555,7 +550,11 @@ fn events(snapshot: &Snapshot, found: &mut Vec<Violation>) {
         compare("trial", trial.id.to_string(), trial.state.stored_name());
     }
     for allocation in &snapshot.allocations {
-        compare("allocation", allocation.id.clone(), allocation.state.name());
+        compare(
+            "allocation",
+            allocation.id.to_string(),
+            allocation.state.name(),
+        );
     }
     for allocation in &snapshot.allocations {
         for (is, kind) in [(allocation.placed, "placed"), (allocation.ended, "ended")] {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use det_ids::{AllocationId, TaskId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
@@ -12,9 +13,9 @@ use crate::{Snapshot, Violation};
 #[derive(Debug, Clone, Default)]
 pub struct Watch {
     experiments: BTreeMap<i64, ExperimentState>,
-    trials: BTreeMap<i64, (TrialState, String, i64, i64)>,
+    trials: BTreeMap<i64, (TrialState, TaskId, i64, i64)>,
     /// Only ended allocations: a live one may change to any state.
-    allocations: BTreeMap<String, AllocationState>,
+    allocations: BTreeMap<AllocationId, AllocationState>,
 }
 
 impl Watch {

@@ -32,7 +32,7 @@ fn report(what: ReportContent) -> Report {
 fn sound() -> Snapshot {
     let allocation = |id: &str, trial_id, run_id, state: AllocationState| Allocation {
         id: id.into(),
-        task_id: format!("task-{trial_id}"),
+        task_id: format!("task-{trial_id}").into(),
         trial_id: Some(trial_id),
         run_id,
         slots: 2,
@@ -45,8 +45,8 @@ fn sound() -> Snapshot {
     let trial = |id, run_id| Trial {
         id,
         experiment_id: 1,
-        request_id: format!("request-{id}"),
-        task_id: format!("task-{id}"),
+        request_id: format!("request-{id}").into(),
+        task_id: format!("task-{id}").into(),
         run_id,
         restarts: 0,
         state: TrialState::Active,
@@ -81,7 +81,7 @@ fn sound() -> Snapshot {
             slots: BTreeSet::from([0, 1]),
             connected: true,
             connection: Some(true),
-            holds: Some(BTreeSet::from(["container".to_owned()])),
+            holds: Some(BTreeSet::from(["container".into()])),
         }],
         checkpoints: vec![Checkpoint {
             uuid: "c".into(),
@@ -200,7 +200,7 @@ fn every_damage_is_seen() {
             s.trials[1].request_id = "request-1".into();
         }),
         (7, "a trial that no search asked for", |s| {
-            s.searches[0].asked_for.remove("request-2");
+            s.searches[0].asked_for.remove(&"request-2".into());
         }),
         (7, "a search that was notified of an end too early", |s| {
             s.searches[0].asked_for.insert("request-2".into(), true);

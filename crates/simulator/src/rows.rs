@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use det_ids::{AllocationId, ContainerId, PlaceId, RequestId, TaskId};
 use det_orchestrator::Task;
 use det_scheduler::WaitKind;
 
@@ -59,7 +60,7 @@ pub(crate) struct Container {
 /// An agent as last seen.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Agent {
-    pub(crate) id: String,
+    pub(crate) id: PlaceId,
     pub(crate) instance: u32,
     pub(crate) slots: u32,
     pub(crate) enabled: bool,
@@ -114,10 +115,10 @@ pub(crate) type Recorded = (Option<&'static str>, BTreeSet<&'static str>);
 pub(crate) struct Rows {
     pub(crate) experiments: BTreeMap<i64, Experiment>,
     pub(crate) trials: BTreeMap<i64, Trial>,
-    pub(crate) tasks: BTreeMap<String, Task>,
-    pub(crate) allocations: BTreeMap<String, Allocation>,
-    pub(crate) containers: BTreeMap<String, Container>,
-    pub(crate) agents: BTreeMap<String, Agent>,
+    pub(crate) tasks: BTreeMap<TaskId, Task>,
+    pub(crate) allocations: BTreeMap<AllocationId, Allocation>,
+    pub(crate) containers: BTreeMap<ContainerId, Container>,
+    pub(crate) agents: BTreeMap<PlaceId, Agent>,
     pub(crate) checkpoints: BTreeMap<String, Checkpoint>,
     pub(crate) searches: BTreeMap<i64, StoredSearch>,
     pub(crate) metrics: Vec<Metric>,
@@ -144,12 +145,12 @@ pub(crate) struct Rows {
 /// Ids of the rows that are live, as indexes for queries.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Live {
-    pub(crate) allocations: BTreeSet<String>,
-    pub(crate) containers: BTreeSet<String>,
+    pub(crate) allocations: BTreeSet<AllocationId>,
+    pub(crate) containers: BTreeSet<ContainerId>,
     pub(crate) trials: BTreeSet<i64>,
-    pub(crate) containers_of: BTreeMap<String, Vec<String>>,
+    pub(crate) containers_of: BTreeMap<AllocationId, Vec<ContainerId>>,
     pub(crate) trials_of: BTreeMap<i64, Vec<i64>>,
-    pub(crate) requests: BTreeMap<(i64, String), i64>,
+    pub(crate) requests: BTreeMap<(i64, RequestId), i64>,
 }
 
 /// What changed.
@@ -157,7 +158,7 @@ pub(crate) struct Live {
 pub(crate) struct Touched {
     pub(crate) experiments: BTreeSet<i64>,
     pub(crate) trials: BTreeSet<i64>,
-    pub(crate) allocations: BTreeSet<String>,
+    pub(crate) allocations: BTreeSet<AllocationId>,
 }
 
 impl Rows {
@@ -176,24 +177,24 @@ impl Rows {
     }
 
     /// An allocation, to be changed.
-    pub(crate) fn allocation_mut(&mut self, id: &str) -> Option<&mut Allocation> {
+    pub(crate) fn allocation_mut(&mut self, id: &AllocationId) -> Option<&mut Allocation> {
         self.version += 1;
-        self.touched.allocations.insert(id.to_owned());
+        self.touched.allocations.insert(id.clone());
         self.allocations.get_mut(id)
     }
 
     /// A container, to be changed.
-    pub(crate) fn container_mut(&mut self, id: &str) -> Option<&mut Container> {
+    pub(crate) fn container_mut(&mut self, id: &ContainerId) -> Option<&mut Container> {
         self.version += 1;
         let container = self.containers.get_mut(id)?;
         self.touched
             .allocations
-            .insert(container.row.allocation_id.0.clone());
+            .insert(container.row.allocation_id.clone());
         Some(container)
     }
 
     /// An agent, to be changed.
-    pub(crate) fn agent_mut(&mut self, id: &str) -> Option<&mut Agent> {
+    pub(crate) fn agent_mut(&mut self, id: &PlaceId) -> Option<&mut Agent> {
         self.version += 1;
         self.agents.get_mut(id)
     }
@@ -204,13 +205,13 @@ impl Rows {
         self.touched.trials.insert(id);
         self.live.trials.insert(id);
         self.live.trials_of.entry(of).or_default().push(id);
-        let request = trial.row.request_id.0.clone();
+        let request = trial.row.request_id.clone();
         self.live.requests.insert((of, request), id);
         self.trials.insert(id, trial);
     }
 
     pub(crate) fn insert_allocation(&mut self, allocation: Allocation) {
-        let id = allocation.row.id.0.clone();
+        let id = allocation.row.id.clone();
         self.version += 1;
         self.touched.allocations.insert(id.clone());
         self.live.allocations.insert(id.clone());
@@ -218,8 +219,8 @@ impl Rows {
     }
 
     pub(crate) fn insert_container(&mut self, container: Container) {
-        let id = container.row.id.0.clone();
-        let of = container.row.allocation_id.0.clone();
+        let id = container.row.id.clone();
+        let of = container.row.allocation_id.clone();
         self.version += 1;
         self.touched.allocations.insert(of.clone());
         self.live.containers.insert(id.clone());
@@ -232,7 +233,7 @@ impl Rows {
     }
 
     /// The containers of an allocation, the chief first.
-    pub(crate) fn members(&self, allocation_id: &str) -> Vec<&Container> {
+    pub(crate) fn members(&self, allocation_id: &AllocationId) -> Vec<&Container> {
         self.live
             .containers_of
             .get(allocation_id)
@@ -243,20 +244,20 @@ impl Rows {
     }
 
     /// The live allocation of a task.
-    pub(crate) fn live_of_task(&self, task_id: &str) -> Option<&Allocation> {
+    pub(crate) fn live_of_task(&self, task_id: &TaskId) -> Option<&Allocation> {
         let task = self.tasks.get(task_id)?;
         self.allocations
-            .get(task.id.allocation(task.attempts).as_str())
+            .get(&task.id.allocation(task.attempts))
             .filter(|a| a.row.ended_at.is_none())
     }
 
     /// Containers of an agent that hold slots.
-    pub(crate) fn live_containers_of(&self, agent_id: &str) -> Vec<&Container> {
+    pub(crate) fn live_containers_of(&self, place: &PlaceId) -> Vec<&Container> {
         self.live
             .containers
             .iter()
             .filter_map(|id| self.containers.get(id))
-            .filter(|c| c.row.place.as_str() == agent_id)
+            .filter(|c| c.row.place == *place)
             .collect()
     }
 
@@ -292,11 +293,11 @@ impl Rows {
             .retain(|_, c| !trials.contains(&c.trial_id));
         self.metrics.retain(|m| !trials.contains(&m.trial_id));
         self.lines.retain(|l| !trials.contains(&l.trial_id));
-        let gone: Vec<String> = self
+        let gone: Vec<AllocationId> = self
             .allocations
             .values()
             .filter(|a| a.row.trial_id.is_some_and(|t| trials.contains(&t.0)))
-            .map(|a| a.row.id.0.clone())
+            .map(|a| a.row.id.clone())
             .collect();
         for allocation in gone {
             self.allocations.remove(&allocation);

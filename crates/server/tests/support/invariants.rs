@@ -60,7 +60,7 @@ async fn load(master: &Master, tx: &mut WriteTx) -> Result<Snapshot, StoreError>
             connected: row.disconnected_at.is_none(),
             connection: Some(master.places.connections.is_connected(&row.id)),
             holds: None,
-            id: row.id.0,
+            id: row.id,
         });
     }
     Ok(snapshot)
@@ -104,9 +104,9 @@ async fn load_experiment(
                     snapshot.containers.push(Container {
                         slots: slot_set(&container.slots)?,
                         ended: container.ended_at.is_some(),
-                        id: container.id.0,
-                        allocation_id: container.allocation_id.0,
-                        place_id: container.place_id.0,
+                        id: container.id,
+                        allocation_id: container.allocation_id,
+                        place_id: container.place_id,
                     });
                 }
                 snapshot.allocations.push(Allocation {
@@ -114,8 +114,8 @@ async fn load_experiment(
                     placed: allocation.placed_at.is_some(),
                     ended: allocation.ended_at.is_some(),
                     true_reason: None,
-                    id: allocation.id.0,
-                    task_id: allocation.task_id.0,
+                    id: allocation.id,
+                    task_id: allocation.task_id,
                     trial_id: allocation.trial_id,
                     run_id: allocation.run_id,
                     slots: allocation.slots,
@@ -128,8 +128,8 @@ async fn load_experiment(
             ended: trial.ended_at.is_some(),
             id: trial.id,
             experiment_id: trial.experiment_id,
-            request_id: trial.request_id.0,
-            task_id: trial.task_id.0,
+            request_id: trial.request_id,
+            task_id: trial.task_id,
             run_id: trial.run_id,
             restarts: trial.restarts,
             latest_checkpoint: trial.latest_checkpoint,
@@ -160,7 +160,7 @@ async fn load_experiment(
                 .trials()
                 .map(|(name, state)| {
                     let ended = matches!(state, SearchTrial::Ended(_));
-                    (name.as_str().to_owned(), ended)
+                    (name.clone(), ended)
                 })
                 .collect(),
         });

@@ -12,13 +12,13 @@ use crate::mutant::Mutant;
 use crate::rows::{Agent, Container, Time};
 
 /// A container as an agent reports it.
-pub(crate) type Reported = (String, ContainerState);
+pub(crate) type Reported = (ContainerId, ContainerState);
 
 impl Tx<'_> {
     /// An agent says hello with everything it holds.
     pub(crate) fn agent_joined(
         &mut self,
-        id: &str,
+        id: &PlaceId,
         instance: u32,
         slots: u32,
         containers: &[Reported],
@@ -26,9 +26,9 @@ impl Tx<'_> {
         let before = self.rows.agents.get(id).cloned();
         self.rows.version += 1;
         self.rows.agents.insert(
-            id.to_owned(),
+            id.clone(),
             Agent {
-                id: id.to_owned(),
+                id: id.clone(),
                 instance,
                 slots,
                 enabled: before.as_ref().is_none_or(|b| b.enabled),
@@ -40,19 +40,19 @@ impl Tx<'_> {
                 disconnected_at: None,
             },
         );
-        self.record("agent", id.to_owned(), "connected", None);
+        self.record("agent", id.to_string(), "connected", None);
         let observed = containers
             .iter()
-            .map(|(id, state)| (ContainerId::from(id.as_str()), state.clone().into()));
+            .map(|(id, state)| (id.clone(), state.clone().into()));
         self.advance([Event::PlaceReturned {
-            place: PlaceId::from(id),
+            place: id.clone(),
             is_new: before.is_some_and(|b| b.instance != instance),
             observed: observed.collect(),
         }])
     }
 
     /// The end of an agent's connection. A connection that has taken its place meanwhile counts more.
-    pub(crate) fn agent_left(&mut self, id: &str) {
+    pub(crate) fn agent_left(&mut self, id: &PlaceId) {
         if self.memory.connections.contains_key(id) {
             return;
         }
@@ -64,13 +64,13 @@ impl Tx<'_> {
             return;
         }
         row.disconnected_at = Some(now);
-        self.record("agent", id.to_owned(), "disconnected", None);
+        self.record("agent", id.to_string(), "disconnected", None);
         self.wake(Topic::Deadlines);
         self.wake(Topic::Schedule);
     }
 
     /// Gives up an agent that has been away since `since`.
-    pub(crate) fn give_up_agent(&mut self, id: &str, since: Time) -> Result<(), Refused> {
+    pub(crate) fn give_up_agent(&mut self, id: &PlaceId, since: Time) -> Result<(), Refused> {
         let still = self
             .rows
             .agents
@@ -80,12 +80,12 @@ impl Tx<'_> {
             return Ok(());
         }
         self.advance([Event::PlaceLost {
-            place: PlaceId::from(id),
+            place: id.clone(),
             reason: "the agent was away for too long".to_owned(),
         }])?;
         self.rows.version += 1;
         self.rows.agents.remove(id);
-        self.record("agent", id.to_owned(), "removed", None);
+        self.record("agent", id.to_string(), "removed", None);
         self.wake(Topic::Schedule);
         Ok(())
     }
@@ -98,7 +98,11 @@ impl Tx<'_> {
         agent.disconnected_at.map(|since| since + PATIENCE)
     }
 
-    pub(crate) fn set_agent_service(&mut self, id: &str, service: Service) -> Result<(), Refused> {
+    pub(crate) fn set_agent_service(
+        &mut self,
+        id: &PlaceId,
+        service: Service,
+    ) -> Result<(), Refused> {
         if !self.memory.connections.contains_key(id) {
             return Err(format!("agent {id} is not connected"));
         }
@@ -120,7 +124,7 @@ impl Tx<'_> {
 
     pub(crate) fn set_slot_service(
         &mut self,
-        id: &str,
+        id: &PlaceId,
         slot: u32,
         enable: bool,
     ) -> Result<(), Refused> {
@@ -144,7 +148,7 @@ impl Tx<'_> {
 
     fn end_for_infrastructure(
         &mut self,
-        agent_id: &str,
+        agent_id: &PlaceId,
         concerned: impl Fn(&Container) -> bool,
     ) -> Result<(), Refused> {
         let allocations: BTreeSet<AllocationId> = self

@@ -45,36 +45,36 @@ impl Planned {
     }
 
     /// The reasons of waiting, as they are stored.
-    pub(crate) fn reasons(&self) -> BTreeMap<&str, String> {
+    pub(crate) fn reasons(&self) -> BTreeMap<&AllocationId, String> {
         self.plan
             .waiting
             .iter()
-            .map(|(id, reason)| (id.as_str(), reason.to_string()))
+            .map(|(id, reason)| (id, reason.to_string()))
             .collect()
     }
 }
 
 fn pool(rows: &Rows, rule: Rule, mutant: Option<Mutant>) -> (PoolSnapshot, Queue) {
-    let mut held: BTreeMap<(&str, u32), AllocationId> = BTreeMap::new();
-    let mut aux: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut held: BTreeMap<(&PlaceId, u32), AllocationId> = BTreeMap::new();
+    let mut aux: BTreeMap<&PlaceId, u32> = BTreeMap::new();
     let live = || {
         rows.live
             .containers
             .iter()
             .filter_map(|id| rows.containers.get(id))
     };
-    let mut parts: BTreeMap<&str, Vec<(PlaceId, Vec<SlotId>)>> = BTreeMap::new();
+    let mut parts: BTreeMap<&AllocationId, Vec<(PlaceId, Vec<SlotId>)>> = BTreeMap::new();
     for container in live() {
         for slot in &container.slots {
             held.insert(
-                (container.row.place.as_str(), *slot),
+                (&container.row.place, *slot),
                 container.row.allocation_id.clone(),
             );
         }
         if container.slots.is_empty() {
-            *aux.entry(container.row.place.as_str()).or_default() += 1;
+            *aux.entry(&container.row.place).or_default() += 1;
         }
-        let of = container.row.allocation_id.as_str();
+        let of = &container.row.allocation_id;
         parts.entry(of).or_default().push((
             container.row.place.clone(),
             container.slots.iter().copied().map(SlotId).collect(),
@@ -102,7 +102,7 @@ fn pool(rows: &Rows, rule: Rule, mutant: Option<Mutant>) -> (PoolSnapshot, Queue
     };
     for agent in rows.agents.values() {
         let slot = |number: u32| {
-            let holder = held.get(&(agent.id.as_str(), number)).cloned();
+            let holder = held.get(&(&agent.id, number)).cloned();
             SlotSnapshot {
                 id: SlotId(number),
                 state: if agent.disabled_slots.contains(&number) {
@@ -113,7 +113,7 @@ fn pool(rows: &Rows, rule: Rule, mutant: Option<Mutant>) -> (PoolSnapshot, Queue
             }
         };
         snapshot.places.push(PlaceSnapshot {
-            id: PlaceId(agent.id.clone()),
+            id: agent.id.clone(),
             state: match (agent.disconnected_at, agent.enabled, agent.draining) {
                 (Some(_), _, _) => PlaceState::Disconnected,
                 (None, _, true) => PlaceState::Draining,
@@ -122,7 +122,7 @@ fn pool(rows: &Rows, rule: Rule, mutant: Option<Mutant>) -> (PoolSnapshot, Queue
             },
             slots: (0..agent.slots).map(slot).collect(),
             aux_limit: AUX_LIMIT,
-            aux_used: aux.get(agent.id.as_str()).copied().unwrap_or(0),
+            aux_used: aux.get(&agent.id).copied().unwrap_or(0),
         });
     }
     let mut queue = Queue::default();
@@ -138,7 +138,7 @@ fn pool(rows: &Rows, rule: Rule, mutant: Option<Mutant>) -> (PoolSnapshot, Queue
         } else if !unheld {
             snapshot.running.push(RunningAllocation {
                 request: request(row),
-                placement: parts.remove(row.id.as_str()).unwrap_or_default(),
+                placement: parts.remove(&row.id).unwrap_or_default(),
                 started_at: row.placed_at.unwrap_or(row.requested_at),
                 progress: match (&row.preempted_for, row.preempt_deadline, &row.state) {
                     (Some(other), _, _) => Progress::PreemptedFor(other.clone()),
@@ -233,7 +233,7 @@ impl Tx<'_> {
         self.advance(preempt.chain(hand_over))?;
         for (id, reason) in &plan.waiting {
             let (kind, message) = (reason.kind(), reason.to_string());
-            let stored = self.rows.allocations.get(id.as_str());
+            let stored = self.rows.allocations.get(id);
             if stored.is_none_or(|it| it.row.wait_reason.as_ref() == Some(&message)) {
                 continue;
             }
@@ -245,7 +245,7 @@ impl Tx<'_> {
                     message,
                 },
             }])?;
-            if let Some(row) = self.rows.allocation_mut(id.as_str()) {
+            if let Some(row) = self.rows.allocation_mut(id) {
                 row.wait_kind = row.row.wait_reason.is_some().then_some(kind);
             }
         }

@@ -37,7 +37,7 @@ pub(crate) struct Memory {
     /// Loaded searches.
     pub(crate) searches: BTreeMap<i64, SearchState>,
     /// Connections by agent.
-    pub(crate) connections: BTreeMap<String, Connection>,
+    pub(crate) connections: BTreeMap<PlaceId, Connection>,
 }
 
 /// An agent's connection.
@@ -214,6 +214,6 @@ impl<'a> Tx<'a> {
 }
 
 /// The topic of an agent's connection.
-pub(crate) fn place(agent_id: &str) -> Topic {
-    Topic::Place(PlaceId::from(agent_id))
+pub(crate) fn place(id: &PlaceId) -> Topic {
+    Topic::Place(id.clone())
 }

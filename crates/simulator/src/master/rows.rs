@@ -69,7 +69,7 @@ impl det_orchestrator::Rows for Tx<'_> {
     }
 
     fn trial_of_request(&self, id: ExperimentId, request_id: &RequestId) -> Option<Trial> {
-        let name = (id.0, request_id.0.clone());
+        let name = (id.0, request_id.clone());
         self.trial(TrialId(*self.rows.live.requests.get(&name)?))
     }
 
@@ -109,12 +109,12 @@ impl det_orchestrator::Rows for Tx<'_> {
     }
 
     fn task(&self, id: &TaskId) -> Option<Task> {
-        self.rows.tasks.get(id.as_str()).cloned()
+        self.rows.tasks.get(id).cloned()
     }
 
     fn insert_task(&mut self, row: Task) {
         self.rows.version += 1;
-        self.rows.tasks.insert(row.id.0.clone(), row);
+        self.rows.tasks.insert(row.id.clone(), row);
     }
 
     fn update_task(&mut self, row: &Task) {
@@ -127,12 +127,12 @@ impl det_orchestrator::Rows for Tx<'_> {
     }
 
     fn allocation(&self, id: &AllocationId) -> Option<Allocation> {
-        let known = self.rows.allocations.get(id.as_str())?;
+        let known = self.rows.allocations.get(id)?;
         Some(known.row.clone())
     }
 
     fn live_allocation(&self, task_id: &TaskId) -> Option<AllocationId> {
-        let live = self.rows.live_of_task(task_id.as_str())?;
+        let live = self.rows.live_of_task(task_id)?;
         Some(live.row.id.clone())
     }
 
@@ -144,25 +144,25 @@ impl det_orchestrator::Rows for Tx<'_> {
     }
 
     fn update_allocation(&mut self, row: &Allocation) {
-        if let Some(known) = self.rows.allocation_mut(row.id.as_str()) {
+        if let Some(known) = self.rows.allocation_mut(&row.id) {
             known.row.clone_from(row);
         }
         if row.ended_at.is_some() {
-            self.rows.live.allocations.remove(row.id.as_str());
+            self.rows.live.allocations.remove(&row.id);
         }
     }
 
     fn wait_kind(&self, id: &AllocationId) -> Option<WaitKind> {
-        self.rows.allocations.get(id.as_str())?.wait_kind
+        self.rows.allocations.get(id)?.wait_kind
     }
 
     fn container(&self, id: &ContainerId) -> Option<Container> {
-        let known = self.rows.containers.get(id.as_str())?;
+        let known = self.rows.containers.get(id)?;
         Some(known.row.clone())
     }
 
     fn containers(&self, id: &AllocationId) -> Vec<Container> {
-        let members = self.rows.members(id.as_str());
+        let members = self.rows.members(id);
         members.into_iter().map(|c| c.row.clone()).collect()
     }
 
@@ -175,16 +175,16 @@ impl det_orchestrator::Rows for Tx<'_> {
     }
 
     fn update_container(&mut self, row: &Container) {
-        if let Some(known) = self.rows.container_mut(row.id.as_str()) {
+        if let Some(known) = self.rows.container_mut(&row.id) {
             known.row.clone_from(row);
         }
         if row.ended_at.is_some() {
-            self.rows.live.containers.remove(row.id.as_str());
+            self.rows.live.containers.remove(&row.id);
         }
     }
 
     fn place(&self, id: &PlaceId) -> Option<Place> {
-        let row = self.rows.agents.get(id.as_str())?;
+        let row = self.rows.agents.get(id)?;
         Some(Place {
             takes_work: row.disconnected_at.is_none() && row.enabled,
             // There is one pool here.
@@ -194,7 +194,7 @@ impl det_orchestrator::Rows for Tx<'_> {
     }
 
     fn live_containers_on(&self, place: &PlaceId) -> Vec<Container> {
-        let live = self.rows.live_containers_of(place.as_str());
+        let live = self.rows.live_containers_of(place);
         live.into_iter().map(|c| c.row.clone()).collect()
     }
 }

@@ -72,8 +72,8 @@ impl Tx<'_> {
     /// Takes a call of a container.
     pub(crate) fn take(
         &mut self,
-        allocation: &str,
-        container: &str,
+        allocation: &AllocationId,
+        container: &ContainerId,
         call: Call,
     ) -> Result<Reply, Refused> {
         match call {
@@ -86,7 +86,7 @@ impl Tx<'_> {
             Call::Poll => Ok(Reply::Preempt(self.preemption_signal(allocation))),
             Call::Acknowledge => {
                 self.advance([Event::Allocation {
-                    id: AllocationId::from(allocation),
+                    id: allocation.clone(),
                     event: AllocationEvent::Acknowledge,
                     cause: cause(),
                 }])?;
@@ -106,10 +106,14 @@ impl Tx<'_> {
         }
     }
 
-    fn rendezvous(&mut self, allocation: &str, container: &str) -> Result<Reply, Refused> {
+    fn rendezvous(
+        &mut self,
+        allocation: &AllocationId,
+        container: &ContainerId,
+    ) -> Result<Reply, Refused> {
         self.advance([Event::Joined {
-            id: AllocationId::from(allocation),
-            container_id: ContainerId::from(container),
+            id: allocation.clone(),
+            container_id: container.clone(),
             cause: cause(),
         }])?;
         let members = self.rows.members(allocation);
@@ -128,7 +132,7 @@ impl Tx<'_> {
         }
     }
 
-    fn preemption_signal(&self, allocation: &str) -> bool {
+    fn preemption_signal(&self, allocation: &AllocationId) -> bool {
         self.rows.allocations.get(allocation).is_some_and(|a| {
             matches!(
                 a.row.state,
@@ -137,7 +141,7 @@ impl Tx<'_> {
         })
     }
 
-    fn allocation_row(&self, id: &str) -> Result<&Allocation, Refused> {
+    fn allocation_row(&self, id: &AllocationId) -> Result<&Allocation, Refused> {
         let found = self.rows.allocations.get(id);
         found
             .map(|it| &it.row)
@@ -145,7 +149,7 @@ impl Tx<'_> {
     }
 
     /// The trial and run that an allocation reports for; refuses an older run.
-    fn fenced(&self, allocation: &str, open: CoreMutant) -> Result<(i64, i64), Refused> {
+    fn fenced(&self, allocation: &AllocationId, open: CoreMutant) -> Result<(i64, i64), Refused> {
         let row = self.allocation_row(allocation)?;
         let id = reporter(row)?;
         let trial = self.rows.trials.get(&id.0);
@@ -156,7 +160,12 @@ impl Tx<'_> {
         Ok((id.0, row.run_id))
     }
 
-    fn report_metric(&mut self, allocation: &str, step: i64, value: f64) -> Result<Reply, Refused> {
+    fn report_metric(
+        &mut self,
+        allocation: &AllocationId,
+        step: i64,
+        value: f64,
+    ) -> Result<Reply, Refused> {
         let (trial_id, run_id) = self.fenced(allocation, CoreMutant::UnfencedMetrics)?;
         let doubled = self.is(Mutant::DoubledMetrics);
         let known = self.rows.steps.entry((trial_id, run_id)).or_default();
@@ -191,7 +200,7 @@ impl Tx<'_> {
 
     fn report_checkpoint(
         &mut self,
-        allocation: &str,
+        allocation: &AllocationId,
         uuid: String,
         steps: i64,
         files: BTreeMap<String, i64>,
@@ -225,18 +234,18 @@ impl Tx<'_> {
     /// Lines of an ended run still belong into the log; a repeated one is known by its number.
     fn append_line(
         &mut self,
-        allocation: &str,
-        container: &str,
+        allocation: &AllocationId,
+        container: &ContainerId,
         sequence: i64,
     ) -> Result<Reply, Refused> {
         let row = self.allocation_row(allocation)?;
         let line = Line {
             trial_id: reporter(row)?.0,
             run_id: row.run_id,
-            spool: container.to_owned(),
+            spool: container.to_string(),
             sequence,
         };
-        let next = self.rows.spools.entry(container.to_owned()).or_default();
+        let next = self.rows.spools.entry(container.to_string()).or_default();
         if sequence >= *next {
             *next = sequence + 1;
             self.rows.version += 1;

@@ -122,13 +122,13 @@ impl World {
         let reasons = planned.map(Planned::reasons);
         let containers = allocations
             .iter()
-            .flat_map(|a| rows.members(a.row.id.as_str()))
+            .flat_map(|a| rows.members(&a.row.id))
             .chain(
                 rows.live
                     .containers
                     .iter()
                     .filter_map(|id| rows.containers.get(id))
-                    .filter(|c| !rows.allocations.contains_key(c.row.allocation_id.as_str())),
+                    .filter(|c| !rows.allocations.contains_key(&c.row.allocation_id)),
             )
             .map(container)
             .collect();
@@ -142,7 +142,7 @@ impl World {
         subjects.extend(
             allocations
                 .iter()
-                .map(|a| ("allocation", a.row.id.0.clone())),
+                .map(|a| ("allocation", a.row.id.to_string())),
         );
         let events = subjects.iter().flat_map(|s| self.events_of(s)).collect();
         let (acknowledged, stored) = if whole {
@@ -165,9 +165,7 @@ impl World {
             allocations: allocations
                 .into_iter()
                 .map(|a| {
-                    let reason = reasons
-                        .as_ref()
-                        .and_then(|r| r.get(a.row.id.as_str()).cloned());
+                    let reason = reasons.as_ref().and_then(|r| r.get(&a.row.id).cloned());
                     allocation(a, reason)
                 })
                 .collect(),
@@ -305,7 +303,7 @@ impl World {
                         .trials()
                         .map(|(name, state)| {
                             let ended = matches!(state, SearchTrial::Ended(_));
-                            (name.as_str().to_owned(), ended)
+                            (name.clone(), ended)
                         })
                         .collect(),
                 ),
@@ -375,8 +373,8 @@ fn trial(of: &rows::Trial) -> Trial {
     Trial {
         id: row.id.0,
         experiment_id: row.experiment_id.0,
-        request_id: row.request_id.0.clone(),
-        task_id: row.task_id.0.clone(),
+        request_id: row.request_id.clone(),
+        task_id: row.task_id.clone(),
         run_id: row.run_id,
         restarts: row.restarts.into(),
         state: row.state,
@@ -388,8 +386,8 @@ fn trial(of: &rows::Trial) -> Trial {
 fn allocation(of: &rows::Allocation, true_reason: Option<String>) -> Allocation {
     let row = &of.row;
     Allocation {
-        id: row.id.0.clone(),
-        task_id: row.task_id.0.clone(),
+        id: row.id.clone(),
+        task_id: row.task_id.clone(),
         trial_id: row.trial_id.map(|id| id.0),
         run_id: row.run_id,
         slots: row.slots.into(),
@@ -404,9 +402,9 @@ fn allocation(of: &rows::Allocation, true_reason: Option<String>) -> Allocation 
 fn container(of: &rows::Container) -> Container {
     let row = &of.row;
     Container {
-        id: row.id.0.clone(),
-        allocation_id: row.allocation_id.0.clone(),
-        place_id: row.place.0.clone(),
+        id: row.id.clone(),
+        allocation_id: row.allocation_id.clone(),
+        place_id: row.place.clone(),
         slots: of.slots.clone(),
         ended: row.ended_at.is_some(),
     }
@@ -417,8 +415,8 @@ fn untrue_task(rows: &rows::Rows) -> Option<Violation> {
     let trials = rows.live.trials.union(&rows.touched.trials);
     let mut tasks = trials
         .filter_map(|id| rows.trials.get(id))
-        .filter_map(|trial| rows.tasks.get(trial.row.task_id.as_str()));
-    let live = |task: &Task| rows.live_of_task(task.id.as_str()).map(|a| &a.row.state);
+        .filter_map(|trial| rows.tasks.get(&trial.row.task_id));
+    let live = |task: &Task| rows.live_of_task(&task.id).map(|a| &a.row.state);
     let is_true = |task: &Task| match task.state {
         TaskState::Suspended => live(task).is_none() && task.ended_at.is_none(),
         TaskState::Queued => live(task) == Some(&AllocationState::Pending),

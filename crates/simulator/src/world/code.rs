@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use det_ids::ContainerId;
 use det_invariants::{Report, ReportContent};
 use det_lifecycle::trial::EarlyExit;
 use det_taskspec::ContainerExit;
@@ -95,7 +96,7 @@ impl World {
     }
 
     /// Sends the first pending call after some time.
-    fn send_call(&mut self, id: &str, wait: i64) {
+    fn send_call(&mut self, id: &ContainerId, wait: i64) {
         let Some(process) = self.processes.get_mut(id) else {
             return;
         };
@@ -106,9 +107,9 @@ impl World {
         let (number, agent) = (process.number, process.agent);
         let way = self.delay(agent);
         let event = if self.cut_until(agent, true).is_some() {
-            Event::Answer(id.to_owned(), number, None)
+            Event::Answer(id.clone(), number, None)
         } else {
-            Event::CallArrives(id.to_owned(), number, call)
+            Event::CallArrives(id.clone(), number, call)
         };
         let late = if matches!(event, Event::Answer(..)) {
             10 * SECOND
@@ -118,7 +119,7 @@ impl World {
         self.after(wait + way + late, event);
     }
 
-    pub(super) fn call_arrives(&mut self, id: &str, number: u64, call: Call) {
+    pub(super) fn call_arrives(&mut self, id: &ContainerId, number: u64, call: Call) {
         let Some(process) = self.processes.get(id) else {
             return;
         };
@@ -145,7 +146,7 @@ impl World {
         let lost = self.cut_until(agent, false).is_some();
         let wait = if lost { 10 * SECOND } else { self.delay(agent) };
         let answer = answer.filter(|_| !lost);
-        self.after(wait, Event::Answer(id.to_owned(), number, answer));
+        self.after(wait, Event::Answer(id.clone(), number, answer));
     }
 
     /// What an answer to this call would acknowledge.
@@ -157,7 +158,7 @@ impl World {
             },
             Call::Checkpoint { uuid, .. } => ReportContent::Checkpoint { uuid: uuid.clone() },
             Call::Line { sequence } => ReportContent::Line {
-                spool: spec.container.clone(),
+                spool: spec.container.to_string(),
                 sequence: *sequence,
             },
             Call::EarlyExit(reason) => ReportContent::Control {
@@ -177,7 +178,7 @@ impl World {
         })
     }
 
-    pub(super) fn answer(&mut self, id: &str, number: u64, answer: Option<Answer>) {
+    pub(super) fn answer(&mut self, id: &ContainerId, number: u64, answer: Option<Answer>) {
         let Some(process) = self.processes.get_mut(id) else {
             return;
         };
@@ -219,7 +220,7 @@ impl World {
         self.go_on_with_code(id);
     }
 
-    fn go_on_with_code(&mut self, id: &str) {
+    fn go_on_with_code(&mut self, id: &ContainerId) {
         let Some(process) = self.processes.get_mut(id) else {
             return;
         };
@@ -229,7 +230,7 @@ impl World {
         if let Some(code) = process.exit {
             let wait = process.luck.between(1_000, 2 * SECOND);
             let exit = ContainerExit::Exited { code };
-            return self.after(wait, Event::Dies(id.to_owned(), Some(exit)));
+            return self.after(wait, Event::Dies(id.clone(), Some(exit)));
         }
         // Only the chief works by itself; the others end with it.
         if process.spec.member == 0 {
@@ -237,12 +238,12 @@ impl World {
             let time = process.spec.submission.step_time;
             let wait = process.luck.between(time / 2, time * 3 / 2);
             let number = process.number;
-            self.after(wait, Event::Code(id.to_owned(), number));
+            self.after(wait, Event::Code(id.clone(), number));
         }
     }
 
     /// Trains one step.
-    pub(super) fn code_step(&mut self, id: &str, number: u64) {
+    pub(super) fn code_step(&mut self, id: &ContainerId, number: u64) {
         let Some(process) = self.processes.get_mut(id) else {
             return;
         };
@@ -284,7 +285,7 @@ impl World {
     }
 
     /// Processes end.
-    pub(super) fn dies(&mut self, id: &str, report: Option<ContainerExit>) {
+    pub(super) fn dies(&mut self, id: &ContainerId, report: Option<ContainerExit>) {
         let Some(process) = self.processes.get_mut(id).filter(|p| p.alive) else {
             return;
         };
@@ -297,7 +298,7 @@ impl World {
         if spec.member != 0 || !ended_well {
             return;
         }
-        let peers: Vec<String> = self
+        let peers: Vec<ContainerId> = self
             .processes
             .values()
             .filter(|p| p.alive && p.spec.allocation == spec.allocation)

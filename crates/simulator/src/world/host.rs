@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use det_agent_proto::ContainerState;
 use det_agent_proto::adoption::{Adoption, adoption};
+use det_ids::{ContainerId, PlaceId};
 use det_invariants::Violation;
 use det_taskspec::ContainerExit;
 
@@ -16,7 +17,7 @@ use crate::rows::{SECOND, Time};
 
 /// A host with its agent.
 pub(super) struct AgentHost {
-    pub(super) id: String,
+    pub(super) id: PlaceId,
     pub(super) slots: u32,
     /// Identity of its data directory.
     pub(super) instance: u32,
@@ -28,9 +29,9 @@ pub(super) struct AgentHost {
     pub(super) link: Option<u64>,
     pub(super) greeted: bool,
     /// What is to be said once the greeting is answered.
-    outbox: Vec<String>,
+    outbox: Vec<ContainerId>,
     /// On disk.
-    pub(super) records: BTreeMap<String, Record>,
+    pub(super) records: BTreeMap<ContainerId, Record>,
     pub(super) cut_until: Time,
     pub(super) cut_ways: Ways,
     pub(super) slow_until: Time,
@@ -72,7 +73,7 @@ enum Launch {
 impl AgentHost {
     pub(super) fn new(place: usize, slots: u32) -> Self {
         Self {
-            id: format!("a{place}"),
+            id: format!("a{place}").into(),
             slots,
             instance: 1,
             up: false,
@@ -115,7 +116,7 @@ impl World {
             record.launch = Launch::None;
             record.end_sent = false;
         }
-        let (start, known): (u64, Vec<String>) =
+        let (start, known): (u64, Vec<ContainerId>) =
             (host.start, host.records.keys().cloned().collect());
         self.note(|| format!("a{agent} starts with {known:?}"));
         for container in known {
@@ -132,7 +133,7 @@ impl World {
         self.agents[agent].up = false;
         self.drop_link(agent);
         if host != Host::Stays {
-            let gone: Vec<String> = self
+            let gone: Vec<ContainerId> = self
                 .processes
                 .values()
                 .filter(|p| p.agent == agent && p.alive)
@@ -226,7 +227,7 @@ impl World {
     }
 
     /// The state of a container that is reported to the master.
-    fn reported(&self, agent: usize, container: &str) -> Option<ContainerState> {
+    fn reported(&self, agent: usize, container: &ContainerId) -> Option<ContainerState> {
         let record = self.agents[agent].records.get(container)?;
         let running = || ContainerState::Running {
             host_address: String::new(),
@@ -243,17 +244,17 @@ impl World {
         })
     }
 
-    fn report(&mut self, agent: usize, container: &str) {
+    fn report(&mut self, agent: usize, container: &ContainerId) {
         let host = &mut self.agents[agent];
         let Some(link) = host.link else {
             return;
         };
         if !host.greeted {
-            host.outbox.push(container.to_owned());
+            host.outbox.push(container.clone());
             return;
         }
         if let Some(state) = self.reported(agent, container) {
-            self.say_to_master(link, ToMaster::Container(container.to_owned(), state));
+            self.say_to_master(link, ToMaster::Container(container.clone(), state));
         }
     }
 
@@ -274,7 +275,7 @@ impl World {
                 host.greeted = true;
                 host.session = true;
                 let waiting = std::mem::take(&mut host.outbox);
-                let known: Vec<String> = host.records.keys().cloned().collect();
+                let known: Vec<ContainerId> = host.records.keys().cloned().collect();
                 for container in waiting {
                     self.report(agent, &container);
                 }
@@ -320,7 +321,7 @@ impl World {
     }
 
     /// An agent goes on with a container, one step at a time: it may die between any two.
-    pub(super) fn container_step(&mut self, agent: usize, start: u64, id: &str) {
+    pub(super) fn container_step(&mut self, agent: usize, start: u64, id: &ContainerId) {
         let host = &self.agents[agent];
         if !host.up || host.start != start {
             return;
@@ -357,14 +358,14 @@ impl World {
         }
     }
 
-    fn set_launch(&mut self, agent: usize, id: &str, launch: Launch) {
+    fn set_launch(&mut self, agent: usize, id: &ContainerId, launch: Launch) {
         if let Some(record) = self.agents[agent].records.get_mut(id) {
             record.launch = launch;
         }
     }
 
     /// Records a phase, reports it to the master, and goes on.
-    fn enter(&mut self, agent: usize, id: &str, phase: Phase) {
+    fn enter(&mut self, agent: usize, id: &ContainerId, phase: Phase) {
         let is_reported = !matches!(phase, Phase::Ended(_));
         if let Some(record) = self.agents[agent].records.get_mut(id) {
             record.phase = phase;
@@ -375,14 +376,14 @@ impl World {
         self.go_on(agent, id, SECOND);
     }
 
-    fn go_on(&mut self, agent: usize, id: &str, at_most: Time) {
+    fn go_on(&mut self, agent: usize, id: &ContainerId, at_most: Time) {
         let wait = self.luck.between(1_000, at_most);
         let start = self.agents[agent].start;
-        self.after(wait, Event::Container(agent, start, id.to_owned()));
+        self.after(wait, Event::Container(agent, start, id.clone()));
     }
 
     /// Finds out what became of a start that an earlier agent announced.
-    fn look(&mut self, agent: usize, id: &str) {
+    fn look(&mut self, agent: usize, id: &ContainerId) {
         let process = self.processes.get(id);
         let (runs, has_run) = (process.is_some_and(|p| p.alive), process.is_some());
         let report = process.and_then(|p| p.report.clone());
@@ -403,7 +404,7 @@ impl World {
         }
     }
 
-    fn spawn(&mut self, agent: usize, id: &str) {
+    fn spawn(&mut self, agent: usize, id: &ContainerId) {
         if self.processes.contains_key(id) {
             self.violated(Violation {
                 number: 1,
@@ -417,7 +418,7 @@ impl World {
         }
     }
 
-    fn watch(&mut self, agent: usize, id: &str) {
+    fn watch(&mut self, agent: usize, id: &ContainerId) {
         let process = self.processes.get(id);
         let alive = process.is_some_and(|p| p.alive);
         let report = process.and_then(|p| p.report.clone());
@@ -434,12 +435,12 @@ impl World {
                 signal: 15,
                 out_of_memory: false,
             };
-            self.after(wait, Event::Dies(id.to_owned(), Some(end)));
+            self.after(wait, Event::Dies(id.clone(), Some(end)));
         }
     }
 
     /// An agent finds that a process has ended.
-    pub(super) fn end_is_seen(&mut self, agent: usize, id: &str) {
+    pub(super) fn end_is_seen(&mut self, agent: usize, id: &ContainerId) {
         if self.agents[agent].up {
             self.go_on(agent, id, SECOND / 2);
         }

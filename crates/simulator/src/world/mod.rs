@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use det_agent_proto::ContainerState;
+use det_ids::{AllocationId, ContainerId};
 use det_invariants::{Refusal, Report, Violation, Watch};
 use det_taskspec::ContainerExit;
 
@@ -138,15 +139,15 @@ enum Event {
     /// An agent is started.
     AgentUp(usize),
     /// An agent's start goes on with a container.
-    Container(usize, u64, String),
+    Container(usize, u64, ContainerId),
     /// Code takes its next step.
-    Code(String, u64),
+    Code(ContainerId, u64),
     /// A call reaches the master.
-    CallArrives(String, u64, Call),
+    CallArrives(ContainerId, u64, Call),
     /// The answer to a call reaches the code; `None` = there is none.
-    Answer(String, u64, Option<Answer>),
+    Answer(ContainerId, u64, Option<Answer>),
     /// A process ends, with or without a report.
-    Dies(String, Option<ContainerExit>),
+    Dies(ContainerId, Option<ContainerExit>),
 }
 
 /// An answer to a call.
@@ -163,9 +164,9 @@ enum ToMaster {
     Hello {
         instance: u32,
         slots: u32,
-        containers: Vec<(String, ContainerState)>,
+        containers: Vec<(ContainerId, ContainerState)>,
     },
-    Container(String, ContainerState),
+    Container(ContainerId, ContainerState),
 }
 
 /// The messages of the master.
@@ -174,15 +175,15 @@ enum ToAgent {
     Welcome,
     Refused,
     Start(Rc<Spec>),
-    Kill(String),
-    Forget(String),
+    Kill(ContainerId),
+    Forget(ContainerId),
 }
 
 /// A container to be started.
 #[derive(Debug, Clone)]
 struct Spec {
-    container: String,
-    allocation: String,
+    container: ContainerId,
+    allocation: AllocationId,
     trial_id: i64,
     run_id: i64,
     seed: u32,
@@ -251,7 +252,7 @@ pub(crate) struct World {
     links: BTreeMap<u64, Link>,
     last_link: u64,
     in_flight: u64,
-    processes: BTreeMap<String, Process>,
+    processes: BTreeMap<ContainerId, Process>,
     /// Files of checkpoints.
     storage: BTreeMap<String, BTreeMap<String, i64>>,
     acknowledged: Vec<Report>,

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use det_ids::ContainerId;
 use det_invariants::Violation;
 use det_lifecycle::experiment::ExperimentState;
 use det_taskspec::ContainerExit;
@@ -82,11 +83,11 @@ impl World {
                 });
             }
             What::Service(agent, service) => {
-                let id = format!("a{agent}");
+                let id = format!("a{agent}").into();
                 self.ask(|tx| tx.set_agent_service(&id, service));
             }
             What::SlotService(agent, slot, enable) => {
-                let id = format!("a{agent}");
+                let id = format!("a{agent}").into();
                 self.ask(|tx| tx.set_slot_service(&id, slot, enable));
             }
             fault => {
@@ -152,7 +153,7 @@ impl World {
                 host.slow_until = self.now + long;
             }
             What::ProcessKilled(agent, which, supervisor) => {
-                let alive: Vec<String> = self
+                let alive: Vec<ContainerId> = self
                     .processes
                     .values()
                     .filter(|p| p.alive && p.agent == agent)
@@ -219,7 +220,7 @@ impl World {
     /// People put everything into service and let everything run, until all has ended.
     pub(super) fn tidy(&mut self) {
         for agent in 0..self.agents.len() {
-            let id = format!("a{agent}");
+            let id = format!("a{agent}").into();
             let Some(row) = self.rows.agents.get(&id).cloned() else {
                 continue;
             };
@@ -282,7 +283,7 @@ impl World {
             .iter()
             .filter_map(|id| self.rows.trials.get(id))
             .map(|t| {
-                let allocation = self.rows.live_of_task(t.row.task_id.as_str());
+                let allocation = self.rows.live_of_task(&t.row.task_id);
                 format!(
                     "trial {} {:?}, allocation {:?}",
                     t.row.id,
@@ -298,7 +299,7 @@ impl World {
             .filter(|e| e.row.state.is_live() || e.row.state == ExperimentState::Deleting)
             .map(|e| (e.row.id.0, e.row.state))
             .collect();
-        let held: Vec<&String> = self
+        let held: Vec<&ContainerId> = self
             .agents
             .iter()
             .flat_map(|host| host.records.keys())

@@ -51,7 +51,7 @@ impl World {
         self.note(|| "master starts".to_owned());
         self.memory = Some(Memory::default());
         let marked = self.change(|tx| {
-            let connected: Vec<String> = tx
+            let connected: Vec<PlaceId> = tx
                 .rows
                 .agents
                 .values()
@@ -91,7 +91,7 @@ impl World {
             Topic::Schedule => self.schedule(),
             Topic::Deadlines => self.deadlines(),
             Topic::CleanUp => self.clean_up(),
-            Topic::Place(id) => self.reconcile(id.as_str()),
+            Topic::Place(id) => self.reconcile(&id),
             // Nothing here waits for these.
             Topic::Allocation(_) | Topic::TaskLog(_) | Topic::Trial(_) => {}
         }
@@ -285,14 +285,14 @@ impl World {
                 if let Some(connection) = memory.connections.get_mut(&id)
                     && connection.link == link
                 {
-                    let id = ContainerId::from(container.as_str());
-                    connection.heard.entry(id).or_default().state = Some(state.clone().into());
+                    connection.heard.entry(container.clone()).or_default().state =
+                        Some(state.clone().into());
                 }
                 self.note(|| format!("{id} reports {container} {state:?}"));
                 let outcome = self.change(|tx| {
                     tx.advance([Decide::Observed {
-                        place: PlaceId::from(id.as_str()),
-                        container_id: ContainerId::from(container.as_str()),
+                        place: id.clone(),
+                        container_id: container.clone(),
                         observed: state.into(),
                     }])
                 });
@@ -309,10 +309,10 @@ impl World {
     fn hello(
         &mut self,
         link: u64,
-        id: &str,
+        id: &PlaceId,
         instance: u32,
         slots: u32,
-        containers: &[(String, ContainerState)],
+        containers: &[(ContainerId, ContainerState)],
     ) {
         let Some(memory) = &mut self.memory else {
             return;
@@ -335,11 +335,11 @@ impl World {
                     state: Some(state.clone().into()),
                     ..Heard::default()
                 };
-                (ContainerId::from(container.as_str()), heard)
+                (container.clone(), heard)
             })
             .collect();
         memory.connections.insert(
-            id.to_owned(),
+            id.clone(),
             Connection {
                 link,
                 instance,
@@ -399,7 +399,7 @@ impl World {
     }
 
     /// Sends an agent what is missing.
-    fn reconcile(&mut self, id: &str) {
+    fn reconcile(&mut self, id: &PlaceId) {
         let Some(connection) = self.memory.as_ref().and_then(|m| m.connections.get(id)) else {
             return;
         };
@@ -422,7 +422,7 @@ impl World {
     }
 
     /// Sends one order; `false` when the connection is gone.
-    fn follow_order(&mut self, id: &str, link: u64, order: Order) -> bool {
+    fn follow_order(&mut self, id: &PlaceId, link: u64, order: Order) -> bool {
         let leaves_strays = self.is(Mutant::LeavesStrays);
         let outcome = match &order {
             // A token is stored for it.
@@ -440,7 +440,7 @@ impl World {
             return false;
         }
         let spec = match &order {
-            Order::Start(container) => self.spec(container.as_str()),
+            Order::Start(container) => self.spec(container),
             _ => None,
         };
         let Some(connection) = self
@@ -470,7 +470,7 @@ impl World {
                     .or_default()
                     .end_sent = Some(sent);
                 self.after(REPEAT_END, Event::Repeat(link));
-                ToAgent::Kill(container_id.0)
+                ToAgent::Kill(container_id)
             }
             Order::NeverStarted(_) => return true,
             Order::Forget(container) => {
@@ -480,7 +480,7 @@ impl World {
                 if leaves_strays && !ended {
                     return true;
                 }
-                ToAgent::Forget(container.0)
+                ToAgent::Forget(container)
             }
         };
         self.note(|| format!("to {id}: {message:?}"));
@@ -488,16 +488,16 @@ impl World {
         true
     }
 
-    fn spec(&self, container: &str) -> Option<Spec> {
+    fn spec(&self, container: &ContainerId) -> Option<Spec> {
         let held = self.rows.containers.get(container)?;
         let row = &held.row;
-        let allocation = &self.rows.allocations.get(row.allocation_id.as_str())?.row;
+        let allocation = &self.rows.allocations.get(&row.allocation_id)?.row;
         let trial = self.rows.trials.get(&allocation.trial_id?.0)?;
         let experiment = self.rows.experiments.get(&trial.row.experiment_id.0)?;
         // The row may have changed since it was read.
         (row.ended_at.is_none() && row.desired == Desired::Run).then(|| Spec {
-            container: row.id.0.clone(),
-            allocation: allocation.id.0.clone(),
+            container: row.id.clone(),
+            allocation: allocation.id.clone(),
             trial_id: trial.row.id.0,
             run_id: allocation.run_id,
             seed: trial.seed,
