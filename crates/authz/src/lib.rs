@@ -26,6 +26,8 @@
 
 mod table;
 
+use det_ids::{AllocationId, TaskId};
+
 pub use table::{Kind, Permission};
 
 use table::row;
@@ -45,9 +47,9 @@ pub enum Actor<'a> {
         /// The id of the user who owns the task.
         owner: i64,
         /// The id of the task.
-        task: &'a str,
+        task: &'a TaskId,
         /// The allocation that the token belongs to.
-        allocation: &'a str,
+        allocation: &'a AllocationId,
         /// Its trial; `None` for tasks that are no trials.
         trial: Option<i64>,
         /// Whether the allocation has ended.
@@ -79,9 +81,9 @@ pub enum Identity<'a> {
     /// The trial with this id.
     Trial(i64),
     /// The task with this id.
-    Task(&'a str),
+    Task(&'a TaskId),
     /// The allocation with this id.
-    Allocation(&'a str),
+    Allocation(&'a AllocationId),
 }
 
 impl<'a> Target<'a> {
@@ -288,6 +290,11 @@ pub fn decide_for_own(actor: &Actor<'_>, permission: Permission, kind: Kind) -> 
 mod tests {
     use super::*;
 
+    /// An id that lives as long as the test.
+    pub(crate) fn id<T: From<&'static str>>(text: &'static str) -> &'static T {
+        Box::leak(Box::new(text.into()))
+    }
+
     const ADA: i64 = 1;
     const BOB: i64 = 2;
 
@@ -309,8 +316,8 @@ mod tests {
     fn task(owner: i64, ended: bool) -> Actor<'static> {
         Actor::Task {
             owner,
-            task: "t",
-            allocation: "t.1",
+            task: id("t"),
+            allocation: id("t.1"),
             trial: Some(7),
             ended,
         }
@@ -325,15 +332,15 @@ mod tests {
         }
         for own in [
             Identity::Trial(7),
-            Identity::Task("t"),
-            Identity::Allocation("t.1"),
+            Identity::Task(id("t")),
+            Identity::Allocation(id("t.1")),
         ] {
             targets.push(Target::identified(own).owned_by(ADA));
         }
         for other in [
             Identity::Trial(8),
-            Identity::Task("u"),
-            Identity::Allocation("t.2"),
+            Identity::Task(id("u")),
+            Identity::Allocation(id("t.2")),
         ] {
             let target = Target::identified(other);
             targets.extend([target.owned_by(ADA), target.owned_by(BOB)]);
@@ -390,11 +397,10 @@ mod tests {
             if permission == Permission::Report {
                 let running = decide(&task(ADA, false), permission, &target);
                 assert_eq!(decision, running, "{target:?}");
-                let itself = target.identity().is_some_and(|identity| {
-                    matches!(
-                        identity,
-                        Identity::Trial(7) | Identity::Task("t") | Identity::Allocation("t.1")
-                    )
+                let itself = target.identity().is_some_and(|identity| match identity {
+                    Identity::Trial(trial) => trial == 7,
+                    Identity::Task(task) => task.as_str() == "t",
+                    Identity::Allocation(allocation) => allocation.as_str() == "t.1",
                 });
                 assert_eq!(decision.is_allowed(), itself, "{target:?}");
             } else {

@@ -244,16 +244,17 @@ pub(crate) fn row(permission: Permission, kind: Kind) -> Option<&'static Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::id;
     use crate::{Actor, Identity, Target, decide};
 
     /// The actors that ask about a target of user 1: an administrator, its owner, another user, the task that it is
     /// about, another task of the owner, a task of another user.
     fn actors() -> [Actor<'static>; 6] {
         let person = |id, administrator| Actor::Person { id, administrator };
-        let task = |owner, id, allocation, trial| Actor::Task {
+        let task = |owner, task, allocation, trial| Actor::Task {
             owner,
-            task: id,
-            allocation,
+            task: id(task),
+            allocation: id(allocation),
             trial: Some(trial),
             ended: false,
         };
@@ -270,8 +271,8 @@ mod tests {
     fn target(kind: Kind) -> Target<'static> {
         let target = match kind {
             Kind::Trial => Target::identified(Identity::Trial(7)),
-            Kind::Task => Target::identified(Identity::Task("t")),
-            Kind::Allocation => Target::identified(Identity::Allocation("t.1")),
+            Kind::Task => Target::identified(Identity::Task(id("t"))),
+            Kind::Allocation => Target::identified(Identity::Allocation(id("t.1"))),
             kind => Target::of(kind),
         };
         target.owned_by(1)

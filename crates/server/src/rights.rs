@@ -15,8 +15,8 @@ impl Actor {
             },
             Self::Task(task) => det_authz::Actor::Task {
                 owner: task.owner.id,
-                task: task.task_id.as_str(),
-                allocation: task.allocation_id.as_str(),
+                task: &task.task_id,
+                allocation: &task.allocation_id,
                 trial: task.trial_id,
                 ended: task.ended,
             },

@@ -51,8 +51,8 @@ impl Ownership {
     ) -> AppResult<()> {
         let mut target = Target::identified(match about {
             Reported::Trial(id) => Identity::Trial(id),
-            Reported::Task(id) => Identity::Task(id.as_str()),
-            Reported::Allocation(id) => Identity::Allocation(id.as_str()),
+            Reported::Task(id) => Identity::Task(id),
+            Reported::Allocation(id) => Identity::Allocation(id),
         });
         let mut what = String::new();
         if depends_on_owner(&actor.asking(), Permission::Report, &target) {
@@ -274,7 +274,7 @@ impl Ownership {
         row: &TaskRow,
         to_do: &str,
     ) -> AppResult<()> {
-        let target = Target::identified(Identity::Task(row.id.as_str())).owned_by(row.owner_id);
+        let target = Target::identified(Identity::Task(&row.id)).owned_by(row.owner_id);
         self.require_of(actor, permission, &target, to_do)
     }
 
