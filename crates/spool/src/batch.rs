@@ -1,5 +1,6 @@
 //! Batches of records, as they are sent to the master.
 
+use det_ids::{AgentId, AllocationId, ContainerId, TaskId};
 use serde::Serialize;
 
 use crate::record::rfc3339;
@@ -32,13 +33,13 @@ impl Batch {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchIds {
     /// The task.
-    pub task_id: String,
+    pub task_id: TaskId,
     /// The allocation.
-    pub allocation_id: String,
+    pub allocation_id: AllocationId,
     /// The agent that runs the container.
-    pub agent_id: String,
+    pub agent_id: AgentId,
     /// The container; also names the spool.
-    pub container_id: String,
+    pub container_id: ContainerId,
 }
 
 /// The request body for `POST` [`LOGS_PATH`], as JSON.
@@ -65,7 +66,7 @@ pub fn batch_body(batch: &Batch, ids: &BatchIds) -> serde_json::Result<Vec<u8>> 
     serde_json::to_vec(&Body {
         logs: batch.records.iter().map(|r| log_entry(r, ids)).collect(),
         spool: SpoolEntry {
-            id: &ids.container_id,
+            id: ids.container_id.as_str(),
             first: batch.first,
             outages: outages.collect(),
         },
@@ -83,10 +84,10 @@ struct Body<'a> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct LogEntry<'a> {
-    task_id: &'a str,
-    allocation_id: &'a str,
-    agent_id: &'a str,
-    container_id: &'a str,
+    task_id: &'a TaskId,
+    allocation_id: &'a AllocationId,
+    agent_id: &'a AgentId,
+    container_id: &'a ContainerId,
     #[serde(skip_serializing_if = "Option::is_none")]
     rank_id: Option<u32>,
     timestamp: String,

@@ -230,10 +230,10 @@ impl Task {
         let route = Route {
             master: master.clone(),
             ids: BatchIds {
-                task_id: script.task_id.to_string(),
-                allocation_id: script.allocation_id.to_string(),
-                agent_id: text(v::DET_AGENT_ID).unwrap_or_default(),
-                container_id: script.container_id.to_string(),
+                task_id: script.task_id.clone(),
+                allocation_id: script.allocation_id.clone(),
+                agent_id: text(v::DET_AGENT_ID).unwrap_or_default().into(),
+                container_id: script.container_id.clone(),
             },
             diagnostics: diagnostics.clone(),
         };

@@ -692,10 +692,10 @@ impl Actor {
                 master: self.shared.master.url(),
                 token: &self.spec.script.token,
                 ids: BatchIds {
-                    task_id: self.spec.task_id.as_str().to_owned(),
-                    allocation_id: self.spec.allocation_id.as_str().to_owned(),
-                    agent_id: self.shared.options.agent_id.as_str().to_owned(),
-                    container_id: self.spec.container_id.as_str().to_owned(),
+                    task_id: self.spec.task_id.clone(),
+                    allocation_id: self.spec.allocation_id.clone(),
+                    agent_id: self.shared.options.agent_id.clone(),
+                    container_id: self.spec.container_id.clone(),
                 },
             },
         )
