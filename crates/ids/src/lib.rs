@@ -81,6 +81,12 @@ macro_rules! text_id {
                 Self(text)
             }
         }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> Self {
+                id.0
+            }
+        }
     };
 }
 

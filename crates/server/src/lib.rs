@@ -150,12 +150,10 @@ impl Running {
 
     /// Whether all these agents are connected.
     pub fn agents_connected(&self, names: &[String]) -> bool {
-        names.iter().all(|name| {
-            self.master
-                .places
-                .connections
-                .is_connected(&name.as_str().into())
-        })
+        let connections = &self.master.places.connections;
+        names
+            .iter()
+            .all(|name| connections.is_connected(&name.as_str().into()))
     }
 
     /// Homes nothing any more: what is about to end with its agents is not started again before the next start.

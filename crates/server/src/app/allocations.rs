@@ -68,10 +68,7 @@ impl Allocations {
         allocation_id: &AllocationId,
         timeout: Duration,
     ) -> AppResult<bool> {
-        require_form(allocation_id)?;
-        self.ownership
-            .require_reporter(actor, Reported::Allocation(allocation_id))
-            .await?;
+        self.require_reporter(actor, allocation_id).await?;
         let deadline = Instant::now() + timeout.min(LONGEST_POLL);
         let mut changes = self
             .context
@@ -138,10 +135,7 @@ impl Allocations {
         actor: &Actor,
         allocation_id: &AllocationId,
     ) -> AppResult<()> {
-        require_form(allocation_id)?;
-        self.ownership
-            .require_reporter(actor, Reported::Allocation(allocation_id))
-            .await?;
+        self.require_reporter(actor, allocation_id).await?;
         let mut conn = self.context.store.read().await?;
         match allocations::find(&mut conn.conn(), allocation_id).await? {
             Some(_) => Ok(()),
@@ -155,10 +149,7 @@ impl Allocations {
         allocation_id: &AllocationId,
         event: AllocationEvent,
     ) -> AppResult<()> {
-        require_form(allocation_id)?;
-        self.ownership
-            .require_reporter(actor, Reported::Allocation(allocation_id))
-            .await?;
+        self.require_reporter(actor, allocation_id).await?;
         let (id, cause) = (allocation_id.clone(), Cause::actor(actor.name()));
         self.orchestration
             .commit(Event::Allocation { id, event, cause })
@@ -173,10 +164,7 @@ impl Allocations {
         allocation_id: &AllocationId,
         container_id: &ContainerId,
     ) -> AppResult<Rendezvous> {
-        require_form(allocation_id)?;
-        self.ownership
-            .require_reporter(actor, Reported::Allocation(allocation_id))
-            .await?;
+        self.require_reporter(actor, allocation_id).await?;
         let mut changes = self
             .context
             .hub
@@ -224,10 +212,7 @@ impl Allocations {
         allocation_id: &AllocationId,
         container_id: &ContainerId,
     ) -> AppResult<()> {
-        require_form(allocation_id)?;
-        self.ownership
-            .require_reporter(actor, Reported::Allocation(allocation_id))
-            .await?;
+        self.require_reporter(actor, allocation_id).await?;
         self.orchestration
             .commit(Event::Daemon {
                 id: allocation_id.clone(),
@@ -245,10 +230,7 @@ impl Allocations {
         container_id: &ContainerId,
         data: Value,
     ) -> AppResult<()> {
-        require_form(allocation_id)?;
-        self.ownership
-            .require_reporter(actor, Reported::Allocation(allocation_id))
-            .await?;
+        self.require_reporter(actor, allocation_id).await?;
         let (allocation, container) = (allocation_id.clone(), container_id.clone());
         self.context
             .store
@@ -279,10 +261,7 @@ impl Allocations {
         peers: usize,
         data: Bytes,
     ) -> AppResult<Bytes> {
-        require_form(allocation_id)?;
-        self.ownership
-            .require_reporter(actor, Reported::Allocation(allocation_id))
-            .await?;
+        self.require_reporter(actor, allocation_id).await?;
         if peers == 0 || peers > 65_536 {
             return Err(AppError::invalid(format!(
                 "field \"numPeers\" must be 1 to 65536, found {peers}"
@@ -322,6 +301,13 @@ impl Allocations {
         }
     }
 
+    async fn require_reporter(&self, actor: &Actor, allocation_id: &AllocationId) -> AppResult<()> {
+        require_form(allocation_id)?;
+        self.ownership
+            .require_reporter(actor, Reported::Allocation(allocation_id))
+            .await
+    }
+
     async fn require_unended(&self, allocation_id: &AllocationId) -> AppResult<()> {
         let row = {
             let mut conn = self.context.store.read().await?;
@@ -337,7 +323,7 @@ impl Allocations {
 }
 
 /// `<task>.<n>`, or a clear refusal.
-fn require_form(allocation_id: &AllocationId) -> AppResult<()> {
+pub(crate) fn require_form(allocation_id: &AllocationId) -> AppResult<()> {
     match allocation_id.split() {
         Some(_) => Ok(()),
         None => Err(AppError::invalid(format!(

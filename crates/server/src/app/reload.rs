@@ -277,11 +277,7 @@ impl Reload {
             let others = Fallback::of(&job).map_or_else(Vec::new, |fallback| fallback.pools);
             for name in std::iter::once(&job.resource_pool).chain(&others) {
                 if let Some(pool) = pools.get(name) {
-                    in_pool
-                        .entry(pool)
-                        .or_default()
-                        .1
-                        .insert(job.id.to_string());
+                    in_pool.entry(pool).or_default().1.insert(job.id.0.clone());
                 }
             }
         }

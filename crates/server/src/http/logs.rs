@@ -364,9 +364,9 @@ fn reading(query: LogsQuery) -> AppResult<(LogFilter, Reading)> {
         )),
     };
     let filter = LogFilter {
-        allocation_ids: query.allocation_ids,
-        agent_ids: query.agent_ids,
-        container_ids: query.container_ids,
+        allocation_ids: query.allocation_ids.into_iter().map(AllocationId).collect(),
+        agent_ids: query.agent_ids.into_iter().map(AgentId).collect(),
+        container_ids: query.container_ids.into_iter().map(ContainerId).collect(),
         rank_ids: query.rank_ids,
         levels: query
             .levels
@@ -499,8 +499,8 @@ async fn stream_fields(
     stream(messages, shutdown).await
 }
 
-fn list<T: Clone>(values: &std::collections::BTreeSet<T>) -> Vec<T> {
-    values.iter().cloned().collect()
+fn list<T: Clone, U: From<T>>(values: &std::collections::BTreeSet<T>) -> Vec<U> {
+    values.iter().cloned().map(U::from).collect()
 }
 
 /// What the log of a task can be filtered by.
@@ -723,6 +723,6 @@ mod tests {
             rank_id: Some(2),
             ..line
         }));
-        assert_eq!(list(&fields.rank_ids), [1, 2]);
+        assert_eq!(list::<_, i64>(&fields.rank_ids), [1, 2]);
     }
 }

@@ -22,11 +22,11 @@ use crate::hub::Topic;
 #[derive(Debug, Clone, Default)]
 pub struct LogFilter {
     /// Only these allocations.
-    pub allocation_ids: Vec<String>,
+    pub allocation_ids: Vec<AllocationId>,
     /// Only these agents.
-    pub agent_ids: Vec<String>,
+    pub agent_ids: Vec<AgentId>,
     /// Only these containers.
-    pub container_ids: Vec<String>,
+    pub container_ids: Vec<ContainerId>,
     /// Only these ranks; -1 = lines without a rank.
     pub rank_ids: Vec<i64>,
     /// Only these levels (`LOG_LEVEL_…`; unspecified matches lines without one).
@@ -68,20 +68,17 @@ impl Search {
     }
 }
 
+/// Whether a value is among those wanted; without any, all are.
+fn any<W: PartialEq<V>, V: ?Sized>(wanted: &[W], value: Option<&V>) -> bool {
+    wanted.is_empty() || value.is_some_and(|value| wanted.iter().any(|wanted| wanted == value))
+}
+
 impl LogFilter {
     /// Whether the line is wanted.
     pub fn wants(&self, line: &LogLine) -> bool {
-        let any = |wanted: &[String], value: Option<&str>| {
-            wanted.is_empty() || value.is_some_and(|v| wanted.iter().any(|w| w == v))
-        };
-        any(
-            &self.allocation_ids,
-            line.allocation_id.as_ref().map(AllocationId::as_str),
-        ) && any(&self.agent_ids, line.agent_id.as_ref().map(AgentId::as_str))
-            && any(
-                &self.container_ids,
-                line.container_id.as_ref().map(ContainerId::as_str),
-            )
+        any(&self.allocation_ids, line.allocation_id.as_ref())
+            && any(&self.agent_ids, line.agent_id.as_ref())
+            && any(&self.container_ids, line.container_id.as_ref())
             && any(&self.stdtypes, line.stdtype.as_deref())
             && any(&self.sources, line.source.as_deref())
             && any(
@@ -100,19 +97,19 @@ impl LogFilter {
 
     /// Whether whole chunks may go by without a line that is wanted.
     fn is_selective(&self) -> bool {
-        let lists = [
-            &self.allocation_ids,
-            &self.agent_ids,
-            &self.container_ids,
-            &self.levels,
-            &self.stdtypes,
-            &self.sources,
+        let unfiltered = [
+            self.allocation_ids.is_empty(),
+            self.agent_ids.is_empty(),
+            self.container_ids.is_empty(),
+            self.rank_ids.is_empty(),
+            self.levels.is_empty(),
+            self.stdtypes.is_empty(),
+            self.sources.is_empty(),
         ];
         self.search.is_some()
             || self.before.is_some()
             || self.after.is_some()
-            || !self.rank_ids.is_empty()
-            || lists.iter().any(|list| !list.is_empty())
+            || unfiltered.contains(&false)
     }
 
     /// The wanted lines of a chunk.
@@ -531,11 +528,11 @@ impl<E: Into<AppError>> From<E> for Stop {
 #[derive(Debug, Clone, Default)]
 pub struct LogFields {
     /// Ids of the allocations that its lines name.
-    pub allocation_ids: BTreeSet<String>,
+    pub allocation_ids: BTreeSet<AllocationId>,
     /// Ids of the agents that its lines name.
-    pub agent_ids: BTreeSet<String>,
+    pub agent_ids: BTreeSet<AgentId>,
     /// Ids of the containers that its lines name.
-    pub container_ids: BTreeSet<String>,
+    pub container_ids: BTreeSet<ContainerId>,
     /// Ranks that its lines name; lines without a rank add none.
     pub rank_ids: BTreeSet<i64>,
     /// Output streams that its lines name.
@@ -547,19 +544,21 @@ pub struct LogFields {
 impl LogFields {
     /// Adds what can be filtered by in a line; whether any of it is new.
     pub fn add(&mut self, line: LogLine) -> bool {
-        let mut new = false;
-        let texts = [
-            (&mut self.allocation_ids, line.allocation_id.map(|id| id.0)),
-            (&mut self.agent_ids, line.agent_id.map(|id| id.0)),
-            (&mut self.container_ids, line.container_id.map(|id| id.0)),
-            (&mut self.stdtypes, line.stdtype),
-            (&mut self.sources, line.source),
+        let new = [
+            insert(&mut self.allocation_ids, line.allocation_id),
+            insert(&mut self.agent_ids, line.agent_id),
+            insert(&mut self.container_ids, line.container_id),
+            insert(&mut self.rank_ids, line.rank_id),
+            insert(&mut self.stdtypes, line.stdtype),
+            insert(&mut self.sources, line.source),
         ];
-        for (known, value) in texts {
-            new |= value.is_some_and(|value| known.insert(value));
-        }
-        new | line.rank_id.is_some_and(|rank| self.rank_ids.insert(rank))
+        new.contains(&true)
     }
+}
+
+/// Adds a value that a line has; whether it is new.
+fn insert<T: Ord>(known: &mut BTreeSet<T>, value: Option<T>) -> bool {
+    value.is_some_and(|value| known.insert(value))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use det_ids::AllocationId;
 use det_store::Store;
 use det_store::allocations::{self, AllocationRow};
 
+use crate::app::allocations::require_form;
 use crate::app::reads;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
@@ -16,12 +17,7 @@ pub(crate) async fn find(
     allocation_id: &AllocationId,
 ) -> AppResult<AllocationRow> {
     reads::require(actor, Kind::Allocation, "allocations")?;
-    if allocation_id.split().is_none() {
-        return Err(AppError::invalid(format!(
-            "\"{}\" is not an allocation id: it must be TASK.NUMBER",
-            allocation_id.as_str().escape_debug()
-        )));
-    }
+    require_form(allocation_id)?;
     let mut conn = store.read().await?;
     allocations::find(&mut conn.conn(), allocation_id)
         .await?
