@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use det_config::priority::PriorityOrder;
-use det_ids::{AllocationId, JobId, Micros};
+use det_ids::{AllocationId, JobId, Micros, PlaceId};
 use det_scheduler::{Estimate, PlaceState, Policy, PoolSnapshot, Queue, SlotState, estimate};
 use det_store::{allocations, experiments, trials};
 
@@ -47,7 +47,7 @@ pub struct JobStory {
     /// When each of its waiting tasks may start.
     pub estimates: BTreeMap<AllocationId, Estimate>,
     /// Agents and slots of each running allocation of the pool.
-    pub placements: BTreeMap<AllocationId, Vec<(String, i64)>>,
+    pub placements: BTreeMap<AllocationId, Vec<(PlaceId, i64)>>,
 }
 
 /// How many agents and slots a pool has.
@@ -158,7 +158,7 @@ impl JobStories {
             .map(|running| {
                 let places = running.placement.iter().map(|(place, slots)| {
                     (
-                        place.0.clone(),
+                        place.clone(),
                         i64::try_from(slots.len()).unwrap_or(i64::MAX),
                     )
                 });

@@ -259,7 +259,7 @@ fn holders<'a>(story: &'a JobStory, entry: &'a QueuedJob) -> impl Iterator<Item 
                 .get(&row.id)
                 .into_iter()
                 .flatten()
-                .map(|(agent, _)| agent.clone())
+                .map(|(agent, _)| agent.to_string())
                 .collect(),
             is_preemptible: row.preemptible,
             is_stopping: is_stopping(row),
