@@ -9,6 +9,7 @@ mod rows;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
+use det_ids::ExperimentId;
 use det_store::logs::{self, LogLine};
 use det_store::metrics::{GroupSummary, StoredReport};
 use det_store::users::UserRow;
@@ -68,7 +69,7 @@ pub struct Made {
     /// How many.
     pub checkpoints: usize,
     /// The experiment with the most trials.
-    pub largest_experiment: i64,
+    pub largest_experiment: ExperimentId,
     /// Its trials.
     pub largest_experiment_trials: usize,
     /// The trial with the long metric and the long log.
@@ -116,7 +117,9 @@ pub async fn fill(store: &Store, scale: f64, seed: u64) -> anyhow::Result<Made> 
     {
         let mut conn = store.read().await?;
         if !experiments::live(&mut conn.conn()).await?.is_empty()
-            || experiments::find(&mut conn.conn(), 1).await?.is_some()
+            || experiments::find(&mut conn.conn(), ExperimentId(1))
+                .await?
+                .is_some()
         {
             bail!("the database has experiments already: fill an empty one");
         }
@@ -206,7 +209,7 @@ async fn add_users(store: &Store, count: usize) -> anyhow::Result<Vec<i64>> {
 struct Filled {
     trials: usize,
     checkpoints: usize,
-    largest_experiment: i64,
+    largest_experiment: ExperimentId,
     long_trial: i64,
 }
 
@@ -219,7 +222,7 @@ async fn add_experiments(
     let mut filled = Filled {
         trials: 0,
         checkpoints: 0,
-        largest_experiment: 0,
+        largest_experiment: ExperimentId(0),
         long_trial: 0,
     };
     let mut number = 0;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AllocationId, ContainerId, PlaceId, RequestId, TaskId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
@@ -45,7 +45,7 @@ pub struct Snapshot {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
     /// Number of the experiment.
-    pub id: i64,
+    pub id: ExperimentId,
     /// Its life cycle's state.
     pub state: ExperimentState,
     /// Whether the row has an end time.
@@ -60,7 +60,7 @@ pub struct Trial {
     /// Number of the trial.
     pub id: i64,
     /// Its experiment.
-    pub experiment_id: i64,
+    pub experiment_id: ExperimentId,
     /// Its id in the search.
     pub request_id: RequestId,
     /// Its current task; a new one after each continuation.
@@ -151,7 +151,7 @@ pub struct Checkpoint {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Search {
     /// Its experiment.
-    pub experiment_id: i64,
+    pub experiment_id: ExperimentId,
     /// The state in the master's memory, as its snapshot; `None` = not loaded.
     pub remembered: Option<String>,
     /// The state computed from the stored snapshot and events, as a snapshot.

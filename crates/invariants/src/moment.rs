@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use det_ids::{AllocationId, ContainerId, PlaceId, RequestId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::trial::TrialState;
 
@@ -269,13 +269,13 @@ fn ends(snapshot: &Snapshot, found: &mut Vec<Violation>) {
             ));
         }
     }
-    let live: HashSet<i64> = snapshot
+    let live: HashSet<ExperimentId> = snapshot
         .experiments
         .iter()
         .filter(|e| e.state.is_live())
         .map(|e| e.id)
         .collect();
-    let shown: HashSet<i64> = snapshot.experiments.iter().map(|e| e.id).collect();
+    let shown: HashSet<ExperimentId> = snapshot.experiments.iter().map(|e| e.id).collect();
     for trial in snapshot.trials.iter().filter(|t| !t.ended) {
         if shown.contains(&trial.experiment_id) && !live.contains(&trial.experiment_id) {
             wrong(format!(
@@ -347,7 +347,7 @@ fn processes(snapshot: &Snapshot, found: &mut Vec<Violation>) {
 
 /// 7: searches.
 fn searches(snapshot: &Snapshot, found: &mut Vec<Violation>) {
-    let mut names: HashSet<(i64, &RequestId)> = HashSet::new();
+    let mut names: HashSet<(ExperimentId, &RequestId)> = HashSet::new();
     for trial in &snapshot.trials {
         if !names.insert((trial.experiment_id, &trial.request_id)) {
             found.push(Violation::new(
@@ -359,7 +359,7 @@ fn searches(snapshot: &Snapshot, found: &mut Vec<Violation>) {
             ));
         }
     }
-    let counts: HashMap<i64, i64> = snapshot
+    let counts: HashMap<ExperimentId, i64> = snapshot
         .experiments
         .iter()
         .map(|e| (e.id, e.trial_count))

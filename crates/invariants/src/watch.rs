@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{AllocationId, TaskId};
+use det_ids::{AllocationId, ExperimentId, TaskId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
@@ -12,7 +12,7 @@ use crate::{Snapshot, Violation};
 /// Compares each snapshot with the ones before (invariant 4).
 #[derive(Debug, Clone, Default)]
 pub struct Watch {
-    experiments: BTreeMap<i64, ExperimentState>,
+    experiments: BTreeMap<ExperimentId, ExperimentState>,
     trials: BTreeMap<i64, (TrialState, TaskId, i64, i64)>,
     /// Only ended allocations: a live one may change to any state.
     allocations: BTreeMap<AllocationId, AllocationState>,
@@ -122,7 +122,7 @@ mod tests {
         Snapshot {
             trials: vec![Trial {
                 id: 1,
-                experiment_id: 1,
+                experiment_id: ExperimentId(1),
                 request_id: "r".into(),
                 task_id: task.into(),
                 run_id,
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(watch.observe(&ended(AllocationExit::Released)).len(), 1);
         let experiment = |state| Snapshot {
             experiments: vec![Experiment {
-                id: 1,
+                id: ExperimentId(1),
                 state,
                 ended: false,
                 trial_count: 0,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use det_ids::ExperimentId;
 use det_invariants::{
     Allocation, Checkpoint, Container, Event, Experiment, Place, Process, Refusal, Report,
     ReportContent, Search, Snapshot, Trial, check,
@@ -44,7 +45,7 @@ fn sound() -> Snapshot {
     };
     let trial = |id, run_id| Trial {
         id,
-        experiment_id: 1,
+        experiment_id: ExperimentId(1),
         request_id: format!("request-{id}").into(),
         task_id: format!("task-{id}").into(),
         run_id,
@@ -58,7 +59,7 @@ fn sound() -> Snapshot {
     let exit = AllocationExit::Released;
     Snapshot {
         experiments: vec![Experiment {
-            id: 1,
+            id: ExperimentId(1),
             state: ExperimentState::Active,
             ended: false,
             trial_count: 2,
@@ -91,7 +92,7 @@ fn sound() -> Snapshot {
             files: Some(files),
         }],
         searches: vec![Search {
-            experiment_id: 1,
+            experiment_id: ExperimentId(1),
             remembered: Some("s".into()),
             replayed: "s".into(),
             asked_for: BTreeMap::from([("request-1".into(), false), ("request-2".into(), false)]),

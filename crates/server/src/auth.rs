@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use det_ids::{AllocationId, TaskId};
+use det_ids::{AllocationId, ExperimentId, TaskId};
 use det_orchestrator::require_current_run;
 use det_store::users::{SessionRow, UserChange, UserRow};
 use det_store::{Conn, Store, StoreError, WriteTx, allocations, users};
@@ -60,7 +60,7 @@ pub struct TaskActor {
     /// The task.
     pub task_id: TaskId,
     /// Its experiment, for trials.
-    pub experiment_id: Option<i64>,
+    pub experiment_id: Option<ExperimentId>,
     /// Its trial.
     pub trial_id: Option<i64>,
     /// Which run of the trial its allocation is; 0 without a trial.
@@ -204,7 +204,7 @@ impl Session {
 struct TaskIdentity {
     allocation_id: AllocationId,
     task_id: TaskId,
-    experiment_id: Option<i64>,
+    experiment_id: Option<ExperimentId>,
     trial_id: Option<i64>,
     run_id: i64,
     owner_id: i64,

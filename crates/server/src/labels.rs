@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use det_ids::ExperimentId;
 use det_store::allocations::{AllocationRow, TaskRow};
 use det_taskspec::TaskKind;
 
@@ -12,7 +13,7 @@ pub(crate) struct TaskLabel<'a> {
     kind: TaskKind,
     task_id: &'a str,
     /// The trial and its experiment, for trials.
-    trial: Option<(i64, i64)>,
+    trial: Option<(i64, ExperimentId)>,
 }
 
 impl<'a> From<&'a AllocationRow> for TaskLabel<'a> {
@@ -77,7 +78,7 @@ mod tests {
         for (kind, trial, text, title) in [
             (
                 TaskKind::Trial,
-                Some((7, 3)),
+                Some((7, ExperimentId(3))),
                 "trial 7 of experiment 3",
                 "Trial 7 (Experiment 3)",
             ),

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use det_ids::ExperimentId;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
@@ -40,7 +41,7 @@ pub struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct About {
     /// `experiment.id`.
-    pub experiment: Option<i64>,
+    pub experiment: Option<ExperimentId>,
     /// `trial.id`.
     pub trial: Option<i64>,
     /// `task.id` or `allocation.id`.
@@ -264,7 +265,7 @@ mod tests {
                 about[0].trial,
                 about[0].task.as_deref()
             ),
-            (Some(3), Some(4), Some("3.a"))
+            (Some(ExperimentId(3)), Some(4), Some("3.a"))
         );
         assert_eq!(about[1].task.as_deref(), Some("3.a.1"));
         let log = MasterLog::new(Hub::default());

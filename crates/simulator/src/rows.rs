@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use det_ids::{AllocationId, ContainerId, PlaceId, RequestId, TaskId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId};
 use det_orchestrator::Task;
 use det_scheduler::WaitKind;
 
@@ -41,13 +41,6 @@ pub(crate) struct Trial {
 pub(crate) struct Allocation {
     pub(crate) row: det_orchestrator::Allocation,
     pub(crate) wait_kind: Option<WaitKind>,
-}
-
-impl Allocation {
-    /// The number of its experiment; 0 of a task that belongs to none.
-    pub(crate) fn experiment_id(&self) -> i64 {
-        self.row.experiment_id.map_or(0, |id| id.0)
-    }
 }
 
 /// A container.
@@ -113,14 +106,14 @@ pub(crate) type Recorded = (Option<&'static str>, BTreeSet<&'static str>);
 /// All rows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Rows {
-    pub(crate) experiments: BTreeMap<i64, Experiment>,
+    pub(crate) experiments: BTreeMap<ExperimentId, Experiment>,
     pub(crate) trials: BTreeMap<i64, Trial>,
     pub(crate) tasks: BTreeMap<TaskId, Task>,
     pub(crate) allocations: BTreeMap<AllocationId, Allocation>,
     pub(crate) containers: BTreeMap<ContainerId, Container>,
     pub(crate) agents: BTreeMap<PlaceId, Agent>,
     pub(crate) checkpoints: BTreeMap<String, Checkpoint>,
-    pub(crate) searches: BTreeMap<i64, StoredSearch>,
+    pub(crate) searches: BTreeMap<ExperimentId, StoredSearch>,
     pub(crate) metrics: Vec<Metric>,
     /// Steps stored by trial and run.
     pub(crate) steps: BTreeMap<(i64, i64), BTreeSet<i64>>,
@@ -149,21 +142,21 @@ pub(crate) struct Live {
     pub(crate) containers: BTreeSet<ContainerId>,
     pub(crate) trials: BTreeSet<i64>,
     pub(crate) containers_of: BTreeMap<AllocationId, Vec<ContainerId>>,
-    pub(crate) trials_of: BTreeMap<i64, Vec<i64>>,
-    pub(crate) requests: BTreeMap<(i64, RequestId), i64>,
+    pub(crate) trials_of: BTreeMap<ExperimentId, Vec<i64>>,
+    pub(crate) requests: BTreeMap<(ExperimentId, RequestId), i64>,
 }
 
 /// What changed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Touched {
-    pub(crate) experiments: BTreeSet<i64>,
+    pub(crate) experiments: BTreeSet<ExperimentId>,
     pub(crate) trials: BTreeSet<i64>,
     pub(crate) allocations: BTreeSet<AllocationId>,
 }
 
 impl Rows {
     /// An experiment, to be changed.
-    pub(crate) fn experiment_mut(&mut self, id: i64) -> Option<&mut Experiment> {
+    pub(crate) fn experiment_mut(&mut self, id: ExperimentId) -> Option<&mut Experiment> {
         self.version += 1;
         self.touched.experiments.insert(id);
         self.experiments.get_mut(&id)
@@ -200,7 +193,7 @@ impl Rows {
     }
 
     pub(crate) fn insert_trial(&mut self, trial: Trial) {
-        let (id, of) = (trial.row.id.0, trial.row.experiment_id.0);
+        let (id, of) = (trial.row.id.0, trial.row.experiment_id);
         self.version += 1;
         self.touched.trials.insert(id);
         self.live.trials.insert(id);
@@ -262,7 +255,7 @@ impl Rows {
     }
 
     /// Live trials of an experiment by number.
-    pub(crate) fn live_trials_of(&self, experiment_id: i64) -> Vec<i64> {
+    pub(crate) fn live_trials_of(&self, experiment_id: ExperimentId) -> Vec<i64> {
         self.live
             .trials_of
             .get(&experiment_id)
@@ -274,7 +267,7 @@ impl Rows {
     }
 
     /// Removes everything of an experiment.
-    pub(crate) fn delete_experiment(&mut self, id: i64) {
+    pub(crate) fn delete_experiment(&mut self, id: ExperimentId) {
         self.version += 1;
         let trials: BTreeSet<i64> = self
             .live

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use det_ids::{AllocationId, ContainerId, JobId, PlaceId, TaskId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, JobId, PlaceId, TaskId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::task::{Demand, TaskState};
@@ -27,7 +27,7 @@ pub struct TaskRow {
     /// The user who owns it.
     pub owner_id: i64,
     /// Its experiment, for trials.
-    pub experiment_id: Option<i64>,
+    pub experiment_id: Option<ExperimentId>,
     /// Its trial, for trials.
     pub trial_id: Option<i64>,
     /// Where it is in its life.
@@ -61,7 +61,7 @@ pub struct AllocationRow {
     /// Its job.
     pub job_id: JobId,
     /// Its task's experiment, for trials.
-    pub experiment_id: Option<i64>,
+    pub experiment_id: Option<ExperimentId>,
     /// Its trial, for trials.
     pub trial_id: Option<i64>,
     /// The trial's run that it is.
@@ -422,7 +422,7 @@ pub struct LiveState {
     /// The allocation.
     pub id: AllocationId,
     /// Its experiment.
-    pub experiment_id: i64,
+    pub experiment_id: ExperimentId,
     /// See [`AllocationRow`].
     #[row(json = "machine")]
     pub state: AllocationState,
@@ -431,7 +431,7 @@ pub struct LiveState {
 /// The states of the live allocations of some experiments.
 pub async fn live_states_of_experiments(
     conn: &mut Conn<'_>,
-    experiment_ids: &[i64],
+    experiment_ids: &[ExperimentId],
 ) -> Result<Vec<LiveState>, StoreError> {
     conn.flush().await?;
     let mut states = Vec::new();
@@ -440,7 +440,7 @@ pub async fn live_states_of_experiments(
             "SELECT a.id, t.experiment_id, a.machine FROM allocations a JOIN tasks t ON t.id = a.task_id",
         );
         query.condition("a.ended_at IS NULL");
-        query.any_of("t.experiment_id", ids.iter().map(|id| Value::Integer(*id)));
+        query.any_of("t.experiment_id", ids.iter().copied());
         states.extend(query.fetch_all(conn).await?);
     }
     Ok(states)
@@ -658,7 +658,7 @@ pub struct TokenOwner {
     /// The allocation's task.
     pub task_id: TaskId,
     /// The task's experiment, for trials.
-    pub experiment_id: Option<i64>,
+    pub experiment_id: Option<ExperimentId>,
     /// The allocation's trial.
     pub trial_id: Option<i64>,
     /// The number of its trial's run; 0 without a trial.

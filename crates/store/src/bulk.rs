@@ -4,7 +4,7 @@
 //! Texts are bound; numbers are part of the statement's text, since there can be more of them than a statement takes
 //! parameters.
 
-use det_ids::{AllocationId, JobId, RequestId, TaskId};
+use det_ids::{AllocationId, ExperimentId, JobId, RequestId, TaskId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::TrialState;
@@ -91,10 +91,13 @@ impl Rows {
     }
 
     /// Adds the rows; gives the numbers of `RETURNING id` in the order of the rows.
-    async fn insert_returning(mut self, conn: &mut Conn<'_>) -> Result<Vec<i64>, StoreError> {
+    async fn insert_returning<T>(mut self, conn: &mut Conn<'_>) -> Result<Vec<T>, StoreError>
+    where
+        T: column::Stored + Ord + Send + Unpin,
+    {
         self.query.push(") RETURNING id");
-        let rows = self.query.fetch_all::<(i64,)>(conn).await?;
-        let mut ids: Vec<i64> = rows.into_iter().map(|(id,)| id).collect();
+        let rows = self.query.fetch_all::<(T,)>(conn).await?;
+        let mut ids: Vec<T> = rows.into_iter().map(|(id,)| id).collect();
         // Numbers are given in the order of the rows; the order in which they are returned is not promised.
         ids.sort_unstable();
         Ok(ids)
@@ -130,7 +133,7 @@ pub struct PastExperiment {
 pub async fn experiments(
     conn: &mut Conn<'_>,
     all: &[PastExperiment],
-) -> Result<Vec<i64>, StoreError> {
+) -> Result<Vec<ExperimentId>, StoreError> {
     let mut ids = Vec::with_capacity(all.len());
     // Nothing reads a database that is being filled: one revision is enough for all.
     let revision = crate::experiments::next_revision(conn).await?;
@@ -166,7 +169,7 @@ pub async fn experiments(
                 .text(new.job.id.as_str())
                 .integer(new.job.owner_id)
                 .integer(new.project_id)
-                .optional_integer(new.parent_id)
+                .optional_integer(new.parent_id.map(|id| id.0))
                 .text(&new.name)
                 .text(&new.name.to_lowercase())
                 .text(&new.description)
@@ -190,14 +193,14 @@ pub async fn experiments(
                 .boolean(past.ended_at.is_some())
                 .integer(revision);
         }
-        let some_ids = rows.insert_returning(conn).await?;
+        let some_ids: Vec<ExperimentId> = rows.insert_returning(conn).await?;
         let mut configs = Rows::new(
             "INSERT INTO experiment_configs (experiment_id, config, original_config) VALUES",
         );
         for (past, id) in some.iter().zip(&some_ids) {
             configs
                 .row()
-                .integer(*id)
+                .integer(id.0)
                 .text(&past.new.config)
                 .text(&past.new.original_config);
         }
@@ -211,7 +214,7 @@ pub async fn experiments(
 #[derive(Debug, Clone)]
 pub struct PastTrial {
     /// Its experiment.
-    pub experiment_id: i64,
+    pub experiment_id: ExperimentId,
     /// The job of its experiment.
     pub job_id: JobId,
     /// The user who owns it.
@@ -256,7 +259,7 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
         for past in some {
             let text = |v: &Option<(f64, String)>| v.as_ref().map(|(_, text)| text.clone());
             rows.row()
-                .integer(past.experiment_id)
+                .integer(past.experiment_id.0)
                 .text(past.request_id.as_str())
                 .text(past.task_id.as_str())
                 .text(past.state.stored_name())
@@ -290,7 +293,7 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
                 .literal("'TRIAL'")
                 .text(past.job_id.as_str())
                 .integer(past.owner_id)
-                .integer(past.experiment_id)
+                .integer(past.experiment_id.0)
                 .integer(*id)
                 .text(&column::text(&TaskState::Ended(TaskEnd::Completed)))
                 .integer(1)
@@ -363,7 +366,7 @@ pub async fn checkpoints(
         for row in some {
             rows.row()
                 .text(&row.uuid)
-                .optional_integer(row.experiment_id)
+                .optional_integer(row.experiment_id.map(|id| id.0))
                 .optional_integer(row.trial_id)
                 .text(row.task_id.as_str())
                 .optional_text(row.allocation_id.as_ref().map(AllocationId::as_str))

@@ -12,6 +12,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{PoisonError, RwLock};
 
+use det_ids::ExperimentId;
 use memchr::memmem::Finder;
 
 use crate::experiments::{Filter, Sort};
@@ -20,11 +21,11 @@ use crate::{Store, StoreError};
 /// What is read of an experiment.
 #[derive(Debug, crate::Row)]
 struct Row {
-    id: i64,
+    id: ExperimentId,
     revision: i64,
     owner_id: i64,
     project_id: i64,
-    parent_id: Option<i64>,
+    parent_id: Option<ExperimentId>,
     name_folded: String,
     description_folded: String,
     labels: String,
@@ -110,10 +111,10 @@ macro_rules! columns_of {
 }
 
 columns_of! {
-    id: i64,
+    id: ExperimentId,
     owner: Owner,
     project_id: i64,
-    parent_id: Option<i64>,
+    parent_id: Option<ExperimentId>,
     name: Span,
     description: Span,
     labels: LabelSet,
@@ -232,7 +233,7 @@ impl Catalogue {
             None => (Vec::new(), fetch_all!(conn, Row, LOAD)?),
             // Deletions first: a number is never given twice, so nothing that is read afterwards was deleted before.
             Some((revision, deleted)) => (
-                fetch_all!(conn, (i64, i64), DELETED, deleted)?,
+                fetch_all!(conn, (ExperimentId, i64), DELETED, deleted)?,
                 fetch_all!(conn, Row, CHANGED, revision)?,
             ),
         };
@@ -252,7 +253,7 @@ impl Catalogue {
         offset: i64,
         limit: i64,
         user_names: &HashMap<i64, String>,
-    ) -> (Vec<i64>, i64) {
+    ) -> (Vec<ExperimentId>, i64) {
         self.read(|entries| {
             let offset = usize::try_from(offset.max(0)).unwrap_or(usize::MAX);
             let limit = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -318,7 +319,11 @@ impl Catalogue {
 }
 
 impl Entries {
-    fn ingest(&mut self, mut rows: Vec<Row>, deleted: &[(i64, i64)]) -> Result<(), StoreError> {
+    fn ingest(
+        &mut self,
+        mut rows: Vec<Row>,
+        deleted: &[(ExperimentId, i64)],
+    ) -> Result<(), StoreError> {
         // In the order of their numbers, so that a search goes through memory in one direction.
         rows.sort_unstable_by_key(|row| row.id);
         self.all.reserve(rows.len());
@@ -440,8 +445,8 @@ struct Wanted<'a> {
     /// For each set of labels whether it has all labels of the filter; `None` = the filter has none.
     label_sets: Option<Vec<bool>>,
     active: Name,
-    ids: Option<HashSet<i64>>,
-    not_ids: HashSet<i64>,
+    ids: Option<HashSet<ExperimentId>>,
+    not_ids: HashSet<ExperimentId>,
     owners: Option<Vec<Owner>>,
 }
 
@@ -608,7 +613,7 @@ impl Order<'_> {
                 let name = |place: usize| self.owner_names.get(all.owner[place]);
                 self.turned(name(a).cmp(&name(b)))
             }
-            Sort::ForkedFrom => self.optional(all.parent_id[a], all.parent_id[b], i64::cmp),
+            Sort::ForkedFrom => self.optional(all.parent_id[a], all.parent_id[b], Ord::cmp),
             Sort::ResourcePool => self.names(all.resource_pool[a], all.resource_pool[b]),
             Sort::ProjectId => self.turned(all.project_id[a].cmp(&all.project_id[b])),
             Sort::CheckpointSize => {
@@ -667,7 +672,7 @@ mod tests {
 
     fn row(id: i64, revision: i64, name: &str) -> Row {
         Row {
-            id,
+            id: ExperimentId(id),
             revision,
             owner_id: 1,
             project_id: 1,
@@ -694,7 +699,7 @@ mod tests {
         descending: bool,
         offset: i64,
         limit: i64,
-    ) -> Vec<i64> {
+    ) -> Vec<ExperimentId> {
         let filter = Filter::default();
         catalogue
             .page(&filter, sort, descending, offset, limit, &HashMap::new())
@@ -728,15 +733,18 @@ mod tests {
             catalogue.change(|e| e.ingest(changed, &[])).unwrap();
         }
         catalogue
-            .change(|e| e.ingest(Vec::new(), &[(3, 40)]))
+            .change(|e| e.ingest(Vec::new(), &[(ExperimentId(3), 40)]))
             .unwrap();
         let filter = Filter {
             name: Some("Changed 39".into()),
             ..Filter::default()
         };
         let found = catalogue.page(&filter, Sort::Id, false, 0, 10, &HashMap::new());
-        assert_eq!(found, (vec![2], 1));
-        assert_eq!(ids(&catalogue, Sort::Id, true, 0, -1), [2, 1]);
+        assert_eq!(found, (vec![ExperimentId(2)], 1));
+        assert_eq!(
+            ids(&catalogue, Sort::Id, true, 0, -1),
+            [2, 1].map(ExperimentId)
+        );
         catalogue.read(|e| {
             assert_eq!((e.revision, e.deleted), (Some(39), 40));
             assert!(e.texts.len() < 60, "{}", e.texts);

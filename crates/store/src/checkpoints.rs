@@ -1,6 +1,6 @@
 //! Checkpoints.
 
-use det_ids::{AllocationId, TaskId};
+use det_ids::{AllocationId, ExperimentId, TaskId};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
 use crate::query::{Query, Value, pieces};
@@ -38,7 +38,7 @@ pub struct CheckpointRow {
     /// Chosen by the task.
     pub uuid: String,
     /// Its experiment.
-    pub experiment_id: Option<i64>,
+    pub experiment_id: Option<ExperimentId>,
     /// Its trial.
     pub trial_id: Option<i64>,
     /// Task that wrote it.
@@ -162,7 +162,7 @@ pub(crate) const IN_REMOVAL: &str =
 /// The checkpoints of an experiment by report time.
 pub async fn of_experiment(
     conn: &mut Conn<'_>,
-    experiment_id: i64,
+    experiment_id: ExperimentId,
 ) -> Result<Vec<CheckpointRow>, StoreError> {
     Ok(fetch_all!(
         conn,

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::catalogue::Catalogue;
 use crate::db::Link;
-use det_ids::JobId;
+use det_ids::{ExperimentId, JobId};
 use det_lifecycle::experiment::ExperimentState;
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
@@ -56,7 +56,7 @@ pub struct JobRow {
 #[derive(Debug, Clone, PartialEq, crate::Row)]
 pub struct ExperimentRow {
     /// Its number, unique over the cluster.
-    pub id: i64,
+    pub id: ExperimentId,
     /// Its job.
     pub job_id: JobId,
     /// The user who owns it.
@@ -64,7 +64,7 @@ pub struct ExperimentRow {
     /// Project, 1 = Uncategorized.
     pub project_id: i64,
     /// Experiment it was forked from.
-    pub parent_id: Option<i64>,
+    pub parent_id: Option<ExperimentId>,
     /// Display name.
     pub name: String,
     /// Free text.
@@ -181,13 +181,13 @@ pub struct Filter {
     /// None of these projects.
     pub not_projects: HashSet<i64>,
     /// Ids below.
-    pub id_below: Option<i64>,
+    pub id_below: Option<ExperimentId>,
     /// Ids above.
-    pub id_above: Option<i64>,
+    pub id_above: Option<ExperimentId>,
     /// Any of these ids.
-    pub ids: Option<Vec<i64>>,
+    pub ids: Option<Vec<ExperimentId>>,
     /// None of these ids.
-    pub not_ids: Vec<i64>,
+    pub not_ids: Vec<ExperimentId>,
     /// Of those in state `ACTIVE`, only these.
     pub active: Option<Active>,
 }
@@ -196,13 +196,13 @@ pub struct Filter {
 #[derive(Debug, Clone)]
 pub enum Active {
     /// Only these.
-    Only(HashSet<i64>),
+    Only(HashSet<ExperimentId>),
     /// All but these.
-    Not(HashSet<i64>),
+    Not(HashSet<ExperimentId>),
 }
 
 impl Active {
-    pub(crate) fn has(&self, id: i64) -> bool {
+    pub(crate) fn has(&self, id: ExperimentId) -> bool {
         match self {
             Self::Only(ids) => ids.contains(&id),
             Self::Not(ids) => !ids.contains(&id),
@@ -278,9 +278,9 @@ impl Sort {
 }
 
 /// The statement that reads what a page shows.
-pub(crate) fn page_query(ids: &[i64]) -> Query {
+pub(crate) fn page_query(ids: &[ExperimentId]) -> Query {
     let mut query = Query::new(SELECT);
-    query.any_of("e.id", ids.iter().map(|id| Value::Integer(*id)));
+    query.any_of("e.id", ids.iter().copied());
     query
 }
 
@@ -302,7 +302,7 @@ pub async fn list(
         _ => HashMap::new(),
     };
     let (ids, total) = catalogue.page(filter, sort, descending, offset, limit, &names);
-    let mut found: HashMap<i64, ExperimentRow> = HashMap::with_capacity(ids.len());
+    let mut found: HashMap<ExperimentId, ExperimentRow> = HashMap::with_capacity(ids.len());
     for ids in pieces(&ids) {
         for row in page_query(ids).fetch_all::<ExperimentRow>(conn).await? {
             found.insert(row.id, row);
@@ -314,14 +314,17 @@ pub async fn list(
 }
 
 /// One experiment.
-pub async fn find(conn: &mut Conn<'_>, id: i64) -> Result<Option<ExperimentRow>, StoreError> {
+pub async fn find(
+    conn: &mut Conn<'_>,
+    id: ExperimentId,
+) -> Result<Option<ExperimentRow>, StoreError> {
     if let Some(unit) = &conn.unit
         && let Some(cell) = unit.experiments.get(&id)
     {
         return Ok(Some(ExperimentRow::clone(&cell.row)));
     }
     let mut query = Query::new(SELECT);
-    query.condition("e.id = ").bind(Value::Integer(id));
+    query.condition("e.id = ").bind(id);
     let row = query.fetch_all::<ExperimentRow>(conn).await?.pop();
     if let (Some(unit), Some(row)) = (&mut conn.unit, &row) {
         unit.keep_experiment(row.clone());
@@ -332,7 +335,7 @@ pub async fn find(conn: &mut Conn<'_>, id: i64) -> Result<Option<ExperimentRow>,
 /// Changes an experiment, if there is one with this number.
 async fn edit(
     conn: &mut Conn<'_>,
-    id: i64,
+    id: ExperimentId,
     change: impl FnOnce(&mut ExperimentRow),
 ) -> Result<(), StoreError> {
     if conn.writing()?.experiments.get(&id).is_none() {
@@ -413,7 +416,7 @@ pub struct NewExperiment {
     /// See [`ExperimentRow`].
     pub project_id: i64,
     /// See [`ExperimentRow`].
-    pub parent_id: Option<i64>,
+    pub parent_id: Option<ExperimentId>,
     /// See [`ExperimentRow`].
     pub name: String,
     /// See [`ExperimentRow`].
@@ -460,12 +463,12 @@ pub async fn insert_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
 }
 
 /// Adds an experiment with its job and model definition; gives its number.
-pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, StoreError> {
+pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<ExperimentId, StoreError> {
     let job = &new.job;
     insert_job(conn, job).await?;
     let (id,) = fetch_one!(
         conn,
-        (i64,),
+        (ExperimentId,),
         concat!(
             "INSERT INTO experiments (job_id, owner_id, project_id, parent_id, name, description, labels, notes, state, \
          machine, archived, resource_pool, searcher_name, searcher_metric, smaller_is_better, progress, created_at, \
@@ -510,7 +513,10 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, Sto
 }
 
 /// The gzip tar archive of an experiment's model definition.
-pub async fn model_definition(conn: &mut Conn<'_>, id: i64) -> Result<Option<Vec<u8>>, StoreError> {
+pub async fn model_definition(
+    conn: &mut Conn<'_>,
+    id: ExperimentId,
+) -> Result<Option<Vec<u8>>, StoreError> {
     let row = fetch_optional!(
         conn,
         (Vec<u8>,),
@@ -523,7 +529,7 @@ pub async fn model_definition(conn: &mut Conn<'_>, id: i64) -> Result<Option<Vec
 /// How many bytes the archive of an experiment's model definition has; `None` = it has none.
 pub async fn model_definition_size(
     conn: &mut Conn<'_>,
-    id: i64,
+    id: ExperimentId,
 ) -> Result<Option<usize>, StoreError> {
     let row = fetch_optional!(
         conn,
@@ -538,7 +544,7 @@ pub async fn model_definition_size(
 /// when the archive was deleted.
 pub async fn model_definition_part(
     conn: &mut Conn<'_>,
-    id: i64,
+    id: ExperimentId,
     offset: usize,
     bytes: usize,
 ) -> Result<Vec<u8>, StoreError> {
@@ -547,7 +553,7 @@ pub async fn model_definition_part(
         Link::Lite(lite) => {
             let row = lite.fetch_optional::<(i64,)>(
                 "SELECT rowid FROM model_definitions WHERE experiment_id = $1",
-                &[&id],
+                &[&id.0],
             )?;
             match row {
                 Some((row,)) => {
@@ -572,7 +578,7 @@ pub async fn model_definition_part(
 }
 
 /// Takes back the end of an experiment that is continued.
-pub async fn clear_end(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
+pub async fn clear_end(conn: &mut Conn<'_>, id: ExperimentId) -> Result<(), StoreError> {
     edit(conn, id, |row| {
         row.ended_at = None;
         row.collected = false;
@@ -581,14 +587,18 @@ pub async fn clear_end(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
 }
 
 /// Stores the progress, 0 to 1.
-pub async fn set_progress(conn: &mut Conn<'_>, id: i64, progress: f64) -> Result<(), StoreError> {
+pub async fn set_progress(
+    conn: &mut Conn<'_>,
+    id: ExperimentId,
+    progress: f64,
+) -> Result<(), StoreError> {
     edit(conn, id, |row| row.progress = progress).await
 }
 
 /// Stores the best validation so far. A metric that is not a number is stored as none: the databases disagree on NaN.
 pub async fn set_best(
     conn: &mut Conn<'_>,
-    id: i64,
+    id: ExperimentId,
     trial_id: Option<i64>,
     metric: Option<f64>,
 ) -> Result<(), StoreError> {
@@ -600,21 +610,25 @@ pub async fn set_best(
 }
 
 /// Shows or hides an experiment.
-pub async fn set_archived(conn: &mut Conn<'_>, id: i64, archived: bool) -> Result<(), StoreError> {
+pub async fn set_archived(
+    conn: &mut Conn<'_>,
+    id: ExperimentId,
+    archived: bool,
+) -> Result<(), StoreError> {
     edit(conn, id, |row| row.archived = archived).await
 }
 
 /// Notes whether the checkpoint policy has been applied since the end.
 pub async fn set_collected(
     conn: &mut Conn<'_>,
-    id: i64,
+    id: ExperimentId,
     collected: bool,
 ) -> Result<(), StoreError> {
     edit(conn, id, |row| row.collected = collected).await
 }
 
 /// Counts the checkpoints of an experiment anew.
-pub async fn recount_checkpoints(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
+pub async fn recount_checkpoints(conn: &mut Conn<'_>, id: ExperimentId) -> Result<(), StoreError> {
     let (count, bytes) = fetch_one!(
         conn,
         (i64, i64),
@@ -705,7 +719,7 @@ pub async fn update_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
 }
 
 /// Removes an experiment and everything that belongs to it. Checkpoint files are deleted by the caller.
-pub async fn delete(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
+pub async fn delete(conn: &mut Conn<'_>, id: ExperimentId) -> Result<(), StoreError> {
     conn.flush().await?;
     conn.writing()?.evict_rows();
     for sql in [

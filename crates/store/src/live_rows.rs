@@ -3,7 +3,7 @@
 //! What is to be read is loaded first, with the functions of [`WriteTx`] below; what is absent afterwards does not exist.
 //! Changes go to the unit of work, and to the database before the commit.
 
-use det_ids::{AllocationId, ContainerId, PlaceId, TaskId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, TaskId};
 
 use crate::agents::{self, AgentRow};
 use crate::allocations::{self, AllocationRow, ContainerRow, TaskRow};
@@ -26,7 +26,7 @@ impl WriteTx {
     }
 
     /// Loads an experiment.
-    pub async fn load_experiment(&mut self, id: i64) -> Result<(), StoreError> {
+    pub async fn load_experiment(&mut self, id: ExperimentId) -> Result<(), StoreError> {
         if self.live_rows().experiment(id).is_none() {
             experiments::find(&mut self.conn(), id).await?;
         }
@@ -79,12 +79,12 @@ impl WriteTx {
 
 impl LiveRows<'_> {
     /// An experiment.
-    pub fn experiment(&self, id: i64) -> Option<&ExperimentRow> {
+    pub fn experiment(&self, id: ExperimentId) -> Option<&ExperimentRow> {
         self.unit.experiments.get(&id).map(|cell| &*cell.row)
     }
 
     /// Changes an experiment.
-    pub fn edit_experiment(&mut self, id: i64, change: impl FnOnce(&mut ExperimentRow)) {
+    pub fn edit_experiment(&mut self, id: ExperimentId, change: impl FnOnce(&mut ExperimentRow)) {
         self.unit.edit_experiment(id, change);
     }
 

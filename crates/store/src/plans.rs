@@ -3,7 +3,7 @@
 //! Lists of experiments are filtered and sorted in memory ([`crate::catalogue`]); what they query is the
 //! same whatever they are sorted by, and is here as well.
 
-use det_ids::TaskId;
+use det_ids::{ExperimentId, TaskId};
 
 use crate::db::Link;
 use crate::query::{Query, Value};
@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Sample {
     /// An experiment.
-    pub experiment_id: i64,
+    pub experiment_id: ExperimentId,
     /// A trial.
     pub trial_id: i64,
     /// A task.
@@ -58,14 +58,17 @@ fn statements(conn: &Conn<'_>, sample: &Sample) -> Vec<(String, Query)> {
     all
 }
 
-fn experiment_lists(id: i64) -> Vec<(String, Query)> {
+fn experiment_lists(id: ExperimentId) -> Vec<(String, Query)> {
     let number = |n: i64| vec![Value::Integer(n)];
     let named = |name: &str, query: Query| (format!("experiments: {name}"), query);
     let [uncollected, deleting] = experiments::clean_up_queries();
     vec![
         named("changed", Query::fixed(catalogue::CHANGED, number(5))),
         named("deleted", Query::fixed(catalogue::DELETED, number(5))),
-        named("page", experiments::page_query(&[id, id + 1, id + 2])),
+        named(
+            "page",
+            experiments::page_query(&[0, 1, 2].map(|n| ExperimentId(id.0 + n))),
+        ),
         named("live", experiments::live_query()),
         named("uncollected", uncollected),
         named("deleting", deleting),
@@ -73,7 +76,7 @@ fn experiment_lists(id: i64) -> Vec<(String, Query)> {
     ]
 }
 
-fn trial_lists(experiment_id: i64) -> Vec<(String, Query)> {
+fn trial_lists(experiment_id: ExperimentId) -> Vec<(String, Query)> {
     let mut all = Vec::new();
     let states = ["COMPLETED".to_owned(), "ERROR".to_owned()];
     for states in [None, Some(&states[..])] {
@@ -113,7 +116,7 @@ fn histories(conn: &Conn<'_>, sample: &Sample) -> Vec<(String, Query)> {
         fixed(
             "checkpoints: of experiment",
             checkpoints::OF_EXPERIMENT,
-            vec![number(sample.experiment_id)],
+            vec![sample.experiment_id.into()],
         ),
         fixed(
             "checkpoints: warm starts",

@@ -1,5 +1,7 @@
 //! Searches: the last snapshot and the events since.
 
+use det_ids::ExperimentId;
+
 use crate::unit::save_rows;
 use crate::{Conn, StoreError};
 
@@ -17,7 +19,7 @@ pub struct StoredSearch {
 /// The stored search of an experiment.
 pub async fn find(
     conn: &mut Conn<'_>,
-    experiment_id: i64,
+    experiment_id: ExperimentId,
 ) -> Result<Option<StoredSearch>, StoreError> {
     conn.flush().await?;
     let Some((through, snapshot)) = fetch_optional!(
@@ -47,7 +49,7 @@ pub async fn find(
 #[expect(clippy::unused_async, reason = "like all functions of rows")]
 pub async fn append_event(
     conn: &mut Conn<'_>,
-    experiment_id: i64,
+    experiment_id: ExperimentId,
     seq: i64,
     event: &str,
 ) -> Result<(), StoreError> {
@@ -59,7 +61,7 @@ pub async fn append_event(
 /// Writes events of searches: experiment, number, JSON.
 pub(crate) async fn save_events(
     conn: &mut Conn<'_>,
-    rows: &[(i64, i64, String)],
+    rows: &[(ExperimentId, i64, String)],
 ) -> Result<(), StoreError> {
     save_rows!(
         conn,
@@ -78,7 +80,7 @@ pub(crate) async fn save_events(
 /// Replaces the snapshot and drops the events it holds.
 pub async fn save_snapshot(
     conn: &mut Conn<'_>,
-    experiment_id: i64,
+    experiment_id: ExperimentId,
     through: i64,
     snapshot: &str,
 ) -> Result<(), StoreError> {
@@ -101,7 +103,7 @@ pub async fn save_snapshot(
 }
 
 /// Removes the search of an experiment that has ended.
-pub async fn delete(conn: &mut Conn<'_>, experiment_id: i64) -> Result<(), StoreError> {
+pub async fn delete(conn: &mut Conn<'_>, experiment_id: ExperimentId) -> Result<(), StoreError> {
     conn.flush().await?;
     execute!(
         conn,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use det_ids::{RequestId, TaskId};
+use det_ids::{ExperimentId, RequestId, TaskId};
 use det_lifecycle::trial::TrialState;
 
 use crate::column;
@@ -17,7 +17,7 @@ pub struct TrialRow {
     /// Number, over the whole cluster.
     pub id: i64,
     /// Its experiment.
-    pub experiment_id: i64,
+    pub experiment_id: ExperimentId,
     /// The searcher's name for it.
     pub request_id: RequestId,
     /// Its current task.
@@ -75,7 +75,7 @@ pub struct TrialRow {
 #[derive(Debug, Clone)]
 pub struct NewTrial {
     /// See [`TrialRow`].
-    pub experiment_id: i64,
+    pub experiment_id: ExperimentId,
     /// See [`TrialRow`].
     pub request_id: RequestId,
     /// See [`TrialRow`].
@@ -233,7 +233,7 @@ pub async fn set_log_retention(
 /// The same of all trials of an experiment.
 pub async fn set_log_retention_of_experiment(
     conn: &mut Conn<'_>,
-    experiment_id: i64,
+    experiment_id: ExperimentId,
     days: Option<i64>,
 ) -> Result<(), StoreError> {
     conn.flush().await?;
@@ -263,7 +263,7 @@ async fn edit(
 /// The trial that the searcher calls `request_id`.
 pub async fn find_by_request(
     conn: &mut Conn<'_>,
-    experiment_id: i64,
+    experiment_id: ExperimentId,
     request_id: &RequestId,
 ) -> Result<Option<TrialRow>, StoreError> {
     // Number and name of a trial never change; the rest may be newer in memory.
@@ -283,7 +283,7 @@ pub async fn find_by_request(
 /// All trials of an experiment by number.
 pub async fn of_experiment(
     conn: &mut Conn<'_>,
-    experiment_id: i64,
+    experiment_id: ExperimentId,
 ) -> Result<Vec<TrialRow>, StoreError> {
     conn.flush().await?;
     Ok(fetch_all!(
@@ -297,7 +297,7 @@ pub async fn of_experiment(
 /// Live trials of an experiment by number.
 pub async fn live_of_experiment(
     conn: &mut Conn<'_>,
-    experiment_id: i64,
+    experiment_id: ExperimentId,
 ) -> Result<Vec<TrialRow>, StoreError> {
     conn.flush().await?;
     Ok(fetch_all!(
@@ -309,7 +309,10 @@ pub async fn live_of_experiment(
 }
 
 /// How many trials of an experiment are live.
-pub async fn count_live(conn: &mut Conn<'_>, experiment_id: i64) -> Result<i64, StoreError> {
+pub async fn count_live(
+    conn: &mut Conn<'_>,
+    experiment_id: ExperimentId,
+) -> Result<i64, StoreError> {
     if let Some(unit) = &conn.unit
         && let Some(cell) = unit.experiments.get(&experiment_id)
         && let Some(count) = cell.live_trials
@@ -330,7 +333,10 @@ pub async fn count_live(conn: &mut Conn<'_>, experiment_id: i64) -> Result<i64, 
 }
 
 /// The mean of the progress that the trials of an experiment reported, 0 to 1; 0 without trials.
-pub async fn mean_progress(conn: &mut Conn<'_>, experiment_id: i64) -> Result<f64, StoreError> {
+pub async fn mean_progress(
+    conn: &mut Conn<'_>,
+    experiment_id: ExperimentId,
+) -> Result<f64, StoreError> {
     conn.flush().await?;
     let (progress,) = fetch_one!(
         conn,
@@ -402,24 +408,22 @@ impl Sort {
     }
 }
 
-fn of(select: &str, experiment_id: i64, states: Option<&[String]>) -> Query {
+fn of(select: &str, experiment_id: ExperimentId, states: Option<&[String]>) -> Query {
     let mut query = Query::new(select);
-    query
-        .condition("experiment_id = ")
-        .bind(Value::Integer(experiment_id));
+    query.condition("experiment_id = ").bind(experiment_id);
     if let Some(states) = states {
         query.any_of("state", states.iter().map(|s| Value::Text(s.clone())));
     }
     query
 }
 
-pub(crate) fn count_query(experiment_id: i64, states: Option<&[String]>) -> Query {
+pub(crate) fn count_query(experiment_id: ExperimentId, states: Option<&[String]>) -> Query {
     of("SELECT COUNT(*) FROM trials", experiment_id, states)
 }
 
 /// The numbers of a page only: what is sorted is then a few bytes of each trial, not all its texts.
 pub(crate) fn page_query(
-    experiment_id: i64,
+    experiment_id: ExperimentId,
     states: Option<&[String]>,
     sort: Sort,
     descending: bool,
@@ -453,7 +457,7 @@ pub(crate) fn rows_query(ids: &[i64]) -> Query {
 /// One page of an experiment's trials, and how many match in all. `limit` below 0 = all.
 pub async fn list(
     conn: &mut Conn<'_>,
-    experiment_id: i64,
+    experiment_id: ExperimentId,
     states: Option<&[String]>,
     sort: Sort,
     descending: bool,

@@ -18,8 +18,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use det_ids::{AllocationId, ContainerId, JobId, PlaceId, TaskId};
-
 use crate::agents::AgentRow;
 use crate::allocations::{AllocationRow, ContainerRow, TaskRow};
 use crate::events::StoredEvent;
@@ -30,6 +28,7 @@ use crate::trials::TrialRow;
 mod table;
 mod write;
 
+use det_ids::{AllocationId, ContainerId, ExperimentId, JobId, PlaceId, TaskId};
 use table::{Appended, Noted, Table};
 pub(crate) use write::{insert_texts, save_rows};
 
@@ -122,7 +121,7 @@ macro_rules! unit {
 
 unit! {
     pub(crate) trials: Table<i64, Arc<TrialRow>>,
-    pub(crate) experiments: Table<i64, ExperimentCell>,
+    pub(crate) experiments: Table<ExperimentId, ExperimentCell>,
     pub(crate) tasks: Table<TaskId, TaskCell>,
     pub(crate) allocations: Table<AllocationId, AllocationCell>,
     pub(crate) agents: Table<PlaceId, Arc<AgentRow>>,
@@ -131,7 +130,7 @@ unit! {
     tokens: Appended<(Vec<u8>, AllocationId)>,
     /// Allocations whose tokens expire, and when.
     expiries: Appended<(AllocationId, i64)>,
-    search_events: Appended<(i64, i64, String)>,
+    search_events: Appended<(ExperimentId, i64, String)>,
     removed_agents: Noted<PlaceId>,
     jobs: Noted<JobId>,
     everything: Noted<()>,
@@ -246,7 +245,7 @@ impl Unit {
     }
 
     /// So many trials more live.
-    pub(crate) fn count_trials(&mut self, experiment_id: i64, more: i64) {
+    pub(crate) fn count_trials(&mut self, experiment_id: ExperimentId, more: i64) {
         self.experiments.note(self.serial, &experiment_id, |cell| {
             cell.live_trials = cell.live_trials.map(|n| n + more);
         });
@@ -262,13 +261,17 @@ impl Unit {
         self.experiments.set(self.serial, cell.row.id, cell, false);
     }
 
-    pub(crate) fn edit_experiment(&mut self, id: i64, change: impl FnOnce(&mut ExperimentRow)) {
+    pub(crate) fn edit_experiment(
+        &mut self,
+        id: ExperimentId,
+        change: impl FnOnce(&mut ExperimentRow),
+    ) {
         self.experiments.edit(self.serial, &id, |cell| {
             change(Arc::make_mut(&mut cell.row));
         });
     }
 
-    pub(crate) fn set_live_trials(&mut self, id: i64, count: i64) {
+    pub(crate) fn set_live_trials(&mut self, id: ExperimentId, count: i64) {
         self.experiments
             .note(self.serial, &id, |cell| cell.live_trials = Some(count));
     }
@@ -437,7 +440,12 @@ impl Unit {
         self.expiries.items.push((allocation_id.clone(), at));
     }
 
-    pub(crate) fn append_search_event(&mut self, experiment_id: i64, seq: i64, event: &str) {
+    pub(crate) fn append_search_event(
+        &mut self,
+        experiment_id: ExperimentId,
+        seq: i64,
+        event: &str,
+    ) {
         self.search_events
             .items
             .push((experiment_id, seq, event.to_owned()));

@@ -1,6 +1,6 @@
 //! Made-up rows that look like those of real experiments: names that repeat, states that mix, metrics that fall.
 
-use det_ids::TaskId;
+use det_ids::{ExperimentId, TaskId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
@@ -156,7 +156,7 @@ pub(super) fn experiment(
             },
             project_id: 1,
             parent_id: (number > 10 && draw.below(5) == 0)
-                .then(|| i64::try_from(draw.below(number)).unwrap_or(0) + 1),
+                .then(|| ExperimentId(i64::try_from(draw.below(number)).unwrap_or(0) + 1)),
             name: name.clone(),
             description: format!("{purpose} of {model}, try {}", draw.below(100)),
             labels: json_text(&labels),
@@ -230,13 +230,22 @@ pub(super) struct Trial {
 }
 
 /// The trials of an experiment.
-pub(super) fn trials_of(experiment_id: i64, past: &PastExperiment, draw: &mut Draw) -> Vec<Trial> {
+pub(super) fn trials_of(
+    experiment_id: ExperimentId,
+    past: &PastExperiment,
+    draw: &mut Draw,
+) -> Vec<Trial> {
     (0..past.trial_count)
         .map(|number| trial(experiment_id, number, past, draw))
         .collect()
 }
 
-fn trial(experiment_id: i64, number: i64, past: &PastExperiment, draw: &mut Draw) -> Trial {
+fn trial(
+    experiment_id: ExperimentId,
+    number: i64,
+    past: &PastExperiment,
+    draw: &mut Draw,
+) -> Trial {
     let request_id = draw.uuid();
     let task_id = TaskId(format!("{experiment_id}.{request_id}"));
     let state = match draw.below(20) {

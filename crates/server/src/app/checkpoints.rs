@@ -43,7 +43,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
-use det_ids::{AllocationId, TaskId};
+use det_ids::{AllocationId, ExperimentId, TaskId};
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
@@ -397,7 +397,7 @@ impl Checkpoints {
 }
 
 /// An experiment whose checkpoints are meant.
-async fn stored_experiment(store: &Store, id: i64) -> AppResult<ExperimentRow> {
+async fn stored_experiment(store: &Store, id: ExperimentId) -> AppResult<ExperimentRow> {
     let mut conn = store.read().await?;
     experiments::find(&mut conn.conn(), id)
         .await?

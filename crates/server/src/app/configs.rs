@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use det_config::experiment::ExperimentConfig;
+use det_ids::ExperimentId;
 use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
 
@@ -14,7 +15,7 @@ use crate::app::searches::config_of;
 /// or older, or of a change that is undone, is never answered with it.
 #[derive(Clone, Default)]
 pub struct Configs {
-    parsed: Arc<Mutex<HashMap<i64, Parsed>>>,
+    parsed: Arc<Mutex<HashMap<ExperimentId, Parsed>>>,
 }
 
 struct Parsed {
@@ -25,7 +26,7 @@ struct Parsed {
 }
 
 impl Configs {
-    fn lock(&self) -> MutexGuard<'_, HashMap<i64, Parsed>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ExperimentId, Parsed>> {
         self.parsed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -53,7 +54,10 @@ impl Configs {
         clippy::option_option,
         reason = "not known is not the same as known to be none"
     )]
-    pub(crate) fn log_policies(&self, experiment_id: i64) -> Option<Option<Arc<CompiledPolicies>>> {
+    pub(crate) fn log_policies(
+        &self,
+        experiment_id: ExperimentId,
+    ) -> Option<Option<Arc<CompiledPolicies>>> {
         let parsed = self.lock();
         parsed.get(&experiment_id)?.log_policies.get().cloned()
     }
@@ -73,7 +77,7 @@ impl Configs {
     }
 
     /// Forgets an experiment that has ended: nobody asks again and again.
-    pub(crate) fn forget(&self, experiment_id: i64) {
+    pub(crate) fn forget(&self, experiment_id: ExperimentId) {
         self.lock().remove(&experiment_id);
     }
 }

@@ -53,7 +53,7 @@ pub struct NewExperimentRequest {
     /// Project; overrides the configuration's when above 1.
     pub project_id: Option<i64>,
     /// Experiment it is forked from; without files, its files are used.
-    pub parent_id: Option<i64>,
+    pub parent_id: Option<ExperimentId>,
     /// Templates to lay the configuration over; a later one is stronger than an earlier one.
     pub templates: Vec<String>,
     /// Check only.
@@ -66,7 +66,7 @@ pub struct NewExperimentRequest {
 #[derive(Debug, Clone)]
 pub struct CreatedExperiment {
     /// Its number; `None` when it was only checked.
-    pub id: Option<i64>,
+    pub id: Option<ExperimentId>,
     /// Effective configuration, secrets hidden.
     pub config: Value,
     /// What the person should know.
@@ -211,7 +211,12 @@ impl Experiments {
     }
 
     /// What is remarkable about a configuration, for the person who follows the first trial with whatever client.
-    async fn log_warnings(&self, tx: &mut WriteTx, id: i64, warnings: &[String]) -> AppResult<()> {
+    async fn log_warnings(
+        &self,
+        tx: &mut WriteTx,
+        id: ExperimentId,
+        warnings: &[String],
+    ) -> AppResult<()> {
         let first = trials::live_of_experiment(&mut tx.conn(), id)
             .await?
             .into_iter()
@@ -237,7 +242,7 @@ impl Experiments {
         mut search: Search,
         state: ExperimentState,
         actor: &str,
-    ) -> AppResult<i64> {
+    ) -> AppResult<ExperimentId> {
         // It may have gone since the configuration was checked.
         self.pools.require(&new.job.resource_pool)?;
         for pool in Fallback::of(&new.job).map_or_else(Vec::new, |fallback| fallback.pools) {
@@ -262,7 +267,7 @@ impl Experiments {
             )
             .await?;
         let begins = Event::SearchBegins {
-            id: ExperimentId(id),
+            id,
             actions: search.start(),
             search: Box::new(search),
         };
@@ -270,7 +275,7 @@ impl Experiments {
         Ok(id)
     }
 
-    async fn parent_archive(&self, parent: i64) -> AppResult<Vec<u8>> {
+    async fn parent_archive(&self, parent: ExperimentId) -> AppResult<Vec<u8>> {
         let mut conn = self.context.store.read().await?;
         let row = experiments::find(&mut conn.conn(), parent)
             .await?
@@ -288,7 +293,12 @@ impl Experiments {
             .ok_or_else(|| AppError::not_found("model definition of experiment", parent))
     }
 
-    async fn steer(&self, actor: &Actor, id: i64, event: ExperimentEvent) -> AppResult<()> {
+    async fn steer(
+        &self,
+        actor: &Actor,
+        id: ExperimentId,
+        event: ExperimentEvent,
+    ) -> AppResult<()> {
         match event {
             ExperimentEvent::Delete => {
                 self.ownership
@@ -301,14 +311,13 @@ impl Experiments {
         if matches!(event, ExperimentEvent::Activate) {
             return self.activate_renewed(id, &cause).await;
         }
-        let id = ExperimentId(id);
         self.orchestration
             .commit(Event::Experiment { id, event, cause })
             .await
     }
 
     /// What was paused goes on with its configuration under today's policies, in pools that can run it.
-    async fn activate_renewed(&self, id: i64, cause: &Cause) -> AppResult<()> {
+    async fn activate_renewed(&self, id: ExperimentId, cause: &Cause) -> AppResult<()> {
         for _ in 0..ATTEMPTS {
             let row = experiment_row(&self.context.store, id).await?;
             let renewed = match row.state {
@@ -340,7 +349,7 @@ impl Experiments {
                             None if is_paused => return Ok(false),
                             _ => {}
                         }
-                        let (id, event) = (ExperimentId(id), ExperimentEvent::Activate);
+                        let (id, event) = (id, ExperimentEvent::Activate);
                         service
                             .orchestration
                             .advance(tx, [Event::Experiment { id, event, cause }])
@@ -357,32 +366,32 @@ impl Experiments {
     }
 
     /// Its trials save, give their slots back, and wait.
-    pub async fn pause(&self, actor: &Actor, id: i64) -> AppResult<()> {
+    pub async fn pause(&self, actor: &Actor, id: ExperimentId) -> AppResult<()> {
         self.steer(actor, id, ExperimentEvent::Pause).await
     }
 
     /// Its trials may run.
-    pub async fn activate(&self, actor: &Actor, id: i64) -> AppResult<()> {
+    pub async fn activate(&self, actor: &Actor, id: ExperimentId) -> AppResult<()> {
         self.steer(actor, id, ExperimentEvent::Activate).await
     }
 
     /// Its trials save and end.
-    pub async fn cancel(&self, actor: &Actor, id: i64) -> AppResult<()> {
+    pub async fn cancel(&self, actor: &Actor, id: ExperimentId) -> AppResult<()> {
         self.steer(actor, id, ExperimentEvent::Cancel).await
     }
 
     /// Its trials end at once.
-    pub async fn kill(&self, actor: &Actor, id: i64) -> AppResult<()> {
+    pub async fn kill(&self, actor: &Actor, id: ExperimentId) -> AppResult<()> {
         self.steer(actor, id, ExperimentEvent::Kill).await
     }
 
     /// Removes an ended experiment with its checkpoints; goes on in the background.
-    pub async fn delete(&self, actor: &Actor, id: i64) -> AppResult<()> {
+    pub async fn delete(&self, actor: &Actor, id: ExperimentId) -> AppResult<()> {
         self.steer(actor, id, ExperimentEvent::Delete).await
     }
 
     /// Hides or shows an ended experiment.
-    pub async fn archive(&self, actor: &Actor, id: i64, archived: bool) -> AppResult<()> {
+    pub async fn archive(&self, actor: &Actor, id: ExperimentId, archived: bool) -> AppResult<()> {
         self.ownership.require_steering(actor, id).await?;
         let (service, actor) = (self.clone(), actor.name());
         self.context
@@ -425,7 +434,7 @@ impl Experiments {
     pub async fn continue_ended(
         &self,
         actor: &Actor,
-        id: i64,
+        id: ExperimentId,
         override_config: &str,
     ) -> AppResult<()> {
         let over = parse_override(override_config)?;
@@ -506,7 +515,7 @@ impl Experiments {
         )
         .map_err(|e| AppError::invalid(format!("searcher: {e}")))?;
         let continued = Event::Continue {
-            id: ExperimentId(id),
+            id,
             search: Box::new(search),
             single: matches!(config.searcher.method, SearchMethod::Single),
             cause: cause.clone(),
@@ -517,7 +526,7 @@ impl Experiments {
 }
 
 /// An experiment's row.
-pub(crate) async fn experiment_row(store: &Store, id: i64) -> AppResult<ExperimentRow> {
+pub(crate) async fn experiment_row(store: &Store, id: ExperimentId) -> AppResult<ExperimentRow> {
     let mut conn = store.read().await?;
     experiments::find(&mut conn.conn(), id)
         .await?

@@ -48,7 +48,6 @@ pub(crate) mod stream;
 use det_config::experiment::ExperimentConfig;
 use det_config::hyperparameters::SearchMethod;
 use det_failpoints::failpoint;
-use det_ids::ExperimentId;
 use det_orchestrator::Event;
 use det_searcher::Event as SearchEvent;
 use det_store::metrics::{StoredReport, number};
@@ -302,7 +301,7 @@ impl Metrics {
             trials::set_notice(&mut tx.conn(), trial_id, Some(&notice)).await?;
             logs::write_line(&self.context.hub, tx, &trial.task_id, None, &notice)?;
         }
-        let id = ExperimentId(experiment.id);
+        let id = experiment.id;
         self.orchestration
             .advance(tx, [Event::Search { id, event }])
             .await

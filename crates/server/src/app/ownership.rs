@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use det_authz::{Decision, Identity, Kind, Missing, Permission, Target, decide, depends_on_owner};
-use det_ids::{AllocationId, JobId, TaskId};
+use det_ids::{AllocationId, ExperimentId, JobId, TaskId};
 use det_store::allocations::TaskRow;
 use det_store::checkpoints::CheckpointRow;
 use det_store::{Store, allocations, experiments, trials};
@@ -25,7 +25,7 @@ pub(crate) enum Reported<'a> {
 
 /// What a job is the entry of.
 enum Entry {
-    Experiment(i64),
+    Experiment(ExperimentId),
     Task(Box<TaskRow>),
 }
 
@@ -116,7 +116,7 @@ impl Ownership {
     pub(crate) async fn require_steering(
         &self,
         actor: &Actor,
-        experiment_id: i64,
+        experiment_id: ExperimentId,
     ) -> AppResult<()> {
         let to_do = format!("change experiment {experiment_id}");
         self.require_of_experiment(actor, Permission::Steer, experiment_id, &to_do)
@@ -160,7 +160,7 @@ impl Ownership {
     pub(crate) async fn require_owner(
         &self,
         actor: &Actor,
-        experiment_id: i64,
+        experiment_id: ExperimentId,
         to_do: &str,
     ) -> AppResult<()> {
         // What a task asks is refused in one sentence, whatever it would change.
@@ -204,7 +204,7 @@ impl Ownership {
     pub(crate) async fn require_deletion(
         &self,
         actor: &Actor,
-        experiment_id: i64,
+        experiment_id: ExperimentId,
         what: &str,
     ) -> AppResult<()> {
         let to_do = format!("delete {what}");
@@ -216,7 +216,7 @@ impl Ownership {
         &self,
         actor: &Actor,
         permission: Permission,
-        id: i64,
+        id: ExperimentId,
         to_do: &str,
     ) -> AppResult<()> {
         let mut target = Target::of(Kind::Experiment);
@@ -259,7 +259,7 @@ impl Ownership {
         Err(refusal)
     }
 
-    async fn experiment_of_trial(&self, trial_id: i64) -> AppResult<i64> {
+    async fn experiment_of_trial(&self, trial_id: i64) -> AppResult<ExperimentId> {
         let mut conn = self.store.read().await?;
         let trial = trials::find(&mut conn.conn(), trial_id).await?;
         trial

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use det_api_types::workspaces::Note;
 use det_authz::{Kind, Permission, Target};
+use det_ids::ExperimentId;
 use det_lifecycle::experiment::ExperimentState;
 use det_store::WriteTx;
 use det_store::events::NewEvent;
@@ -342,7 +343,7 @@ impl Projects {
     }
 
     /// Decides about the live experiments of a project that is to be moved.
-    async fn renew_members(&self, id: i64, to: i64) -> AppResult<BTreeMap<i64, Renewed>> {
+    async fn renew_members(&self, id: i64, to: i64) -> AppResult<BTreeMap<ExperimentId, Renewed>> {
         let homes = self.homes.get();
         let workspace = homes.workspace(to)?;
         let rows: Vec<ExperimentRow> = {
@@ -364,7 +365,7 @@ impl Projects {
     }
 
     /// Moves an experiment to another project. What runs goes on, under the limits of the new workspace.
-    pub async fn move_experiment(&self, actor: &Actor, id: i64, to: i64) -> AppResult<()> {
+    pub async fn move_experiment(&self, actor: &Actor, id: ExperimentId, to: i64) -> AppResult<()> {
         // Another workspace may mean another Unix identity, other policies and other limits.
         let to_do = format!("move experiment {id}");
         self.ownership.require_owner(actor, id, &to_do).await?;
@@ -401,7 +402,7 @@ impl Projects {
         &self,
         tx: &mut WriteTx,
         actor: &str,
-        id: i64,
+        id: ExperimentId,
         to: i64,
         renewed: Option<Renewed>,
     ) -> AppResult<bool> {

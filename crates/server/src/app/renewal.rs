@@ -8,6 +8,7 @@ use det_config::errors::ConfigErrors;
 use det_config::experiment::ExperimentConfig;
 use det_config::policies::{Policies, Workload};
 use det_config::submitted::{CompletionDefaults, Submitted, TrialSize};
+use det_ids::ExperimentId;
 use det_store::events::NewEvent;
 use det_store::experiments::{self, ExperimentRow};
 use det_store::workspaces::WorkspaceRow;
@@ -294,7 +295,7 @@ impl Renewals {
 }
 
 /// The refusal of a change that others have overtaken again and again.
-pub(crate) fn overtaken(id: i64) -> AppError {
+pub(crate) fn overtaken(id: ExperimentId) -> AppError {
     AppError::new(
         ErrorKind::Conflict,
         format!("experiment {id} was changed by others at the same time"),

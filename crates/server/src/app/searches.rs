@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_config::experiment::ExperimentConfig;
+use det_ids::ExperimentId;
 use det_orchestrator::SearchState;
 use det_store::experiments::ExperimentRow;
 use det_store::searches::StoredSearch;
@@ -16,16 +17,16 @@ use det_store::{Conn, StoreError, WriteTx, searches};
 /// Loaded searches by experiment.
 #[derive(Clone, Default)]
 pub struct Searches {
-    loaded: Arc<Mutex<HashMap<i64, SearchState>>>,
+    loaded: Arc<Mutex<HashMap<ExperimentId, SearchState>>>,
 }
 
 impl Searches {
-    fn lock(&self) -> MutexGuard<'_, HashMap<i64, SearchState>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ExperimentId, SearchState>> {
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state of a loaded search, as its snapshot; `None` = it is not loaded. For those who compare it with its rows.
-    pub fn remembered(&self, experiment_id: i64) -> Option<serde_json::Value> {
+    pub fn remembered(&self, experiment_id: ExperimentId) -> Option<serde_json::Value> {
         let loaded = self.lock();
         loaded.get(&experiment_id).map(|it| it.search.snapshot())
     }
@@ -35,7 +36,7 @@ impl Searches {
     pub(crate) async fn load(
         &self,
         conn: &mut Conn<'_>,
-        experiment_id: i64,
+        experiment_id: ExperimentId,
         config: Result<Arc<ExperimentConfig>, StoreError>,
     ) -> Result<SearchState, StoreError> {
         if let Some(known) = self.lock().remove(&experiment_id) {
@@ -48,19 +49,19 @@ impl Searches {
     }
 
     /// Keeps a search after a change to it; should the change not be stored, the rows bring the search back.
-    pub(crate) fn keep(&self, tx: &mut WriteTx, experiment_id: i64, search: SearchState) {
+    pub(crate) fn keep(&self, tx: &mut WriteTx, experiment_id: ExperimentId, search: SearchState) {
         let searches = self.clone();
         tx.on_rollback(move || searches.evict(experiment_id));
         self.lock().insert(experiment_id, search);
     }
 
     /// Drops the copy in memory.
-    pub(crate) fn evict(&self, experiment_id: i64) {
+    pub(crate) fn evict(&self, experiment_id: ExperimentId) {
         self.lock().remove(&experiment_id);
     }
 }
 
-fn corrupt(experiment_id: i64, message: impl std::fmt::Display) -> StoreError {
+fn corrupt(experiment_id: ExperimentId, message: impl std::fmt::Display) -> StoreError {
     StoreError::Corrupt {
         what: format!("the search of experiment {experiment_id}"),
         message: message.to_string(),
@@ -83,7 +84,7 @@ pub fn config_of(row: &ExperimentRow) -> Result<ExperimentConfig, StoreError> {
 /// The search that its rows lead to.
 pub fn replay(
     config: &ExperimentConfig,
-    experiment_id: i64,
+    experiment_id: ExperimentId,
     stored: &StoredSearch,
 ) -> Result<SearchState, StoreError> {
     SearchState::replay(

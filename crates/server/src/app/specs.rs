@@ -6,7 +6,7 @@ pub mod identity;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, SlotId, TrialId};
+use det_ids::{AllocationId, ContainerId, PlaceId, SlotId, TrialId};
 use det_store::Conn;
 use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::experiments;
@@ -184,7 +184,7 @@ impl Specs {
             },
             kind: KindFacts::Trial(TrialFacts {
                 trial_id: TrialId(trial.id),
-                experiment_id: ExperimentId(experiment.id),
+                experiment_id: experiment.id,
                 run_id: allocation.run_id,
                 seed: trial.seed,
                 hparams: trial.hparams,

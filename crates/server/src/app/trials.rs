@@ -1,7 +1,7 @@
 //! Trials: what people do to them and what their code says.
 
 use det_config::experiment::ExperimentConfig;
-use det_ids::{ExperimentId, TrialId};
+use det_ids::TrialId;
 use det_lifecycle::trial::{EarlyExit, TrialEvent};
 use det_orchestrator::Event;
 use det_searcher::Event as SearchEvent;
@@ -104,7 +104,7 @@ impl Trials {
                         request_id,
                         fraction,
                     };
-                    let id = ExperimentId(experiment.id);
+                    let id = experiment.id;
                     service
                         .orchestration
                         .advance(tx, [Event::Search { id, event }])

@@ -77,8 +77,8 @@ async fn to_clean_up(master: &Master) -> AppResult<Vec<ExperimentRow>> {
     Ok(experiments::to_clean_up(&mut conn.conn()).await?)
 }
 
-fn failed(experiment_id: Option<i64>, error: &AppError) -> Option<Duration> {
-    tracing::warn!(experiment.id = experiment_id, %error, cause = ?error.cause, "cleaning up after an experiment failed");
+fn failed(experiment_id: Option<ExperimentId>, error: &AppError) -> Option<Duration> {
+    tracing::warn!(experiment.id = experiment_id.map(|id| id.0), %error, cause = ?error.cause, "cleaning up after an experiment failed");
     (error.kind == ErrorKind::Unavailable).then_some(RETRY)
 }
 
@@ -114,7 +114,7 @@ async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
         Ok(()) => Some(format!("the checkpoint policy deleted {count} checkpoints")),
         Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
         Err(error) => {
-            tracing::warn!(experiment.id = row.id, %error, "the checkpoint policy could not be applied");
+            tracing::warn!(experiment.id = row.id.0, %error, "the checkpoint policy could not be applied");
             Some(format!(
                 "the checkpoint policy could not be applied: {}",
                 error.message
@@ -175,7 +175,7 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
         Ok(()) => {}
         Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
         Err(error) => {
-            tracing::warn!(experiment.id = row.id, %error, "an experiment could not be deleted");
+            tracing::warn!(experiment.id = row.id.0, %error, "an experiment could not be deleted");
             let (handler, id, project_id) = (master.clone(), row.id, row.project_id);
             return master
                 .context
@@ -183,7 +183,7 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                 .write(move |tx| {
                     Box::pin(async move {
                         let failed = Event::Experiment {
-                            id: ExperimentId(id),
+                            id,
                             event: ExperimentEvent::DeleteFailed,
                             cause: Cause::master(&error.message),
                         };
@@ -272,7 +272,7 @@ async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     .map_err(AppError::internal)?;
     // TensorBoard files are no part of what the master keeps account of: where they are out of reach they stay.
     if let Err(error) = outcome {
-        tracing::info!(experiment.id = row.id, %error, "TensorBoard files of a deleted experiment were left where they are");
+        tracing::info!(experiment.id = row.id.0, %error, "TensorBoard files of a deleted experiment were left where they are");
     }
     Ok(())
 }

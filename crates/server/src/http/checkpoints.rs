@@ -13,7 +13,7 @@ use det_api_types::checkpoints::{
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::Int64;
-use det_ids::AllocationId;
+use det_ids::{AllocationId, ExperimentId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa_axum::router::OpenApiRouter;
@@ -259,7 +259,7 @@ struct PolicyQuery {
 async fn preview_gc(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
     WireQuery(query): WireQuery<PolicyQuery>,
 ) -> Answer {
     let change = PolicyChange {

@@ -16,6 +16,7 @@ use det_api_types::jobs::{JobState, JobSummary};
 use det_api_types::page::Empty;
 use det_api_types::trials::{GetExperimentTrialsQuery, GetExperimentTrialsResponse};
 use det_api_types::wire::{Float, Object, Timestamp};
+use det_ids::ExperimentId;
 use det_store::experiments::ExperimentRow;
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
@@ -78,7 +79,7 @@ pub(crate) async fn show_all(
 }
 
 /// An experiment as it is now.
-async fn show(master: &Master, reader: &Actor, id: i64) -> AppResult<Experiment> {
+async fn show(master: &Master, reader: &Actor, id: ExperimentId) -> AppResult<Experiment> {
     let row = reads::experiments::find(&master.context.store, reader, id).await?;
     let shown = show_all(master, reader, std::slice::from_ref(&row)).await?;
     shown
@@ -125,7 +126,7 @@ async fn get_experiments(
 async fn get_experiment(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     let row = reads::experiments::find(&master.context.store, &actor, id).await?;
     let place = reads::experiments::queue_place(&master, &actor, &row).await?;
@@ -167,7 +168,7 @@ async fn create_experiment(
             .collect::<Result<_, _>>()?,
         activate: body.activate,
         project_id: Some(body.project_id).filter(|id| *id > 1),
-        parent_id: body.parent_id.filter(|id| *id != 0),
+        parent_id: body.parent_id.filter(|id| *id != 0).map(ExperimentId),
         templates: body
             .template
             .into_iter()
@@ -228,7 +229,7 @@ fn context_file((index, file): (usize, File)) -> AppResult<ContextFile> {
 async fn activate_experiment(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     master.experiments.activate(&actor, id).await?;
     empty()
@@ -240,7 +241,7 @@ async fn activate_experiment(
 async fn pause_experiment(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     master.experiments.pause(&actor, id).await?;
     empty()
@@ -252,7 +253,7 @@ async fn pause_experiment(
 async fn cancel_experiment(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     master.experiments.cancel(&actor, id).await?;
     empty()
@@ -264,7 +265,7 @@ async fn cancel_experiment(
 async fn kill_experiment(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     master.experiments.kill(&actor, id).await?;
     empty()
@@ -276,7 +277,7 @@ async fn kill_experiment(
 async fn archive_experiment(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     master.experiments.archive(&actor, id, true).await?;
     empty()
@@ -288,7 +289,7 @@ async fn archive_experiment(
 async fn unarchive_experiment(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     master.experiments.archive(&actor, id, false).await?;
     empty()
@@ -300,7 +301,7 @@ async fn unarchive_experiment(
 async fn delete_experiment(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     master.experiments.delete(&actor, id).await?;
     empty()
@@ -314,15 +315,16 @@ async fn continue_experiment(
     Caller(actor): Caller,
     WireBody(body): WireBody<ContinueExperimentRequest>,
 ) -> Answer {
-    if body.id <= 0 {
+    let id = ExperimentId(body.id);
+    if id.0 <= 0 {
         return Err(AppError::invalid("field \"id\" must name the experiment to continue").into());
     }
     master
         .experiments
-        .continue_ended(&actor, body.id, &body.override_config)
+        .continue_ended(&actor, id, &body.override_config)
         .await?;
     message(&ContinueExperimentResponse {
-        experiment: show(&master, &actor, body.id).await?,
+        experiment: show(&master, &actor, id).await?,
         warnings: Vec::new(),
     })
 }
@@ -334,7 +336,7 @@ async fn continue_experiment(
 async fn patch_experiment(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
     WireBody(body): WireBody<PatchExperiment>,
 ) -> Answer {
     let cap = body
@@ -383,7 +385,7 @@ async fn get_experiment_labels(
 async fn get_experiment_trials(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
     WireQuery(query): WireQuery<GetExperimentTrialsQuery>,
 ) -> Answer {
     let (trials, pagination) = reads::trials::page(&master, &actor, id, &query).await?;
@@ -398,7 +400,7 @@ async fn get_experiment_trials(
 async fn get_experiment_checkpoints(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
     WireQuery(query): WireQuery<GetCheckpointsQuery>,
 ) -> Answer {
     let (shown, pagination) =
@@ -417,7 +419,7 @@ async fn get_experiment_checkpoints(
 async fn get_experiment_validation_history(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     let records = reads::experiments::validation_history(&master, &actor, id).await?;
     let entry = |record: Record| ValidationHistoryEntry {
@@ -437,7 +439,7 @@ async fn get_experiment_validation_history(
 async fn get_best_searcher_validation_metric(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     let best = reads::experiments::best_metric(&master.context.store, &actor, id).await?;
     message(&GetBestSearcherValidationMetricResponse {

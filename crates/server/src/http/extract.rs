@@ -1,7 +1,7 @@
 //! Extractors for the wire dialect: no content type, empty bodies, nulls, both spellings.
 
 use std::borrow::Cow;
-use std::str::Utf8Error;
+use std::str::{FromStr, Utf8Error};
 
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::AUTHORIZATION;
@@ -174,9 +174,9 @@ pub fn allocation_token(headers: &HeaderMap) -> Option<String> {
 
 /// A number in a path; anything else is a bad request that names the segment.
 #[derive(Debug, Clone, Copy)]
-pub struct PathId(pub i64);
+pub struct PathId<T = i64>(pub T);
 
-impl<S: Send + Sync> FromRequestParts<S> for PathId {
+impl<S: Send + Sync, T: FromStr> FromRequestParts<S> for PathId<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {

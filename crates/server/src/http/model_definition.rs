@@ -14,6 +14,7 @@ use det_api_types::experiments::{
     GetModelDefTreeResponse,
 };
 use det_api_types::wire::{self, Timestamp};
+use det_ids::ExperimentId;
 use flate2::read::GzDecoder;
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
@@ -87,7 +88,7 @@ fn text_bytes(bytes: usize) -> usize {
 async fn get_model_def(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     let archive = Archive::open(&master.context.store, &actor, id).await?;
     Ok(archive_as_text(&master, &actor, archive).await?)
@@ -100,7 +101,7 @@ async fn get_model_def(
 async fn get_model_def_tree(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     let archive = Archive::open(&master.context.store, &actor, id)
         .await?
@@ -118,7 +119,7 @@ async fn get_model_def_tree(
 async fn get_model_def_file(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
     WireBody(body): WireBody<GetModelDefFileRequest>,
 ) -> Answer {
     let archive = Archive::open(&master.context.store, &actor, id)
@@ -136,7 +137,7 @@ async fn get_model_def_file(
 async fn download_model_def(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     let archive = Archive::open(&master.context.store, &actor, id).await?;
     let bytes = archive.bytes;
@@ -171,7 +172,7 @@ struct FileQuery {
 async fn download_model_def_file(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
     WireQuery(query): WireQuery<FileQuery>,
 ) -> Answer {
     let archive = Archive::open(&master.context.store, &actor, id)
@@ -214,7 +215,7 @@ fn file_name(name: &str) -> String {
     }
 }
 
-async fn one_file(archive: BlockingReader, path: String, id: i64) -> AppResult<Vec<u8>> {
+async fn one_file(archive: BlockingReader, path: String, id: ExperimentId) -> AppResult<Vec<u8>> {
     let wanted = clean(&path);
     if wanted.is_empty() {
         return Err(AppError::invalid(

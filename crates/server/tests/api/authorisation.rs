@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_agent_proto::PATH;
 use det_config::storage::StorageLocation;
+use det_ids::ExperimentId;
 use det_server::http::openapi;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -108,7 +109,7 @@ struct World {
     cluster: Cluster,
     admin: Client,
     trial: i64,
-    experiment: i64,
+    experiment: ExperimentId,
     task: String,
     allocation: String,
     container: String,
@@ -195,7 +196,7 @@ impl World {
     }
 
     /// A paused experiment of the owner's, made for one request; ended if the operation needs that.
-    async fn spare(&mut self, ended: bool) -> i64 {
+    async fn spare(&mut self, ended: bool) -> ExperimentId {
         self.made += 1;
         let name = format!("spare {}", self.made);
         let id = self.cluster.experiment_of("ada", &name, false).await;
@@ -301,7 +302,7 @@ impl World {
             String::new()
         };
         let id = match operation.path.split('/').nth(3) {
-            Some("experiments") => experiment,
+            Some("experiments") => experiment.0,
             Some("trials") => trial,
             _ => 1,
         };
@@ -364,7 +365,7 @@ impl World {
         (format!("{path}{query}"), body)
     }
 
-    async fn body(&mut self, row: &str, experiment: i64, checkpoint: &str) -> Value {
+    async fn body(&mut self, row: &str, experiment: ExperimentId, checkpoint: &str) -> Value {
         let log = json!({"taskId": self.task, "allocationId": self.allocation, "log": "line"});
         match row {
             "ContinueExperiment+override" => {

@@ -1,19 +1,20 @@
 //! What scripts written for other masters of this API rely on: addresses, words and small print of answers.
 
 use det_agent_proto::ToAgent;
+use det_ids::ExperimentId;
 use det_taskspec::ContainerSpec;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::{Client, Cluster, FakeAgent};
 
-async fn results(client: &Client, path: &str, body: Value) -> Vec<(i64, String)> {
+async fn results(client: &Client, path: &str, body: Value) -> Vec<(ExperimentId, String)> {
     let answer = client.post(path, body).await.ok();
     let results = answer["results"].as_array().unwrap().iter();
     results
         .map(|r| {
             (
-                r["id"].as_i64().unwrap(),
+                ExperimentId(r["id"].as_i64().unwrap()),
                 r["error"].as_str().unwrap().to_owned(),
             )
         })
@@ -266,7 +267,7 @@ async fn what_is_archived_refuses_every_change_but_being_taken_out() {
     let inside = cluster.experiment_of("determined", "inside", false).await;
     let outside = cluster.experiment_of("determined", "outside", false).await;
     let to = |id: i64| json!({"destinationProjectId": id, "destinationWorkspaceId": id});
-    let moves = |id: i64| format!("/api/v1/experiments/{id}/move");
+    let moves = |id: ExperimentId| format!("/api/v1/experiments/{id}/move");
     client.post(&moves(inside), to(project)).await.ok();
     let home = format!("/api/v1/projects/{project}");
     let template = json!({"config": {"max_restarts": 1}, "workspaceId": workspace});

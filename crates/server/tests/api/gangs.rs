@@ -1,5 +1,6 @@
 //! Tasks on several agents: what a rank that has exited gives back while the others go on.
 
+use det_ids::ExperimentId;
 use serde_json::{Value, json};
 
 use crate::support::{Client, Cluster};
@@ -44,7 +45,7 @@ async fn a_rank_that_has_exited_gives_its_slots_back() {
     b1.runs(&started).await;
     assert_eq!(busy(&client, "a1").await, [true, true]);
     assert_eq!(allocated(&client.get(queue).await.ok()), [2, 2]);
-    let state = |id: i64| {
+    let state = |id: ExperimentId| {
         let (client, path) = (client.clone(), format!("/api/v1/experiments/{id}"));
         async move { client.get(&path).await.ok()["experiment"]["state"].clone() }
     };

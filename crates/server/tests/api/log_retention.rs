@@ -1,6 +1,6 @@
 //! How long logs are kept, and that they are gone afterwards.
 
-use det_ids::TaskId;
+use det_ids::{ExperimentId, TaskId};
 use det_store::logs::{self, LogLine};
 use det_store::{StoreError, settings};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ const DAY: i64 = 86_400_000_000;
 
 /// An experiment of one trial, and its task.
 struct Run {
-    experiment: i64,
+    experiment: ExperimentId,
     trial: i64,
     task: TaskId,
 }

@@ -5,7 +5,7 @@
 mod fake;
 
 use det_agent_proto::{ContainerReport, ContainerState, ToAgent};
-use det_ids::{AllocationId, ContainerId};
+use det_ids::{AllocationId, ContainerId, ExperimentId};
 use det_lifecycle::container::Observed;
 use det_taskspec::{ContainerExit, ContainerSpec, Granted};
 use serde_json::{Value, json};
@@ -156,14 +156,14 @@ async fn cluster() -> Cluster {
 }
 
 /// Submits an experiment of one trial with two slots to a pool; gives its number.
-async fn submit(client: &Client, pool: &str) -> i64 {
+async fn submit(client: &Client, pool: &str) -> ExperimentId {
     let resources = json!({"slots_per_trial": 2, "resource_pool": pool});
     let created = pools::submit(client, pool, resources).await;
-    created["experiment"]["id"].as_i64().unwrap()
+    ExperimentId(created["experiment"]["id"].as_i64().unwrap())
 }
 
 /// Waits until an experiment has this state.
-async fn until_state(cluster: &Cluster, client: &Client, id: i64, state: &str) {
+async fn until_state(cluster: &Cluster, client: &Client, id: ExperimentId, state: &str) {
     let path = format!("/api/v1/experiments/{id}");
     let wanted = |answer: &Value| answer["experiment"]["state"] == state;
     cluster.until(client, &path, wanted).await;
@@ -174,7 +174,7 @@ struct Running<P> {
     cluster: Cluster,
     client: Client,
     place: P,
-    experiment: i64,
+    experiment: ExperimentId,
     spec: ContainerSpec,
 }
 
@@ -215,7 +215,7 @@ impl<P: Place> Running<P> {
     }
 
     /// Waits until the experiment has this state, without a restart charged.
-    async fn ends_as(cluster: Cluster, client: &Client, experiment: i64, state: &str) {
+    async fn ends_as(cluster: Cluster, client: &Client, experiment: ExperimentId, state: &str) {
         let path = format!("/api/v1/experiments/{experiment}");
         let wanted = |answer: &Value| answer["experiment"]["state"] == state;
         cluster.until(client, &path, wanted).await;

@@ -1,6 +1,7 @@
 //! A running master takes on another configuration: all of it, or nothing.
 
 use det_agent_proto::ToAgent;
+use det_ids::ExperimentId;
 use det_server::app::reload::{Asking, Mode};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -329,7 +330,7 @@ async fn waiting_work_is_scheduled_by_the_new_settings_at_once() {
     cluster.stop().await;
 }
 
-async fn job_of(cluster: &Cluster, experiment: i64) -> String {
+async fn job_of(cluster: &Cluster, experiment: ExperimentId) -> String {
     let (_, allocation) = cluster.task_of(experiment).await;
     allocation.job_id.0
 }

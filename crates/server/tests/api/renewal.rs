@@ -1,5 +1,6 @@
 //! What makes the configuration of an experiment effective again keeps to today's policies, pools and sizes.
 
+use det_ids::ExperimentId;
 use serde_json::{Value, json};
 
 use crate::support::{Client, Cluster};
@@ -49,7 +50,7 @@ async fn project(client: &Client, name: &str) -> (i64, i64) {
 }
 
 async fn job_of(cluster: &Cluster, id: i64) -> det_store::experiments::JobRow {
-    let task = cluster.task_of_paused(id).await;
+    let task = cluster.task_of_paused(ExperimentId(id)).await;
     let mut conn = cluster.master().context.store.read().await.unwrap();
     det_store::experiments::job(&mut conn.conn(), &task.job_id)
         .await

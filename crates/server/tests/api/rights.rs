@@ -1,5 +1,6 @@
 //! Whose identity, whose secrets, whose files: what strangers and tasks that have ended can reach.
 
+use det_ids::ExperimentId;
 use det_store::allocations;
 use serde_json::{Value, json};
 
@@ -83,10 +84,11 @@ async fn a_masked_configuration_takes_its_secrets_from_a_parent_of_ones_own() {
     let path = format!("{PATH}/{parent}");
     let stored = async |id: &Value| -> (Value, String) {
         let mut conn = cluster.master().context.store.read().await.unwrap();
-        let row = det_store::experiments::find(&mut conn.conn(), id.as_i64().unwrap())
-            .await
-            .unwrap()
-            .unwrap();
+        let row =
+            det_store::experiments::find(&mut conn.conn(), ExperimentId(id.as_i64().unwrap()))
+                .await
+                .unwrap()
+                .unwrap();
         (
             serde_json::from_str(&row.config).unwrap(),
             row.original_config,

@@ -1,5 +1,6 @@
 //! Tasks that are no trials: queued, explained, logged and retained as trials are.
 
+use det_ids::ExperimentId;
 use serde_json::{Value, json};
 
 use det_ids::TaskId;
@@ -16,7 +17,7 @@ use crate::support::{Client, Cluster};
 const JOB: &str = "job-of-a-command";
 
 /// A command that waits for a slot, with a token; its id is not `<experiment>.<uuid>` although it looks like it.
-async fn waiting_command(cluster: &Cluster, model: i64) -> (String, String) {
+async fn waiting_command(cluster: &Cluster, model: ExperimentId) -> (String, String) {
     let (task, allocation) = cluster.task_of(model).await;
     let task_id = TaskId(format!("{model}.command"));
     let command = TaskRow {
@@ -257,7 +258,7 @@ async fn log_policies_are_those_of_the_experiment_in_the_tasks_row() {
     let body = json!({"config": config.to_string(), "activate": true,
         "modelDefinition": [{"path": "train.py", "type": 48, "content": "", "mode": 0o644, "mtime": 1_700_000_000}]});
     client.post("/api/v1/experiments", body).await.ok();
-    let (task, _) = cluster.task_of(1).await;
+    let (task, _) = cluster.task_of(ExperimentId(1)).await;
     // A task of the same trial whose id begins with no number.
     let other = TaskRow {
         id: "renamed".into(),

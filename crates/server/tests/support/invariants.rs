@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use det_ids::ExperimentId;
 use det_invariants::{
     Allocation, Checkpoint, Container, Event, Experiment, Place, Search, Snapshot, Trial, check,
 };
@@ -43,7 +44,7 @@ pub(crate) async fn assert_hold(master: &Master) {
 async fn load(master: &Master, tx: &mut WriteTx) -> Result<Snapshot, StoreError> {
     let mut snapshot = Snapshot::default();
     let recorded = recorded(tx).await?;
-    let ids: BTreeSet<i64> = recorded
+    let ids: BTreeSet<ExperimentId> = recorded
         .iter()
         .filter(|e| e.subject_kind == "experiment" && e.kind == "created")
         .filter_map(|e| e.subject_id.parse().ok())

@@ -16,6 +16,7 @@ use std::time::Duration;
 use det_agent_proto::{AfterRefusal, ToAgent};
 use det_config::LoadedMaster;
 use det_config::Sources;
+use det_ids::ExperimentId;
 use det_server::app::Master;
 use det_server::app::experiments::NewExperimentRequest;
 use det_server::app::model_archive::{ContextFile, FileKind};
@@ -413,16 +414,21 @@ impl Cluster {
     }
 
     /// Submits an experiment of one trial that asks for `slots`; gives its number.
-    pub(crate) async fn experiment(&self, name: &str, slots: u32) -> i64 {
+    pub(crate) async fn experiment(&self, name: &str, slots: u32) -> ExperimentId {
         self.submitted("admin", name, slots, true).await
     }
 
     /// Submits an experiment of one trial with one slot for a user, paused unless it is to be active.
-    pub(crate) async fn experiment_of(&self, owner: &str, name: &str, active: bool) -> i64 {
+    pub(crate) async fn experiment_of(
+        &self,
+        owner: &str,
+        name: &str,
+        active: bool,
+    ) -> ExperimentId {
         self.submitted(owner, name, 1, active).await
     }
 
-    async fn submitted(&self, owner: &str, name: &str, slots: u32, activate: bool) -> i64 {
+    async fn submitted(&self, owner: &str, name: &str, slots: u32, activate: bool) -> ExperimentId {
         let config = json!({
             "name": name,
             "entrypoint": "python3 train.py",
@@ -454,7 +460,7 @@ impl Cluster {
     }
 
     /// The only trial's task of an experiment, and its newest allocation.
-    pub(crate) async fn task_of(&self, experiment: i64) -> (TaskRow, AllocationRow) {
+    pub(crate) async fn task_of(&self, experiment: ExperimentId) -> (TaskRow, AllocationRow) {
         let mut conn = self.master().context.store.read().await.unwrap();
         let trials = det_store::trials::of_experiment(&mut conn.conn(), experiment)
             .await
@@ -471,7 +477,7 @@ impl Cluster {
     }
 
     /// The only trial's task of an experiment that was never active.
-    pub(crate) async fn task_of_paused(&self, experiment: i64) -> TaskRow {
+    pub(crate) async fn task_of_paused(&self, experiment: ExperimentId) -> TaskRow {
         let mut conn = self.master().context.store.read().await.unwrap();
         let trials = det_store::trials::of_experiment(&mut conn.conn(), experiment)
             .await

@@ -14,7 +14,7 @@ use det_scheduler::{
 use super::{Refused, Tx};
 use crate::history::{Rule, Submission};
 use crate::mutant::Mutant;
-use crate::rows::{Allocation, Rows, Time};
+use crate::rows::{Rows, Time};
 
 /// Zero-slot containers that each agent takes at once.
 const AUX_LIMIT: u32 = 2;
@@ -155,7 +155,7 @@ fn pool(rows: &Rows, rule: Rule, mutant: Option<Mutant>) -> (PoolSnapshot, Queue
         .allocations
         .iter()
         .filter_map(|id| rows.allocations.get(id))
-        .map(Allocation::experiment_id)
+        .filter_map(|a| a.row.experiment_id)
         .collect::<BTreeSet<_>>()
     {
         let Some(experiment) = rows.experiments.get(&id) else {

@@ -14,8 +14,8 @@ use crate::history::{Submission, Wish};
 use crate::mutant::Mutant;
 use crate::rows::{Experiment, StoredSearch};
 
-fn search_of(submission: &Submission, experiment_id: i64) -> Result<Search, Refused> {
-    let seed = u32::try_from(experiment_id).unwrap_or(0);
+fn search_of(submission: &Submission, experiment_id: ExperimentId) -> Result<Search, Refused> {
+    let seed = u32::try_from(experiment_id.0).unwrap_or(0);
     Search::new(&submission.searcher(), &Submission::space(), seed).map_err(|e| e.to_string())
 }
 
@@ -36,18 +36,18 @@ impl Tx<'_> {
     pub(crate) fn create_experiment(
         &mut self,
         submission: &Rc<Submission>,
-    ) -> Result<i64, Refused> {
+    ) -> Result<ExperimentId, Refused> {
         if let Err(never) = super::can_ever_fit(self.rows, submission) {
             return Err(never.to_string());
         }
-        let id = self.rows.last_experiment + 1;
+        let id = ExperimentId(self.rows.last_experiment + 1);
         let mut search = search_of(submission, id)?;
-        self.rows.last_experiment = id;
+        self.rows.last_experiment = id.0;
         self.rows.experiments.insert(
             id,
             Experiment {
                 row: det_orchestrator::Experiment {
-                    id: ExperimentId(id),
+                    id,
                     state: ExperimentState::Active,
                     job_id: JobId(id.to_string()),
                     resource_pool: String::new(),
@@ -65,7 +65,7 @@ impl Tx<'_> {
         self.rows.experiment_mut(id);
         self.record("experiment", id.to_string(), "created", Some("ACTIVE"));
         self.advance([Event::SearchBegins {
-            id: ExperimentId(id),
+            id,
             actions: search.start(),
             search: Box::new(search),
         }])?;
@@ -73,7 +73,7 @@ impl Tx<'_> {
     }
 
     /// A user's request.
-    pub(crate) fn steer(&mut self, id: i64, wish: Wish) -> Result<(), Refused> {
+    pub(crate) fn steer(&mut self, id: ExperimentId, wish: Wish) -> Result<(), Refused> {
         let event = match wish {
             Wish::Pause => ExperimentEvent::Pause,
             Wish::Activate => ExperimentEvent::Activate,
@@ -88,7 +88,7 @@ impl Tx<'_> {
             experiment.priority = experiment.priority.wrapping_add(1);
         }
         self.advance([Event::Experiment {
-            id: ExperimentId(id),
+            id,
             event,
             cause: Cause::actor("user:someone"),
         }])
@@ -102,7 +102,7 @@ impl Tx<'_> {
         }])
     }
 
-    fn continue_in(&mut self, id: i64) -> Result<(), Refused> {
+    fn continue_in(&mut self, id: ExperimentId) -> Result<(), Refused> {
         let experiment = self.rows.experiments.get(&id);
         let submission = experiment
             .ok_or_else(|| format!("experiment {id} not found"))?
@@ -116,7 +116,7 @@ impl Tx<'_> {
             return Err("only single, random and grid searches can be continued".to_owned());
         }
         self.advance([Event::Continue {
-            id: ExperimentId(id),
+            id,
             search: Box::new(search_of(&submission, id)?),
             single,
             cause: Cause::actor("user:someone"),

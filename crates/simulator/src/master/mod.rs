@@ -9,7 +9,7 @@ mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{ContainerId, Micros, PlaceId};
+use det_ids::{ContainerId, ExperimentId, Micros, PlaceId};
 use det_orchestrator::{Agenda, Clock, Core, Effect, Event, NewTrial, SearchState, Trial};
 use det_rm::Heard;
 
@@ -35,7 +35,7 @@ pub(crate) type Refused = String;
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     /// Loaded searches.
-    pub(crate) searches: BTreeMap<i64, SearchState>,
+    pub(crate) searches: BTreeMap<ExperimentId, SearchState>,
     /// Connections by agent.
     pub(crate) connections: BTreeMap<PlaceId, Connection>,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Tx<'a> {
     /// Who is woken after the commit.
     pub(crate) wakes: BTreeSet<Topic>,
     /// Searches whose copy in memory goes if the change is undone.
-    pub(crate) searches: BTreeSet<i64>,
+    pub(crate) searches: BTreeSet<ExperimentId>,
 }
 
 impl<'a> Tx<'a> {
@@ -130,7 +130,7 @@ impl<'a> Tx<'a> {
                 text,
             } => {
                 self.rows.version += 1;
-                if let Some(stored) = self.rows.searches.get_mut(&experiment_id.0) {
+                if let Some(stored) = self.rows.searches.get_mut(&experiment_id) {
                     stored.events.push((number, text));
                 }
             }
@@ -145,13 +145,13 @@ impl<'a> Tx<'a> {
                     snapshot,
                     events: Vec::new(),
                 };
-                self.rows.searches.insert(experiment_id.0, stored);
+                self.rows.searches.insert(experiment_id, stored);
             }
             Effect::EndSearch(id) => {
                 self.rows.version += 1;
-                self.rows.searches.remove(&id.0);
-                self.memory.searches.remove(&id.0);
-                self.searches.insert(id.0);
+                self.rows.searches.remove(&id);
+                self.memory.searches.remove(&id);
+                self.searches.insert(id);
             }
             // Nothing here keeps logs, statistics, tokens or caches.
             Effect::Log { .. }

@@ -14,17 +14,17 @@ use crate::rows;
 
 impl det_orchestrator::Rows for Tx<'_> {
     fn experiment(&self, id: ExperimentId) -> Option<Experiment> {
-        self.rows.experiments.get(&id.0).map(|e| e.row.clone())
+        self.rows.experiments.get(&id).map(|e| e.row.clone())
     }
 
     fn update_experiment(&mut self, row: &Experiment) {
-        if let Some(known) = self.rows.experiment_mut(row.id.0) {
+        if let Some(known) = self.rows.experiment_mut(row.id) {
             known.row.clone_from(row);
         }
     }
 
     fn terms(&self, id: ExperimentId) -> Result<Terms, Unreadable> {
-        let experiment = self.rows.experiments.get(&id.0).ok_or_else(|| Unreadable {
+        let experiment = self.rows.experiments.get(&id).ok_or_else(|| Unreadable {
             what: format!("configuration of experiment {id}"),
             message: "the experiment does not exist".to_owned(),
         })?;
@@ -41,27 +41,27 @@ impl det_orchestrator::Rows for Tx<'_> {
     }
 
     fn live_trials(&self, id: ExperimentId) -> Vec<TrialId> {
-        let ids = self.rows.live_trials_of(id.0);
+        let ids = self.rows.live_trials_of(id);
         ids.into_iter().map(TrialId).collect()
     }
 
     fn live_trial_count(&self, id: ExperimentId) -> usize {
-        self.rows.live_trials_of(id.0).len()
+        self.rows.live_trials_of(id).len()
     }
 
     fn search(&mut self, id: ExperimentId) -> Option<&mut SearchState> {
-        if !self.memory.searches.contains_key(&id.0) {
-            let submission = &self.rows.experiments.get(&id.0)?.submission;
-            let search = replay(submission, self.rows.searches.get(&id.0)?).ok()?;
-            self.memory.searches.insert(id.0, search);
+        if !self.memory.searches.contains_key(&id) {
+            let submission = &self.rows.experiments.get(&id)?.submission;
+            let search = replay(submission, self.rows.searches.get(&id)?).ok()?;
+            self.memory.searches.insert(id, search);
         }
-        self.searches.insert(id.0);
-        self.memory.searches.get_mut(&id.0)
+        self.searches.insert(id);
+        self.memory.searches.get_mut(&id)
     }
 
     fn insert_search(&mut self, id: ExperimentId, search: SearchState) {
-        self.searches.insert(id.0);
-        self.memory.searches.insert(id.0, search);
+        self.searches.insert(id);
+        self.memory.searches.insert(id, search);
     }
 
     fn trial(&self, id: TrialId) -> Option<Trial> {
@@ -69,7 +69,7 @@ impl det_orchestrator::Rows for Tx<'_> {
     }
 
     fn trial_of_request(&self, id: ExperimentId, request_id: &RequestId) -> Option<Trial> {
-        let name = (id.0, request_id.clone());
+        let name = (id, request_id.clone());
         self.trial(TrialId(*self.rows.live.requests.get(&name)?))
     }
 

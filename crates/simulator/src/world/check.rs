@@ -361,7 +361,7 @@ fn idle_although(planned: &Planned) -> Option<Violation> {
 fn experiment(of: &rows::Experiment) -> Experiment {
     let row = &of.row;
     Experiment {
-        id: row.id.0,
+        id: row.id,
         state: row.state,
         ended: row.ended_at.is_some(),
         trial_count: row.trial_count,
@@ -372,7 +372,7 @@ fn trial(of: &rows::Trial) -> Trial {
     let row = &of.row;
     Trial {
         id: row.id.0,
-        experiment_id: row.experiment_id.0,
+        experiment_id: row.experiment_id,
         request_id: row.request_id.clone(),
         task_id: row.task_id.clone(),
         run_id: row.run_id,

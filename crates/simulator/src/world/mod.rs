@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use det_agent_proto::ContainerState;
-use det_ids::{AllocationId, ContainerId};
+use det_ids::{AllocationId, ContainerId, ExperimentId};
 use det_invariants::{Refusal, Report, Violation, Watch};
 use det_taskspec::ContainerExit;
 
@@ -502,7 +502,7 @@ impl World {
     }
 
     /// A change was not made: what memory holds of it goes, and comes back from the rows.
-    fn drop_searches(&mut self, searches: &BTreeSet<i64>) {
+    fn drop_searches(&mut self, searches: &BTreeSet<ExperimentId>) {
         let keeps = self.is(Mutant::KeepsSearchAfterFailure);
         if let Some(memory) = self.memory.as_mut().filter(|_| !keeps) {
             memory.searches.retain(|id, _| !searches.contains(id));

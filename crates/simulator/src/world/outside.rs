@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use det_ids::ContainerId;
+use det_ids::{ContainerId, ExperimentId};
 use det_invariants::Violation;
 use det_lifecycle::experiment::ExperimentState;
 use det_taskspec::ContainerExit;
@@ -24,8 +24,8 @@ impl World {
         }
     }
 
-    fn experiment_at(&self, place: usize) -> Option<i64> {
-        let ids: Vec<i64> = self.rows.experiments.keys().copied().collect();
+    fn experiment_at(&self, place: usize) -> Option<ExperimentId> {
+        let ids: Vec<ExperimentId> = self.rows.experiments.keys().copied().collect();
         (!ids.is_empty()).then(|| ids[place % ids.len()])
     }
 
@@ -100,7 +100,7 @@ impl World {
     fn change_job(
         &mut self,
         place: usize,
-        change: impl FnOnce(&mut Tx<'_>, i64) -> Result<(), Refused>,
+        change: impl FnOnce(&mut Tx<'_>, ExperimentId) -> Result<(), Refused>,
     ) {
         let Some(id) = self.experiment_at(place) else {
             return;
@@ -231,24 +231,24 @@ impl World {
                 self.ask(|tx| tx.set_slot_service(&id, slot, true));
             }
         }
-        let paused: Vec<i64> = self
+        let paused: Vec<ExperimentId> = self
             .rows
             .experiments
             .values()
             .filter(|e| e.row.state == ExperimentState::Paused)
-            .map(|e| e.row.id.0)
+            .map(|e| e.row.id)
             .collect();
         for id in paused {
             self.ask(|tx| tx.steer(id, Wish::Activate));
         }
         // Taken in while the agents were away, and too large for all of them: it waits for good, and says so.
         if self.rows.agents.len() == self.agents.len() {
-            let live: Vec<(i64, Rc<Submission>)> = self
+            let live: Vec<(ExperimentId, Rc<Submission>)> = self
                 .rows
                 .experiments
                 .values()
                 .filter(|e| e.row.state.is_live())
-                .map(|e| (e.row.id.0, e.submission.clone()))
+                .map(|e| (e.row.id, e.submission.clone()))
                 .collect();
             for (id, submission) in live {
                 if can_ever_fit(&self.rows, &submission).is_err() {
@@ -292,12 +292,12 @@ impl World {
                 )
             })
             .collect();
-        let experiments: Vec<(i64, ExperimentState)> = self
+        let experiments: Vec<(ExperimentId, ExperimentState)> = self
             .rows
             .experiments
             .values()
             .filter(|e| e.row.state.is_live() || e.row.state == ExperimentState::Deleting)
-            .map(|e| (e.row.id.0, e.row.state))
+            .map(|e| (e.row.id, e.row.state))
             .collect();
         let held: Vec<&ContainerId> = self
             .agents

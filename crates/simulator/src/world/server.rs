@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use det_agent_proto::ContainerState;
-use det_ids::{AllocationId, ContainerId, PlaceId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId};
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::experiment::ExperimentState;
 use det_orchestrator::Event as Decide;
@@ -234,12 +234,12 @@ impl World {
             self.retry(5 * SECOND, Topic::CleanUp);
             return;
         }
-        let doomed: Vec<i64> = self
+        let doomed: Vec<ExperimentId> = self
             .rows
             .experiments
             .values()
             .filter(|e| e.row.state == ExperimentState::Deleting)
-            .map(|e| e.row.id.0)
+            .map(|e| e.row.id)
             .collect();
         for id in doomed {
             let outcome = self.change(|tx| {
@@ -493,7 +493,7 @@ impl World {
         let row = &held.row;
         let allocation = &self.rows.allocations.get(&row.allocation_id)?.row;
         let trial = self.rows.trials.get(&allocation.trial_id?.0)?;
-        let experiment = self.rows.experiments.get(&trial.row.experiment_id.0)?;
+        let experiment = self.rows.experiments.get(&trial.row.experiment_id)?;
         // The row may have changed since it was read.
         (row.ended_at.is_none() && row.desired == Desired::Run).then(|| Spec {
             container: row.id.clone(),

@@ -1,6 +1,6 @@
 //! Which experiments are in which project, and moving them.
 
-use det_ids::JobId;
+use det_ids::{ExperimentId, JobId};
 use det_lifecycle::experiment::ExperimentState;
 
 use crate::{Conn, StoreError};
@@ -10,7 +10,7 @@ use crate::{Conn, StoreError};
 #[row(kind = "experiment")]
 pub struct Member {
     /// Its number.
-    pub id: i64,
+    pub id: ExperimentId,
     /// See [`super::ExperimentRow`].
     pub project_id: i64,
     /// See [`super::ExperimentRow`].
@@ -73,7 +73,7 @@ pub async fn of_workspace(
 /// Puts an experiment, its job with it, into a project of a workspace.
 pub async fn set_project(
     conn: &mut Conn<'_>,
-    id: i64,
+    id: ExperimentId,
     project_id: i64,
     workspace_id: i64,
 ) -> Result<(), StoreError> {

@@ -1,11 +1,13 @@
 //! Texts, configuration and metric of experiments that exist.
 
+use det_ids::ExperimentId;
+
 use crate::{Conn, StoreError};
 
 /// Stores the texts that users may change at any time.
 pub async fn set_texts(
     conn: &mut Conn<'_>,
-    id: i64,
+    id: ExperimentId,
     name: &str,
     description: &str,
     labels: &str,
@@ -33,7 +35,7 @@ pub async fn set_texts(
 /// Stores by what validations are compared from now on. The best one so far is forgotten: it was best by another metric.
 pub async fn set_searcher(
     conn: &mut Conn<'_>,
-    id: i64,
+    id: ExperimentId,
     metric: &str,
     smaller_is_better: bool,
 ) -> Result<(), StoreError> {
@@ -52,7 +54,11 @@ pub async fn set_searcher(
 }
 
 /// Stores the effective configuration after a permitted change (resources, checkpoint policy).
-pub async fn set_config(conn: &mut Conn<'_>, id: i64, config: &str) -> Result<(), StoreError> {
+pub async fn set_config(
+    conn: &mut Conn<'_>,
+    id: ExperimentId,
+    config: &str,
+) -> Result<(), StoreError> {
     conn.flush().await?;
     conn.writing()?.evict_experiments();
     execute!(

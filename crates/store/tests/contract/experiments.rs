@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use det_ids::ExperimentId;
 use det_lifecycle::experiment::ExperimentState;
 use det_store::catalogue::Catalogue;
 use det_store::experiments::{self, Active, ExperimentRow, Filter, NewExperiment, Sort};
@@ -72,12 +73,16 @@ pub(crate) async fn a_model_definition_is_read_in_parts(world: &World) {
         read.extend(part);
     }
     assert!(read == archive, "{} bytes came", read.len());
-    for (id, offset) in [(id, archive.len()), (id, usize::MAX), (id + 1, 0)] {
+    for (id, offset) in [
+        (id, archive.len()),
+        (id, usize::MAX),
+        (ExperimentId(id.0 + 1), 0),
+    ] {
         let part =
             read!(world, conn => experiments::model_definition_part(conn, id, offset, 10).await);
         assert!(part.is_empty(), "experiment {id}, byte {offset}");
     }
-    let size = read!(world, conn => experiments::model_definition_size(conn, id + 1).await);
+    let size = read!(world, conn => experiments::model_definition_size(conn, ExperimentId(id.0 + 1)).await);
     assert_eq!(size, None);
 }
 
@@ -88,7 +93,7 @@ pub(crate) async fn an_experiment_comes_back_as_it_was_stored(world: &World) {
     new.job.weight = 2.5;
     new.job.max_slots = Some(3);
     new.project_id = 9;
-    new.parent_id = Some(1234);
+    new.parent_id = Some(ExperimentId(1234));
     new.description = "some words".into();
     new.labels = r#"["a"]"#.into();
     new.smaller_is_better = false;
@@ -102,7 +107,7 @@ pub(crate) async fn an_experiment_comes_back_as_it_was_stored(world: &World) {
             row.project_id,
             row.parent_id
         ),
-        ("job-digits", owner, 9, Some(1234))
+        ("job-digits", owner, 9, Some(ExperimentId(1234)))
     );
     assert_eq!(
         [&row.name, &row.description, &row.labels, &row.notes],
@@ -147,8 +152,11 @@ pub(crate) async fn an_experiment_comes_back_as_it_was_stored(world: &World) {
         read!(world, conn => experiments::model_definition(conn, id).await),
         Some(expected.model_definition)
     );
-    assert!(read!(world, conn => experiments::find(conn, id + 1).await).is_none());
-    assert!(read!(world, conn => experiments::model_definition(conn, id + 1).await).is_none());
+    assert!(read!(world, conn => experiments::find(conn, ExperimentId(id.0 + 1)).await).is_none());
+    assert!(
+        read!(world, conn => experiments::model_definition(conn, ExperimentId(id.0 + 1)).await)
+            .is_none()
+    );
 }
 
 pub(crate) async fn filters_narrow_the_list(world: &World) {
@@ -382,8 +390,8 @@ pub(crate) async fn every_sort_puts_missing_values_last_and_ties_by_number(world
     let mut ids = Vec::new();
     // The second experiment is greater in everything; the third lacks what can be missing and else equals the first.
     for (name, owner, parent_id) in [
-        ("alpha", bob, Some(1)),
-        ("Beta", zoe, Some(2)),
+        ("alpha", bob, Some(ExperimentId(1))),
+        ("Beta", zoe, Some(ExperimentId(2))),
         ("alpha", bob, None),
     ] {
         let mut new = NewExperiment {
@@ -439,7 +447,7 @@ pub(crate) async fn every_sort_puts_missing_values_last_and_ties_by_number(world
         Sort::CheckpointCount,
         Sort::SearcherMetric,
     ] {
-        let order = async |descending: bool| -> Vec<i64> {
+        let order = async |descending: bool| -> Vec<ExperimentId> {
             let filter = Filter::default();
             let (rows, _) = listed(world, &filter, sort, descending, 0, -1).await;
             rows.into_iter().map(|row| row.id).collect()
@@ -648,7 +656,7 @@ pub(crate) async fn deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_
 
 pub(crate) async fn a_list_shows_every_change_that_was_made_before_it(world: &World) {
     let catalogue = Catalogue::new();
-    let list = async || -> Vec<(i64, String)> {
+    let list = async || -> Vec<(ExperimentId, String)> {
         let all = Filter::default();
         let (rows, total) =
             experiments::list(&world.store, &catalogue, &all, Sort::Name, false, 0, -1)

@@ -1,7 +1,7 @@
 //! Rows in memory and rows in the database: random changes with the rows kept in memory end in the same database as the
 //! same changes with every row read anew.
 
-use det_ids::{PlaceId, RequestId, TaskId};
+use det_ids::{ExperimentId, PlaceId, RequestId, TaskId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::Observed;
 use det_lifecycle::trial::TrialState;
@@ -56,7 +56,7 @@ pub(crate) async fn rows_in_memory_never_differ_from_the_stored_ones(world: &Wor
 /// Plays the history of a seed under names of its own, and returns what the database holds of it then.
 async fn history(
     store: &Store,
-    experiment: i64,
+    experiment: ExperimentId,
     run: u64,
     seed: u64,
     read_anew: bool,
@@ -104,7 +104,7 @@ fn names(run: u64, number: u64) -> (RequestId, TaskId) {
 /// One random action on one of the trials; what it needs and does not find makes it do nothing.
 async fn act(
     tx: &mut WriteTx,
-    experiment: i64,
+    experiment: ExperimentId,
     run: u64,
     random: &mut Random,
 ) -> Result<(), StoreError> {
@@ -203,7 +203,7 @@ async fn act_on_the_rest(
     tx: &mut WriteTx,
     row: &trials::TrialRow,
     task_id: &TaskId,
-    experiment: i64,
+    experiment: ExperimentId,
     run: u64,
     what: u64,
     n: i64,
@@ -260,7 +260,7 @@ async fn act_on_the_rest(
             experiments::set_progress(&mut tx.conn(), experiment, 0.25).await
         }
         17 => {
-            let search = i64::try_from(run).unwrap() + 1_000;
+            let search = ExperimentId(i64::try_from(run).unwrap() + 1_000);
             let known = searches::find(&mut tx.conn(), search).await?;
             let Some(known) = known else {
                 return searches::save_snapshot(&mut tx.conn(), search, 0, "{}").await;
@@ -314,7 +314,7 @@ fn agent(id: &str, n: i64) -> AgentRow {
 }
 
 /// Everything that the database holds of a run, without the run's own names and numbers.
-async fn shown(store: &Store, experiment: i64, run: u64) -> Vec<String> {
+async fn shown(store: &Store, experiment: ExperimentId, run: u64) -> Vec<String> {
     let mut held = store.read().await.unwrap();
     let conn = &mut held.conn();
     let mut lines = Vec::new();
@@ -347,7 +347,7 @@ async fn shown(store: &Store, experiment: i64, run: u64) -> Vec<String> {
             .unwrap();
         lines.push((None, format!("{row:?}")));
     }
-    let search = searches::find(conn, i64::try_from(run).unwrap() + 1_000)
+    let search = searches::find(conn, ExperimentId(i64::try_from(run).unwrap() + 1_000))
         .await
         .unwrap();
     let search = search.map(|s| (s.through, s.snapshot, s.events));

@@ -1,5 +1,6 @@
 //! What tasks report: logs, metrics, checkpoints; and what the master keeps of searches and events.
 
+use det_ids::ExperimentId;
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::events::{self, NewEvent};
 use det_store::journal::{self, Entry};
@@ -642,19 +643,21 @@ pub(crate) async fn checkpoints_are_counted_and_the_newest_complete_one_is_found
 }
 
 pub(crate) async fn a_search_is_its_snapshot_and_the_events_since(world: &World) {
-    assert!(read!(world, conn => searches::find(conn, 1).await).is_none());
-    change!(world, conn => searches::save_snapshot(conn, 1, 0, "start").await);
+    assert!(read!(world, conn => searches::find(conn, ExperimentId(1)).await).is_none());
+    change!(world, conn => searches::save_snapshot(conn, ExperimentId(1), 0, "start").await);
     for seq in 1..=4 {
-        change!(world, conn => searches::append_event(conn, 1, seq, &format!("e{seq}")).await);
+        change!(world, conn => searches::append_event(conn, ExperimentId(1), seq, &format!("e{seq}")).await);
     }
     // Number 4 exists: a decision cannot be stored twice.
     let outcome = world
         .write(|tx| {
-            Box::pin(async move { searches::append_event(&mut tx.conn(), 1, 4, "again").await })
+            Box::pin(async move {
+                searches::append_event(&mut tx.conn(), ExperimentId(1), 4, "again").await
+            })
         })
         .await;
     assert!(outcome.is_err());
-    let search = read!(world, conn => searches::find(conn, 1).await).unwrap();
+    let search = read!(world, conn => searches::find(conn, ExperimentId(1)).await).unwrap();
     assert_eq!(
         (
             search.through,
@@ -664,13 +667,13 @@ pub(crate) async fn a_search_is_its_snapshot_and_the_events_since(world: &World)
         (0, "start", 4)
     );
 
-    change!(world, conn => searches::save_snapshot(conn, 1, 3, "later").await);
-    let search = read!(world, conn => searches::find(conn, 1).await).unwrap();
+    change!(world, conn => searches::save_snapshot(conn, ExperimentId(1), 3, "later").await);
+    let search = read!(world, conn => searches::find(conn, ExperimentId(1)).await).unwrap();
     assert_eq!((search.through, search.snapshot.as_str()), (3, "later"));
     assert_eq!(search.events, [(4, "e4".to_owned())]);
 
-    change!(world, conn => searches::delete(conn, 1).await);
-    assert!(read!(world, conn => searches::find(conn, 1).await).is_none());
+    change!(world, conn => searches::delete(conn, ExperimentId(1)).await);
+    assert!(read!(world, conn => searches::find(conn, ExperimentId(1)).await).is_none());
 }
 
 pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &World) {

@@ -1,6 +1,6 @@
 //! Rows for scenarios: complete, with plain values, changed by the scenario where it matters.
 
-use det_ids::{AllocationId, TaskId};
+use det_ids::{AllocationId, ExperimentId, TaskId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::Desired;
 use det_lifecycle::experiment::ExperimentState;
@@ -76,17 +76,17 @@ pub(crate) fn experiment(name: &str, owner_id: i64) -> NewExperiment {
     }
 }
 
-pub(crate) async fn stored_experiment(world: &World, new: NewExperiment) -> i64 {
+pub(crate) async fn stored_experiment(world: &World, new: NewExperiment) -> ExperimentId {
     change!(world, conn => experiments::insert(conn, &new).await)
 }
 
 /// A user and one experiment of theirs.
-pub(crate) async fn some_experiment(world: &World) -> i64 {
+pub(crate) async fn some_experiment(world: &World) -> ExperimentId {
     let owner = stored_user(world, "ada").await;
     stored_experiment(world, experiment("some", owner)).await
 }
 
-pub(crate) fn trial(experiment_id: i64, request_id: &str) -> NewTrial {
+pub(crate) fn trial(experiment_id: ExperimentId, request_id: &str) -> NewTrial {
     NewTrial {
         experiment_id,
         request_id: request_id.into(),
@@ -100,12 +100,20 @@ pub(crate) fn trial(experiment_id: i64, request_id: &str) -> NewTrial {
     }
 }
 
-pub(crate) async fn stored_trial(world: &World, experiment_id: i64, request_id: &str) -> i64 {
+pub(crate) async fn stored_trial(
+    world: &World,
+    experiment_id: ExperimentId,
+    request_id: &str,
+) -> i64 {
     let new = trial(experiment_id, request_id);
     change!(world, conn => trials::insert(conn, &new).await)
 }
 
-pub(crate) fn task(id: &str, experiment_id: Option<i64>, trial_id: Option<i64>) -> TaskRow {
+pub(crate) fn task(
+    id: &str,
+    experiment_id: Option<ExperimentId>,
+    trial_id: Option<i64>,
+) -> TaskRow {
     TaskRow {
         id: id.into(),
         kind: det_taskspec::TaskKind::Trial,
@@ -129,7 +137,7 @@ pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<i64>) -> Allo
         task_id: task_id.into(),
         kind: det_taskspec::TaskKind::Trial,
         job_id: "job".into(),
-        experiment_id: trial_id.map(|_| 1),
+        experiment_id: trial_id.map(|_| ExperimentId(1)),
         trial_id,
         run_id: 1,
         state: AllocationState::Pending,
@@ -174,7 +182,7 @@ pub(crate) fn container(
 
 pub(crate) fn checkpoint(
     uuid: &str,
-    experiment_id: i64,
+    experiment_id: ExperimentId,
     trial_id: i64,
     steps: i64,
 ) -> CheckpointRow {
@@ -199,7 +207,7 @@ pub(crate) fn checkpoint(
 /// A trial with its task and one live allocation on an agent: the ids are `<experiment>.<request>` and that with `.1`.
 pub(crate) async fn running_trial(
     world: &World,
-    experiment_id: i64,
+    experiment_id: ExperimentId,
     request_id: &str,
 ) -> (i64, TaskId, AllocationId) {
     let trial_id = stored_trial(world, experiment_id, request_id).await;
@@ -250,7 +258,7 @@ pub(crate) async fn add_container(tx: &mut WriteTx, row: ContainerRow) -> Result
 /// Changes an experiment, which is loaded first.
 pub(crate) async fn edit_experiment(
     tx: &mut WriteTx,
-    id: i64,
+    id: ExperimentId,
     change: impl FnOnce(&mut ExperimentRow),
 ) -> Result<(), StoreError> {
     tx.load_experiment(id).await?;

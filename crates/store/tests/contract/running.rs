@@ -1,6 +1,6 @@
 //! Trials, allocations, containers, tokens and agents.
 
-use det_ids::JobId;
+use det_ids::{ExperimentId, JobId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::task::{Demand, Stop, TaskEnd, TaskState};
@@ -285,7 +285,7 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
         read!(world, conn => allocations::with_deadline(conn).await).len(),
         1
     );
-    let states = read!(world, conn => allocations::live_states_of_experiments(conn, &[experiment_id, 999]).await);
+    let states = read!(world, conn => allocations::live_states_of_experiments(conn, &[experiment_id, ExperimentId(999)]).await);
     let [state] = &states[..] else {
         panic!("{states:?}");
     };
@@ -521,7 +521,9 @@ pub(crate) async fn long_lists_of_ids_are_answered(world: &World) {
         1
     );
     assert!(read!(world, conn => metrics::summaries_of(conn, &ids).await).is_empty());
-    let experiments: Vec<i64> = (0..70_000).map(|n| n + experiment_id).collect();
+    let experiments: Vec<_> = (0..70_000)
+        .map(|n| ExperimentId(experiment_id.0 + n))
+        .collect();
     let states =
         read!(world, conn => allocations::live_states_of_experiments(conn, &experiments).await);
     let states: Vec<_> = states
@@ -618,7 +620,7 @@ pub(crate) async fn an_older_store_knows_the_states_of_its_tasks(world: &World) 
 pub(crate) async fn the_task_of_a_job_is_no_experiments(world: &World) {
     let of_experiment = TaskRow {
         job_id: "job-e".into(),
-        ..task("e", Some(1), Some(1))
+        ..task("e", Some(ExperimentId(1)), Some(1))
     };
     let alone = TaskRow {
         job_id: "job-t".into(),

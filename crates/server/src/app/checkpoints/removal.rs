@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_failpoints::failpoint;
+use det_ids::ExperimentId;
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 
 use crate::app::checkpoints::files::CheckpointFiles;
@@ -315,8 +316,10 @@ pub(crate) fn in_use(uuid: &str) -> AppError {
     .hint("delete the experiments that started from it first")
 }
 
-fn by_experiment(rows: Vec<CheckpointRow>) -> AppResult<BTreeMap<i64, Vec<CheckpointRow>>> {
-    let mut by_experiment: BTreeMap<i64, Vec<CheckpointRow>> = BTreeMap::new();
+fn by_experiment(
+    rows: Vec<CheckpointRow>,
+) -> AppResult<BTreeMap<ExperimentId, Vec<CheckpointRow>>> {
+    let mut by_experiment: BTreeMap<ExperimentId, Vec<CheckpointRow>> = BTreeMap::new();
     for row in rows
         .into_iter()
         .filter(|row| row.state != CheckpointState::Deleted)

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use det_config::experiment::ExperimentConfig;
 use det_config::storage::StorageLocation;
+use det_ids::ExperimentId;
 use det_taskspec::{SHARED_FS_DIR, UNPRIVILEGED_ID, unprivileged_id};
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
@@ -358,7 +359,11 @@ impl Storage {
     }
 
     /// Deletes the TensorBoard files of an experiment, where the storage can be reached.
-    pub fn remove_tensorboard(&self, cluster_id: &str, experiment_id: i64) -> AppResult<()> {
+    pub fn remove_tensorboard(
+        &self,
+        cluster_id: &str,
+        experiment_id: ExperimentId,
+    ) -> AppResult<()> {
         check_uuid(cluster_id)?;
         let path = Path::new(cluster_id)
             .join("tensorboard/experiment")

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use det_config::policies::Workload;
+use det_ids::ExperimentId;
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
 use det_store::{WriteTx, experiments};
@@ -55,7 +56,12 @@ impl ExperimentPatch {
 
 impl Experiments {
     /// Changes texts, labels, resources and checkpoint policy.
-    pub async fn patch(&self, actor: &Actor, id: i64, patch: ExperimentPatch) -> AppResult<()> {
+    pub async fn patch(
+        &self,
+        actor: &Actor,
+        id: ExperimentId,
+        patch: ExperimentPatch,
+    ) -> AppResult<()> {
         if patch.changes_checkpoint_policy() {
             // The policy deletes checkpoints.
             let to_do = format!("change the checkpoint policy of experiment {id}");
@@ -118,7 +124,7 @@ impl Experiments {
     async fn patch_in(
         &self,
         tx: &mut WriteTx,
-        id: i64,
+        id: ExperimentId,
         patch: ExperimentPatch,
         actor: &str,
     ) -> AppResult<()> {

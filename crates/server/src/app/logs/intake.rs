@@ -1,6 +1,6 @@
 //! Ingesting lines of task logs: from spools of agents, and from callers that may log for a task.
 
-use det_ids::TaskId;
+use det_ids::{ExperimentId, TaskId};
 use det_store::events::NewEvent;
 use det_store::logs::{self, Packed};
 use det_store::{WriteTx, allocations};
@@ -66,7 +66,7 @@ impl Logs {
     /// Stores lines of one task, which works for this experiment if for any.
     pub(crate) async fn append(
         &self,
-        experiment_id: Option<i64>,
+        experiment_id: Option<ExperimentId>,
         task_id: TaskId,
         packed: Packed,
         spool: Option<SpoolBatch>,

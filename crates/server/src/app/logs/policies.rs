@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use det_config::container::LogAction;
-use det_ids::{PlaceId, TaskId};
+use det_ids::{ExperimentId, PlaceId, TaskId};
 use det_store::events::NewEvent;
 use det_store::logs::{LogLine, Packed};
 use det_store::trials::TrialRow;
@@ -64,14 +64,21 @@ impl LogPolicies {
     }
 
     /// Lines that the log policies of an experiment match.
-    pub(crate) async fn find(&self, experiment_id: i64, packed: &Packed) -> AppResult<Vec<Found>> {
+    pub(crate) async fn find(
+        &self,
+        experiment_id: ExperimentId,
+        packed: &Packed,
+    ) -> AppResult<Vec<Found>> {
         match self.compiled(experiment_id).await? {
             Some(policies) => Ok(policies.find(packed)?),
             None => Ok(Vec::new()),
         }
     }
 
-    async fn compiled(&self, experiment_id: i64) -> AppResult<Option<Arc<CompiledPolicies>>> {
+    async fn compiled(
+        &self,
+        experiment_id: ExperimentId,
+    ) -> AppResult<Option<Arc<CompiledPolicies>>> {
         if let Some(known) = self.configs.log_policies(experiment_id) {
             return Ok(known);
         }

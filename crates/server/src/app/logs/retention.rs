@@ -11,7 +11,7 @@ use det_authz::{Kind, Permission};
 use det_config::experiment::ExperimentConfig;
 use det_config::policies::Workload;
 use det_failpoints::failpoint;
-use det_ids::TaskId;
+use det_ids::{ExperimentId, TaskId};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
 use det_store::logs::retention::{self, EndedLog};
@@ -91,7 +91,12 @@ impl LogRetention {
     }
 
     /// Says how long the logs of all trials of an experiment are kept, of those to come too.
-    pub async fn set_days_of_experiment(&self, actor: &Actor, id: i64, days: i16) -> AppResult<()> {
+    pub async fn set_days_of_experiment(
+        &self,
+        actor: &Actor,
+        id: ExperimentId,
+        days: i16,
+    ) -> AppResult<()> {
         // Few days delete what was logged.
         let to_do = format!("say how long the logs of experiment {id} are kept");
         self.ownership.require_owner(actor, id, &to_do).await?;
@@ -166,7 +171,7 @@ impl LogRetention {
         tx: &mut WriteTx,
         actor: &str,
         subject_kind: &'static str,
-        id: i64,
+        id: impl std::fmt::Display,
         reason: &str,
     ) -> AppResult<()> {
         let event = NewEvent {

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use det_ids::ExperimentId;
 use det_store::journal::{self, Entry};
 use det_store::{StoreError, WriteTx, metrics, trials};
 
@@ -15,7 +16,7 @@ const TRIALS: usize = 50_000;
 #[derive(Debug, Clone)]
 pub(super) struct LiveTrial {
     /// Its experiment.
-    pub(super) experiment_id: i64,
+    pub(super) experiment_id: ExperimentId,
     /// The run whose reports are taken.
     pub(super) run_id: i64,
     /// Its groups.

@@ -49,30 +49,29 @@ impl Orchestration {
                 experiment_id,
                 number,
                 text,
-            } => searches::append_event(&mut tx.conn(), experiment_id.0, number, &text).await?,
+            } => searches::append_event(&mut tx.conn(), experiment_id, number, &text).await?,
             Effect::SaveSearch {
                 experiment_id,
                 through,
                 snapshot,
             } => {
-                searches::save_snapshot(&mut tx.conn(), experiment_id.0, through, &snapshot)
-                    .await?;
+                searches::save_snapshot(&mut tx.conn(), experiment_id, through, &snapshot).await?;
             }
             Effect::EndSearch(id) => {
-                searches::delete(&mut tx.conn(), id.0).await?;
-                self.searches.evict(id.0);
+                searches::delete(&mut tx.conn(), id).await?;
+                self.searches.evict(id);
             }
             Effect::ExperimentEnded { id, completed } => {
                 let progress = if completed {
                     1.0
                 } else {
                     // The search counts what ended as done; people want to know how far the code came.
-                    trials::mean_progress(&mut tx.conn(), id.0).await?
+                    trials::mean_progress(&mut tx.conn(), id).await?
                 };
-                experiments::set_progress(&mut tx.conn(), id.0, progress).await?;
-                self.configs.forget(id.0);
+                experiments::set_progress(&mut tx.conn(), id, progress).await?;
+                self.configs.forget(id);
             }
-            Effect::ExperimentContinued(id) => experiments::clear_end(&mut tx.conn(), id.0).await?,
+            Effect::ExperimentContinued(id) => experiments::clear_end(&mut tx.conn(), id).await?,
             Effect::RunStarted(id) => self.metric_journal.evict(id.0),
             Effect::RestartsAllowed(id) => {
                 let row = trials::find(&mut tx.conn(), id.0).await?;
@@ -162,12 +161,12 @@ async fn insert_trial(
     let name = (new.experiment_id, new.request_id.clone());
     let rows = tx.live_rows();
     let experiment = rows
-        .experiment(new.experiment_id.0)
+        .experiment(new.experiment_id)
         .ok_or_else(|| AppError::not_found("experiment", new.experiment_id))?;
     let config = configs.of(experiment)?;
     let warm_start = warm_start_checkpoint(tx, &config).await?;
     let row = trials::NewTrial {
-        experiment_id: new.experiment_id.0,
+        experiment_id: new.experiment_id,
         request_id: new.request_id,
         task_id: new.task_id,
         state: new.state,

@@ -54,12 +54,12 @@ impl Facts {
         match need {
             Need::Experiment(id) => self.load_experiment(service, tx, id).await?,
             Need::LiveTrials(id) => {
-                let rows = trials::live_of_experiment(&mut tx.conn(), id.0).await?;
+                let rows = trials::live_of_experiment(&mut tx.conn(), id).await?;
                 let ids = rows.into_iter().map(|row| TrialId(row.id)).collect();
                 self.live_trials.insert(id, ids);
             }
             Need::LiveTrialCount(id) => {
-                let count = trials::count_live(&mut tx.conn(), id.0).await?;
+                let count = trials::count_live(&mut tx.conn(), id).await?;
                 let count = usize::try_from(count).unwrap_or(0);
                 self.live_trial_counts.insert(id, count);
             }
@@ -69,7 +69,7 @@ impl Facts {
                 self.load_experiment(service, tx, id).await?;
                 let name = (id, request_id);
                 if !self.named.contains_key(&name) {
-                    let found = trials::find_by_request(&mut tx.conn(), id.0, &name.1).await?;
+                    let found = trials::find_by_request(&mut tx.conn(), id, &name.1).await?;
                     if let Some(row) = found {
                         self.named.insert(name.clone(), TrialId(row.id));
                     }
@@ -115,9 +115,9 @@ impl Facts {
         tx: &mut WriteTx,
         id: ExperimentId,
     ) -> AppResult<()> {
-        tx.load_experiment(id.0).await?;
+        tx.load_experiment(id).await?;
         let rows = tx.live_rows();
-        let Some(row) = rows.experiment(id.0) else {
+        let Some(row) = rows.experiment(id) else {
             return Ok(());
         };
         let terms = match service.configs.of(row) {
@@ -152,7 +152,7 @@ impl Facts {
             Err(StoreError::Corrupt { what, message }) => Err(Unreadable { what, message }),
             Err(error) => return Err(error.into()),
         };
-        let (experiment_id, task_id) = (ExperimentId(row.experiment_id), row.task_id.clone());
+        let (experiment_id, task_id) = (row.experiment_id, row.task_id.clone());
         self.excluded.insert(id, excluded);
         self.load_experiment(service, tx, experiment_id).await?;
         Ok(tx.load_task(&task_id).await?)
@@ -221,10 +221,7 @@ impl Facts {
         tx.load_task(&task_id).await?;
         let task = tx.live_rows().task(&task_id).map(|task| task.experiment_id);
         match task.flatten() {
-            Some(experiment) => {
-                self.load_experiment(service, tx, ExperimentId(experiment))
-                    .await
-            }
+            Some(experiment) => self.load_experiment(service, tx, experiment).await,
             None => Ok(()),
         }
     }
@@ -236,7 +233,7 @@ impl Facts {
         id: ExperimentId,
     ) -> AppResult<()> {
         let rows = tx.live_rows();
-        let Some(row) = rows.experiment(id.0) else {
+        let Some(row) = rows.experiment(id) else {
             return Ok(());
         };
         // Of one that is over nothing is asked, and it has no search.
@@ -245,7 +242,7 @@ impl Facts {
         }
         let config = service.configs.of(row);
         let mut conn: Conn<'_> = tx.conn();
-        self.search = match service.searches.load(&mut conn, id.0, config).await {
+        self.search = match service.searches.load(&mut conn, id, config).await {
             Ok(search) => Some((id, search)),
             Err(error @ StoreError::Corrupt { .. }) => {
                 tracing::error!(
@@ -263,7 +260,7 @@ impl Facts {
     /// Hands the search back to the memory of the master; if the change fails it is dropped there.
     pub(super) fn keep_search(&mut self, searches: &Searches, tx: &mut WriteTx) {
         if let Some((id, search)) = self.search.take() {
-            searches.keep(tx, id.0, search);
+            searches.keep(tx, id, search);
         }
     }
 }

@@ -65,7 +65,7 @@ pub(super) fn place_of(row: &AgentRow) -> Result<Place, StoreError> {
 
 impl Rows for TxRows<'_> {
     fn experiment(&self, id: ExperimentId) -> Option<Experiment> {
-        let row = self.live.experiment(id.0)?;
+        let row = self.live.experiment(id)?;
         Some(Experiment {
             id,
             state: row.state,
@@ -78,7 +78,7 @@ impl Rows for TxRows<'_> {
     }
 
     fn update_experiment(&mut self, row: &Experiment) {
-        self.live.edit_experiment(row.id.0, |known| {
+        self.live.edit_experiment(row.id, |known| {
             known.state = row.state;
             known.progress = row.progress;
             known.trial_count = row.trial_count;
@@ -121,7 +121,7 @@ impl Rows for TxRows<'_> {
         let row = self.live.trial(id.0)?;
         Some(Trial {
             id,
-            experiment_id: ExperimentId(row.experiment_id),
+            experiment_id: row.experiment_id,
             request_id: row.request_id.clone(),
             task_id: row.task_id.clone(),
             state: row.state,
@@ -176,7 +176,7 @@ impl Rows for TxRows<'_> {
             id: id.clone(),
             kind: row.kind,
             job_id: row.job_id.clone(),
-            experiment_id: row.experiment_id.map(ExperimentId),
+            experiment_id: row.experiment_id,
             trial_id: row.trial_id.map(TrialId),
             state: row.state,
             demand: row.demand,
@@ -186,7 +186,7 @@ impl Rows for TxRows<'_> {
     }
 
     fn insert_task(&mut self, row: Task) {
-        let experiment = row.experiment_id.and_then(|id| self.live.experiment(id.0));
+        let experiment = row.experiment_id.and_then(|id| self.live.experiment(id));
         let owner_id = experiment
             .expect("tasks are added for experiments that the decision has read")
             .owner_id;
@@ -195,7 +195,7 @@ impl Rows for TxRows<'_> {
             kind: row.kind,
             job_id: row.job_id,
             owner_id,
-            experiment_id: row.experiment_id.map(|id| id.0),
+            experiment_id: row.experiment_id,
             trial_id: row.trial_id.map(|id| id.0),
             state: row.state,
             demand: row.demand,
@@ -219,7 +219,7 @@ impl Rows for TxRows<'_> {
         match task.experiment_id {
             Some(id) => self
                 .live
-                .experiment(id.0)
+                .experiment(id)
                 .map(|row| row.resource_pool.clone()),
             None => self.facts.pools.get(&task.job_id).cloned(),
         }
@@ -232,7 +232,7 @@ impl Rows for TxRows<'_> {
             task_id: row.task_id.clone(),
             kind: row.kind,
             job_id: row.job_id.clone(),
-            experiment_id: row.experiment_id.map(ExperimentId),
+            experiment_id: row.experiment_id,
             trial_id: row.trial_id.map(TrialId),
             run_id: row.run_id,
             state: row.state.clone(),
@@ -262,7 +262,7 @@ impl Rows for TxRows<'_> {
             task_id: row.task_id,
             kind: row.kind,
             job_id: row.job_id,
-            experiment_id: row.experiment_id.map(|id| id.0),
+            experiment_id: row.experiment_id,
             trial_id: row.trial_id.map(|id| id.0),
             run_id: row.run_id,
             state: row.state,

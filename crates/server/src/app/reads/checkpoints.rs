@@ -9,6 +9,7 @@ use det_api_types::checkpoints::{CheckpointState, GetCheckpointsQuery};
 use det_api_types::page::Pagination;
 use det_authz::Kind;
 use det_config::experiment::mask_document;
+use det_ids::ExperimentId;
 use det_store::checkpoints::{self, CheckpointRow};
 use det_store::experiments::ExperimentRow;
 use det_store::metrics::StoredReport;
@@ -64,7 +65,7 @@ pub(crate) enum Found {
 pub(crate) async fn of_experiment(
     master: &Master,
     actor: &Actor,
-    id: i64,
+    id: ExperimentId,
     query: &GetCheckpointsQuery,
 ) -> AppResult<(Trained, Pagination)> {
     require(actor)?;
@@ -249,7 +250,7 @@ pub(crate) struct PolicyChange {
 pub(crate) async fn doomed(
     master: &Master,
     actor: &Actor,
-    experiment_id: i64,
+    experiment_id: ExperimentId,
     change: PolicyChange,
 ) -> AppResult<(String, Vec<Joined>)> {
     require(actor)?;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use det_authz::Kind;
+use det_ids::ExperimentId;
 use det_lifecycle::experiment::ExperimentState;
 use det_store::catalogue::Catalogue;
 use det_store::experiments::{self, ExperimentRow};
@@ -30,7 +31,11 @@ pub(super) fn require(actor: &Actor) -> AppResult<()> {
 }
 
 /// One experiment, or the refusal that it does not exist.
-pub(crate) async fn find(store: &Store, actor: &Actor, id: i64) -> AppResult<ExperimentRow> {
+pub(crate) async fn find(
+    store: &Store,
+    actor: &Actor,
+    id: ExperimentId,
+) -> AppResult<ExperimentRow> {
     require(actor)?;
     let mut conn = store.read().await?;
     experiments::find(&mut conn.conn(), id)
@@ -55,7 +60,7 @@ pub struct Home<'a> {
 
 /// How far experiments are, and where.
 pub(crate) struct Whereabouts {
-    phases: BTreeMap<i64, Phase>,
+    phases: BTreeMap<ExperimentId, Phase>,
     homes: Arc<Homes>,
     /// The user who represents the cluster.
     cluster_owner: i64,
@@ -63,7 +68,7 @@ pub(crate) struct Whereabouts {
 
 impl Whereabouts {
     /// How far an experiment is, while it is active.
-    pub(crate) fn phase(&self, experiment_id: i64) -> Phase {
+    pub(crate) fn phase(&self, experiment_id: ExperimentId) -> Phase {
         self.phases.get(&experiment_id).copied().unwrap_or_default()
     }
 
@@ -87,7 +92,7 @@ pub(crate) async fn whereabouts(
     rows: &[ExperimentRow],
 ) -> AppResult<Whereabouts> {
     require(actor)?;
-    let active: Vec<i64> = rows
+    let active: Vec<ExperimentId> = rows
         .iter()
         .filter(|row| row.state == ExperimentState::Active)
         .map(|row| row.id)
@@ -100,8 +105,8 @@ pub(crate) async fn whereabouts(
 }
 
 /// How far active experiments are.
-async fn phases(store: &Store, ids: &[i64]) -> AppResult<BTreeMap<i64, Phase>> {
-    let mut phases: BTreeMap<i64, Phase> = BTreeMap::new();
+async fn phases(store: &Store, ids: &[ExperimentId]) -> AppResult<BTreeMap<ExperimentId, Phase>> {
+    let mut phases: BTreeMap<ExperimentId, Phase> = BTreeMap::new();
     let mut conn = store.read().await?;
     for batch in ids.chunks(BATCH) {
         for live in allocations::live_states_of_experiments(&mut conn.conn(), batch).await? {
@@ -161,7 +166,7 @@ pub(crate) async fn labels(
 }
 
 /// The best value of the searcher's metric over the whole experiment.
-pub(crate) async fn best_metric(store: &Store, actor: &Actor, id: i64) -> AppResult<f64> {
+pub(crate) async fn best_metric(store: &Store, actor: &Actor, id: ExperimentId) -> AppResult<f64> {
     let row = find(store, actor, id).await?;
     row.best_metric.ok_or_else(|| {
         AppError::new(
@@ -189,7 +194,7 @@ pub(crate) struct Record {
 pub(crate) async fn validation_history(
     master: &Master,
     actor: &Actor,
-    id: i64,
+    id: ExperimentId,
 ) -> AppResult<Vec<Record>> {
     let experiment = find(&master.context.store, actor, id).await?;
     master.metric_journal.flush().await?;

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use det_authz::{Kind, Permission, Target};
+use det_ids::ExperimentId;
 use det_store::allocations::TaskRow;
 use det_store::{Store, allocations, trials};
 
@@ -22,7 +23,7 @@ pub(crate) enum Selection {
         /// The trial.
         trial: i64,
         /// Its experiment.
-        experiment: i64,
+        experiment: ExperimentId,
         /// Its tasks and their allocations.
         ids: HashSet<String>,
     },

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use det_authz::Kind;
-use det_ids::TaskId;
+use det_ids::{ExperimentId, TaskId};
 use det_store::{Store, experiments};
 use futures::Stream;
 use tokio::runtime::Handle;
@@ -21,7 +21,7 @@ pub(crate) const PART_BYTES: usize = 192 << 10;
 pub(crate) struct Archive {
     store: Store,
     /// The experiment that it belongs to.
-    pub(crate) experiment_id: i64,
+    pub(crate) experiment_id: ExperimentId,
     /// The experiment's name.
     pub(crate) name: String,
     /// Its size.
@@ -30,7 +30,11 @@ pub(crate) struct Archive {
 
 impl Archive {
     /// The archive of an experiment; errs with "not found" where the experiment or its archive does not exist.
-    pub(crate) async fn open(store: &Store, actor: &Actor, experiment_id: i64) -> AppResult<Self> {
+    pub(crate) async fn open(
+        store: &Store,
+        actor: &Actor,
+        experiment_id: ExperimentId,
+    ) -> AppResult<Self> {
         reads::require(actor, Kind::Experiment, "model definitions")?;
         let mut conn = store.read().await?;
         let name = experiments::find(&mut conn.conn(), experiment_id)
@@ -51,7 +55,7 @@ impl Archive {
     /// What a task starts with; empty for tasks without an archive.
     pub(crate) async fn of_task(store: &Store, actor: &Actor, task_id: &TaskId) -> AppResult<Self> {
         let task = reads::tasks::find(store, actor, task_id).await?;
-        let experiment_id = task.experiment_id.unwrap_or_default();
+        let experiment_id = task.experiment_id.unwrap_or(ExperimentId(0));
         let mut conn = store.read().await?;
         let bytes = experiments::model_definition_size(&mut conn.conn(), experiment_id).await?;
         Ok(Self {
@@ -95,7 +99,7 @@ impl Archive {
     }
 }
 
-fn missing(experiment_id: i64) -> AppError {
+fn missing(experiment_id: ExperimentId) -> AppError {
     AppError::not_found("model definition of experiment", experiment_id)
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::trials::{GetExperimentTrialsQuery, TrialSortBy};
 use det_authz::Kind;
-use det_ids::TaskId;
+use det_ids::{ExperimentId, TaskId};
 use det_store::allocations::{self, AllocationRow};
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::experiments::ExperimentRow;
@@ -99,7 +99,7 @@ async fn settled(store: &Store, actor: &Actor, id: i64) -> AppResult<Whole> {
 pub(crate) async fn page(
     master: &Master,
     actor: &Actor,
-    experiment_id: i64,
+    experiment_id: ExperimentId,
     query: &GetExperimentTrialsQuery,
 ) -> AppResult<(Vec<Whole>, Pagination)> {
     require(actor)?;
@@ -112,7 +112,7 @@ pub(crate) async fn page(
 
 async fn rows(
     store: &Store,
-    experiment_id: i64,
+    experiment_id: ExperimentId,
     query: &GetExperimentTrialsQuery,
 ) -> AppResult<(Vec<TrialRow>, Pagination)> {
     let filter = StateFilter::new(&query.states);

@@ -1,7 +1,6 @@
 //! The deletion of workspaces and projects with what is in them.
 
 use det_authz::{Kind, Permission, Target};
-use det_ids::ExperimentId;
 use det_lifecycle::experiment::ExperimentEvent;
 use det_orchestrator::Event;
 use det_store::WriteTx;
@@ -77,7 +76,7 @@ impl HomeDeletion {
             reason: Some(format!("{what} is deleted").into()),
         };
         let events = members.iter().map(|member| Event::Experiment {
-            id: ExperimentId(member.id),
+            id: member.id,
             event: ExperimentEvent::Delete,
             cause: cause.clone(),
         });

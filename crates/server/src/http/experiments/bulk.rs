@@ -7,6 +7,7 @@ use det_api_types::experiments::{
     MoveExperimentsRequest, PutExperimentRetainLogsRequest, PutExperimentsRetainLogsRequest,
 };
 use det_api_types::page::Empty;
+use det_ids::ExperimentId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -53,7 +54,7 @@ enum Action {
 }
 
 impl Action {
-    async fn perform(self, master: &Master, actor: &Actor, id: i64) -> AppResult<()> {
+    async fn perform(self, master: &Master, actor: &Actor, id: ExperimentId) -> AppResult<()> {
         match self {
             Self::Activate => master.experiments.activate(actor, id).await,
             Self::Pause => master.experiments.pause(actor, id).await,
@@ -80,13 +81,17 @@ async fn perform(
     request: BulkExperimentsRequest,
     action: Action,
 ) -> Answer {
-    let ids: Vec<i64> = match &request.filters {
+    let ids: Vec<ExperimentId> = match &request.filters {
         Some(filters) => listing::meant(master, actor, project_id, filters)
             .await?
             .iter()
             .map(|row| row.id)
             .collect(),
-        None => request.experiment_ids,
+        None => request
+            .experiment_ids
+            .into_iter()
+            .map(ExperimentId)
+            .collect(),
     };
     let mut results = Vec::with_capacity(ids.len());
     for id in ids {
@@ -97,7 +102,7 @@ async fn perform(
                 failure.message
             }
         };
-        results.push(ExperimentActionResult { error, id });
+        results.push(ExperimentActionResult { error, id: id.0 });
     }
     message(&BulkExperimentsResponse { results })
 }
@@ -106,7 +111,7 @@ async fn one(
     master: &Master,
     actor: &Actor,
     project_id: i64,
-    id: i64,
+    id: ExperimentId,
     action: Action,
 ) -> AppResult<()> {
     let row = reads::experiments::find(&master.context.store, actor, id).await?;
@@ -215,7 +220,7 @@ async fn delete_experiments(
 async fn move_experiment(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
     WireBody(body): WireBody<MoveExperimentRequest>,
 ) -> Answer {
     let to = body.destination_project_id;
@@ -250,7 +255,7 @@ async fn move_experiments(
 async fn put_experiment_retain_logs(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ExperimentId>,
     WireBody(body): WireBody<PutExperimentRetainLogsRequest>,
 ) -> Answer {
     let days = retention_days(body.num_days)?;

@@ -61,7 +61,7 @@ pub fn checkpoint(
         None => CheckpointTrainingMetadata::default(),
         Some(training) => CheckpointTrainingMetadata {
             trial_id: Some(training.trial.id),
-            experiment_id: Some(training.trial.experiment_id),
+            experiment_id: Some(training.trial.experiment_id.0),
             experiment_config: Some(training.config.clone()),
             hparams: Some(object(
                 "hyperparameters of trial",

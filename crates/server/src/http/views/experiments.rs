@@ -170,7 +170,7 @@ pub fn experiment(
         message: e.to_string(),
     })?;
     Ok(Experiment {
-        id: row.id,
+        id: row.id.0,
         description: row.description.clone(),
         labels,
         start_time: Timestamp(row.created_at),
@@ -188,7 +188,7 @@ pub fn experiment(
         name: row.name.clone(),
         notes: row.notes.clone(),
         job_id: row.job_id.to_string(),
-        forked_from: row.parent_id,
+        forked_from: row.parent_id.map(|id| id.0),
         progress: Some(Float(row.progress)),
         project_id: row.project_id,
         project_name: home.project.to_owned(),
@@ -210,13 +210,14 @@ pub fn experiment(
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use det_ids::ExperimentId;
     use serde_json::json;
 
     use super::*;
 
     pub(crate) fn row() -> ExperimentRow {
         ExperimentRow {
-            id: 3,
+            id: ExperimentId(3),
             job_id: "job".into(),
             owner_id: 2,
             project_id: 1,

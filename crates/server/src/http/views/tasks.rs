@@ -226,6 +226,7 @@ fn resources(
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use det_ids::ExperimentId;
     use det_lifecycle::container::Desired;
 
     use super::*;
@@ -236,7 +237,7 @@ pub(crate) mod tests {
             task_id: "3.abc".into(),
             kind: TaskKind::Trial,
             job_id: "j".into(),
-            experiment_id: Some(3),
+            experiment_id: Some(ExperimentId(3)),
             trial_id: Some(7),
             run_id: 1,
             state: AllocationState::Pending,

@@ -9,6 +9,7 @@ use det_api_types::trials::{
     CheckpointWorkload, MetricsWorkload, Trial, TrialState, WorkloadContainer,
 };
 use det_api_types::wire::{Float, Int64, Object, RawList, RawObject, Timestamp};
+use det_ids::ExperimentId;
 use det_store::StoreError;
 use det_store::checkpoints::CheckpointRow;
 use det_store::metrics::{GroupSummary, MetricSummary, StoredReport, ValueKind};
@@ -46,7 +47,7 @@ pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, Store
     };
     Ok(Trial {
         id: row.id,
-        experiment_id: row.experiment_id,
+        experiment_id: row.experiment_id.0,
         start_time: Timestamp(row.created_at),
         end_time: row.ended_at.map(Timestamp),
         state,
@@ -77,7 +78,7 @@ pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, Store
 }
 
 /// Why a trial of a paused experiment does not run.
-fn paused(experiment_id: i64) -> WaitReason {
+fn paused(experiment_id: ExperimentId) -> WaitReason {
     WaitReason {
         kind: "paused".to_owned(),
         message: format!(
@@ -243,7 +244,7 @@ pub(crate) mod tests {
     pub(crate) fn row() -> TrialRow {
         TrialRow {
             id: 9,
-            experiment_id: 3,
+            experiment_id: ExperimentId(3),
             request_id: "r".into(),
             task_id: "3.r".into(),
             state: det_lifecycle::trial::TrialState::Active,

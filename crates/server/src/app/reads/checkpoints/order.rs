@@ -103,6 +103,7 @@ fn by_attribute(attribute: CheckpointSortBy, a: &Joined, b: &Joined) -> Ordering
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use det_ids::ExperimentId;
     use det_store::checkpoints::{CheckpointRow, CheckpointState};
     use det_store::metrics::StoredReport;
     use serde_json::json;
@@ -113,7 +114,7 @@ pub(crate) mod tests {
         Joined {
             row: CheckpointRow {
                 uuid: uuid.into(),
-                experiment_id: Some(3),
+                experiment_id: Some(ExperimentId(3)),
                 trial_id: Some(9),
                 task_id: "3.r".into(),
                 allocation_id: Some("3.r.1".into()),

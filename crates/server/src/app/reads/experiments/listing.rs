@@ -6,6 +6,7 @@ use det_api_types::experiments::{
     BulkExperimentFilters, ExperimentSortBy, ExperimentState, GetExperimentsQuery, Int32FieldFilter,
 };
 use det_api_types::page::{OrderBy, Pagination};
+use det_ids::ExperimentId;
 use det_store::allocations;
 use det_store::experiments::{self, Active, ExperimentRow, Filter, Sort};
 
@@ -97,7 +98,7 @@ pub(crate) async fn meant(
         owners: owners(master, &[], &filters.user_ids),
         archived: filters.archived,
         project_id: named_project(project_id),
-        not_ids: filters.excluded_experiment_ids.clone(),
+        not_ids: numbers(&filters.excluded_experiment_ids).collect(),
         ..Filter::default()
     };
     apply_states(master, &mut filter, &filters.states).await?;
@@ -125,13 +126,17 @@ fn owners(master: &Master, names: &[String], ids: &[i64]) -> Option<Vec<i64>> {
     Some(named.chain(ids.iter().copied()).collect())
 }
 
+fn numbers(ids: &[i64]) -> impl Iterator<Item = ExperimentId> {
+    ids.iter().copied().map(ExperimentId)
+}
+
 fn apply_ids(filter: &mut Filter, ids: &Int32FieldFilter) {
     let below = [ids.lt, ids.lte.map(|n| n.saturating_add(1))];
     let above = [ids.gt, ids.gte.map(|n| n.saturating_sub(1))];
-    filter.id_below = below.into_iter().flatten().min();
-    filter.id_above = above.into_iter().flatten().max();
-    filter.ids = Some(ids.incl.clone()).filter(|ids| !ids.is_empty());
-    filter.not_ids.extend(&ids.not_in);
+    filter.id_below = below.into_iter().flatten().min().map(ExperimentId);
+    filter.id_above = above.into_iter().flatten().max().map(ExperimentId);
+    filter.ids = (!ids.incl.is_empty()).then(|| numbers(&ids.incl).collect());
+    filter.not_ids.extend(numbers(&ids.not_in));
 }
 
 /// Filters by reported states: what is stored as ACTIVE is distinguished by its live allocations.
@@ -147,7 +152,7 @@ async fn apply_states(
     if wanted.phases.is_empty() || wanted.wants_all_phases() {
         return Ok(());
     }
-    let mut phases: BTreeMap<i64, Phase> = BTreeMap::new();
+    let mut phases: BTreeMap<ExperimentId, Phase> = BTreeMap::new();
     {
         let mut conn = master.context.store.read().await?;
         for live in allocations::live_states(&mut conn.conn()).await? {
@@ -219,7 +224,13 @@ mod tests {
             not_in: vec![2],
         };
         apply_ids(&mut filter, &bounds);
-        assert_eq!((filter.id_below, filter.id_above), (Some(6), Some(2)));
-        assert_eq!((filter.ids, filter.not_ids), (Some(vec![4]), vec![2]));
+        assert_eq!(
+            (filter.id_below, filter.id_above),
+            (Some(ExperimentId(6)), Some(ExperimentId(2)))
+        );
+        assert_eq!(
+            (filter.ids, filter.not_ids),
+            (Some(vec![ExperimentId(4)]), vec![ExperimentId(2)])
+        );
     }
 }
