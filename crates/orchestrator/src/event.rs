@@ -360,7 +360,7 @@ impl Event {
             }
             Self::Search { id, .. } => vec![Need::Experiment(*id), Need::Search(*id)],
             Self::SearchAction { id, action, .. } => match action {
-                Action::Create { request_id, .. } | Action::Stop { request_id } => vec![
+                Action::Create { request_id, .. } | Action::Stop { request_id, .. } => vec![
                     Need::Experiment(*id),
                     Need::TrialOfRequest(*id, request_id.clone()),
                 ],

@@ -3,7 +3,7 @@
 use det_ids::{ExperimentId, RequestId, TaskId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState, SearchOutcome};
 use det_lifecycle::trial::{TrialEvent, TrialState};
-use det_searcher::{Action, Event as SearchEvent, Outcome, Search};
+use det_searcher::{Action, Event as SearchEvent, Outcome, Search, StopReason};
 use serde_json::{Map, Value};
 
 use crate::{Cause, Effect, Event, Mutant, NewTrial, Refused, Rows, Scene, SearchState, Topic};
@@ -135,14 +135,19 @@ pub(crate) fn carry_out<R: Rows>(
                 None => create(scene, id, state, request_id, &hparams, seed)?,
             }
         }
-        Action::Stop { request_id } => {
+        Action::Stop { request_id, reason } => {
             if let Some(trial) = scene.rows.trial_of_request(id, &request_id) {
                 scene.then(Event::Trial {
                     id: trial.id,
                     event: TrialEvent::StopBySearch,
-                    cause: Cause::master(
-                        "the search stopped it: its validation is not among the best",
-                    ),
+                    cause: Cause::master(match reason {
+                        StopReason::FullyTrained => {
+                            "the search stopped it: it has trained as long as the search trains a trial"
+                        }
+                        StopReason::NotAmongBest => {
+                            "the search stopped it: its validation is not among the best"
+                        }
+                    }),
                 });
             }
         }

@@ -5,6 +5,7 @@
 //! where it is not among the best `1/divisor` of the results so far. It never waits, and never resumes a trial.
 
 use crate::divisor::Divisor;
+use crate::event::StopReason;
 use crate::number::{best_first, count, exact, real};
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +49,7 @@ impl Rung {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     GoesOn,
-    Stop,
+    Stop(StopReason),
 }
 
 /// One halving search: its rungs, and how many trials it may create.
@@ -130,9 +131,14 @@ impl Bracket {
             }
             let place = here.insert(metric, trial);
             let keep = self.divisor.share(count(here.entries.len()));
-            if *rung == top || count(place) >= keep {
+            let reason = if *rung == top {
+                Some(StopReason::FullyTrained)
+            } else {
+                (count(place) >= keep).then_some(StopReason::NotAmongBest)
+            };
+            if let Some(reason) = reason {
                 self.at_work -= 1;
-                return Verdict::Stop;
+                return Verdict::Stop(reason);
             }
             *rung += 1;
         }

@@ -85,10 +85,22 @@ pub enum Action {
     Stop {
         /// Id of the trial.
         request_id: RequestId,
+        /// Why it is not needed any more.
+        reason: StopReason,
     },
     /// The search is over and takes no more events. Trials that still live are to be stopped; this happens only if the
     /// search failed because no trial reports the searcher metric.
     Shutdown(Outcome),
+}
+
+/// Why a search needs a trial no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// It was trained as long as the search trains any trial.
+    FullyTrained,
+    /// Its result is not among the best of those trained as long.
+    NotAmongBest,
 }
 
 /// How a search ended.

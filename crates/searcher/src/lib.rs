@@ -55,7 +55,7 @@ mod simulate;
 mod snapshot;
 
 pub use error::{MAX_RUNGS, MAX_TRIALS, SearchError};
-pub use event::{Action, Event, ExitReason, Outcome};
+pub use event::{Action, Event, ExitReason, Outcome, StopReason};
 pub use preview::{BracketPreview, Preview, TrialLength, TrialShape, preview};
 pub use search::{MAX_INVALID_IN_A_ROW, Search, TrialState};
 pub use simulate::{SimulatedTrial, SimulationReport, simulate};

@@ -457,10 +457,11 @@ impl Search {
         self.counts.usable += u64::from(!trial.reports.has_usable());
         trial.reports = trial.reports.and_usable();
         self.advance(number, done);
-        if verdict == Verdict::Stop {
+        if let Verdict::Stop(reason) = verdict {
             self.trials[number.0].state = TrialState::Stopping;
             actions.push(Action::Stop {
                 request_id: request_id.clone(),
+                reason,
             });
         }
     }

@@ -173,7 +173,7 @@ impl World {
                         0,
                     )));
                 }
-                Action::Stop { request_id } => {
+                Action::Stop { request_id, .. } => {
                     if let Some(number) = self.numbers.get(&request_id) {
                         self.report.trials[*number].stopped = true;
                     }

@@ -9,8 +9,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use det_taskspec::RUN_DIR;
 use det_taskspec::sandbox::{Isolation, IsolationRow, SandboxSpec};
+use det_taskspec::{RUN_DIR, UNPRIVILEGED_ID, unprivileged_id};
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -202,8 +202,14 @@ fn identity(host: &HostFacts) -> String {
         "tasks of users without a mapping run as root of this host (root_tasks: root)".into()
     } else if uid.is_root() {
         "tasks run as the agent's own account, in a user namespace".into()
+    } else if uid.as_raw() == UNPRIVILEGED_ID {
+        // The account of this check; tasks have the ids of their users.
+        format!(
+            "tasks of users without a mapping run under an id for each user, from {} on",
+            unprivileged_id(1)
+        )
     } else {
-        format!("tasks of users without a mapping run as uid {uid}")
+        format!("tasks run as uid {uid}")
     }
 }
 

@@ -186,7 +186,7 @@ impl Player<'_> {
                         hyperparameters: hparams,
                     }
                 }
-                Action::Stop { request_id } => SearchAction::Stop {
+                Action::Stop { request_id, .. } => SearchAction::Stop {
                     trial: self
                         .trials
                         .iter()

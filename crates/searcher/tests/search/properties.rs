@@ -223,7 +223,7 @@ impl CheckedSearch {
                     }
                     self.created.push(request_id);
                 }
-                Action::Stop { request_id } => prop_assert!(self.created.contains(&request_id)),
+                Action::Stop { request_id, .. } => prop_assert!(self.created.contains(&request_id)),
                 Action::Shutdown(outcome) => self.over = Some(outcome),
             }
         }

@@ -205,7 +205,7 @@ impl World {
                     });
                     format!("create t{}", self.trials.len())
                 }
-                Action::Stop { request_id } => {
+                Action::Stop { request_id, .. } => {
                     let number = (self.trials.iter())
                         .position(|trial| trial.request_id == request_id)
                         .expect("only trials it created are stopped");

@@ -161,7 +161,7 @@ impl Places {
                         .record(
                             tx,
                             NewEvent {
-                                actor: "service",
+                                actor: "master",
                                 subject_kind: "agent",
                                 subject_id: row.id.to_string(),
                                 kind: "disconnected",

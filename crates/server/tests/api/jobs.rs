@@ -262,7 +262,7 @@ async fn a_job_explains_the_whole_story_of_its_wait() {
     let waiting = why(&id(1));
     let explained = |story: &Value| !story["waiting"][0]["waitReason"].is_null();
     let story = cluster.until(&client, &waiting, explained).await;
-    assert_eq!(story["summary"], "waiting: none of its 1 task has slots");
+    assert_eq!(story["summary"], "waiting: its task has no slots");
     let reason = &story["waiting"][0]["waitReason"];
     assert_eq!(
         (
@@ -311,7 +311,7 @@ async fn a_job_explains_the_whole_story_of_its_wait() {
     assert!(story["waiting"][0]["estimatedStart"].is_null());
     let basis = story["waiting"][0]["estimateBasis"].as_str().unwrap();
     assert!(
-        basis.contains("nobody can foresee the end of trial 1 of experiment 1:"),
+        basis.contains("the end of trial 1 of experiment 1 cannot be foreseen:"),
         "{basis}"
     );
     let admin = cluster.admin().await;

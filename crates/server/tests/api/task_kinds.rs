@@ -126,7 +126,7 @@ async fn a_command_is_queued_explained_logged_and_retained_like_a_trial() {
             &story["pool"]["priorityOrder"]
         ],
         [
-            &json!("waiting: none of its 1 task has slots"),
+            &json!("waiting: its task has no slots"),
             &json!(label),
             &json!(label),
             &json!("no_agents"),

@@ -135,7 +135,7 @@ fn basis(story: &JobStory, estimate: Option<&Estimate>) -> String {
         }
         Some(Estimate::Unforeseeable(held)) => {
             format!(
-                "nobody can foresee the end of {}: only of a search with a single trial does the progress say how long it takes",
+                "the end of {} cannot be foreseen: only searches with a single trial that report progress (`context.train.report_progress`) say how long they take",
                 some(story, held)
             )
         }
@@ -197,12 +197,17 @@ fn ended(state: &str) -> String {
 /// How much of a live job waits and how much runs.
 fn in_queue(story: &JobStory, waiting: usize) -> String {
     let Some(entry) = &story.entry else {
-        return "active, and no trial of it asks for slots at this moment".to_owned();
+        return "active, and no task of it asks for slots at this moment".to_owned();
     };
     let all = entry.allocations.len();
     match all - waiting {
+        0 if all == 1 => "waiting: its task has no slots".to_owned(),
         0 => format!("waiting: none of its {} has slots", tasks(all)),
-        running if waiting == 0 => format!("running: its {} has slots", tasks(running)),
+        running if waiting == 0 => format!(
+            "running: its {} {} slots",
+            tasks(running),
+            if running == 1 { "has" } else { "have" }
+        ),
         running => format!("{} running, {waiting} waiting", tasks(running)),
     }
 }
