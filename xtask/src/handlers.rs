@@ -50,14 +50,15 @@ pub(crate) fn check(path: &str, text: &str, findings: &mut Findings) {
     }
 }
 
-/// The text without its tests and comments, in one line.
+/// The text without its tests and comments, in one line; chains of calls without blanks.
 fn code(text: &str) -> String {
-    text.lines()
-        .take_while(|line| *line != "#[cfg(test)]")
+    crate::without_tests(text)
+        .lines()
         .map(str::trim)
         .filter(|line| !line.starts_with("//"))
         .collect::<Vec<_>>()
         .join(" ")
+        .replace(" .", ".")
 }
 
 /// What is named of `det_store` that is neither a type, nor a constant, nor a function without queries.
@@ -119,7 +120,7 @@ mod tests {
             let now = det_store::now();\n#[utoipa::path(get)]\nasync fn late(Reporter(actor): Reporter) -> Answer {\n\
             #[utoipa::path(get)]\nasync fn info(State(master): State<Master>) -> Answer {\n\
             #[utoipa::path(get)]\nasync fn plain(caller: Result<Caller, ApiError>) -> Response {\n\
-            #[cfg(test)]\nuse det_store::trials;\n";
+            #[cfg(test)]\nmod tests {\nuse det_store::trials;\n";
         assert_eq!(found(text), Vec::<String>::new());
     }
 
@@ -130,7 +131,7 @@ mod tests {
             "use det_store::trials::{self, TrialRow};\n",
             "use det_store::{StoreError, trials};\n",
             "let row = det_store::trials::find(conn, id).await?;\n",
-            "let mut conn = master.store.read().await?;\n",
+            "let mut conn = master\n    .store\n    .read()\n    .await?;\n",
         ] {
             assert_eq!(found(text).len(), 1, "{text}");
         }

@@ -63,6 +63,13 @@ fn check() -> anyhow::Result<Findings> {
     Ok(findings)
 }
 
+/// The text of a Rust file up to its inline tests. A single item for tests only does not end it.
+fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests")
+        .next()
+        .unwrap_or_default()
+}
+
 fn main() -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     if std::env::args().skip(1).ne(["check".to_owned()]) {

@@ -47,7 +47,7 @@ impl Methods {
             return;
         }
         let mut inside: Option<String> = None;
-        for line in text.lines().take_while(|line| *line != "#[cfg(test)]") {
+        for line in crate::without_tests(text).lines() {
             if let Some(rest) = line.strip_prefix("impl") {
                 inside = own_type(rest);
             } else if line == "}" {

@@ -27,7 +27,7 @@ impl Uses {
             return;
         }
         let text = without_comments(text);
-        let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or("");
+        let text = crate::without_tests(&text);
         let module = match steps[..] {
             [] | ["lib" | "main"] => {
                 self.names.extend(exported(text));

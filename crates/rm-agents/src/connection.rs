@@ -10,14 +10,14 @@ use det_agent_proto::{
 use det_failpoints::failpoint;
 use det_ids::{AgentId, ContainerId, PlaceId};
 use det_lifecycle::container::{Desired, Observed};
-use det_rm::{Changes as _, Core as _, Heard, Order, reconcile};
+use det_rm::{Changes as _, Connections, Core as _, Heard, Order, reconcile};
 use futures::FutureExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use tokio_util::sync::CancellationToken;
 
 use crate::registry::ErrorOf;
-use crate::{Connections, NotAdmitted, Registration, Registry};
+use crate::{NotAdmitted, Registry};
 
 /// Most reports stored in one transaction.
 const REPORTS_AT_ONCE: usize = 256;
@@ -54,15 +54,12 @@ pub async fn serve<R: Registry>(
         refuse(&mut socket, reason, then).await;
         return;
     }
-    let (serial, ended) = match connections.register(&place, &hello.instance_id) {
-        Registration::Accepted(serial, ended) => (serial, ended),
-        Registration::Taken => {
-            let reason = format!(
-                "another agent with the id \"{agent_id}\" is connected; give this one another with --agent-id"
-            );
-            refuse(&mut socket, reason, AfterRefusal::Retry).await;
-            return;
-        }
+    let Some(lease) = connections.register(&place, &hello.instance_id) else {
+        let reason = format!(
+            "another agent with the id \"{agent_id}\" is connected; give this one another with --agent-id"
+        );
+        refuse(&mut socket, reason, AfterRefusal::Retry).await;
+        return;
     };
     // Registered first: a caller that is not this agent must not remove what is known of it.
     match registry.remove_changed(&hello).await {
@@ -73,7 +70,7 @@ pub async fn serve<R: Registry>(
                 reason,
                 "an agent that has changed was refused"
             );
-            connections.unregister(&place, serial);
+            connections.end(&lease);
             refuse(&mut socket, reason, AfterRefusal::Rejoin).await;
             return;
         }
@@ -81,7 +78,7 @@ pub async fn serve<R: Registry>(
             if !shutdown.is_cancelled() {
                 tracing::warn!(agent.id = agent_id.as_str(), %error, "what is known of an agent cannot be read");
             }
-            connections.unregister(&place, serial);
+            connections.end(&lease);
             return;
         }
     }
@@ -95,7 +92,7 @@ pub async fn serve<R: Registry>(
     };
     let outcome = tokio::select! {
         outcome = connection.run(hello) => outcome,
-        () = ended.cancelled() => Ok("a newer connection of the same agent took over, or its token was revoked"),
+        () = lease.ended() => Ok("a newer connection of the same agent took over, or its token was revoked"),
         () = shutdown.cancelled() => Ok("the master is stopping"),
     };
     match outcome {
@@ -105,7 +102,7 @@ pub async fn serve<R: Registry>(
             tracing::warn!(agent.id = agent_id.as_str(), %error, cause = ?std::error::Error::source(&error), "agent disconnected after an error");
         }
     }
-    if connections.unregister(&place, serial)
+    if connections.end(&lease)
         && let Err(error) = registry.left(&agent_id).await
         // The next start notes that every agent is away.
         && !shutdown.is_cancelled()

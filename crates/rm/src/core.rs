@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use det_ids::{ContainerId, PlaceId};
 use det_lifecycle::container::{Desired, Observed};
+use crate::Lease;
 use det_taskspec::{ContainerSpec, Device, DeviceKind};
 use serde::{Deserialize, Serialize};
 
@@ -74,11 +75,13 @@ pub trait Core: Clone + Send + Sync + 'static {
         container: &ContainerId,
     ) -> impl Future<Output = Result<Option<ContainerSpec>, Self::Error>> + Send;
 
-    /// Stores that a place is there. What it held before and does not hold any more is lost.
-    fn joined(&self, joined: Joined) -> impl Future<Output = Result<(), Self::Error>> + Send;
+    /// Stores that a place is there. What it held before and does not hold any more is lost. The caller serves the place
+    /// until it leaves, or the lease has ended.
+    fn joined(&self, joined: Joined) -> impl Future<Output = Result<Lease, Self::Error>> + Send;
 
-    /// Stores that a place is away. Its containers go on; after the pool's patience they are given up.
-    fn left(&self, place: &PlaceId) -> impl Future<Output = Result<(), Self::Error>> + Send;
+    /// Stores that a place is away, unless it has joined again meanwhile. Its containers go on; after the pool's patience
+    /// they are given up.
+    fn left(&self, place: &PlaceId, lease: &Lease) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
     /// Stores what a place has observed of its containers, in this order.
     fn observed(

@@ -7,8 +7,7 @@ use det_failpoints::failpoint;
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::container::{Desired, Observed};
 use det_orchestrator::Event;
-use det_rm::{Core, Joined};
-use det_rm_agents::{Connections, Registration};
+use det_rm::{Connections, Core, Joined, Lease};
 use det_store::agents::{self, AgentRow};
 use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx};
@@ -276,27 +275,28 @@ impl Core for Places {
         }
     }
 
-    async fn joined(&self, joined: Joined) -> AppResult<()> {
+    async fn joined(&self, joined: Joined) -> AppResult<Lease> {
         let (place, service) = (joined.place.clone(), self.clone());
-        if let Registration::Taken = self.connections.register(&place, &joined.instance) {
-            return Err(AppError::new(
-                ErrorKind::Conflict,
-                format!("another place with the id \"{place}\" is connected"),
-            ));
-        }
+        let lease = self.connections.register(&place, &joined.instance);
+        let lease = lease.ok_or_else(|| {
+            let message = format!("another place with the id \"{place}\" is connected");
+            AppError::new(ErrorKind::Conflict, message)
+        })?;
         let stored = self.context.store.write(move |tx| {
             Box::pin(async move { service.join_in(tx, joined, Details::default()).await })
         });
         let stored = stored.await;
         if stored.is_err() {
-            self.connections.cut(&place);
+            self.connections.end(&lease);
         }
-        stored
+        stored.map(|()| lease)
     }
 
-    async fn left(&self, place: &PlaceId) -> AppResult<()> {
-        self.connections.cut(place);
-        self.note_left(place).await
+    async fn left(&self, place: &PlaceId, lease: &Lease) -> AppResult<()> {
+        if self.connections.end(lease) {
+            self.note_left(place).await?;
+        }
+        Ok(())
     }
 
     async fn observed(

@@ -340,6 +340,25 @@ async fn what_a_place_does_not_hold_any_more_is_lost<P: Place>() {
     Running::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
 }
 
+async fn a_driver_that_leaves_late_ends_no_newer_connection<P: Place>() {
+    // In this pool a place that is away is given up at once.
+    let it = Running::<P>::container_in("two").await;
+    it.is_known().await;
+    let held = it.held(running());
+    let Running {
+        cluster,
+        client,
+        place: earlier,
+        experiment,
+        spec,
+    } = it;
+    let mut place = P::join(&cluster, "p", "two", held).await;
+    earlier.leave().await;
+    place.observes(&spec, exited(0)).await;
+    place.forgets(&spec).await;
+    Running::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
+}
+
 async fn a_place_that_stays_away_is_given_up<P: Place>() {
     let it = Running::<P>::container_in("two").await;
     let Running {
@@ -384,5 +403,6 @@ contract! {
     a_place_comes_back_with_what_it_holds
     what_a_place_ended_while_it_was_away_has_ended
     what_a_place_does_not_hold_any_more_is_lost
+    a_driver_that_leaves_late_ends_no_newer_connection
     a_place_that_stays_away_is_given_up
 }

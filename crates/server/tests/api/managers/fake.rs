@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use det_ids::{ContainerId, PlaceId};
 use det_lifecycle::container::{Desired, Observed};
-use det_rm::{Capacity, Core, Heard, Joined, Order, reconcile};
+use det_rm::{Capacity, Core, Heard, Joined, Lease, Order, reconcile};
 use det_server::app::places::Places;
 use det_taskspec::{ContainerSpec, DeviceKind};
 
@@ -15,6 +15,7 @@ use crate::support::{Cluster, within};
 pub(crate) struct FakePlace {
     core: Places,
     place: PlaceId,
+    lease: Lease,
     changes: <Places as Core>::Changes,
     heard: BTreeMap<ContainerId, Heard>,
 }
@@ -57,10 +58,11 @@ impl FakePlace {
             instance: format!("instance of {id}"),
             containers,
         };
-        core.joined(joined).await.unwrap();
+        let lease = core.joined(joined).await.unwrap();
         Self {
             core,
             place,
+            lease,
             changes,
             heard,
         }
@@ -120,6 +122,6 @@ impl FakePlace {
 
     /// Is away from now on.
     pub(crate) async fn leave(self) {
-        self.core.left(&self.place).await.unwrap();
+        self.core.left(&self.place, &self.lease).await.unwrap();
     }
 }
