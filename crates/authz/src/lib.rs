@@ -26,7 +26,7 @@
 
 mod table;
 
-use det_ids::{AllocationId, TaskId};
+use det_ids::{AllocationId, TaskId, TrialId};
 
 pub use table::{Kind, Permission};
 
@@ -51,7 +51,7 @@ pub enum Actor<'a> {
         /// The allocation that the token belongs to.
         allocation: &'a AllocationId,
         /// Its trial; `None` for tasks that are no trials.
-        trial: Option<i64>,
+        trial: Option<TrialId>,
         /// Whether the allocation has ended.
         ended: bool,
     },
@@ -79,7 +79,7 @@ pub struct Target<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity<'a> {
     /// The trial with this id.
-    Trial(i64),
+    Trial(TrialId),
     /// The task with this id.
     Task(&'a TaskId),
     /// The allocation with this id.
@@ -318,7 +318,7 @@ mod tests {
             owner,
             task: id("t"),
             allocation: id("t.1"),
-            trial: Some(7),
+            trial: Some(TrialId(7)),
             ended,
         }
     }
@@ -331,14 +331,14 @@ mod tests {
             targets.extend([target, target.owned_by(ADA), target.owned_by(BOB)]);
         }
         for own in [
-            Identity::Trial(7),
+            Identity::Trial(TrialId(7)),
             Identity::Task(id("t")),
             Identity::Allocation(id("t.1")),
         ] {
             targets.push(Target::identified(own).owned_by(ADA));
         }
         for other in [
-            Identity::Trial(8),
+            Identity::Trial(TrialId(8)),
             Identity::Task(id("u")),
             Identity::Allocation(id("t.2")),
         ] {
@@ -398,7 +398,7 @@ mod tests {
                 let running = decide(&task(ADA, false), permission, &target);
                 assert_eq!(decision, running, "{target:?}");
                 let itself = target.identity().is_some_and(|identity| match identity {
-                    Identity::Trial(trial) => trial == 7,
+                    Identity::Trial(trial) => trial == TrialId(7),
                     Identity::Task(task) => task.as_str() == "t",
                     Identity::Allocation(allocation) => allocation.as_str() == "t.1",
                 });
@@ -450,7 +450,7 @@ mod tests {
             }
         }
         // A user who is no administrator reports for a trial outside the cluster: there the owner counts.
-        let trial = Target::identified(Identity::Trial(7));
+        let trial = Target::identified(Identity::Trial(TrialId(7)));
         assert!(!depends_on_owner(
             &task(ADA, false),
             Permission::Report,
@@ -467,7 +467,7 @@ mod tests {
     #[test]
     fn refusals_say_what_is_missing() {
         let bobs = Target::of(Kind::Experiment).owned_by(BOB);
-        let others_trial = Target::identified(Identity::Trial(8)).owned_by(ADA);
+        let others_trial = Target::identified(Identity::Trial(TrialId(8))).owned_by(ADA);
         for (actor, permission, target, expected) in [
             (person(ADA), Permission::Redirect, bobs, Missing::Ownership),
             (

@@ -246,6 +246,7 @@ mod tests {
     use super::*;
     use crate::tests::id;
     use crate::{Actor, Identity, Target, decide};
+    use det_ids::TrialId;
 
     /// The actors that ask about a target of user 1: an administrator, its owner, another user, the task that it is
     /// about, another task of the owner, a task of another user.
@@ -262,15 +263,15 @@ mod tests {
             person(9, true),
             person(1, false),
             person(2, false),
-            task(1, "t", "t.1", 7),
-            task(1, "u", "u.1", 8),
-            task(2, "v", "v.1", 9),
+            task(1, "t", "t.1", TrialId(7)),
+            task(1, "u", "u.1", TrialId(8)),
+            task(2, "v", "v.1", TrialId(9)),
         ]
     }
 
     fn target(kind: Kind) -> Target<'static> {
         let target = match kind {
-            Kind::Trial => Target::identified(Identity::Trial(7)),
+            Kind::Trial => Target::identified(Identity::Trial(TrialId(7))),
             Kind::Task => Target::identified(Identity::Task(id("t"))),
             Kind::Allocation => Target::identified(Identity::Allocation(id("t.1"))),
             kind => Target::of(kind),

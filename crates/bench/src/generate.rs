@@ -9,7 +9,7 @@ mod rows;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, TrialId};
 use det_store::logs::{self, LogLine};
 use det_store::metrics::{GroupSummary, StoredReport};
 use det_store::users::UserRow;
@@ -73,7 +73,7 @@ pub struct Made {
     /// Its trials.
     pub largest_experiment_trials: usize,
     /// The trial with the long metric and the long log.
-    pub long_trial: i64,
+    pub long_trial: TrialId,
     /// Values of metric `loss` in its group `training`.
     pub points: usize,
     /// Lines of its log.
@@ -210,7 +210,7 @@ struct Filled {
     trials: usize,
     checkpoints: usize,
     largest_experiment: ExperimentId,
-    long_trial: i64,
+    long_trial: TrialId,
 }
 
 async fn add_experiments(
@@ -223,7 +223,7 @@ async fn add_experiments(
         trials: 0,
         checkpoints: 0,
         largest_experiment: ExperimentId(0),
-        long_trial: 0,
+        long_trial: TrialId(0),
     };
     let mut number = 0;
     while number < shape.experiments {
@@ -278,7 +278,7 @@ async fn add_experiments(
                 filled.largest_experiment = *id;
             }
         }
-        if filled.long_trial == 0 {
+        if filled.long_trial.0 == 0 {
             filled.long_trial = *trial_ids.first().context("no trial was made")?;
         }
         progress("trials", filled.trials, shape.trials);
@@ -289,7 +289,7 @@ async fn add_experiments(
 /// One trial's long metric, as training that reports each step leaves it.
 async fn add_points(
     store: &Store,
-    trial_id: i64,
+    trial_id: TrialId,
     points: usize,
     draw: &mut Draw,
 ) -> anyhow::Result<()> {
@@ -336,7 +336,7 @@ async fn add_points(
 /// One trial's long log; gives how many of its lines have the needle.
 async fn add_lines(
     store: &Store,
-    trial_id: i64,
+    trial_id: TrialId,
     lines: usize,
     draw: &mut Draw,
 ) -> anyhow::Result<usize> {

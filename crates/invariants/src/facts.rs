@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId, TrialId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
@@ -58,7 +58,7 @@ pub struct Experiment {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trial {
     /// Number of the trial.
-    pub id: i64,
+    pub id: TrialId,
     /// Its experiment.
     pub experiment_id: ExperimentId,
     /// Its id in the search.
@@ -85,7 +85,7 @@ pub struct Allocation {
     /// Its task.
     pub task_id: TaskId,
     /// Its trial.
-    pub trial_id: Option<i64>,
+    pub trial_id: Option<TrialId>,
     /// Its run number.
     pub run_id: i64,
     /// Slots asked for.
@@ -138,7 +138,7 @@ pub struct Checkpoint {
     /// Its UUID.
     pub uuid: String,
     /// Its trial.
-    pub trial_id: Option<i64>,
+    pub trial_id: Option<TrialId>,
     /// Whether it is `COMPLETED`.
     pub complete: bool,
     /// Size in bytes by path, as reported.
@@ -177,7 +177,7 @@ pub struct Event {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     /// Its trial.
-    pub trial_id: i64,
+    pub trial_id: TrialId,
     /// The run that sent it.
     pub run_id: i64,
     /// The trial's newest run when the report was accepted.

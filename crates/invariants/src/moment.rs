@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TrialId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::trial::TrialState;
 
@@ -97,8 +97,8 @@ fn slots(snapshot: &Snapshot, found: &mut Vec<Violation>) {
 
 /// 2: one live allocation of a trial, when it wants one; older runs are fenced off.
 fn one_allocation(snapshot: &Snapshot, found: &mut Vec<Violation>) {
-    let mut live: HashMap<i64, Vec<&Allocation>> = HashMap::new();
-    let mut runs: HashSet<(i64, i64)> = HashSet::new();
+    let mut live: HashMap<TrialId, Vec<&Allocation>> = HashMap::new();
+    let mut runs: HashSet<(TrialId, i64)> = HashSet::new();
     for allocation in &snapshot.allocations {
         let Some(trial) = allocation.trial_id else {
             continue;
@@ -179,7 +179,7 @@ fn acknowledged(snapshot: &Snapshot, found: &mut Vec<Violation>) {
             ));
         }
     }
-    let mut newest: HashMap<(i64, i64, u8, &str), (usize, i64)> = HashMap::new();
+    let mut newest: HashMap<(TrialId, i64, u8, &str), (usize, i64)> = HashMap::new();
     for report in &snapshot.acknowledged {
         if matches!(report.what, ReportContent::Control { .. }) {
             continue;
@@ -225,12 +225,12 @@ fn acknowledged(snapshot: &Snapshot, found: &mut Vec<Violation>) {
 }
 
 /// Trial, run, kind, stream, number: identifies a report.
-type Key<'a> = (i64, i64, u8, &'a str, i64);
+type Key<'a> = (TrialId, i64, u8, &'a str, i64);
 
-fn key(trial_id: i64, run_id: i64, what: &ReportContent) -> Key<'_> {
+fn key(trial_id: TrialId, run_id: i64, what: &ReportContent) -> Key<'_> {
     match what {
         ReportContent::Metric { step, .. } => (trial_id, run_id, 0, "", *step),
-        ReportContent::Checkpoint { uuid } => (0, 0, 1, uuid, 0),
+        ReportContent::Checkpoint { uuid } => (TrialId(0), 0, 1, uuid, 0),
         ReportContent::Line { spool, sequence } => (trial_id, run_id, 2, spool, *sequence),
         ReportContent::Control { what } => (trial_id, run_id, 3, what, 0),
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{AllocationId, ExperimentId, TaskId};
+use det_ids::{AllocationId, ExperimentId, TaskId, TrialId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
@@ -13,7 +13,7 @@ use crate::{Snapshot, Violation};
 #[derive(Debug, Clone, Default)]
 pub struct Watch {
     experiments: BTreeMap<ExperimentId, ExperimentState>,
-    trials: BTreeMap<i64, (TrialState, TaskId, i64, i64)>,
+    trials: BTreeMap<TrialId, (TrialState, TaskId, i64, i64)>,
     /// Only ended allocations: a live one may change to any state.
     allocations: BTreeMap<AllocationId, AllocationState>,
 }
@@ -121,7 +121,7 @@ mod tests {
     fn trial(state: TrialState, task: &str, run_id: i64) -> Snapshot {
         Snapshot {
             trials: vec![Trial {
-                id: 1,
+                id: TrialId(1),
                 experiment_id: ExperimentId(1),
                 request_id: "r".into(),
                 task_id: task.into(),
@@ -152,7 +152,7 @@ mod tests {
             allocations: vec![Allocation {
                 id: "t.1".into(),
                 task_id: "t".into(),
-                trial_id: Some(1),
+                trial_id: Some(TrialId(1)),
                 run_id: 1,
                 slots: 1,
                 state: AllocationState::Terminated { exit },

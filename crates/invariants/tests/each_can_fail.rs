@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, TrialId};
 use det_invariants::{
     Allocation, Checkpoint, Container, Event, Experiment, Place, Process, Refusal, Report,
     ReportContent, Search, Snapshot, Trial, check,
@@ -22,7 +22,7 @@ fn event(subject_kind: &str, subject_id: &str, kind: &str, to: Option<&str>) -> 
 
 fn report(what: ReportContent) -> Report {
     Report {
-        trial_id: 1,
+        trial_id: TrialId(1),
         run_id: 2,
         newest_run: 2,
         what,
@@ -52,7 +52,7 @@ fn sound() -> Snapshot {
         restarts: 0,
         state: TrialState::Active,
         ended: false,
-        latest_checkpoint: (id == 1).then(|| "c".into()),
+        latest_checkpoint: (id == TrialId(1)).then(|| "c".into()),
     };
     let metric = |step| report(ReportContent::Metric { step, value: 0.5 });
     let files = BTreeMap::from([("model.pt".to_owned(), 7)]);
@@ -64,11 +64,16 @@ fn sound() -> Snapshot {
             ended: false,
             trial_count: 2,
         }],
-        trials: vec![trial(1, 2), trial(2, 1)],
+        trials: vec![trial(TrialId(1), 2), trial(TrialId(2), 1)],
         allocations: vec![
-            allocation("task-1.1", 1, 1, AllocationState::Terminated { exit }),
-            allocation("task-1.2", 1, 2, AllocationState::Ready),
-            allocation("task-2.1", 2, 1, AllocationState::Pending),
+            allocation(
+                "task-1.1",
+                TrialId(1),
+                1,
+                AllocationState::Terminated { exit },
+            ),
+            allocation("task-1.2", TrialId(1), 2, AllocationState::Ready),
+            allocation("task-2.1", TrialId(2), 1, AllocationState::Pending),
         ],
         containers: vec![Container {
             id: "container".into(),
@@ -86,7 +91,7 @@ fn sound() -> Snapshot {
         }],
         checkpoints: vec![Checkpoint {
             uuid: "c".into(),
-            trial_id: Some(1),
+            trial_id: Some(TrialId(1)),
             complete: true,
             manifest: files.clone(),
             files: Some(files),

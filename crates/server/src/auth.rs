@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use det_ids::{AllocationId, ExperimentId, TaskId};
+use det_ids::{AllocationId, ExperimentId, TaskId, TrialId};
 use det_orchestrator::require_current_run;
 use det_store::users::{SessionRow, UserChange, UserRow};
 use det_store::{Conn, Store, StoreError, WriteTx, allocations, users};
@@ -62,7 +62,7 @@ pub struct TaskActor {
     /// Its experiment, for trials.
     pub experiment_id: Option<ExperimentId>,
     /// Its trial.
-    pub trial_id: Option<i64>,
+    pub trial_id: Option<TrialId>,
     /// Which run of the trial its allocation is; 0 without a trial.
     pub run_id: i64,
     /// Whether its allocation has ended. For a short time it may still report what happened before.
@@ -87,7 +87,7 @@ impl Actor {
     }
 
     /// A task may speak for its own run only, whatever number it gives; people may for any.
-    pub fn require_run(&self, trial_id: i64, run_id: i64) -> AppResult<()> {
+    pub fn require_run(&self, trial_id: TrialId, run_id: i64) -> AppResult<()> {
         match self {
             Self::Task(task) if task.run_id != run_id => Err(AppError::new(
                 ErrorKind::Forbidden,
@@ -102,8 +102,8 @@ impl Actor {
 
     /// Fences what an older run says: once another allocation has taken its place it changes nothing any more.
     /// `current` is the trial's run as read in the transaction that would make the change.
-    pub fn require_current_run(&self, trial_id: i64, current: i64) -> AppResult<()> {
-        require_current_run(det_ids::TrialId(trial_id), current, self.run())
+    pub fn require_current_run(&self, trial_id: TrialId, current: i64) -> AppResult<()> {
+        require_current_run(trial_id, current, self.run())
             .map_err(|refused| AppError::precondition(refused.to_string()))
     }
 
@@ -205,7 +205,7 @@ struct TaskIdentity {
     allocation_id: AllocationId,
     task_id: TaskId,
     experiment_id: Option<ExperimentId>,
-    trial_id: Option<i64>,
+    trial_id: Option<TrialId>,
     run_id: i64,
     owner_id: i64,
     /// When the rows were asked last.

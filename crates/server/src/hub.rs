@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use det_ids::{AllocationId, PlaceId, TaskId};
+use det_ids::{AllocationId, PlaceId, TaskId, TrialId};
 use det_rm::Changes;
 use tokio::sync::watch;
 
@@ -22,7 +22,7 @@ pub enum Topic {
     /// The log of a task, or its end.
     TaskLog(TaskId),
     /// The tasks of a trial.
-    Trial(i64),
+    Trial(TrialId),
     /// The events table.
     Events,
     /// Moments at which something is due.
@@ -102,19 +102,19 @@ mod tests {
     #[tokio::test]
     async fn a_change_between_subscribing_and_waiting_is_not_missed() {
         let hub = Hub::default();
-        let mut waiter = hub.subscribe(Topic::Trial(1));
-        hub.notify(&Topic::Trial(1));
-        hub.notify(&Topic::Trial(2));
+        let mut waiter = hub.subscribe(Topic::Trial(TrialId(1)));
+        hub.notify(&Topic::Trial(TrialId(1)));
+        hub.notify(&Topic::Trial(TrialId(2)));
         waiter.changed().await;
-        hub.notify(&Topic::Trial(1));
+        hub.notify(&Topic::Trial(TrialId(1)));
         waiter.changed().await;
     }
 
     #[test]
     fn topics_without_waiters_are_forgotten() {
         let hub = Hub::default();
-        drop(hub.subscribe(Topic::Trial(1)));
-        hub.notify(&Topic::Trial(1));
+        drop(hub.subscribe(Topic::Trial(TrialId(1))));
+        hub.notify(&Topic::Trial(TrialId(1)));
         assert!(hub.channels.lock().unwrap().is_empty());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, TrialId};
 use det_store::allocations::{AllocationRow, TaskRow};
 use det_taskspec::TaskKind;
 
@@ -13,7 +13,7 @@ pub(crate) struct TaskLabel<'a> {
     kind: TaskKind,
     task_id: &'a str,
     /// The trial and its experiment, for trials.
-    trial: Option<(i64, ExperimentId)>,
+    trial: Option<(TrialId, ExperimentId)>,
 }
 
 impl<'a> From<&'a AllocationRow> for TaskLabel<'a> {
@@ -78,7 +78,7 @@ mod tests {
         for (kind, trial, text, title) in [
             (
                 TaskKind::Trial,
-                Some((7, ExperimentId(3))),
+                Some((TrialId(7), ExperimentId(3))),
                 "trial 7 of experiment 3",
                 "Trial 7 (Experiment 3)",
             ),

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, TrialId};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
@@ -43,7 +43,7 @@ pub struct About {
     /// `experiment.id`.
     pub experiment: Option<ExperimentId>,
     /// `trial.id`.
-    pub trial: Option<i64>,
+    pub trial: Option<TrialId>,
     /// `task.id` or `allocation.id`.
     pub task: Option<String>,
 }
@@ -265,7 +265,7 @@ mod tests {
                 about[0].trial,
                 about[0].task.as_deref()
             ),
-            (Some(ExperimentId(3)), Some(4), Some("3.a"))
+            (Some(ExperimentId(3)), Some(TrialId(4)), Some("3.a"))
         );
         assert_eq!(about[1].task.as_deref(), Some("3.a.1"));
         let log = MasterLog::new(Hub::default());

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId, TrialId};
 use det_orchestrator::Task;
 use det_scheduler::WaitKind;
 
@@ -66,7 +66,7 @@ pub(crate) struct Agent {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Checkpoint {
     pub(crate) uuid: String,
-    pub(crate) trial_id: i64,
+    pub(crate) trial_id: TrialId,
     pub(crate) run_id: i64,
     pub(crate) steps: i64,
     pub(crate) files: BTreeMap<String, i64>,
@@ -83,7 +83,7 @@ pub(crate) struct StoredSearch {
 /// A metric report.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Metric {
-    pub(crate) trial_id: i64,
+    pub(crate) trial_id: TrialId,
     pub(crate) run_id: i64,
     pub(crate) step: i64,
     pub(crate) value: f64,
@@ -92,7 +92,7 @@ pub(crate) struct Metric {
 /// A log line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
-    pub(crate) trial_id: i64,
+    pub(crate) trial_id: TrialId,
     pub(crate) run_id: i64,
     pub(crate) spool: String,
     pub(crate) sequence: i64,
@@ -107,7 +107,7 @@ pub(crate) type Recorded = (Option<&'static str>, BTreeSet<&'static str>);
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Rows {
     pub(crate) experiments: BTreeMap<ExperimentId, Experiment>,
-    pub(crate) trials: BTreeMap<i64, Trial>,
+    pub(crate) trials: BTreeMap<TrialId, Trial>,
     pub(crate) tasks: BTreeMap<TaskId, Task>,
     pub(crate) allocations: BTreeMap<AllocationId, Allocation>,
     pub(crate) containers: BTreeMap<ContainerId, Container>,
@@ -116,7 +116,7 @@ pub(crate) struct Rows {
     pub(crate) searches: BTreeMap<ExperimentId, StoredSearch>,
     pub(crate) metrics: Vec<Metric>,
     /// Steps stored by trial and run.
-    pub(crate) steps: BTreeMap<(i64, i64), BTreeSet<i64>>,
+    pub(crate) steps: BTreeMap<(TrialId, i64), BTreeSet<i64>>,
     pub(crate) lines: Vec<Line>,
     /// The next number of each spool.
     pub(crate) spools: BTreeMap<String, i64>,
@@ -140,17 +140,17 @@ pub(crate) struct Rows {
 pub(crate) struct Live {
     pub(crate) allocations: BTreeSet<AllocationId>,
     pub(crate) containers: BTreeSet<ContainerId>,
-    pub(crate) trials: BTreeSet<i64>,
+    pub(crate) trials: BTreeSet<TrialId>,
     pub(crate) containers_of: BTreeMap<AllocationId, Vec<ContainerId>>,
-    pub(crate) trials_of: BTreeMap<ExperimentId, Vec<i64>>,
-    pub(crate) requests: BTreeMap<(ExperimentId, RequestId), i64>,
+    pub(crate) trials_of: BTreeMap<ExperimentId, Vec<TrialId>>,
+    pub(crate) requests: BTreeMap<(ExperimentId, RequestId), TrialId>,
 }
 
 /// What changed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Touched {
     pub(crate) experiments: BTreeSet<ExperimentId>,
-    pub(crate) trials: BTreeSet<i64>,
+    pub(crate) trials: BTreeSet<TrialId>,
     pub(crate) allocations: BTreeSet<AllocationId>,
 }
 
@@ -163,7 +163,7 @@ impl Rows {
     }
 
     /// A trial, to be changed.
-    pub(crate) fn trial_mut(&mut self, id: i64) -> Option<&mut Trial> {
+    pub(crate) fn trial_mut(&mut self, id: TrialId) -> Option<&mut Trial> {
         self.version += 1;
         self.touched.trials.insert(id);
         self.trials.get_mut(&id)
@@ -193,7 +193,7 @@ impl Rows {
     }
 
     pub(crate) fn insert_trial(&mut self, trial: Trial) {
-        let (id, of) = (trial.row.id.0, trial.row.experiment_id);
+        let (id, of) = (trial.row.id, trial.row.experiment_id);
         self.version += 1;
         self.touched.trials.insert(id);
         self.live.trials.insert(id);
@@ -255,7 +255,7 @@ impl Rows {
     }
 
     /// Live trials of an experiment by number.
-    pub(crate) fn live_trials_of(&self, experiment_id: ExperimentId) -> Vec<i64> {
+    pub(crate) fn live_trials_of(&self, experiment_id: ExperimentId) -> Vec<TrialId> {
         self.live
             .trials_of
             .get(&experiment_id)
@@ -269,7 +269,7 @@ impl Rows {
     /// Removes everything of an experiment.
     pub(crate) fn delete_experiment(&mut self, id: ExperimentId) {
         self.version += 1;
-        let trials: BTreeSet<i64> = self
+        let trials: BTreeSet<TrialId> = self
             .live
             .trials_of
             .remove(&id)
@@ -281,7 +281,7 @@ impl Rows {
         self.live.requests.retain(|(e, _), _| *e != id);
         self.trials.retain(|t, _| !trials.contains(t));
         self.tasks
-            .retain(|_, task| task.trial_id.is_none_or(|t| !trials.contains(&t.0)));
+            .retain(|_, task| task.trial_id.is_none_or(|t| !trials.contains(&t)));
         self.checkpoints
             .retain(|_, c| !trials.contains(&c.trial_id));
         self.metrics.retain(|m| !trials.contains(&m.trial_id));
@@ -289,7 +289,7 @@ impl Rows {
         let gone: Vec<AllocationId> = self
             .allocations
             .values()
-            .filter(|a| a.row.trial_id.is_some_and(|t| trials.contains(&t.0)))
+            .filter(|a| a.row.trial_id.is_some_and(|t| trials.contains(&t)))
             .map(|a| a.row.id.clone())
             .collect();
         for allocation in gone {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, JobId, PlaceId, TaskId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, JobId, PlaceId, TaskId, TrialId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::task::{Demand, TaskState};
@@ -29,7 +29,7 @@ pub struct TaskRow {
     /// Its experiment, for trials.
     pub experiment_id: Option<ExperimentId>,
     /// Its trial, for trials.
-    pub trial_id: Option<i64>,
+    pub trial_id: Option<TrialId>,
     /// Where it is in its life.
     #[row(json = "machine")]
     pub state: TaskState,
@@ -63,7 +63,7 @@ pub struct AllocationRow {
     /// Its task's experiment, for trials.
     pub experiment_id: Option<ExperimentId>,
     /// Its trial, for trials.
-    pub trial_id: Option<i64>,
+    pub trial_id: Option<TrialId>,
     /// The trial's run that it is.
     pub run_id: i64,
     /// The state of its life cycle. Its name is stored in the column `state` too, for queries.
@@ -254,7 +254,7 @@ pub async fn task_of_job(
 /// The tasks of a trial, oldest first.
 pub async fn tasks_of_trial(
     conn: &mut Conn<'_>,
-    trial_id: i64,
+    trial_id: TrialId,
 ) -> Result<Vec<TaskRow>, StoreError> {
     conn.flush().await?;
     Ok(fetch_all!(
@@ -268,13 +268,13 @@ pub async fn tasks_of_trial(
 /// The tasks of several trials, oldest first.
 pub async fn tasks_of_trials(
     conn: &mut Conn<'_>,
-    trial_ids: &[i64],
+    trial_ids: &[TrialId],
 ) -> Result<Vec<TaskRow>, StoreError> {
     conn.flush().await?;
     let mut tasks: Vec<TaskRow> = Vec::new();
     for ids in pieces(trial_ids) {
         let mut query = Query::new("SELECT * FROM tasks");
-        query.any_of("trial_id", ids.iter().map(|id| Value::Integer(*id)));
+        query.any_of("trial_id", ids.iter().copied());
         tasks.extend(query.fetch_all::<TaskRow>(conn).await?);
     }
     tasks.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
@@ -402,14 +402,14 @@ pub async fn of_task(
 /// The live allocations of several trials.
 pub async fn live_of_trials(
     conn: &mut Conn<'_>,
-    trial_ids: &[i64],
+    trial_ids: &[TrialId],
 ) -> Result<Vec<AllocationRow>, StoreError> {
     conn.flush().await?;
     let mut live = Vec::new();
     for ids in pieces(trial_ids) {
         let mut query = Query::new(select!(""));
         query.condition("a.ended_at IS NULL");
-        query.any_of("a.trial_id", ids.iter().map(|id| Value::Integer(*id)));
+        query.any_of("a.trial_id", ids.iter().copied());
         live.extend(query.fetch_all(conn).await?);
     }
     Ok(live)
@@ -660,7 +660,7 @@ pub struct TokenOwner {
     /// The task's experiment, for trials.
     pub experiment_id: Option<ExperimentId>,
     /// The allocation's trial.
-    pub trial_id: Option<i64>,
+    pub trial_id: Option<TrialId>,
     /// The number of its trial's run; 0 without a trial.
     pub run_id: i64,
     /// The task's owner.

@@ -4,7 +4,7 @@
 //! Texts are bound; numbers are part of the statement's text, since there can be more of them than a statement takes
 //! parameters.
 
-use det_ids::{AllocationId, ExperimentId, JobId, RequestId, TaskId};
+use det_ids::{AllocationId, ExperimentId, JobId, RequestId, TaskId, TrialId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::TrialState;
@@ -248,7 +248,7 @@ pub struct PastTrial {
 }
 
 /// Adds trials with their tasks and allocations; gives their numbers in order.
-pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, StoreError> {
+pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<TrialId>, StoreError> {
     let mut ids = Vec::with_capacity(all.len());
     for some in all.chunks(ROWS) {
         let mut rows = Rows::new(
@@ -281,7 +281,7 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
                 .integer(past.created_at)
                 .integer(past.ended_at);
         }
-        let some_ids = rows.insert_returning(conn).await?;
+        let some_ids: Vec<TrialId> = rows.insert_returning(conn).await?;
         let mut tasks = Rows::new(
             "INSERT INTO tasks (id, kind, job_id, owner_id, experiment_id, trial_id, machine, attempts, log_lines, \
              created_at, ended_at) VALUES",
@@ -294,7 +294,7 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
                 .text(past.job_id.as_str())
                 .integer(past.owner_id)
                 .integer(past.experiment_id.0)
-                .integer(*id)
+                .integer(id.0)
                 .text(&column::text(&TaskState::Ended(TaskEnd::Completed)))
                 .integer(1)
                 .integer(0)
@@ -313,7 +313,7 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
                 .text(past.task_id.allocation(1).as_str())
                 .text(past.task_id.as_str())
                 .text(past.job_id.as_str())
-                .integer(*id)
+                .integer(id.0)
                 .integer(1)
                 .text(past.allocation.stored_name())
                 .text(&column::text(&past.allocation))
@@ -335,7 +335,7 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
 /// Adds statistics of groups of trials: trial, group, last step, document (see `metrics::GroupSummary`).
 pub async fn summaries(
     conn: &mut Conn<'_>,
-    all: &[(i64, &str, i64, String)],
+    all: &[(TrialId, &str, i64, String)],
 ) -> Result<(), StoreError> {
     for some in all.chunks(ROWS) {
         let mut rows = Rows::new(
@@ -343,7 +343,7 @@ pub async fn summaries(
         );
         for (trial_id, group, last_step, document) in some {
             rows.row()
-                .integer(*trial_id)
+                .integer(trial_id.0)
                 .text(group)
                 .integer(*last_step)
                 .text(document);
@@ -367,7 +367,7 @@ pub async fn checkpoints(
             rows.row()
                 .text(&row.uuid)
                 .optional_integer(row.experiment_id.map(|id| id.0))
-                .optional_integer(row.trial_id)
+                .optional_integer(row.trial_id.map(|id| id.0))
                 .text(row.task_id.as_str())
                 .optional_text(row.allocation_id.as_ref().map(AllocationId::as_str))
                 .text(row.state.name())

@@ -1,6 +1,6 @@
 //! Checkpoints.
 
-use det_ids::{AllocationId, ExperimentId, TaskId};
+use det_ids::{AllocationId, ExperimentId, TaskId, TrialId};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
 use crate::query::{Query, Value, pieces};
@@ -40,7 +40,7 @@ pub struct CheckpointRow {
     /// Its experiment.
     pub experiment_id: Option<ExperimentId>,
     /// Its trial.
-    pub trial_id: Option<i64>,
+    pub trial_id: Option<TrialId>,
     /// Task that wrote it.
     pub task_id: TaskId,
     /// Allocation that wrote it.
@@ -120,7 +120,7 @@ pub async fn update(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<(), Stor
 /// The checkpoints of a trial by steps.
 pub async fn of_trial(
     conn: &mut Conn<'_>,
-    trial_id: i64,
+    trial_id: TrialId,
 ) -> Result<Vec<CheckpointRow>, StoreError> {
     Ok(fetch_all!(
         conn,
@@ -130,16 +130,16 @@ pub async fn of_trial(
     )?)
 }
 
-pub(crate) fn of_trials_query(trial_ids: &[i64]) -> Query {
+pub(crate) fn of_trials_query(trial_ids: &[TrialId]) -> Query {
     let mut query = Query::new("SELECT * FROM checkpoints");
-    query.any_of("trial_id", trial_ids.iter().map(|id| Value::Integer(*id)));
+    query.any_of("trial_id", trial_ids.iter().copied());
     query
 }
 
 /// The checkpoints of several trials, in no order.
 pub async fn of_trials(
     conn: &mut Conn<'_>,
-    trial_ids: &[i64],
+    trial_ids: &[TrialId],
 ) -> Result<Vec<CheckpointRow>, StoreError> {
     let mut found = Vec::new();
     for ids in pieces(trial_ids) {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::catalogue::Catalogue;
 use crate::db::Link;
-use det_ids::{ExperimentId, JobId};
+use det_ids::{ExperimentId, JobId, TrialId};
 use det_lifecycle::experiment::ExperimentState;
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
@@ -97,7 +97,7 @@ pub struct ExperimentRow {
     /// Trials created.
     pub trial_count: i64,
     /// Trial with the best validation.
-    pub best_trial_id: Option<i64>,
+    pub best_trial_id: Option<TrialId>,
     /// Its searcher metric as reported.
     pub best_metric: Option<f64>,
     /// Checkpoints not deleted.
@@ -599,7 +599,7 @@ pub async fn set_progress(
 pub async fn set_best(
     conn: &mut Conn<'_>,
     id: ExperimentId,
-    trial_id: Option<i64>,
+    trial_id: Option<TrialId>,
     metric: Option<f64>,
 ) -> Result<(), StoreError> {
     edit(conn, id, |row| {

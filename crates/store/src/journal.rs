@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use det_ids::TrialId;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -39,7 +40,7 @@ fn corrupt(error: impl std::fmt::Display) -> StoreError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The trial that reported it.
-    pub trial_id: i64,
+    pub trial_id: TrialId,
     /// Run that reported it.
     pub run_id: i64,
     /// Its group.
@@ -142,7 +143,7 @@ pub async fn newest(conn: &mut Conn<'_>) -> Result<i64, StoreError> {
 pub struct Sorted {
     through: i64,
     // Chunks of a trial are in the order of its runs.
-    lines: BTreeMap<(i64, i64, String), Vec<Vec<u8>>>,
+    lines: BTreeMap<(TrialId, i64, String), Vec<Vec<u8>>>,
 }
 
 impl Sorted {
@@ -166,8 +167,8 @@ impl Sorted {
     }
 
     /// The trials that reported, each once.
-    pub fn trials(&self) -> Vec<i64> {
-        let mut ids: Vec<i64> = self
+    pub fn trials(&self) -> Vec<TrialId> {
+        let mut ids: Vec<TrialId> = self
             .lines
             .keys()
             .map(|(trial_id, _, _)| *trial_id)
@@ -179,14 +180,14 @@ impl Sorted {
     /// Packs it, and adds it to the stored statistics of its trials.
     pub fn prepare(
         self,
-        mut summaries: BTreeMap<i64, BTreeMap<String, GroupSummary>>,
+        mut summaries: BTreeMap<TrialId, BTreeMap<String, GroupSummary>>,
     ) -> Result<Compaction, StoreError> {
         let mut compaction = Compaction {
             through: self.through,
             ..Compaction::default()
         };
-        let mut highest: BTreeMap<(i64, i64), i64> = BTreeMap::new();
-        let mut changed: BTreeMap<(i64, String), GroupSummary> = BTreeMap::new();
+        let mut highest: BTreeMap<(TrialId, i64), i64> = BTreeMap::new();
+        let mut changed: BTreeMap<(TrialId, String), GroupSummary> = BTreeMap::new();
         for ((trial_id, run_id, group), lines) in self.lines {
             let key = (trial_id, group.clone());
             let mut summary = changed
@@ -233,7 +234,7 @@ pub struct Compaction {
 
 #[derive(Debug)]
 struct Summary {
-    trial_id: i64,
+    trial_id: TrialId,
     group: String,
     last_step: i64,
     document: String,
@@ -242,7 +243,7 @@ struct Summary {
 /// The highest step that a run reported in the groups that count for it.
 #[derive(Debug)]
 struct Steps {
-    trial_id: i64,
+    trial_id: TrialId,
     run_id: i64,
     highest: i64,
 }
@@ -265,7 +266,7 @@ impl Compaction {
     /// Packs reports of one trial, run and group into chunks and adds them to the statistics. Gives the highest step.
     fn pack_lines(
         &mut self,
-        trial_id: i64,
+        trial_id: TrialId,
         run_id: i64,
         group: &str,
         lines: &[Vec<u8>],
@@ -348,7 +349,7 @@ async fn apply_lists(
          JOIN trials t ON t.id = n.trial_id \
          ON CONFLICT (trial_id, group_name) DO UPDATE SET last_step = excluded.last_step, document = excluded.document",
     )
-    .bind(of(|s| s.trial_id))
+    .bind(of(|s| s.trial_id.0))
     .bind(summaries.iter().map(|s| s.group.as_str()).collect::<Vec<_>>())
     .bind(of(|s| s.last_step))
     .bind(summaries.iter().map(|s| s.document.as_str()).collect::<Vec<_>>())
@@ -360,7 +361,7 @@ async fn apply_lists(
          FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS n (trial_id, run_id, highest) \
          WHERE t.id = n.trial_id AND t.run_id = n.run_id AND t.total_batches < n.highest",
     )
-    .bind(of(|s| s.trial_id))
+    .bind(of(|s| s.trial_id.0))
     .bind(of(|s| s.run_id))
     .bind(of(|s| s.highest))
     .execute(conn)

@@ -3,7 +3,7 @@
 //! What is to be read is loaded first, with the functions of [`WriteTx`] below; what is absent afterwards does not exist.
 //! Changes go to the unit of work, and to the database before the commit.
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, TaskId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, TaskId, TrialId};
 
 use crate::agents::{self, AgentRow};
 use crate::allocations::{self, AllocationRow, ContainerRow, TaskRow};
@@ -34,7 +34,7 @@ impl WriteTx {
     }
 
     /// Loads a trial.
-    pub async fn load_trial(&mut self, id: i64) -> Result<(), StoreError> {
+    pub async fn load_trial(&mut self, id: TrialId) -> Result<(), StoreError> {
         if self.live_rows().trial(id).is_none() {
             trials::find(&mut self.conn(), id).await?;
         }
@@ -89,12 +89,12 @@ impl LiveRows<'_> {
     }
 
     /// A trial.
-    pub fn trial(&self, id: i64) -> Option<&TrialRow> {
+    pub fn trial(&self, id: TrialId) -> Option<&TrialRow> {
         self.unit.trials.get(&id).map(|row| &**row)
     }
 
     /// Changes a trial.
-    pub fn edit_trial(&mut self, id: i64, change: impl FnOnce(&mut TrialRow)) {
+    pub fn edit_trial(&mut self, id: TrialId, change: impl FnOnce(&mut TrialRow)) {
         self.unit.edit_trial(id, change);
     }
 

@@ -5,6 +5,7 @@ mod runs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use det_ids::TrialId;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -328,7 +329,7 @@ pub struct ChunkRow {
     /// Order of arrival.
     pub id: i64,
     /// The trial that reported it.
-    pub trial_id: i64,
+    pub trial_id: TrialId,
     /// `training`, `validation`, or a group of the user's.
     pub group_name: String,
     /// Run that reported it.
@@ -395,7 +396,7 @@ pub(crate) fn counts_as_progress(group: &str) -> bool {
 /// A chunk on its way into the store.
 #[derive(Debug)]
 pub struct NewChunk {
-    trial_id: i64,
+    trial_id: TrialId,
     run_id: i64,
     group: String,
     first_step: i64,
@@ -407,7 +408,7 @@ pub struct NewChunk {
 
 impl NewChunk {
     /// An empty one.
-    pub fn new(trial_id: i64, run_id: i64, group: &str) -> Self {
+    pub fn new(trial_id: TrialId, run_id: i64, group: &str) -> Self {
         Self {
             trial_id,
             run_id,
@@ -488,7 +489,7 @@ pub(crate) async fn append_all(
          WITH ORDINALITY AS n (trial_id, group_name, run_id, first_step, last_step, reports, data, place) \
          JOIN trials t ON t.id = n.trial_id ORDER BY n.place",
     )
-    .bind(of(|c| c.trial_id))
+    .bind(of(|c| c.trial_id.0))
     .bind(chunks.iter().map(|c| c.group.as_str()).collect::<Vec<_>>())
     .bind(of(|c| c.run_id))
     .bind(of(|c| c.first_step))
@@ -503,7 +504,7 @@ pub(crate) async fn append_all(
 /// Appends reports of one trial, group and run as one chunk.
 pub async fn append(
     conn: &mut Conn<'_>,
-    trial_id: i64,
+    trial_id: TrialId,
     group: &str,
     run_id: i64,
     reports: &[StoredReport],
@@ -522,7 +523,7 @@ pub async fn append(
 /// Chunks of one run that may hold `step`.
 pub async fn chunks_with_step(
     conn: &mut Conn<'_>,
-    trial_id: i64,
+    trial_id: TrialId,
     group: &str,
     run_id: i64,
     step: i64,
@@ -542,7 +543,7 @@ pub async fn chunks_with_step(
 /// The newest chunks of one run without steps, newest first.
 pub async fn newest_without_step(
     conn: &mut Conn<'_>,
-    trial_id: i64,
+    trial_id: TrialId,
     group: &str,
     run_id: i64,
     limit: i64,
@@ -562,12 +563,12 @@ pub async fn newest_without_step(
 /// Places in one statement.
 const PLACES: usize = 1000;
 
-pub(crate) fn at_steps_query(group: &str, places: &[(i64, i64)]) -> Query {
+pub(crate) fn at_steps_query(group: &str, places: &[(TrialId, i64)]) -> Query {
     let mut query = Query::new("WITH w (trial_id, step) AS (VALUES ");
     for (index, (trial_id, step)) in places.iter().enumerate() {
         query
             .push(if index == 0 { "(" } else { ", (" })
-            .bind(Bound::Integer(*trial_id))
+            .bind(*trial_id)
             .push(", ")
             .bind(Bound::Integer(*step))
             .push(")");
@@ -590,7 +591,7 @@ pub(crate) fn rows_query(ids: &[i64]) -> Query {
 pub async fn chunks_at(
     conn: &mut Conn<'_>,
     group: &str,
-    places: &[(i64, i64)],
+    places: &[(TrialId, i64)],
 ) -> Result<Vec<ChunkRow>, StoreError> {
     let mut ids = BTreeSet::new();
     for some in places.chunks(PLACES) {
@@ -611,28 +612,28 @@ pub async fn chunks_at(
 /// The statistics of a trial's groups.
 pub async fn summaries(
     conn: &mut Conn<'_>,
-    trial_id: i64,
+    trial_id: TrialId,
 ) -> Result<BTreeMap<String, GroupSummary>, StoreError> {
     summaries_of(conn, &[trial_id])
         .await
         .map(|mut all| all.remove(&trial_id).unwrap_or_default())
 }
 
-pub(crate) fn summaries_query(trial_ids: &[i64]) -> Query {
+pub(crate) fn summaries_query(trial_ids: &[TrialId]) -> Query {
     let mut query = Query::new("SELECT trial_id, group_name, document FROM metric_summaries");
-    query.any_of("trial_id", trial_ids.iter().map(|id| Bound::Integer(*id)));
+    query.any_of("trial_id", trial_ids.iter().copied());
     query
 }
 
 /// The statistics of several trials' groups.
 pub async fn summaries_of(
     conn: &mut Conn<'_>,
-    trial_ids: &[i64],
-) -> Result<BTreeMap<i64, BTreeMap<String, GroupSummary>>, StoreError> {
-    let mut all: BTreeMap<i64, BTreeMap<String, GroupSummary>> = BTreeMap::new();
+    trial_ids: &[TrialId],
+) -> Result<BTreeMap<TrialId, BTreeMap<String, GroupSummary>>, StoreError> {
+    let mut all: BTreeMap<TrialId, BTreeMap<String, GroupSummary>> = BTreeMap::new();
     for ids in pieces(trial_ids) {
         let rows = summaries_query(ids)
-            .fetch_all::<(i64, String, String)>(conn)
+            .fetch_all::<(TrialId, String, String)>(conn)
             .await?;
         for (trial_id, group, document) in rows {
             let summary = serde_json::from_str(&document).map_err(|e| StoreError::Corrupt {
@@ -648,7 +649,7 @@ pub async fn summaries_of(
 /// Stores the statistics of one group.
 pub async fn save_summary(
     conn: &mut Conn<'_>,
-    trial_id: i64,
+    trial_id: TrialId,
     group: &str,
     summary: &GroupSummary,
 ) -> Result<(), StoreError> {

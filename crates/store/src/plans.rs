@@ -3,7 +3,7 @@
 //! Lists of experiments are filtered and sorted in memory ([`crate::catalogue`]); what they query is the
 //! same whatever they are sorted by, and is here as well.
 
-use det_ids::{ExperimentId, TaskId};
+use det_ids::{ExperimentId, TaskId, TrialId};
 
 use crate::db::Link;
 use crate::query::{Query, Value};
@@ -18,7 +18,7 @@ pub struct Sample {
     /// An experiment.
     pub experiment_id: ExperimentId,
     /// A trial.
-    pub trial_id: i64,
+    pub trial_id: TrialId,
     /// A task.
     pub task_id: TaskId,
 }
@@ -91,7 +91,10 @@ fn trial_lists(experiment_id: ExperimentId) -> Vec<(String, Query)> {
         let count = trials::count_query(experiment_id, states);
         all.push((format!("trials: count{filtered}"), count));
     }
-    all.push(("trials: page".into(), trials::rows_query(&[1, 2, 3])));
+    all.push((
+        "trials: page".into(),
+        trials::rows_query(&[1, 2, 3].map(TrialId)),
+    ));
     all.push((
         "metrics: chunks by number".into(),
         metrics::rows_query(&[1, 2, 3]),
@@ -101,8 +104,9 @@ fn trial_lists(experiment_id: ExperimentId) -> Vec<(String, Query)> {
 
 fn histories(conn: &Conn<'_>, sample: &Sample) -> Vec<(String, Query)> {
     let (trial, number) = (sample.trial_id, Value::Integer);
+    let next = TrialId(trial.0 + 1);
     let text = |text: &str| Value::Text(text.to_owned());
-    let group = || vec![number(trial), text("training")];
+    let group = || vec![trial.into(), text("training")];
     let page = || [group(), vec![number(3), number(64)]].concat();
     let fixed =
         |name: &str, sql: &str, values: Vec<Value>| (name.to_owned(), Query::fixed(sql, values));
@@ -111,7 +115,7 @@ fn histories(conn: &Conn<'_>, sample: &Sample) -> Vec<(String, Query)> {
     vec![
         (
             "checkpoints: of trials".into(),
-            checkpoints::of_trials_query(&[trial, trial + 1]),
+            checkpoints::of_trials_query(&[trial, next]),
         ),
         fixed(
             "checkpoints: of experiment",
@@ -137,7 +141,7 @@ fn histories(conn: &Conn<'_>, sample: &Sample) -> Vec<(String, Query)> {
         fixed(
             "metrics: chunks of a trial",
             metrics::TRIAL_CHUNKS,
-            vec![number(trial), number(3), number(64)],
+            vec![trial.into(), number(3), number(64)],
         ),
         fixed(
             "metrics: chunks between",
@@ -146,15 +150,15 @@ fn histories(conn: &Conn<'_>, sample: &Sample) -> Vec<(String, Query)> {
         ),
         (
             "metrics: chunks at steps".into(),
-            metrics::at_steps_query("training", &[(trial, 5), (trial + 1, 7)]),
+            metrics::at_steps_query("training", &[(trial, 5), (next, 7)]),
         ),
         (
             "metrics: starts of runs".into(),
-            metrics::run_starts_query(&[trial, trial + 1]),
+            metrics::run_starts_query(&[trial, next]),
         ),
         (
             "metrics: summaries".into(),
-            metrics::summaries_query(&[trial, trial + 1]),
+            metrics::summaries_query(&[trial, next]),
         ),
         (
             "series: of metrics".into(),

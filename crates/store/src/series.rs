@@ -8,6 +8,8 @@
 
 use std::collections::BTreeMap;
 
+use det_ids::TrialId;
+
 use crate::metrics::{ChunkRow, number};
 use crate::query::{Query, Value as Bound};
 use crate::{Conn, StoreError, chunk};
@@ -272,11 +274,9 @@ impl GroupSeries {
     }
 }
 
-pub(crate) fn load_query(trial_id: i64, group: &str, names: Option<&[String]>) -> Query {
+pub(crate) fn load_query(trial_id: TrialId, group: &str, names: Option<&[String]>) -> Query {
     let mut query = Query::new("SELECT name, through, data FROM metric_series");
-    query
-        .condition("trial_id = ")
-        .bind(Bound::Integer(trial_id));
+    query.condition("trial_id = ").bind(trial_id);
     query
         .condition("group_name = ")
         .bind(Bound::Text(group.to_owned()));
@@ -293,7 +293,7 @@ pub(crate) const THROUGH: &str =
 /// What is stored of these metrics of a group, or of all of them.
 pub async fn load(
     conn: &mut Conn<'_>,
-    trial_id: i64,
+    trial_id: TrialId,
     group: &str,
     names: Option<&[String]>,
 ) -> Result<GroupSeries, StoreError> {
@@ -318,7 +318,7 @@ pub async fn load(
 /// Stores all series of a group. Those of one that has got farther meanwhile are left as they are.
 pub async fn save(
     conn: &mut Conn<'_>,
-    trial_id: i64,
+    trial_id: TrialId,
     group: &str,
     all: &GroupSeries,
 ) -> Result<(), StoreError> {
@@ -417,7 +417,7 @@ mod tests {
         let line = br#"{"s":3,"t":30,"m":{"loss":0.5},"b":[{"loss":9.0},{"loss":8.0}]}"#;
         let row = ChunkRow {
             id: 7,
-            trial_id: 1,
+            trial_id: TrialId(1),
             group_name: "training".into(),
             run_id: 2,
             first_step: 3,

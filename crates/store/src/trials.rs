@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use det_ids::{ExperimentId, RequestId, TaskId};
+use det_ids::{ExperimentId, RequestId, TaskId, TrialId};
 use det_lifecycle::trial::TrialState;
 
 use crate::column;
@@ -15,7 +15,7 @@ use crate::{Conn, StoreError};
 #[derive(Debug, Clone, PartialEq, crate::Row)]
 pub struct TrialRow {
     /// Number, over the whole cluster.
-    pub id: i64,
+    pub id: TrialId,
     /// Its experiment.
     pub experiment_id: ExperimentId,
     /// The searcher's name for it.
@@ -95,10 +95,10 @@ pub struct NewTrial {
 }
 
 /// Adds a trial and gives its number.
-pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<i64, StoreError> {
+pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<TrialId, StoreError> {
     let (id,) = fetch_one!(
         conn,
-        (i64,),
+        (TrialId,),
         "INSERT INTO trials (experiment_id, request_id, task_id, state, machine, hparams, seed, run_id, restarts, \
          warm_start_checkpoint, total_batches, progress, runner_state, metadata, checkpoint_count, checkpoint_bytes, \
          created_at, log_retention_days) \
@@ -122,7 +122,7 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<i64, StoreErr
 
 impl NewTrial {
     /// The row as [`insert`] stores it.
-    fn row(&self, id: i64) -> TrialRow {
+    fn row(&self, id: TrialId) -> TrialRow {
         TrialRow {
             id,
             experiment_id: self.experiment_id,
@@ -208,7 +208,7 @@ pub(crate) async fn save_changed(
 }
 
 /// One trial.
-pub async fn find(conn: &mut Conn<'_>, id: i64) -> Result<Option<TrialRow>, StoreError> {
+pub async fn find(conn: &mut Conn<'_>, id: TrialId) -> Result<Option<TrialRow>, StoreError> {
     if let Some(unit) = &conn.unit
         && let Some(row) = unit.trials.get(&id)
     {
@@ -224,7 +224,7 @@ pub async fn find(conn: &mut Conn<'_>, id: i64) -> Result<Option<TrialRow>, Stor
 /// Stores how long the logs of a trial are kept: see [`TrialRow`].
 pub async fn set_log_retention(
     conn: &mut Conn<'_>,
-    id: i64,
+    id: TrialId,
     days: Option<i64>,
 ) -> Result<(), StoreError> {
     edit(conn, id, |row| row.log_retention_days = days).await
@@ -250,7 +250,7 @@ pub async fn set_log_retention_of_experiment(
 /// Changes a trial, if there is one with this number.
 async fn edit(
     conn: &mut Conn<'_>,
-    id: i64,
+    id: TrialId,
     change: impl FnOnce(&mut TrialRow),
 ) -> Result<(), StoreError> {
     if conn.writing()?.trials.get(&id).is_none() {
@@ -269,7 +269,7 @@ pub async fn find_by_request(
     // Number and name of a trial never change; the rest may be newer in memory.
     let found = fetch_optional!(
         conn,
-        (i64,),
+        (TrialId,),
         "SELECT id FROM trials WHERE experiment_id = $1 AND request_id = $2",
         experiment_id,
         request_id
@@ -448,9 +448,9 @@ pub(crate) fn page_query(
     query
 }
 
-pub(crate) fn rows_query(ids: &[i64]) -> Query {
+pub(crate) fn rows_query(ids: &[TrialId]) -> Query {
     let mut query = Query::new("SELECT * FROM trials");
-    query.any_of("id", ids.iter().map(|id| Value::Integer(*id)));
+    query.any_of("id", ids.iter().copied());
     query
 }
 
@@ -470,8 +470,8 @@ pub async fn list(
         .await?
         .first()
         .map_or(0, |(n,)| *n);
-    let ids: Vec<i64> = page_query(experiment_id, states, sort, descending, offset, limit)
-        .fetch_all::<(i64,)>(conn)
+    let ids: Vec<TrialId> = page_query(experiment_id, states, sort, descending, offset, limit)
+        .fetch_all::<(TrialId,)>(conn)
         .await?
         .into_iter()
         .map(|(id,)| id)
@@ -480,9 +480,9 @@ pub async fn list(
 }
 
 /// The trials with these numbers, in this order; those that are gone are left out.
-async fn in_order(conn: &mut Conn<'_>, ids: &[i64]) -> Result<Vec<TrialRow>, StoreError> {
+async fn in_order(conn: &mut Conn<'_>, ids: &[TrialId]) -> Result<Vec<TrialRow>, StoreError> {
     conn.flush().await?;
-    let mut found: HashMap<i64, TrialRow> = HashMap::with_capacity(ids.len());
+    let mut found: HashMap<TrialId, TrialRow> = HashMap::with_capacity(ids.len());
     for some in pieces(ids) {
         for row in rows_query(some).fetch_all::<TrialRow>(conn).await? {
             found.insert(row.id, row);
@@ -492,29 +492,41 @@ async fn in_order(conn: &mut Conn<'_>, ids: &[i64]) -> Result<Vec<TrialRow>, Sto
 }
 
 /// The trials with these numbers.
-pub async fn find_all(conn: &mut Conn<'_>, ids: &[i64]) -> Result<Vec<TrialRow>, StoreError> {
+pub async fn find_all(conn: &mut Conn<'_>, ids: &[TrialId]) -> Result<Vec<TrialRow>, StoreError> {
     in_order(conn, ids).await
 }
 
 /// Stores the progress, 0 to 1.
-pub async fn set_progress(conn: &mut Conn<'_>, id: i64, progress: f64) -> Result<(), StoreError> {
+pub async fn set_progress(
+    conn: &mut Conn<'_>,
+    id: TrialId,
+    progress: f64,
+) -> Result<(), StoreError> {
     edit(conn, id, |row| row.progress = progress).await
 }
 
 /// Stores the activity that the training code reports.
-pub async fn set_runner_state(conn: &mut Conn<'_>, id: i64, state: &str) -> Result<(), StoreError> {
+pub async fn set_runner_state(
+    conn: &mut Conn<'_>,
+    id: TrialId,
+    state: &str,
+) -> Result<(), StoreError> {
     edit(conn, id, |row| state.clone_into(&mut row.runner_state)).await
 }
 
 /// Stores users' metadata.
-pub async fn set_metadata(conn: &mut Conn<'_>, id: i64, metadata: &str) -> Result<(), StoreError> {
+pub async fn set_metadata(
+    conn: &mut Conn<'_>,
+    id: TrialId,
+    metadata: &str,
+) -> Result<(), StoreError> {
     edit(conn, id, |row| metadata.clone_into(&mut row.metadata)).await
 }
 
 /// Stores a sentence that users see with the trial.
 pub async fn set_notice(
     conn: &mut Conn<'_>,
-    id: i64,
+    id: TrialId,
     notice: Option<&str>,
 ) -> Result<(), StoreError> {
     edit(conn, id, |row| row.notice = notice.map(str::to_owned)).await
@@ -523,7 +535,7 @@ pub async fn set_notice(
 /// Stores what log policies found.
 pub async fn set_log_findings(
     conn: &mut Conn<'_>,
-    id: i64,
+    id: TrialId,
     findings: &str,
 ) -> Result<(), StoreError> {
     edit(conn, id, |row| row.log_findings = Some(findings.to_owned())).await
@@ -533,7 +545,7 @@ pub async fn set_log_findings(
 /// the validation's own text keeps it.
 pub async fn set_validations(
     conn: &mut Conn<'_>,
-    id: i64,
+    id: TrialId,
     best: (Option<f64>, Option<&str>),
     latest: (Option<f64>, Option<&str>),
 ) -> Result<(), StoreError> {
@@ -547,7 +559,7 @@ pub async fn set_validations(
 }
 
 /// Counts the checkpoints of a trial anew and finds the complete one with the most steps.
-pub async fn recount_checkpoints(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
+pub async fn recount_checkpoints(conn: &mut Conn<'_>, id: TrialId) -> Result<(), StoreError> {
     let (count, bytes) = fetch_one!(
         conn,
         (i64, i64),

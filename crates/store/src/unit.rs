@@ -28,7 +28,7 @@ use crate::trials::TrialRow;
 mod table;
 mod write;
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, JobId, PlaceId, TaskId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, JobId, PlaceId, TaskId, TrialId};
 use table::{Appended, Noted, Table};
 pub(crate) use write::{insert_texts, save_rows};
 
@@ -120,7 +120,7 @@ macro_rules! unit {
 }
 
 unit! {
-    pub(crate) trials: Table<i64, Arc<TrialRow>>,
+    pub(crate) trials: Table<TrialId, Arc<TrialRow>>,
     pub(crate) experiments: Table<ExperimentId, ExperimentCell>,
     pub(crate) tasks: Table<TaskId, TaskCell>,
     pub(crate) allocations: Table<AllocationId, AllocationCell>,
@@ -229,7 +229,7 @@ impl Unit {
         self.trials.set(self.serial, row.id, Arc::new(row), dirty);
     }
 
-    pub(crate) fn edit_trial(&mut self, id: i64, change: impl FnOnce(&mut TrialRow)) {
+    pub(crate) fn edit_trial(&mut self, id: TrialId, change: impl FnOnce(&mut TrialRow)) {
         let mut ended = None;
         self.trials.edit(self.serial, &id, |row| {
             let row = Arc::make_mut(row);
@@ -467,7 +467,7 @@ impl Unit {
     }
 
     /// The same of some trials, which nobody observes.
-    pub(crate) fn evict_trials(&mut self, ids: impl IntoIterator<Item = i64>) {
+    pub(crate) fn evict_trials(&mut self, ids: impl IntoIterator<Item = TrialId>) {
         for id in ids {
             self.trials.remove(self.serial, &id);
         }

@@ -43,7 +43,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
-use det_ids::{AllocationId, ExperimentId, TaskId};
+use det_ids::{AllocationId, ExperimentId, TaskId, TrialId};
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
@@ -220,7 +220,7 @@ impl Checkpoints {
         tx: &mut WriteTx,
         rows: &[CheckpointRow],
     ) -> Result<(), StoreError> {
-        let trials: BTreeSet<i64> = rows.iter().filter_map(|row| row.trial_id).collect();
+        let trials: BTreeSet<TrialId> = rows.iter().filter_map(|row| row.trial_id).collect();
         for trial_id in trials {
             trials::recount_checkpoints(&mut tx.conn(), trial_id).await?;
         }

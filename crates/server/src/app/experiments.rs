@@ -349,7 +349,7 @@ impl Experiments {
                             None if is_paused => return Ok(false),
                             _ => {}
                         }
-                        let (id, event) = (id, ExperimentEvent::Activate);
+                        let event = ExperimentEvent::Activate;
                         service
                             .orchestration
                             .advance(tx, [Event::Experiment { id, event, cause }])

@@ -48,6 +48,7 @@ pub(crate) mod stream;
 use det_config::experiment::ExperimentConfig;
 use det_config::hyperparameters::SearchMethod;
 use det_failpoints::failpoint;
+use det_ids::TrialId;
 use det_orchestrator::Event;
 use det_searcher::Event as SearchEvent;
 use det_store::metrics::{StoredReport, number};
@@ -75,7 +76,7 @@ const PROFILER_GROUPS: [&str; 5] = ["gpu", "cpu", "memory", "disk", "network"];
 #[derive(Debug)]
 pub struct Report {
     /// Id of the trial that reports.
-    pub trial_id: i64,
+    pub trial_id: TrialId,
     /// Run that reports.
     pub run_id: i64,
     /// Which group.
@@ -236,7 +237,7 @@ impl Metrics {
     async fn on_validation(
         &self,
         tx: &mut WriteTx,
-        trial_id: i64,
+        trial_id: TrialId,
         report: &StoredReport,
     ) -> AppResult<()> {
         let Some(trial) = trials::find(&mut tx.conn(), trial_id).await? else {

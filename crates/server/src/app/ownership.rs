@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use det_authz::{Decision, Identity, Kind, Missing, Permission, Target, decide, depends_on_owner};
-use det_ids::{AllocationId, ExperimentId, JobId, TaskId};
+use det_ids::{AllocationId, ExperimentId, JobId, TaskId, TrialId};
 use det_store::allocations::TaskRow;
 use det_store::checkpoints::CheckpointRow;
 use det_store::{Store, allocations, experiments, trials};
@@ -16,7 +16,7 @@ use crate::error::{AppError, AppResult};
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Reported<'a> {
     /// A trial.
-    Trial(i64),
+    Trial(TrialId),
     /// A task.
     Task(&'a TaskId),
     /// An allocation.
@@ -75,7 +75,7 @@ impl Ownership {
         rows: &[CheckpointRow],
     ) -> AppResult<()> {
         // Thousands of checkpoints come of a few trials.
-        let sources: BTreeSet<(Option<i64>, &TaskId)> = rows
+        let sources: BTreeSet<(Option<TrialId>, &TaskId)> = rows
             .iter()
             .map(|row| (row.trial_id, &row.task_id))
             .collect();
@@ -127,7 +127,7 @@ impl Ownership {
     pub(crate) async fn require_steering_of_trial(
         &self,
         actor: &Actor,
-        trial_id: i64,
+        trial_id: TrialId,
     ) -> AppResult<()> {
         if !owner_matters(actor, Permission::Steer) {
             return Ok(());
@@ -177,7 +177,7 @@ impl Ownership {
     pub(crate) async fn require_owner_of_trial(
         &self,
         actor: &Actor,
-        trial_id: i64,
+        trial_id: TrialId,
         to_do: &str,
     ) -> AppResult<()> {
         let experiment_id = self.experiment_of_trial(trial_id).await?;
@@ -259,7 +259,7 @@ impl Ownership {
         Err(refusal)
     }
 
-    async fn experiment_of_trial(&self, trial_id: i64) -> AppResult<ExperimentId> {
+    async fn experiment_of_trial(&self, trial_id: TrialId) -> AppResult<ExperimentId> {
         let mut conn = self.store.read().await?;
         let trial = trials::find(&mut conn.conn(), trial_id).await?;
         trial

@@ -6,7 +6,7 @@ pub mod identity;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AllocationId, ContainerId, PlaceId, SlotId, TrialId};
+use det_ids::{AllocationId, ContainerId, PlaceId, SlotId};
 use det_store::Conn;
 use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::experiments;
@@ -183,7 +183,7 @@ impl Specs {
                 reserved_ports: service.reserved_ports.clone(),
             },
             kind: KindFacts::Trial(TrialFacts {
-                trial_id: TrialId(trial.id),
+                trial_id: trial.id,
                 experiment_id: experiment.id,
                 run_id: allocation.run_id,
                 seed: trial.seed,

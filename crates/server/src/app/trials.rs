@@ -50,9 +50,8 @@ impl Trials {
     }
 
     /// Ends a trial at once.
-    pub async fn kill(&self, actor: &Actor, id: i64) -> AppResult<()> {
+    pub async fn kill(&self, actor: &Actor, id: TrialId) -> AppResult<()> {
         self.ownership.require_steering_of_trial(actor, id).await?;
-        let id = TrialId(id);
         let (event, cause) = (TrialEvent::Kill, Cause::actor(actor.name()));
         self.orchestration
             .commit(Event::Trial { id, event, cause })
@@ -63,7 +62,7 @@ impl Trials {
     pub async fn report_progress(
         &self,
         actor: &Actor,
-        trial_id: i64,
+        trial_id: TrialId,
         progress: f64,
         is_raw: bool,
     ) -> AppResult<()> {
@@ -118,7 +117,7 @@ impl Trials {
     pub async fn report_early_exit(
         &self,
         actor: &Actor,
-        trial_id: i64,
+        trial_id: TrialId,
         reason: EarlyExit,
     ) -> AppResult<()> {
         self.ownership
@@ -126,7 +125,7 @@ impl Trials {
             .await?;
         self.orchestration
             .commit(Event::EarlyExit {
-                id: TrialId(trial_id),
+                id: trial_id,
                 run: actor.run(),
                 reason,
                 cause: Cause::actor(actor.name()),
@@ -138,7 +137,7 @@ impl Trials {
     pub async fn set_runner_state(
         &self,
         actor: &Actor,
-        trial_id: i64,
+        trial_id: TrialId,
         state: &str,
     ) -> AppResult<()> {
         self.ownership
@@ -169,7 +168,7 @@ impl Trials {
     pub async fn set_run_metadata(
         &self,
         actor: &Actor,
-        trial_id: i64,
+        trial_id: TrialId,
         metadata: Map<String, Value>,
     ) -> AppResult<Map<String, Value>> {
         self.ownership
@@ -197,7 +196,7 @@ impl Trials {
     pub async fn start_run(
         &self,
         actor: &Actor,
-        trial_id: i64,
+        trial_id: TrialId,
         storage: Option<Map<String, Value>>,
     ) -> AppResult<i64> {
         self.ownership
@@ -254,7 +253,7 @@ pub(crate) async fn warm_start_checkpoint(
             ))),
         };
     }
-    let Some(id) = config.searcher.source_trial_id else {
+    let Some(id) = config.searcher.source_trial_id.map(TrialId) else {
         return Ok(None);
     };
     let trial = trials::find(&mut tx.conn(), id).await?.ok_or_else(|| {

@@ -423,7 +423,7 @@ async fn get_experiment_validation_history(
 ) -> Answer {
     let records = reads::experiments::validation_history(&master, &actor, id).await?;
     let entry = |record: Record| ValidationHistoryEntry {
-        trial_id: record.trial_id,
+        trial_id: record.trial_id.0,
         end_time: Timestamp(record.at),
         searcher_metric: Float(record.metric),
     };

@@ -12,7 +12,7 @@ use det_api_types::logs::{
 };
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::wire::{Salvaged, Timestamp};
-use det_ids::{AgentId, AllocationId, ContainerId, TaskId};
+use det_ids::{AgentId, AllocationId, ContainerId, TaskId, TrialId};
 use det_store::logs::{LogLine, Origin, Packed, Packer, pack};
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -428,7 +428,7 @@ async fn task_logs(
 async fn trial_logs(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(trial_id): PathId,
+    PathId(trial_id): PathId<TrialId>,
     WireQuery(query): WireQuery<LogsQuery>,
 ) -> Response {
     let tasks = match reads::logs::of_trial(&master.context.store, &actor, trial_id).await {
@@ -537,7 +537,7 @@ async fn task_logs_fields(
 async fn trial_logs_fields(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(trial_id): PathId,
+    PathId(trial_id): PathId<TrialId>,
     WireQuery(query): WireQuery<LogFieldsQuery>,
 ) -> Response {
     let tasks = match reads::logs::of_trial(&master.context.store, &actor, trial_id).await {

@@ -17,6 +17,7 @@ use det_authz::{Kind, Permission};
 use det_config::ConfigWarning;
 use det_config::explain::ExplainedKey;
 use det_config::master::Change;
+use det_ids::TrialId;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -331,7 +332,8 @@ async fn master_logs(
     Caller(actor): Caller,
     WireQuery(query): WireQuery<MasterLogsQuery>,
 ) -> Response {
-    let selection = match Selection::of(&master.context.store, &actor, query.trial_id).await {
+    let trial = Some(query.trial_id).filter(|id| *id != 0).map(TrialId);
+    let selection = match Selection::of(&master.context.store, &actor, trial).await {
         Ok(selection) => selection,
         Err(refused) => return before_stream(refused),
     };

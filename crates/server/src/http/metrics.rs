@@ -8,6 +8,7 @@ use det_api_types::metrics::{
     ReportTrialMetricsRequest, read_report,
 };
 use det_api_types::page::Empty;
+use det_ids::TrialId;
 use det_store::metrics::StoredReport;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -45,7 +46,7 @@ pub fn routes() -> OpenApiRouter<Master> {
 async fn report_trial_metrics(
     State(master): State<Master>,
     Reporter(actor): Reporter,
-    PathId(trial_id): PathId,
+    PathId(trial_id): PathId<TrialId>,
     body: RawBody,
 ) -> Answer {
     master
@@ -63,7 +64,7 @@ async fn report_trial_metrics(
 }
 
 /// A report off the wire; the path's trial wins over the body's.
-fn report(trial_id: i64, incoming: IncomingReport) -> Report {
+fn report(trial_id: TrialId, incoming: IncomingReport) -> Report {
     Report {
         trial_id,
         run_id: incoming.trial_run_id,
@@ -129,7 +130,7 @@ async fn stream(
         &master.context.store,
         &master.metric_journal,
         actor,
-        trial_ids,
+        trial_ids.into_iter().map(TrialId).collect(),
         group,
     )
     .await
@@ -193,10 +194,10 @@ mod tests {
     fn a_report_is_read_as_the_harness_sends_it() {
         let body = br#"{"group":"training","metrics":{"trialId":1,"trialRunId":2,"stepsCompleted":3,"reportTime":null,
             "metrics":{"avgMetrics":{"loss":"NaN"},"batchMetrics":null}}}"#;
-        let report = report(7, read_report(body).unwrap());
+        let report = report(TrialId(7), read_report(body).unwrap());
         assert_eq!(
             (report.trial_id, report.run_id, report.group.as_str()),
-            (7, 2, "training")
+            (TrialId(7), 2, "training")
         );
         assert_eq!(report.step, Some(3));
         assert!(report.at > 0, "without a time it is now");
@@ -209,7 +210,7 @@ mod tests {
     fn a_report_may_bring_a_time_batches_and_an_identity() {
         let body = br#"{"group":"validation","report_id":"r1","metrics":{"trialRunId":"1","stepsCompleted":1,
             "reportTime":"1970-01-01T00:00:01Z","metrics":{"avgMetrics":{},"batchMetrics":[{"loss":1}]}}}"#;
-        let report = report(7, read_report(body).unwrap());
+        let report = report(TrialId(7), read_report(body).unwrap());
         assert_eq!(report.at, 1_000_000);
         assert_eq!(
             report.batches.map(|b| b.get().to_owned()).as_deref(),

@@ -13,6 +13,7 @@ use det_api_types::trials::{
     TrialRunnerMetadata,
 };
 use det_api_types::wire::Object;
+use det_ids::TrialId;
 use det_lifecycle::trial::EarlyExit;
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
@@ -66,7 +67,7 @@ pub(crate) fn show_all(trials: Vec<Whole>) -> AppResult<Vec<Trial>> {
 async fn get_trial(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<TrialId>,
 ) -> Answer {
     let (row, parts) = reads::trials::whole(&master, &actor, id).await?;
     message(&GetTrialResponse {
@@ -81,7 +82,7 @@ async fn get_trial(
 async fn get_trial_workloads(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<TrialId>,
     WireQuery(query): WireQuery<GetTrialWorkloadsQuery>,
 ) -> Answer {
     let (entries, pagination) = history::page(&master, &actor, id, &query).await?;
@@ -106,7 +107,7 @@ async fn get_trial_workloads(
 async fn get_trial_checkpoints(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<TrialId>,
     WireQuery(query): WireQuery<GetCheckpointsQuery>,
 ) -> Answer {
     let (shown, pagination) = reads::checkpoints::of_trial(&master, &actor, id, &query).await?;
@@ -123,7 +124,7 @@ async fn get_trial_checkpoints(
 async fn kill_trial(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<TrialId>,
 ) -> Answer {
     master.trials.kill(&actor, id).await?;
     empty()
@@ -136,7 +137,7 @@ async fn kill_trial(
 async fn put_trial_retain_logs(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<TrialId>,
     WireBody(body): WireBody<PutTrialRetainLogsRequest>,
 ) -> Answer {
     let days = retention_days(body.num_days)?;
@@ -154,7 +155,7 @@ async fn put_trial_retain_logs(
 async fn get_trial_remaining_log_retention_days(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<TrialId>,
 ) -> Answer {
     message(&GetTrialRemainingLogRetentionDaysResponse {
         remaining_days: Some(reads::trials::remaining_log_days(&master, &actor, id).await?),
@@ -168,7 +169,7 @@ async fn get_trial_remaining_log_retention_days(
 async fn report_trial_progress(
     State(master): State<Master>,
     Reporter(actor): Reporter,
-    PathId(id): PathId,
+    PathId(id): PathId<TrialId>,
     WireBody(body): WireBody<ReportTrialProgressRequest>,
 ) -> Answer {
     master
@@ -185,7 +186,7 @@ async fn report_trial_progress(
 async fn report_trial_searcher_early_exit(
     State(master): State<Master>,
     Reporter(actor): Reporter,
-    PathId(id): PathId,
+    PathId(id): PathId<TrialId>,
     WireBody(body): WireBody<TrialEarlyExit>,
 ) -> Answer {
     let reason = match body.reason {
@@ -208,7 +209,7 @@ async fn report_trial_searcher_early_exit(
 async fn post_trial_runner_metadata(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<TrialId>,
     WireBody(body): WireBody<TrialRunnerMetadata>,
 ) -> Answer {
     master
@@ -234,7 +235,7 @@ async fn run_prepare_for_reporting(
     let storage = body.checkpoint_storage.map(|storage| storage.0);
     let storage_id = master
         .trials
-        .start_run(&actor, body.run_id, storage)
+        .start_run(&actor, TrialId(body.run_id), storage)
         .await?;
     message(&RunPrepareForReportingResponse {
         storage_id: Some(storage_id),
@@ -247,7 +248,7 @@ async fn run_prepare_for_reporting(
 async fn get_run_metadata(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<TrialId>,
 ) -> Answer {
     let row = reads::trials::find(&master.context.store, &actor, id).await?;
     message(&GetRunMetadataResponse {
@@ -262,7 +263,7 @@ async fn get_run_metadata(
 async fn post_run_metadata(
     State(master): State<Master>,
     Caller(actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<TrialId>,
     WireBody(body): WireBody<PostRunMetadataRequest>,
 ) -> Answer {
     check_metadata(&body.metadata)?;

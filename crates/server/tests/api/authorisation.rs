@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_agent_proto::PATH;
 use det_config::storage::StorageLocation;
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, TrialId};
 use det_server::http::openapi;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -108,7 +108,7 @@ fn every_operation_has_its_row_and_every_row_its_operation() {
 struct World {
     cluster: Cluster,
     admin: Client,
-    trial: i64,
+    trial: TrialId,
     experiment: ExperimentId,
     task: String,
     allocation: String,
@@ -303,7 +303,7 @@ impl World {
         };
         let id = match operation.path.split('/').nth(3) {
             Some("experiments") => experiment.0,
-            Some("trials") => trial,
+            Some("trials") => trial.0,
             _ => 1,
         };
         // What is only read is Uncategorized; experiments are there too.

@@ -1,6 +1,6 @@
 //! How long logs are kept, and that they are gone afterwards.
 
-use det_ids::{ExperimentId, TaskId};
+use det_ids::{ExperimentId, TaskId, TrialId};
 use det_store::logs::{self, LogLine};
 use det_store::{StoreError, settings};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ const DAY: i64 = 86_400_000_000;
 /// An experiment of one trial, and its task.
 struct Run {
     experiment: ExperimentId,
-    trial: i64,
+    trial: TrialId,
     task: TaskId,
 }
 

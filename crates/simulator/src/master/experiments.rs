@@ -94,9 +94,9 @@ impl Tx<'_> {
         }])
     }
 
-    pub(crate) fn kill_trial(&mut self, id: i64) -> Result<(), Refused> {
+    pub(crate) fn kill_trial(&mut self, id: TrialId) -> Result<(), Refused> {
         self.advance([Event::Trial {
-            id: TrialId(id),
+            id,
             event: TrialEvent::Kill,
             cause: Cause::actor("user:someone"),
         }])

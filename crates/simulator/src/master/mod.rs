@@ -9,7 +9,7 @@ mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{ContainerId, ExperimentId, Micros, PlaceId};
+use det_ids::{ContainerId, ExperimentId, Micros, PlaceId, TrialId};
 use det_orchestrator::{Agenda, Clock, Core, Effect, Event, NewTrial, SearchState, Trial};
 use det_rm::Heard;
 
@@ -169,11 +169,11 @@ impl<'a> Tx<'a> {
     }
 
     fn insert_trial(&mut self, new: NewTrial) {
-        let id = self.rows.last_trial + 1;
-        self.rows.last_trial = id;
+        let id = TrialId(self.rows.last_trial + 1);
+        self.rows.last_trial = id.0;
         self.rows.insert_trial(stored::Trial {
             row: Trial {
-                id: det_ids::TrialId(id),
+                id,
                 experiment_id: new.experiment_id,
                 request_id: new.request_id,
                 task_id: new.task_id,

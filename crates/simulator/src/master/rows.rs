@@ -41,8 +41,7 @@ impl det_orchestrator::Rows for Tx<'_> {
     }
 
     fn live_trials(&self, id: ExperimentId) -> Vec<TrialId> {
-        let ids = self.rows.live_trials_of(id);
-        ids.into_iter().map(TrialId).collect()
+        self.rows.live_trials_of(id)
     }
 
     fn live_trial_count(&self, id: ExperimentId) -> usize {
@@ -65,22 +64,22 @@ impl det_orchestrator::Rows for Tx<'_> {
     }
 
     fn trial(&self, id: TrialId) -> Option<Trial> {
-        self.rows.trials.get(&id.0).map(|t| t.row.clone())
+        self.rows.trials.get(&id).map(|t| t.row.clone())
     }
 
     fn trial_of_request(&self, id: ExperimentId, request_id: &RequestId) -> Option<Trial> {
         let name = (id, request_id.clone());
-        self.trial(TrialId(*self.rows.live.requests.get(&name)?))
+        self.trial(*self.rows.live.requests.get(&name)?)
     }
 
     fn update_trial(&mut self, row: &Trial) {
-        if let Some(known) = self.rows.trial_mut(row.id.0) {
+        if let Some(known) = self.rows.trial_mut(row.id) {
             known.row.clone_from(row);
         }
         if row.ended_at.is_some() {
-            self.rows.live.trials.remove(&row.id.0);
+            self.rows.live.trials.remove(&row.id);
         } else {
-            self.rows.live.trials.insert(row.id.0);
+            self.rows.live.trials.insert(row.id);
         }
     }
 
@@ -89,7 +88,7 @@ impl det_orchestrator::Rows for Tx<'_> {
     }
 
     fn start_run(&mut self, id: TrialId, run_id: i64) {
-        if let Some(known) = self.rows.trial_mut(id.0) {
+        if let Some(known) = self.rows.trial_mut(id) {
             known.row.run_id = run_id;
         }
     }

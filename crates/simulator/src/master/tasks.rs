@@ -149,15 +149,19 @@ impl Tx<'_> {
     }
 
     /// The trial and run that an allocation reports for; refuses an older run.
-    fn fenced(&self, allocation: &AllocationId, open: CoreMutant) -> Result<(i64, i64), Refused> {
+    fn fenced(
+        &self,
+        allocation: &AllocationId,
+        open: CoreMutant,
+    ) -> Result<(TrialId, i64), Refused> {
         let row = self.allocation_row(allocation)?;
         let id = reporter(row)?;
-        let trial = self.rows.trials.get(&id.0);
+        let trial = self.rows.trials.get(&id);
         let trial = trial.ok_or_else(|| format!("trial {id} not found"))?;
         self.core()
             .require_current_run(&trial.row, Some(row.run_id), open)
             .map_err(|refused| refused.to_string())?;
-        Ok((id.0, row.run_id))
+        Ok((id, row.run_id))
     }
 
     fn report_metric(
@@ -240,7 +244,7 @@ impl Tx<'_> {
     ) -> Result<Reply, Refused> {
         let row = self.allocation_row(allocation)?;
         let line = Line {
-            trial_id: reporter(row)?.0,
+            trial_id: reporter(row)?,
             run_id: row.run_id,
             spool: container.to_string(),
             sequence,

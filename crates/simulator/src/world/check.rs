@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use det_ids::TrialId;
 use det_invariants::{
     Allocation, Checkpoint, Container, Event, Experiment, Place, Process, Report, ReportContent,
     Search, Snapshot, Trial, Violation, check,
@@ -225,7 +226,7 @@ impl World {
             .collect()
     }
 
-    fn is_stored(&self, what: &ReportContent, trial_id: i64, run_id: i64) -> bool {
+    fn is_stored(&self, what: &ReportContent, trial_id: TrialId, run_id: i64) -> bool {
         // An experiment may be deleted between the change and its answer.
         if !self.rows.trials.contains_key(&trial_id) {
             return true;
@@ -371,7 +372,7 @@ fn experiment(of: &rows::Experiment) -> Experiment {
 fn trial(of: &rows::Trial) -> Trial {
     let row = &of.row;
     Trial {
-        id: row.id.0,
+        id: row.id,
         experiment_id: row.experiment_id,
         request_id: row.request_id.clone(),
         task_id: row.task_id.clone(),
@@ -388,7 +389,7 @@ fn allocation(of: &rows::Allocation, true_reason: Option<String>) -> Allocation 
     Allocation {
         id: row.id.clone(),
         task_id: row.task_id.clone(),
-        trial_id: row.trial_id.map(|id| id.0),
+        trial_id: row.trial_id,
         run_id: row.run_id,
         slots: row.slots.into(),
         state: row.state.clone(),

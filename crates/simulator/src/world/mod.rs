@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use det_agent_proto::ContainerState;
-use det_ids::{AllocationId, ContainerId, ExperimentId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, TrialId};
 use det_invariants::{Refusal, Report, Violation, Watch};
 use det_taskspec::ContainerExit;
 
@@ -184,7 +184,7 @@ enum ToAgent {
 struct Spec {
     container: ContainerId,
     allocation: AllocationId,
-    trial_id: i64,
+    trial_id: TrialId,
     run_id: i64,
     seed: u32,
     member: usize,

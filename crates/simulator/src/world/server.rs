@@ -492,13 +492,13 @@ impl World {
         let held = self.rows.containers.get(container)?;
         let row = &held.row;
         let allocation = &self.rows.allocations.get(&row.allocation_id)?.row;
-        let trial = self.rows.trials.get(&allocation.trial_id?.0)?;
+        let trial = self.rows.trials.get(&allocation.trial_id?)?;
         let experiment = self.rows.experiments.get(&trial.row.experiment_id)?;
         // The row may have changed since it was read.
         (row.ended_at.is_none() && row.desired == Desired::Run).then(|| Spec {
             container: row.id.clone(),
             allocation: allocation.id.clone(),
-            trial_id: trial.row.id.0,
+            trial_id: trial.row.id,
             run_id: allocation.run_id,
             seed: trial.seed,
             member: usize::try_from(row.member).unwrap_or(usize::MAX),

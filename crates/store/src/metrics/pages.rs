@@ -1,6 +1,8 @@
 //! Chunks page by page. A page begins at its place in the index: reading the last page of a long history costs what
 //! reading the first one does.
 
+use det_ids::TrialId;
+
 use super::ChunkRow;
 use crate::db::Link;
 use crate::{Conn, StoreError};
@@ -79,7 +81,7 @@ pub(crate) const BETWEEN: PageQuery = group_page!("*", " AND last_step >= $5 AND
 /// look at all chunks of the trial: groups one by one are the way to read a long history.
 pub async fn chunks(
     conn: &mut Conn<'_>,
-    trial_id: i64,
+    trial_id: TrialId,
     group: Option<&str>,
     after: i64,
     limit: i64,
@@ -109,7 +111,7 @@ pub struct ChunkMark {
 /// As [`chunks`] of one group, without what is in them.
 pub async fn marks(
     conn: &mut Conn<'_>,
-    trial_id: i64,
+    trial_id: TrialId,
     group: &str,
     after: i64,
     limit: i64,
@@ -124,7 +126,7 @@ pub async fn marks(
 /// `limit`, after chunk `after`.
 pub async fn chunks_between(
     conn: &mut Conn<'_>,
-    trial_id: i64,
+    trial_id: TrialId,
     group: &str,
     steps: std::ops::RangeInclusive<i64>,
     after: i64,

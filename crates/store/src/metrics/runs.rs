@@ -4,9 +4,11 @@
 
 use std::collections::BTreeMap;
 
+use det_ids::TrialId;
+
 use super::NewChunk;
 use crate::db::Link;
-use crate::query::{Query, Value as Bound, pieces};
+use crate::query::{Query, pieces};
 use crate::{Conn, StoreError};
 
 macro_rules! begins_earlier {
@@ -21,7 +23,7 @@ macro_rules! begins_earlier {
 /// are left out.
 pub(super) async fn note(conn: &mut Conn<'_>, chunks: &[NewChunk]) -> Result<(), StoreError> {
     // A chunk without steps (-1) has no information on where its run starts.
-    let mut runs: BTreeMap<(i64, &str, i64), i64> = BTreeMap::new();
+    let mut runs: BTreeMap<(TrialId, &str, i64), i64> = BTreeMap::new();
     for chunk in chunks {
         let first = runs
             .entry((chunk.trial_id, &chunk.group, chunk.run_id))
@@ -59,7 +61,7 @@ pub(super) async fn note(conn: &mut Conn<'_>, chunks: &[NewChunk]) -> Result<(),
          AS n (trial_id, group_name, run_id, first_step) JOIN trials t ON t.id = n.trial_id",
         begins_earlier!()
     ))
-    .bind(runs.keys().map(|run| run.0).collect::<Vec<_>>())
+    .bind(runs.keys().map(|run| run.0.0).collect::<Vec<_>>())
     .bind(runs.keys().map(|run| run.1).collect::<Vec<_>>())
     .bind(runs.keys().map(|run| run.2).collect::<Vec<_>>())
     .bind(runs.values().copied().collect::<Vec<_>>())
@@ -68,9 +70,9 @@ pub(super) async fn note(conn: &mut Conn<'_>, chunks: &[NewChunk]) -> Result<(),
     Ok(())
 }
 
-pub(crate) fn run_starts_query(trial_ids: &[i64]) -> Query {
+pub(crate) fn run_starts_query(trial_ids: &[TrialId]) -> Query {
     let mut query = Query::new("SELECT trial_id, group_name, run_id, first_step FROM metric_runs");
-    query.any_of("trial_id", trial_ids.iter().map(|id| Bound::Integer(*id)));
+    query.any_of("trial_id", trial_ids.iter().copied());
     query.push(" ORDER BY trial_id, group_name, run_id");
     query
 }
@@ -78,12 +80,12 @@ pub(crate) fn run_starts_query(trial_ids: &[i64]) -> Query {
 /// As [`run_starts`], of several trials.
 pub async fn run_starts_of(
     conn: &mut Conn<'_>,
-    trial_ids: &[i64],
-) -> Result<BTreeMap<i64, Vec<(String, i64, i64)>>, StoreError> {
-    let mut all: BTreeMap<i64, Vec<(String, i64, i64)>> = BTreeMap::new();
+    trial_ids: &[TrialId],
+) -> Result<BTreeMap<TrialId, Vec<(String, i64, i64)>>, StoreError> {
+    let mut all: BTreeMap<TrialId, Vec<(String, i64, i64)>> = BTreeMap::new();
     for ids in pieces(trial_ids) {
         let rows = run_starts_query(ids)
-            .fetch_all::<(i64, String, i64, i64)>(conn)
+            .fetch_all::<(TrialId, String, i64, i64)>(conn)
             .await?;
         for (trial_id, group, run, start) in rows {
             all.entry(trial_id).or_default().push((group, run, start));
@@ -96,7 +98,7 @@ pub async fn run_starts_of(
 /// that a newer run has outdated.
 pub async fn run_starts(
     conn: &mut Conn<'_>,
-    trial_id: i64,
+    trial_id: TrialId,
 ) -> Result<Vec<(String, i64, i64)>, StoreError> {
     let mut all = run_starts_of(conn, &[trial_id]).await?;
     Ok(all.remove(&trial_id).unwrap_or_default())

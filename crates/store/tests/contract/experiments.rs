@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, TrialId};
 use det_lifecycle::experiment::ExperimentState;
 use det_store::catalogue::Catalogue;
 use det_store::experiments::{self, Active, ExperimentRow, Filter, NewExperiment, Sort};
@@ -421,9 +421,9 @@ pub(crate) async fn every_sort_puts_missing_values_last_and_ties_by_number(world
     }
     let (trial, other) = (
         stored_trial(world, second, "t").await,
-        checkpoint("c", second, 1, 1),
+        checkpoint("c", second, TrialId(1), 1),
     );
-    change_live!(world, tx => edit_experiment(tx, second, |row| row.trial_count += trial).await);
+    change_live!(world, tx => edit_experiment(tx, second, |row| row.trial_count += trial.0).await);
     change!(world, conn => {
         experiments::set_progress(conn, second, 0.5).await?;
         checkpoints::insert(conn, &other).await?;
@@ -493,7 +493,7 @@ pub(crate) async fn changes_of_an_experiment_are_kept(world: &World) {
         experiments::set_texts(conn, id, "new name", "words", r#"["l"]"#, "# notes").await?;
         experiments::set_config(conn, id, r#"{"a":1}"#).await?;
         experiments::set_progress(conn, id, 0.25).await?;
-        experiments::set_best(conn, id, Some(5), Some(0.125)).await?;
+        experiments::set_best(conn, id, Some(TrialId(5)), Some(0.125)).await?;
         experiments::set_collected(conn, id, true).await
     });
     change_live!(world, tx => {
@@ -525,7 +525,7 @@ pub(crate) async fn changes_of_an_experiment_are_kept(world: &World) {
             row.ended_at,
             row.collected
         ),
-        (Some(5), 4, Some(77), true)
+        (Some(TrialId(5)), 4, Some(77), true)
     );
     change!(world, conn => experiments::clear_end(conn, id).await);
     let row = read!(world, conn => experiments::find(conn, id).await).unwrap();

@@ -1,7 +1,7 @@
 //! Rows in memory and rows in the database: random changes with the rows kept in memory end in the same database as the
 //! same changes with every row read anew.
 
-use det_ids::{ExperimentId, PlaceId, RequestId, TaskId};
+use det_ids::{ExperimentId, PlaceId, RequestId, TaskId, TrialId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::Observed;
 use det_lifecycle::trial::TrialState;
@@ -130,7 +130,7 @@ async fn act(
 async fn act_on_allocation(
     tx: &mut WriteTx,
     task_id: &TaskId,
-    trial_id: i64,
+    trial_id: TrialId,
     what: u64,
     n: i64,
 ) -> Result<(), StoreError> {

@@ -1,6 +1,6 @@
 //! What tasks report: logs, metrics, checkpoints; and what the master keeps of searches and events.
 
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, TrialId};
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::events::{self, NewEvent};
 use det_store::journal::{self, Entry};
@@ -393,21 +393,21 @@ pub(crate) async fn summaries_are_replaced(world: &World) {
     for step in [5, 9] {
         summary.add(&report(Some(step), &json!({"loss": step, "note": "text"})));
         let stored = summary.clone();
-        change!(world, conn => metrics::save_summary(conn, 1, "training", &stored).await);
+        change!(world, conn => metrics::save_summary(conn, TrialId(1), "training", &stored).await);
     }
     let other = GroupSummary::new();
-    change!(world, conn => metrics::save_summary(conn, 2, "training", &other).await);
-    let all = read!(world, conn => metrics::summaries_of(conn, &[1, 2, 3]).await);
-    assert_eq!(all.keys().copied().collect::<Vec<_>>(), [1, 2]);
-    assert_eq!(all[&1]["training"], summary);
+    change!(world, conn => metrics::save_summary(conn, TrialId(2), "training", &other).await);
+    let all = read!(world, conn => metrics::summaries_of(conn, &[1, 2, 3].map(TrialId)).await);
+    assert_eq!(all.keys().copied().collect::<Vec<_>>(), [1, 2].map(TrialId));
+    assert_eq!(all[&TrialId(1)]["training"], summary);
     assert_eq!(
         (summary.last_step, summary.metrics["loss"].mean()),
         (9, Some(7.0))
     );
-    assert_eq!(all[&2]["training"].last_step, -1);
+    assert_eq!(all[&TrialId(2)]["training"].last_step, -1);
 }
 
-fn entry(trial_id: i64, run_id: i64, group: &str, report: &StoredReport) -> Entry {
+fn entry(trial_id: TrialId, run_id: i64, group: &str, report: &StoredReport) -> Entry {
     Entry {
         trial_id,
         run_id,
@@ -445,7 +445,7 @@ pub(crate) async fn the_journal_may_be_compacted_at_any_moment(world: &World) {
         state ^= state << 17;
         state % below
     };
-    let mut reported: std::collections::BTreeMap<(i64, &str), Vec<StoredReport>> =
+    let mut reported: std::collections::BTreeMap<(TrialId, &str), Vec<StoredReport>> =
         std::collections::BTreeMap::new();
     let mut id = 0;
     for step in 0..120 {
@@ -474,7 +474,7 @@ pub(crate) async fn the_journal_may_be_compacted_at_any_moment(world: &World) {
     for trial_id in ids {
         let summaries = read!(world, conn => metrics::summaries(conn, trial_id).await);
         let mut highest = 0;
-        for ((_, group), reports) in reported.range((trial_id, "")..(trial_id + 1, "")) {
+        for ((_, group), reports) in reported.range((trial_id, "")..(TrialId(trial_id.0 + 1), "")) {
             let chunks =
                 read!(world, conn => metrics::chunks(conn, trial_id, Some(group), 0, 999).await);
             let stored: Vec<StoredReport> =
@@ -510,7 +510,7 @@ pub(crate) async fn older_runs_are_not_changed_by_compaction(world: &World) {
     let entries = [
         // Of a run that is over when it is compacted, and of a trial that was deleted by then.
         entry(trial_id, 1, "training", &report),
-        entry(trial_id + 1, 1, "training", &report),
+        entry(TrialId(trial_id.0 + 1), 1, "training", &report),
         entry(
             trial_id,
             2,
@@ -552,7 +552,7 @@ pub(crate) async fn older_runs_are_not_changed_by_compaction(world: &World) {
         (summary["training"].run_id, summary["training"].last_step),
         (2, 20)
     );
-    let gone = trial_id + 1;
+    let gone = TrialId(trial_id.0 + 1);
     assert!(read!(world, conn => metrics::chunks(conn, gone, None, 0, 10).await).is_empty());
     assert!(read!(world, conn => metrics::summaries(conn, gone).await).is_empty());
 }

@@ -1,6 +1,6 @@
 //! Logs that are deleted because they were kept long enough.
 
-use det_ids::TaskId;
+use det_ids::{TaskId, TrialId};
 use det_store::logs::retention::{self, Deleted, EndedLog};
 use det_store::logs::{self, LogLine};
 use det_store::{allocations, experiments, trials};
@@ -11,7 +11,13 @@ use crate::rows::{
 use crate::{WITHOUT_PLACES, World};
 
 /// A task of a trial with this many chunks of two lines.
-async fn logged(world: &World, id: &str, trial: Option<i64>, chunks: usize, ended: Option<i64>) {
+async fn logged(
+    world: &World,
+    id: &str,
+    trial: Option<TrialId>,
+    chunks: usize,
+    ended: Option<i64>,
+) {
     let mut row = task(id, None, trial);
     row.ended_at = ended;
     stored_task(world, row).await;

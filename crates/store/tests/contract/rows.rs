@@ -1,6 +1,6 @@
 //! Rows for scenarios: complete, with plain values, changed by the scenario where it matters.
 
-use det_ids::{AllocationId, ExperimentId, TaskId};
+use det_ids::{AllocationId, ExperimentId, TaskId, TrialId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::Desired;
 use det_lifecycle::experiment::ExperimentState;
@@ -104,7 +104,7 @@ pub(crate) async fn stored_trial(
     world: &World,
     experiment_id: ExperimentId,
     request_id: &str,
-) -> i64 {
+) -> TrialId {
     let new = trial(experiment_id, request_id);
     change!(world, conn => trials::insert(conn, &new).await)
 }
@@ -112,7 +112,7 @@ pub(crate) async fn stored_trial(
 pub(crate) fn task(
     id: &str,
     experiment_id: Option<ExperimentId>,
-    trial_id: Option<i64>,
+    trial_id: Option<TrialId>,
 ) -> TaskRow {
     TaskRow {
         id: id.into(),
@@ -131,7 +131,7 @@ pub(crate) fn task(
     }
 }
 
-pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<i64>) -> AllocationRow {
+pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<TrialId>) -> AllocationRow {
     AllocationRow {
         id: id.into(),
         task_id: task_id.into(),
@@ -183,7 +183,7 @@ pub(crate) fn container(
 pub(crate) fn checkpoint(
     uuid: &str,
     experiment_id: ExperimentId,
-    trial_id: i64,
+    trial_id: TrialId,
     steps: i64,
 ) -> CheckpointRow {
     CheckpointRow {
@@ -209,7 +209,7 @@ pub(crate) async fn running_trial(
     world: &World,
     experiment_id: ExperimentId,
     request_id: &str,
-) -> (i64, TaskId, AllocationId) {
+) -> (TrialId, TaskId, AllocationId) {
     let trial_id = stored_trial(world, experiment_id, request_id).await;
     let task_id = TaskId(format!("{experiment_id}.{request_id}"));
     let allocation_id = task_id.allocation(1);
@@ -269,7 +269,7 @@ pub(crate) async fn edit_experiment(
 /// Changes a trial, which is loaded first.
 pub(crate) async fn edit_trial(
     tx: &mut WriteTx,
-    id: i64,
+    id: TrialId,
     change: impl FnOnce(&mut TrialRow),
 ) -> Result<(), StoreError> {
     tx.load_trial(id).await?;
@@ -302,7 +302,7 @@ pub(crate) async fn edit_allocation(
 /// Starts the next run of a trial, which counts its steps anew from `total_batches`.
 pub(crate) async fn start_run(
     tx: &mut WriteTx,
-    id: i64,
+    id: TrialId,
     run_id: i64,
     total_batches: i64,
 ) -> Result<(), StoreError> {
@@ -323,7 +323,7 @@ pub(crate) async fn newest_event(conn: &mut Conn<'_>) -> Result<i64, StoreError>
 /// Lets a run of a trial report a step, compacted at once.
 pub(crate) async fn report_step(
     conn: &mut Conn<'_>,
-    trial_id: i64,
+    trial_id: TrialId,
     run_id: i64,
     step: i64,
 ) -> Result<(), StoreError> {

@@ -1,6 +1,6 @@
 //! Trials, allocations, containers, tokens and agents.
 
-use det_ids::{ExperimentId, JobId};
+use det_ids::{ExperimentId, JobId, TrialId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::task::{Demand, Stop, TaskEnd, TaskState};
@@ -143,7 +143,7 @@ pub(crate) async fn trials_are_listed_by_every_column(world: &World) {
         Sort::CheckpointSize,
         Sort::LogRetentionDays,
     ] {
-        let order = async |descending: bool| -> Vec<i64> {
+        let order = async |descending: bool| -> Vec<TrialId> {
             let (rows, total) = read!(world, conn => trials::list(conn, experiment_id, None, sort, descending, 0, -1).await);
             assert_eq!(total, 3);
             rows.into_iter().map(|row| row.id).collect()
@@ -510,7 +510,7 @@ pub(crate) async fn long_lists_of_ids_are_answered(world: &World) {
     let extra = task("another", Some(experiment_id), Some(trial_id));
     stored_task(world, extra).await;
     // More ids than either database takes parameters in one statement.
-    let ids: Vec<i64> = (0..70_000).map(|n| n + trial_id).collect();
+    let ids: Vec<_> = (0..70_000).map(|n| TrialId(trial_id.0 + n)).collect();
     let tasks = read!(world, conn => allocations::tasks_of_trials(conn, &ids).await);
     assert_eq!(
         tasks.iter().map(|t| t.id.as_str()).collect::<Vec<_>>(),
@@ -620,7 +620,7 @@ pub(crate) async fn an_older_store_knows_the_states_of_its_tasks(world: &World) 
 pub(crate) async fn the_task_of_a_job_is_no_experiments(world: &World) {
     let of_experiment = TaskRow {
         job_id: "job-e".into(),
-        ..task("e", Some(ExperimentId(1)), Some(1))
+        ..task("e", Some(ExperimentId(1)), Some(TrialId(1)))
     };
     let alone = TaskRow {
         job_id: "job-t".into(),

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use det_ids::TrialId;
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::experiments::ExperimentRow;
 use det_store::metrics::{StoredReport, number};
@@ -55,7 +56,7 @@ pub async fn with_validations(
     store: &Store,
     rows: Vec<CheckpointRow>,
 ) -> Result<Vec<Joined>, StoreError> {
-    let mut wanted: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
+    let mut wanted: BTreeMap<TrialId, BTreeSet<i64>> = BTreeMap::new();
     for row in &rows {
         if let Some(trial_id) = row.trial_id {
             wanted.entry(trial_id).or_default().insert(row.steps);

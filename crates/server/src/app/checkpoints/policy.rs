@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use det_ids::TrialId;
+
 /// A checkpoint as the policy sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
     /// Which one.
     pub uuid: String,
     /// Its trial.
-    pub trial_id: i64,
+    pub trial_id: TrialId,
     /// Steps completed.
     pub steps: i64,
     /// When it was reported, microseconds; the later of two with equal steps is the later checkpoint.
@@ -91,7 +93,7 @@ fn first_of_each_trial<'a>(
     ranked: impl Iterator<Item = &'a Candidate>,
     places: usize,
 ) -> Vec<&'a str> {
-    let mut taken: BTreeMap<i64, usize> = BTreeMap::new();
+    let mut taken: BTreeMap<TrialId, usize> = BTreeMap::new();
     ranked
         .filter(|candidate| {
             let count = taken.entry(candidate.trial_id).or_default();
@@ -124,7 +126,7 @@ mod tests {
             .zip(metrics)
             .map(|(n, metric)| Candidate {
                 uuid: n.to_string(),
-                trial_id: if n <= 5 { 1 } else { 2 },
+                trial_id: TrialId(if n <= 5 { 1 } else { 2 }),
                 steps: n * 100,
                 reported_at: n,
                 validation: metric.map(|metric| Validated { metric, at: n }),

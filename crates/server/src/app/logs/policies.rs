@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use det_config::container::LogAction;
-use det_ids::{ExperimentId, PlaceId, TaskId};
+use det_ids::{ExperimentId, PlaceId, TaskId, TrialId};
 use det_store::events::NewEvent;
 use det_store::logs::{LogLine, Packed};
 use det_store::trials::TrialRow;
@@ -189,7 +189,7 @@ impl LogPolicies {
     async fn record_match(
         &self,
         tx: &mut WriteTx,
-        trial_id: i64,
+        trial_id: TrialId,
         found: &Found,
     ) -> Result<(), StoreError> {
         let detail = json!({

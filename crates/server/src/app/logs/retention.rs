@@ -11,7 +11,7 @@ use det_authz::{Kind, Permission};
 use det_config::experiment::ExperimentConfig;
 use det_config::policies::Workload;
 use det_failpoints::failpoint;
-use det_ids::{ExperimentId, TaskId};
+use det_ids::{ExperimentId, TaskId, TrialId};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
 use det_store::logs::retention::{self, EndedLog};
@@ -125,7 +125,7 @@ impl LogRetention {
     }
 
     /// Says how long the logs of a trial are kept.
-    pub async fn set_days_of_trial(&self, actor: &Actor, id: i64, days: i16) -> AppResult<()> {
+    pub async fn set_days_of_trial(&self, actor: &Actor, id: TrialId, days: i16) -> AppResult<()> {
         let to_do = format!("say how long the log of trial {id} is kept");
         self.ownership
             .require_owner_of_trial(actor, id, &to_do)

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use det_ids::TrialId;
 use det_store::journal::{self, Entry};
 use det_store::metrics::{self, GroupSummary, NewReport, StoredReport, number};
 use det_store::{StoreError, WriteTx, experiments, trials};
@@ -91,7 +92,7 @@ impl Journal {
 
     /// Drops what is kept in memory of a trial: its run has changed, or it has ended. To be called in the transaction
     /// that changes it.
-    pub(crate) fn evict(&self, trial_id: i64) {
+    pub(crate) fn evict(&self, trial_id: TrialId) {
         self.memory().evict(Some(trial_id));
     }
 
@@ -125,7 +126,7 @@ impl Journal {
         tx.on_rollback(move || undone.invalidate());
         let used = self.compaction().highest();
         memory.load(tx, used).await?;
-        let ids: HashSet<i64> = reports.iter().map(|a| a.report.trial_id).collect();
+        let ids: HashSet<TrialId> = reports.iter().map(|a| a.report.trial_id).collect();
         memory.load_trials(tx, ids).await?;
         let compact_first = reports.iter().any(|arriving| {
             let report = &arriving.report;

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, TrialId};
 use det_store::journal::{self, Entry};
 use det_store::{StoreError, WriteTx, metrics, trials};
 
@@ -48,8 +48,8 @@ pub(super) struct Memory {
     loaded: bool,
     /// The newest row of the journal, or a higher number.
     newest: i64,
-    recent: HashMap<i64, Vec<Recent>>,
-    trials: HashMap<i64, LiveTrial>,
+    recent: HashMap<TrialId, Vec<Recent>>,
+    trials: HashMap<TrialId, LiveTrial>,
 }
 
 impl Memory {
@@ -96,7 +96,7 @@ impl Memory {
     pub(super) async fn load_trials(
         &mut self,
         tx: &mut WriteTx,
-        trial_ids: HashSet<i64>,
+        trial_ids: HashSet<TrialId>,
     ) -> Result<(), StoreError> {
         if self.trials.len() > TRIALS {
             self.trials.clear();
@@ -124,22 +124,22 @@ impl Memory {
     }
 
     /// A trial that was loaded; `None` = there is none of this number.
-    pub(super) fn trial(&mut self, trial_id: i64) -> Option<&mut LiveTrial> {
+    pub(super) fn trial(&mut self, trial_id: TrialId) -> Option<&mut LiveTrial> {
         self.trials.get_mut(&trial_id)
     }
 
     /// Takes note of what became of a trial.
-    pub(super) fn keep(&mut self, trial_id: i64, trial: LiveTrial) {
+    pub(super) fn keep(&mut self, trial_id: TrialId, trial: LiveTrial) {
         self.trials.insert(trial_id, trial);
     }
 
     /// What the journal holds of a trial, in order.
-    pub(super) fn recent(&self, trial_id: i64) -> &[Recent] {
+    pub(super) fn recent(&self, trial_id: TrialId) -> &[Recent] {
         self.recent.get(&trial_id).map_or(&[], Vec::as_slice)
     }
 
     /// Evicts a trial whose run or end has changed; with `None` all.
-    pub(super) fn evict(&mut self, trial_id: Option<i64>) {
+    pub(super) fn evict(&mut self, trial_id: Option<TrialId>) {
         match trial_id {
             Some(trial_id) => {
                 self.trials.remove(&trial_id);

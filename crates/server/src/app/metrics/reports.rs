@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use det_ids::TrialId;
 use det_store::metrics::{self, ChunkRow, StoredReport};
 use det_store::{Store, StoreError};
 
@@ -23,7 +24,7 @@ pub struct Outdating {
 
 impl Outdating {
     /// Of one trial, as of now.
-    pub async fn load(store: &Store, trial_id: i64) -> Result<Self, StoreError> {
+    pub async fn load(store: &Store, trial_id: TrialId) -> Result<Self, StoreError> {
         let mut conn = store.read().await?;
         let starts = metrics::run_starts(&mut conn.conn(), trial_id).await?;
         Ok(Self::new(&starts))
@@ -32,8 +33,8 @@ impl Outdating {
     /// Of several trials, as of now; trials that have reported nothing are left out.
     pub async fn load_all(
         store: &Store,
-        trial_ids: &[i64],
-    ) -> Result<BTreeMap<i64, Self>, StoreError> {
+        trial_ids: &[TrialId],
+    ) -> Result<BTreeMap<TrialId, Self>, StoreError> {
         let mut conn = store.read().await?;
         let starts = metrics::run_starts_of(&mut conn.conn(), trial_ids).await?;
         Ok(starts
@@ -72,7 +73,7 @@ impl Outdating {
 /// Reads a trial's chunks of one group page by page, in order of arrival.
 pub struct Pages<'a> {
     store: &'a Store,
-    trial_id: i64,
+    trial_id: TrialId,
     group: &'a str,
     after: i64,
     through: i64,
@@ -81,7 +82,7 @@ pub struct Pages<'a> {
 
 impl<'a> Pages<'a> {
     /// Of one group.
-    pub fn new(store: &'a Store, trial_id: i64, group: &'a str) -> Self {
+    pub fn new(store: &'a Store, trial_id: TrialId, group: &'a str) -> Self {
         Self {
             store,
             trial_id,
@@ -143,13 +144,13 @@ pub fn merge(into: &mut StoredReport, later: StoredReport) {
 pub async fn at_steps(
     store: &Store,
     group: &str,
-    wanted: &BTreeMap<i64, BTreeSet<i64>>,
-) -> Result<BTreeMap<(i64, i64), StoredReport>, StoreError> {
+    wanted: &BTreeMap<TrialId, BTreeSet<i64>>,
+) -> Result<BTreeMap<(TrialId, i64), StoredReport>, StoreError> {
     let mut found = BTreeMap::new();
     if wanted.is_empty() {
         return Ok(found);
     }
-    let trial_ids: Vec<i64> = wanted.keys().copied().collect();
+    let trial_ids: Vec<TrialId> = wanted.keys().copied().collect();
     let outdating = Outdating::load_all(store, &trial_ids).await?;
     let mut take = |chunk: &ChunkRow| -> Result<(), StoreError> {
         let (Some(steps), Some(outdating)) =
@@ -179,7 +180,7 @@ pub async fn at_steps(
         }
         Ok(())
     };
-    let reported = |trial_id: &i64| {
+    let reported = |trial_id: &TrialId| {
         outdating
             .get(trial_id)
             .is_some_and(|outdating| outdating.has(group))

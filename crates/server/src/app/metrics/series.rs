@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use det_ids::TrialId;
 use det_store::series::{self, GroupSeries, Point};
 use det_store::{StoreError, metrics};
 
@@ -31,7 +32,7 @@ const CLOSE_LOOK: i64 = 200_000;
 /// Which groups have gathered how many reports since they were last looked at, and which are being looked at.
 #[derive(Debug, Default)]
 struct Work {
-    gathered: Mutex<HashMap<(i64, String), Gathered>>,
+    gathered: Mutex<HashMap<(TrialId, String), Gathered>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,12 +42,12 @@ enum Gathered {
 }
 
 impl Work {
-    fn change<T>(&self, change: impl FnOnce(&mut HashMap<(i64, String), Gathered>) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut HashMap<(TrialId, String), Gathered>) -> T) -> T {
         change(&mut self.gathered.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Counts a report of so many bytes; whether it is time to bring the group up to date.
-    fn count(&self, trial_id: i64, group: &str, size: usize) -> bool {
+    fn count(&self, trial_id: TrialId, group: &str, size: usize) -> bool {
         self.change(|all| {
             // Bounded: groups that report seldom are forgotten, and what they gathered is read by who asks.
             if all.len() > 4096 {
@@ -67,14 +68,14 @@ impl Work {
     }
 
     /// Whether nobody else is storing this group now; then the caller is.
-    fn begin(&self, trial_id: i64, group: &str) -> bool {
+    fn begin(&self, trial_id: TrialId, group: &str) -> bool {
         self.change(|all| {
             all.insert((trial_id, group.to_owned()), Gathered::BeingStored)
                 != Some(Gathered::BeingStored)
         })
     }
 
-    fn end(&self, trial_id: i64, group: &str) {
+    fn end(&self, trial_id: TrialId, group: &str) {
         self.change(|all| all.remove(&(trial_id, group.to_owned())));
     }
 }
@@ -110,7 +111,7 @@ impl Series {
 
     /// Counts a report that was stored, of `size` bytes as it came, and sees to it that the series of its group do not
     /// fall far behind.
-    pub(crate) fn note_report(&self, trial_id: i64, group: &str, size: usize) {
+    pub(crate) fn note_report(&self, trial_id: TrialId, group: &str, size: usize) {
         if !self.work.count(trial_id, group, size) {
             return;
         }
@@ -118,13 +119,13 @@ impl Series {
         // Ends by itself. Cut short by the end of the master it has done nothing, and the next one who asks does it.
         tokio::spawn(async move {
             if let Err(error) = service.store(trial_id, &group).await {
-                tracing::warn!(trial.id = trial_id, group, %error, "the series of a metric could not be brought up to date");
+                tracing::warn!(trial.id = trial_id.0, group, %error, "the series of a metric could not be brought up to date");
             }
         });
     }
 
     /// Brings the stored series of a group up to date, unless somebody else does.
-    async fn store(&self, trial_id: i64, group: &str) -> Result<(), StoreError> {
+    async fn store(&self, trial_id: TrialId, group: &str) -> Result<(), StoreError> {
         if !self.work.begin(trial_id, group) {
             return Ok(());
         }
@@ -133,7 +134,7 @@ impl Series {
         outcome
     }
 
-    async fn store_alone(&self, trial_id: i64, group: &str) -> Result<(), StoreError> {
+    async fn store_alone(&self, trial_id: TrialId, group: &str) -> Result<(), StoreError> {
         let mut found = {
             let mut conn = self.context.store.read().await?;
             series::load(&mut conn.conn(), trial_id, group, None).await?
@@ -156,7 +157,7 @@ impl Series {
     /// Reads what was reported since `found` was stored.
     async fn catch_up(
         &self,
-        trial_id: i64,
+        trial_id: TrialId,
         group: &str,
         found: &mut GroupSeries,
     ) -> Result<(), StoreError> {
@@ -175,7 +176,7 @@ impl Series {
     /// The points of some metrics of a trial's group, each in order of steps.
     pub async fn points(
         &self,
-        trial_id: i64,
+        trial_id: TrialId,
         group: &str,
         names: &[String],
         look: &Look,
@@ -194,7 +195,7 @@ impl Series {
             let (service, group) = (self.clone(), group.to_owned());
             tokio::spawn(async move {
                 if let Err(error) = service.store(trial_id, &group).await {
-                    tracing::warn!(trial.id = trial_id, group, %error, "the series of a metric could not be stored");
+                    tracing::warn!(trial.id = trial_id.0, group, %error, "the series of a metric could not be stored");
                 }
             });
         }
@@ -225,7 +226,7 @@ impl Series {
     /// metrics than are kept as series.
     async fn close_look(
         &self,
-        trial_id: i64,
+        trial_id: TrialId,
         group: &str,
         names: &[String],
         look: &Look,
@@ -284,21 +285,21 @@ mod tests {
     #[test]
     fn a_group_is_brought_up_to_date_by_one_at_a_time() {
         let work = Work::default();
-        assert!((1..GATHERED).all(|_| !work.count(1, "training", 100)));
-        assert!(work.count(1, "training", 100));
-        assert!(!work.count(1, "validation", 100));
-        assert!(work.begin(1, "training"));
-        assert!(!work.begin(1, "training"), "somebody is at it");
-        assert!(!work.count(1, "training", 100));
-        work.end(1, "training");
-        assert!(work.begin(1, "training"));
+        assert!((1..GATHERED).all(|_| !work.count(TrialId(1), "training", 100)));
+        assert!(work.count(TrialId(1), "training", 100));
+        assert!(!work.count(TrialId(1), "validation", 100));
+        assert!(work.begin(TrialId(1), "training"));
+        assert!(!work.begin(TrialId(1), "training"), "somebody is at it");
+        assert!(!work.count(TrialId(1), "training", 100));
+        work.end(TrialId(1), "training");
+        assert!(work.begin(TrialId(1), "training"));
     }
 
     #[test]
     fn few_long_reports_are_as_many_short_ones() {
         let work = Work::default();
         let long = GATHERED_BYTES / 8;
-        assert!((1..8).all(|_| !work.count(1, "training", long)));
-        assert!(work.count(1, "training", long));
+        assert!((1..8).all(|_| !work.count(TrialId(1), "training", long)));
+        assert!(work.count(TrialId(1), "training", long));
     }
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use det_api_types::metrics::MetricsReport;
 use det_api_types::wire::Timestamp;
+use det_ids::TrialId;
 use det_store::metrics::{self, ChunkMark, ChunkRow, StoredReport};
 use det_store::{Store, StoreError};
 use tokio::sync::mpsc::{self, Sender};
@@ -43,7 +44,7 @@ pub(crate) type Report = (MetricsReport, StoredReport);
 pub(crate) struct Reports {
     store: Store,
     journal: Journal,
-    trial_ids: std::vec::IntoIter<i64>,
+    trial_ids: std::vec::IntoIter<TrialId>,
     group: Option<String>,
     /// The trial that is being read.
     current: Option<OfTrial>,
@@ -56,7 +57,7 @@ impl Reports {
         store: &Store,
         journal: &Journal,
         actor: &Actor,
-        trial_ids: Vec<i64>,
+        trial_ids: Vec<TrialId>,
         group: Option<String>,
     ) -> AppResult<Self> {
         if trial_ids.is_empty() {
@@ -117,7 +118,7 @@ impl OfTrial {
     async fn begin(
         store: &Store,
         journal: &Journal,
-        trial_id: i64,
+        trial_id: TrialId,
         group: Option<&str>,
     ) -> AppResult<Option<Self>> {
         journal.flush().await?;
@@ -148,7 +149,7 @@ type Unpacked = Result<(ChunkRow, Vec<StoredReport>), StoreError>;
 /// Unpacks the chunks of a trial's groups through chunk `last`, in order of arrival.
 async fn unpack_all(
     store: Store,
-    trial_id: i64,
+    trial_id: TrialId,
     groups: Vec<String>,
     last: i64,
     out: Sender<Unpacked>,
@@ -242,7 +243,7 @@ struct Starts {
 
 impl Starts {
     /// Of all chunks of a trial's groups that are there now.
-    async fn load(store: &Store, trial_id: i64, groups: &[String]) -> Result<Self, StoreError> {
+    async fn load(store: &Store, trial_id: TrialId, groups: &[String]) -> Result<Self, StoreError> {
         let mut marks: Vec<ChunkMark> = Vec::new();
         for group in groups {
             let mut after = 0;
@@ -322,7 +323,7 @@ impl Orderer {
                 continue;
             }
             let shown = MetricsReport {
-                trial_id: chunk.trial_id,
+                trial_id: chunk.trial_id.0,
                 end_time: Timestamp(report.at),
                 total_batches: report.step.unwrap_or(0),
                 archived: false,
@@ -402,7 +403,7 @@ mod tests {
                 let steps = || reports.iter().map(|r| r.step.unwrap_or(-1));
                 let row = ChunkRow {
                     id: *id,
-                    trial_id: 1,
+                    trial_id: TrialId(1),
                     group_name: "training".into(),
                     run_id: *run_id,
                     first_step: steps().min().unwrap(),
@@ -516,7 +517,7 @@ mod tests {
         };
         let row = ChunkRow {
             id,
-            trial_id: 1,
+            trial_id: TrialId(1),
             group_name: "training".into(),
             run_id: 1,
             first_step: step,

@@ -1,7 +1,6 @@
 //! What decisions ask for, carried out in their transaction or after its commit.
 
 use det_failpoints::failpoint;
-use det_ids::TrialId;
 use det_orchestrator::{Effect, NewTrial, Record, Topic};
 use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx, allocations, experiments, searches, trials};
@@ -72,14 +71,14 @@ impl Orchestration {
                 self.configs.forget(id);
             }
             Effect::ExperimentContinued(id) => experiments::clear_end(&mut tx.conn(), id).await?,
-            Effect::RunStarted(id) => self.metric_journal.evict(id.0),
+            Effect::RunStarted(id) => self.metric_journal.evict(id),
             Effect::RestartsAllowed(id) => {
-                let row = trials::find(&mut tx.conn(), id.0).await?;
+                let row = trials::find(&mut tx.conn(), id).await?;
                 let row = row.ok_or_else(|| AppError::not_found("trial", id))?;
                 allow_restarts(tx, &row).await?;
             }
             Effect::TrialEnded(id) => {
-                self.metric_journal.evict(id.0);
+                self.metric_journal.evict(id);
                 // Stored, and those who wait for it are not woken.
                 tx.after_commit(|| failpoint!("server::lifecycle::end_trial::after_commit"));
                 failpoint!("server::lifecycle::end_trial::before_commit");
@@ -134,7 +133,7 @@ fn hub_topic(topic: Topic) -> hub::Topic {
         Topic::Place(id) => hub::Topic::Place(id),
         Topic::Allocation(id) => hub::Topic::Allocation(id),
         Topic::TaskLog(id) => hub::Topic::TaskLog(id),
-        Topic::Trial(id) => hub::Topic::Trial(id.0),
+        Topic::Trial(id) => hub::Topic::Trial(id),
     }
 }
 
@@ -178,6 +177,6 @@ async fn insert_trial(
     };
     let id = trials::insert(&mut tx.conn(), &row).await?;
     // The event that follows finds it without asking the database for its name.
-    facts.named.insert(name, TrialId(id));
+    facts.named.insert(name, id);
     Ok(())
 }

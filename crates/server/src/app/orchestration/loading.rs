@@ -55,7 +55,7 @@ impl Facts {
             Need::Experiment(id) => self.load_experiment(service, tx, id).await?,
             Need::LiveTrials(id) => {
                 let rows = trials::live_of_experiment(&mut tx.conn(), id).await?;
-                let ids = rows.into_iter().map(|row| TrialId(row.id)).collect();
+                let ids = rows.into_iter().map(|row| row.id).collect();
                 self.live_trials.insert(id, ids);
             }
             Need::LiveTrialCount(id) => {
@@ -71,7 +71,7 @@ impl Facts {
                 if !self.named.contains_key(&name) {
                     let found = trials::find_by_request(&mut tx.conn(), id, &name.1).await?;
                     if let Some(row) = found {
-                        self.named.insert(name.clone(), TrialId(row.id));
+                        self.named.insert(name.clone(), row.id);
                     }
                 }
                 if let Some(trial) = self.named.get(&name).copied() {
@@ -79,7 +79,7 @@ impl Facts {
                 }
             }
             Need::TaskCount(id) => {
-                let tasks = allocations::tasks_of_trial(&mut tx.conn(), id.0).await?;
+                let tasks = allocations::tasks_of_trial(&mut tx.conn(), id).await?;
                 self.task_counts.insert(id, tasks.len());
             }
             Need::Task(id) => self.load_task(service, tx, &id).await?,
@@ -142,9 +142,9 @@ impl Facts {
         tx: &mut WriteTx,
         id: TrialId,
     ) -> AppResult<()> {
-        tx.load_trial(id.0).await?;
+        tx.load_trial(id).await?;
         let rows = tx.live_rows();
-        let Some(row) = rows.trial(id.0) else {
+        let Some(row) = rows.trial(id) else {
             return Ok(());
         };
         let excluded = match LogFindings::of(row) {
@@ -170,7 +170,7 @@ impl Facts {
             return Ok(());
         };
         if let Some(trial) = row.trial_id {
-            return self.load_trial(service, tx, TrialId(trial)).await;
+            return self.load_trial(service, tx, trial).await;
         }
         let job_id = row.job_id.clone();
         if let Some(job) = experiments::job(&mut tx.conn(), &job_id).await? {
@@ -186,7 +186,7 @@ impl Facts {
         id: TrialId,
     ) -> AppResult<()> {
         let rows = tx.live_rows();
-        let Some(trial) = rows.trial(id.0) else {
+        let Some(trial) = rows.trial(id) else {
             return Ok(());
         };
         let Some(experiment) = rows.experiment(trial.experiment_id) else {

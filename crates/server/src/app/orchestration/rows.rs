@@ -118,7 +118,7 @@ impl Rows for TxRows<'_> {
     }
 
     fn trial(&self, id: TrialId) -> Option<Trial> {
-        let row = self.live.trial(id.0)?;
+        let row = self.live.trial(id)?;
         Some(Trial {
             id,
             experiment_id: row.experiment_id,
@@ -137,7 +137,7 @@ impl Rows for TxRows<'_> {
     }
 
     fn update_trial(&mut self, row: &Trial) {
-        self.live.edit_trial(row.id.0, |known| {
+        self.live.edit_trial(row.id, |known| {
             known.task_id.clone_from(&row.task_id);
             known.state = row.state;
             known.restarts = i64::from(row.restarts);
@@ -147,11 +147,11 @@ impl Rows for TxRows<'_> {
 
     fn set_hparams(&mut self, id: TrialId, hparams: &str) {
         self.live
-            .edit_trial(id.0, |row| hparams.clone_into(&mut row.hparams));
+            .edit_trial(id, |row| hparams.clone_into(&mut row.hparams));
     }
 
     fn start_run(&mut self, id: TrialId, run_id: i64) {
-        self.live.edit_trial(id.0, |row| {
+        self.live.edit_trial(id, |row| {
             row.run_id = run_id;
             row.total_batches = row.latest_checkpoint_steps.unwrap_or(0);
             row.runner_state.clear();
@@ -177,7 +177,7 @@ impl Rows for TxRows<'_> {
             kind: row.kind,
             job_id: row.job_id.clone(),
             experiment_id: row.experiment_id,
-            trial_id: row.trial_id.map(TrialId),
+            trial_id: row.trial_id,
             state: row.state,
             demand: row.demand,
             attempts: count(row.attempts),
@@ -196,7 +196,7 @@ impl Rows for TxRows<'_> {
             job_id: row.job_id,
             owner_id,
             experiment_id: row.experiment_id,
-            trial_id: row.trial_id.map(|id| id.0),
+            trial_id: row.trial_id,
             state: row.state,
             demand: row.demand,
             attempts: i64::from(row.attempts),
@@ -233,7 +233,7 @@ impl Rows for TxRows<'_> {
             kind: row.kind,
             job_id: row.job_id.clone(),
             experiment_id: row.experiment_id,
-            trial_id: row.trial_id.map(TrialId),
+            trial_id: row.trial_id,
             run_id: row.run_id,
             state: row.state.clone(),
             resource_pool: row.resource_pool.clone(),
@@ -263,7 +263,7 @@ impl Rows for TxRows<'_> {
             kind: row.kind,
             job_id: row.job_id,
             experiment_id: row.experiment_id,
-            trial_id: row.trial_id.map(|id| id.0),
+            trial_id: row.trial_id,
             run_id: row.run_id,
             state: row.state,
             resource_pool: row.resource_pool,

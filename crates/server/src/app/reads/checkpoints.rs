@@ -9,7 +9,7 @@ use det_api_types::checkpoints::{CheckpointState, GetCheckpointsQuery};
 use det_api_types::page::Pagination;
 use det_authz::Kind;
 use det_config::experiment::mask_document;
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, TrialId};
 use det_store::checkpoints::{self, CheckpointRow};
 use det_store::experiments::ExperimentRow;
 use det_store::metrics::StoredReport;
@@ -44,9 +44,9 @@ pub(crate) struct Trained {
     /// The experiment that they come from.
     pub(crate) experiment: ExperimentRow,
     /// Their trials by id.
-    pub(crate) trials: BTreeMap<i64, TrialRow>,
+    pub(crate) trials: BTreeMap<TrialId, TrialRow>,
     /// Training reports at the checkpoints' steps, by trial and step.
-    pub(crate) training: BTreeMap<(i64, i64), StoredReport>,
+    pub(crate) training: BTreeMap<(TrialId, i64), StoredReport>,
     /// What the reader sees of the experiment's configuration.
     pub(crate) sight: Sight,
     /// Whether the reader is given the credentials of the checkpoint storage, to download with them.
@@ -81,7 +81,7 @@ pub(crate) async fn of_experiment(
 pub(crate) async fn of_trial(
     master: &Master,
     actor: &Actor,
-    id: i64,
+    id: TrialId,
     query: &GetCheckpointsQuery,
 ) -> AppResult<(Trained, Pagination)> {
     require(actor)?;
@@ -148,14 +148,14 @@ async fn with_training(
     experiment: ExperimentRow,
     checkpoints: Vec<Joined>,
 ) -> AppResult<Trained> {
-    let mut steps: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
+    let mut steps: BTreeMap<TrialId, BTreeSet<i64>> = BTreeMap::new();
     for joined in &checkpoints {
         if let Some(trial_id) = joined.row.trial_id {
             steps.entry(trial_id).or_default().insert(joined.row.steps);
         }
     }
     let training = at_steps(&master.context.store, TRAINING, &steps).await?;
-    let trial_ids: Vec<i64> = steps.into_keys().collect();
+    let trial_ids: Vec<TrialId> = steps.into_keys().collect();
     let trials = {
         let mut conn = master.context.store.read().await?;
         trials::find_all(&mut conn.conn(), &trial_ids).await?

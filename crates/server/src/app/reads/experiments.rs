@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use det_authz::Kind;
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, TrialId};
 use det_lifecycle::experiment::ExperimentState;
 use det_store::catalogue::Catalogue;
 use det_store::experiments::{self, ExperimentRow};
@@ -185,7 +185,7 @@ pub(crate) struct Record {
     /// When it was reported, in microseconds.
     pub(crate) at: i64,
     /// The trial that reported it.
-    pub(crate) trial_id: i64,
+    pub(crate) trial_id: TrialId,
     /// The value of the searcher's metric.
     pub(crate) metric: f64,
 }
@@ -202,7 +202,7 @@ pub(crate) async fn validation_history(
         let mut conn = master.context.store.read().await?;
         trials::of_experiment(&mut conn.conn(), id).await?
     };
-    let validated: Vec<i64> = trials
+    let validated: Vec<TrialId> = trials
         .iter()
         .filter(|trial| trial.latest_validation.is_some())
         .map(|trial| trial.id)
@@ -264,15 +264,18 @@ mod tests {
         ]
         .map(|(at, trial_id, metric)| Record {
             at,
-            trial_id,
+            trial_id: TrialId(trial_id),
             metric,
         })
         .to_vec();
-        let trials: Vec<(i64, f64)> = records(validations.clone(), true)
+        let trials: Vec<(TrialId, f64)> = records(validations.clone(), true)
             .iter()
             .map(|record| (record.trial_id, record.metric))
             .collect();
-        assert_eq!(trials, [(1, 0.9), (1, 0.4), (2, 0.1)]);
+        assert_eq!(
+            trials,
+            [(1, 0.9), (1, 0.4), (2, 0.1)].map(|(id, metric)| (TrialId(id), metric))
+        );
         let metrics: Vec<f64> = records(validations, false)
             .iter()
             .map(|record| record.metric)

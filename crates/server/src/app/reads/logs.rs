@@ -1,7 +1,7 @@
 //! Which logs may be read.
 
 use det_authz::Kind;
-use det_ids::TaskId;
+use det_ids::{TaskId, TrialId};
 use det_store::{Store, allocations, trials};
 
 use crate::app::reads;
@@ -22,7 +22,7 @@ pub(crate) async fn of_task(
 pub(crate) async fn of_trial(
     store: &Store,
     actor: &Actor,
-    trial_id: i64,
+    trial_id: TrialId,
 ) -> AppResult<Vec<TaskId>> {
     reads::require(actor, Kind::Trial, "logs of trials")?;
     let mut conn = store.read().await?;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use det_authz::{Kind, Permission, Target};
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, TrialId};
 use det_store::allocations::TaskRow;
 use det_store::{Store, allocations, trials};
 
@@ -21,7 +21,7 @@ pub(crate) enum Selection {
     /// Those that concern a trial.
     Trial {
         /// The trial.
-        trial: i64,
+        trial: TrialId,
         /// Its experiment.
         experiment: ExperimentId,
         /// Its tasks and their allocations.
@@ -37,13 +37,17 @@ fn ids(task: &TaskRow) -> Vec<String> {
 }
 
 impl Selection {
-    /// Of an actor who asks for a trial, or for none with 0.
-    pub(crate) async fn of(store: &Store, actor: &Actor, trial: i64) -> AppResult<Self> {
+    /// Of an actor who asks for a trial, or for none.
+    pub(crate) async fn of(
+        store: &Store,
+        actor: &Actor,
+        trial: Option<TrialId>,
+    ) -> AppResult<Self> {
         reads::require(actor, Kind::MasterLog, "the master's log")?;
-        if trial == 0 {
+        let Some(trial) = trial else {
             let whole = actor.may(Permission::ReadUnmasked, &Target::of(Kind::MasterLog));
             return Ok(if whole { Self::All } else { Self::Work });
-        }
+        };
         reads::require(actor, Kind::Trial, "trials")?;
         let mut conn = store.read().await?;
         let experiment = trials::find(&mut conn.conn(), trial)

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::trials::{GetExperimentTrialsQuery, TrialSortBy};
 use det_authz::Kind;
-use det_ids::{ExperimentId, TaskId};
+use det_ids::{ExperimentId, TaskId, TrialId};
 use det_store::allocations::{self, AllocationRow};
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::experiments::ExperimentRow;
@@ -32,7 +32,7 @@ fn require(actor: &Actor) -> AppResult<()> {
 }
 
 /// One trial, or the refusal that it does not exist.
-pub(crate) async fn find(store: &Store, actor: &Actor, id: i64) -> AppResult<TrialRow> {
+pub(crate) async fn find(store: &Store, actor: &Actor, id: TrialId) -> AppResult<TrialRow> {
     require(actor)?;
     let mut conn = store.read().await?;
     trials::find(&mut conn.conn(), id)
@@ -44,8 +44,8 @@ pub(crate) async fn find(store: &Store, actor: &Actor, id: i64) -> AppResult<Tri
 pub(crate) async fn known(
     store: &Store,
     actor: &Actor,
-    mut trial_ids: Vec<i64>,
-) -> AppResult<Vec<i64>> {
+    mut trial_ids: Vec<TrialId>,
+) -> AppResult<Vec<TrialId>> {
     require(actor)?;
     trial_ids.sort_unstable();
     trial_ids.dedup();
@@ -82,13 +82,13 @@ pub struct TrialParts {
 pub(crate) type Whole = (TrialRow, TrialParts);
 
 /// One trial with its parts, and the metrics that it has reported so far.
-pub(crate) async fn whole(master: &Master, actor: &Actor, id: i64) -> AppResult<Whole> {
+pub(crate) async fn whole(master: &Master, actor: &Actor, id: TrialId) -> AppResult<Whole> {
     master.metric_journal.flush().await?;
     settled(&master.context.store, actor, id).await
 }
 
 /// One trial with its parts, as far as its metrics have been taken in.
-async fn settled(store: &Store, actor: &Actor, id: i64) -> AppResult<Whole> {
+async fn settled(store: &Store, actor: &Actor, id: TrialId) -> AppResult<Whole> {
     let row = find(store, actor, id).await?;
     let experiment = reads::experiments::find(store, actor, row.experiment_id).await?;
     let mut whole = with_parts(store, &experiment, vec![row]).await?;
@@ -175,8 +175,8 @@ fn phase_of(allocation: &AllocationRow) -> Phase {
 }
 
 /// The live allocations of trials that have one, by trial.
-async fn live(store: &Store, rows: &[TrialRow]) -> AppResult<BTreeMap<i64, AllocationRow>> {
-    let active: Vec<i64> = rows
+async fn live(store: &Store, rows: &[TrialRow]) -> AppResult<BTreeMap<TrialId, AllocationRow>> {
+    let active: Vec<TrialId> = rows
         .iter()
         .filter(|row| row.ended_at.is_none())
         .map(|row| row.id)
@@ -207,8 +207,8 @@ async fn with_parts(
         .get("max_restarts")
         .and_then(Value::as_i64)
         .unwrap_or(i64::MAX);
-    let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
-    let mut task_ids: BTreeMap<i64, Vec<TaskId>> = BTreeMap::new();
+    let ids: Vec<TrialId> = rows.iter().map(|row| row.id).collect();
+    let mut task_ids: BTreeMap<TrialId, Vec<TaskId>> = BTreeMap::new();
     let mut summaries = BTreeMap::new();
     for batch in ids.chunks(BATCH) {
         let mut conn = store.read().await?;
@@ -238,7 +238,7 @@ async fn with_parts(
 async fn best_checkpoints(
     store: &Store,
     rows: &[TrialRow],
-) -> AppResult<BTreeMap<i64, CheckpointRow>> {
+) -> AppResult<BTreeMap<TrialId, CheckpointRow>> {
     let mut wanted = BTreeSet::new();
     for row in rows.iter().filter(|row| row.checkpoint_count > 0) {
         let best = validation(row, row.best_validation.as_deref())?;
@@ -248,7 +248,7 @@ async fn best_checkpoints(
     if wanted.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let trial_ids: Vec<i64> = wanted.iter().map(|(trial_id, _)| *trial_id).collect();
+    let trial_ids: Vec<TrialId> = wanted.iter().map(|(trial_id, _)| *trial_id).collect();
     let mut conn = store.read().await?;
     let mut candidates = checkpoints::of_trials(&mut conn.conn(), &trial_ids).await?;
     // Of several at one step the last one is shown.
@@ -276,7 +276,11 @@ pub(crate) fn validation(
 }
 
 /// For how many days the log of a trial's newest task is still kept, begun ones counted: -1 = for ever.
-pub(crate) async fn remaining_log_days(master: &Master, actor: &Actor, id: i64) -> AppResult<i64> {
+pub(crate) async fn remaining_log_days(
+    master: &Master,
+    actor: &Actor,
+    id: TrialId,
+) -> AppResult<i64> {
     let trial = find(&master.context.store, actor, id).await?;
     let mut conn = master.context.store.read().await?;
     let task = allocations::find_task(&mut conn.conn(), &trial.task_id).await?;

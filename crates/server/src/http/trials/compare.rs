@@ -8,6 +8,7 @@ use det_api_types::trials::{
     MetricType,
 };
 use det_api_types::wire::{Float, Object, Timestamp};
+use det_ids::TrialId;
 use det_store::series::Point;
 use serde_json::{Map, Value, json};
 use utoipa_axum::router::OpenApiRouter;
@@ -48,8 +49,9 @@ async fn compare_trials(
     let groups = groups(&query)?;
     let look = look(&query)?;
     let now = det_store::now();
-    let mut trials = Vec::with_capacity(query.trial_ids.len());
-    for compared in compare(&master, &actor, query.trial_ids, &groups, &look).await? {
+    let ids: Vec<TrialId> = query.trial_ids.into_iter().map(TrialId).collect();
+    let mut trials = Vec::with_capacity(ids.len());
+    for compared in compare(&master, &actor, ids, &groups, &look).await? {
         let (row, parts) = compared.trial;
         let metrics = compared.groups.into_iter().map(|(group, points)| {
             let data = data(&points);

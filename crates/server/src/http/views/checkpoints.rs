@@ -60,7 +60,7 @@ pub fn checkpoint(
     let training = match training {
         None => CheckpointTrainingMetadata::default(),
         Some(training) => CheckpointTrainingMetadata {
-            trial_id: Some(training.trial.id),
+            trial_id: Some(training.trial.id.0),
             experiment_id: Some(training.trial.experiment_id.0),
             experiment_config: Some(training.config.clone()),
             hparams: Some(object(

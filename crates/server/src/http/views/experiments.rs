@@ -199,7 +199,7 @@ pub fn experiment(
         project_owner_id: home.owner_id,
         checkpoint_size: Int64(row.checkpoint_bytes),
         checkpoint_count: row.checkpoint_count,
-        best_trial_id: row.best_trial_id,
+        best_trial_id: row.best_trial_id.map(|id| id.0),
         best_trial_searcher_metric: row.best_metric.map(Float),
         pachyderm_integration: config.pachyderm,
         duration: Some((row.ended_at.unwrap_or(now) - row.created_at).max(0) / 1_000_000),
@@ -210,7 +210,7 @@ pub fn experiment(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use det_ids::ExperimentId;
+    use det_ids::{ExperimentId, TrialId};
     use serde_json::json;
 
     use super::*;
@@ -240,7 +240,7 @@ pub(crate) mod tests {
             created_at: 1_000_000,
             ended_at: None,
             trial_count: 1,
-            best_trial_id: Some(9),
+            best_trial_id: Some(TrialId(9)),
             best_metric: Some(0.5),
             checkpoint_count: 2,
             checkpoint_bytes: 1 << 40,

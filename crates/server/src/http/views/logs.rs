@@ -2,7 +2,7 @@
 
 use det_api_types::logs::{LogLevel, TaskLogsResponse, TrialLogsResponse};
 use det_api_types::wire::Timestamp;
-use det_ids::{ContainerId, TaskId};
+use det_ids::{ContainerId, TaskId, TrialId};
 use det_store::logs::LogLine;
 
 /// Characters of a container's id that are shown.
@@ -66,10 +66,10 @@ pub fn of_task(task_id: &TaskId, id: i64, line: LogLine) -> TaskLogsResponse {
 }
 
 /// A line of a trial's log.
-pub fn of_trial(trial_id: i64, id: i64, line: LogLine) -> TrialLogsResponse {
+pub fn of_trial(trial_id: TrialId, id: i64, line: LogLine) -> TrialLogsResponse {
     TrialLogsResponse {
         id: id.to_string(),
-        trial_id,
+        trial_id: trial_id.0,
         timestamp: Timestamp(line.at),
         message: message(&line),
         level: level(&line),

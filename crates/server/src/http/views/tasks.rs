@@ -226,7 +226,7 @@ fn resources(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use det_ids::ExperimentId;
+    use det_ids::{ExperimentId, TrialId};
     use det_lifecycle::container::Desired;
 
     use super::*;
@@ -238,7 +238,7 @@ pub(crate) mod tests {
             kind: TaskKind::Trial,
             job_id: "j".into(),
             experiment_id: Some(ExperimentId(3)),
-            trial_id: Some(7),
+            trial_id: Some(TrialId(7)),
             run_id: 1,
             state: AllocationState::Pending,
             resource_pool: "default".into(),

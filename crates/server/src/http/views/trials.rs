@@ -46,7 +46,7 @@ pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, Store
         parts.task_ids.into_iter().map(|id| id.0).collect()
     };
     Ok(Trial {
-        id: row.id,
+        id: row.id.0,
         experiment_id: row.experiment_id.0,
         start_time: Timestamp(row.created_at),
         end_time: row.ended_at.map(Timestamp),
@@ -240,10 +240,11 @@ pub fn metrics_document(group: &str, report: &StoredReport) -> AppResult<RawObje
 pub(crate) mod tests {
     use super::*;
     use crate::app::reads::phase::Phase;
+    use det_ids::TrialId;
 
     pub(crate) fn row() -> TrialRow {
         TrialRow {
-            id: 9,
+            id: TrialId(9),
             experiment_id: ExperimentId(3),
             request_id: "r".into(),
             task_id: "3.r".into(),

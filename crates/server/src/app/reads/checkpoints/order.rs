@@ -103,7 +103,7 @@ fn by_attribute(attribute: CheckpointSortBy, a: &Joined, b: &Joined) -> Ordering
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use det_ids::ExperimentId;
+    use det_ids::{ExperimentId, TrialId};
     use det_store::checkpoints::{CheckpointRow, CheckpointState};
     use det_store::metrics::StoredReport;
     use serde_json::json;
@@ -115,7 +115,7 @@ pub(crate) mod tests {
             row: CheckpointRow {
                 uuid: uuid.into(),
                 experiment_id: Some(ExperimentId(3)),
-                trial_id: Some(9),
+                trial_id: Some(TrialId(9)),
                 task_id: "3.r".into(),
                 allocation_id: Some("3.r.1".into()),
                 state: CheckpointState::Completed,

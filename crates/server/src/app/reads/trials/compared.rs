@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use det_ids::TrialId;
 use det_store::series::Point;
 
 use crate::app::Master;
@@ -25,7 +26,7 @@ pub(crate) struct Compared {
 pub(crate) async fn compare(
     master: &Master,
     actor: &Actor,
-    trial_ids: Vec<i64>,
+    trial_ids: Vec<TrialId>,
     names: &Names,
     look: &Look,
 ) -> AppResult<Vec<Compared>> {

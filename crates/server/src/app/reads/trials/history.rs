@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::trials::{GetTrialWorkloadsQuery, MetricType, WorkloadFilter};
+use det_ids::TrialId;
 use det_store::Store;
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::metrics::{StoredReport, number};
@@ -105,7 +106,7 @@ impl Groups {
 pub(crate) async fn page(
     master: &Master,
     actor: &Actor,
-    trial_id: i64,
+    trial_id: TrialId,
     query: &GetTrialWorkloadsQuery,
 ) -> AppResult<(Vec<Entry>, Pagination)> {
     let store = &master.context.store;
@@ -177,7 +178,7 @@ pub(crate) async fn page(
 
 async fn wanted_checkpoints(
     store: &Store,
-    trial_id: i64,
+    trial_id: TrialId,
     query: &GetTrialWorkloadsQuery,
 ) -> AppResult<BTreeMap<String, CheckpointRow>> {
     if query.filter == WorkloadFilter::Validation {
@@ -218,7 +219,7 @@ fn sorted(values: BTreeMap<Key, Option<f64>>, by_metric: bool, order: OrderBy) -
 /// Shows every report of a group that counts, in order of arrival.
 async fn each(
     store: &Store,
-    trial_id: i64,
+    trial_id: TrialId,
     group: &str,
     outdating: &Outdating,
     mut see: impl FnMut(i64, StoredReport),
@@ -245,7 +246,7 @@ async fn each(
 /// Reads the reports of a page, the parts of one step put together.
 async fn read(
     store: &Store,
-    trial_id: i64,
+    trial_id: TrialId,
     groups: &Groups,
     outdating: &Outdating,
     page: &[Key],
