@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Findings;
 
-/// Folders below `crates` that are looked at.
-const FOLDERS: &[&str] = &["cli/src", "cli/src/commands", "config/src", "server/src"];
+/// Crates whose folders are looked at, each by itself.
+const CRATES: &[&str] = &["cli", "config", "server"];
 
 /// Which module uses which, in one folder.
 #[derive(Debug, Default)]
@@ -50,19 +50,26 @@ impl Uses {
 /// The sources of the folders that are looked at.
 #[derive(Debug, Default)]
 pub(crate) struct Modules {
-    folders: BTreeMap<&'static str, Uses>,
+    folders: BTreeMap<String, Uses>,
 }
 
 impl Modules {
     /// Takes a file of the repository, by its path from the root. Tests may use what they like and are left out.
     pub(crate) fn add(&mut self, path: &str, text: &str) {
-        for folder in FOLDERS {
-            let file = path
-                .strip_prefix("crates/")
-                .and_then(|path| path.strip_prefix(folder)?.strip_prefix('/'));
-            if let Some(file) = file.and_then(|file| file.strip_suffix(".rs")) {
-                let uses = self.folders.entry(folder).or_default();
-                uses.add(folder, file, path, text);
+        let inside = path
+            .strip_prefix("crates/")
+            .and_then(|inside| inside.strip_suffix(".rs"));
+        let Some(inside) = inside else {
+            return;
+        };
+        let steps: Vec<&str> = inside.split('/').collect();
+        if let [of, "src", ..] = steps[..]
+            && CRATES.contains(&of)
+        {
+            for depth in 2..steps.len() {
+                let (folder, file) = (steps[..depth].join("/"), steps[depth..].join("/"));
+                let uses = self.folders.entry(folder.clone()).or_default();
+                uses.add(&folder, &file, path, text);
             }
         }
     }

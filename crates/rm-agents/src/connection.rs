@@ -10,14 +10,14 @@ use det_agent_proto::{
 use det_failpoints::failpoint;
 use det_ids::{AgentId, ContainerId, PlaceId};
 use det_lifecycle::container::{Desired, Observed};
-use det_rm::{Changes as _, Connections, Core as _, Heard, Order, reconcile};
+use det_rm::{Changes as _, Core as _, Heard, Order, reconcile};
 use futures::FutureExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use tokio_util::sync::CancellationToken;
 
 use crate::registry::ErrorOf;
-use crate::{NotAdmitted, Registry};
+use crate::{Connections, NotAdmitted, Registry};
 
 /// Most reports stored in one transaction.
 const REPORTS_AT_ONCE: usize = 256;

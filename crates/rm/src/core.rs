@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use det_ids::{ContainerId, PlaceId};
 use det_lifecycle::container::{Desired, Observed};
-use crate::Lease;
 use det_taskspec::{ContainerSpec, Device, DeviceKind};
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +56,8 @@ pub trait Core: Clone + Send + Sync + 'static {
     type Error: std::error::Error + Send + Sync + 'static;
     /// Wakes when what is wanted of a place may have changed.
     type Changes: Changes;
+    /// That a place is served by the driver that has it, until the place joins again.
+    type Lease: Clone + Send + Sync + 'static;
 
     /// Follows what is wanted of a place. To be called before [`Core::desired`].
     fn changes(&self, place: &PlaceId) -> Self::Changes;
@@ -76,12 +77,19 @@ pub trait Core: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Option<ContainerSpec>, Self::Error>> + Send;
 
     /// Stores that a place is there. What it held before and does not hold any more is lost. The caller serves the place
-    /// until it leaves, or the lease has ended.
-    fn joined(&self, joined: Joined) -> impl Future<Output = Result<Lease, Self::Error>> + Send;
+    /// until it leaves.
+    fn joined(
+        &self,
+        joined: Joined,
+    ) -> impl Future<Output = Result<Self::Lease, Self::Error>> + Send;
 
     /// Stores that a place is away, unless it has joined again meanwhile. Its containers go on; after the pool's patience
     /// they are given up.
-    fn left(&self, place: &PlaceId, lease: &Lease) -> impl Future<Output = Result<(), Self::Error>> + Send;
+    fn left(
+        &self,
+        place: &PlaceId,
+        lease: &Self::Lease,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
     /// Stores what a place has observed of its containers, in this order.
     fn observed(

@@ -7,12 +7,10 @@
 //!
 //! The core is reached through [`Core`], and a manager knows nothing else of the master. Read [`Core`] first.
 
-mod connections;
 mod core;
 mod manager;
 mod reconcile;
 
-pub use connections::{Connections, Lease};
 pub use self::core::{Capacity, Changes, Core, Joined};
 pub use manager::{Manager, Pool};
 pub use reconcile::{Heard, Order, reconcile};

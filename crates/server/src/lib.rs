@@ -215,7 +215,7 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<Running, Start
         refuse_blank_passwords(&auth, address)?;
     }
     let agent_token = agent_token(&config, &data_dir)?;
-    let homes = app::workspaces::KnownHomes::load(&store).await?;
+    let homes = app::homes::KnownHomes::load(&store).await?;
     let live = live::Live::default();
     let notified = hub.clone();
     live.follow(&store, move || notified.notify(&hub::Topic::Events));

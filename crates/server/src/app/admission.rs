@@ -10,7 +10,7 @@ use det_store::workspaces::WorkspaceRow;
 
 use crate::app::context::Context;
 use crate::app::pools::Pools;
-use crate::app::scheduling::Snapshots;
+use crate::app::snapshots::Snapshots;
 use crate::error::AppResult;
 
 /// Path of the size of a trial in its configuration.

@@ -19,6 +19,7 @@ use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::experiments::Experiments;
 use crate::app::gatherings::Gatherings;
+use crate::app::homes::KnownHomes;
 use crate::app::job_changes::JobChanges;
 use crate::app::jobs::JobQueue;
 use crate::app::logs::Logs;
@@ -36,8 +37,9 @@ use crate::app::projects::Projects;
 use crate::app::reload::Reload;
 use crate::app::renewal::Renewals;
 use crate::app::restarts::Restarts;
-use crate::app::scheduling::{Scheduling, Snapshots};
+use crate::app::scheduling::Scheduling;
 use crate::app::searches::Searches;
+use crate::app::snapshots::Snapshots;
 use crate::app::specs::identity::TaskUsers;
 use crate::app::specs::{FreshTokens, MasterIdentity, Specs};
 use crate::app::submission::Submissions;
@@ -45,7 +47,7 @@ use crate::app::templates::Templates;
 use crate::app::trials::Trials;
 use crate::app::users::Users;
 use crate::app::why::JobStories;
-use crate::app::workspaces::{HomeChanges, HomeDeletion, KnownHomes, Workspaces};
+use crate::app::workspaces::{HomeChanges, HomeDeletion, Workspaces};
 use crate::app::{Inner, Master};
 use crate::auth::Auth;
 use crate::budget::Budgets;
@@ -95,6 +97,7 @@ impl Master {
         let snapshots = Snapshots::new(context.clone(), live.clone(), pools.clone(), homes.clone());
         let restarts = Restarts::new(context.clone(), configs.clone(), snapshots.clone());
         let metric_journal = Journal::new(context.clone());
+        let of_runs = metric_journal.clone();
         let memory = TaskMemory {
             fresh_tokens: FreshTokens::default(),
             gatherings: Gatherings::new(budgets.all_gathers.clone()),
@@ -105,7 +108,7 @@ impl Master {
             configs.clone(),
             searches.clone(),
             restarts,
-            metric_journal.clone(),
+            Arc::new(move |trial| of_runs.evict(trial)),
             memory.clone(),
         );
         let scheduling = Scheduling::new(

@@ -8,7 +8,7 @@ use det_ids::ExperimentId;
 use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
 
-use crate::app::logs::CompiledPolicies;
+use crate::app::log_patterns::CompiledPolicies;
 use crate::app::searches::config_of;
 
 /// Parsed configurations of live experiments, each with the text it was read from: a row with another text, be it newer,

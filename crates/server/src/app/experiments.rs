@@ -1,7 +1,5 @@
 //! Experiments: creating, steering, changing, ending them.
 
-use std::time::Duration;
-
 use det_authz::{Kind, Permission, Target};
 use det_config::errors::ConfigErrors;
 use det_config::experiment::{ExperimentConfig, mask_for_others};
@@ -21,46 +19,26 @@ use serde_json::Value;
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
+use crate::app::documents::{config_error, known_documents};
+use crate::app::homes::Homes;
+use crate::app::homes::KnownHomes;
 use crate::app::job_changes::JobChanges;
-use crate::app::model_archive::{self, ContextFile};
+use crate::app::model_archive::{self};
 use crate::app::orchestration::Cause;
 use crate::app::orchestration::Orchestration;
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
 use crate::app::renewal::Renewals;
 use crate::app::renewal::{ATTEMPTS, Renewal, Renewed, overtaken};
-use crate::app::scheduling::fallback::{DEFAULT_WAIT, Fallback};
-use crate::app::submission::Submissions;
-use crate::app::submission::{config_error, known_documents};
-use crate::app::workspaces::Homes;
-use crate::app::workspaces::KnownHomes;
+use crate::app::scheduling::fallback::Fallback;
+use crate::app::scheduling::fallback::fallback_of;
+use crate::app::submission::{NewExperimentRequest, Submissions};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
 mod patch;
 
 pub use patch::ExperimentPatch;
-
-/// A submission.
-#[derive(Debug, Clone, Default)]
-pub struct NewExperimentRequest {
-    /// Configuration, YAML or JSON.
-    pub config: String,
-    /// Model definition.
-    pub files: Vec<ContextFile>,
-    /// Whether its trials may start.
-    pub activate: bool,
-    /// Project; overrides the configuration's when above 1.
-    pub project_id: Option<i64>,
-    /// Experiment it is forked from; without files, its files are used.
-    pub parent_id: Option<ExperimentId>,
-    /// Templates to lay the configuration over; a later one is stronger than an earlier one.
-    pub templates: Vec<String>,
-    /// Check only.
-    pub validate_only: bool,
-    /// Whether it only reports, and something else runs it.
-    pub unmanaged: bool,
-}
 
 /// What came of a submission.
 #[derive(Debug, Clone)]
@@ -73,27 +51,6 @@ pub struct CreatedExperiment {
     pub warnings: Vec<String>,
     /// Whether it asks for more slots than there are now.
     pub slots_exceeded: bool,
-}
-
-/// The other pools that requests of an experiment may go on to, as its job's row has them.
-pub(crate) fn fallback_of(config: &ExperimentConfig) -> AppResult<Option<String>> {
-    let pools = &config.resources.resource_pools;
-    if pools.len() < 2 {
-        return Ok(None);
-    }
-    let wait = config
-        .resources
-        .resource_pool_wait
-        .map_or(DEFAULT_WAIT, |seconds| {
-            Duration::from_secs(u64::from(seconds))
-        });
-    let fallback = Fallback {
-        pools: pools.clone(),
-        wait: i64::try_from(wait.as_micros()).unwrap_or(i64::MAX).max(1),
-    };
-    serde_json::to_string(&fallback)
-        .map(Some)
-        .map_err(AppError::internal)
 }
 
 /// Experiments: created, steered, continued, changed. Cheap to clone.

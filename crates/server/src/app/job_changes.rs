@@ -1,5 +1,6 @@
 //! Changes of a job's place in the queue or its share of slots; effective at once, on waiting and running work.
 
+use crate::app::queue_entry::JobChange;
 use det_config::policies::Workload;
 use det_ids::{JobId, TaskId};
 use det_lifecycle::task::TaskEvent;
@@ -13,30 +14,15 @@ use serde_json::{Value, json};
 
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::context::Context;
-use crate::app::jobs::standing;
+use crate::app::documents::require_storable;
 use crate::app::orchestration::Cause;
 use crate::app::orchestration::Orchestration;
 use crate::app::pools::Pools;
-use crate::app::submission::require_storable;
+use crate::app::queue_entry::standing;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
 use crate::labels::TaskLabel;
-
-/// A change of a job's place or share.
-#[derive(Debug, Clone, PartialEq)]
-pub enum JobChange {
-    /// 1 to 99; which goes first is the pool's to say.
-    Priority(i64),
-    /// Above 0.
-    Weight(f64),
-    /// Another pool.
-    ResourcePool(String),
-    /// Most slots in use at once; `None` = no cap.
-    MaxSlots(Option<i64>),
-    /// Directly ahead of or behind another job of the same pool, whose priority it takes.
-    Move(Side, JobId),
-}
 
 /// Refuses an experiment that has ended: it is in no queue, and what it may use decides nothing any more.
 pub(crate) fn require_live(row: &ExperimentRow) -> AppResult<()> {

@@ -1,12 +1,13 @@
 //! The job queue as it is now: which jobs hold or want slots, in which order they are served.
 
+use crate::app::queue_entry::standing;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use det_config::errors::ConfigErrors;
 use det_config::submitted::{Placement, TrialSize};
-use det_ids::{JobId, Micros, TaskId};
-use det_scheduler::{Policy, QueueEntry, Side};
+use det_ids::{JobId, TaskId};
+use det_scheduler::{Policy, Side};
 use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_store::experiments::{self, ExperimentRow, JobRow};
 use det_taskspec::TaskKind;
@@ -16,12 +17,12 @@ use crate::app::admission::Findings;
 use crate::app::backfill::HeldUp;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
-use crate::app::job_changes::JobChange;
+use crate::app::documents::document_error;
+use crate::app::homes::KnownHomes;
 use crate::app::job_changes::JobChanges;
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
-use crate::app::submission::document_error;
-use crate::app::workspaces::KnownHomes;
+use crate::app::queue_entry::JobChange;
 use crate::auth::Actor;
 use crate::auth::Auth;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -163,17 +164,6 @@ impl QueueChange {
                 "field \"updates[{index}]\" must have exactly one of priority, weight, resourcePool, aheadOf and behindOf"
             ))),
         }
-    }
-}
-
-/// Where a job stands in the queue of its pool.
-pub(crate) fn standing(job: &JobRow) -> QueueEntry {
-    QueueEntry {
-        job_id: job.id.clone(),
-        priority: u8::try_from(job.priority).unwrap_or(99),
-        submitted_at: Micros(job.submitted_at),
-        position: job.position,
-        moved: job.moved,
     }
 }
 

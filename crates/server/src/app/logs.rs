@@ -28,7 +28,6 @@
 //! master's own come from everywhere, orchestration among others, so `write_line` needs no service.
 
 pub mod intake;
-mod matching;
 pub mod policies;
 pub mod reading;
 pub mod retention;
@@ -41,8 +40,6 @@ use crate::app::context::Context;
 use crate::app::logs::policies::LogPolicies;
 use crate::app::ownership::Ownership;
 use crate::hub::{Hub, Topic};
-
-pub(crate) use matching::CompiledPolicies;
 
 /// Logs of tasks: ingesting ([`intake`]) and reading ([`reading`]). Cheap to clone.
 #[derive(Clone)]

@@ -37,6 +37,7 @@
 //!   reads a page of chunks.
 //! - The series of a group are brought up to date by one task at a time; others do not wait for it.
 
+mod backlog;
 mod compaction;
 mod intake;
 pub mod journal;

@@ -13,10 +13,14 @@ pub(crate) mod composition;
 pub mod config_policies;
 pub mod configs;
 pub mod context;
+pub(crate) mod documents;
 pub mod experiments;
 pub mod gatherings;
+pub mod homes;
 pub mod job_changes;
 pub mod jobs;
+mod limits;
+mod log_patterns;
 pub mod logs;
 pub mod metrics;
 pub mod model_archive;
@@ -26,12 +30,14 @@ pub mod places;
 pub mod pools;
 pub mod preview;
 pub mod projects;
+pub mod queue_entry;
 pub(crate) mod reads;
 pub mod reload;
 pub mod renewal;
 pub mod restarts;
 pub mod scheduling;
 pub mod searches;
+pub mod snapshots;
 pub mod specs;
 pub mod submission;
 pub mod templates;
@@ -84,7 +90,7 @@ pub struct Inner {
     /// What follows from events.
     pub orchestration: orchestration::Orchestration,
     /// Resource pools and their queues as they are.
-    pub snapshots: scheduling::Snapshots,
+    pub snapshots: snapshots::Snapshots,
     /// Passes of scheduling.
     pub scheduling: scheduling::Scheduling,
     /// The queue of jobs.
@@ -136,7 +142,7 @@ pub struct Inner {
     /// Users and sessions.
     pub auth: Auth,
     /// Workspaces, projects and pins.
-    pub homes: workspaces::KnownHomes,
+    pub homes: homes::KnownHomes,
     /// An image of what is live.
     pub live: Live,
     /// Places: where containers run.

@@ -5,7 +5,9 @@ mod effects;
 mod loading;
 mod rows;
 
-use det_ids::Micros;
+use std::sync::Arc;
+
+use det_ids::{Micros, TrialId};
 use det_orchestrator::{Agenda, Clock, Core, Event, Refused};
 use det_store::{StoreError, WriteTx};
 
@@ -14,7 +16,6 @@ pub(crate) use det_orchestrator::Cause;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::gatherings::Gatherings;
-use crate::app::metrics::journal::Journal;
 use crate::app::restarts::Restarts;
 use crate::app::searches::Searches;
 use crate::app::specs::FreshTokens;
@@ -37,6 +38,10 @@ pub(crate) struct PlacedRequest {
     pub(crate) placed_at: Micros,
 }
 
+/// Called when the current run of a trial has changed or ended, within the transaction: what is kept in memory of its
+/// reports is out of date.
+pub(crate) type RunChanged = Arc<dyn Fn(TrialId) + Send + Sync>;
+
 /// Decides on events and carries out what follows. Cheap to clone.
 #[derive(Clone)]
 pub struct Orchestration {
@@ -44,7 +49,7 @@ pub struct Orchestration {
     configs: Configs,
     searches: Searches,
     restarts: Restarts,
-    metric_journal: Journal,
+    run_changed: RunChanged,
     memory: TaskMemory,
 }
 
@@ -66,7 +71,7 @@ impl Orchestration {
         configs: Configs,
         searches: Searches,
         restarts: Restarts,
-        metric_journal: Journal,
+        run_changed: RunChanged,
         memory: TaskMemory,
     ) -> Self {
         Self {
@@ -74,7 +79,7 @@ impl Orchestration {
             configs,
             searches,
             restarts,
-            metric_journal,
+            run_changed,
             memory,
         }
     }

@@ -7,7 +7,8 @@ use det_failpoints::failpoint;
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::container::{Desired, Observed};
 use det_orchestrator::Event;
-use det_rm::{Connections, Core, Joined, Lease};
+use det_rm::{Core, Joined};
+use det_rm_agents::{Connections, Lease};
 use det_store::agents::{self, AgentRow};
 use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx};
@@ -247,6 +248,7 @@ impl Places {
 impl Core for Places {
     type Error = AppError;
     type Changes = Subscription;
+    type Lease = Lease;
 
     fn changes(&self, place: &PlaceId) -> Subscription {
         self.context.hub.subscribe(Topic::Place(place.clone()))

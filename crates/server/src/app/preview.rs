@@ -6,8 +6,8 @@ use det_searcher::{Preview, preview};
 use serde_json::{Map, Value, json};
 
 use crate::app::context::Context;
+use crate::app::documents::config_error;
 use crate::app::pools::Pools;
-use crate::app::submission::config_error;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 

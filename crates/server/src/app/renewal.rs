@@ -20,12 +20,12 @@ use crate::app::admission::{Findings, above_limit};
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
-use crate::app::experiments::fallback_of;
+use crate::app::documents::{check_size, document_error};
+use crate::app::homes::KnownHomes;
 use crate::app::job_changes::JobChanges;
 use crate::app::logs::retention::configured_days;
 use crate::app::orchestration::Cause;
-use crate::app::submission::{check_size, document_error};
-use crate::app::workspaces::KnownHomes;
+use crate::app::scheduling::fallback::fallback_of;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
 

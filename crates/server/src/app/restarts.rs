@@ -8,7 +8,7 @@ use det_store::trials::TrialRow;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::logs::policies::LogFindings;
-use crate::app::scheduling::Snapshots;
+use crate::app::snapshots::Snapshots;
 use crate::error::AppResult;
 
 /// Asks what was found in the trial's log, and whether a place is left that it may run on. Cheap to clone.

@@ -1,29 +1,34 @@
 //! Checking a submission: its configuration completed, and held against what this cluster has.
 
-use det_authz::{Kind, Permission, Target};
+use crate::app::documents::check_size;
+use crate::app::documents::config_error;
+use crate::app::documents::known_documents;
+use crate::app::documents::may_use_secrets;
+use crate::app::model_archive::ContextFile;
+use det_authz::{Kind, Permission};
 use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::experiment::ExperimentConfig;
 use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload};
 use det_config::secrets::MASK;
 use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
+use det_ids::ExperimentId;
 use det_searcher::Search;
-use det_store::experiments::{self, ExperimentRow};
+use det_store::experiments::{self};
 use det_store::workspaces::{ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::app::admission::Admission;
 use crate::app::admission::{Admitted, Findings};
 use crate::app::beside;
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::context::Context;
-use crate::app::experiments::NewExperimentRequest;
+use crate::app::homes::Homes;
+use crate::app::homes::KnownHomes;
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
 use crate::app::renewal::Renewals;
 use crate::app::templates::Templates;
-use crate::app::workspaces::Homes;
-use crate::app::workspaces::KnownHomes;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use std::sync::Arc;
@@ -47,6 +52,27 @@ pub(crate) struct Checked {
 }
 
 /// Where a submission goes: the project that the request names, the one that the document names, else Uncategorized. What
+/// A submission.
+#[derive(Debug, Clone, Default)]
+pub struct NewExperimentRequest {
+    /// Configuration, YAML or JSON.
+    pub config: String,
+    /// Model definition.
+    pub files: Vec<ContextFile>,
+    /// Whether its trials may start.
+    pub activate: bool,
+    /// Project; overrides the configuration's when above 1.
+    pub project_id: Option<i64>,
+    /// Experiment it is forked from; without files, its files are used.
+    pub parent_id: Option<ExperimentId>,
+    /// Templates to lay the configuration over; a later one is stronger than an earlier one.
+    pub templates: Vec<String>,
+    /// Check only.
+    pub validate_only: bool,
+    /// Whether it only reports, and something else runs it.
+    pub unmanaged: bool,
+}
+
 /// does not exist is noted.
 fn home_of<'p>(
     homes: &'p Homes,
@@ -90,22 +116,6 @@ fn home_of<'p>(
         }
     }
     homes.project(UNCATEGORIZED_ID)
-}
-
-/// Whether an actor may have the secrets of an experiment of this owner put into another configuration. A task acts for its
-/// owner, but not with an administrator's powers.
-pub(crate) fn may_use_secrets(actor: &Actor, owner_id: i64) -> bool {
-    let experiment = Target::of(Kind::Experiment).owned_by(owner_id);
-    actor.may(Permission::UseSecrets, &experiment)
-}
-
-/// The configurations of an experiment with its secrets: the effective one, and the one that was submitted.
-pub(crate) fn known_documents(row: &ExperimentRow) -> AppResult<Vec<Value>> {
-    let effective = serde_json::from_str(&row.config).map_err(AppError::internal)?;
-    let original = Submitted::parse(Experiment, &row.original_config).ok();
-    Ok(std::iter::once(effective)
-        .chain(original.map(|original| original.own_value()))
-        .collect())
 }
 
 /// A document over the checkpoint storage of its workspace.
@@ -470,43 +480,6 @@ impl Submissions {
         })
         .await
     }
-}
-
-/// Largest effective configuration: tasks get it as one variable of their environment, and the kernel takes no longer
-/// one than 128 KiB, name included.
-const CONFIG_LIMIT_BYTES: usize = 128 * 1024 - 64;
-
-/// Refuses a configuration that tasks could not be given.
-pub(crate) fn check_size(config: &ExperimentConfig) -> AppResult<()> {
-    require_storable(&config.to_json().to_string())
-}
-
-/// Refuses the JSON text of an effective configuration that tasks could not be given.
-pub(crate) fn require_storable(config: &str) -> AppResult<()> {
-    let size = config.len();
-    if size <= CONFIG_LIMIT_BYTES {
-        return Ok(());
-    }
-    Err(AppError::invalid(format!(
-        "the effective configuration has {size} bytes as JSON; tasks can be given at most {CONFIG_LIMIT_BYTES}"
-    ))
-    .hint("put large values into a file of the context directory and name the file in the configuration"))
-}
-
-/// Errors in a configuration as one answer: the text lists all, and each is there by itself.
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "the shape that map_err wants"
-)]
-pub fn config_error(errors: ConfigErrors) -> AppError {
-    document_error("the experiment's configuration", &errors)
-}
-
-/// As [`config_error`], for another kind of document.
-pub(crate) fn document_error(what: &str, errors: &ConfigErrors) -> AppError {
-    let mut error = AppError::invalid(format!("{what} cannot be used:\n{errors}"));
-    error.details = errors.0.iter().map(ConfigError::to_json).collect();
-    error
 }
 
 /// A name for an experiment that brings none: `Experiment (adjective-colour-animal)`.

@@ -1,11 +1,12 @@
 //! Templates: configurations that experiments and tasks are laid over. What is made of one keeps what it said then.
 
+use crate::app::documents::masked_for;
+use crate::app::documents::require_real_secrets;
 use det_api_types::templates as wire;
 use det_api_types::wire::Object;
 use det_authz::{Kind, Permission, Target};
-use det_config::experiment::{mask_document, mask_with_variables};
+use det_config::experiment::mask_with_variables;
 use det_config::origin::{Layer, Source};
-use det_config::secrets::{MASK, is_masked};
 use det_config::submitted::{Experiment, Submitted};
 use det_config::template::Template;
 use det_store::events::NewEvent;
@@ -15,9 +16,9 @@ use det_store::{Conn, StoreError, WriteTx};
 use serde_json::{Map, Value, json};
 
 use crate::app::context::Context;
+use crate::app::homes::require_unarchived_workspace;
 use crate::app::ownership::Ownership;
 use crate::app::reads::templates::stored;
-use crate::app::workspaces::require_unarchived_workspace;
 use crate::app::{beside, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -268,7 +269,7 @@ impl Templates {
         for (name, row) in names.iter().zip(self.named(names).await?).rev() {
             let source = Source::layer(Layer::Template(name.clone()));
             let template = Submitted::read_template(Experiment, source, &row.config)
-                .map_err(crate::app::submission::config_error)?;
+                .map_err(crate::app::documents::config_error)?;
             document = document.over(template);
         }
         Ok(document)
@@ -290,26 +291,6 @@ pub fn shown(row: &TemplateRow, reader: &Actor) -> AppResult<wire::Template> {
         config,
         workspace_id: row.workspace_id,
     })
-}
-
-/// A document of the cluster, not of somebody's work, for showing. A user who keeps it sees its variables word by word,
-/// since they may have to be written again.
-pub(crate) fn masked_for(keeps_it: bool, config: &Value) -> Value {
-    if keeps_it {
-        mask_document(config)
-    } else {
-        mask_with_variables(config)
-    }
-}
-
-/// Refuses a document that holds what is shown in place of secrets.
-pub(crate) fn require_real_secrets(config: &Value) -> AppResult<()> {
-    match hidden_secret(config, "") {
-        None => Ok(()),
-        Some(path) => Err(AppError::invalid(format!(
-            "{path}: \"{MASK}\" is shown in place of a secret; give the secret itself"
-        ))),
-    }
 }
 
 /// What lies in a workspace that is put away stays as it is.
@@ -377,7 +358,7 @@ async fn checked(actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
     let (long, document) = (text.len() >= 16 << 10, text.clone());
     beside(long, move || Template::parse(Some(source), &document))
         .await?
-        .map_err(|errors| crate::app::submission::document_error("the template", &errors))?;
+        .map_err(|errors| crate::app::documents::document_error("the template", &errors))?;
     let now = det_store::now();
     Ok(TemplateRow {
         name: new.name,
@@ -390,22 +371,6 @@ async fn checked(actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
         created_at: now,
         modified_at: now,
     })
-}
-
-/// Where a document has the mark that hides a secret.
-pub(crate) fn hidden_secret(value: &Value, path: &str) -> Option<String> {
-    match value {
-        Value::String(text) if is_masked(text) => Some(path.to_owned()),
-        Value::Object(members) => members.iter().find_map(|(key, member)| {
-            let dot = if path.is_empty() { "" } else { "." };
-            hidden_secret(member, &format!("{path}{dot}{key}"))
-        }),
-        Value::Array(items) => items
-            .iter()
-            .enumerate()
-            .find_map(|(index, item)| hidden_secret(item, &format!("{path}[{index}]"))),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -428,20 +393,5 @@ mod tests {
             let error = check_name(bad).unwrap_err();
             assert!(error.message.contains(why), "{}", error.message);
         }
-    }
-
-    #[test]
-    fn a_hidden_secret_is_found_wherever_it_stands() {
-        let document = json!({"data": {"secrets": {"keys": ["a", MASK]}}});
-        assert_eq!(
-            hidden_secret(&document, "").as_deref(),
-            Some("data.secrets.keys[1]")
-        );
-        let variables = json!({"environment_variables": ["A=b", format!("A_KEY={MASK}")]});
-        assert_eq!(
-            hidden_secret(&variables, "").as_deref(),
-            Some("environment_variables[1]")
-        );
-        assert_eq!(hidden_secret(&json!({"name": "***"}), ""), None);
     }
 }

@@ -5,7 +5,7 @@ use det_ids::TrialId;
 use det_lifecycle::trial::{EarlyExit, TrialEvent};
 use det_orchestrator::Event;
 use det_searcher::Event as SearchEvent;
-use det_store::{WriteTx, checkpoints, experiments, trials};
+use det_store::{checkpoints, experiments, trials};
 use serde_json::{Map, Value};
 
 use crate::app::checkpoints::{location_text, storage_location};
@@ -229,41 +229,6 @@ impl Trials {
                 })
             })
             .await
-    }
-}
-
-/// The checkpoint that a new trial starts from, if its configuration names one.
-pub(crate) async fn warm_start_checkpoint(
-    tx: &mut WriteTx,
-    config: &ExperimentConfig,
-) -> AppResult<Option<String>> {
-    if let Some(uuid) = &config.searcher.source_checkpoint_uuid {
-        let found = checkpoints::find(&mut tx.conn(), uuid).await?;
-        return match found {
-            Some(c)
-                if c.state == checkpoints::CheckpointState::Completed && c.removing.is_none() =>
-            {
-                Ok(Some(uuid.clone()))
-            }
-            Some(_) => Err(AppError::invalid(format!(
-                "searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" is not complete any more"
-            ))),
-            None => Err(AppError::invalid(format!(
-                "searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" not found"
-            ))),
-        };
-    }
-    let Some(id) = config.searcher.source_trial_id.map(TrialId) else {
-        return Ok(None);
-    };
-    let trial = trials::find(&mut tx.conn(), id).await?.ok_or_else(|| {
-        AppError::invalid(format!("searcher.source_trial_id: trial {id} not found"))
-    })?;
-    match trial.latest_checkpoint {
-        Some(uuid) => Ok(Some(uuid)),
-        None => Err(AppError::invalid(format!(
-            "searcher.source_trial_id: trial {id} has no complete checkpoint"
-        ))),
     }
 }
 

@@ -8,7 +8,7 @@ use det_store::allocations::AllocationRow;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::app::workspaces::Homes;
+use crate::app::homes::Homes;
 use crate::error::{AppError, AppResult};
 
 /// A reason in words, ready to be stored. `name_of` gives the names of allocations for people, `homes` those of

@@ -12,8 +12,8 @@ use crate::app::context::Context;
 use crate::app::jobs::JobQueue;
 use crate::app::jobs::{JobSubject, QueuedJob};
 use crate::app::pools::Pools;
-use crate::app::scheduling::Snapshots;
 use crate::app::scheduling::fallback::Fallback;
+use crate::app::snapshots::Snapshots;
 use crate::error::{AppError, AppResult};
 
 /// Waiting tasks of a job whose start is estimated at most.

@@ -6,8 +6,9 @@
 mod changes;
 mod checks;
 mod deletion;
-mod homes;
 
+use crate::app::homes::Homes;
+use crate::app::homes::require_unarchived_workspace;
 use std::collections::BTreeMap;
 
 use det_authz::{Kind, Permission, Target};
@@ -18,8 +19,6 @@ use serde_json::{Map, Value, json};
 pub use changes::HomeChanges;
 pub(crate) use checks::FieldErrors;
 pub use deletion::HomeDeletion;
-pub use homes::{Homes, KnownHomes};
-pub(crate) use homes::{path_of, require_unarchived, require_unarchived_workspace};
 
 use crate::app::context::Context;
 use crate::app::ownership::Ownership;

@@ -25,8 +25,9 @@ use crate::app::reads::paging;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::error::ApiError;
-use crate::http::extract::{Caller, WireBody, WireQuery, session_token};
+use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, message};
+use crate::http::tokens::session_token;
 use crate::http::views;
 
 /// Routes of this file.

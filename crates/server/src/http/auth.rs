@@ -21,8 +21,9 @@ use crate::app::Master;
 use crate::auth::Actor;
 use crate::error::{AppError, ErrorKind};
 use crate::http::error::ApiError;
-use crate::http::extract::{Caller, WireBody, WireQuery, session_token};
+use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
+use crate::http::tokens::session_token;
 use crate::http::views;
 
 /// How long a browser keeps the cookie: as long as a session lives.

@@ -5,6 +5,7 @@
 //! only once it has arrived as a whole, so a slow sender keeps nothing from anybody. A body that would become too large a
 //! tree of values is refused before it is parsed.
 
+use crate::http::tokens;
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +23,6 @@ use tokio::time::{Instant, timeout};
 use crate::app::Master;
 use crate::budget::{Account, Budgets, Reservation};
 use crate::error::{AppError, AppResult, ErrorKind};
-use crate::http::extract;
 
 const MIB: usize = 1 << 20;
 
@@ -182,8 +182,8 @@ impl Tokens {
     /// Of a request.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         Self {
-            session: extract::session_token(headers),
-            allocation: extract::allocation_token(headers),
+            session: tokens::session_token(headers),
+            allocation: tokens::allocation_token(headers),
         }
     }
 

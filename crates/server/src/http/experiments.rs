@@ -23,11 +23,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
-use crate::app::experiments::{ExperimentPatch, NewExperimentRequest};
+use crate::app::experiments::ExperimentPatch;
 use crate::app::model_archive::{ContextFile, FileKind};
 use crate::app::reads;
 use crate::app::reads::experiments::{QueuePlace, Record, listing};
 use crate::app::reads::sight::Sight;
+use crate::app::submission::NewExperimentRequest;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};

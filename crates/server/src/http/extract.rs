@@ -4,9 +4,7 @@ use std::borrow::Cow;
 use std::str::{FromStr, Utf8Error};
 
 use axum::extract::{FromRequest, FromRequestParts, Request};
-use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use det_api_types::wire;
@@ -19,6 +17,7 @@ use crate::auth::Actor;
 use crate::error::{AppError, ErrorKind};
 use crate::http::bodies;
 use crate::http::error::ApiError;
+use crate::http::tokens::{allocation_token, session_token};
 
 /// A request body in the wire dialect.
 #[derive(Debug)]
@@ -134,42 +133,6 @@ impl FromRequestParts<Master> for Reporter {
             AppError::new(ErrorKind::Unauthenticated, message).hint("log in with: det user login"),
         ))
     }
-}
-
-fn bearer(value: &str) -> Option<String> {
-    let (scheme, token) = value.split_once(' ')?;
-    scheme
-        .eq_ignore_ascii_case("bearer")
-        .then(|| token.trim().to_owned())
-}
-
-/// The token in the `Authorization` header.
-pub(crate) fn header_token(headers: &HeaderMap) -> Option<String> {
-    headers
-        .get(AUTHORIZATION)
-        .and_then(|v| v.to_str().ok())
-        .and_then(bearer)
-}
-
-/// The token of a person's session: header, else cookie.
-pub fn session_token(headers: &HeaderMap) -> Option<String> {
-    if let Some(token) = header_token(headers) {
-        return Some(token);
-    }
-    headers
-        .get_all(header::COOKIE)
-        .iter()
-        .filter_map(|v| v.to_str().ok())
-        .flat_map(|v| v.split(';'))
-        .find_map(|pair| pair.trim().strip_prefix("auth=").map(str::to_owned))
-}
-
-/// The token of a task.
-pub fn allocation_token(headers: &HeaderMap) -> Option<String> {
-    headers
-        .get("Grpc-Metadata-x-allocation-token")
-        .and_then(|v| v.to_str().ok())
-        .and_then(bearer)
 }
 
 /// A number in a path; anything else is a bad request that names the segment.

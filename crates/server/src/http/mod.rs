@@ -9,6 +9,7 @@ pub mod bodies;
 pub mod error;
 pub mod extract;
 pub mod respond;
+pub mod tokens;
 
 pub mod agents;
 pub mod allocations;

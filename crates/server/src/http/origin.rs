@@ -14,6 +14,7 @@
 //! Browsers say where a request comes from in `Sec-Fetch-Site` (Fetch Metadata Request Headers, W3C) and `Origin`
 //! (RFC 6454). Clients that are no browsers send neither.
 
+use crate::http::tokens;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -27,7 +28,6 @@ use axum::response::{IntoResponse, Response};
 use crate::app::Master;
 use crate::error::{AppError, ErrorKind};
 use crate::http::error::ApiError;
-use crate::http::extract;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
@@ -194,11 +194,11 @@ fn forged(method: &Method, headers: &HeaderMap, cors: bool) -> bool {
         // A socket is opened by GET, and what is sent over it changes things.
         || headers.contains_key(UPGRADE);
     // Browsers add `Authorization: Basic` by themselves: only a token counts.
-    let token = extract::header_token(headers).or_else(|| extract::allocation_token(headers));
+    let token = tokens::header_token(headers).or_else(|| tokens::allocation_token(headers));
     if !changes || token.is_some() {
         return false;
     }
-    let cookie = extract::session_token(headers).is_some();
+    let cookie = tokens::session_token(headers).is_some();
     match sender(headers) {
         Sender::Own => false,
         Sender::Foreign => cookie || !cors,

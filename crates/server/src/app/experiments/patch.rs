@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 
 use super::Experiments;
 use crate::app::config_policies::locked;
-use crate::app::job_changes::{JobChange, require_live};
-use crate::app::submission::require_storable;
-use crate::app::workspaces::Homes;
+use crate::app::documents::require_storable;
+use crate::app::homes::Homes;
+use crate::app::job_changes::require_live;
+use crate::app::queue_entry::JobChange;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::app::configs::Configs;
 use crate::app::context::Context;
-use crate::app::logs::matching::{CompiledPolicies, Found};
+use crate::app::log_patterns::{CompiledPolicies, Found};
 use crate::app::logs::write_line;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;

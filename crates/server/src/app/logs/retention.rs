@@ -21,9 +21,9 @@ use tokio::sync::Mutex;
 
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::context::Context;
+use crate::app::documents::require_storable;
 use crate::app::logs::retention::due::{Counted, Kept};
 use crate::app::ownership::Ownership;
-use crate::app::submission::require_storable;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 

@@ -11,7 +11,7 @@ use det_store::metrics::{self, GroupSummary, NewReport, StoredReport, number};
 use det_store::{StoreError, WriteTx, experiments, trials};
 use serde_json::Map;
 
-use super::compaction::Compaction;
+use super::backlog::Backlog;
 use super::memory::{self, LiveTrial, Memory};
 use super::{Report, VALIDATION, is_better};
 use crate::app::context::Context;
@@ -66,7 +66,7 @@ pub struct Journal {
 #[derive(Default)]
 struct Shared {
     memory: Mutex<Memory>,
-    compaction: Compaction,
+    backlog: Backlog,
 }
 
 impl Journal {
@@ -86,8 +86,8 @@ impl Journal {
     }
 
     /// When to compact, and who waits for it.
-    pub(super) fn compaction(&self) -> &Compaction {
-        &self.shared.compaction
+    pub(super) fn backlog(&self) -> &Backlog {
+        &self.shared.backlog
     }
 
     /// Drops what is kept in memory of a trial: its run has changed, or it has ended. To be called in the transaction
@@ -104,14 +104,14 @@ impl Journal {
     /// Rows of the journal through this one are compacted. To be called as soon as that is committed: from then on the
     /// rows do not show which numbers were given.
     pub(super) fn compacted(&self, through: i64) {
-        self.compaction().compacted(through);
+        self.backlog().compacted(through);
         self.memory().compacted(through);
     }
 
     /// A change was undone, or nobody knows whether it was made: the rows decide.
     pub(super) fn invalidate(&self) {
         *self.memory() = Memory::default();
-        self.compaction().invalidate();
+        self.backlog().invalidate();
     }
 
     /// Judges reports and adds what is new of them to the journal.
@@ -124,7 +124,7 @@ impl Journal {
         let mut memory = std::mem::take(&mut *self.memory());
         let undone = self.clone();
         tx.on_rollback(move || undone.invalidate());
-        let used = self.compaction().highest();
+        let used = self.backlog().highest();
         memory.load(tx, used).await?;
         let ids: HashSet<TrialId> = reports.iter().map(|a| a.report.trial_id).collect();
         memory.load_trials(tx, ids).await?;
@@ -169,7 +169,7 @@ impl Journal {
             let bytes = entries.iter().map(|entry| entry.line.len()).sum();
             memory.note(id, entries);
             let journal = self.clone();
-            tx.once_stored(move || journal.compaction().appended(id, bytes));
+            tx.once_stored(move || journal.backlog().appended(id, bytes));
         }
         *self.memory() = memory;
         Ok(Appended::Done(results))

@@ -1,7 +1,10 @@
 //! What decisions ask for, carried out in their transaction or after its commit.
 
+use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
+use det_ids::TrialId;
 use det_orchestrator::{Effect, NewTrial, Record, Topic};
+use det_store::checkpoints;
 use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx, allocations, experiments, searches, trials};
 
@@ -13,7 +16,6 @@ use crate::app::context::Context;
 use crate::app::logs;
 use crate::app::logs::policies::allow_restarts;
 use crate::app::logs::retention::configured_days;
-use crate::app::trials::warm_start_checkpoint;
 use crate::auth::{new_token, token_hash};
 use crate::error::{AppError, AppResult};
 use crate::hub;
@@ -71,14 +73,14 @@ impl Orchestration {
                 self.configs.forget(id);
             }
             Effect::ExperimentContinued(id) => experiments::clear_end(&mut tx.conn(), id).await?,
-            Effect::RunStarted(id) => self.metric_journal.evict(id),
+            Effect::RunStarted(id) => (self.run_changed)(id),
             Effect::RestartsAllowed(id) => {
                 let row = trials::find(&mut tx.conn(), id).await?;
                 let row = row.ok_or_else(|| AppError::not_found("trial", id))?;
                 allow_restarts(tx, &row).await?;
             }
             Effect::TrialEnded(id) => {
-                self.metric_journal.evict(id);
+                (self.run_changed)(id);
                 // Stored, and those who wait for it are not woken.
                 tx.after_commit(|| failpoint!("server::lifecycle::end_trial::after_commit"));
                 failpoint!("server::lifecycle::end_trial::before_commit");
@@ -179,4 +181,39 @@ async fn insert_trial(
     // The event that follows finds it without asking the database for its name.
     facts.named.insert(name, id);
     Ok(())
+}
+
+/// The checkpoint that a new trial starts from, if its configuration names one.
+async fn warm_start_checkpoint(
+    tx: &mut WriteTx,
+    config: &ExperimentConfig,
+) -> AppResult<Option<String>> {
+    if let Some(uuid) = &config.searcher.source_checkpoint_uuid {
+        let found = checkpoints::find(&mut tx.conn(), uuid).await?;
+        return match found {
+            Some(c)
+                if c.state == checkpoints::CheckpointState::Completed && c.removing.is_none() =>
+            {
+                Ok(Some(uuid.clone()))
+            }
+            Some(_) => Err(AppError::invalid(format!(
+                "searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" is not complete any more"
+            ))),
+            None => Err(AppError::invalid(format!(
+                "searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" not found"
+            ))),
+        };
+    }
+    let Some(id) = config.searcher.source_trial_id.map(TrialId) else {
+        return Ok(None);
+    };
+    let trial = trials::find(&mut tx.conn(), id).await?.ok_or_else(|| {
+        AppError::invalid(format!("searcher.source_trial_id: trial {id} not found"))
+    })?;
+    match trial.latest_checkpoint {
+        Some(uuid) => Ok(Some(uuid)),
+        None => Err(AppError::invalid(format!(
+            "searcher.source_trial_id: trial {id} has no complete checkpoint"
+        ))),
+    }
 }

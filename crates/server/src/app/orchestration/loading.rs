@@ -1,6 +1,12 @@
 //! What an event needs, loaded before it is decided on: rows into the memory of the change, and what is no live row beside
 //! them.
 
+use crate::slots::slot_set;
+use det_ids::Micros;
+use det_ids::SlotId;
+use det_store::agents::AgentRow;
+use det_store::allocations::ContainerRow;
+use std::collections::BTreeSet;
 use std::collections::HashMap;
 
 use det_ids::{AllocationId, ExperimentId, JobId, PlaceId, RequestId, TaskId, TrialId};
@@ -9,7 +15,6 @@ use det_orchestrator::{Container, Event, Need, Place, SearchState, Terms, Unread
 use det_store::{Conn, StoreError, WriteTx, allocations, experiments, trials};
 
 use super::Orchestration;
-use super::rows::{container_of, place_of};
 use crate::app::logs::policies::{LogFindings, excluded_text};
 use crate::app::searches::Searches;
 use crate::error::{AppError, AppResult};
@@ -263,4 +268,33 @@ impl Facts {
             searches.keep(tx, id, search);
         }
     }
+}
+
+/// A container's row for decisions.
+pub(super) fn container_of(row: &ContainerRow) -> Container {
+    Container {
+        id: row.id.clone(),
+        allocation_id: row.allocation_id.clone(),
+        place: row.place_id.clone(),
+        member: u32::try_from(row.member).unwrap_or(u32::MAX),
+        desired: row.desired,
+        observed: row.observed.clone(),
+        daemon: row.daemon,
+        joined: row.joined,
+        ended_at: row.ended_at.map(Micros),
+    }
+}
+
+/// A place, from its agent's row, for decisions.
+pub(super) fn place_of(row: &AgentRow) -> Result<Place, StoreError> {
+    let (disabled, draining) = (
+        slot_set(&row.disabled_slots)?,
+        slot_set(&row.draining_slots)?,
+    );
+    let out_of_service: BTreeSet<SlotId> = disabled.union(&draining).copied().map(SlotId).collect();
+    Ok(Place {
+        takes_work: row.disconnected_at.is_none() && row.enabled,
+        resource_pool: row.resource_pool.clone(),
+        out_of_service,
+    })
 }

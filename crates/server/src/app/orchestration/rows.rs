@@ -1,7 +1,5 @@
 //! The rows of a change as decisions see them.
 
-use std::collections::BTreeSet;
-
 use det_ids::{
     AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, SlotId, TaskId, TrialId,
 };
@@ -10,14 +8,11 @@ use det_orchestrator::{
     Allocation, Container, Experiment, Place, Rows, SearchState, Task, Terms, Trial, Unreadable,
 };
 use det_scheduler::WaitKind;
-use det_store::StoreError;
-use det_store::agents::AgentRow;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::live_rows::LiveRows;
 
-use super::loading::Facts;
+use super::loading::{Facts, container_of};
 use crate::app::wait_reasons::stored_kind;
-use crate::slots::slot_set;
 
 /// Live rows and what was loaded beside them.
 pub(super) struct TxRows<'a> {
@@ -32,35 +27,6 @@ fn count(number: i64) -> u32 {
 
 fn raw(at: Option<Micros>) -> Option<i64> {
     at.map(|at| at.0)
-}
-
-/// A container's row for decisions.
-pub(super) fn container_of(row: &ContainerRow) -> Container {
-    Container {
-        id: row.id.clone(),
-        allocation_id: row.allocation_id.clone(),
-        place: row.place_id.clone(),
-        member: count(row.member),
-        desired: row.desired,
-        observed: row.observed.clone(),
-        daemon: row.daemon,
-        joined: row.joined,
-        ended_at: row.ended_at.map(Micros),
-    }
-}
-
-/// A place, from its agent's row, for decisions.
-pub(super) fn place_of(row: &AgentRow) -> Result<Place, StoreError> {
-    let (disabled, draining) = (
-        slot_set(&row.disabled_slots)?,
-        slot_set(&row.draining_slots)?,
-    );
-    let out_of_service: BTreeSet<SlotId> = disabled.union(&draining).copied().map(SlotId).collect();
-    Ok(Place {
-        takes_work: row.disconnected_at.is_none() && row.enabled,
-        resource_pool: row.resource_pool.clone(),
-        out_of_service,
-    })
 }
 
 impl Rows for TxRows<'_> {

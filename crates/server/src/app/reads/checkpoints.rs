@@ -22,12 +22,12 @@ use crate::app::Master;
 use crate::app::checkpoints::archive::Format;
 use crate::app::checkpoints::joined::{Joined, collectable, policy_of, with_validations};
 use crate::app::checkpoints::policy::to_delete;
+use crate::app::documents::may_use_secrets;
 use crate::app::metrics::TRAINING;
 use crate::app::metrics::reports::at_steps;
 use crate::app::reads;
 use crate::app::reads::paging;
 use crate::app::reads::sight::Sight;
-use crate::app::submission::may_use_secrets;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 

@@ -7,8 +7,8 @@ use det_authz::Kind;
 use det_store::Store;
 use det_store::catalogue::{Catalogue, Totals};
 
+use crate::app::homes::{Homes, KnownHomes};
 use crate::app::reads;
-use crate::app::workspaces::{Homes, KnownHomes};
 use crate::auth::Actor;
 use crate::error::AppResult;
 

@@ -40,27 +40,6 @@ pub(crate) async fn find(store: &Store, actor: &Actor, id: TrialId) -> AppResult
         .ok_or_else(|| AppError::not_found("trial", id))
 }
 
-/// The ids of these trials in order, each once, if each exists.
-pub(crate) async fn known(
-    store: &Store,
-    actor: &Actor,
-    mut trial_ids: Vec<TrialId>,
-) -> AppResult<Vec<TrialId>> {
-    require(actor)?;
-    trial_ids.sort_unstable();
-    trial_ids.dedup();
-    let mut conn = store.read().await?;
-    let mut known = BTreeSet::new();
-    for batch in trial_ids.chunks(BATCH) {
-        let rows = trials::find_all(&mut conn.conn(), batch).await?;
-        known.extend(rows.iter().map(|row| row.id));
-    }
-    match trial_ids.iter().find(|id| !known.contains(id)) {
-        Some(missing) => Err(AppError::not_found("trial", missing)),
-        None => Ok(trial_ids),
-    }
-}
-
 /// What a trial is shown with besides its row.
 #[derive(Debug, Clone, Default)]
 pub struct TrialParts {

@@ -3,6 +3,7 @@
 //!
 //! A request keeps its place in its own pool meanwhile. The next run of its trial asks in the first pool again.
 
+use det_config::experiment::ExperimentConfig;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use serde_json::json;
 
 use super::Scheduling;
 use super::planners::Planners;
-use super::snapshots::Snapshots;
+use crate::app::snapshots::Snapshots;
 use crate::app::{beside, logs};
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
@@ -282,4 +283,24 @@ mod tests {
         assert_eq!(open(1_200), ("abc".into(), None));
         assert_eq!(open(i64::MAX), ("abc".into(), None));
     }
+}
+/// The other pools that requests of an experiment may go on to, as its job's row has them.
+pub(crate) fn fallback_of(config: &ExperimentConfig) -> AppResult<Option<String>> {
+    let pools = &config.resources.resource_pools;
+    if pools.len() < 2 {
+        return Ok(None);
+    }
+    let wait = config
+        .resources
+        .resource_pool_wait
+        .map_or(DEFAULT_WAIT, |seconds| {
+            Duration::from_secs(u64::from(seconds))
+        });
+    let fallback = Fallback {
+        pools: pools.clone(),
+        wait: i64::try_from(wait.as_micros()).unwrap_or(i64::MAX).max(1),
+    };
+    serde_json::to_string(&fallback)
+        .map(Some)
+        .map_err(AppError::internal)
 }

@@ -1,13 +1,12 @@
 //! Scheduling: looks at what waits and what runs in each pool, asks the pure crate for a plan, and stores it.
 //!
-//! [`Scheduling`] makes passes, one after another (`background/schedule.rs`); [`Snapshots`] answers questions about pools
+//! [`Scheduling`] makes passes, one after another (`background/schedule.rs`); [`Snapshots`](super::snapshots::Snapshots) answers questions about pools
 //! and their queues between them.
 
 pub(crate) mod fallback;
-mod limits;
 mod planners;
-mod snapshots;
 
+use crate::app::snapshots::Snapshots;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,14 +19,13 @@ use det_scheduler::{Pass, Placement, WaitReason};
 use det_store::queue_days::{self, QueueDay};
 
 use crate::app::context::Context;
+use crate::app::homes::Homes;
 use crate::app::orchestration::{Orchestration, PlacedRequest};
 use crate::app::pools::Pools;
 use crate::app::wait_reasons::waiting_of;
-use crate::app::workspaces::Homes;
 use crate::error::{AppError, AppResult};
 use crate::live::Image;
 use planners::Planners;
-pub use snapshots::Snapshots;
 
 /// Waiting reasons of the same kind whose numbers have changed are stored this many a second at most, and this many at
 /// once.

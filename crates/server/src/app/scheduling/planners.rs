@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_ids::Micros;
 use det_scheduler::Planner;
 
-use super::limits::Limits;
-use super::snapshots::Snapshots;
+use crate::app::limits::Limits;
 use crate::app::pools::Pools;
+use crate::app::snapshots::Snapshots;
 use crate::live::{Image, Touched, Work};
 
 /// Any moment, to compare plans.

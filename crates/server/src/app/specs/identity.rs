@@ -6,7 +6,7 @@ use det_store::workspaces::WorkspaceRow;
 use det_taskspec::TaskUser;
 
 use crate::app::context::Context;
-use crate::app::workspaces::KnownHomes;
+use crate::app::homes::KnownHomes;
 use crate::auth::{Auth, User};
 
 /// As whom tasks run. Cheap to clone.

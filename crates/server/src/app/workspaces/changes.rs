@@ -6,8 +6,8 @@ use det_store::workspaces::{ProjectRow, WorkspaceRow};
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-use super::{Homes, KnownHomes};
 use crate::app::context::Context;
+use crate::app::homes::{Homes, KnownHomes};
 use crate::error::AppResult;
 use crate::hub::Topic;
 

@@ -7,7 +7,8 @@ use det_store::WriteTx;
 use det_store::experiments::{self, Member};
 use det_store::workspaces::{self, DeletionState, ProjectRow};
 
-use super::{HomeChanges, Homes};
+use super::HomeChanges;
+use crate::app::homes::Homes;
 use crate::app::orchestration::{Cause, Orchestration};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};

@@ -10,8 +10,8 @@ use det_store::catalogue::Totals;
 use det_store::workspaces::{DeletionState, ProjectRow, WorkspaceRow};
 use serde_json::{Value, json};
 
+use crate::app::homes::Homes;
 use crate::app::projects::notes_of;
-use crate::app::workspaces::Homes;
 use crate::error::{AppError, AppResult};
 
 /// A user's number and login name.

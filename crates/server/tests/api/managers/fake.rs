@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use det_ids::{ContainerId, PlaceId};
 use det_lifecycle::container::{Desired, Observed};
-use det_rm::{Capacity, Core, Heard, Joined, Lease, Order, reconcile};
+use det_rm::{Capacity, Core, Heard, Joined, Order, reconcile};
 use det_server::app::places::Places;
 use det_taskspec::{ContainerSpec, DeviceKind};
 
@@ -15,7 +15,7 @@ use crate::support::{Cluster, within};
 pub(crate) struct FakePlace {
     core: Places,
     place: PlaceId,
-    lease: Lease,
+    lease: <Places as Core>::Lease,
     changes: <Places as Core>::Changes,
     heard: BTreeMap<ContainerId, Heard>,
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use det_ids::WorkspaceId;
 use det_scheduler::{Placement, WorkspaceLimit};
 
-use crate::app::workspaces::Homes;
+use crate::app::homes::Homes;
 use crate::live::Image;
 
 /// The limited workspaces and what they use.

@@ -2,10 +2,10 @@
 
 use det_scheduler::{Planner, PoolSnapshot, Queue};
 
-use super::limits::Limits;
 use crate::app::context::Context;
+use crate::app::homes::KnownHomes;
+use crate::app::limits::Limits;
 use crate::app::pools::Pools;
-use crate::app::workspaces::KnownHomes;
 use crate::error::AppResult;
 use crate::live::{Image, Live, Work};
 

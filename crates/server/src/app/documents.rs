@@ -1,0 +1,123 @@
+//! Documents that people submit: their errors, their sizes, and the secrets in them.
+
+use det_authz::{Kind, Permission, Target};
+use det_config::errors::{ConfigError, ConfigErrors};
+use det_config::experiment::{ExperimentConfig, mask_document, mask_with_variables};
+use det_config::secrets::{MASK, is_masked};
+use det_config::submitted::{Experiment, Submitted};
+use det_store::experiments::ExperimentRow;
+use serde_json::Value;
+
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult};
+
+/// Largest effective configuration: tasks get it as one variable of their environment, and the kernel takes no longer
+/// one than 128 KiB, name included.
+const CONFIG_LIMIT_BYTES: usize = 128 * 1024 - 64;
+
+/// Refuses a configuration that tasks could not be given.
+pub(crate) fn check_size(config: &ExperimentConfig) -> AppResult<()> {
+    require_storable(&config.to_json().to_string())
+}
+
+/// Refuses the JSON text of an effective configuration that tasks could not be given.
+pub(crate) fn require_storable(config: &str) -> AppResult<()> {
+    let size = config.len();
+    if size <= CONFIG_LIMIT_BYTES {
+        return Ok(());
+    }
+    Err(AppError::invalid(format!(
+        "the effective configuration has {size} bytes as JSON; tasks can be given at most {CONFIG_LIMIT_BYTES}"
+    ))
+    .hint("put large values into a file of the context directory and name the file in the configuration"))
+}
+
+/// Errors in a configuration as one answer: the text lists all, and each is there by itself.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the shape that map_err wants"
+)]
+pub(crate) fn config_error(errors: ConfigErrors) -> AppError {
+    document_error("the experiment's configuration", &errors)
+}
+
+/// As [`config_error`], for another kind of document.
+pub(crate) fn document_error(what: &str, errors: &ConfigErrors) -> AppError {
+    let mut error = AppError::invalid(format!("{what} cannot be used:\n{errors}"));
+    error.details = errors.0.iter().map(ConfigError::to_json).collect();
+    error
+}
+
+/// Whether an actor may have the secrets of an experiment of this owner put into another configuration. A task acts for its
+/// owner, but not with an administrator's powers.
+pub(crate) fn may_use_secrets(actor: &Actor, owner_id: i64) -> bool {
+    let experiment = Target::of(Kind::Experiment).owned_by(owner_id);
+    actor.may(Permission::UseSecrets, &experiment)
+}
+
+/// The configurations of an experiment with its secrets: the effective one, and the one that was submitted.
+pub(crate) fn known_documents(row: &ExperimentRow) -> AppResult<Vec<Value>> {
+    let effective = serde_json::from_str(&row.config).map_err(AppError::internal)?;
+    let original = Submitted::parse(Experiment, &row.original_config).ok();
+    Ok(std::iter::once(effective)
+        .chain(original.map(|original| original.own_value()))
+        .collect())
+}
+
+/// A document of the cluster, not of somebody's work, for showing. A user who keeps it sees its variables word by word,
+/// since they may have to be written again.
+pub(crate) fn masked_for(keeps_it: bool, config: &Value) -> Value {
+    if keeps_it {
+        mask_document(config)
+    } else {
+        mask_with_variables(config)
+    }
+}
+
+/// Refuses a document that holds what is shown in place of secrets.
+pub(crate) fn require_real_secrets(config: &Value) -> AppResult<()> {
+    match hidden_secret(config, "") {
+        None => Ok(()),
+        Some(path) => Err(AppError::invalid(format!(
+            "{path}: \"{MASK}\" is shown in place of a secret; give the secret itself"
+        ))),
+    }
+}
+
+/// Where a document has the mark that hides a secret.
+pub(crate) fn hidden_secret(value: &Value, path: &str) -> Option<String> {
+    match value {
+        Value::String(text) if is_masked(text) => Some(path.to_owned()),
+        Value::Object(members) => members.iter().find_map(|(key, member)| {
+            let dot = if path.is_empty() { "" } else { "." };
+            hidden_secret(member, &format!("{path}{dot}{key}"))
+        }),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(index, item)| hidden_secret(item, &format!("{path}[{index}]"))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_hidden_secret_is_found_wherever_it_stands() {
+        let document = json!({"data": {"secrets": {"keys": ["a", MASK]}}});
+        assert_eq!(
+            hidden_secret(&document, "").as_deref(),
+            Some("data.secrets.keys[1]")
+        );
+        let variables = json!({"environment_variables": ["A=b", format!("A_KEY={MASK}")]});
+        assert_eq!(
+            hidden_secret(&variables, "").as_deref(),
+            Some("environment_variables[1]")
+        );
+        assert_eq!(hidden_secret(&json!({"name": "***"}), ""), None);
+    }
+}

@@ -1,0 +1,31 @@
+//! A job's place in the queue of its pool.
+
+use det_ids::{JobId, Micros};
+use det_scheduler::{QueueEntry, Side};
+use det_store::experiments::JobRow;
+
+/// A change of a job's place or share.
+#[derive(Debug, Clone, PartialEq)]
+pub enum JobChange {
+    /// 1 to 99; which goes first is the pool's to say.
+    Priority(i64),
+    /// Above 0.
+    Weight(f64),
+    /// Another pool.
+    ResourcePool(String),
+    /// Most slots in use at once; `None` = no cap.
+    MaxSlots(Option<i64>),
+    /// Directly ahead of or behind another job of the same pool, whose priority it takes.
+    Move(Side, JobId),
+}
+
+/// Where a job stands in the queue of its pool.
+pub(crate) fn standing(job: &JobRow) -> QueueEntry {
+    QueueEntry {
+        job_id: job.id.clone(),
+        priority: u8::try_from(job.priority).unwrap_or(99),
+        submitted_at: Micros(job.submitted_at),
+        position: job.position,
+        moved: job.moved,
+    }
+}
