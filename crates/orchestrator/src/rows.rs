@@ -264,7 +264,7 @@ pub trait Rows {
     ///
     /// # Errors
     /// What its logs have come to cannot be read.
-    fn excluded_places(&self, id: TrialId) -> Result<Option<String>, Unreadable>;
+    fn excluded_places(&self, id: TrialId) -> Result<Option<BTreeSet<PlaceId>>, Unreadable>;
     /// Why a run that fails now is not followed by another although restarts are left; `None` if it may be.
     fn restart_forbidden(&self, id: TrialId) -> Option<String>;
     /// How many tasks a trial has had.
@@ -284,7 +284,7 @@ pub trait Rows {
     /// The live allocation of a task.
     fn live_allocation(&self, task_id: &TaskId) -> Option<AllocationId>;
     /// Adds an allocation; `excluded` are places that it must not run on, as [`Rows::excluded_places`] gives them.
-    fn insert_allocation(&mut self, row: Allocation, excluded: Option<String>);
+    fn insert_allocation(&mut self, row: Allocation, excluded: Option<BTreeSet<PlaceId>>);
     /// Stores all that changes in an allocation's life.
     fn update_allocation(&mut self, row: &Allocation);
     /// The kind of the reason why an allocation waits; `None` = there is none, or it cannot be read.

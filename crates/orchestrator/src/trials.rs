@@ -1,10 +1,12 @@
 //! What follows for a trial.
 
+use det_ids::PlaceId;
 use det_ids::{ExperimentId, RequestId, TaskId, TrialId};
 use det_lifecycle::task::{TaskEnd, TaskEvent, TaskState};
 use det_lifecycle::trial::{EarlyExit, History, TrialEffect, TrialEvent, TrialState};
 use det_searcher::{Event as SearchEvent, ExitReason};
 use det_taskspec::TaskKind;
+use std::collections::BTreeSet;
 
 use crate::{
     Cause, Effect, Event, Experiment, Mutant, Record, Refused, Rows, Scene, Subject, Task, Topic,
@@ -244,7 +246,7 @@ pub(crate) struct Run {
     /// Counts the trial's runs from 1.
     pub(crate) number: i64,
     /// Places that it avoids, as the allocation's row holds them; `None` = none.
-    pub(crate) excluded_places: Option<String>,
+    pub(crate) excluded_places: Option<BTreeSet<PlaceId>>,
     /// What users call it.
     pub(crate) label: String,
 }

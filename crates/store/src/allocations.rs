@@ -1,5 +1,6 @@
 //! Tasks, their allocations, the containers of these, and the containers' tokens.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use det_ids::{AllocationId, ContainerId, ExperimentId, JobId, PlaceId, TaskId, TrialId};
@@ -93,8 +94,9 @@ pub struct AllocationRow {
     pub exit_reason: Option<String>,
     /// Exit code of the chief.
     pub status_code: Option<i64>,
-    /// Places that it must not run on, a JSON list; `None` = it may run on any.
-    pub excluded_places: Option<String>,
+    /// Places that it must not run on; `None` = it may run on any.
+    #[row(json)]
+    pub excluded_places: Option<BTreeSet<PlaceId>>,
     /// The reason why it waits, JSON; `None` = it does not wait.
     pub wait_reason: Option<String>,
     /// Since when for that reason.
@@ -310,7 +312,7 @@ pub(crate) async fn save_allocations(
             preempted_for: "text" = |row| row.preempted_for.as_ref(),
             exit_reason: "text" = |row| row.exit_reason.as_deref(),
             status_code: "bigint" = |row| row.status_code,
-            excluded_places: "text" = |row| row.excluded_places.as_deref(),
+            excluded_places: "text" = |row| row.excluded_places.as_ref().map(column::text),
             wait_reason: "text" = |row| row.wait_reason.as_deref(),
             wait_since: "bigint" = |row| row.wait_since,
         ),

@@ -152,9 +152,13 @@ async fn list(client: &Client, path: &str, choice: &BestArgs) -> Result<(), CliE
     } else {
         "SORT_BY_END_TIME"
     };
-    let query = Query::new()
+    let mut query = Query::new()
         .with_some("limit", choice.best)
         .with("sortByAttr", sort);
+    if choice.best.is_some() {
+        // The best are those that can be had.
+        query = query.with("states", "STATE_COMPLETED");
+    }
     let answer = client.get(path, &query).await?;
     let checkpoints: Vec<&Value> = items(&answer["checkpoints"]).collect();
     let mut listing = Listing::new([

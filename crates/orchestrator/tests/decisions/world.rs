@@ -1,6 +1,7 @@
 //! Rows in maps, and a shell that keeps what effects ask for.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use det_config::hyperparameters::{Hyperparameter, SearchMethod, SearcherConfig, Space};
 use det_ids::{
@@ -268,7 +269,7 @@ impl Rows for World {
             trial.run_id = run_id;
         }
     }
-    fn excluded_places(&self, _id: TrialId) -> Result<Option<String>, Unreadable> {
+    fn excluded_places(&self, _id: TrialId) -> Result<Option<BTreeSet<PlaceId>>, Unreadable> {
         Ok(None)
     }
     fn restart_forbidden(&self, _id: TrialId) -> Option<String> {
@@ -302,7 +303,7 @@ impl Rows for World {
             .find(of_task)
             .map(|a| a.id.clone())
     }
-    fn insert_allocation(&mut self, row: Allocation, _excluded: Option<String>) {
+    fn insert_allocation(&mut self, row: Allocation, _excluded: Option<BTreeSet<PlaceId>>) {
         self.allocations.insert(row.id.clone(), row);
     }
     fn update_allocation(&mut self, row: &Allocation) {

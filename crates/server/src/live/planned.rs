@@ -1,8 +1,8 @@
 //! Live rows in the form that the planner gets.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
-use det_ids::{AllocationId, Micros, PlaceId, WorkspaceId};
+use det_ids::{AllocationId, Micros, WorkspaceId};
 use det_lifecycle::allocation::AllocationState;
 use det_scheduler::{Job, Progress, Request, RunningAllocation, SlotSnapshot, SlotState};
 use det_store::allocations::AllocationRow;
@@ -65,17 +65,9 @@ pub(crate) fn request(row: &AllocationRow) -> Request {
         slots: u32::try_from(row.slots).unwrap_or(u32::MAX),
         single_place: row.single_place,
         preemptible: row.preemptible,
-        excluded_places: excluded(row),
+        excluded_places: row.excluded_places.clone().unwrap_or_default(),
         requested_at: Micros(row.requested_at),
     }
-}
-
-/// Places that an allocation must not run on. A list that cannot be read excludes none.
-fn excluded(row: &AllocationRow) -> BTreeSet<PlaceId> {
-    row.excluded_places
-        .as_deref()
-        .and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default()
 }
 
 pub(super) fn entry(job: &JobRow) -> Job {

@@ -8,6 +8,7 @@ use det_orchestrator::{
     Allocation, Container, Experiment, Place, SearchState, Task, Terms, Trial, Unreadable,
 };
 use det_scheduler::WaitKind;
+use std::collections::BTreeSet;
 
 use super::{Tx, replay};
 use crate::rows;
@@ -93,7 +94,7 @@ impl det_orchestrator::Rows for Tx<'_> {
         }
     }
 
-    fn excluded_places(&self, _id: TrialId) -> Result<Option<String>, Unreadable> {
+    fn excluded_places(&self, _id: TrialId) -> Result<Option<BTreeSet<PlaceId>>, Unreadable> {
         // There are no log policies here.
         Ok(None)
     }
@@ -135,7 +136,7 @@ impl det_orchestrator::Rows for Tx<'_> {
         Some(live.row.id.clone())
     }
 
-    fn insert_allocation(&mut self, row: Allocation, _excluded: Option<String>) {
+    fn insert_allocation(&mut self, row: Allocation, _excluded: Option<BTreeSet<PlaceId>>) {
         self.rows.insert_allocation(rows::Allocation {
             row,
             wait_kind: None,

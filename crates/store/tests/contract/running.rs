@@ -564,7 +564,7 @@ pub(crate) async fn an_older_store_knows_where_its_containers_run(world: &World)
     let experiment_id = some_experiment(world).await;
     let (.., id) = running_trial(world, experiment_id, "r").await;
     let mut row = read!(world, conn => allocations::find(conn, &id).await).unwrap();
-    row.excluded_places = Some(r#"["agent-b"]"#.into());
+    row.excluded_places = Some(["agent-b".into()].into());
     let changed = row.clone();
     change!(world, conn => allocations::update(conn, &changed).await);
     world

@@ -38,6 +38,11 @@ pub(crate) struct LogFindings {
 }
 
 impl LogFindings {
+    /// Places that attempts must not run on, as an allocation's row has them; `None` = any will do.
+    pub(crate) fn exclusions(&self) -> Option<BTreeSet<PlaceId>> {
+        (!self.excluded_places.is_empty()).then(|| self.excluded_places.clone())
+    }
+
     /// Of a trial.
     pub(crate) fn of(trial: &TrialRow) -> Result<Self, StoreError> {
         match &trial.log_findings {
@@ -179,7 +184,7 @@ impl LogPolicies {
         if let Some(mut live) = allocations::live_of_task(&mut tx.conn(), &trial.task_id).await?
             && live.placed_at.is_none()
         {
-            live.excluded_places = excluded_text(findings)?;
+            live.excluded_places = findings.exclusions();
             allocations::update(&mut tx.conn(), &live).await?;
             self.context.wake(tx, Topic::Schedule);
         }
@@ -254,14 +259,4 @@ pub(crate) async fn allow_restarts(tx: &mut WriteTx, trial: &TrialRow) -> Result
         message: error.to_string(),
     })?;
     trials::set_log_findings(&mut tx.conn(), trial.id, &text).await
-}
-
-/// Places that the next allocation of a trial avoids, as its row has them.
-pub(crate) fn excluded_text(findings: &LogFindings) -> AppResult<Option<String>> {
-    if findings.excluded_places.is_empty() {
-        return Ok(None);
-    }
-    serde_json::to_string(&findings.excluded_places)
-        .map(Some)
-        .map_err(AppError::internal)
 }

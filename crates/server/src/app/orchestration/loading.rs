@@ -15,7 +15,7 @@ use det_orchestrator::{Container, Event, Need, Place, SearchState, Terms, Unread
 use det_store::{Conn, StoreError, WriteTx, allocations, experiments, trials};
 
 use super::Orchestration;
-use crate::app::logs::policies::{LogFindings, excluded_text};
+use crate::app::logs::policies::LogFindings;
 use crate::app::searches::Searches;
 use crate::error::{AppError, AppResult};
 
@@ -26,7 +26,7 @@ pub(super) struct Facts {
     pub(super) live_trials: HashMap<ExperimentId, Vec<TrialId>>,
     pub(super) live_trial_counts: HashMap<ExperimentId, usize>,
     pub(super) named: HashMap<(ExperimentId, RequestId), TrialId>,
-    pub(super) excluded: HashMap<TrialId, Result<Option<String>, Unreadable>>,
+    pub(super) excluded: HashMap<TrialId, Result<Option<BTreeSet<PlaceId>>, Unreadable>>,
     pub(super) restart_forbidden: HashMap<TrialId, Option<String>>,
     pub(super) task_counts: HashMap<TrialId, usize>,
     pub(super) pools: HashMap<JobId, String>,
@@ -153,7 +153,7 @@ impl Facts {
             return Ok(());
         };
         let excluded = match LogFindings::of(row) {
-            Ok(findings) => Ok(excluded_text(&findings)?),
+            Ok(findings) => Ok(findings.exclusions()),
             Err(StoreError::Corrupt { what, message }) => Err(Unreadable { what, message }),
             Err(error) => return Err(error.into()),
         };

@@ -10,6 +10,7 @@ use det_orchestrator::{
 use det_scheduler::WaitKind;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::live_rows::LiveRows;
+use std::collections::BTreeSet;
 
 use super::loading::{Facts, container_of};
 use crate::app::wait_reasons::stored_kind;
@@ -124,7 +125,7 @@ impl Rows for TxRows<'_> {
         });
     }
 
-    fn excluded_places(&self, id: TrialId) -> Result<Option<String>, Unreadable> {
+    fn excluded_places(&self, id: TrialId) -> Result<Option<BTreeSet<PlaceId>>, Unreadable> {
         self.facts.excluded.get(&id).cloned().unwrap_or(Ok(None))
     }
 
@@ -222,7 +223,7 @@ impl Rows for TxRows<'_> {
         self.live.live_allocation(task_id).cloned()
     }
 
-    fn insert_allocation(&mut self, row: Allocation, excluded: Option<String>) {
+    fn insert_allocation(&mut self, row: Allocation, excluded: Option<BTreeSet<PlaceId>>) {
         self.live.add_allocation(AllocationRow {
             id: row.id,
             task_id: row.task_id,

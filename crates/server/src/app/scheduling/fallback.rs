@@ -262,6 +262,27 @@ impl Scheduling {
     }
 }
 
+/// The other pools that requests of an experiment may go on to, as its job's row has them.
+pub(crate) fn fallback_of(config: &ExperimentConfig) -> AppResult<Option<String>> {
+    let pools = &config.resources.resource_pools;
+    if pools.len() < 2 {
+        return Ok(None);
+    }
+    let wait = config
+        .resources
+        .resource_pool_wait
+        .map_or(DEFAULT_WAIT, |seconds| {
+            Duration::from_secs(u64::from(seconds))
+        });
+    let fallback = Fallback {
+        pools: pools.clone(),
+        wait: i64::try_from(wait.as_micros()).unwrap_or(i64::MAX).max(1),
+    };
+    serde_json::to_string(&fallback)
+        .map(Some)
+        .map_err(AppError::internal)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,24 +304,4 @@ mod tests {
         assert_eq!(open(1_200), ("abc".into(), None));
         assert_eq!(open(i64::MAX), ("abc".into(), None));
     }
-}
-/// The other pools that requests of an experiment may go on to, as its job's row has them.
-pub(crate) fn fallback_of(config: &ExperimentConfig) -> AppResult<Option<String>> {
-    let pools = &config.resources.resource_pools;
-    if pools.len() < 2 {
-        return Ok(None);
-    }
-    let wait = config
-        .resources
-        .resource_pool_wait
-        .map_or(DEFAULT_WAIT, |seconds| {
-            Duration::from_secs(u64::from(seconds))
-        });
-    let fallback = Fallback {
-        pools: pools.clone(),
-        wait: i64::try_from(wait.as_micros()).unwrap_or(i64::MAX).max(1),
-    };
-    serde_json::to_string(&fallback)
-        .map(Some)
-        .map_err(AppError::internal)
 }
