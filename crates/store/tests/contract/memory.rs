@@ -362,8 +362,8 @@ async fn shown(store: &Store, experiment: ExperimentId, run: u64) -> Vec<String>
         .map(|(id, line)| {
             let line = match id {
                 Some(id) => line
-                    .replace(&format!("trial_id: Some({id})"), "trial")
-                    .replace(&format!("TrialRow {{ id: {id},"), "trial")
+                    .replace(&format!("trial_id: Some({id:?})"), "trial")
+                    .replace(&format!("TrialRow {{ id: {id:?},"), "trial")
                     .replace(&format!("-{run}-{id}-"), "-trial-"),
                 None => line,
             };
