@@ -61,6 +61,8 @@ pub(crate) const DELETED: &str =
 /// A text that repeats, by number.
 type Name = u32;
 
+/// Sets of labels that no experiment has any more are kept up to this many beyond as many as there are experiments.
+const SPARE_LABEL_SETS: usize = 1000;
 /// The labels of an experiment, by place in [`Entries::label_sets`]: many experiments have the same.
 type LabelSet = usize;
 
@@ -350,6 +352,9 @@ impl Entries {
         if self.unused > self.texts.len() / 2 {
             self.pack();
         }
+        if self.label_sets.len() > 2 * self.all.id.len() + SPARE_LABEL_SETS {
+            self.pack_names();
+        }
         Ok(())
     }
 
@@ -415,6 +420,26 @@ impl Entries {
     fn give_up(&mut self, place: usize) {
         let bytes = |span: Span| usize::try_from(span.length).unwrap_or(0);
         self.unused += bytes(self.all.name[place]) + bytes(self.all.description[place]);
+    }
+
+    /// Numbers names and sets of labels anew without those that no entry has any more.
+    fn pack_names(&mut self) {
+        let (old, sets) = (
+            std::mem::take(&mut self.names),
+            std::mem::take(&mut self.label_sets),
+        );
+        self.label_set_of.clear();
+        for place in 0..self.all.id.len() {
+            let labels: Vec<String> = sets
+                .get(self.all.labels[place])
+                .into_iter()
+                .flat_map(|set| set.iter().map(|name| old.text(*name).to_owned()))
+                .collect();
+            self.all.labels[place] = self.label_set(&labels);
+            self.all.state[place] = self.names.number(old.text(self.all.state[place]));
+            self.all.resource_pool[place] =
+                self.names.number(old.text(self.all.resource_pool[place]));
+        }
     }
 
     /// Writes the texts anew without the unused ones.
@@ -721,6 +746,30 @@ mod tests {
                 assert_eq!(page, all[start..start + usize::try_from(limit).unwrap()]);
             }
         }
+    }
+
+    #[test]
+    fn labels_that_nothing_has_any_more_are_given_up() {
+        let catalogue = Catalogue::new();
+        let labelled = |id, revision, label: &str| Row {
+            labels: format!("[\"{label}\"]"),
+            ..row(id, revision, "n")
+        };
+        let kept = vec![labelled(1, 1, "kept")];
+        catalogue.change(|e| e.ingest(kept, &[])).unwrap();
+        for revision in 2..5000 {
+            let changed = vec![labelled(2, revision, &format!("label {revision}"))];
+            catalogue.change(|e| e.ingest(changed, &[])).unwrap();
+        }
+        let most = SPARE_LABEL_SETS + 10;
+        assert!(catalogue.read(|e| e.label_sets.len() <= most && e.names.texts.len() <= most));
+        assert_eq!(catalogue.labels(None), ["kept", "label 4999"]);
+        let filter = Filter {
+            labels: vec!["kept".to_owned()],
+            ..Filter::default()
+        };
+        let (found, _) = catalogue.page(&filter, Sort::Id, false, 0, -1, &HashMap::new());
+        assert_eq!(found, [ExperimentId(1)]);
     }
 
     #[test]

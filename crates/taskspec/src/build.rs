@@ -29,6 +29,26 @@ pub enum SpecError {
          \"reserved_ports\" of the master's configuration; reserve fewer"
     )]
     NoFreePorts,
+    /// A variable of the configuration is longer than a process can be given.
+    #[error(
+        "variable \"{name}\" of \"environment.environment_variables\" is longer than {most} bytes once the variables in \
+         it have their values; make it shorter, or put it into a file of the context directory"
+    )]
+    VariableTooLong {
+        /// Its name, cut where it is long.
+        name: String,
+        /// Bytes of name and value at most.
+        most: usize,
+    },
+    /// The variables of the configuration together are longer than a process can be given.
+    #[error(
+        "\"environment.environment_variables\" have more than {most} bytes once the variables in them have their values; \
+         make them shorter, or put them into a file of the context directory"
+    )]
+    VariablesTooLong {
+        /// Bytes of names and values at most.
+        most: usize,
+    },
 }
 
 /// The specification of one container of a task. `token` is the container's bearer token.
@@ -100,7 +120,7 @@ fn script(
         allocation_id: task.allocation_id.clone(),
         task_id: task.task_id.clone(),
         container_id: place.container_id.clone(),
-        env: environment(task, trial, place, training_ports, token),
+        env: environment(task, trial, place, training_ports, token)?,
         work_dir: work_dir(task),
         // The server's own clean-up runs no code of a user's.
         context: kind != TaskKind::CheckpointGc,

@@ -1,11 +1,17 @@
 //! The master's part of a task's environment: a table of variables with their values.
 
+use std::collections::HashMap;
+
 use serde_json::json;
 
-use crate::facts::{ContainerRequest, PlaceFacts, PoolDefaults, TaskFacts, TrialFacts};
+use crate::build::SpecError;
+use crate::facts::{PlaceFacts, PoolDefaults, TaskFacts, TrialFacts};
 use crate::ports::TrainingPort;
 use crate::variables as v;
-use crate::{DeviceKind, PYTHON_USER_BASE, RUN_DIR};
+use crate::{PYTHON_USER_BASE, RUN_DIR};
+
+/// Characters of a name that an error shows.
+const MAX_NAME_SHOWN: usize = 64;
 
 /// What the variables of every task are made from.
 struct Source<'a> {
@@ -84,14 +90,17 @@ fn some<T: ToString + ?Sized>(value: &T) -> Option<String> {
 /// The environment of one container as far as the master knows it. No name appears twice.
 ///
 /// The user's variables come first and win, except that names with [`v::RESERVED_PREFIX`] are the platform's.
+///
+/// # Errors
+/// See [`users_variables`].
 pub(crate) fn environment(
     task: &TaskFacts,
     trial: Option<&TrialFacts>,
     place: &PlaceFacts,
     training_ports: &[TrainingPort],
     token: &str,
-) -> Vec<(String, String)> {
-    let mut env = users_variables(&task.request, place.device_kind);
+) -> Result<Vec<(String, String)>, SpecError> {
+    let mut env = users_variables(task.request.variables.get(place.device_kind))?;
     let source = Source { task, place, token };
     let of_every_task = OF_EVERY_TASK
         .iter()
@@ -109,31 +118,63 @@ pub(crate) fn environment(
             env.push((name.to_owned(), value));
         }
     }
-    env
+    Ok(env)
 }
 
-/// The variables of the task's configuration for these devices. A name appears once, where it was last set.
-fn users_variables(request: &ContainerRequest, devices: DeviceKind) -> Vec<(String, String)> {
-    let mut env: Vec<(String, String)> = Vec::new();
-    for variable in request.variables.get(devices) {
+/// Bytes of one variable, name and value, at most: what the kernel lets a process be given (`MAX_ARG_STRLEN`, with the
+/// sign between them and the end).
+const MAX_VARIABLE_BYTES: usize = (128 << 10) - 2;
+/// Bytes of all variables of a configuration at most, well below what a process can be given in all.
+const MAX_ALL_BYTES: usize = 1 << 20;
+
+/// The variables of a configuration, `NAME=VALUE` each, with the values of earlier ones in them. A name appears once, where
+/// it was last set; names of the platform are left out.
+///
+/// # Errors
+/// A value is too long once earlier ones are in it, or all of them are: values that refer to each other can double with
+/// each variable.
+pub fn users_variables(variables: &[String]) -> Result<Vec<(String, String)>, SpecError> {
+    let mut values: HashMap<&str, (usize, String)> = HashMap::new();
+    let mut bytes = 0;
+    for (place, variable) in variables.iter().enumerate() {
         let (name, value) = variable.split_once('=').unwrap_or((variable, ""));
         if name.starts_with(v::RESERVED_PREFIX) {
             continue;
         }
-        let value = expand(value, &env);
-        env.retain(|(earlier, _)| earlier != name);
-        env.push((name.to_owned(), value));
+        let most = MAX_VARIABLE_BYTES.saturating_sub(name.len());
+        let value = expand(value, &values, most).ok_or_else(|| SpecError::VariableTooLong {
+            name: name.chars().take(MAX_NAME_SHOWN).collect(),
+            most: MAX_VARIABLE_BYTES,
+        })?;
+        bytes += name.len() + value.len();
+        if let Some((_, earlier)) = values.insert(name, (place, value)) {
+            bytes -= name.len() + earlier.len();
+        }
+        if bytes > MAX_ALL_BYTES {
+            return Err(SpecError::VariablesTooLong {
+                most: MAX_ALL_BYTES,
+            });
+        }
     }
-    env
+    let mut env: Vec<_> = values.into_iter().collect();
+    env.sort_unstable_by_key(|(_, (place, _))| *place);
+    Ok(env
+        .into_iter()
+        .map(|(name, (_, value))| (name.to_owned(), value))
+        .collect())
 }
 
-/// Replaces `$NAME` and `${NAME}` by earlier variables; an unknown one stays as it is.
-fn expand(value: &str, earlier: &[(String, String)]) -> String {
-    let look_up = |name: &str| earlier.iter().find(|(n, _)| n == name).map(|(_, v)| v);
-    let mut out = String::with_capacity(value.len());
+/// Replaces `$NAME` and `${NAME}` by earlier variables; an unknown one stays as it is. `None` = the value gets longer than
+/// `most` bytes.
+fn expand(value: &str, earlier: &HashMap<&str, (usize, String)>, most: usize) -> Option<String> {
+    let mut out = String::new();
     let mut rest = value;
+    let mut push = |text: &str| {
+        out.push_str(text);
+        (out.len() <= most).then_some(())
+    };
     while let Some(at) = rest.find('$') {
-        out.push_str(&rest[..at]);
+        push(&rest[..at])?;
         let after = &rest[at + 1..];
         let (name, length) = match after.strip_prefix('{').and_then(|a| a.split_once('}')) {
             Some((name, _)) => (name, name.len() + 2),
@@ -144,14 +185,14 @@ fn expand(value: &str, earlier: &[(String, String)]) -> String {
                 (&after[..end], end)
             }
         };
-        match look_up(name) {
-            Some(value) => out.push_str(value),
-            None => out.push_str(&rest[at..=at + length]),
+        match earlier.get(name) {
+            Some((_, value)) => push(value)?,
+            None => push(&rest[at..=at + length])?,
         }
         rest = &after[length..];
     }
-    out.push_str(rest);
-    out
+    push(rest)?;
+    Some(out)
 }
 
 fn slot_list(place: &PlaceFacts) -> String {
@@ -174,7 +215,7 @@ mod tests {
 
     #[test]
     fn variables_refer_to_earlier_ones() {
-        let earlier = [("A".to_owned(), "2".to_owned())];
+        let earlier = HashMap::from([("A", (0, "2".to_owned()))]);
         for (given, expected) in [
             ("$A", "2"),
             ("${A}x", "2x"),
@@ -184,7 +225,37 @@ mod tests {
             ("${B}", "${B}"),
             ("plain", "plain"),
         ] {
-            assert_eq!(expand(given, &earlier), expected, "{given}");
+            assert_eq!(
+                expand(given, &earlier, 9).as_deref(),
+                Some(expected),
+                "{given}"
+            );
         }
+    }
+
+    #[test]
+    fn a_name_appears_once_where_it_was_last_set() {
+        let given = ["A=1", "B=$A", "A=$A$B", "DET_X=1", "C"].map(str::to_owned);
+        let env = users_variables(&given).unwrap();
+        let expected = [("B", "1"), ("A", "11"), ("C", "")];
+        assert_eq!(env, expected.map(|(n, v)| (n.to_owned(), v.to_owned())));
+    }
+
+    #[test]
+    fn variables_that_double_each_other_are_refused() {
+        let mut doubling = vec!["A0=12345678".to_owned()];
+        doubling.extend((1..60).map(|n| format!("A{n}=$A{0}$A{0}", n - 1)));
+        let error = users_variables(&doubling).unwrap_err().to_string();
+        assert!(error.starts_with("variable \"A14\""), "{error}");
+        let long = "x".repeat(100 << 10);
+        let many: Vec<String> = (0..20).map(|n| format!("B{n}={long}")).collect();
+        let error = users_variables(&many).unwrap_err();
+        assert!(
+            matches!(error, SpecError::VariablesTooLong { .. }),
+            "{error}"
+        );
+        // Set again, it counts once.
+        let again: Vec<String> = (0..20).map(|_| format!("B={long}")).collect();
+        assert_eq!(users_variables(&again).unwrap().len(), 1);
     }
 }

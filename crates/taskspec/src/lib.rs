@@ -18,6 +18,7 @@ mod spec;
 pub mod variables;
 
 pub use build::{SpecError, container_spec};
+pub use environment::users_variables;
 pub use facts::{
     BindMount, ClusterFacts, ContainerRequest, KindFacts, PerDevice, PlaceFacts, PoolDefaults,
     SharedFs, StorageFacts, TaskFacts, TrialFacts,

@@ -6,6 +6,7 @@ use det_config::experiment::{ExperimentConfig, mask_document, mask_with_variable
 use det_config::secrets::{MASK, is_masked};
 use det_config::submitted::{Experiment, Submitted};
 use det_store::experiments::ExperimentRow;
+use det_taskspec::users_variables;
 use serde_json::Value;
 
 use crate::auth::Actor;
@@ -17,6 +18,10 @@ const CONFIG_LIMIT_BYTES: usize = 128 * 1024 - 64;
 
 /// Refuses a configuration that tasks could not be given.
 pub(crate) fn check_size(config: &ExperimentConfig) -> AppResult<()> {
+    let variables = &config.environment.environment_variables;
+    for of_devices in [&variables.cpu, &variables.cuda, &variables.rocm] {
+        users_variables(of_devices).map_err(|error| AppError::invalid(error.to_string()))?;
+    }
     require_storable(&config.to_json().to_string())
 }
 

@@ -667,3 +667,82 @@ async fn a_search_is_previewed() {
     client.assert_needs_token(Method::POST, path).await;
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn texts_of_an_experiment_are_bounded() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    create(&client, &config("e"), false).await;
+    let patch = async |body: Value| {
+        crate::checkpoints::send(&client, Method::PATCH, "/api/v1/experiments/1", body).await
+    };
+    let long = |length: usize| "x".repeat(length);
+    let labels: Vec<String> = (0..101).map(|n| n.to_string()).collect();
+    for (body, why) in [
+        (
+            json!({"name": long(1025)}),
+            "field \"name\" has 1025 bytes, of at most 1024",
+        ),
+        (
+            json!({"notes": long(65_537)}),
+            "field \"notes\" has 65537 bytes",
+        ),
+        (
+            json!({"description": long(65_537)}),
+            "field \"description\" has 65537 bytes",
+        ),
+        (
+            json!({"labels": [long(1025)]}),
+            "at most 100 labels of at most 1024 bytes",
+        ),
+        (
+            json!({"labels": labels}),
+            "at most 100 labels of at most 1024 bytes",
+        ),
+    ] {
+        let refused = patch(body).await.refused(400);
+        assert!(refused.contains(why), "{refused}");
+    }
+    patch(json!({"name": long(1024), "notes": long(65_536), "labels": labels[1..]}))
+        .await
+        .ok();
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn variables_that_double_each_other_are_refused_at_submission() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    let mut doubling = config("doubling");
+    let variables = (1..60).map(|n| format!("A{n}=$A{0}$A{0}", n - 1));
+    let variables: Vec<String> = std::iter::once("A0=12345678".to_owned())
+        .chain(variables)
+        .collect();
+    doubling["environment"] = json!({"environment_variables": variables});
+    let body = json!({"config": doubling.to_string(), "modelDefinition": [], "activate": true});
+    let refused = client.post("/api/v1/experiments", body).await.refused(400);
+    assert!(
+        refused
+            .contains("variable \"A14\" of \"environment.environment_variables\" is longer than"),
+        "{refused}"
+    );
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn passwords_in_addresses_among_hyperparameters_are_hidden() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    let mut secret = config("addresses");
+    secret["hyperparameters"] =
+        json!({"url": "http://u:hunter2@h/x", "deep": {"url": "s3://a:hunter2@b"}, "lr": 0.1});
+    create(&client, &secret, true).await;
+    for path in ["/api/v1/trials/1", "/api/v1/experiments/1/trials"] {
+        let shown = client.get(path).await.ok().to_string();
+        assert!(
+            shown.contains("0.1") && !shown.contains("hunter2"),
+            "{shown}"
+        );
+    }
+    cluster.stop().await;
+}

@@ -18,6 +18,13 @@ use crate::app::queue_entry::JobChange;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
+/// Bytes of a name or a label at most: all of them are kept in memory for lists.
+const MAX_NAME_BYTES: usize = 1024;
+/// Bytes of a description or of notes at most: a page of a list has those of a hundred experiments and more.
+const MAX_TEXT_BYTES: usize = 64 << 10;
+/// Labels of an experiment at most.
+const MAX_LABELS: usize = 100;
+
 /// Changes of a person; `None` = as it is.
 #[derive(Debug, Clone, Default)]
 pub struct ExperimentPatch {
@@ -134,17 +141,22 @@ impl Experiments {
             .ok_or_else(|| AppError::not_found("experiment", id))?;
         let homes = Homes::load(&mut tx.conn()).await?;
         homes.require_unarchived(row.project_id, "what is in it cannot be changed")?;
-        let text = |field: &str, value: &Option<String>, old: &str| -> AppResult<String> {
-            match value {
-                Some(v) if v.contains('\0') => Err(AppError::invalid(format!(
-                    "field \"{field}\" must not contain NUL"
-                ))),
-                Some(v) => Ok(v.clone()),
-                None => Ok(old.to_owned()),
-            }
-        };
+        let text =
+            |field: &str, most: usize, value: &Option<String>, old: &str| -> AppResult<String> {
+                match value {
+                    Some(v) if v.contains('\0') => Err(AppError::invalid(format!(
+                        "field \"{field}\" must not contain NUL"
+                    ))),
+                    Some(v) if v.len() > most => Err(AppError::invalid(format!(
+                        "field \"{field}\" has {} bytes, of at most {most}",
+                        v.len()
+                    ))),
+                    Some(v) => Ok(v.clone()),
+                    None => Ok(old.to_owned()),
+                }
+            };
         self.require_texts_unfixed(tx, &row, &patch).await?;
-        let name = text("name", &patch.name, &row.name)?;
+        let name = text("name", MAX_NAME_BYTES, &patch.name, &row.name)?;
         if name.trim().is_empty() {
             return Err(AppError::invalid("field \"name\" must not be blank"));
         }
@@ -159,12 +171,22 @@ impl Experiments {
                     ));
                 }
                 let set: BTreeSet<&String> = labels.iter().collect();
+                if set.len() > MAX_LABELS || set.iter().any(|label| label.len() > MAX_NAME_BYTES) {
+                    return Err(AppError::invalid(format!(
+                        "field \"labels\": an experiment has at most {MAX_LABELS} labels of at most {MAX_NAME_BYTES} bytes each"
+                    )));
+                }
                 serde_json::to_string(&set).map_err(AppError::internal)?
             }
             None => row.labels.clone(),
         };
-        let description = text("description", &patch.description, &row.description)?;
-        let notes = text("notes", &patch.notes, &row.notes)?;
+        let description = text(
+            "description",
+            MAX_TEXT_BYTES,
+            &patch.description,
+            &row.description,
+        )?;
+        let notes = text("notes", MAX_TEXT_BYTES, &patch.notes, &row.notes)?;
         experiments::set_texts(&mut tx.conn(), id, &name, &description, &labels, &notes).await?;
         let changes: Vec<JobChange> = [
             patch.priority.map(JobChange::Priority),

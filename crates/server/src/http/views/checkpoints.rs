@@ -13,7 +13,7 @@ use crate::app::checkpoints::resources;
 use crate::app::reads::document;
 use crate::app::reads::sight::Sight;
 use crate::http::views::experiments::object;
-use crate::http::views::trials::{BatchMetrics, metrics};
+use crate::http::views::trials::{BatchMetrics, hyperparameters, metrics};
 
 const STORAGE: &str = "checkpoint_storage";
 
@@ -63,11 +63,7 @@ pub fn checkpoint(
             trial_id: Some(training.trial.id.0),
             experiment_id: Some(training.trial.experiment_id.0),
             experiment_config: Some(training.config.clone()),
-            hparams: Some(object(
-                "hyperparameters of trial",
-                training.trial.id,
-                &training.trial.hparams,
-            )?),
+            hparams: Some(hyperparameters(training.trial)?),
             training_metrics: training
                 .training
                 .map(|report| metrics(report, BatchMetrics::Left)),

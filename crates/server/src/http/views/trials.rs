@@ -9,6 +9,7 @@ use det_api_types::trials::{
     CheckpointWorkload, MetricsWorkload, Trial, TrialState, WorkloadContainer,
 };
 use det_api_types::wire::{Float, Int64, Object, RawList, RawObject, Timestamp};
+use det_config::experiment::{mask_member, mask_with_variables, may_hold_secrets};
 use det_ids::ExperimentId;
 use det_store::StoreError;
 use det_store::checkpoints::CheckpointRow;
@@ -52,7 +53,7 @@ pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, Store
         end_time: row.ended_at.map(Timestamp),
         state,
         restarts: row.restarts.min(parts.max_restarts),
-        hparams: object("hyperparameters of trial", row.id, &row.hparams)?,
+        hparams: hyperparameters(row)?,
         total_batches_processed: row.total_batches,
         best_validation: stored_validation(row, row.best_validation.as_deref())?,
         latest_validation: stored_validation(row, row.latest_validation.as_deref())?,
@@ -234,6 +235,24 @@ pub fn metrics_document(group: &str, report: &StoredReport) -> AppResult<RawObje
             "a metric report could not be written as JSON"
         ))
     })
+}
+
+/// The hyperparameters of a trial for showing: passwords in addresses are hidden, as others see
+/// its experiment's configuration. Its code has them as they are.
+pub fn hyperparameters(row: &TrialRow) -> Result<Object, StoreError> {
+    let hparams = object("hyperparameters of trial", row.id, &row.hparams)?;
+    if !may_hold_secrets("hyperparameters", &row.hparams) {
+        return Ok(hparams);
+    }
+    let masked = mask_member(
+        "hyperparameters",
+        &Value::Object(hparams.0),
+        mask_with_variables,
+    );
+    match masked {
+        Value::Object(members) => Ok(Object(members)),
+        _ => Ok(Object::default()),
+    }
 }
 
 #[cfg(test)]
