@@ -117,14 +117,30 @@ impl Actor {
 }
 
 /// Refuses a blank password to what runs in containers and sandboxes of this machine. Tasks reach the master over the
-/// machine's own network; code that one user submits must not become another one, or an administrator.
-async fn refuse_contained(username: &str, client: Option<SocketAddr>) -> AppResult<()> {
+/// machine's own network; code that one user submits must not become another one, or an administrator. Of an administrator it
+/// is refused from elsewhere too, since tasks on other machines cannot be distinguished from people there.
+async fn refuse_contained(
+    username: &str,
+    admin: bool,
+    client: Option<SocketAddr>,
+) -> AppResult<()> {
     let Some(client) = client else {
         return Ok(());
     };
     let found = tokio::task::spawn_blocking(move || Neighbour::of(client)).await;
     match found.map_err(AppError::internal)? {
-        Ok(Neighbour::Beside | Neighbour::Remote) => Ok(()),
+        Ok(Neighbour::Beside) => Ok(()),
+        Ok(Neighbour::Remote) if !admin => Ok(()),
+        Ok(Neighbour::Remote) => Err(AppError::new(
+            ErrorKind::Forbidden,
+            format!(
+                "administrator \"{username}\" has a blank password, with which an administrator logs in on the master's \
+                 machine only"
+            ),
+        )
+        .hint(format!(
+            "log in there and set a password: det user change-password {username}"
+        ))),
         Ok(Neighbour::Contained) => Err(AppError::new(
             ErrorKind::Forbidden,
             format!(
@@ -466,7 +482,7 @@ impl Auth {
             ));
         };
         if user.password_hash.is_none() {
-            refuse_contained(&user.username, client).await?;
+            refuse_contained(&user.username, user.admin, client).await?;
         }
         self.inner.throttle.succeeded(&origin);
         let token = new_token();

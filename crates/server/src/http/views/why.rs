@@ -15,7 +15,7 @@ use crate::http::views::jobs::scheduler_type;
 use crate::http::views::tasks::{is_stopping, wait_reason};
 use crate::labels::TaskLabel;
 
-/// Jobs, and holders of slots, that are listed at most.
+/// Jobs, tasks, and holders of slots that are listed at most.
 const MOST: usize = 100;
 
 /// The whole story.
@@ -24,6 +24,7 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
     let waiting = own
         .iter()
         .filter(|row| row.placed_at.is_none())
+        .take(MOST)
         .map(|row| {
             Ok(WaitingTask {
                 allocation_id: row.id.to_string(),
@@ -73,7 +74,10 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
         Vec::new()
     };
     Ok(ExplainJobResponse {
-        summary: summary(story, waiting.len()),
+        summary: summary(
+            story,
+            own.iter().filter(|row| row.placed_at.is_none()).count(),
+        ),
         job: match &story.entry {
             Some(entry) => job_ahead(entry),
             None => JobAhead {
@@ -91,6 +95,7 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
             .entry
             .iter()
             .flat_map(|entry| holders(story, entry))
+            .take(MOST)
             .collect(),
         ahead: ahead
             .into_iter()
