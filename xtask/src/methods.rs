@@ -11,7 +11,6 @@ const MOST: usize = 20;
 /// be lowered.
 const LARGER: &[(&str, &str, usize)] = &[
     ("agent/containers", "Actor", 38),
-    ("config/schema", "Checker", 49),
     ("config/submitted", "Submitted", 32),
     ("scenario/cluster", "Cluster", 34),
     ("scenario/operate", "Cluster", 24),

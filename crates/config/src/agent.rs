@@ -9,7 +9,7 @@ use crate::container::schema::NOT_EMPTY;
 use crate::errors::ErrorCode;
 use crate::log::{LOG, Log};
 use crate::schema::{
-    Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Special, keys, mask, text_by,
+    Document, Findings, Kind, NATURAL_32, PORT, REAL_PORT, Special, Walk, keys, mask, text_by,
 };
 use crate::secrets::mask_addresses;
 use crate::yaml::Node;
@@ -215,12 +215,13 @@ static SLOT_TYPE: Special = text_by(
 );
 
 /// `gpu` is the old name of `cuda`.
-fn slot_type(checker: &mut Checker, node: &mut Node) {
+fn slot_type(walk: &mut Walk, node: &mut Node) {
     if node.text() == Some("gpu") {
-        checker.warn(node.at.as_ref(), "\"gpu\" is the old name of \"cuda\"");
+        walk.findings
+            .warn(node.at.as_ref(), "\"gpu\" is the old name of \"cuda\"");
         node.tree = crate::yaml::Tree::Text("cuda".into());
     }
-    checker.value(node, Kind::Choice(&["auto", "none", "cuda", "rocm", "cpu"]));
+    walk.value(node, Kind::Choice(&["auto", "none", "cuda", "rocm", "cpu"]));
 }
 
 fn given<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
@@ -234,12 +235,12 @@ fn is_true(node: &Node, key: &str) -> bool {
     )
 }
 
-fn tls(checker: &mut Checker, node: &Node) {
-    if !checker.stage.is_complete() {
+fn tls(findings: &mut Findings, node: &Node) {
+    if !findings.stage.is_complete() {
         return;
     }
     if let (Some(cert), true) = (given(node, "master_cert"), is_true(node, "skip_verify")) {
-        checker.error_in(
+        findings.error_in(
             "master_cert",
             cert.at.as_ref(),
             ErrorCode::Conflict.message("cannot be combined with \"skip_verify\""),
@@ -248,20 +249,20 @@ fn tls(checker: &mut Checker, node: &Node) {
     for (one, other) in [("client_cert", "client_key"), ("client_key", "client_cert")] {
         if let (Some(file), None) = (given(node, one), given(node, other)) {
             let message = ErrorCode::Missing.message(format!("is required beside \"{one}\""));
-            checker.error_in(other, file.at.as_ref(), message);
+            findings.error_in(other, file.at.as_ref(), message);
         }
     }
 }
 
-fn check_document(checker: &mut Checker, root: &Node) {
-    if !checker.stage.is_complete() {
+fn check_document(findings: &mut Findings, root: &Node) {
+    if !findings.stage.is_complete() {
         return;
     }
     if is_true(root, "tls") && is_true(root, "api_enabled") {
         for key in ["tls_cert", "tls_key"] {
             if given(root, key).is_none() {
                 let at = root.get("tls").and_then(|node| node.at.clone());
-                checker.error_in(
+                findings.error_in(
                     key,
                     at.as_ref(),
                     ErrorCode::Missing.message("is required for TLS on the debug server"),
@@ -276,7 +277,7 @@ fn check_document(checker: &mut Checker, root: &Node) {
             let text = path.text().unwrap_or_default();
             let plain = text.starts_with('/') && !text.split('/').any(|part| part == "..");
             if !plain {
-                checker.error_in(
+                findings.error_in(
                     &format!("allowed_host_paths[{index}]"),
                     path.at.as_ref(),
                     "must be an absolute path without \"..\"",
@@ -285,7 +286,7 @@ fn check_document(checker: &mut Checker, root: &Node) {
         }
     }
     if let (Some(_), Some(file)) = (given(root, "agent_token"), given(root, "agent_token_file")) {
-        checker.error_in(
+        findings.error_in(
             "agent_token_file",
             file.at.as_ref(),
             ErrorCode::Conflict.message("cannot be combined with \"agent_token\""),

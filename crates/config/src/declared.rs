@@ -161,12 +161,12 @@ fn every_search_method_and_manager_is_written_with_known_keys() {
             "hyperparameters": {}, "reproducibility": {"experiment_seed": 1},
             "checkpoint_storage": {"type": "shared_fs", "host_path": "/a"}});
         let mut root = crate::yaml::Node::from(&document);
-        let mut checker = crate::schema::Checker::new(
+        let mut findings = crate::schema::Findings::new(
             &crate::experiment::schema::DOCUMENT,
             crate::schema::Stage::Complete,
         );
-        checker.check(&mut root);
-        checker.finish().unwrap();
+        crate::schema::check_document(&mut findings, &mut root);
+        findings.finish().unwrap();
         let whole = crate::container::with_defaults(root, &EXPERIMENT);
         let config: crate::ExperimentConfig = whole.typed().unwrap();
         let held = members(&config.to_json()["searcher"]);

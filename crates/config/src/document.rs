@@ -17,7 +17,9 @@ use crate::origin::{Layer, Position, Source};
 use crate::overrides::apply_all;
 use crate::policies::Policies;
 use crate::repair;
-use crate::schema::{Checker, Document, Key, Stage, document_schema, keys_of, template_schema};
+use crate::schema::{
+    Document, Findings, Key, Stage, check_document, document_schema, keys_of, template_schema,
+};
 use crate::submitted::{CompletionDefaults, Experiment, Submitted, SubmittedTask, TaskDefaults};
 use crate::task::{TASK_DOCUMENT, TaskKind};
 use crate::template::Template;
@@ -364,11 +366,11 @@ fn check_alone(
             } = read_layer(text, Some(&source))?;
             errors.extend(apply_all(&mut root, options.overrides));
             let written = root.clone();
-            let mut checker = Checker::new(&TASK_DOCUMENT, Stage::Sane);
-            checker.errors = errors;
-            checker.check(&mut root);
-            crate::repair::propose(&mut checker, &written);
-            Ok(plain(checker.finish()?))
+            let mut findings = Findings::new(&TASK_DOCUMENT, Stage::Sane);
+            findings.errors = errors;
+            check_document(&mut findings, &mut root);
+            crate::repair::propose(&mut findings, &written);
+            Ok(plain(findings.finish()?))
         }
         DocumentKind::Template => {
             let template = Template::parse(Some(Source::document(file)), text)?;

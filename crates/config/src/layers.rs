@@ -7,7 +7,9 @@ use std::sync::Arc;
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, each_once};
 use crate::layer_text::{LayerText, read_layer};
 use crate::origin::{Layer, Position, Source};
-use crate::schema::{Checker, Document, Kind, LayerErrors, Leaf, Section, Stage, env_name, leaves};
+use crate::schema::{
+    Document, Findings, Kind, LayerErrors, Leaf, Section, Stage, check_document, env_name, leaves,
+};
 use crate::yaml::{self, Node, Tree};
 
 mod elements;
@@ -78,11 +80,11 @@ pub(crate) fn load(
         variables: BTreeSet::new(),
     };
     for (number, mut layer) in layers.into_iter().enumerate() {
-        let mut checker = Checker::new(document, Stage::Sane);
+        let mut findings = Findings::new(document, Stage::Sane);
         let written = layer.clone();
-        checker.check(&mut layer);
-        crate::repair::propose(&mut checker, &written);
-        let (of_layer, more) = checker.taken();
+        check_document(&mut findings, &mut layer);
+        crate::repair::propose(&mut findings, &written);
+        let (of_layer, more) = findings.taken();
         warnings.extend(more);
         earlier.extend(of_layer);
         // What is missing is missing in the first file, if there is one.
@@ -98,12 +100,10 @@ pub(crate) fn load(
         }
     }
     earlier.errors.append(&mut inside.errors);
-    let mut checker = Checker::new(document, Stage::Complete);
-    checker.check(&mut root);
-    checker.add_earlier(earlier);
+    let mut findings = Findings::new(document, Stage::Complete);
+    check_document(&mut findings, &mut root);
     // A warning about a layer is not repeated for the whole.
-    warnings.append(&mut checker.warnings);
-    ConfigErrors::check(checker.errors)?;
+    warnings.extend(findings.finish_after(earlier)?);
     let mut warnings = each_once(warnings);
     // Each of these is about a variable of its own.
     warnings.extend(variables::unknown(document.root, sources.env, |name| {

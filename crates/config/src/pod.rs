@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 
 use crate::errors::ErrorCode;
-use crate::schema::{Checker, Kind, Segment, Special, special};
+use crate::schema::{Findings, Kind, Segment, Special, Walk, special};
 use crate::yaml::{Node, Tree};
 
 /// A pod, as a user customises it.
@@ -195,40 +195,44 @@ fn schema() -> Value {
 }
 
 /// Checks the value of `pod_spec`.
-fn check(checker: &mut Checker, node: &mut Node) {
+fn check(walk: &mut Walk, node: &mut Node) {
+    let findings = &mut *walk.findings;
     if node.members().is_none() {
-        return checker.mismatch(node, "a Kubernetes pod");
+        return findings.mismatch(node, "a Kubernetes pod");
     }
-    directives(checker, node);
+    directives(findings, node);
     for (key, expected) in [("apiVersion", "v1"), ("kind", "Pod")] {
         if let Some(given) = node.get(key).filter(|given| given.text() != Some(expected)) {
-            let message = format!("must be \"{expected}\", not {}", checker.found(given));
-            checker.error_in(key, given.at.as_ref(), message);
+            let message = format!(
+                "must be \"{expected}\", not {}",
+                findings.place.found(given)
+            );
+            findings.error_in(key, given.at.as_ref(), message);
         }
     }
     for key in ["name", "name_space"] {
-        forbid(checker, node, key, "the system names its pods");
+        forbid(findings, node, key, "the system names its pods");
     }
-    pod_keys(checker, node);
-    if let Some(metadata) = map_at(checker, node, "metadata") {
-        checker.within("metadata", |checker| {
-            shapes(checker, metadata);
-            forbid(checker, metadata, "name", "the system names its pods");
+    pod_keys(findings, node);
+    if let Some(metadata) = map_at(findings, node, "metadata") {
+        findings.within("metadata", |findings| {
+            shapes(findings, metadata);
+            forbid(findings, metadata, "name", "the system names its pods");
             forbid(
-                checker,
+                findings,
                 metadata,
                 "namespace",
                 "bind the workspace or the pool to a namespace",
             );
         });
     }
-    if let Some(spec) = map_at(checker, node, "spec") {
-        checker.within("spec", |checker| check_spec(checker, spec));
+    if let Some(spec) = map_at(findings, node, "spec") {
+        findings.within("spec", |findings| check_spec(findings, spec));
     }
 }
 
 /// Members that must be maps or lists and are something else. Absent and null are no error: a later layer fills them.
-fn shapes(checker: &mut Checker, node: &Node) {
+fn shapes(findings: &mut Findings, node: &Node) {
     for (key, member) in node.members().into_iter().flatten() {
         let is = |known: &&&str| **known == key.as_str() || snake(known) == *key;
         let expected = match &member.tree {
@@ -240,21 +244,21 @@ fn shapes(checker: &mut Checker, node: &Node) {
             _ if MAPS.iter().any(|known| is(&known)) => "a map",
             _ => continue,
         };
-        checker.within(key, |checker| checker.mismatch(member, expected));
+        findings.within(key, |findings| findings.mismatch(member, expected));
     }
 }
 
 /// The member `key`, which must be a map.
-fn map_at<'n>(checker: &mut Checker, node: &'n Node, key: &str) -> Option<&'n Node> {
+fn map_at<'n>(findings: &mut Findings, node: &'n Node, key: &str) -> Option<&'n Node> {
     let member = node.get(key)?;
     if member.members().is_none() {
-        checker.within(key, |checker| checker.mismatch(member, "a map"));
+        findings.within(key, |findings| findings.mismatch(member, "a map"));
         return None;
     }
     Some(member)
 }
 
-fn pod_keys(checker: &mut Checker, node: &Node) {
+fn pod_keys(findings: &mut Findings, node: &Node) {
     for (key, member) in node.members().into_iter().flatten() {
         let known = POD_KEYS.contains(&key.as_str())
             || ["name", "name_space"].contains(&key.as_str())
@@ -264,31 +268,34 @@ fn pod_keys(checker: &mut Checker, node: &Node) {
             continue;
         }
         let message = ErrorCode::UnknownKey.message("is not a known key of a pod; known are \"apiVersion\", \"kind\", \"metadata\", \"spec\"");
-        let hint = if SPEC_KEYS.contains(&key.as_str()) && !is_ours(checker, key, member) {
-            checker.belongs_below(
+        let hint = if SPEC_KEYS.contains(&key.as_str()) && !is_ours(findings, key, member) {
+            findings.belongs_below(
                 key,
                 &[Segment::Key("spec".into()), Segment::Key(key.clone())],
             );
-            Some(format!("did you mean \"{}.spec.{key}\"?", checker.path()))
-        } else if let Some(place) = checker.known_place(key) {
-            checker.belongs_at(key, place);
+            Some(format!(
+                "did you mean \"{}.spec.{key}\"?",
+                findings.place.path()
+            ))
+        } else if let Some(place) = findings.place.known_in(findings.document, key) {
+            findings.belongs_at(key, place);
             Some(format!("did you mean \"{place}\"?"))
-        } else if checker.document().root.field(key).is_some() {
-            checker.belongs_at(key, key);
+        } else if findings.document.root.field(key).is_some() {
+            findings.belongs_at(key, key);
             Some(format!("did you mean \"{key}\" at the top?"))
         } else {
             None
         };
         match hint {
-            Some(hint) => checker.error_hint_in(key, member.at.as_ref(), message, hint),
-            None => checker.error_in(key, member.at.as_ref(), message),
+            Some(hint) => findings.error_hint_in(key, member.at.as_ref(), message, hint),
+            None => findings.error_in(key, member.at.as_ref(), message),
         }
     }
 }
 
 /// Whether a key that pods and we have is meant as ours: `resources` with a pool or slots in it.
-fn is_ours(checker: &Checker, key: &str, node: &Node) -> bool {
-    let own = checker.document().root.field(key).map(|field| field.kind);
+fn is_ours(findings: &Findings, key: &str, node: &Node) -> bool {
+    let own = findings.document.root.field(key).map(|field| field.kind);
     let Some(Kind::Section(section)) = own else {
         return false;
     };
@@ -296,9 +303,9 @@ fn is_ours(checker: &Checker, key: &str, node: &Node) -> bool {
         .is_some_and(|members| members.keys().any(|key| section.field(key).is_some()))
 }
 
-fn check_spec(checker: &mut Checker, spec: &Node) {
+fn check_spec(findings: &mut Findings, spec: &Node) {
     forbid(
-        checker,
+        findings,
         spec,
         "hostNetwork",
         "set \"task_container_defaults.network_mode\" to \"host\" in the master's configuration",
@@ -306,17 +313,17 @@ fn check_spec(checker: &mut Checker, spec: &Node) {
     if let Some(policy) = given(spec, "restartPolicy")
         && policy.text() != Some("Never")
     {
-        checker.warn_in(
+        findings.warn_in(
             "restartPolicy",
             policy.at.as_ref(),
             "is overridden by \"Never\": the system restarts trials itself",
         );
     }
-    spec_keys(checker, spec);
-    shapes(checker, spec);
+    spec_keys(findings, spec);
+    shapes(findings, spec);
     if let Some(terms) = spec.find("affinity.nodeSelectorTerms") {
-        checker.within("affinity", |checker| {
-            checker.error_hint_in(
+        findings.within("affinity", |findings| {
+            findings.error_hint_in(
                 "nodeSelectorTerms",
                 terms.at.as_ref(),
                 ErrorCode::UnknownKey.message("is not a key of an affinity"),
@@ -325,51 +332,51 @@ fn check_spec(checker: &mut Checker, spec: &Node) {
         });
     }
     for list in ["containers", "initContainers"] {
-        each(checker, spec, list, |checker, item| {
-            container(checker, item, list);
+        each(findings, spec, list, |findings, item| {
+            container(findings, item, list);
         });
     }
-    each(checker, spec, "volumes", volume);
+    each(findings, spec, "volumes", volume);
 }
 
 /// Looks at each map of a list.
-fn each(checker: &mut Checker, node: &Node, list: &str, look: impl Fn(&mut Checker, &Node)) {
+fn each(findings: &mut Findings, node: &Node, list: &str, look: impl Fn(&mut Findings, &Node)) {
     let Some(found) = given(node, list) else {
         return;
     };
-    checker.within(list, |checker| {
+    findings.within(list, |findings| {
         let Tree::List(items) = &found.tree else {
-            return checker.mismatch(found, "a list");
+            return findings.mismatch(found, "a list");
         };
         for (index, item) in items.iter().enumerate() {
-            checker.within_index(index, |checker| {
+            findings.within(index, |findings| {
                 if item.members().is_none() {
-                    return checker.mismatch(item, "a map");
+                    return findings.mismatch(item, "a map");
                 }
                 let is_directive = item
                     .members()
                     .is_some_and(|members| members.keys().all(|key| key.starts_with('$')));
                 if item.get("name").is_none() && !is_directive {
-                    checker.error_in(
+                    findings.error_in(
                         "name",
                         item.at.as_ref(),
                         ErrorCode::Missing.message("is required"),
                     );
                 }
-                look(checker, item);
+                look(findings, item);
             });
         }
     });
 }
 
-fn spec_keys(checker: &mut Checker, spec: &Node) {
+fn spec_keys(findings: &mut Findings, spec: &Node) {
     for (key, member) in spec.members().into_iter().flatten() {
         let name = key.as_str();
         if SPEC_KEYS.contains(&name) || name.starts_with('$') || matches!(member.tree, Tree::Null) {
             continue;
         }
         if CONTAINER_KEYS.contains(&name) {
-            checker.belongs_below(
+            findings.belongs_below(
                 name,
                 &[
                     Segment::Key("containers".into()),
@@ -377,7 +384,7 @@ fn spec_keys(checker: &mut Checker, spec: &Node) {
                     Segment::Key(name.to_owned()),
                 ],
             );
-            checker.error_hint_in(
+            findings.error_hint_in(
                 name,
                 member.at.as_ref(),
                 ErrorCode::UnknownKey.message("is a key of a container, not of a pod's spec"),
@@ -386,13 +393,13 @@ fn spec_keys(checker: &mut Checker, spec: &Node) {
                 ),
             );
         } else if let Some(camel) = SPEC_KEYS.iter().find(|known| snake(known) == name) {
-            checker.warn_in(
+            findings.warn_in(
                 name,
                 member.at.as_ref(),
                 format!("is written \"{camel}\" by Kubernetes"),
             );
         } else {
-            checker.warn_in(
+            findings.warn_in(
                 name,
                 member.at.as_ref(),
                 "is not a key of a pod's spec that is known here; Kubernetes may refuse it",
@@ -401,7 +408,7 @@ fn spec_keys(checker: &mut Checker, spec: &Node) {
     }
 }
 
-fn container_keys(checker: &mut Checker, node: &Node) {
+fn container_keys(findings: &mut Findings, node: &Node) {
     for (key, member) in node.members().into_iter().flatten() {
         let name = key.as_str();
         let known = ALL_CONTAINER_KEYS.contains(&name) || name.starts_with('$');
@@ -412,17 +419,17 @@ fn container_keys(checker: &mut Checker, node: &Node) {
             // Those that nobody may set are refused under either name.
             if !OWNED.iter().any(|(owned, _)| owned == camel) {
                 let message = format!("is written \"{camel}\" by Kubernetes");
-                checker.warn_in(name, member.at.as_ref(), message);
+                findings.warn_in(name, member.at.as_ref(), message);
             }
         } else if SPEC_KEYS.contains(&name) {
-            checker.error_hint_in(
+            findings.error_hint_in(
                 name,
                 member.at.as_ref(),
                 ErrorCode::UnknownKey.message("is a key of a pod's spec, not of a container"),
                 format!("put it beside \"containers\", as \"spec.{name}\""),
             );
         } else {
-            checker.warn_in(
+            findings.warn_in(
                 name,
                 member.at.as_ref(),
                 "is not a key of a container that is known here; Kubernetes may refuse it",
@@ -432,12 +439,12 @@ fn container_keys(checker: &mut Checker, node: &Node) {
 }
 
 /// A name that slipped into the volume's source.
-fn volume(checker: &mut Checker, node: &Node) {
+fn volume(findings: &mut Findings, node: &Node) {
     for source in NAMELESS_SOURCES {
         if let Some(name) = node.get(source).and_then(|source| source.get("name")) {
-            checker.within(source, |checker| {
-                checker.belongs_above("name");
-                checker.error_hint_in(
+            findings.within(source, |findings| {
+                findings.belongs_above("name");
+                findings.error_hint_in(
                     "name",
                     name.at.as_ref(),
                     ErrorCode::UnknownKey.message("is a key of the volume, not of its source"),
@@ -448,11 +455,11 @@ fn volume(checker: &mut Checker, node: &Node) {
     }
 }
 
-fn container(checker: &mut Checker, node: &Node, list: &str) {
-    container_keys(checker, node);
-    shapes(checker, node);
+fn container(findings: &mut Findings, node: &Node, list: &str) {
+    container_keys(findings, node);
+    shapes(findings, node);
     if let Some(resources) = node.get("resources") {
-        checker.within("resources", |checker| shapes(checker, resources));
+        findings.within("resources", |findings| shapes(findings, resources));
     }
     let name = node.get("name").and_then(Node::text);
     let reserved = match name {
@@ -463,19 +470,19 @@ fn container(checker: &mut Checker, node: &Node, list: &str) {
     if reserved {
         let at = node.get("name").and_then(|name| name.at.clone());
         let message = format!("\"{}\" is reserved", name.unwrap_or_default());
-        return checker.error_in("name", at.as_ref(), message);
+        return findings.error_in("name", at.as_ref(), message);
     }
     if name != Some(TASK_CONTAINER) {
         return;
     }
     for (key, advice) in OWNED {
-        forbid(checker, node, key, advice);
+        forbid(findings, node, key, advice);
     }
     if let Some(context) = given(node, "securityContext") {
-        checker.within("securityContext", |checker| {
+        findings.within("securityContext", |findings| {
             for key in ["runAsUser", "runAsGroup"] {
                 forbid(
-                    checker,
+                    findings,
                     context,
                     key,
                     "use \"det user link-with-agent-user\"",
@@ -484,13 +491,13 @@ fn container(checker: &mut Checker, node: &Node, list: &str) {
         });
     }
     if let Some(resources) = node.get("resources") {
-        let advice = format!("use \"{}\"", checker.document().slots_key);
-        checker.within("resources", |checker| {
+        let advice = format!("use \"{}\"", findings.document.slots_key);
+        findings.within("resources", |findings| {
             for kind in ["requests", "limits"] {
                 if let Some(amounts) = resources.get(kind) {
-                    checker.within(kind, |checker| {
+                    findings.within(kind, |findings| {
                         for gpu in ["nvidia.com/gpu", "amd.com/gpu"] {
-                            forbid(checker, amounts, gpu, &advice);
+                            forbid(findings, amounts, gpu, &advice);
                         }
                     });
                 }
@@ -500,45 +507,45 @@ fn container(checker: &mut Checker, node: &Node, list: &str) {
 }
 
 /// The directives of a strategic merge, wherever they are.
-fn directives(checker: &mut Checker, node: &Node) {
+fn directives(findings: &mut Findings, node: &Node) {
     match &node.tree {
         Tree::List(items) => {
             for (index, item) in items.iter().enumerate() {
-                checker.within_index(index, |checker| directives(checker, item));
+                findings.within(index, |findings| directives(findings, item));
             }
         }
         Tree::Map(members) => {
             for (key, member) in members {
-                checker.within(key, |checker| directive(checker, key, member));
+                findings.within(key, |findings| directive(findings, key, member));
             }
         }
         _ => {}
     }
 }
 
-fn directive(checker: &mut Checker, key: &str, node: &Node) {
+fn directive(findings: &mut Findings, key: &str, node: &Node) {
     if key == "$patch" {
         if !matches!(node.text(), Some("replace" | "merge" | "delete")) {
             let message = format!(
                 "must be \"replace\", \"merge\" or \"delete\", not {}",
-                checker.found(node)
+                findings.place.found(node)
             );
-            checker.error(node.at.as_ref(), message);
+            findings.error(node.at.as_ref(), message);
         }
     } else if key == "$retainKeys"
         || key.starts_with("$deleteFromPrimitiveList/")
         || key.starts_with("$setElementOrder/")
     {
         if !matches!(node.tree, Tree::List(_)) {
-            checker.mismatch(node, "a list");
+            findings.mismatch(node, "a list");
         }
     } else if key.starts_with('$') {
-        checker.error(
+        findings.error(
             node.at.as_ref(),
             "is not a directive; known are \"$patch\", \"$retainKeys\", \"$deleteFromPrimitiveList/KEY\", \"$setElementOrder/KEY\"",
         );
     } else {
-        directives(checker, node);
+        directives(findings, node);
     }
 }
 
@@ -558,7 +565,7 @@ fn snake(key: &str) -> String {
     out
 }
 
-fn forbid(checker: &mut Checker, node: &Node, key: &str, advice: &str) {
+fn forbid(findings: &mut Findings, node: &Node, key: &str, advice: &str) {
     let other = snake(key);
     let spellings = if other == key {
         vec![key.to_owned()]
@@ -567,7 +574,7 @@ fn forbid(checker: &mut Checker, node: &Node, key: &str, advice: &str) {
     };
     for spelling in spellings {
         if let Some(member) = node.get(&spelling) {
-            checker.error_hint_in(
+            findings.error_hint_in(
                 &spelling,
                 member.at.as_ref(),
                 "cannot be set in a pod spec",

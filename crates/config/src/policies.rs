@@ -10,7 +10,9 @@ use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
 use crate::layer_text::read_layer;
 use crate::origin::{Layer, Position, Source};
 use crate::priority::PriorityOrder;
-use crate::schema::{Checker, Document, Kind, NATURAL_32, Section, Stage, field, section};
+use crate::schema::{
+    Document, Findings, Kind, NATURAL_32, Section, Stage, check_document, field, section,
+};
 pub use crate::workload::Workload;
 use crate::yaml::{self, Node, Tree};
 
@@ -119,20 +121,20 @@ impl Policies {
         mut root: Node,
         errors: Vec<ConfigError>,
     ) -> Result<Self, ConfigErrors> {
-        let mut checker = Checker::new(&DOCUMENT, Stage::Sane);
-        checker.errors = errors;
-        checker.check(&mut root);
+        let mut findings = Findings::new(&DOCUMENT, Stage::Sane);
+        findings.errors = errors;
+        check_document(&mut findings, &mut root);
         let mut invariant_config = root.take("invariant_config");
         if let Some(invariants) = &mut invariant_config {
-            let mut inner = Checker::new(workload.document(), Stage::Sane);
-            inner.check(invariants);
+            let mut inner = Findings::new(workload.document(), Stage::Sane);
+            check_document(&mut inner, invariants);
             for mut error in inner.errors {
                 error.path = below("invariant_config", &error.path);
-                checker.errors.push(error);
+                findings.errors.push(error);
             }
             for mut warning in inner.warnings {
                 warning.path = below("invariant_config", &warning.path);
-                checker.warnings.push(warning);
+                findings.warnings.push(warning);
             }
         }
         let integer = |path: &str| root.find(path).and_then(Node::integer);
@@ -150,12 +152,12 @@ impl Policies {
             invariant_config,
         };
         if let Some(mut invariants) = policies.invariant_config.clone() {
-            checker.within("invariant_config", |checker| {
+            findings.within("invariant_config", |findings| {
                 let own = std::slice::from_ref(&policies);
-                check_constraints(checker, &mut invariants, own, workload);
+                check_constraints(findings, &mut invariants, own, workload);
             });
         }
-        policies.warnings = checker.finish()?;
+        policies.warnings = findings.finish()?;
         Ok(policies)
     }
 
@@ -325,13 +327,13 @@ fn limit<T>(policies: &[Policies], of: impl Fn(&Constraints) -> Option<T>) -> Op
 /// experiment's own where it has none, and a default priority is brought within its limit: only what was asked for is
 /// refused.
 pub(crate) fn check_constraints(
-    checker: &mut Checker,
+    findings: &mut Findings,
     root: &mut Node,
     policies: &[Policies],
     workload: Workload,
 ) {
-    slots(checker, root, policies, workload);
-    priority(checker, root, policies);
+    slots(findings, root, policies, workload);
+    priority(findings, root, policies);
 }
 
 fn fixed_by(scope: &str, value: u32) -> Node {
@@ -344,7 +346,7 @@ fn fixed_by(scope: &str, value: u32) -> Node {
     node
 }
 
-fn slots(checker: &mut Checker, root: &mut Node, policies: &[Policies], workload: Workload) {
+fn slots(findings: &mut Findings, root: &mut Node, policies: &[Policies], workload: Workload) {
     let Some(Limit {
         value: limit,
         scope,
@@ -362,7 +364,7 @@ fn slots(checker: &mut Checker, root: &mut Node, policies: &[Policies], workload
             let message =
                 format!("is {asked}, more than the {limit} that the policy of {scope} allows");
             let at = node.at.clone();
-            refuse(checker, path, at.as_ref(), message);
+            refuse(findings, path, at.as_ref(), message);
         }
     }
     if workload == Workload::Experiment && root.find("resources.max_slots").is_none() {
@@ -370,7 +372,7 @@ fn slots(checker: &mut Checker, root: &mut Node, policies: &[Policies], workload
     }
 }
 
-fn priority(checker: &mut Checker, root: &mut Node, policies: &[Policies]) {
+fn priority(findings: &mut Findings, root: &mut Node, policies: &[Policies]) {
     let Some(Limit {
         value: limit,
         scope,
@@ -405,14 +407,14 @@ fn priority(checker: &mut Checker, root: &mut Node, policies: &[Policies]) {
     }
     let at = node.at.clone();
     let message = format!("is {asked}; the policy of {scope} allows {words}");
-    refuse(checker, "resources.priority", at.as_ref(), message);
+    refuse(findings, "resources.priority", at.as_ref(), message);
 }
 
-fn refuse(checker: &mut Checker, path: &str, at: Option<&Position>, message: String) {
+fn refuse(findings: &mut Findings, path: &str, at: Option<&Position>, message: String) {
     match path.split_once('.') {
         Some((key, rest)) => {
-            checker.within(key, |checker| refuse(checker, rest, at, message));
+            findings.within(key, |findings| refuse(findings, rest, at, message));
         }
-        None => checker.error_in(path, at, message),
+        None => findings.error_in(path, at, message),
     }
 }

@@ -1,13 +1,15 @@
 //! The right form of documents that are broken in a well-known way: indentation that got lost, keys of another kind of
 //! document, dotted keys. `docs/contract/configuration.md`, "Lost indentation".
 //!
-//! What the checker found in the wrong place is moved, and the result is checked: only what is better than before is shown.
+//! What a check found in the wrong place is moved, and the result is checked: only what is better than before is shown.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use crate::errors::ConfigError;
-use crate::schema::{Checker, Document, Misplaced, Segment, Stage, mask, mask_all};
+use crate::schema::{
+    Document, Findings, Misplaced, Segment, Stage, check_document, mask, mask_all,
+};
 use crate::secrets::mask_all_variables;
 use crate::yaml::{Node, Tree, to_yaml};
 
@@ -46,8 +48,8 @@ fn correct(
         if !move_all(&mut correction.root, &misplaced, touched, &mut targets) {
             break;
         }
-        let mut again = Checker::new(document, Stage::Sane);
-        again.check(&mut correction.root.clone());
+        let mut again = Findings::new(document, Stage::Sane);
+        check_document(&mut again, &mut correction.root.clone());
         misplaced = again.misplaced;
         let (inside, outside): (Vec<_>, Vec<_>) = again
             .errors
@@ -62,21 +64,21 @@ fn correct(
 
 /// The document with what is misplaced in its right place, as [`propose`] shows its parts; `None` when nothing is.
 pub(crate) fn corrected(document: &'static Document, written: &Node) -> Option<Node> {
-    let mut checker = Checker::new(document, Stage::Sane);
-    checker.check(&mut written.clone());
-    correct(document, written, checker.misplaced).map(|correction| correction.root)
+    let mut findings = Findings::new(document, Stage::Sane);
+    check_document(&mut findings, &mut written.clone());
+    correct(document, written, findings.misplaced).map(|correction| correction.root)
 }
 
 /// Adds the right form to the errors, when moving what is misplaced leads to one, and the errors in what was moved,
 /// which show only in its right place. `written` is the layer as it was before the check.
-pub(crate) fn propose(checker: &mut Checker, written: &Node) {
-    if checker.misplaced.is_empty() || checker.errors.is_empty() {
+pub(crate) fn propose(findings: &mut Findings, written: &Node) {
+    if findings.misplaced.is_empty() || findings.errors.is_empty() {
         return;
     }
-    let Some(correction) = correct(checker.document(), written, checker.misplaced.clone()) else {
+    let Some(correction) = correct(findings.document, written, findings.misplaced.clone()) else {
         return;
     };
-    if correction.outside.len() >= checker.errors.len() {
+    if correction.outside.len() >= findings.errors.len() {
         return;
     }
     let shown: BTreeMap<String, Node> = correction
@@ -88,7 +90,7 @@ pub(crate) fn propose(checker: &mut Checker, written: &Node) {
         .map(|(key, node)| (key.clone(), node.clone()))
         .collect();
     let mut value = Node::new(Tree::Map(shown)).to_value();
-    mask(&mut value, checker.document().root);
+    mask(&mut value, findings.document.root);
     mask_all_variables(&mut value);
     if let Some(secrets) = value.pointer_mut("/data/secrets") {
         mask_all(secrets);
@@ -98,14 +100,14 @@ pub(crate) fn propose(checker: &mut Checker, written: &Node) {
         .iter()
         .chain(&correction.outside)
         .collect();
-    if let Some(first) = checker.errors.first_mut() {
+    if let Some(first) = findings.errors.first_mut() {
         first.repaired = Some(Arc::new(with_left(&to_yaml(&value), &left)));
     }
     // An error at the place where a value is written is not repeated for the place where it belongs.
     let place = |error: &ConfigError| (error.line, error.column, error.message.clone());
-    let said: HashSet<_> = checker.errors.iter().map(place).collect();
+    let said: HashSet<_> = findings.errors.iter().map(place).collect();
     let is_new = |error: &ConfigError| error.line.is_none() || !said.contains(&place(error));
-    checker
+    findings
         .errors
         .extend(correction.moved.into_iter().filter(is_new));
 }

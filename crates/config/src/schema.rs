@@ -15,7 +15,10 @@ use serde_json::Value;
 
 use crate::yaml::Node;
 
-pub(crate) use check::{Checker, LayerErrors, Misplaced, Segment, Stage, closest, push_key, snake};
+pub(crate) use check::{
+    Findings, LayerErrors, Misplaced, Segment, Stage, Walk, check_document, closest, push_key,
+    snake,
+};
 pub(crate) use declare::{about, keys};
 pub(crate) use json::{document_schema, template_schema};
 pub use keys::{Key, Required, Status};
@@ -71,14 +74,14 @@ pub(crate) struct Special {
     /// What is accepted as JSON schema. Checks that it cannot express are left out.
     pub(crate) json: fn() -> Value,
     /// Checks the value and brings it into its normal form.
-    pub(crate) check: fn(&mut Checker, &mut Node),
+    pub(crate) check: fn(&mut Walk, &mut Node),
 }
 
 /// Text with a rule of its own.
 pub(crate) const fn text_by(
     shows: &'static str,
     json: fn() -> Value,
-    check: fn(&mut Checker, &mut Node),
+    check: fn(&mut Walk, &mut Node),
 ) -> Special {
     Special {
         shows,
@@ -94,7 +97,7 @@ pub(crate) const fn text_by(
 pub(crate) const fn special(
     shows: &'static str,
     json: fn() -> Value,
-    check: fn(&mut Checker, &mut Node),
+    check: fn(&mut Walk, &mut Node),
 ) -> Special {
     Special {
         shows,
@@ -156,7 +159,7 @@ pub(crate) struct Section {
     pub(crate) aliases: Aliases,
     pub(crate) old: &'static [OldKey],
     /// Rules between fields; runs when the fields themselves have been looked at.
-    pub(crate) check: Option<fn(&mut Checker, &Node)>,
+    pub(crate) check: Option<fn(&mut Findings, &Node)>,
 }
 
 /// A map whose `tag` key chooses further keys.
@@ -170,7 +173,7 @@ pub(crate) struct Union {
     pub(crate) default_tag: Option<&'static str>,
     pub(crate) common: &'static [Field],
     pub(crate) variants: &'static [Variant],
-    pub(crate) check: Option<fn(&mut Checker, &Node)>,
+    pub(crate) check: Option<fn(&mut Findings, &Node)>,
     pub(crate) aliases: Aliases,
     pub(crate) old: &'static [OldKey],
     /// Keys that belong together: a stronger layer that gives one of the first two brings all of them.
@@ -233,7 +236,7 @@ impl Union {
         self
     }
 
-    pub(crate) const fn check(mut self, check: fn(&mut Checker, &Node)) -> Self {
+    pub(crate) const fn check(mut self, check: fn(&mut Findings, &Node)) -> Self {
         self.check = Some(check);
         self
     }
@@ -396,7 +399,7 @@ impl Section {
         self
     }
 
-    pub(crate) const fn check(mut self, check: fn(&mut Checker, &Node)) -> Self {
+    pub(crate) const fn check(mut self, check: fn(&mut Findings, &Node)) -> Self {
         self.check = Some(check);
         self
     }
@@ -460,5 +463,5 @@ pub(crate) struct Document {
     /// The key that asks for slots, for advice.
     pub(crate) slots_key: &'static str,
     /// Rewrites older forms of one layer before it is checked.
-    pub(crate) translate: fn(&mut Checker, &mut Node),
+    pub(crate) translate: fn(&mut Findings, &mut Node),
 }

@@ -8,7 +8,7 @@ use crate::limits::{log_problem, range_problem};
 use crate::origin::Position;
 use crate::quote::cut;
 use crate::schema::{
-    Checker, Document, Kind, Special, Stage, closest, field, section, snake, special,
+    Document, Findings, Kind, Special, Stage, Walk, closest, field, section, snake, special,
 };
 use crate::yaml::{Node, Tree};
 
@@ -87,14 +87,14 @@ const TYPES: &[(&str, &[(&str, bool)])] = &[
 ];
 
 /// Checks the value of `hyperparameters`.
-pub(crate) fn check(checker: &mut Checker, node: &mut Node) {
-    group(checker, node);
+pub(crate) fn check(walk: &mut Walk, node: &mut Node) {
+    group(walk.findings, node);
 }
 
-/// The space in the map `node`; errors go to the checker.
-pub(crate) fn group(checker: &mut Checker, node: &Node) -> Space {
+/// The space in the map `node`; errors go to `findings`.
+pub(crate) fn group(findings: &mut Findings, node: &Node) -> Space {
     let Some(members) = node.members() else {
-        checker.error(
+        findings.error(
             node.at.as_ref(),
             format!("must be a map of hyperparameters, not {}", node.kind()),
         );
@@ -102,7 +102,7 @@ pub(crate) fn group(checker: &mut Checker, node: &Node) -> Space {
     };
     let mut space = Space::new();
     for (name, member) in members {
-        if let Some(parameter) = checker.within(name, |checker| parameter(checker, member)) {
+        if let Some(parameter) = findings.within(name, |findings| parameter(findings, member)) {
             space.insert(name.clone(), parameter);
         }
     }
@@ -110,12 +110,12 @@ pub(crate) fn group(checker: &mut Checker, node: &Node) -> Space {
 }
 
 /// One node of the space; `None` after an error.
-fn parameter(checker: &mut Checker, node: &Node) -> Option<Hyperparameter> {
+fn parameter(findings: &mut Findings, node: &Node) -> Option<Hyperparameter> {
     let Some(members) = node.members() else {
         return Some(Hyperparameter::Const(node.to_value()));
     };
     let Some(kind) = members.get("type") else {
-        return Some(Hyperparameter::Group(group(checker, node)));
+        return Some(Hyperparameter::Group(group(findings, node)));
     };
     let Some((name, keys)) = TYPES.iter().find(|(name, _)| kind.text() == Some(name)) else {
         let given = kind
@@ -128,8 +128,8 @@ fn parameter(checker: &mut Checker, node: &Node) -> Option<Hyperparameter> {
             Some(name) => format!("did you mean \"{name}\"?"),
             None => "a group of hyperparameters cannot have a member called \"type\"".to_owned(),
         };
-        checker.within("type", |checker| {
-            checker.error_hint(
+        findings.within("type", |findings| {
+            findings.error_hint(
                 kind.at.as_ref(),
                 ErrorCode::NotOneOf.message(format!("must be one of \"const\", \"int\", \"double\", \"log\", \"categorical\", not {given}")),
                 hint,
@@ -137,22 +137,17 @@ fn parameter(checker: &mut Checker, node: &Node) -> Option<Hyperparameter> {
         });
         return None;
     };
-    let before = checker.errors.len();
+    let before = findings.errors.len();
     for (key, member) in members {
         if key != "type" && !keys.iter().any(|(known, _)| known == key) {
             let message = ErrorCode::UnknownKey.message(format!(
                 "is not a key of a hyperparameter of type \"{name}\""
             ));
-            match closest(
-                &snake(key).replace('_', ""),
-                keys.iter().map(|(known, _)| *known),
-            ) {
-                Some(known) => {
-                    let hint = format!("did you mean \"{known}\"?");
-                    checker.error_hint_in(key, member.at.as_ref(), message, hint);
-                }
-                None => checker.error_in(key, member.at.as_ref(), message),
-            }
+            let plain = snake(key).replace('_', "");
+            let near = closest(&plain, keys.iter().map(|(known, _)| *known));
+            findings.within(key, |findings| {
+                findings.error_near(member.at.as_ref(), message, near);
+            });
         }
     }
     // A constant may be null; for everything else null is the same as nothing.
@@ -166,17 +161,17 @@ fn parameter(checker: &mut Checker, node: &Node) -> Option<Hyperparameter> {
             let message = ErrorCode::Missing.message(format!(
                 "is required for a hyperparameter of type \"{name}\""
             ));
-            checker.error_in(key, node.at.as_ref(), message);
+            findings.error_in(key, node.at.as_ref(), message);
         }
     }
-    let parameter = typed(checker, node, name, given);
-    (checker.errors.len() == before)
+    let parameter = typed(findings, node, name, given);
+    (findings.errors.len() == before)
         .then_some(parameter)
         .flatten()
 }
 
 fn typed<'n>(
-    checker: &mut Checker,
+    findings: &mut Findings,
     node: &Node,
     name: &str,
     given: impl Fn(&str) -> Option<&'n Node>,
@@ -188,11 +183,11 @@ fn typed<'n>(
             let vals = given("vals")?;
             let Tree::List(items) = &vals.tree else {
                 let message = format!("must be a list, not {}", vals.kind());
-                checker.error_in("vals", vals.at.as_ref(), message);
+                findings.error_in("vals", vals.at.as_ref(), message);
                 return None;
             };
             if items.is_empty() {
-                checker.error_in(
+                findings.error_in(
                     "vals",
                     vals.at.as_ref(),
                     ErrorCode::OutOfRange.message("must hold at least one value"),
@@ -204,11 +199,11 @@ fn typed<'n>(
             ))
         }
         "int" => {
-            let minval = given("minval").and_then(|node| integer(checker, "minval", node));
-            let maxval = given("maxval").and_then(|node| integer(checker, "maxval", node));
-            let count = count(checker, given("count"));
+            let minval = given("minval").and_then(|node| integer(findings, "minval", node));
+            let maxval = given("maxval").and_then(|node| integer(findings, "maxval", node));
+            let count = count(findings, given("count"));
             let (minval, maxval) = (minval?, maxval?);
-            ordered(checker, at, minval < maxval)?;
+            ordered(findings, at, minval < maxval)?;
             Some(Hyperparameter::Int {
                 minval,
                 maxval,
@@ -216,14 +211,14 @@ fn typed<'n>(
             })
         }
         _ => {
-            let minval = given("minval").and_then(|node| number(checker, "minval", node));
-            let maxval = given("maxval").and_then(|node| number(checker, "maxval", node));
-            let count = count(checker, given("count"));
-            let base = given("base").and_then(|node| number(checker, "base", node));
+            let minval = given("minval").and_then(|node| number(findings, "minval", node));
+            let maxval = given("maxval").and_then(|node| number(findings, "maxval", node));
+            let count = count(findings, given("count"));
+            let base = given("base").and_then(|node| number(findings, "base", node));
             let (minval, maxval) = (minval?, maxval?);
-            ordered(checker, at, minval < maxval)?;
+            ordered(findings, at, minval < maxval)?;
             if name == "double" {
-                drawable(checker, at, range_problem(minval, maxval))?;
+                drawable(findings, at, range_problem(minval, maxval))?;
                 return Some(Hyperparameter::Double {
                     minval,
                     maxval,
@@ -232,14 +227,14 @@ fn typed<'n>(
             }
             let base = base?;
             if base <= 0.0 {
-                checker.error_in(
+                findings.error_in(
                     "base",
                     given("base").and_then(|node| node.at.as_ref()),
                     ErrorCode::OutOfRange.message("must be above 0"),
                 );
                 return None;
             }
-            drawable(checker, at, log_problem(base, minval, maxval))?;
+            drawable(findings, at, log_problem(base, minval, maxval))?;
             Some(Hyperparameter::Log {
                 minval,
                 maxval,
@@ -250,47 +245,47 @@ fn typed<'n>(
     }
 }
 
-fn ordered(checker: &mut Checker, at: Option<&Position>, ordered: bool) -> Option<()> {
+fn ordered(findings: &mut Findings, at: Option<&Position>, ordered: bool) -> Option<()> {
     if !ordered {
-        checker.error(at, "\"minval\" must be below \"maxval\"");
+        findings.error(at, "\"minval\" must be below \"maxval\"");
     }
     ordered.then_some(())
 }
 
-fn drawable(checker: &mut Checker, at: Option<&Position>, problem: Option<String>) -> Option<()> {
+fn drawable(findings: &mut Findings, at: Option<&Position>, problem: Option<String>) -> Option<()> {
     match problem {
         Some(problem) => {
-            checker.error(at, format!("cannot be drawn from: {problem}"));
+            findings.error(at, format!("cannot be drawn from: {problem}"));
             None
         }
         None => Some(()),
     }
 }
 
-fn integer(checker: &mut Checker, key: &str, node: &Node) -> Option<i64> {
+fn integer(findings: &mut Findings, key: &str, node: &Node) -> Option<i64> {
     let value = node.integer();
     if value.is_none() {
         let message = format!("must be an integer, not {}", shown(node));
-        checker.error_in(key, node.at.as_ref(), message);
+        findings.error_in(key, node.at.as_ref(), message);
     }
     value
 }
 
-fn number(checker: &mut Checker, key: &str, node: &Node) -> Option<f64> {
+fn number(findings: &mut Findings, key: &str, node: &Node) -> Option<f64> {
     let value = match &node.tree {
         Tree::Number(number) => number.as_f64(),
         _ => None,
     };
     if value.is_none() {
         let message = format!("must be a number, not {}", shown(node));
-        checker.error_in(key, node.at.as_ref(), message);
+        findings.error_in(key, node.at.as_ref(), message);
     }
     value
 }
 
 /// The optional `count`: the outer `None` is an error.
 #[expect(clippy::option_option, reason = "absent and wrong are two things")]
-fn count(checker: &mut Checker, node: Option<&Node>) -> Option<Option<u64>> {
+fn count(findings: &mut Findings, node: Option<&Node>) -> Option<Option<u64>> {
     let Some(node) = node else {
         return Some(None);
     };
@@ -298,7 +293,7 @@ fn count(checker: &mut Checker, node: Option<&Node>) -> Option<Option<u64>> {
         Some(count) if count >= 1 => Some(Some(count)),
         _ => {
             let message = format!("must be an integer of at least 1, not {}", shown(node));
-            checker.error_in("count", node.at.as_ref(), message);
+            findings.error_in("count", node.at.as_ref(), message);
             None
         }
     }
@@ -344,13 +339,13 @@ static ALONE: Document = Document {
 /// # Errors
 /// All errors, with paths that start at `hyperparameters`.
 pub fn from_json(value: &Value) -> Result<Space, Vec<ConfigError>> {
-    let mut checker = Checker::new(&ALONE, Stage::Complete);
+    let mut findings = Findings::new(&ALONE, Stage::Complete);
     let node = Node::from(value);
-    let space = checker.within("hyperparameters", |checker| group(checker, &node));
-    if checker.errors.is_empty() {
+    let space = findings.within("hyperparameters", |findings| group(findings, &node));
+    if findings.errors.is_empty() {
         Ok(space)
     } else {
-        Err(checker.errors)
+        Err(findings.errors)
     }
 }
 

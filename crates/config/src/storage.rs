@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::errors::ErrorCode;
 use crate::quote::cut;
 use crate::schema::{
-    Block, Checker, Field, Kind, NATURAL_32, Special, Union, field, text_by, union, variant,
+    Block, Field, Findings, Kind, NATURAL_32, Special, Union, Walk, field, text_by, union, variant,
 };
 use crate::yaml::{Node, Tree};
 
@@ -262,14 +262,14 @@ pub(crate) static ABSOLUTE_PATH: Special = text_by(
     absolute_path,
 );
 
-fn absolute_path(checker: &mut Checker, node: &mut Node) {
+fn absolute_path(walk: &mut Walk, node: &mut Node) {
     match node.text() {
         Some(path) if path.starts_with('/') => {}
         Some(path) => {
             let message = format!("must be an absolute path, not \"{}\"", cut(path));
-            checker.error(node.at.as_ref(), message);
+            walk.findings.error(node.at.as_ref(), message);
         }
-        None => checker.value(node, Kind::Text),
+        None => walk.value(node, Kind::Text),
     }
 }
 
@@ -280,16 +280,16 @@ static PREFIX: Special = text_by(
 );
 
 /// A path in a bucket, without `..`; brought into its shortest form.
-fn prefix(checker: &mut Checker, node: &mut Node) {
+fn prefix(walk: &mut Walk, node: &mut Node) {
     let Some(text) = node.text() else {
-        return checker.value(node, Kind::Text);
+        return walk.value(node, Kind::Text);
     };
     if text.split('/').any(|part| part == "..") {
         let message = format!(
             "must not climb out of the bucket with \"..\", as \"{}\" does",
             cut(text)
         );
-        return checker.error(node.at.as_ref(), message);
+        return walk.findings.error(node.at.as_ref(), message);
     }
     let parts: Vec<&str> = text
         .split('/')
@@ -299,7 +299,7 @@ fn prefix(checker: &mut Checker, node: &mut Node) {
     node.tree = Tree::Text(format!("{root}{}", parts.join("/")));
 }
 
-fn check(checker: &mut Checker, node: &Node) {
+fn check(findings: &mut Findings, node: &Node) {
     match node.get("type").and_then(Node::text) {
         Some("shared_fs") => {
             if let (Some(host), Some(storage)) = (
@@ -313,21 +313,21 @@ fn check(checker: &mut Checker, node: &Node) {
                     cut(host),
                     cut(path)
                 );
-                checker.error_in("storage_path", storage.at.as_ref(), message);
+                findings.error_in("storage_path", storage.at.as_ref(), message);
             }
         }
         Some("azure") => {
             let connection = node.get("connection_string");
             if let (Some(_), Some(credential)) = (connection, node.get("credential")) {
-                checker.error_in(
+                findings.error_in(
                     "credential",
                     credential.at.as_ref(),
                     ErrorCode::Conflict.message("cannot be combined with \"connection_string\""),
                 );
             }
             let both = (connection.is_some(), node.get("account_url").is_some());
-            if checker.stage.is_complete() && both.0 == both.1 {
-                checker.error(
+            if findings.stage.is_complete() && both.0 == both.1 {
+                findings.error(
                     node.at.as_ref(),
                     ErrorCode::Conflict
                         .message("choose exactly one of \"connection_string\" and \"account_url\""),

@@ -25,7 +25,9 @@ use crate::origin::{Layer, Source};
 use crate::overrides::apply_all;
 use crate::policies::{Policies, check_constraints, replaced};
 use crate::repair;
-use crate::schema::{Checker, LayerErrors, Stage, merge_documents, without_directives};
+use crate::schema::{
+    Findings, LayerErrors, Stage, check_document, merge_documents, without_directives,
+};
 use crate::template::leave_out_foreign;
 use crate::workload::Workload;
 use crate::yaml::{self, Node, Tree};
@@ -57,7 +59,7 @@ pub(crate) trait Rules: Work {
     }
 
     /// Checks what the schema cannot express, after the schema's own check.
-    fn check(self, _checker: &mut Checker, _root: &mut Node) {}
+    fn check(self, _findings: &mut Findings, _root: &mut Node) {}
 
     /// Removes from a weaker layer what the stronger one sets in another way.
     fn hide(_strong: &Node, _weak: &mut Node) {}
@@ -68,14 +70,14 @@ pub(crate) trait Rules: Work {
     /// The layers below the document, the strongest first. `asked` is the document under its policies.
     fn layers_below(
         self,
-        checker: &mut Checker,
+        findings: &mut Findings,
         asked: &Node,
         defaults: &Self::Defaults<'_>,
         underlay: &Underlay,
     ) -> Vec<Node>;
 
     /// Checks what must be there, or must not, once all layers are merged.
-    fn check_merged(self, checker: &mut Checker, defaults: &Self::Defaults<'_>, root: &mut Node);
+    fn check_merged(self, findings: &mut Findings, defaults: &Self::Defaults<'_>, root: &mut Node);
 
     /// An effective configuration without what is secret or looks it.
     fn masked(config: &Value) -> Value;
@@ -186,12 +188,12 @@ impl<K: Rules> Submitted<K> {
     /// As [`Submitted::read`].
     pub fn read_template(kind: K, source: Source, text: &str) -> Result<Self, ConfigErrors> {
         let mut layer = read_layer(text, Some(&Arc::new(source)))?;
-        let mut checker = Self::checker(Stage::Sane);
-        checker.warnings = K::warnings_of_text(&layer);
+        let mut findings = Self::findings(Stage::Sane);
+        findings.warnings = K::warnings_of_text(&layer);
         let left_out = leave_out_foreign(&mut layer.root, K::WORKLOAD);
-        checker.warnings.extend(left_out);
-        checker.errors = layer.errors;
-        Ok(Self::from_checked(kind, checker, layer.root))
+        findings.warnings.extend(left_out);
+        findings.errors = layer.errors;
+        Ok(Self::from_checked(kind, findings, layer.root))
     }
 
     fn read_layer<S: AsRef<str>>(
@@ -207,16 +209,16 @@ impl<K: Rules> Submitted<K> {
         }
         let errors = apply_all(&mut layer.root, overrides);
         layer.errors.extend(errors);
-        let mut checker = Self::checker(Stage::Sane);
-        checker.warnings = K::warnings_of_text(&layer);
-        checker.errors = layer.errors;
-        Ok(Self::from_checked(kind, checker, layer.root))
+        let mut findings = Self::findings(Stage::Sane);
+        findings.warnings = K::warnings_of_text(&layer);
+        findings.errors = layer.errors;
+        Ok(Self::from_checked(kind, findings, layer.root))
     }
 
     /// A document that is part of another one, with its places there. Errors that it has by itself are reported when it is
     /// completed.
     pub fn from_node(kind: K, node: Node) -> Self {
-        Self::from_checked(kind, Self::checker(Stage::Sane), node)
+        Self::from_checked(kind, Self::findings(Stage::Sane), node)
     }
 
     /// Reads a document that is stored as JSON.
@@ -235,16 +237,16 @@ impl<K: Rules> Submitted<K> {
         Self::from_node(kind, root)
     }
 
-    fn checker(stage: Stage) -> Checker {
-        Checker::new(K::WORKLOAD.document(), stage)
+    fn findings(stage: Stage) -> Findings {
+        Findings::new(K::WORKLOAD.document(), stage)
     }
 
-    fn from_checked(kind: K, mut checker: Checker, mut root: Node) -> Self {
+    fn from_checked(kind: K, mut findings: Findings, mut root: Node) -> Self {
         let written = root.clone();
-        checker.check(&mut root);
-        kind.check(&mut checker, &mut root);
-        repair::propose(&mut checker, &written);
-        let (errors, warnings) = checker.taken();
+        check_document(&mut findings, &mut root);
+        kind.check(&mut findings, &mut root);
+        repair::propose(&mut findings, &written);
+        let (errors, warnings) = findings.taken();
         Self {
             warnings,
             kind,
@@ -365,12 +367,12 @@ impl<K: Rules> Submitted<K> {
         underlay: &Underlay,
         policies: &[Policies],
     ) -> Result<Node, ConfigErrors> {
-        let mut checker = Self::checker(Stage::Complete);
+        let mut findings = Self::findings(Stage::Complete);
         let mut layers = self.layers_under(policies);
         let asked = merged::<K>(layers.clone());
         layers.extend(
             self.kind
-                .layers_below(&mut checker, &asked, defaults, underlay),
+                .layers_below(&mut findings, &asked, defaults, underlay),
         );
         let mut root = merged::<K>(layers);
         if let Some(pod) = root
@@ -380,12 +382,11 @@ impl<K: Rules> Submitted<K> {
             let spec = std::mem::replace(pod, Node::new(Tree::Null));
             *pod = without_directives(spec);
         }
-        self.kind.check_merged(&mut checker, defaults, &mut root);
-        checker.check(&mut root);
-        self.kind.check(&mut checker, &mut root);
-        check_constraints(&mut checker, &mut root, policies, K::WORKLOAD);
-        checker.add_earlier(self.errors);
-        checker.finish()?;
+        self.kind.check_merged(&mut findings, defaults, &mut root);
+        check_document(&mut findings, &mut root);
+        self.kind.check(&mut findings, &mut root);
+        check_constraints(&mut findings, &mut root, policies, K::WORKLOAD);
+        findings.finish_after(self.errors)?;
         Ok(with_defaults(root, K::WORKLOAD.document().root))
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::errors::ConfigErrors;
-use crate::schema::{Checker, Stage, mask};
+use crate::schema::{Findings, Stage, check_document, mask};
 use crate::secrets::mask_all_variables;
 use crate::units::parse_duration;
 use crate::yaml::Node;
@@ -146,10 +146,10 @@ pub(crate) fn kinds_that_fit(root: &Node) -> Vec<TaskKind> {
         .into_iter()
         .filter(|kind| {
             let mut root = root.clone();
-            let mut checker = Checker::new(&TASK_DOCUMENT, Stage::Sane);
-            checker.check(&mut root);
-            checks::for_kind(&mut checker, *kind, &mut root);
-            checker.errors.is_empty()
+            let mut findings = Findings::new(&TASK_DOCUMENT, Stage::Sane);
+            check_document(&mut findings, &mut root);
+            checks::for_kind(&mut findings, *kind, &mut root);
+            findings.errors.is_empty()
         })
         .collect()
 }

@@ -9,7 +9,7 @@ use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, ErrorCode, each_on
 use crate::layer_text::read_layer;
 use crate::origin::Source;
 use crate::repair;
-use crate::schema::{Checker, Document, Stage};
+use crate::schema::{Document, Findings, Stage, check_document};
 use crate::task::{TaskKind, kinds_that_fit};
 use crate::workload::Workload;
 use crate::yaml::{self, Node};
@@ -101,12 +101,12 @@ impl Template {
     }
 }
 
-fn checked(document: &'static Document, root: &Node) -> Checker {
-    let mut checker = Checker::new(document, Stage::Sane);
+fn checked(document: &'static Document, root: &Node) -> Findings {
+    let mut findings = Findings::new(document, Stage::Sane);
     let mut copy = root.clone();
-    checker.check(&mut copy);
-    repair::propose(&mut checker, root);
-    checker
+    check_document(&mut findings, &mut copy);
+    repair::propose(&mut findings, root);
+    findings
 }
 
 /// Whether an error means that a document of this kind has no such key.
@@ -121,9 +121,9 @@ struct Found<'a> {
 }
 
 impl<'a> Found<'a> {
-    fn by(checker: &'a Checker) -> Self {
+    fn by(findings: &'a Findings) -> Self {
         let paths = |unknown| {
-            let errors = checker.errors.iter();
+            let errors = findings.errors.iter();
             errors
                 .filter(move |error| is_unknown(error) == unknown)
                 .map(|error| error.path.as_str())
@@ -145,7 +145,7 @@ impl<'a> Found<'a> {
 
 /// What is wrong with a template whatever it is used for: keys that neither experiments nor tasks have, and values that
 /// every kind refuses that has the key.
-fn wrong_for_both(experiment: &Checker, task: &Checker) -> Vec<ConfigError> {
+fn wrong_for_both(experiment: &Findings, task: &Findings) -> Vec<ConfigError> {
     let (of_experiment, of_task) = (Found::by(experiment), Found::by(task));
     let (mut wrong, mut named) = (Vec::new(), BTreeSet::new());
     for (own, other) in [(experiment, &of_task), (task, &of_experiment)] {

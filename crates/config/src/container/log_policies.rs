@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use serde_json::json;
 
 use crate::quote::cut;
-use crate::schema::{Checker, Kind, Special, keys, special, text_by};
+use crate::schema::{Findings, Kind, Special, Walk, keys, special, text_by};
 use crate::yaml::{Node, Tree};
 
 keys! {
@@ -62,8 +62,8 @@ static LOG_POLICY_LIST: Special = special(
 
 static LOG_POLICY_KIND: Kind = Kind::Section(&LOG_POLICY);
 
-fn log_policies(checker: &mut Checker, node: &mut Node) {
-    checker.value(node, Kind::List(&LOG_POLICY_KIND));
+fn log_policies(walk: &mut Walk, node: &mut Node) {
+    walk.value(node, Kind::List(&LOG_POLICY_KIND));
     let Tree::List(items) = &node.tree else {
         return;
     };
@@ -76,19 +76,19 @@ fn log_policies(checker: &mut Checker, node: &mut Node) {
             continue;
         };
         if !seen.insert(text) {
-            checker.within_index(index, |checker| {
+            walk.within(index, |walk| {
                 let message = format!("\"{}\" names two log policies", cut(text));
-                checker.error_in("name", name.at.as_ref(), message);
+                walk.findings.error_in("name", name.at.as_ref(), message);
             });
         }
     }
 }
 
-fn log_policy(checker: &mut Checker, node: &Node) {
+fn log_policy(findings: &mut Findings, node: &Node) {
     let has = |key| node.get(key).is_some();
     let complete = has("name") || (has("pattern") && has("action"));
     if !complete {
-        checker.error(
+        findings.error(
             node.at.as_ref(),
             "needs a \"name\", or both \"pattern\" and \"action\"",
         );
@@ -101,9 +101,9 @@ static PATTERN: Special = text_by(
     pattern,
 );
 
-fn pattern(checker: &mut Checker, node: &mut Node) {
+fn pattern(walk: &mut Walk, node: &mut Node) {
     let Some(text) = node.text() else {
-        return checker.value(node, Kind::Text);
+        return walk.value(node, Kind::Text);
     };
     if let Err(error) = regex::Regex::new(text) {
         let reason = error.to_string();
@@ -113,7 +113,7 @@ fn pattern(checker: &mut Checker, node: &mut Node) {
             .unwrap_or_default()
             .trim_start_matches("error: ");
         let message = format!("is not a regular expression: {reason}");
-        checker.error(node.at.as_ref(), message);
+        walk.findings.error(node.at.as_ref(), message);
     }
 }
 
@@ -124,12 +124,12 @@ static ACTION: Special = special(
 );
 
 /// The name of an action, or the old map form with `type`; becomes the name.
-fn action(checker: &mut Checker, node: &mut Node) {
+fn action(walk: &mut Walk, node: &mut Node) {
     if let Some(members) = node.members()
         && members.len() == 1
         && let Some(kind) = members.get("type").cloned()
     {
         node.tree = kind.tree;
     }
-    checker.value(node, Kind::Choice(&["cancel_retries", "exclude_node"]));
+    walk.value(node, Kind::Choice(&["cancel_retries", "exclude_node"]));
 }

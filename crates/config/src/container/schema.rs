@@ -13,8 +13,8 @@ use crate::errors::ErrorCode;
 use crate::pod::POD;
 use crate::quote::cut;
 use crate::schema::{
-    Checker, Kind, Merge, NATURAL, NATURAL_32, PORT, POSITIVE, POSITIVE_32, REAL_PORT, Section,
-    Special, Stage, field, keys, section, special, text_by,
+    Findings, Kind, Merge, NATURAL, NATURAL_32, PORT, POSITIVE, POSITIVE_32, REAL_PORT, Section,
+    Special, Stage, Walk, field, keys, section, special, text_by,
 };
 use crate::storage::{ABSOLUTE_PATH, PROPAGATION};
 use crate::units::parse_byte_size;
@@ -44,9 +44,9 @@ pub(crate) static REGISTRY_AUTH: Section = section(&[
 .aliases(&[("server", "serveraddress", false)])
 .check(registry);
 
-fn registry(checker: &mut Checker, node: &Node) {
+fn registry(findings: &mut Findings, node: &Node) {
     if node.get("serveraddress").is_none() {
-        checker.warn(
+        findings.warn(
             node.at.as_ref(),
             "names no \"serveraddress\": the credentials are sent to whichever registry holds the image",
         );
@@ -139,7 +139,7 @@ static BIND_MOUNT: Section = section(&[
 .named("bind_mount");
 
 /// Mounts that cannot work in any container: paths that climb, the directory of the task's own files, one path twice.
-pub(crate) fn mounts(checker: &mut Checker, document: &Node) {
+pub(crate) fn mounts(findings: &mut Findings, document: &Node) {
     let Some(Tree::List(items)) = document.get("bind_mounts").map(|node| &node.tree) else {
         return;
     };
@@ -165,10 +165,10 @@ pub(crate) fn mounts(checker: &mut Checker, document: &Node) {
             } else {
                 continue;
             };
-            checker.within("bind_mounts", |checker| {
-                checker.within_index(index, |checker| {
+            findings.within("bind_mounts", |findings| {
+                findings.within(index, |findings| {
                     let message = format!("\"{}\" {why}", cut(path));
-                    checker.error_in(key, node.at.as_ref(), message);
+                    findings.error_in(key, node.at.as_ref(), message);
                 });
             });
         }
@@ -181,14 +181,14 @@ static CONTAINER_PATH: Special = text_by(
     container_path,
 );
 
-fn container_path(checker: &mut Checker, node: &mut Node) {
+fn container_path(walk: &mut Walk, node: &mut Node) {
     match node.text() {
-        Some("." | "") => checker.error(
+        Some("." | "") => walk.findings.error(
             node.at.as_ref(),
             "must be a path below the working directory, or absolute",
         ),
         Some(_) => {}
-        None => checker.value(node, Kind::Text),
+        None => walk.value(node, Kind::Text),
     }
 }
 
@@ -266,8 +266,8 @@ static SBATCH_ARGS: Special = special(
     sbatch_args,
 );
 
-fn sbatch_args(checker: &mut Checker, node: &mut Node) {
-    checker.value(node, STRINGS);
+fn sbatch_args(walk: &mut Walk, node: &mut Node) {
+    walk.value(node, STRINGS);
     let Tree::List(items) = &node.tree else {
         return;
     };
@@ -275,9 +275,9 @@ fn sbatch_args(checker: &mut Checker, node: &mut Node) {
         let Some(text) = item.text() else { continue };
         let name = text.split(['=', ' ']).next().unwrap_or_default();
         if let Some((_, advice)) = OWNED_BY_SYSTEM.iter().find(|(option, _)| *option == name) {
-            checker.within_index(index, |checker| {
+            walk.within(index, |walk| {
                 let message = format!("option \"{}\" is set by the system", cut(name));
-                checker.error_hint(item.at.as_ref(), message, *advice);
+                walk.findings.error_hint(item.at.as_ref(), message, *advice);
             });
         }
     }
@@ -289,8 +289,8 @@ static PBS_ARGS: Special = special(
     pbs_args,
 );
 
-fn pbs_args(checker: &mut Checker, node: &mut Node) {
-    checker.value(node, STRINGS);
+fn pbs_args(walk: &mut Walk, node: &mut Node) {
+    walk.value(node, STRINGS);
     let Tree::List(items) = &node.tree else {
         return;
     };
@@ -299,7 +299,7 @@ fn pbs_args(checker: &mut Checker, node: &mut Node) {
     for word in ["select=", "place="] {
         if joined.contains(&format!("-l {word}")) {
             let message = format!("\"-l {word}\": its chunk and GPU counts are ignored");
-            checker.warn(node.at.as_ref(), message);
+            walk.findings.warn(node.at.as_ref(), message);
         }
     }
 }
@@ -355,21 +355,21 @@ static DEVICE_MODE: Special = text_by(
     device_mode,
 );
 
-fn device_mode(checker: &mut Checker, node: &mut Node) {
+fn device_mode(walk: &mut Walk, node: &mut Node) {
     match node.text() {
         Some(mode) if !mode.is_empty() && mode.chars().all(|c| "mrw".contains(c)) => {}
         _ => {
             let message = format!(
                 "must be made of \"m\", \"r\" and \"w\", not {}",
-                checker.found(node)
+                walk.findings.place.found(node)
             );
-            checker.error(node.at.as_ref(), message);
+            walk.findings.error(node.at.as_ref(), message);
         }
     }
 }
 
 /// `/host:/container[:mode]` or a map; becomes a map.
-fn device(checker: &mut Checker, node: &mut Node) {
+fn device(walk: &mut Walk, node: &mut Node) {
     if let Some(text) = node.text() {
         let parts: Vec<&str> = text.split(':').collect();
         let (host, container, mode) = match parts[..] {
@@ -377,7 +377,7 @@ fn device(checker: &mut Checker, node: &mut Node) {
             [host, container, mode] => (host, container, mode),
             _ => {
                 let message = format!("must be \"/host:/container[:mode]\", not \"{}\"", cut(text));
-                return checker.error(node.at.as_ref(), message);
+                return walk.findings.error(node.at.as_ref(), message);
             }
         };
         let part = |text: &str| Node {
@@ -390,7 +390,7 @@ fn device(checker: &mut Checker, node: &mut Node) {
             ("mode".to_owned(), part(mode)),
         ]));
     }
-    checker.value(node, Kind::Section(&DEVICE));
+    walk.value(node, Kind::Section(&DEVICE));
     let at = node.at.clone();
     if let Some(members) = node.members_mut() {
         members.entry("mode".to_owned()).or_insert_with(|| Node {
@@ -402,7 +402,7 @@ fn device(checker: &mut Checker, node: &mut Node) {
 
 /// Brings a value per device into its normal form: a map with `cpu`, `cuda`, `rocm`.
 fn per_device(
-    checker: &mut Checker,
+    walk: &mut Walk,
     node: &mut Node,
     spread: bool,
     item: Kind,
@@ -410,9 +410,9 @@ fn per_device(
 ) {
     if spread {
         // The three are the same: checking one reports each error once.
-        let before = checker.errors.len();
-        checker.value(node, item);
-        if checker.errors.len() == before {
+        let before = walk.findings.errors.len();
+        walk.value(node, item);
+        if walk.findings.errors.len() == before {
             let tree = KINDS
                 .iter()
                 .map(|kind| ((*kind).to_owned(), node.clone()))
@@ -422,7 +422,7 @@ fn per_device(
         return;
     }
     if node.members().is_none() {
-        return checker.mismatch(
+        return walk.findings.mismatch(
             node,
             "one value for all devices or a map of \"cpu\", \"cuda\", \"rocm\"",
         );
@@ -430,26 +430,27 @@ fn per_device(
     let Some(members) = node.members_mut() else {
         return;
     };
-    let is_stored = checker.stage == Stage::Stored;
+    let is_stored = walk.findings.stage == Stage::Stored;
     members.retain(|key, member| {
         // `{A=B}` is a map with a key that has no value.
         let is_kind = KINDS.contains(&key.as_str()) || key == "gpu";
         !matches!(member.tree, Tree::Null) || !(is_kind || is_stored)
     });
     if let Some(gpu) = members.remove("gpu") {
-        checker.warn_in("gpu", gpu.at.as_ref(), "is the old name of \"cuda\"");
+        walk.findings
+            .warn_in("gpu", gpu.at.as_ref(), "is the old name of \"cuda\"");
         members.entry("cuda".to_owned()).or_insert(gpu);
     }
     for (key, member) in members {
-        checker.within(key, |checker| {
+        walk.within(key, |walk| {
             if KINDS.contains(&key.as_str()) {
-                checker.value(member, item);
+                walk.value(member, item);
             } else {
                 let message = ErrorCode::UnknownKey
                     .message("is not a known key; known are \"cpu\", \"cuda\", \"rocm\"");
                 match advice(key) {
-                    Some(hint) => checker.error_hint(member.at.as_ref(), message, hint),
-                    None => checker.error(member.at.as_ref(), message),
+                    Some(hint) => walk.findings.error_hint(member.at.as_ref(), message, hint),
+                    None => walk.findings.error(member.at.as_ref(), message),
                 }
             }
         });
@@ -478,9 +479,9 @@ pub(crate) static IMAGE: Special = special(
 )
 .named("image");
 
-fn image(checker: &mut Checker, node: &mut Node) {
+fn image(walk: &mut Walk, node: &mut Node) {
     let spread = node.text().is_some();
-    per_device(checker, node, spread, Kind::Special(&IMAGE_NAME), |_| None);
+    per_device(walk, node, spread, Kind::Special(&IMAGE_NAME), |_| None);
 }
 
 static IMAGE_NAME: Special = text_by(
@@ -489,11 +490,11 @@ static IMAGE_NAME: Special = text_by(
     image_name,
 );
 
-fn image_name(checker: &mut Checker, node: &mut Node) {
+fn image_name(walk: &mut Walk, node: &mut Node) {
     match node.text() {
-        Some("") => checker.error(node.at.as_ref(), "must name an image"),
+        Some("") => walk.findings.error(node.at.as_ref(), "must name an image"),
         Some(_) => {}
-        None => checker.value(node, Kind::Text),
+        None => walk.value(node, Kind::Text),
     }
 }
 
@@ -508,9 +509,9 @@ pub(crate) static VARIABLES: Special = special(
 )
 .named("environment_variables");
 
-fn variables(checker: &mut Checker, node: &mut Node) {
+fn variables(walk: &mut Walk, node: &mut Node) {
     let spread = matches!(node.tree, Tree::List(_));
-    per_device(checker, node, spread, Kind::List(&VARIABLE_KIND), |key| {
+    per_device(walk, node, spread, Kind::List(&VARIABLE_KIND), |key| {
         let name = variable_name(key);
         is_variable_name(name).then(|| format!("write a list, with \"- {name}=VALUE\""))
     });
@@ -545,32 +546,33 @@ fn is_variable_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-fn variable(checker: &mut Checker, node: &mut Node) {
+fn variable(walk: &mut Walk, node: &mut Node) {
     match node.text() {
         Some(text) if text.is_empty() || text.starts_with('=') => {
-            checker.error(node.at.as_ref(), "must be \"NAME=VALUE\" or \"NAME\"");
+            walk.findings
+                .error(node.at.as_ref(), "must be \"NAME=VALUE\" or \"NAME\"");
         }
         // The rest of such a text is the value most likely, so it is not shown.
-        Some(text) if checker.stage != Stage::Stored && !is_variable(text) => {
+        Some(text) if walk.findings.stage != Stage::Stored && !is_variable(text) => {
             let message = "must be \"NAME=VALUE\" or \"NAME\", without blanks in the name";
             match variable_name(text) {
                 name if is_variable_name(name) => {
                     let hint = format!("write {name}=VALUE");
-                    checker.error_hint(node.at.as_ref(), message, hint);
+                    walk.findings.error_hint(node.at.as_ref(), message, hint);
                 }
-                _ => checker.error(node.at.as_ref(), message),
+                _ => walk.findings.error(node.at.as_ref(), message),
             }
         }
         Some(_) => {}
         None => {
             let message = format!("must be \"NAME=VALUE\" or \"NAME\", not {}", node.kind());
             match node.members() {
-                Some(_) => checker.error_hint(
+                Some(_) => walk.findings.error_hint(
                     node.at.as_ref(),
                     message,
                     "write NAME=VALUE, with an equals sign and without a colon",
                 ),
-                None => checker.error(node.at.as_ref(), message),
+                None => walk.findings.error(node.at.as_ref(), message),
             }
         }
     }
@@ -588,11 +590,11 @@ pub(crate) static BYTE_SIZE: Special = special(
     byte_size,
 );
 
-fn byte_size(checker: &mut Checker, node: &mut Node) {
+fn byte_size(walk: &mut Walk, node: &mut Node) {
     match node.text().map(parse_byte_size) {
-        None => checker.value(node, NATURAL),
+        None => walk.value(node, NATURAL),
         Some(Ok(bytes)) => node.tree = Tree::Number(bytes.into()),
-        Some(Err(message)) => checker.error(node.at.as_ref(), message),
+        Some(Err(message)) => walk.findings.error(node.at.as_ref(), message),
     }
 }
 
@@ -602,9 +604,9 @@ static PORT_RANGE: Special = text_by(
     port_range,
 );
 
-fn port_range(checker: &mut Checker, node: &mut Node) {
+fn port_range(walk: &mut Walk, node: &mut Node) {
     let Some(text) = node.text() else {
-        return checker.value(node, Kind::Text);
+        return walk.value(node, Kind::Text);
     };
     let bounds = text
         .split_once(':')
@@ -614,7 +616,7 @@ fn port_range(checker: &mut Checker, node: &mut Node) {
             "must be a range of ports like \"12350:12400\", not \"{}\"",
             cut(text)
         );
-        checker.error(node.at.as_ref(), message);
+        walk.findings.error(node.at.as_ref(), message);
     }
 }
 
@@ -691,10 +693,10 @@ pub(crate) static NOT_EMPTY: Special = text_by(
     not_empty,
 );
 
-fn not_empty(checker: &mut Checker, node: &mut Node) {
+fn not_empty(walk: &mut Walk, node: &mut Node) {
     match node.text() {
-        Some("") => checker.error(node.at.as_ref(), "must not be empty"),
+        Some("") => walk.findings.error(node.at.as_ref(), "must not be empty"),
         Some(_) => {}
-        None => checker.value(node, Kind::Text),
+        None => walk.value(node, Kind::Text),
     }
 }

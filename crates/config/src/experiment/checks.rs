@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::errors::ErrorCode;
 use crate::hyperparameters::{Hyperparameter, Space};
 use crate::limits;
-use crate::schema::{Checker, Stage};
+use crate::schema::{Findings, Stage};
 use crate::space;
 use crate::yaml::{Node, Tree};
 
@@ -13,22 +13,22 @@ use crate::yaml::{Node, Tree};
 const NAMED_AXES: usize = 4;
 
 /// Rules of the whole document.
-pub(super) fn document(checker: &mut Checker, root: &Node) {
-    space_for_searcher(checker, root);
-    if checker.stage != Stage::Stored {
-        crate::container::schema::mounts(checker, root);
+pub(super) fn document(findings: &mut Findings, root: &Node) {
+    space_for_searcher(findings, root);
+    if findings.stage != Stage::Stored {
+        crate::container::schema::mounts(findings, root);
     }
-    if checker.stage.is_complete() {
+    if findings.stage.is_complete() {
         let text = |key| root.get(key).and_then(Node::text).unwrap_or_default();
         for (given, missing) in [("workspace", "project"), ("project", "workspace")] {
             if !text(given).is_empty() && text(missing).is_empty() {
                 let message = ErrorCode::Missing.message(format!("is required beside \"{given}\""));
                 let at = root.get(given).and_then(|node| node.at.clone());
-                checker.error_in(missing, at.as_ref(), message);
+                findings.error_in(missing, at.as_ref(), message);
             }
         }
-        if checker.stage == Stage::Complete {
-            epochs_of_trial_class(checker, root);
+        if findings.stage == Stage::Complete {
+            epochs_of_trial_class(findings, root);
         }
         return;
     }
@@ -36,23 +36,23 @@ pub(super) fn document(checker: &mut Checker, root: &Node) {
         && let Some(length) = description.text().map(|text| text.chars().count())
         && length > 255
     {
-        checker.warn_in(
+        findings.warn_in(
             "description",
             description.at.as_ref(),
             format!("has {length} characters; lists show 255"),
         );
     }
-    entrypoint(checker, root);
+    entrypoint(findings, root);
 }
 
-fn entrypoint(checker: &mut Checker, root: &Node) {
+fn entrypoint(findings: &mut Findings, root: &Node) {
     let Some(entrypoint) = root.get("entrypoint") else {
         return;
     };
     if !entrypoint.text().is_some_and(super::is_trial_class) {
         return;
     }
-    checker.warn_in(
+    findings.warn_in(
         "entrypoint",
         entrypoint.at.as_ref(),
         "names a trial class, which is deprecated; use \"python3 -m determined.launch.torch_distributed\" or a script",
@@ -62,8 +62,8 @@ fn entrypoint(checker: &mut Checker, root: &Node) {
         && slots.integer().is_some_and(|slots| slots > 1)
         && root.find("hyperparameters.global_batch_size").is_none()
     {
-        checker.within("resources", |checker| {
-            checker.warn_in(
+        findings.within("resources", |findings| {
+            findings.warn_in(
                 "slots_per_trial",
                 slots.at.as_ref(),
                 "is above 1 without \"hyperparameters.global_batch_size\", which distributed training with a trial \
@@ -74,7 +74,7 @@ fn entrypoint(checker: &mut Checker, root: &Node) {
 }
 
 /// The length of an epoch is required of a trial class that counts epochs.
-fn epochs_of_trial_class(checker: &mut Checker, root: &Node) {
+fn epochs_of_trial_class(findings: &mut Findings, root: &Node) {
     let entrypoint = root.get("entrypoint").and_then(Node::text);
     if !entrypoint.is_some_and(super::is_trial_class) {
         return;
@@ -97,7 +97,7 @@ fn epochs_of_trial_class(checker: &mut Checker, root: &Node) {
             .unwrap_or(0)
             == 0
     {
-        checker.error_hint_in(
+        findings.error_hint_in(
             "records_per_epoch",
             root.find(path).and_then(|length| length.at.as_ref()),
             ErrorCode::Missing.message(format!("is required: \"{path}\" counts epochs, and a trial class does not know how long one is")),
@@ -107,7 +107,7 @@ fn epochs_of_trial_class(checker: &mut Checker, root: &Node) {
 }
 
 /// Grid needs points for every axis.
-fn space_for_searcher(checker: &mut Checker, root: &Node) {
+fn space_for_searcher(findings: &mut Findings, root: &Node) {
     if root.find("searcher.name").and_then(Node::text) != Some("grid") {
         return;
     }
@@ -115,13 +115,13 @@ fn space_for_searcher(checker: &mut Checker, root: &Node) {
         return;
     };
     // Errors inside the space are reported by its own check; here they are only passed over.
-    let errors = checker.errors.len();
-    let parsed = checker.within("hyperparameters", |checker| {
-        space::group(checker, hyperparameters)
+    let errors = findings.errors.len();
+    let parsed = findings.within("hyperparameters", |findings| {
+        space::group(findings, hyperparameters)
     });
-    checker.errors.truncate(errors);
-    if checker.stage != Stage::Stored {
-        grid_size(checker, hyperparameters, &parsed);
+    findings.errors.truncate(errors);
+    if findings.stage != Stage::Stored {
+        grid_size(findings, hyperparameters, &parsed);
     }
     for (path, leaf) in space::leaves(&parsed) {
         if !matches!(
@@ -133,9 +133,9 @@ fn space_for_searcher(checker: &mut Checker, root: &Node) {
             continue;
         }
         let at = hyperparameters.find(&path).and_then(|node| node.at.clone());
-        checker.within("hyperparameters", |checker| {
-            within_path(checker, &path, |checker| {
-                checker.error_hint(
+        findings.within("hyperparameters", |findings| {
+            within_path(findings, &path, |findings| {
+                findings.error_hint(
                     at.as_ref(),
                     "grid search needs a \"count\" here",
                     "add the number of points, \"count\"",
@@ -146,7 +146,7 @@ fn space_for_searcher(checker: &mut Checker, root: &Node) {
 }
 
 /// A grid of more points than a search holds. The axes are named, since the slip is in one of them.
-fn grid_size(checker: &mut Checker, hyperparameters: &Node, parsed: &Space) {
+fn grid_size(findings: &mut Findings, hyperparameters: &Node, parsed: &Space) {
     let Err(points) = limits::grid_points(parsed) else {
         return;
     };
@@ -164,7 +164,7 @@ fn grid_size(checker: &mut Checker, hyperparameters: &Node, parsed: &Space) {
     if axes.len() > NAMED_AXES {
         named.push(format!("{} more", axes.len() - NAMED_AXES));
     }
-    checker.error_hint_in(
+    findings.error_hint_in(
         "hyperparameters",
         hyperparameters.at.as_ref(),
         format!(
@@ -177,23 +177,23 @@ fn grid_size(checker: &mut Checker, hyperparameters: &Node, parsed: &Space) {
 }
 
 /// Works at a dotted path below the current one.
-pub(super) fn within_path(checker: &mut Checker, path: &str, work: impl FnOnce(&mut Checker)) {
+pub(super) fn within_path(findings: &mut Findings, path: &str, work: impl FnOnce(&mut Findings)) {
     match path.split_once('.') {
-        Some((key, rest)) => checker.within(key, |checker| within_path(checker, rest, work)),
-        None => checker.within(path, work),
+        Some((key, rest)) => findings.within(key, |findings| within_path(findings, rest, work)),
+        None => findings.within(path, work),
     }
 }
 
 /// At most one warm start, and no more rungs than a search keeps.
-pub(super) fn searcher(checker: &mut Checker, node: &Node) {
-    if checker.stage != Stage::Stored {
-        rungs(checker, node);
+pub(super) fn searcher(findings: &mut Findings, node: &Node) {
+    if findings.stage != Stage::Stored {
+        rungs(findings, node);
     }
     if let (Some(_), Some(uuid)) = (
         node.get("source_trial_id"),
         node.get("source_checkpoint_uuid"),
     ) {
-        checker.error_in(
+        findings.error_in(
             "source_checkpoint_uuid",
             uuid.at.as_ref(),
             ErrorCode::Conflict.message("cannot be combined with \"source_trial_id\"; choose one"),
@@ -202,7 +202,7 @@ pub(super) fn searcher(checker: &mut Checker, node: &Node) {
 }
 
 /// The brackets of an adaptive search.
-fn rungs(checker: &mut Checker, node: &Node) {
+fn rungs(findings: &mut Findings, node: &Node) {
     let most = usize::try_from(limits::MAX_RUNGS).unwrap_or(usize::MAX);
     if let Some(given) = node.get("bracket_rungs")
         && let Tree::List(items) = &given.tree
@@ -210,12 +210,12 @@ fn rungs(checker: &mut Checker, node: &Node) {
     {
         if items.len() > most {
             let message = format!("is a list of {}, at most {most} are allowed", items.len());
-            checker.error_in("bracket_rungs", given.at.as_ref(), message);
+            findings.error_in("bracket_rungs", given.at.as_ref(), message);
         }
         return;
     }
     // Another layer may still bring the brackets, or a larger divisor.
-    if !checker.stage.is_complete() {
+    if !findings.stage.is_complete() {
         return;
     }
     let whole = |key| {
@@ -236,7 +236,7 @@ fn rungs(checker: &mut Checker, node: &Node) {
     };
     let rungs = |of| limits::floor_log(divisor, of, limits::MAX_RUNGS) + 1;
     if max_rungs.min(rungs(max_time)).min(rungs(max_trials)) > limits::MAX_RUNGS {
-        checker.error_hint_in(
+        findings.error_hint_in(
             "max_rungs",
             node.get("max_rungs").and_then(|node| node.at.as_ref()),
             format!(
@@ -251,7 +251,7 @@ fn rungs(checker: &mut Checker, node: &Node) {
     }
 }
 
-pub(super) fn resources(checker: &mut Checker, node: &Node) {
+pub(super) fn resources(findings: &mut Findings, node: &Node) {
     let (slots, max) = (node.get("slots_per_trial"), node.get("max_slots"));
     if let (Some(slots), Some(max)) = (
         slots.and_then(|slots| Some((slots, slots.integer()?))),
@@ -262,7 +262,7 @@ pub(super) fn resources(checker: &mut Checker, node: &Node) {
             "is {}, more than the {max} of \"max_slots\": no trial could ever start",
             slots.1
         );
-        checker.error_in("slots_per_trial", slots.0.at.as_ref(), message);
+        findings.error_in("slots_per_trial", slots.0.at.as_ref(), message);
     }
     let one = node
         .get("resource_pool")
@@ -275,7 +275,7 @@ pub(super) fn resources(checker: &mut Checker, node: &Node) {
         && !items.is_empty()
         && items.iter().all(|item| item.text() != Some(one))
     {
-        checker.error_in(
+        findings.error_in(
             "resource_pools",
             several.at.as_ref(),
             ErrorCode::Conflict.message(
@@ -290,17 +290,17 @@ pub(super) fn resources(checker: &mut Checker, node: &Node) {
                 && !earlier.insert(pool)
             {
                 let message = format!("names \"{pool}\" twice");
-                checker.error_in("resource_pools", item.at.as_ref(), message);
+                findings.error_in("resource_pools", item.at.as_ref(), message);
             }
         }
     }
 }
 
-pub(super) fn reproducibility(checker: &mut Checker, node: &Node) {
+pub(super) fn reproducibility(findings: &mut Findings, node: &Node) {
     if let Some(seed) = node.get("experiment_seed")
         && seed.integer().is_some_and(|seed| seed >= 1 << 31)
     {
-        checker.warn_in(
+        findings.warn_in(
             "experiment_seed",
             seed.at.as_ref(),
             "is 2147483648 or more, which some libraries refuse as a seed",
@@ -308,13 +308,13 @@ pub(super) fn reproducibility(checker: &mut Checker, node: &Node) {
     }
 }
 
-pub(super) fn profiling(checker: &mut Checker, node: &Node) {
+pub(super) fn profiling(findings: &mut Findings, node: &Node) {
     if let (Some(begin), Some(end)) = (
         node.get("begin_on_batch").and_then(Node::integer),
         node.get("end_after_batch"),
     ) && end.integer().is_some_and(|end| begin > end)
     {
-        checker.error_in(
+        findings.error_in(
             "end_after_batch",
             end.at.as_ref(),
             ErrorCode::OutOfRange.message(format!(

@@ -4,7 +4,7 @@ use super::checks::within_path;
 use super::schema::DOCUMENT;
 use crate::errors::ConfigWarning;
 use crate::hyperparameters::Hyperparameter;
-use crate::schema::{Checker, Stage};
+use crate::schema::{Findings, Stage};
 use crate::space;
 use crate::yaml::Node;
 
@@ -14,25 +14,25 @@ pub(crate) fn drawn(root: &Node) -> Vec<ConfigWarning> {
     let Some(hyperparameters) = root.get("hyperparameters").filter(|_| single) else {
         return Vec::new();
     };
-    let mut checker = Checker::new(&DOCUMENT, Stage::Sane);
-    let parsed = checker.within("hyperparameters", |checker| {
-        space::group(checker, hyperparameters)
+    let mut findings = Findings::new(&DOCUMENT, Stage::Sane);
+    let parsed = findings.within("hyperparameters", |findings| {
+        space::group(findings, hyperparameters)
     });
     // Of warnings of the space itself the check of the document is in charge.
-    checker.warnings.clear();
+    findings.warnings.clear();
     for (path, leaf) in space::leaves(&parsed) {
         if matches!(leaf, Hyperparameter::Const(_)) {
             continue;
         }
         let at = hyperparameters.find(&path).and_then(|node| node.at.clone());
-        checker.within("hyperparameters", |checker| {
-            within_path(checker, &path, |checker| {
-                checker.warn(
+        findings.within("hyperparameters", |findings| {
+            within_path(findings, &path, |findings| {
+                findings.warn(
                     at.as_ref(),
                     "is no constant: searcher \"single\" draws one value from it, by \"reproducibility.experiment_seed\"",
                 );
             });
         });
     }
-    checker.warnings
+    findings.warnings
 }

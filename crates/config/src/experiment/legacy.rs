@@ -7,16 +7,16 @@ use serde_json::Number;
 
 use crate::errors::{ErrorCode, Message};
 use crate::origin::Position;
-use crate::schema::{Checker, Stage};
+use crate::schema::{Findings, Stage};
 use crate::yaml::{Node, Tree};
 
 const LENGTHS: [&str; 3] = ["batches", "records", "epochs"];
 
 /// Rewrites what can be rewritten, with a warning each, and records the rest as errors.
-pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
-    version(checker, root);
+pub(super) fn translate(findings: &mut Findings, root: &mut Node) {
+    version(findings, root);
     labels(root);
-    removed(checker, root);
+    removed(findings, root);
     let batches_per_step = root
         .members_mut()
         .and_then(|members| members.remove("batches_per_step"))
@@ -25,18 +25,18 @@ pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
         .get("searcher")
         .is_some_and(|node| node.members().is_some());
     // Configurations that were stored with it have the length in another key.
-    let mut is_read = checker.stage == Stage::Stored;
+    let mut is_read = findings.stage == Stage::Stored;
     if let Some(searcher) = root.get_mut("searcher").filter(|_| has_searcher) {
         is_read |= searcher.get("max_steps").is_some();
-        checker.within("searcher", |checker| {
-            steps(checker, searcher, batches_per_step.as_ref());
-            halving_length(checker, searcher);
+        findings.within("searcher", |findings| {
+            steps(findings, searcher, batches_per_step.as_ref());
+            halving_length(findings, searcher);
         });
     }
     // Beside steps it is read with them. Alone it would have no effect, and 0.12.12 was the last version to accept it.
     if let Some(step) = batches_per_step.filter(|_| !is_read) {
-        checker.within("batches_per_step", |checker| {
-            checker.error_hint(
+        findings.within("batches_per_step", |findings| {
+            findings.error_hint(
                 step.at.as_ref(),
                 ErrorCode::Removed.message("was removed"),
                 "remove it; training code decides how long it trains, and the searcher, where it halves, with \"max_time\"",
@@ -46,24 +46,24 @@ pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
 }
 
 fn refuse(
-    checker: &mut Checker,
+    findings: &mut Findings,
     node: &mut Node,
     key: &str,
     message: impl Into<Message>,
     hint: &str,
 ) {
     if let Some(member) = node.take(key) {
-        checker.within(key, |checker| {
-            checker.error_hint(member.at.as_ref(), message, hint);
+        findings.within(key, |findings| {
+            findings.error_hint(member.at.as_ref(), message, hint);
         });
     }
 }
 
-fn version(checker: &mut Checker, root: &mut Node) {
+fn version(findings: &mut Findings, root: &mut Node) {
     if let Some(version) = root.take("version")
         && version.integer() != Some(0)
     {
-        checker.error_in(
+        findings.error_in(
             "version",
             version.at.as_ref(),
             "is not a supported version; only 0 exists",
@@ -100,21 +100,21 @@ fn labels(root: &mut Node) {
     }
 }
 
-fn removed(checker: &mut Checker, root: &mut Node) {
+fn removed(findings: &mut Findings, root: &mut Node) {
     refuse(
-        checker,
+        findings,
         root,
         "internal",
         ErrorCode::Removed.message("was removed"),
         "remove it",
     );
     if let Some(resources) = root.get_mut("resources") {
-        checker.within("resources", |checker| {
+        findings.within("resources", |findings| {
             if resources.get("slots").is_some() {
-                checker.belongs_at("slots", "resources.slots_per_trial");
+                findings.belongs_at("slots", "resources.slots_per_trial");
             }
             refuse(
-                checker,
+                findings,
                 resources,
                 "slots",
                 ErrorCode::UnknownKey
@@ -124,9 +124,9 @@ fn removed(checker: &mut Checker, root: &mut Node) {
         });
     }
     if let Some(environment) = root.get_mut("environment") {
-        checker.within("environment", |checker| {
+        findings.within("environment", |findings| {
             refuse(
-                checker,
+                findings,
                 environment,
                 "runtime_packages",
                 ErrorCode::Removed.message("was removed"),
@@ -137,7 +137,7 @@ fn removed(checker: &mut Checker, root: &mut Node) {
 }
 
 /// The oldest lengths, in steps of batches.
-fn steps(checker: &mut Checker, searcher: &mut Node, batches_per_step: Option<&Node>) {
+fn steps(findings: &mut Findings, searcher: &mut Node, batches_per_step: Option<&Node>) {
     let halves = searcher
         .get("name")
         .and_then(Node::text)
@@ -155,7 +155,7 @@ fn steps(checker: &mut Checker, searcher: &mut Node, batches_per_step: Option<&N
         };
         match total {
             Some(_) if searcher.get("max_length").is_some() => {
-                checker.warn_in(
+                findings.warn_in(
                     "max_steps",
                     max_steps.at.as_ref(),
                     "is ignored beside \"max_length\"",
@@ -163,11 +163,11 @@ fn steps(checker: &mut Checker, searcher: &mut Node, batches_per_step: Option<&N
             }
             Some(total) => {
                 let message = format!("is read as \"max_length: {{batches: {total}}}\"");
-                checker.warn_in("max_steps", max_steps.at.as_ref(), message);
+                findings.warn_in("max_steps", max_steps.at.as_ref(), message);
                 put_length(searcher, "batches", total.into(), max_steps.at.clone());
             }
-            None => checker.within("max_steps", |checker| {
-                checker.error_hint(
+            None => findings.within("max_steps", |findings| {
+                findings.error_hint(
                     max_steps.at.as_ref(),
                     ErrorCode::Removed.message("was removed"),
                     advice,
@@ -177,7 +177,7 @@ fn steps(checker: &mut Checker, searcher: &mut Node, batches_per_step: Option<&N
     }
     for key in ["target_trial_steps", "step_budget", "steps_per_round"] {
         refuse(
-            checker,
+            findings,
             searcher,
             key,
             ErrorCode::Removed.message("was removed"),
@@ -202,7 +202,7 @@ fn put_length(searcher: &mut Node, unit: &str, amount: Number, at: Option<Positi
 }
 
 /// `max_length` of the halving searchers, from before they had a time metric.
-fn halving_length(checker: &mut Checker, searcher: &mut Node) {
+fn halving_length(findings: &mut Findings, searcher: &mut Node) {
     if !matches!(
         searcher.get("name").and_then(Node::text),
         Some("async_halving" | "adaptive_asha")
@@ -214,7 +214,7 @@ fn halving_length(checker: &mut Checker, searcher: &mut Node) {
     };
     if searcher.get("max_time").is_some() {
         searcher.take("max_length");
-        return checker.warn_in(
+        return findings.warn_in(
             "max_length",
             length.at.as_ref(),
             "is ignored beside \"max_time\"",
@@ -223,8 +223,8 @@ fn halving_length(checker: &mut Checker, searcher: &mut Node) {
     if length.integer().is_some() {
         if searcher.get("time_metric").is_none() {
             searcher.take("max_length");
-            return checker.within("max_length", |checker| {
-                checker.error_hint(
+            return findings.within("max_length", |findings| {
+                findings.error_hint(
                     length.at.as_ref(),
                     "has no unit; ASHA needs \"time_metric\" and \"max_time\"",
                     "give \"time_metric: batches\" and the number as \"max_time\"",
@@ -234,7 +234,7 @@ fn halving_length(checker: &mut Checker, searcher: &mut Node) {
         searcher.take("max_length");
         let at = length.at.clone();
         put(searcher, "max_time", length);
-        return checker.warn_in("max_length", at.as_ref(), "is read as \"max_time\"");
+        return findings.warn_in("max_length", at.as_ref(), "is read as \"max_time\"");
     }
     let single = length.members().filter(|members| members.len() == 1);
     let Some((unit, amount)) = single
@@ -243,7 +243,7 @@ fn halving_length(checker: &mut Checker, searcher: &mut Node) {
     else {
         return;
     };
-    checker.warn_in(
+    findings.warn_in(
         "max_length",
         length.at.as_ref(),
         format!("is read as \"time_metric: {unit}\" and \"max_time\""),

@@ -17,8 +17,8 @@ use crate::container::log_policies::LOG_POLICIES;
 use crate::container::schema::{BIND_MOUNTS, BYTE_SIZE, DEVICES, ENVIRONMENT, PBS, SLURM};
 use crate::errors::ErrorCode;
 use crate::schema::{
-    Checker, Document, Kind, Merge, NATURAL, NATURAL_32, OldKey, POSITIVE, POSITIVE_32, REAL_PORT,
-    Section, Special, field, keys, section, special, text_by,
+    Document, Kind, Merge, NATURAL, NATURAL_32, OldKey, POSITIVE, POSITIVE_32, REAL_PORT, Section,
+    Special, Walk, field, keys, section, special, text_by,
 };
 use crate::storage::STORAGE;
 use crate::yaml::{Node, Tree};
@@ -336,8 +336,8 @@ static LABELS: Special = special(
     labels,
 );
 
-fn labels(checker: &mut Checker, node: &mut Node) {
-    checker.value(node, Kind::List(&Kind::Text));
+fn labels(walk: &mut Walk, node: &mut Node) {
+    walk.value(node, Kind::List(&Kind::Text));
 }
 
 static ENTRYPOINT: Special = special(
@@ -368,33 +368,37 @@ static TENSORBOARD_STORAGE: Special = special(
     tensorboard_storage,
 );
 
-fn not_blank(checker: &mut Checker, node: &mut Node) {
+fn not_blank(walk: &mut Walk, node: &mut Node) {
     match node.text() {
         Some(text) if text.trim().is_empty() => {
-            checker.error(node.at.as_ref(), "must not be blank");
+            walk.findings.error(node.at.as_ref(), "must not be blank");
         }
         Some(_) => {}
-        None => checker.value(node, Kind::Text),
+        None => walk.value(node, Kind::Text),
     }
 }
 
-fn entrypoint(checker: &mut Checker, node: &mut Node) {
+fn entrypoint(walk: &mut Walk, node: &mut Node) {
     let at = node.at.clone();
     match &node.tree {
         Tree::Text(text) if text.trim().is_empty() => {
-            checker.error(at.as_ref(), "must not be empty");
+            walk.findings.error(at.as_ref(), "must not be empty");
         }
         Tree::Text(_) => {}
-        Tree::List(items) if items.is_empty() => checker.error(at.as_ref(), "must not be empty"),
-        Tree::List(_) => checker.value(node, Kind::List(&Kind::Text)),
-        _ => checker.mismatch(node, "a command line or a list of strings"),
+        Tree::List(items) if items.is_empty() => {
+            walk.findings.error(at.as_ref(), "must not be empty");
+        }
+        Tree::List(_) => walk.value(node, Kind::List(&Kind::Text)),
+        _ => walk
+            .findings
+            .mismatch(node, "a command line or a list of strings"),
     }
 }
 
 /// Dead since long ago; must still look like storage.
-fn tensorboard_storage(checker: &mut Checker, node: &mut Node) {
+fn tensorboard_storage(walk: &mut Walk, node: &mut Node) {
     if node.members().is_none() {
-        return checker.value(node, Kind::AnyMap);
+        return walk.value(node, Kind::AnyMap);
     }
     for key in [
         "save_experiment_best",
@@ -402,7 +406,7 @@ fn tensorboard_storage(checker: &mut Checker, node: &mut Node) {
         "save_trial_latest",
     ] {
         if let Some(member) = node.get(key) {
-            checker.error_in(
+            walk.findings.error_in(
                 key,
                 member.at.as_ref(),
                 ErrorCode::UnknownKey.message("is not a key of TensorBoard storage"),
@@ -412,7 +416,7 @@ fn tensorboard_storage(checker: &mut Checker, node: &mut Node) {
     let kind = node.get("type");
     if !matches!(kind.and_then(Node::text), Some("shared_fs" | "s3" | "gcs")) {
         let at = kind.and_then(|kind| kind.at.clone());
-        checker.error_in(
+        walk.findings.error_in(
             "type",
             at.as_ref(),
             ErrorCode::NotOneOf.message("must be one of \"shared_fs\", \"s3\", \"gcs\""),

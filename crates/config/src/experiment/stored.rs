@@ -7,7 +7,7 @@ use super::schema::SEARCHER;
 use super::schema::{DOCUMENT, EXPERIMENT};
 use crate::container::with_defaults;
 use crate::errors::{ConfigErrors, ConfigWarning};
-use crate::schema::{Checker, Stage};
+use crate::schema::{Findings, Stage, check_document};
 use crate::yaml::Node;
 
 /// Where checkpoints on a Hadoop file system are presented.
@@ -44,7 +44,9 @@ pub fn read_stored(value: &Value) -> Result<StoredExperiment, ConfigErrors> {
             "save_trial_latest": kept("save_trial_latest", 1),
         }));
     }
-    let warnings = Checker::new(&DOCUMENT, Stage::Stored).run(&mut root)?;
+    let mut findings = Findings::new(&DOCUMENT, Stage::Stored);
+    check_document(&mut findings, &mut root);
+    let warnings = findings.finish()?;
     let retired_searcher = root
         .find("searcher.name")
         .and_then(Node::text)

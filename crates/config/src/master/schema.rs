@@ -18,8 +18,8 @@ use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
 use crate::errors::ErrorCode;
 use crate::log::LOG;
 use crate::schema::{
-    Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, Union, field, keys,
-    section, special, text_by, union, variant,
+    Document, Findings, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, Union, Walk, field,
+    keys, section, special, text_by, union, variant,
 };
 use crate::storage::{ABSOLUTE_PATH, STORAGE};
 use crate::yaml::{Node, Tree};
@@ -440,8 +440,8 @@ fn is_true(node: &Node, key: &str) -> bool {
 }
 
 /// Keys that are given together or not at all.
-fn together(checker: &mut Checker, node: &Node, keys: &[&str]) {
-    if !checker.stage.is_complete() {
+fn together(findings: &mut Findings, node: &Node, keys: &[&str]) {
+    if !findings.stage.is_complete() {
         return;
     }
     let Some(given) = keys
@@ -453,28 +453,28 @@ fn together(checker: &mut Checker, node: &Node, keys: &[&str]) {
     for key in keys {
         if filled(node, key).is_none() {
             let message = ErrorCode::Missing.message(format!("is required beside \"{}\"", given.0));
-            checker.error_in(key, given.1.at.as_ref(), message);
+            findings.error_in(key, given.1.at.as_ref(), message);
         }
     }
 }
 
-fn logos(checker: &mut Checker, node: &Node) {
+fn logos(findings: &mut Findings, node: &Node) {
     let keys = [
         "dark_horizontal",
         "dark_vertical",
         "light_horizontal",
         "light_vertical",
     ];
-    together(checker, node, &keys);
+    together(findings, node, &keys);
 }
 
-fn elastic_account(checker: &mut Checker, node: &Node) {
-    together(checker, node, &["username", "password"]);
+fn elastic_account(findings: &mut Findings, node: &Node) {
+    together(findings, node, &["username", "password"]);
 }
 
-fn client_tls(checker: &mut Checker, node: &Node) {
+fn client_tls(findings: &mut Findings, node: &Node) {
     if let (Some(file), true) = (filled(node, "certificate"), is_true(node, "skip_verify")) {
-        checker.error_in(
+        findings.error_in(
             "certificate",
             file.at.as_ref(),
             ErrorCode::Conflict.message("cannot be combined with \"skip_verify\""),
@@ -482,21 +482,21 @@ fn client_tls(checker: &mut Checker, node: &Node) {
     }
 }
 
-fn ssh_keys(checker: &mut Checker, node: &Node) {
+fn ssh_keys(findings: &mut Findings, node: &Node) {
     let size = node.get("rsa_key_size");
     let Some(bits) = size.and_then(Node::integer).filter(|bits| *bits != 0) else {
         return;
     };
     let at = size.and_then(|size| size.at.as_ref());
     if node.get("key_type").and_then(Node::text) != Some("RSA") {
-        checker.warn_in(
+        findings.warn_in(
             "rsa_key_size",
             at,
             "means something only for key type \"RSA\"",
         );
     } else if bits < 2048 {
         let message = ErrorCode::OutOfRange.message(format!("must be at least 2048, not {bits}"));
-        checker.error_in("rsa_key_size", at, message);
+        findings.error_in("rsa_key_size", at, message);
     }
 }
 
@@ -507,20 +507,20 @@ static SCHEDULE: Special = text_by(
     schedule,
 );
 
-fn schedule(checker: &mut Checker, node: &mut Node) {
+fn schedule(walk: &mut Walk, node: &mut Node) {
     let Some(text) = node.text() else {
-        return checker.value(node, Kind::Text);
+        return walk.value(node, Kind::Text);
     };
     if let Err(message) = Schedule::parse(text) {
-        checker.error(node.at.as_ref(), message);
+        walk.findings.error(node.at.as_ref(), message);
     }
 }
 
-fn tls_pair(checker: &mut Checker, node: &Node) {
-    together(checker, node, &["cert", "key"]);
+fn tls_pair(findings: &mut Findings, node: &Node) {
+    together(findings, node, &["cert", "key"]);
 }
 
-fn lifespans(checker: &mut Checker, node: &Node) {
+fn lifespans(findings: &mut Findings, node: &Node) {
     let days = |key| {
         node.get(key)
             .and_then(Node::integer)
@@ -532,7 +532,7 @@ fn lifespans(checker: &mut Checker, node: &Node) {
         let at = node
             .get("default_lifespan_days")
             .and_then(|node| node.at.clone());
-        checker.error_in(
+        findings.error_in(
             "default_lifespan_days",
             at.as_ref(),
             ErrorCode::OutOfRange.message(format!(
@@ -542,14 +542,14 @@ fn lifespans(checker: &mut Checker, node: &Node) {
     }
 }
 
-fn database(checker: &mut Checker, node: &Node) {
-    if !checker.stage.is_complete() {
+fn database(findings: &mut Findings, node: &Node) {
+    if !findings.stage.is_complete() {
         return;
     }
     let parts = ["user", "password", "host", "name"];
     let given = parts.iter().find_map(|key| node.get(key));
     match (node.get("url"), given) {
-        (Some(url), Some(_)) => checker.error_in(
+        (Some(url), Some(_)) => findings.error_in(
             "url",
             url.at.as_ref(),
             ErrorCode::Conflict
@@ -558,7 +558,7 @@ fn database(checker: &mut Checker, node: &Node) {
         (None, Some(part)) => {
             for key in ["host", "name", "user"] {
                 if node.get(key).is_none() {
-                    checker.error_in(
+                    findings.error_in(
                         key,
                         part.at.as_ref(),
                         ErrorCode::Missing.message("is required for PostgreSQL"),
@@ -576,15 +576,15 @@ static POSTGRES_URL: Special = text_by(
     postgres_url,
 );
 
-fn postgres_url(checker: &mut Checker, node: &mut Node) {
+fn postgres_url(walk: &mut Walk, node: &mut Node) {
     match node.text() {
         Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {}
         // The value may hold a password, so it is not repeated.
-        Some(_) => checker.error(
+        Some(_) => walk.findings.error(
             node.at.as_ref(),
             "must start with \"postgres://\"; leave it out for the embedded store",
         ),
-        None => checker.value(node, Kind::Text),
+        None => walk.value(node, Kind::Text),
     }
 }
 
@@ -600,11 +600,11 @@ pub(super) static TEXT_PORT: Special = special(
     text_port,
 );
 
-fn text_port(checker: &mut Checker, node: &mut Node) {
+fn text_port(walk: &mut Walk, node: &mut Node) {
     if let Some(number) = node.text().and_then(|text| text.parse::<u16>().ok()) {
         node.tree = Tree::Number(number.into());
     }
-    checker.value(node, Kind::Int(1, 65_535));
+    walk.value(node, Kind::Int(1, 65_535));
 }
 
 static STRONG_PASSWORD: Special = text_by(
@@ -613,9 +613,9 @@ static STRONG_PASSWORD: Special = text_by(
     strong_password,
 );
 
-fn strong_password(checker: &mut Checker, node: &mut Node) {
+fn strong_password(walk: &mut Walk, node: &mut Node) {
     let Some(text) = node.text() else {
-        return checker.value(node, Kind::Text);
+        return walk.value(node, Kind::Text);
     };
     let has = |test: fn(char) -> bool| text.chars().any(test);
     let strong = text.chars().count() >= 8
@@ -623,7 +623,7 @@ fn strong_password(checker: &mut Checker, node: &mut Node) {
         && has(char::is_lowercase)
         && has(|c| c.is_ascii_digit());
     if !text.is_empty() && !strong {
-        checker.error(
+        walk.findings.error(
             node.at.as_ref(),
             ErrorCode::OutOfRange.message("must have at least 8 characters, among them an upper case letter, a lower case letter and a digit"),
         );

@@ -1,22 +1,18 @@
 //! Holds a document against the schema: every error with its place, its path, what was found and what is allowed.
 
-mod empty;
+mod findings;
 mod lost;
 mod unknown;
 
-use std::collections::HashSet;
-
-use super::{Aliases, Document, Field, Kind, Need, Note, Section, Union, Variant};
-use crate::errors::{
-    ConfigError, ConfigErrors, ConfigWarning, ErrorCode, MAX_KEPT, MAX_REPORTED, Message,
-    drop_missing_of_given, each_once,
-};
+use super::{Aliases, Field, Kind, Need, Note, Section, Union, Variant};
+use crate::errors::ErrorCode;
 use crate::origin::Position;
-use crate::quote::{MAX_QUOTED, cut, quoted, quoted_list};
-use crate::secrets::{found_text, is_place_of_secrets};
+use crate::quote::{cut, quoted, quoted_list};
 use crate::units::parse_duration;
 use crate::yaml::{Node, Tree};
 
+pub(crate) use findings::{Findings, LayerErrors, Misplaced, Segment, push_key};
+use lost::lost_indentation;
 use unknown::other_variant;
 pub(crate) use unknown::{closest, snake};
 
@@ -38,327 +34,37 @@ impl Stage {
     }
 }
 
-/// A step of a path.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Segment {
-    /// A member of a map.
-    Key(String),
-    /// An element of a list.
-    Index(usize),
-    /// The element of a list of maps whose `name` this is.
-    Named(&'static str),
+/// Translates older forms and checks a whole document.
+pub(crate) fn check_document(findings: &mut Findings, node: &mut Node) {
+    let document = findings.document;
+    (document.translate)(findings, node);
+    Walk { findings }.value(node, Kind::Section(document.root));
 }
 
-/// A value that is in the wrong place, in a way that is well known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Misplaced {
-    pub(crate) from: Vec<Segment>,
-    pub(crate) to: Vec<Segment>,
+/// Walks through a document along its schema. Rules that check values as well get the walk, others its findings alone.
+pub(crate) struct Walk<'a> {
+    pub(crate) findings: &'a mut Findings,
 }
 
-/// Collects errors and warnings on a walk through a document.
-pub(crate) struct Checker {
-    pub(crate) stage: Stage,
-    pub(crate) errors: Vec<ConfigError>,
-    pub(crate) warnings: Vec<ConfigWarning>,
-    path: Vec<Segment>,
-    document: &'static Document,
-    /// What could be put right by moving it.
-    pub(crate) misplaced: Vec<Misplaced>,
-    /// Paths of keys that unknown ones most likely meant: to report these as missing as well would be to report one error twice.
-    pub(crate) meant: Vec<String>,
-    /// Keys that are written without a value, with their places.
-    empty: Vec<(String, Position)>,
-    /// Above 0 below a secret: values are not quoted.
-    hush: usize,
-}
-
-/// The errors of a layer.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct LayerErrors {
-    pub(crate) errors: Vec<ConfigError>,
-    /// See [`Checker::meant`].
-    pub(crate) meant: Vec<String>,
-    /// See [`Checker::empty`].
-    pub(crate) empty: Vec<(String, Position)>,
-}
-
-impl LayerErrors {
-    pub(crate) fn extend(&mut self, other: Self) {
-        self.errors.extend(other.errors);
-        self.meant.extend(other.meant);
-        self.empty.extend(other.empty);
-    }
-}
-
-impl Checker {
-    pub(crate) fn new(document: &'static Document, stage: Stage) -> Self {
-        Self {
-            stage,
-            errors: Vec::new(),
-            warnings: Vec::new(),
-            path: Vec::new(),
-            document,
-            misplaced: Vec::new(),
-            meant: Vec::new(),
-            empty: Vec::new(),
-            hush: 0,
-        }
-    }
-
-    /// The document that is checked.
-    pub(crate) fn document(&self) -> &'static Document {
-        self.document
-    }
-
-    /// Translates older forms and checks a whole document; on success gives back the warnings.
-    pub(crate) fn run(mut self, node: &mut Node) -> Result<Vec<ConfigWarning>, ConfigErrors> {
-        self.check(node);
-        self.finish()
-    }
-
-    /// Translates older forms and checks a whole document.
-    pub(crate) fn check(&mut self, node: &mut Node) {
-        (self.document.translate)(self, node);
-        self.value(node, Kind::Section(self.document.root));
-    }
-
-    /// Adds errors that were found before, in the layers that this document is made of, and drops those about missing
-    /// keys that the earlier ones explain.
-    pub(crate) fn add_earlier(&mut self, earlier: LayerErrors) {
-        // A document that is not even a map misses everything.
-        let is_no_map = earlier.errors.iter().any(|error| error.path.is_empty());
-        // What an unknown key most likely meant is found better in its layer than in the whole.
-        let place = |error: &ConfigError| {
-            let at = (error.line, error.column);
-            (error.path.clone(), error.source.clone(), at)
-        };
-        let unknown = earlier
-            .errors
-            .iter()
-            .filter(|e| e.code == ErrorCode::UnknownKey);
-        let reported: HashSet<_> = unknown.map(place).collect();
-        self.errors.retain(|error| {
-            let said = |meant: &String| {
-                *meant == error.path
-                    || meant
-                        .strip_prefix(error.path.as_str())
-                        .is_some_and(|rest| rest.starts_with('.'))
-            };
-            !(error.code == ErrorCode::Missing && (is_no_map || earlier.meant.iter().any(said)))
-                && !(error.code == ErrorCode::UnknownKey && reported.contains(&place(error)))
-        });
-        self.errors.extend(earlier.errors);
-        self.empty.extend(earlier.empty);
-        self.merge_related();
-    }
-
-    /// The errors and the warnings so far.
-    pub(crate) fn taken(mut self) -> (LayerErrors, Vec<ConfigWarning>) {
-        self.merge_related();
-        let errors = LayerErrors {
-            errors: self.errors,
-            meant: self.meant,
-            empty: self.empty,
-        };
-        (errors, each_once(self.warnings))
-    }
-
-    /// The warnings, each once, unless there are errors.
-    pub(crate) fn finish(mut self) -> Result<Vec<ConfigWarning>, ConfigErrors> {
-        self.merge_related();
-        ConfigErrors::check(self.errors)?;
-        Ok(each_once(self.warnings))
-    }
-
-    /// Brings the errors together: what is missing is reported where its key is written without a value, and not at all
-    /// where another error is about the value.
-    fn merge_related(&mut self) {
-        drop_missing_of_given(&mut self.errors);
-        self.place_missing_at_empty_keys();
-    }
-
-    /// The path of the value being looked at.
-    pub(crate) fn path(&self) -> String {
-        let mut out = String::new();
-        for segment in &self.path {
-            match segment {
-                Segment::Index(index) => {
-                    out.push('[');
-                    out.push_str(&index.to_string());
-                    out.push(']');
-                }
-                Segment::Key(key) => push_key(&mut out, key),
-                Segment::Named(name) => push_key(&mut out, name),
-            }
-        }
-        out
-    }
-
-    /// Notes that the member `key` at the current path belongs elsewhere: at a dotted path from the top.
-    pub(crate) fn belongs_at(&mut self, key: &str, place: &str) {
-        let to = place
-            .split('.')
-            .map(|key| Segment::Key(key.to_owned()))
-            .collect();
-        self.belongs(key, to);
-    }
-
-    /// Notes that the member `key` at the current path belongs further down: at `steps` from the current path.
-    pub(crate) fn belongs_below(&mut self, key: &str, steps: &[Segment]) {
-        let to = self.path.iter().chain(steps).cloned().collect();
-        self.belongs(key, to);
-    }
-
-    /// Notes that the member `key` at the current path belongs one level up.
-    pub(crate) fn belongs_above(&mut self, key: &str) {
-        let mut to = self.path.clone();
-        to.pop();
-        to.push(Segment::Key(key.to_owned()));
-        self.belongs(key, to);
-    }
-
-    fn belongs(&mut self, key: &str, to: Vec<Segment>) {
-        if self.misplaced.len() < MAX_REPORTED {
-            let mut from = self.path.clone();
-            from.push(Segment::Key(key.to_owned()));
-            self.misplaced.push(Misplaced { from, to });
-        }
-    }
-
-    /// A text as an error quotes it.
-    fn cited(&self, text: &str) -> String {
-        if self.is_secret() {
-            "a string that is not shown".to_owned()
-        } else {
-            format!("\"{}\"", cut(text))
-        }
-    }
-
-    /// Records an error at the current path.
-    pub(crate) fn error(&mut self, at: Option<&Position>, message: impl Into<Message>) {
-        if self.errors.len() < MAX_KEPT {
-            let error = ConfigError::new(self.path(), at, message);
-            self.errors.push(error);
-        }
-    }
-
-    /// Records an error with advice at the current path.
-    pub(crate) fn error_hint(
+impl Walk<'_> {
+    /// Works one step further down.
+    pub(crate) fn within<T>(
         &mut self,
-        at: Option<&Position>,
-        message: impl Into<Message>,
-        hint: impl Into<String>,
-    ) {
-        if self.errors.len() < MAX_KEPT {
-            let error = ConfigError::new(self.path(), at, message).with_hint(hint);
-            self.errors.push(error);
-        }
-    }
-
-    /// Records an error below the current path.
-    pub(crate) fn error_in(
-        &mut self,
-        key: &str,
-        at: Option<&Position>,
-        message: impl Into<Message>,
-    ) {
-        self.within(key, |checker| checker.error(at, message));
-    }
-
-    /// Records an error with advice below the current path.
-    pub(crate) fn error_hint_in(
-        &mut self,
-        key: &str,
-        at: Option<&Position>,
-        message: impl Into<Message>,
-        hint: impl Into<String>,
-    ) {
-        self.within(key, |checker| checker.error_hint(at, message, hint));
-    }
-
-    /// Records a warning at the current path.
-    pub(crate) fn warn(&mut self, at: Option<&Position>, message: impl Into<String>) {
-        let warning = ConfigWarning::new(self.path(), at, message);
-        self.warnings.push(warning);
-    }
-
-    /// Records a warning below the current path.
-    pub(crate) fn warn_in(&mut self, key: &str, at: Option<&Position>, message: impl Into<String>) {
-        self.within(key, |checker| checker.warn(at, message));
-    }
-
-    /// Works one key further down.
-    pub(crate) fn within<T>(&mut self, key: &str, work: impl FnOnce(&mut Self) -> T) -> T {
-        self.path.push(Segment::Key(key.to_owned()));
+        step: impl Into<Segment>,
+        work: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        self.findings.place.steps.push(step.into());
         let result = work(self);
-        self.path.pop();
+        self.findings.place.steps.pop();
         result
     }
 
-    /// Works on one element of a list.
-    pub(crate) fn within_index<T>(&mut self, index: usize, work: impl FnOnce(&mut Self) -> T) -> T {
-        self.path.push(Segment::Index(index));
-        let result = work(self);
-        self.path.pop();
-        result
-    }
-
-    /// Whether what is here may be a secret, by the schema or by the name of a key on the way.
-    fn is_secret(&self) -> bool {
-        let is_place =
-            |step: &Segment| matches!(step, Segment::Key(key) if is_place_of_secrets(key));
-        self.hush > 0 || self.path.iter().any(is_place)
-    }
-
-    /// A value for users: scalars as they are, unless they are secret.
-    pub(crate) fn found(&self, node: &Node) -> String {
-        if self.is_secret() {
-            return node.kind().to_owned();
-        }
-        match &node.tree {
-            Tree::Text(text) => format!("the string \"{}\"", cut(text)),
-            Tree::Number(number) => format!("the number {}", cut(&number.to_string())),
-            Tree::Bool(value) => value.to_string(),
-            Tree::Null | Tree::List(_) | Tree::Map(_) => node.kind().to_owned(),
-        }
-    }
-
-    /// Records that the value is of the wrong kind.
-    pub(crate) fn mismatch(&mut self, node: &Node, expected: &str) {
-        let found = self.found(node);
-        let message = ErrorCode::WrongType.message(format!("must be {expected}, not {found}"));
-        match self.mismatch_hint(node, expected) {
-            Some(hint) => self.error_hint(node.at.as_ref(), message, hint),
-            None => self.error(node.at.as_ref(), message),
-        }
-    }
-
-    fn mismatch_hint(&self, node: &Node, expected: &str) -> Option<String> {
-        let text = node.text().filter(|_| !self.is_secret());
-        let number = |text: &str| {
-            crate::yaml::parse_scalar(text).is_ok_and(|tree| matches!(tree, Tree::Number(_)))
-        };
-        Some(match (expected, text) {
-            ("true or false", Some(text)) => match text.to_ascii_lowercase().as_str() {
-                // Only a text in quotes is one of these two; the others are texts without quotes as well.
-                word @ ("true" | "false") => format!("write {word} without quotes"),
-                "yes" | "on" | "y" => "write true".into(),
-                "no" | "off" | "n" => "write false".into(),
-                _ => return None,
-            },
-            ("an integer" | "a number", Some(text)) if number(text) => {
-                "write it without quotes".into()
-            }
-            ("a map", Some(text)) if text.contains(':') && !text.contains(": ") => {
-                "put a space behind the \":\"".into()
-            }
-            ("a list", Some(text)) if text.len() <= MAX_QUOTED => format!("write [{}]", cut(text)),
-            ("a string", None) if matches!(node.tree, Tree::Number(_) | Tree::Bool(_)) => {
-                "put it in quotes".into()
-            }
-            _ => return None,
-        })
+    /// Checks the value of a member, below a secret or not.
+    fn member(&mut self, key: &str, node: &mut Node, kind: Kind, is_secret: bool) {
+        let hush = usize::from(is_secret);
+        self.findings.place.hush += hush;
+        self.within(key, |walk| walk.value(node, kind));
+        self.findings.place.hush -= hush;
     }
 
     /// Checks one value and brings it into its normal form.
@@ -368,9 +74,9 @@ impl Checker {
         let is_structure = matches!(node.tree, Tree::Null | Tree::List(_) | Tree::Map(_));
         let may_hold = matches!(kind, Kind::AnyMap) || kind.holds_secrets();
         let hush = usize::from(!is_structure && may_hold);
-        self.hush += hush;
+        self.findings.place.hush += hush;
         self.value_of(node, kind);
-        self.hush -= hush;
+        self.findings.place.hush -= hush;
     }
 
     fn value_of(&mut self, node: &mut Node, kind: Kind) {
@@ -378,44 +84,52 @@ impl Checker {
             Kind::Any => {}
             Kind::AnyMap => {
                 if node.members().is_none() {
-                    self.mismatch(node, "a map");
+                    self.findings.mismatch(node, "a map");
                 }
             }
             Kind::Bool => {
                 if !matches!(node.tree, Tree::Bool(_)) {
-                    self.mismatch(node, "true or false");
+                    self.findings.mismatch(node, "true or false");
                 }
             }
-            Kind::Int(min, max) => self.int(node, min, max),
-            Kind::Above(bound) => self.number(node, "above", |value| value > bound, bound),
-            Kind::AtLeast(bound) => self.number(node, "at least", |value| value >= bound, bound),
+            Kind::Int(min, max) => int(self.findings, node, min, max),
+            Kind::Above(bound) => {
+                number(self.findings, node, "above", |value| value > bound, bound);
+            }
+            Kind::AtLeast(bound) => number(
+                self.findings,
+                node,
+                "at least",
+                |value| value >= bound,
+                bound,
+            ),
             Kind::Text => {
                 if node.text().is_none() {
-                    self.mismatch(node, "a string");
+                    self.findings.mismatch(node, "a string");
                 }
             }
-            Kind::Choice(words) => self.choice(node, words),
+            Kind::Choice(words) => choice(self.findings, node, words),
             Kind::Duration => match node.text().map(parse_duration) {
                 Some(Ok(_)) => {}
-                Some(Err(message)) => self.error(node.at.as_ref(), message),
-                None => self.duration_mismatch(node),
+                Some(Err(message)) => self.findings.error(node.at.as_ref(), message),
+                None => duration_mismatch(self.findings, node),
             },
             Kind::List(item) => match &mut node.tree {
                 Tree::List(items) => {
                     for (index, element) in items.iter_mut().enumerate() {
-                        self.within_index(index, |checker| checker.value(element, *item));
+                        self.within(index, |walk| walk.value(element, *item));
                     }
                 }
-                _ => self.mismatch(node, "a list"),
+                _ => self.findings.mismatch(node, "a list"),
             },
             Kind::Map(item) => match &mut node.tree {
                 Tree::Map(members) => {
                     members.retain(|_, member| !matches!(member.tree, Tree::Null));
                     for (key, member) in members {
-                        self.within(key, |checker| checker.value(member, *item));
+                        self.within(key, |walk| walk.value(member, *item));
                     }
                 }
-                _ => self.mismatch(node, "a map"),
+                _ => self.findings.mismatch(node, "a map"),
             },
             Kind::Section(section) => self.section(node, section),
             Kind::Union(union) => self.union(node, union),
@@ -423,82 +137,12 @@ impl Checker {
         }
     }
 
-    fn int(&mut self, node: &mut Node, min: i64, max: i64) {
-        let Tree::Number(number) = &node.tree else {
-            return self.mismatch(node, "an integer");
-        };
-        let given = number.to_string();
-        match node.integer() {
-            Some(value) if (min..=max).contains(&value) => node.tree = Tree::Number(value.into()),
-            Some(value) if value < min => {
-                let message =
-                    ErrorCode::OutOfRange.message(format!("must be at least {min}, not {value}"));
-                self.error(node.at.as_ref(), message);
-            }
-            Some(value) => {
-                let message =
-                    ErrorCode::OutOfRange.message(format!("must be at most {max}, not {value}"));
-                self.error(node.at.as_ref(), message);
-            }
-            None => {
-                let message = format!("must be an integer, not {}", cut(&given));
-                let message = ErrorCode::WrongType.message(message);
-                self.error(node.at.as_ref(), message);
-            }
-        }
-    }
-
-    fn number(&mut self, node: &Node, how: &str, good: impl Fn(f64) -> bool, bound: f64) {
-        match &node.tree {
-            Tree::Number(number) if number.as_f64().is_some_and(good) => {}
-            Tree::Number(number) => {
-                let message =
-                    ErrorCode::OutOfRange.message(format!("must be {how} {bound}, not {number}"));
-                self.error(node.at.as_ref(), message);
-            }
-            _ => self.mismatch(node, "a number"),
-        }
-    }
-
-    fn duration_mismatch(&mut self, node: &Node) {
-        match &node.tree {
-            Tree::Number(number) => {
-                let message = format!("must be a duration with a unit, not the number {number}");
-                let message = ErrorCode::WrongType.message(message);
-                let hint = format!("write \"{number}s\" for seconds");
-                self.error_hint(node.at.as_ref(), message, hint);
-            }
-            _ => self.mismatch(node, "a duration like \"25s\""),
-        }
-    }
-
-    fn choice(&mut self, node: &Node, words: &'static [&'static str]) {
-        match node.text() {
-            Some(text) if words.contains(&text) => {}
-            Some(text) => {
-                let message = ErrorCode::NotOneOf.message(format!(
-                    "must be one of {}, not {}",
-                    quoted(words),
-                    self.cited(text)
-                ));
-                match closest(text, words.iter().copied()) {
-                    Some(word) => {
-                        let hint = format!("did you mean \"{word}\"?");
-                        self.error_hint(node.at.as_ref(), message, hint);
-                    }
-                    None => self.error(node.at.as_ref(), message),
-                }
-            }
-            None => self.mismatch(node, &format!("one of {}", quoted(words))),
-        }
-    }
-
     pub(crate) fn section(&mut self, node: &mut Node, section: &'static Section) {
         let at = node.at.clone();
         if node.members().is_none() {
-            return self.mismatch(node, "a map");
+            return self.findings.mismatch(node, "a map");
         }
-        let lost = self.lost_indentation(node, section);
+        let lost = lost_indentation(self.findings, node, section);
         self.rename(node, section.aliases, section.fields);
         let names: Vec<&'static str> = section.fields.iter().map(|field| field.name).collect();
         let fields = |name: &str| section.field(name);
@@ -508,14 +152,14 @@ impl Checker {
         });
         self.fields(node, at.as_ref(), section.fields, "");
         if let Some(check) = section.check {
-            check(self, node);
+            check(self.findings, node);
         }
     }
 
     /// Gives old names their new ones and drops nulls: a null is the same as nothing, except where it takes away what a
     /// weaker layer gives.
     fn rename(&mut self, node: &mut Node, aliases: Aliases, fields: &'static [Field]) {
-        self.note_empty(node);
+        self.findings.note_empty(node);
         let Some(members) = node.members_mut() else {
             return;
         };
@@ -527,14 +171,14 @@ impl Checker {
             };
             if *warn {
                 let message = format!("is the old name of \"{new}\"");
-                self.warn_in(old, value.at.as_ref(), message);
+                self.findings.warn_in(old, value.at.as_ref(), message);
             }
             if let Some(given) = members.get(*new) {
                 if given.to_value() != value.to_value() {
                     let message = ErrorCode::Conflict.message(format!(
                         "is another name of \"{new}\", which is given as well"
                     ));
-                    self.error_in(old, value.at.as_ref(), message);
+                    self.findings.error_in(old, value.at.as_ref(), message);
                 }
             } else {
                 members.insert((*new).to_owned(), value);
@@ -554,47 +198,32 @@ impl Checker {
                 .get_mut(field.name)
                 .filter(|member| !matches!(member.tree, Tree::Null));
             if let Some(member) = given {
-                self.hush += usize::from(field.secret);
-                self.within(field.name, |checker| {
-                    checker.note(member, field);
-                    checker.value(member, field.kind);
-                });
-                self.hush -= usize::from(field.secret);
+                self.findings
+                    .within(field.name, |findings| note(findings, member, field));
+                self.member(field.name, member, field.kind, field.secret);
                 continue;
             }
             let needed = match field.need {
                 Need::Optional => false,
                 Need::Always => true,
-                Need::Finally => self.stage.is_complete() && field.default.is_none(),
+                Need::Finally => self.findings.stage.is_complete() && field.default.is_none(),
             };
             if needed {
                 let hint = lower_first(field.about).replace('`', "\"");
                 let message = ErrorCode::Missing.message(format!("is required{of}"));
                 if hint == field.name {
-                    self.error_in(field.name, at, message);
+                    self.findings.error_in(field.name, at, message);
                 } else {
-                    self.error_hint_in(field.name, at, message, hint);
+                    self.findings.error_hint_in(field.name, at, message, hint);
                 }
             }
-        }
-    }
-
-    fn note(&mut self, node: &Node, field: &'static Field) {
-        let text = match field.note {
-            Note::Nothing | Note::Retired(_) => return,
-            Note::Kept => "is accepted and kept but not acted on yet",
-            Note::Warn(why) => why,
-        };
-        // The effective configuration of one experiment, given to another, has defaults that nobody wrote.
-        if !super::says_nothing(node, field) {
-            self.warn(node.at.as_ref(), text);
         }
     }
 
     fn union(&mut self, node: &mut Node, union: &'static Union) {
         let at = node.at.clone();
         if node.members().is_none() {
-            return self.mismatch(node, "a map");
+            return self.findings.mismatch(node, "a map");
         }
         self.rename(node, union.aliases, &[]);
         let words = || {
@@ -607,10 +236,10 @@ impl Checker {
                 .map(|tag| Node::new(Tree::Text(tag.to_owned())))
         });
         let Some(tag) = tag else {
-            if self.stage.is_complete() {
+            if self.findings.stage.is_complete() {
                 let message =
                     ErrorCode::Missing.message(format!("is required: one of {}", words()));
-                self.error_in(union.tag, at.as_ref(), message);
+                self.findings.error_in(union.tag, at.as_ref(), message);
             } else {
                 // Which keys are allowed shows only when a lower layer has brought the tag.
                 let names = union_names(union, None);
@@ -624,16 +253,19 @@ impl Checker {
         let Some(chosen) = tag.text().and_then(|name| union.variant(name)) else {
             return self.union_of_unknown(node, &tag, union, &words());
         };
-        if let (Note::Retired(advice), false) = (chosen.note, self.stage == Stage::Stored) {
+        if let (Note::Retired(advice), false) = (chosen.note, self.findings.stage == Stage::Stored)
+        {
             let message = ErrorCode::Removed.message(format!("\"{}\" was removed", chosen.name));
-            return self.error_hint_in(union.tag, tag.at.as_ref(), message, advice);
+            return self
+                .findings
+                .error_hint_in(union.tag, tag.at.as_ref(), message, advice);
         }
         if chosen.note == Note::Kept {
             let text = format!(
                 "\"{}\" is accepted and kept but not acted on yet",
                 chosen.name
             );
-            self.warn_in(union.tag, tag.at.as_ref(), text);
+            self.findings.warn_in(union.tag, tag.at.as_ref(), text);
         }
         let of = format!(" for {} \"{}\"", union.tag, chosen.name);
         if !chosen.open {
@@ -645,7 +277,7 @@ impl Checker {
         self.fields(node, at.as_ref(), union.common, "");
         self.fields(node, at.as_ref(), chosen.fields, &of);
         if let Some(check) = union.check {
-            check(self, node);
+            check(self.findings, node);
         }
     }
 
@@ -659,21 +291,17 @@ impl Checker {
         words: &str,
     ) {
         let given = match tag.text() {
-            Some(text) => self.cited(text),
-            None => self.found(tag),
+            Some(text) => self.findings.place.cited(text),
+            None => self.findings.place.found(tag),
         };
         let message = ErrorCode::NotOneOf.message(format!("must be one of {words}, not {given}"));
         let current = || union.variants.iter().filter(|v| !v.is_retired());
         let near = tag
             .text()
             .and_then(|text| closest(text, current().map(|variant| variant.name)));
-        match near {
-            Some(word) => {
-                let hint = format!("did you mean \"{word}\"?");
-                self.error_hint_in(union.tag, tag.at.as_ref(), message, hint);
-            }
-            None => self.error_in(union.tag, tag.at.as_ref(), message),
-        }
+        self.findings.within(union.tag, |findings| {
+            findings.error_near(tag.at.as_ref(), message, near);
+        });
         let at = node.at.clone();
         let near = near.and_then(|word| union.variant(word));
         let is_open = near.map_or_else(|| current().any(|variant| variant.open), |near| near.open);
@@ -712,29 +340,91 @@ impl Checker {
                 .filter(|field| field.name == name)
                 .collect();
             if let ([field], Some(member)) = (&fields[..], node.get_mut(&name)) {
-                self.hush += usize::from(field.secret);
-                self.within(&name, |checker| checker.value(member, field.kind));
-                self.hush -= usize::from(field.secret);
+                self.member(&name, member, field.kind, field.secret);
             }
         }
     }
 }
 
-/// Appends a key to a path.
-pub(crate) fn push_key(path: &mut String, key: &str) {
-    if is_plain_key(key) {
-        if !path.is_empty() {
-            path.push('.');
+fn named(fields: &'static [Field], name: &str) -> Option<&'static Field> {
+    fields.iter().find(|field| field.name == name)
+}
+
+fn int(findings: &mut Findings, node: &mut Node, min: i64, max: i64) {
+    let Tree::Number(number) = &node.tree else {
+        return findings.mismatch(node, "an integer");
+    };
+    let given = number.to_string();
+    match node.integer() {
+        Some(value) if (min..=max).contains(&value) => node.tree = Tree::Number(value.into()),
+        Some(value) if value < min => {
+            let message =
+                ErrorCode::OutOfRange.message(format!("must be at least {min}, not {value}"));
+            findings.error(node.at.as_ref(), message);
         }
-        path.push_str(key);
-    } else {
-        // A variable with its value may be given where its name alone should be.
-        path.push_str(&format!("[{:?}]", found_text(key)));
+        Some(value) => {
+            let message =
+                ErrorCode::OutOfRange.message(format!("must be at most {max}, not {value}"));
+            findings.error(node.at.as_ref(), message);
+        }
+        None => {
+            let message = format!("must be an integer, not {}", cut(&given));
+            let message = ErrorCode::WrongType.message(message);
+            findings.error(node.at.as_ref(), message);
+        }
     }
 }
 
-fn named(fields: &'static [Field], name: &str) -> Option<&'static Field> {
-    fields.iter().find(|field| field.name == name)
+fn number(findings: &mut Findings, node: &Node, how: &str, good: impl Fn(f64) -> bool, bound: f64) {
+    match &node.tree {
+        Tree::Number(number) if number.as_f64().is_some_and(good) => {}
+        Tree::Number(number) => {
+            let message =
+                ErrorCode::OutOfRange.message(format!("must be {how} {bound}, not {number}"));
+            findings.error(node.at.as_ref(), message);
+        }
+        _ => findings.mismatch(node, "a number"),
+    }
+}
+
+fn duration_mismatch(findings: &mut Findings, node: &Node) {
+    match &node.tree {
+        Tree::Number(number) => {
+            let message = format!("must be a duration with a unit, not the number {number}");
+            let message = ErrorCode::WrongType.message(message);
+            let hint = format!("write \"{number}s\" for seconds");
+            findings.error_hint(node.at.as_ref(), message, hint);
+        }
+        _ => findings.mismatch(node, "a duration like \"25s\""),
+    }
+}
+
+fn choice(findings: &mut Findings, node: &Node, words: &'static [&'static str]) {
+    match node.text() {
+        Some(text) if words.contains(&text) => {}
+        Some(text) => {
+            let message = ErrorCode::NotOneOf.message(format!(
+                "must be one of {}, not {}",
+                quoted(words),
+                findings.place.cited(text)
+            ));
+            let near = closest(text, words.iter().copied());
+            findings.error_near(node.at.as_ref(), message, near);
+        }
+        None => findings.mismatch(node, &format!("one of {}", quoted(words))),
+    }
+}
+
+fn note(findings: &mut Findings, node: &Node, field: &'static Field) {
+    let text = match field.note {
+        Note::Nothing | Note::Retired(_) => return,
+        Note::Kept => "is accepted and kept but not acted on yet",
+        Note::Warn(why) => why,
+    };
+    // The effective configuration of one experiment, given to another, has defaults that nobody wrote.
+    if !super::says_nothing(node, field) {
+        findings.warn(node.at.as_ref(), text);
+    }
 }
 
 /// The keys of one variant of a union, or of all.
@@ -751,14 +441,6 @@ fn union_names(union: &'static Union, only: Option<&Variant>) -> Vec<&'static st
         }
     }
     names
-}
-
-/// Whether a key needs no quotes in a path.
-fn is_plain_key(key: &str) -> bool {
-    !key.is_empty()
-        && key
-            .chars()
-            .all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '/' | '$'))
 }
 
 fn lower_first(text: &str) -> String {

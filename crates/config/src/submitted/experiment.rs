@@ -10,7 +10,7 @@ use crate::layer_text::LayerText;
 use crate::master::Underlay;
 use crate::origin::Layer;
 use crate::policies::{ONE_POOL, Policies, SEVERAL_POOLS, has_value};
-use crate::schema::Checker;
+use crate::schema::Findings;
 use crate::workload::Workload;
 use crate::yaml::{Node, Tree};
 
@@ -95,7 +95,7 @@ impl Rules for Experiment {
 
     fn layers_below(
         self,
-        _checker: &mut Checker,
+        _findings: &mut Findings,
         asked: &Node,
         defaults: &CompletionDefaults<'_>,
         underlay: &Underlay,
@@ -127,13 +127,13 @@ impl Rules for Experiment {
 
     fn check_merged(
         self,
-        checker: &mut Checker,
+        findings: &mut Findings,
         defaults: &CompletionDefaults<'_>,
         root: &mut Node,
     ) {
         let entrypoint = root.get("entrypoint");
         if defaults.managed && entrypoint.is_none_or(|node| matches!(node.tree, Tree::Null)) {
-            checker.error_hint_in(
+            findings.error_hint_in(
                 "entrypoint",
                 None,
                 ErrorCode::Missing.message("is required: the command that trains"),

@@ -7,7 +7,7 @@ use crate::container::TaskContainerDefaults;
 use crate::master::Underlay;
 use crate::origin::Layer;
 use crate::policies::ONE_POOL;
-use crate::schema::Checker;
+use crate::schema::Findings;
 use crate::task::{TaskConfig, TaskKind, context, for_kind, mask_with_variables};
 use crate::workload::Workload;
 use crate::yaml::Node;
@@ -42,8 +42,8 @@ impl Work for TaskKind {
 impl Rules for TaskKind {
     const WORKLOAD: Workload = Workload::Tasks;
 
-    fn check(self, checker: &mut Checker, root: &mut Node) {
-        for_kind(checker, self, root);
+    fn check(self, findings: &mut Findings, root: &mut Node) {
+        for_kind(findings, self, root);
     }
 
     fn underlay(defaults: &TaskDefaults<'_>) -> Underlay {
@@ -56,7 +56,7 @@ impl Rules for TaskKind {
 
     fn layers_below(
         self,
-        checker: &mut Checker,
+        findings: &mut Findings,
         asked: &Node,
         defaults: &TaskDefaults<'_>,
         underlay: &Underlay,
@@ -64,7 +64,7 @@ impl Rules for TaskKind {
         let slots = slots(self, asked);
         let mut of_pool = layer_under(Self::WORKLOAD, underlay.container_defaults(), slots);
         if defaults.has_context {
-            context(checker, asked, &mut of_pool);
+            context(findings, asked, &mut of_pool);
         }
         let mut layers = vec![of_pool];
         layers.extend(underlay.pool_layers());
@@ -79,7 +79,7 @@ impl Rules for TaskKind {
         layers
     }
 
-    fn check_merged(self, _checker: &mut Checker, defaults: &TaskDefaults<'_>, root: &mut Node) {
+    fn check_merged(self, _findings: &mut Findings, defaults: &TaskDefaults<'_>, root: &mut Node) {
         if let (true, Some(members)) = (defaults.has_context, root.members_mut()) {
             // One of the user's own is refused; what equals the cluster's counts as the cluster's.
             members.remove("work_dir");

@@ -2,18 +2,18 @@
 
 use super::TaskKind;
 use crate::errors::ErrorCode;
-use crate::schema::Checker;
+use crate::schema::Findings;
 use crate::yaml::{Node, Tree};
 
 /// Older forms and keys of experiments.
-pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
+pub(super) fn translate(findings: &mut Findings, root: &mut Node) {
     if let Some(resources) = root.get_mut("resources") {
-        checker.within("resources", |checker| {
+        findings.within("resources", |findings| {
             if let Some(slots) = resources.take("slots_per_trial") {
                 if resources.get("slots").is_none() {
-                    checker.belongs_at("slots_per_trial", "resources.slots");
+                    findings.belongs_at("slots_per_trial", "resources.slots");
                 }
-                checker.error_hint_in(
+                findings.error_hint_in(
                     "slots_per_trial",
                     slots.at.as_ref(),
                     ErrorCode::UnknownKey.message("is a key of experiments, not of tasks"),
@@ -23,13 +23,13 @@ pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
         });
     }
     if let Some(environment) = root.get_mut("environment") {
-        checker.within("environment", |checker| {
+        findings.within("environment", |findings| {
             // The effective configuration of another task has it, empty.
             let given = environment.get("ports").is_some_and(
                 |ports| !matches!(&ports.tree, Tree::Map(members) if members.is_empty()),
             );
             if let (Some(ports), true) = (environment.take("ports"), given) {
-                checker.error_hint_in(
+                findings.error_hint_in(
                     "ports",
                     ports.at.as_ref(),
                     "cannot be set for a task: the system gives it its ports",
@@ -41,10 +41,10 @@ pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
 }
 
 /// What holds for one kind of task only.
-pub(crate) fn for_kind(checker: &mut Checker, kind: TaskKind, root: &mut Node) {
-    entrypoint(checker, kind, root);
-    slots(checker, kind, root);
-    single_node(checker, kind, root);
+pub(crate) fn for_kind(findings: &mut Findings, kind: TaskKind, root: &mut Node) {
+    entrypoint(findings, kind, root);
+    slots(findings, kind, root);
+    single_node(findings, kind, root);
     let ignored = |key: &str| match key {
         "tensorboard_args" | "inherit_mounts" => kind != TaskKind::TensorBoard,
         "idle_timeout" => !matches!(kind, TaskKind::Notebook | TaskKind::TensorBoard),
@@ -58,27 +58,27 @@ pub(crate) fn for_kind(checker: &mut Checker, kind: TaskKind, root: &mut Node) {
         "notebook_idle_type",
     ] {
         if let Some(given) = root.get(key).filter(|_| ignored(key)) {
-            let says_nothing = checker
-                .document()
+            let says_nothing = findings
+                .document
                 .root
                 .field(key)
                 .is_some_and(|field| crate::schema::says_nothing(given, field));
             if !says_nothing {
                 let message = format!("means nothing for a {}", kind.name());
-                checker.warn_in(key, given.at.as_ref(), message);
+                findings.warn_in(key, given.at.as_ref(), message);
             }
         }
     }
 }
 
-fn entrypoint(checker: &mut Checker, kind: TaskKind, root: &Node) {
+fn entrypoint(findings: &mut Findings, kind: TaskKind, root: &Node) {
     let given = root.get("entrypoint");
     let is_empty =
         given.is_none_or(|node| matches!(&node.tree, Tree::List(items) if items.is_empty()));
     match kind {
         TaskKind::Command | TaskKind::Generic => {
-            if is_empty && checker.stage.is_complete() {
-                checker.error_hint_in(
+            if is_empty && findings.stage.is_complete() {
+                findings.error_hint_in(
                     "entrypoint",
                     given.and_then(|node| node.at.as_ref()),
                     ErrorCode::Missing.message("is required: the program to run and its arguments"),
@@ -89,14 +89,14 @@ fn entrypoint(checker: &mut Checker, kind: TaskKind, root: &Node) {
         TaskKind::Notebook | TaskKind::Shell | TaskKind::TensorBoard => {
             if let (Some(node), false) = (given, is_empty) {
                 let message = format!("is ignored: a {} brings its own", kind.name());
-                checker.warn_in("entrypoint", node.at.as_ref(), message);
+                findings.warn_in("entrypoint", node.at.as_ref(), message);
             }
         }
     }
 }
 
 /// A TensorBoard has no slots.
-fn slots(checker: &mut Checker, kind: TaskKind, root: &mut Node) {
+fn slots(findings: &mut Findings, kind: TaskKind, root: &mut Node) {
     if kind != TaskKind::TensorBoard {
         return;
     }
@@ -109,8 +109,8 @@ fn slots(checker: &mut Checker, kind: TaskKind, root: &mut Node) {
     };
     let at = slots.at.clone();
     slots.tree = Tree::Number(0.into());
-    checker.within("resources", |checker| {
-        checker.warn_in(
+    findings.within("resources", |findings| {
+        findings.warn_in(
             "slots",
             at.as_ref(),
             "is read as 0: a TensorBoard uses none",
@@ -119,24 +119,24 @@ fn slots(checker: &mut Checker, kind: TaskKind, root: &mut Node) {
 }
 
 /// Only generic tasks may spread over nodes.
-fn single_node(checker: &mut Checker, kind: TaskKind, root: &Node) {
+fn single_node(findings: &mut Findings, kind: TaskKind, root: &Node) {
     if kind == TaskKind::Generic {
         return;
     }
     if let Some(node) = root.find("resources.is_single_node") {
-        checker.within("resources", |checker| {
+        findings.within("resources", |findings| {
             let message = format!(
                 "cannot be set for a {}: it is always on one node",
                 kind.name()
             );
-            checker.error_in("is_single_node", node.at.as_ref(), message);
+            findings.error_in("is_single_node", node.at.as_ref(), message);
         });
     }
 }
 
 /// Files that come along land in the working directory, so that one of the user's own is refused and the cluster's is
 /// dropped.
-pub(crate) fn context(checker: &mut Checker, asked: &Node, container_defaults: &mut Node) {
+pub(crate) fn context(findings: &mut Findings, asked: &Node, container_defaults: &mut Node) {
     let default = container_defaults.take("work_dir");
     let Some(own) = asked.get("work_dir") else {
         return;
@@ -144,7 +144,7 @@ pub(crate) fn context(checker: &mut Checker, asked: &Node, container_defaults: &
     if default.is_some_and(|default| default.tree == own.tree) {
         return;
     }
-    checker.error_hint_in(
+    findings.error_hint_in(
         "work_dir",
         own.at.as_ref(),
         ErrorCode::Conflict.message("cannot be combined with files that come along (--context, --include): they land in a directory of their own"),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::container::schema::{BIND_MOUNTS, BYTE_SIZE, DEVICES, ENVIRONMENT, PBS, SLURM, mounts};
-use crate::schema::{Checker, Document, Kind, Merge, NATURAL_32, Special, keys, special};
+use crate::schema::{Document, Kind, Merge, NATURAL_32, Special, Walk, keys, special};
 use crate::yaml::{Node, Tree};
 
 pub(crate) static DOCUMENT: Document = Document {
@@ -122,19 +122,19 @@ static ENTRYPOINT: Special = special(
 );
 
 /// A list of strings; one string is a command line for a shell.
-fn entrypoint(checker: &mut Checker, node: &mut Node) {
+fn entrypoint(walk: &mut Walk, node: &mut Node) {
     match &node.tree {
         Tree::Text(text) => {
             let words = ["/bin/sh", "-c", text].map(|word| Node {
                 tree: Tree::Text(word.to_owned()),
                 at: node.at.clone(),
             });
-            checker.warn(
+            walk.findings.warn(
                 node.at.as_ref(),
                 "is a list; the one string is read as a command line of /bin/sh",
             );
             node.tree = Tree::List(words.into());
         }
-        _ => checker.value(node, Kind::List(&Kind::Text)),
+        _ => walk.value(node, Kind::List(&Kind::Text)),
     }
 }

@@ -7,7 +7,7 @@ use crate::errors::ErrorCode;
 use crate::limits;
 use crate::origin::Position;
 use crate::schema::{
-    Block, Checker, Field, Kind, Merge, NATURAL, OldKey, POSITIVE, Special, Union, closest, field,
+    Block, Field, Kind, Merge, NATURAL, OldKey, POSITIVE, Special, Union, Walk, closest, field,
     special, union, variant,
 };
 use crate::yaml::{Node, Tree};
@@ -260,17 +260,19 @@ fn nearest_length(key: &str) -> Option<&'static str> {
 }
 
 /// A map with exactly one of three keys.
-fn length(checker: &mut Checker, node: &mut Node) {
-    bounded_length(checker, node, NATURAL);
+fn length(walk: &mut Walk, node: &mut Node) {
+    bounded_length(walk, node, NATURAL);
 }
 
 const EXPECTED: &str = "must have exactly one of \"batches\", \"records\", \"epochs\"";
 
-fn bounded_length(checker: &mut Checker, node: &mut Node, bound: Kind) {
+fn bounded_length(walk: &mut Walk, node: &mut Node, bound: Kind) {
     let at = node.at.clone();
     let kind = node.kind();
     let Some(members) = node.members_mut() else {
-        return checker.error(at.as_ref(), format!("{EXPECTED}, not {kind}"));
+        return walk
+            .findings
+            .error(at.as_ref(), format!("{EXPECTED}, not {kind}"));
     };
     members.retain(|_, member| !matches!(member.tree, Tree::Null));
     let misspelt: Vec<(String, &'static str, Option<Position>)> = members
@@ -281,7 +283,7 @@ fn bounded_length(checker: &mut Checker, node: &mut Node, bound: Kind) {
     if !misspelt.is_empty() {
         for (key, meant, at) in misspelt {
             let hint = format!("did you mean \"{meant}\"?");
-            checker.error_hint_in(
+            walk.findings.error_hint_in(
                 &key,
                 at.as_ref(),
                 ErrorCode::UnknownKey.message("is not a known key"),
@@ -295,22 +297,22 @@ fn bounded_length(checker: &mut Checker, node: &mut Node, bound: Kind) {
             .keys()
             .all(|key| LENGTH_KEYS.contains(&key.as_str()))
     {
-        return checker.error(at.as_ref(), EXPECTED);
+        return walk.findings.error(at.as_ref(), EXPECTED);
     }
     for (key, member) in members {
-        checker.within(key, |checker| checker.value(member, bound));
+        walk.within(key, |walk| walk.value(member, bound));
     }
 }
 
-fn positive_length(checker: &mut Checker, node: &mut Node) {
-    bounded_length(checker, node, POSITIVE);
+fn positive_length(walk: &mut Walk, node: &mut Node) {
+    bounded_length(walk, node, POSITIVE);
 }
 
 /// A length or a bare number; at least 1.
-fn max_length(checker: &mut Checker, node: &mut Node) {
+fn max_length(walk: &mut Walk, node: &mut Node) {
     if matches!(node.tree, Tree::Number(_)) {
-        checker.value(node, POSITIVE);
+        walk.value(node, POSITIVE);
     } else {
-        bounded_length(checker, node, POSITIVE);
+        bounded_length(walk, node, POSITIVE);
     }
 }

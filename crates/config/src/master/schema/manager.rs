@@ -11,8 +11,8 @@ use crate::errors::ErrorCode;
 use crate::master::types::{FittingPolicy, ManagerKind, SchedulerKind};
 use crate::quote::cut;
 use crate::schema::{
-    Aliases, Checker, Field, Kind, NATURAL_32, PORT, Section, Special, Union, field, keys, section,
-    text_by, union, variant,
+    Aliases, Field, Findings, Kind, NATURAL_32, PORT, Section, Special, Union, Walk, field, keys,
+    section, text_by, union, variant,
 };
 use crate::yaml::{Node, Tree};
 
@@ -69,13 +69,13 @@ keys! {
     with named("scheduler").aliases(&[("fit", "fitting_policy", true)]).check(scheduler)
 }
 
-fn scheduler(checker: &mut Checker, node: &Node) {
+fn scheduler(findings: &mut Findings, node: &Node) {
     if let Some(kind @ ("fair_share" | "round_robin")) = node.get("type").and_then(Node::text) {
         for key in ["preemption", "default_priority"] {
             if let Some(given) = node.get(key) {
                 let text =
                     format!("means something only for scheduler \"priority\", not \"{kind}\"");
-                checker.warn_in(key, given.at.as_ref(), text);
+                findings.warn_in(key, given.at.as_ref(), text);
             }
         }
     }
@@ -234,12 +234,13 @@ static SLOT_TYPE: Special = text_by(
 );
 
 /// `gpu` is the old name of `cuda`.
-fn slot_type(checker: &mut Checker, node: &mut Node) {
+fn slot_type(walk: &mut Walk, node: &mut Node) {
     if node.text() == Some("gpu") {
-        checker.warn(node.at.as_ref(), "\"gpu\" is the old name of \"cuda\"");
+        walk.findings
+            .warn(node.at.as_ref(), "\"gpu\" is the old name of \"cuda\"");
         node.tree = Tree::Text("cuda".into());
     }
-    checker.value(node, Kind::Choice(&["cuda", "rocm", "cpu"]));
+    walk.value(node, Kind::Choice(&["cuda", "rocm", "cpu"]));
 }
 
 static SLOT_REQUESTS: Section = section(&[field(
@@ -255,15 +256,15 @@ static DEFAULT_SCHEDULER: Special = text_by(
     default_scheduler,
 );
 
-fn default_scheduler(checker: &mut Checker, node: &mut Node) {
+fn default_scheduler(walk: &mut Walk, node: &mut Node) {
     if node.text() == Some("priority") {
-        return checker.error_hint(
+        return walk.findings.error_hint(
             node.at.as_ref(),
             ErrorCode::Removed.message("\"priority\" was removed"),
             "use \"preemption\"",
         );
     }
-    checker.value(node, Kind::Choice(&["", "coscheduler", "preemption"]));
+    walk.value(node, Kind::Choice(&["", "coscheduler", "preemption"]));
 }
 
 static GATEWAY: Section = section(&[
@@ -300,7 +301,7 @@ static GATEWAY: Section = section(&[
 ])
 .check(gateway);
 
-fn gateway(checker: &mut Checker, node: &Node) {
+fn gateway(findings: &mut Findings, node: &Node) {
     let port = |key: &str, default: i64| node.get(key).and_then(Node::integer).unwrap_or(default);
     let start = port("gateway_port_range_start", 32_768);
     let end = port("gateway_port_range_end", 65_535);
@@ -312,7 +313,7 @@ fn gateway(checker: &mut Checker, node: &Node) {
         let message = ErrorCode::OutOfRange.message(format!(
             "must be above \"gateway_port_range_start\", which is {start}, not {end}"
         ));
-        checker.error_in("gateway_port_range_end", at.as_ref(), message);
+        findings.error_in("gateway_port_range_end", at.as_ref(), message);
     }
 }
 
@@ -331,7 +332,7 @@ pub(super) fn is_dns_label(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-fn dns_label(checker: &mut Checker, node: &mut Node) {
+fn dns_label(walk: &mut Walk, node: &mut Node) {
     match node.text() {
         Some(text) if is_dns_label(text) => {}
         Some(text) => {
@@ -339,9 +340,9 @@ fn dns_label(checker: &mut Checker, node: &mut Node) {
                 "must be a name of lower case letters, digits and hyphens, not \"{}\"",
                 cut(text)
             );
-            checker.error(node.at.as_ref(), message);
+            walk.findings.error(node.at.as_ref(), message);
         }
-        None => checker.value(node, Kind::Text),
+        None => walk.value(node, Kind::Text),
     }
 }
 
@@ -486,11 +487,11 @@ static CONTAINER_RUN_TYPE: Special = text_by(
 );
 
 /// `apptainer` is another name of `singularity`.
-fn container_run_type(checker: &mut Checker, node: &mut Node) {
+fn container_run_type(walk: &mut Walk, node: &mut Node) {
     if node.text() == Some("apptainer") {
         node.tree = Tree::Text("singularity".into());
     }
-    checker.value(node, Kind::Choice(&["singularity", "podman", "enroot"]));
+    walk.value(node, Kind::Choice(&["singularity", "podman", "enroot"]));
 }
 
 static JOB_PROJECT_SOURCE: Special = text_by(
@@ -499,20 +500,20 @@ static JOB_PROJECT_SOURCE: Special = text_by(
     job_project_source,
 );
 
-fn job_project_source(checker: &mut Checker, node: &mut Node) {
+fn job_project_source(walk: &mut Walk, node: &mut Node) {
     match node.text() {
         Some(text)
             if matches!(text, "project" | "workspace" | "label") || text.starts_with("label:") => {}
-        Some(_) => checker.mismatch(
+        Some(_) => walk.findings.mismatch(
             node,
             "one of \"project\", \"workspace\", \"label\", \"label:PREFIX\"",
         ),
-        None => checker.value(node, Kind::Text),
+        None => walk.value(node, Kind::Text),
     }
 }
 
 /// Rules between the keys of a manager.
-fn manager(checker: &mut Checker, node: &Node) {
+fn manager(findings: &mut Findings, node: &Node) {
     match node.get("type").and_then(Node::text) {
         Some("slurm" | "pbs") => {
             let (apptainer, singularity) = (
@@ -520,7 +521,7 @@ fn manager(checker: &mut Checker, node: &Node) {
                 filled(node, "singularity_image_root"),
             );
             if let (Some(_), Some(given)) = (apptainer, singularity) {
-                checker.error_in(
+                findings.error_in(
                     "singularity_image_root",
                     given.at.as_ref(),
                     ErrorCode::Conflict
@@ -528,7 +529,7 @@ fn manager(checker: &mut Checker, node: &Node) {
                 );
             }
         }
-        Some("kubernetes") if checker.stage.is_complete() => {
+        Some("kubernetes") if findings.stage.is_complete() => {
             let slots = node.get("slot_type");
             let processors = node.find("slot_resource_requests.cpu");
             let positive = processors.is_some_and(
@@ -536,8 +537,8 @@ fn manager(checker: &mut Checker, node: &Node) {
             );
             if slots.and_then(Node::text) == Some("cpu") && !positive {
                 let at = slots.and_then(|node| node.at.as_ref());
-                checker.within("slot_resource_requests", |checker| {
-                    checker.error_in(
+                findings.within("slot_resource_requests", |findings| {
+                    findings.error_in(
                         "cpu",
                         at,
                         ErrorCode::OutOfRange.message("must be above 0 for slot type \"cpu\""),

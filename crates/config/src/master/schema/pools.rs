@@ -13,7 +13,7 @@ use super::{filled, is_true};
 use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
 use crate::errors::ErrorCode;
 use crate::quote::cut;
-use crate::schema::{Checker, Kind, NATURAL_32, Section, closest, field, keys, section};
+use crate::schema::{Findings, Kind, NATURAL_32, Section, closest, field, keys, section};
 use crate::yaml::{Node, Tree};
 
 pub(super) const POOLS: Kind = Kind::List(&Kind::Section(&POOL));
@@ -78,11 +78,11 @@ fn list<'n>(node: &'n Node, key: &str) -> Vec<&'n Node> {
 }
 
 impl Managed<'_> {
-    fn within(&self, checker: &mut Checker, key: &str, work: impl FnOnce(&mut Checker)) {
+    fn within(&self, findings: &mut Findings, key: &str, work: impl FnOnce(&mut Findings)) {
         match self.additional {
-            None => checker.within(key, work),
-            Some(index) => checker.within("additional_resource_managers", |checker| {
-                checker.within_index(index, |checker| checker.within(key, work));
+            None => findings.within(key, work),
+            Some(index) => findings.within("additional_resource_managers", |findings| {
+                findings.within(index, |findings| findings.within(key, work));
             }),
         }
     }
@@ -108,8 +108,8 @@ impl Managed<'_> {
 }
 
 /// Rules of the whole document.
-pub(super) fn document(checker: &mut Checker, root: &Node) {
-    if !checker.stage.is_complete() {
+pub(super) fn document(findings: &mut Findings, root: &Node) {
+    if !findings.stage.is_complete() {
         return;
     }
     let mut all = vec![Managed {
@@ -127,26 +127,26 @@ pub(super) fn document(checker: &mut Checker, root: &Node) {
             additional: Some(index),
         });
     }
-    unique_pools(checker, &all);
-    unique_managers(checker, &all);
-    single_cloud(checker, &all);
+    unique_pools(findings, &all);
+    unique_managers(findings, &all);
+    single_cloud(findings, &all);
     for managed in &all {
         if managed.kind() == "agent" || !managed.pools.is_empty() {
-            default_pools(checker, managed, root);
+            default_pools(findings, managed, root);
         }
         if managed.additional.is_some() && managed.pools.is_empty() {
-            managed.within(checker, "resource_pools", |checker| {
-                checker.error(
+            managed.within(findings, "resource_pools", |findings| {
+                findings.error(
                     None,
                     ErrorCode::OutOfRange.message("must hold at least one pool"),
                 );
             });
         }
     }
-    slots_of_pods(checker, root, &all);
+    slots_of_pods(findings, root, &all);
 }
 
-fn unique_pools(checker: &mut Checker, all: &[Managed<'_>]) {
+fn unique_pools(findings: &mut Findings, all: &[Managed<'_>]) {
     let mut seen: Vec<&str> = Vec::new();
     for managed in all {
         if managed.additional.is_none() && managed.pools.is_empty() {
@@ -159,9 +159,9 @@ fn unique_pools(checker: &mut Checker, all: &[Managed<'_>]) {
             let Some(name) = node.text() else { continue };
             if seen.contains(&name) {
                 let message = format!("\"{}\" names two resource pools", cut(name));
-                managed.within(checker, "resource_pools", |checker| {
-                    checker.within_index(index, |checker| {
-                        checker.error_in("pool_name", node.at.as_ref(), message);
+                managed.within(findings, "resource_pools", |findings| {
+                    findings.within(index, |findings| {
+                        findings.error_in("pool_name", node.at.as_ref(), message);
                     });
                 });
             }
@@ -171,7 +171,7 @@ fn unique_pools(checker: &mut Checker, all: &[Managed<'_>]) {
 }
 
 /// Agents are made in one cloud: the master has the identity of one.
-fn single_cloud(checker: &mut Checker, all: &[Managed<'_>]) {
+fn single_cloud(findings: &mut Findings, all: &[Managed<'_>]) {
     let mut first: Option<&str> = None;
     for managed in all {
         for (index, pool) in managed.pools.iter().enumerate() {
@@ -185,13 +185,13 @@ fn single_cloud(checker: &mut Checker, all: &[Managed<'_>]) {
             if first == cloud {
                 continue;
             }
-            managed.within(checker, "resource_pools", |checker| {
-                checker.within_index(index, |checker| {
-                    checker.within("provider", |checker| {
+            managed.within(findings, "resource_pools", |findings| {
+                findings.within(index, |findings| {
+                    findings.within("provider", |findings| {
                         let message = format!(
                             "must be \"{first}\" as in the pools before: agents are made in one cloud, not in \"{cloud}\" as well"
                         );
-                        checker.error_in("type", node.at.as_ref(), message);
+                        findings.error_in("type", node.at.as_ref(), message);
                     });
                 });
             });
@@ -199,7 +199,7 @@ fn single_cloud(checker: &mut Checker, all: &[Managed<'_>]) {
     }
 }
 
-fn unique_managers(checker: &mut Checker, all: &[Managed<'_>]) {
+fn unique_managers(findings: &mut Findings, all: &[Managed<'_>]) {
     let mut seen: Vec<&str> = Vec::new();
     for managed in all {
         let given = managed
@@ -208,8 +208,8 @@ fn unique_managers(checker: &mut Checker, all: &[Managed<'_>]) {
         let name = given.and_then(Node::text);
         if managed.additional.is_some() && name.is_none() {
             let at = managed.manager.and_then(|manager| manager.at.clone());
-            managed.within(checker, "resource_manager", |checker| {
-                checker.error_in(
+            managed.within(findings, "resource_manager", |findings| {
+                findings.error_in(
                     "cluster_name",
                     at.as_ref(),
                     ErrorCode::Missing.message("is required for an additional manager"),
@@ -221,8 +221,8 @@ fn unique_managers(checker: &mut Checker, all: &[Managed<'_>]) {
         if seen.contains(&name) {
             let message = format!("\"{}\" names two resource managers", cut(name));
             let at = given.and_then(|node| node.at.clone());
-            managed.within(checker, "resource_manager", |checker| {
-                checker.error_in("cluster_name", at.as_ref(), message);
+            managed.within(findings, "resource_manager", |findings| {
+                findings.error_in("cluster_name", at.as_ref(), message);
             });
         }
         seen.push(name);
@@ -230,7 +230,7 @@ fn unique_managers(checker: &mut Checker, all: &[Managed<'_>]) {
 }
 
 /// The default pools must be there, unless there are to be none.
-fn default_pools(checker: &mut Checker, managed: &Managed<'_>, root: &Node) {
+fn default_pools(findings: &mut Findings, managed: &Managed<'_>, root: &Node) {
     let names = managed.pool_names();
     let manager = managed.manager;
     let none = manager.is_some_and(|manager| is_true(manager, "no_default_resource_pools"));
@@ -246,9 +246,9 @@ fn default_pools(checker: &mut Checker, managed: &Managed<'_>, root: &Node) {
                 ("default", near.and_then(|node| node.at.as_ref()))
             }
         };
-        managed.within(checker, "resource_manager", |checker| {
+        managed.within(findings, "resource_manager", |findings| {
             if none {
-                checker.error_in(
+                findings.error_in(
                     key,
                     at,
                     ErrorCode::Conflict.message("must be left out beside \"no_default_resource_pools\""),
@@ -266,48 +266,43 @@ fn default_pools(checker: &mut Checker, managed: &Managed<'_>, root: &Node) {
                     let message = format!(
                         "is not given, and its default \"{name}\" names no resource pool; {there_are}"
                     );
-                    checker.error_hint_in(key, at, message, "say which of them it is");
+                    findings.error_hint_in(key, at, message, "say which of them it is");
                     return;
                 }
                 let message = format!("names no resource pool: \"{}\"; {there_are}", cut(name));
-                match closest(name, names.iter().copied()) {
-                    Some(near) => {
-                        let hint = format!("did you mean \"{near}\"?");
-                        checker.error_hint_in(key, at, message, hint);
-                    }
-                    None => checker.error_in(key, at, message),
-                }
+                let near = closest(name, names.iter().copied());
+                findings.within(key, |findings| findings.error_near(at, message, near));
             }
         });
     }
 }
 
 /// The size of pods on Kubernetes is configured once: by the manager, or, where there is only one, by the cluster's defaults.
-fn slots_of_pods(checker: &mut Checker, root: &Node, all: &[Managed<'_>]) {
+fn slots_of_pods(findings: &mut Findings, root: &Node, all: &[Managed<'_>]) {
     const KEY: &str = "max_slots_per_pod";
     let of_cluster = root.find("task_container_defaults.kubernetes.max_slots_per_pod");
     for managed in all.iter().filter(|managed| managed.kind() == "kubernetes") {
         let of_manager = managed.manager.and_then(|manager| manager.get(KEY));
         let at = managed.manager.and_then(|manager| manager.at.clone());
         let several = all.len() > 1;
-        managed.within(checker, "resource_manager", |checker| {
+        managed.within(findings, "resource_manager", |findings| {
             match (of_manager, of_cluster) {
-                (None, None) => checker.error_in(
+                (None, None) => findings.error_in(
                     KEY,
                     at.as_ref(),
                     ErrorCode::Missing.message("is required: the most slots that one pod gets"),
                 ),
-                (None, Some(_)) if several => checker.error_in(
+                (None, Some(_)) if several => findings.error_in(
                     KEY,
                     at.as_ref(),
                     ErrorCode::Missing.message("is required for each of several managers; that of \"task_container_defaults\" is for a single one"),
                 ),
-                (Some(given), Some(_)) if several => checker.warn_in(
+                (Some(given), Some(_)) if several => findings.warn_in(
                     KEY,
                     given.at.as_ref(),
                     "is what counts; that of \"task_container_defaults\" is ignored where there are several managers",
                 ),
-                (Some(given), Some(_)) => checker.error_in(
+                (Some(given), Some(_)) => findings.error_in(
                     KEY,
                     given.at.as_ref(),
                     ErrorCode::Conflict.message("is given in \"task_container_defaults.kubernetes\" as well; choose one"),

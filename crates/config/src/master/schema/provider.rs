@@ -6,7 +6,8 @@ use crate::container::schema::NOT_EMPTY;
 use crate::errors::ErrorCode;
 use crate::quote::{cut, quoted};
 use crate::schema::{
-    Checker, Kind, NATURAL_32, Section, Special, Union, field, section, text_by, union, variant,
+    Findings, Kind, NATURAL_32, Section, Special, Union, Walk, field, section, text_by, union,
+    variant,
 };
 use crate::units::parse_duration;
 use crate::yaml::{Node, Tree};
@@ -375,13 +376,13 @@ static POSITIVE_DURATION: Special = text_by(
     positive_duration,
 );
 
-fn positive_duration(checker: &mut Checker, node: &mut Node) {
-    checker.value(node, Kind::Duration);
+fn positive_duration(walk: &mut Walk, node: &mut Node) {
+    walk.value(node, Kind::Duration);
     if node
         .text()
         .is_some_and(|text| parse_duration(text).is_ok_and(|duration| duration.is_zero()))
     {
-        checker.error(
+        walk.findings.error(
             node.at.as_ref(),
             ErrorCode::OutOfRange.message("must be above 0"),
         );
@@ -394,9 +395,9 @@ static MASTER_URL: Special = text_by(
     master_url,
 );
 
-fn master_url(checker: &mut Checker, node: &mut Node) {
+fn master_url(walk: &mut Walk, node: &mut Node) {
     let Some(text) = node.text() else {
-        return checker.value(node, Kind::Text);
+        return walk.value(node, Kind::Text);
     };
     // Blank is what shipped files have where the master's own address is to be found out.
     if text.is_empty() {
@@ -420,7 +421,7 @@ fn master_url(checker: &mut Checker, node: &mut Node) {
             "must be \"http://HOST:PORT\" or \"https://HOST:PORT\" without a path, not \"{}\"",
             cut(text)
         );
-        checker.error(node.at.as_ref(), message);
+        walk.findings.error(node.at.as_ref(), message);
     }
 }
 
@@ -430,9 +431,9 @@ static PRICE: Special = text_by(
     price,
 );
 
-fn price(checker: &mut Checker, node: &mut Node) {
+fn price(walk: &mut Walk, node: &mut Node) {
     let Some(text) = node.text() else {
-        return checker.value(node, Kind::Text);
+        return walk.value(node, Kind::Text);
     };
     let digits = text.replacen('.', "", 1);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -440,7 +441,7 @@ fn price(checker: &mut Checker, node: &mut Node) {
             "must be made of digits with at most one point, and no sign, not \"{}\"",
             cut(text)
         );
-        checker.error(node.at.as_ref(), message);
+        walk.findings.error(node.at.as_ref(), message);
     }
 }
 
@@ -450,9 +451,9 @@ static GCP_IMAGE: Special = text_by(
     gcp_image,
 );
 
-fn gcp_image(checker: &mut Checker, node: &mut Node) {
+fn gcp_image(walk: &mut Walk, node: &mut Node) {
     let Some(text) = node.text() else {
-        return checker.value(node, Kind::Text);
+        return walk.value(node, Kind::Text);
     };
     let parts: Vec<&str> = text.split('/').collect();
     let good = matches!(parts[..], ["projects", project, "global", "images", image]
@@ -462,7 +463,7 @@ fn gcp_image(checker: &mut Checker, node: &mut Node) {
             "must be \"projects/PROJECT/global/images/IMAGE\", not \"{}\"",
             cut(text)
         );
-        checker.error(node.at.as_ref(), message);
+        walk.findings.error(node.at.as_ref(), message);
     }
 }
 
@@ -535,13 +536,13 @@ static AWS_INSTANCE_TYPE: Special = text_by(
     aws_instance_type,
 );
 
-fn aws_instance_type(checker: &mut Checker, node: &mut Node) {
+fn aws_instance_type(walk: &mut Walk, node: &mut Node) {
     let Some(text) = node.text() else {
-        return checker.value(node, Kind::Text);
+        return walk.value(node, Kind::Text);
     };
     // The documentation of the old product misspells it so.
     if text == "g5.48large" {
-        return checker.error_hint(
+        return walk.findings.error_hint(
             node.at.as_ref(),
             "\"g5.48large\" is not a type of instance",
             "did you mean \"g5.48xlarge\"?",
@@ -561,7 +562,7 @@ fn aws_instance_type(checker: &mut Checker, node: &mut Node) {
             "must be a type of instance like \"g5.12xlarge\", not \"{}\"",
             cut(text)
         );
-        checker.error(node.at.as_ref(), message);
+        walk.findings.error(node.at.as_ref(), message);
     }
 }
 
@@ -588,9 +589,9 @@ static MACHINE_TYPE: Special = text_by(
     machine_type,
 );
 
-fn machine_type(checker: &mut Checker, node: &mut Node) {
+fn machine_type(walk: &mut Walk, node: &mut Node) {
     let Some(text) = node.text() else {
-        return checker.value(node, Kind::Text);
+        return walk.value(node, Kind::Text);
     };
     let good = MACHINE_FAMILIES.iter().any(|family| {
         text.strip_prefix(family)
@@ -603,7 +604,7 @@ fn machine_type(checker: &mut Checker, node: &mut Node) {
             quoted(MACHINE_FAMILIES),
             cut(text)
         );
-        checker.error(node.at.as_ref(), message);
+        walk.findings.error(node.at.as_ref(), message);
     }
 }
 
@@ -620,7 +621,7 @@ const GCP_GPUS: &[(&str, &[i64])] = &[
     ("nvidia-l4", &[0, 1, 2, 4, 8]),
 ];
 
-fn gcp_gpus(checker: &mut Checker, node: &Node) {
+fn gcp_gpus(findings: &mut Findings, node: &Node) {
     let kind = node.get("gpu_type");
     let name = kind.and_then(Node::text).unwrap_or("nvidia-tesla-t4");
     let Some((_, allowed)) = GCP_GPUS.iter().find(|(known, _)| *known == name) else {
@@ -631,7 +632,7 @@ fn gcp_gpus(checker: &mut Checker, node: &Node) {
             cut(name)
         ));
         let at = kind.and_then(|kind| kind.at.clone());
-        return checker.error_in("gpu_type", at.as_ref(), message);
+        return findings.error_in("gpu_type", at.as_ref(), message);
     };
     let Some(given) = node.get("gpu_num") else {
         return;
@@ -644,12 +645,12 @@ fn gcp_gpus(checker: &mut Checker, node: &Node) {
             "must be one of {} for GPUs of type \"{name}\", not {number}",
             allowed.join(", ")
         ));
-        checker.error_in("gpu_num", given.at.as_ref(), message);
+        findings.error_in("gpu_num", given.at.as_ref(), message);
     }
 }
 
 /// Rules between the keys of a provider.
-fn provider(checker: &mut Checker, node: &Node) {
+fn provider(findings: &mut Findings, node: &Node) {
     let number = |key: &str, default: i64| node.get(key).and_then(Node::integer).unwrap_or(default);
     let (min, max) = (number("min_instances", 0), number("max_instances", 5));
     if min > max {
@@ -660,14 +661,14 @@ fn provider(checker: &mut Checker, node: &Node) {
         let message = ErrorCode::OutOfRange.message(format!(
             "must be at most \"max_instances\", which is {max}, not {min}"
         ));
-        checker.error_in("min_instances", at.as_ref(), message);
+        findings.error_in("min_instances", at.as_ref(), message);
     }
     match node.get("type").and_then(Node::text) {
         Some("aws") => {
             let kind = node.get("instance_type");
             let name = kind.and_then(Node::text).unwrap_or("g4dn.metal");
             if aws_slots(name).is_none() && node.get("instance_slots").is_none() {
-                checker.error_hint_in(
+                findings.error_hint_in(
                     "instance_type",
                     kind.and_then(|kind| kind.at.as_ref()),
                     format!(
@@ -682,14 +683,14 @@ fn provider(checker: &mut Checker, node: &Node) {
             if let Some(prefix) = node.get("name_prefix")
                 && prefix.text().is_some_and(|text| text.chars().count() > 30)
             {
-                checker.error_in(
+                findings.error_in(
                     "name_prefix",
                     prefix.at.as_ref(),
                     ErrorCode::OutOfRange.message("must have at most 30 characters"),
                 );
             }
-            if checker.stage.is_complete() && node.get("boot_disk_source_image").is_none() {
-                checker.error_hint_in(
+            if findings.stage.is_complete() && node.get("boot_disk_source_image").is_none() {
+                findings.error_hint_in(
                     "boot_disk_source_image",
                     node.at.as_ref(),
                     ErrorCode::Missing.message(

@@ -6,7 +6,7 @@ use super::{filled, is_true};
 use crate::errors::ErrorCode;
 use crate::quote::cut;
 use crate::schema::{
-    Checker, Field, Kind, Section, Special, Union, field, section, text_by, union, variant,
+    Field, Findings, Kind, Section, Special, Union, Walk, field, section, text_by, union, variant,
 };
 use crate::yaml::Node;
 
@@ -183,20 +183,20 @@ pub(super) static SAML: Section = section(&[
 ])
 .check(saml);
 
-fn saml(checker: &mut Checker, node: &Node) {
+fn saml(findings: &mut Findings, node: &Node) {
     let needed = [
         "provider",
         "idp_recipient_url",
         "idp_sso_url",
         "idp_sso_descriptor_url",
     ];
-    when_enabled(checker, node, &needed);
-    if checker.stage.is_complete()
+    when_enabled(findings, node, &needed);
+    if findings.stage.is_complete()
         && is_true(node, "enabled")
         && filled(node, "idp_metadata_url").is_none()
         && filled(node, "idp_cert_path").is_none()
     {
-        checker.error(
+        findings.error(
             node.at.as_ref(),
             "needs \"idp_metadata_url\" or \"idp_cert_path\" when it is enabled",
         );
@@ -204,13 +204,13 @@ fn saml(checker: &mut Checker, node: &Node) {
 }
 
 /// What must be there once a section is switched on.
-fn when_enabled(checker: &mut Checker, node: &Node, needed: &[&str]) {
-    if !checker.stage.is_complete() || !is_true(node, "enabled") {
+fn when_enabled(findings: &mut Findings, node: &Node, needed: &[&str]) {
+    if !findings.stage.is_complete() || !is_true(node, "enabled") {
         return;
     }
     for key in needed {
         if filled(node, key).is_none() {
-            checker.error_in(
+            findings.error_in(
                 key,
                 node.at.as_ref(),
                 ErrorCode::Missing.message("is required when it is enabled"),
@@ -282,9 +282,9 @@ static DESTINATION: Special = text_by(
     destination,
 );
 
-fn destination(checker: &mut Checker, node: &mut Node) {
+fn destination(walk: &mut Walk, node: &mut Node) {
     let Some(text) = node.text() else {
-        return checker.value(node, Kind::Text);
+        return walk.value(node, Kind::Text);
     };
     let host = text.split_once("://").map_or(text, |(_, rest)| rest);
     let host = host.split('/').next().unwrap_or_default();
@@ -296,6 +296,6 @@ fn destination(checker: &mut Checker, node: &mut Node) {
             "must be an address with a port, like \"http://server:8000\", not \"{}\"",
             cut(text)
         );
-        checker.error(node.at.as_ref(), message);
+        walk.findings.error(node.at.as_ref(), message);
     }
 }

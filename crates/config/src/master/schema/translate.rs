@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::errors::ErrorCode;
-use crate::schema::{Checker, OldKey};
+use crate::schema::{Findings, OldKey};
 use crate::units::parse_duration;
 use crate::yaml::{Node, Tree};
 
@@ -22,15 +22,15 @@ pub(super) static OLD_KEYS: [OldKey; 2] = [
 ];
 
 /// Rewrites older forms, with a warning each.
-pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
-    single_pool(checker, root);
-    preemption_timeout(checker, root);
-    oldest(checker, root);
+pub(super) fn translate(findings: &mut Findings, root: &mut Node) {
+    single_pool(findings, root);
+    preemption_timeout(findings, root);
+    oldest(findings, root);
     blank_types(root);
 }
 
 /// One pool given as a map instead of a list.
-fn single_pool(checker: &mut Checker, root: &mut Node) {
+fn single_pool(findings: &mut Findings, root: &mut Node) {
     let Some(pools) = root.get_mut("resource_pools") else {
         return;
     };
@@ -38,7 +38,7 @@ fn single_pool(checker: &mut Checker, root: &mut Node) {
         let pool = pools.clone();
         let at = pools.at.clone();
         pools.tree = Tree::List(vec![pool]);
-        checker.warn_in(
+        findings.warn_in(
             "resource_pools",
             at.as_ref(),
             "is a list; the one map is read as its only element",
@@ -47,7 +47,7 @@ fn single_pool(checker: &mut Checker, root: &mut Node) {
 }
 
 /// `scheduler` and `provisioner` at top level, from before resource managers.
-fn oldest(checker: &mut Checker, root: &mut Node) {
+fn oldest(findings: &mut Findings, root: &mut Node) {
     let has_new = root.get("resource_manager").is_some() || root.get("resource_pools").is_some();
     let Some(members) = root.members_mut() else {
         return;
@@ -57,8 +57,8 @@ fn oldest(checker: &mut Checker, root: &mut Node) {
     if has_new {
         for (key, node) in old {
             if let Some(node) = node {
-                checker.within(key, |checker| {
-                    checker.error_hint(
+                findings.within(key, |findings| {
+                    findings.error_hint(
                         node.at.as_ref(),
                         ErrorCode::Conflict.message("is an old form that cannot be combined with \"resource_manager\" or \"resource_pools\""),
                         "move it to \"resource_manager.scheduler\" or the pool's \"provider\"",
@@ -70,7 +70,7 @@ fn oldest(checker: &mut Checker, root: &mut Node) {
     }
     for (key, node) in old {
         if let Some(node) = node {
-            checker.warn_in(
+            findings.warn_in(
                 key,
                 node.at.as_ref(),
                 "is an old form; it is read as \"resource_manager\" and one pool \"default\"",
@@ -148,7 +148,7 @@ fn blank_types(root: &mut Node) {
 }
 
 /// `__internal.preemption_timeout`, a duration, from before there was a key for it.
-fn preemption_timeout(checker: &mut Checker, root: &mut Node) {
+fn preemption_timeout(findings: &mut Findings, root: &mut Node) {
     let Some(given) = root
         .get_mut("__internal")
         .and_then(|internal| internal.take("preemption_timeout"))
@@ -156,14 +156,14 @@ fn preemption_timeout(checker: &mut Checker, root: &mut Node) {
         return;
     };
     let seconds = given.text().map(parse_duration);
-    checker.within("__internal", |checker| {
-        checker.within("preemption_timeout", |checker| match &seconds {
-            Some(Ok(_)) => checker.warn(
+    findings.within("__internal", |findings| {
+        findings.within("preemption_timeout", |findings| match &seconds {
+            Some(Ok(_)) => findings.warn(
                 given.at.as_ref(),
                 "is an old form; it is read as \"task_container_defaults.preemption_timeout\", in seconds",
             ),
-            Some(Err(message)) => checker.error(given.at.as_ref(), message),
-            None => checker.mismatch(&given, "a duration like \"1h10m\""),
+            Some(Err(message)) => findings.error(given.at.as_ref(), message),
+            None => findings.mismatch(&given, "a duration like \"1h10m\""),
         });
     });
     if let Some(Ok(duration)) = seconds

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Checker, Segment, union_names};
+use super::{Findings, Segment, union_names};
 use crate::schema::{Kind, Section};
 use crate::yaml::{Node, Tree};
 
@@ -16,42 +16,40 @@ fn names_in(kind: Kind) -> Vec<&'static str> {
     }
 }
 
-impl Checker {
-    /// Keys that come right after a section without a value and belong into it, each with that section. One of them
-    /// at least must be no key of `around`: only then is it certain that the others were meant for the section too.
-    pub(super) fn lost_indentation(
-        &mut self,
-        node: &Node,
-        around: &'static Section,
-    ) -> BTreeMap<String, &'static str> {
-        let mut lost = BTreeMap::new();
-        let mut written: Vec<(&String, &Node)> = node.members().into_iter().flatten().collect();
-        written.retain(|(_, member)| member.at.as_ref().is_some_and(|at| at.line > 0));
-        written.sort_by_key(|(_, member)| member.at.as_ref().map(|at| (at.line, at.column)));
-        for (index, (key, member)) in written.iter().enumerate() {
-            let Some(section) = around.field(key) else {
-                continue;
-            };
-            if !matches!(member.tree, Tree::Null) {
-                continue;
-            }
-            let names = names_in(section.kind);
-            let behind: Vec<&String> = written[index + 1..]
-                .iter()
-                .map(|(key, _)| *key)
-                .take_while(|key| names.contains(&key.as_str()))
-                .collect();
-            if behind.iter().all(|key| around.field(key).is_some()) {
-                continue;
-            }
-            for key in behind {
-                let steps = [Segment::Key(section.name.into()), Segment::Key(key.clone())];
-                self.belongs_below(key, &steps);
-                lost.insert(key.clone(), section.name);
-            }
-            let place = self.within(section.name, |checker| checker.path());
-            self.meant.push(place);
+/// Keys that come right after a section without a value and belong into it, each with that section. One of them
+/// at least must be no key of `around`: only then is it certain that the others were meant for the section too.
+pub(super) fn lost_indentation(
+    findings: &mut Findings,
+    node: &Node,
+    around: &'static Section,
+) -> BTreeMap<String, &'static str> {
+    let mut lost = BTreeMap::new();
+    let mut written: Vec<(&String, &Node)> = node.members().into_iter().flatten().collect();
+    written.retain(|(_, member)| member.at.as_ref().is_some_and(|at| at.line > 0));
+    written.sort_by_key(|(_, member)| member.at.as_ref().map(|at| (at.line, at.column)));
+    for (index, (key, member)) in written.iter().enumerate() {
+        let Some(section) = around.field(key) else {
+            continue;
+        };
+        if !matches!(member.tree, Tree::Null) {
+            continue;
         }
-        lost
+        let names = names_in(section.kind);
+        let behind: Vec<&String> = written[index + 1..]
+            .iter()
+            .map(|(key, _)| *key)
+            .take_while(|key| names.contains(&key.as_str()))
+            .collect();
+        if behind.iter().all(|key| around.field(key).is_some()) {
+            continue;
+        }
+        for key in behind {
+            let steps = [Segment::Key(section.name.into()), Segment::Key(key.clone())];
+            findings.belongs_below(key, &steps);
+            lost.insert(key.clone(), section.name);
+        }
+        let place = findings.place.path_to(section.name);
+        findings.meant.push(place);
     }
+    lost
 }

@@ -1,12 +1,13 @@
 //! Keys that are not known: what they most likely meant, and where they belong.
 
-use super::{Checker, Segment, push_key};
+use super::Walk;
+use super::findings::Place;
 use crate::errors::{ErrorCode, MAX_REPORTED, edit_distance};
 use crate::quote::quoted;
-use crate::schema::{Field, Kind, Union, keys_of, leaves};
+use crate::schema::{Document, Field, Kind, Union, keys_of, leaves};
 use crate::yaml::{Node, Tree};
 
-impl Checker {
+impl Walk<'_> {
     /// Refuses keys that are not in `names`, and checks what is below those that most likely mean another one. `fields`
     /// gives the field of a name, where it is certain; `of` names the variant that keys would have to belong to, and
     /// `elsewhere` returns where a key belongs instead.
@@ -23,34 +24,41 @@ impl Checker {
                 continue;
             }
             // A text that is none of ours has thousands of them, and only the first errors are reported.
-            if self.errors.len() >= MAX_REPORTED {
+            if self.findings.errors.len() >= MAX_REPORTED {
                 let message = ErrorCode::UnknownKey.message(format!("is not a known key{of}"));
-                self.error_in(key, member.at.as_ref(), message);
+                self.findings.error_in(key, member.at.as_ref(), message);
                 continue;
             }
             let hint = elsewhere(key).or_else(|| {
-                let meant = self.meaning(key, member, names)?;
+                let meant = Guess {
+                    document: self.findings.document,
+                    place: &self.findings.place,
+                }
+                .meaning(key, member, names)?;
                 self.check_as_meant(key, member, &meant, node, &fields);
                 if let Some(place) = meant.place(key) {
-                    self.belongs_at(key, &place);
-                    self.meant.push(place);
+                    self.findings.belongs_at(key, &place);
+                    self.findings.meant.push(place);
                 }
                 if let Meant::Sibling(sibling) = meant {
-                    self.meant.push(self.path_to(sibling));
+                    self.findings
+                        .meant
+                        .push(self.findings.place.path_to(sibling));
                 }
-                Some(meant.hint(key, &self.path()))
+                Some(meant.hint(key, &self.findings.place.path()))
             });
             match hint {
                 Some(hint) => {
                     let message = ErrorCode::UnknownKey.message(format!("is not a known key{of}"));
-                    self.error_hint_in(key, member.at.as_ref(), message, hint);
+                    self.findings
+                        .error_hint_in(key, member.at.as_ref(), message, hint);
                 }
                 None => {
                     let message = ErrorCode::UnknownKey.message(format!(
                         "is not a known key{of}; known are {}",
                         quoted(names)
                     ));
-                    self.error_in(key, member.at.as_ref(), message);
+                    self.findings.error_in(key, member.at.as_ref(), message);
                 }
             }
         }
@@ -71,71 +79,44 @@ impl Checker {
                 None => return,
             },
             Meant::Place(path) | Meant::Outside(path) => {
-                match &fields_at(Kind::Section(self.document.root), path)[..] {
+                match &fields_at(Kind::Section(self.findings.document.root), path)[..] {
                     [field] => (field.kind, field.holds_secrets()),
                     _ => return,
                 }
             }
             _ => return,
         };
-        let misplaced = self.misplaced.len();
+        let misplaced = self.findings.misplaced.len();
         // What is found is about the value as it is written, so the value is left as it is.
         let mut value = member.clone();
-        self.hush += usize::from(secret);
-        self.within(key, |checker| checker.value(&mut value, kind));
-        self.hush -= usize::from(secret);
+        self.member(key, &mut value, kind, secret);
         // The section itself is in the wrong place, which moving its members does not mend.
-        self.misplaced.truncate(misplaced);
+        self.findings.misplaced.truncate(misplaced);
     }
+}
 
-    /// Where a key at the current path that is not known there belongs, by what users are known to misplace.
-    pub(crate) fn known_place(&self, key: &str) -> Option<&'static str> {
-        let here = self.path_to(key);
-        let places = self.document.places;
-        places
-            .iter()
-            .find(|(from, _)| match from.strip_prefix('.') {
-                Some(top) => top == here,
-                None => *from == here || (!from.contains('.') && *from == key),
-            })
-            .map(|(_, to)| *to)
-            .filter(|to| *to != here)
-    }
+/// Guesses what an unknown key at a place meant.
+struct Guess<'a> {
+    document: &'static Document,
+    place: &'a Place,
+}
 
-    pub(super) fn path_to(&self, key: &str) -> String {
-        let mut here = self.path();
-        push_key(&mut here, key);
-        here
-    }
-
-    /// Where the key would be with less indentation, as far as no list is on the way.
-    fn outer_paths(&self, key: &str) -> Vec<String> {
-        let mut outer = Vec::new();
-        let mut prefix = String::new();
-        for segment in &self.path {
-            let mut place = prefix.clone();
-            push_key(&mut place, key);
-            outer.push(place);
-            match segment {
-                Segment::Key(step) => push_key(&mut prefix, step),
-                Segment::Index(_) | Segment::Named(_) => return outer,
-            }
-        }
-        outer
-    }
-
+impl Guess<'_> {
     /// What an unknown key may have meant.
     fn meaning(&self, key: &str, member: &Node, siblings: &[&'static str]) -> Option<Meant> {
-        if let Some(place) = self.known_place(key) {
+        if let Some(place) = self.place.known_in(self.document, key) {
             return Some(Meant::Place(place.to_owned()));
         }
         let plain = snake(key);
         if let Some(sibling) = closest(&plain, siblings.iter().copied()) {
             return Some(Meant::Sibling(sibling));
         }
-        let here = self.path_to(key);
+        let here = self.place.path_to(key);
         let known = leaves(self.document.root);
-        if self.path.is_empty() && key.contains('.') && known.iter().any(|leaf| leaf.path == key) {
+        if self.place.steps.is_empty()
+            && key.contains('.')
+            && known.iter().any(|leaf| leaf.path == key)
+        {
             return Some(Meant::Flat);
         }
         let places: Vec<String> = known
@@ -144,26 +125,24 @@ impl Checker {
             .map(|leaf| leaf.path)
             .filter(|path| path.rsplit('.').next() == Some(&*plain) && *path != here)
             .collect();
-        let outer = self.outer_paths(key);
+        let outer = self.place.outer_paths(key);
         if places.len() <= 3
             && let Some(place) = places.iter().find(|place| outer.contains(place))
         {
             return Some(Meant::Outside(place.clone()));
         }
         match &places[..] {
-            [place] if self.path.is_empty() => Some(Meant::Place(place.clone())),
+            [place] if self.place.steps.is_empty() => Some(Meant::Place(place.clone())),
             // A leaf name that occurs all over the schema is no evidence.
             [_, ..] if places.len() <= 3 => Some(Meant::OneOf(places)),
             [] => self.meaning_within_lists(&plain, siblings),
             _ => None,
         }
     }
-}
 
-impl Checker {
     /// As [`Self::meaning`], of keys that only elements of lists have, or else a sibling whose last word it is.
     fn meaning_within_lists(&self, plain: &str, siblings: &[&'static str]) -> Option<Meant> {
-        let here = self.path_to(plain);
+        let here = self.place.path_to(plain);
         let mut places: Vec<String> = keys_of(self.document, false)
             .into_iter()
             .map(|key| key.path)
