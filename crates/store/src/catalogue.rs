@@ -8,6 +8,8 @@
 //! [`Catalogue::refresh`] reads the rows with newer revisions than it has, by an index. There is one writer, so
 //! revisions become visible in their order, and a list shows every change that was acknowledged before its request.
 
+mod names;
+
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{PoisonError, RwLock};
@@ -15,6 +17,7 @@ use std::sync::{PoisonError, RwLock};
 use det_ids::ExperimentId;
 use memchr::memmem::Finder;
 
+use self::names::{Name, Names};
 use crate::experiments::{Filter, Sort};
 use crate::{Store, StoreError};
 
@@ -57,9 +60,6 @@ pub(crate) const CHANGED: &str = concat!(columns!(), " WHERE revision > $1");
 /// What has been deleted since a revision.
 pub(crate) const DELETED: &str =
     "SELECT experiment_id, revision FROM deleted_experiments WHERE revision > $1";
-
-/// A text that repeats, by number.
-type Name = u32;
 
 /// Sets of labels that no experiment has any more are kept up to this many beyond as many as there are experiments.
 const SPARE_LABEL_SETS: usize = 1000;
@@ -130,36 +130,6 @@ columns_of! {
     best_metric: Option<f64>,
     checkpoint_count: i64,
     checkpoint_bytes: i64,
-}
-
-/// Texts that repeat, each kept once.
-#[derive(Debug, Default)]
-struct Names {
-    numbers: HashMap<String, Name>,
-    texts: Vec<String>,
-}
-
-impl Names {
-    fn number(&mut self, text: &str) -> Name {
-        if let Some(number) = self.numbers.get(text) {
-            return *number;
-        }
-        let number = Name::try_from(self.texts.len()).unwrap_or(Name::MAX);
-        self.texts.push(text.to_owned());
-        self.numbers.insert(text.to_owned(), number);
-        number
-    }
-
-    fn find(&self, text: &str) -> Option<Name> {
-        self.numbers.get(text).copied()
-    }
-
-    fn text(&self, number: Name) -> &str {
-        usize::try_from(number)
-            .ok()
-            .and_then(|n| self.texts.get(n))
-            .map_or("", String::as_str)
-    }
 }
 
 #[derive(Debug, Default)]
