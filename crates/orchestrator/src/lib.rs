@@ -191,10 +191,13 @@ impl Core {
 /// `None` = a user does, for a trial that runs outside the cluster.
 ///
 /// # Errors
-/// The run is over.
+/// The run is over, or has not begun.
 pub fn require_current_run(trial: TrialId, newest: i64, run: Option<i64>) -> Result<(), Refused> {
     match run {
-        Some(run) if run != newest => Err(Refused::Precondition(format!(
+        Some(run) if run > newest => Err(Refused::Precondition(format!(
+            "run {run} of trial {trial} has not begun: its newest is run {newest}, and only that may report"
+        ))),
+        Some(run) if run < newest => Err(Refused::Precondition(format!(
             "run {run} of trial {trial} is over: run {newest} has taken its place, and nothing is taken of an older run \
              any more"
         ))),

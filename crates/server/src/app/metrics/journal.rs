@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::TrialId;
+use det_orchestrator::require_current_run;
 use det_store::journal::{self, Entry};
 use det_store::metrics::{self, GroupSummary, NewReport, StoredReport, number};
 use det_store::{StoreError, WriteTx, experiments, trials};
@@ -188,18 +189,9 @@ impl Journal {
         let Some(trial) = memory.trial(report.trial_id) else {
             return Ok(Err(AppError::not_found("trial", report.trial_id)));
         };
-        if report.run_id < trial.run_id {
-            return Ok(Err(AppError::precondition(format!(
-                "run {} of trial {} is over: run {} has taken its place, and reports of an older run are not taken any \
-                 more",
-                report.run_id, report.trial_id, trial.run_id
-            ))));
-        }
-        if report.run_id > trial.run_id {
-            return Ok(Err(AppError::precondition(format!(
-                "run {} of trial {} has not begun: its newest is run {}, and only that may report",
-                report.run_id, report.trial_id, trial.run_id
-            ))));
+        let run = Some(report.run_id);
+        if let Err(refused) = require_current_run(report.trial_id, trial.run_id, run) {
+            return Ok(Err(AppError::precondition(refused.to_string())));
         }
         if trial.groups.len() >= MOST_GROUPS && !trial.groups.contains_key(&report.group) {
             return Ok(Err(AppError::invalid(format!(
