@@ -8,6 +8,7 @@ const CRATES: &[&str] = &[
     "agent-proto",
     "api-types",
     "authz",
+    "bench",
     "cli",
     "client",
     "config",

@@ -49,13 +49,13 @@ def start_reporters(cluster: Cluster, count: int) -> tuple[int, list[Reporter]]:
     note = f"{SHARED}/$DET_TRIAL_ID"
     lines = "\\n".join(["%s"] * len(names))
     values = " ".join(f'"${name}"' for name in names)
-    entrypoint = f"printf '{lines}\\n' {values} >{note}.new && mv {note}.new {note}.told && exec sleep 86400"
+    entrypoint = f"printf '{lines}\\n' {values} >{note}.new && mv {note}.new {note}.noted && exec sleep 86400"
     searcher = {"name": "random", "metric": "loss", "max_trials": count, "max_concurrent_trials": count}
     hparams = {"x": {"type": "double", "minval": 0, "maxval": 1}}
     experiment = cluster.submit(cluster.config(entrypoint, searcher=searcher, hyperparameters=hparams)).id
     notes_of_trials = wait_for(
         f"{count} trials to run",
-        lambda: [notes for notes in [sorted(cluster.shared.glob("*.told"))] if len(notes) == count],
+        lambda: [notes for notes in [sorted(cluster.shared.glob("*.noted"))] if len(notes) == count],
         within=120,
     )[0]
     reporters = []

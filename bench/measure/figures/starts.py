@@ -24,7 +24,7 @@ WARM_UPS = 2
 STAGES = (
     ("created", "accepted", "the experiment's event `created`, written in the transaction that accepts it"),
     ("placed", "placed", "the allocation's event `placed`"),
-    ("told", "agent told", "the agent's file spec.json (times of files are exact to some 4 ms)"),
+    ("notified", "agent notified", "the agent's file spec.json (times of files are exact to some 4 ms)"),
     ("supervisor", "started", "the supervisor's first instruction, before the sandbox is built"),
     ("sandbox", "sandbox", "the sandbox is set up; not in containers, where the engine built it before"),
     ("context", "context", "the files of the experiment are fetched and unpacked"),
@@ -179,7 +179,7 @@ def _agent_side(cluster: Cluster, container: str) -> dict[str, float]:
         "met": stages["rendezvous_done"],
         "exec": stages["entrypoint_exec"],
     }
-    return {"told": notified, **{name: micros / 1e6 for name, micros in found.items() if micros is not None}}
+    return {"notified": notified, **{name: micros / 1e6 for name, micros in found.items() if micros is not None}}
 
 
 def _log(cluster: Cluster, trial: int) -> str:

@@ -141,10 +141,10 @@ pub(crate) async fn run(load: Load) -> anyhow::Result<Value> {
     let mut late = Duration::ZERO;
     let mut latencies = Vec::new();
     while let Some(outcome) = connections.join_next().await {
-        let told = outcome.context("a connection of the load generator ended unexpectedly")??;
-        all += told.answered;
-        late = late.max(told.latest_start);
-        latencies.extend(told.latencies);
+        let report = outcome.context("a connection of the load generator ended unexpectedly")??;
+        all += report.answered;
+        late = late.max(report.latest_start);
+        latencies.extend(report.latencies);
     }
     ensure!(
         !latencies.is_empty(),
@@ -360,7 +360,7 @@ struct Window {
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct Report {
     answered: u64,
     latencies: Vec<Duration>,
     latest_start: Duration,
@@ -371,13 +371,13 @@ async fn drive(
     mut requests: Requests,
     pace: Option<Pace>,
     window: Window,
-) -> anyhow::Result<Told> {
+) -> anyhow::Result<Report> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))
         .await
         .with_context(|| format!("connecting to the master on port {port}"))?;
     stream.set_nodelay(true)?;
     tokio::time::sleep_until(window.start.into()).await;
-    let mut told = Told::default();
+    let mut report = Report::default();
     let mut request = Vec::new();
     let mut received = Vec::new();
     let mut due = pace.map(|pace| pace.first);
@@ -388,12 +388,12 @@ async fn drive(
             Some(due) => {
                 let could = Instant::now();
                 tokio::time::sleep_until(due.into()).await;
-                told.latest_start = told.latest_start.max(due.max(could).elapsed());
+                report.latest_start = report.latest_start.max(due.max(could).elapsed());
                 due
             }
         };
         if counts_from >= window.end {
-            return Ok(told);
+            return Ok(report);
         }
         let exchange = async {
             stream.write_all(&request).await?;
@@ -402,10 +402,10 @@ async fn drive(
         tokio::time::timeout(DRAIN + (window.end - window.begin), exchange)
             .await
             .context("an answer did not come")??;
-        told.answered += 1;
+        report.answered += 1;
         let now = Instant::now();
         if counts_from >= window.begin && now < window.end {
-            told.latencies.push(now - counts_from);
+            report.latencies.push(now - counts_from);
         }
         if let (Some(due), Some(pace)) = (&mut due, pace) {
             *due += pace.gap;

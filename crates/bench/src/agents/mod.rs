@@ -72,7 +72,7 @@ pub(crate) struct Fleet {
     token: String,
     calls: Calls,
     tally: Mutex<Tally>,
-    /// Wakes whoever waits for the tally to change.
+    /// Wakes those who wait for the tally to change.
     changed: watch::Sender<()>,
     /// Number of storms so far; a change cuts every connection.
     storm: watch::Sender<u32>,
@@ -187,7 +187,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<Value> {
                 .await?;
         }
         None => {
-            // Whoever started us ends us by closing our input.
+            // The process that started this one ends it by closing its input.
             let mut ignored = Vec::new();
             tokio::io::stdin().read_to_end(&mut ignored).await?;
         }

@@ -185,7 +185,7 @@ def init(
       the configuration except for type `shared_fs`.
     - `preempt_mode`, `tensorboard_mode`: see there.
 
-    Off-cluster nothing is sent; checkpoints go to the user's data directory unless told otherwise.
+    Off-cluster nothing is sent; checkpoints go to the user's data directory unless configured otherwise.
     """
     info = _info.get_cluster_info()
     if info is None:

@@ -49,7 +49,7 @@ class MetricsContext:
         # Of C: a bounded queue.Queue, or a semaphore beside this one, costs a step several times as much.
         # An event in it is set when everything before it was sent; None is the end.
         self._queue: queue.SimpleQueue[_Report | threading.Event | None] = queue.SimpleQueue()
-        # Told by the sender that there is room again, if somebody waits for that.
+        # Notified by the sender when there is space again, where a caller waits for that.
         self._room = threading.Event()
         self._waiting = False
         self._thread: threading.Thread | None = None
