@@ -15,96 +15,29 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
+use det_agent_proto::ContainerState;
 use det_agent_proto::adoption::{Adoption, adoption};
-use det_agent_proto::{ContainerReport, ContainerState};
 use det_failpoints::failpoint;
 use det_ids::ContainerId;
-use det_spool::BatchIds;
-use det_taskspec::{ContainerExit, ContainerSpec, SPOOL_DIR};
-use nix::sys::signal::Signal;
+use det_taskspec::{ContainerExit, ContainerSpec};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::container::{Container, ENGINE_RETRY, ERROR, INFO, LOG_GRACE, LaunchError, chain};
 use super::exit::{self, RuntimeEnd};
-use super::grants;
-use super::handover::{self, Destination};
-use super::prepare::{self, ContainerInputs, PrepareError};
-use super::store::{
-    ContainerDir, Identity, KillOrder, Phase, Record, RuntimeKind, Started, StoreError,
-};
+use super::handover;
+use super::store::{ContainerDir, KillOrder, Phase, Record, RuntimeKind, Started};
 use super::{Command, Session, Shared};
-use crate::devices::LocalDevice;
-use crate::runtime::engine::{ContainerContext, EngineError, EngineState};
-use crate::runtime::process::ProcessRuntime;
-
-/// Time between asking a container to end and killing everything in it, in addition to the script's grace period.
-const LOG_GRACE: Duration = Duration::from_secs(10);
-/// Pause before the removal of a container is tried again.
-const REMOVE_RETRY: Duration = Duration::from_secs(10);
-/// Pause before an engine that did not answer is asked again.
-const ENGINE_RETRY: Duration = Duration::from_secs(2);
-
-const INFO: &str = "LOG_LEVEL_INFO";
-const WARNING: &str = "LOG_LEVEL_WARNING";
-const ERROR: &str = "LOG_LEVEL_ERROR";
 
 /// The task that manages one container; see the module.
 pub(super) struct Actor {
-    shared: Arc<Shared>,
-    dir: ContainerDir,
-    spec: ContainerSpec,
+    container: Arc<Container>,
     record: Record,
     /// Whether it is to be removed as soon as it has ended.
     remove_at_end: bool,
     /// Whether its directory has not been written yet.
     is_new: bool,
-}
-
-/// Why a container did not start.
-enum LaunchError {
-    /// The task asks for something that it cannot have: an error of its configuration.
-    Task(String),
-    /// This host failed to start it.
-    Host(String),
-    /// It was asked to end before it started.
-    Killed,
-}
-
-impl From<StoreError> for LaunchError {
-    fn from(error: StoreError) -> Self {
-        Self::Host(chain(&error))
-    }
-}
-
-impl From<EngineError> for LaunchError {
-    fn from(error: EngineError) -> Self {
-        Self::Host(error.to_string())
-    }
-}
-
-impl From<PrepareError> for LaunchError {
-    fn from(error: PrepareError) -> Self {
-        match error {
-            PrepareError::Mount { .. }
-            | PrepareError::Device { .. }
-            | PrepareError::UnnamedSlots(_)
-            | PrepareError::Capability { .. } => Self::Task(error.to_string()),
-            PrepareError::Access { .. } => Self::Host(error.to_string()),
-        }
-    }
-}
-
-/// An error with its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }
 
 type Commands = mpsc::UnboundedReceiver<Command>;
@@ -118,12 +51,8 @@ impl Actor {
             kill: None,
         };
         Self {
-            shared,
-            dir,
-            spec,
-            record,
-            remove_at_end: false,
             is_new: true,
+            ..Self::recovered(shared, dir, spec, record)
         }
     }
 
@@ -134,10 +63,15 @@ impl Actor {
         spec: ContainerSpec,
         record: Record,
     ) -> Self {
-        Self {
+        let runtime = record.runtime;
+        let container = Container {
             shared,
             dir,
             spec,
+            runtime,
+        };
+        Self {
+            container: Arc::new(container),
             record,
             remove_at_end: false,
             is_new: false,
@@ -145,7 +79,7 @@ impl Actor {
     }
 
     pub(super) fn container_id(&self) -> &ContainerId {
-        &self.spec.container_id
+        &self.container.spec.container_id
     }
 
     /// Whether it is recorded on disk, and may be reported.
@@ -160,22 +94,15 @@ impl Actor {
 
     /// Reports the container's state to the master.
     pub(super) fn report_state(&self) {
-        self.report(self.record.phase.report());
-    }
-
-    fn report(&self, state: ContainerState) {
-        self.shared.outbox.report(ContainerReport {
-            container_id: self.spec.container_id.clone(),
-            allocation_id: self.spec.allocation_id.clone(),
-            state,
-        });
+        self.container.report(self.record.phase.report());
     }
 
     /// Manages the container until it is removed.
     pub(super) async fn run(mut self, mut commands: Commands) {
         if self.is_new {
             failpoint!("agent::container::accept::before_record");
-            if let Err(error) = self.dir.create(&self.spec, &self.record) {
+            let container = &self.container;
+            if let Err(error) = container.dir.create(&container.spec, &self.record) {
                 self.fail(LaunchError::from(error));
             }
             failpoint!("agent::container::accept::after_record");
@@ -188,13 +115,13 @@ impl Actor {
                 Phase::Launching => self.find_launched(&mut commands).await,
                 Phase::Started(started) => self.watch(started, &mut commands).await,
                 Phase::Ended { exit, .. } => {
-                    self.not_live();
-                    self.hand_over().await;
+                    self.container.shared.not_live(self.container_id());
+                    handover::ship_rest(&self.container).await;
                     failpoint!("agent::container::end::after_hand_over");
                     self.enter(Phase::Terminated { exit });
                 }
                 Phase::Terminated { .. } => {
-                    self.not_live();
+                    self.container.shared.not_live(self.container_id());
                     while !self.remove_at_end {
                         match commands.recv().await {
                             Some(Command::Remove) => self.remove_at_end = true,
@@ -203,17 +130,11 @@ impl Actor {
                             None => return,
                         }
                     }
-                    self.remove().await;
+                    self.container.remove().await;
                     return;
                 }
             }
         }
-    }
-
-    fn not_live(&self) {
-        self.shared
-            .live
-            .send_if_modified(|live| live.remove(&self.spec.container_id));
     }
 
     /// Writes a phase to disk and reports it to the master. A phase that cannot be written is entered anyway: the next
@@ -228,8 +149,8 @@ impl Actor {
     }
 
     fn save(&self) {
-        if let Err(error) = self.dir.save(&self.record) {
-            tracing::error!(container.id = %self.spec.container_id, "{}", chain(&error));
+        if let Err(error) = self.container.dir.save(&self.record) {
+            tracing::error!(container.id = %self.container.spec.container_id, "{}", chain(&error));
         }
     }
 
@@ -237,12 +158,12 @@ impl Actor {
         let exit = match error {
             LaunchError::Killed => ContainerExit::Killed,
             LaunchError::Task(message) => {
-                self.shared.say(&self.spec, ERROR, message.clone());
+                self.container.say(ERROR, message.clone());
                 ContainerExit::SetupFailed { code: 1, message }
             }
             LaunchError::Host(message) => {
-                tracing::error!(container.id = %self.spec.container_id, "cannot start a container: {message}");
-                self.shared.say(&self.spec, ERROR, message.clone());
+                tracing::error!(container.id = %self.container.spec.container_id, "cannot start a container: {message}");
+                self.container.say(ERROR, message.clone());
                 ContainerExit::StartFailed { message }
             }
         };
@@ -254,16 +175,13 @@ impl Actor {
 
     /// Stores a command that cannot be executed yet.
     fn defer(&mut self, command: Command) {
-        match command {
-            Command::Kill(order) => self.defer_kill(order),
+        let order = match command {
+            Command::Kill(order) => order,
             Command::Remove => {
                 self.remove_at_end = true;
-                self.defer_kill(KillOrder::AtOnce);
+                KillOrder::AtOnce
             }
-        }
-    }
-
-    fn defer_kill(&mut self, order: KillOrder) {
+        };
         if self.record.kill.is_none_or(|earlier| earlier < order) {
             self.record.kill = Some(order);
             self.save();
@@ -291,7 +209,7 @@ impl Actor {
 
     /// The data of the connection; waits for the first connection.
     async fn session(&mut self, commands: &mut Commands) -> Result<Session, LaunchError> {
-        let mut sessions = self.shared.session.subscribe();
+        let mut sessions = self.container.shared.session.subscribe();
         let session = async {
             match sessions.wait_for(Option::is_some).await {
                 Ok(session) => session.clone(),
@@ -311,7 +229,12 @@ impl Actor {
                 self.enter(Phase::Started(started));
             }
             Err(error) => {
-                self.sweep().await;
+                // Only a launch can have created a container; there is no wait for an engine that never answered.
+                if self.record.runtime == RuntimeKind::Process
+                    || self.record.phase == Phase::Launching
+                {
+                    self.container.sweep().await;
+                }
                 self.fail(error);
             }
         }
@@ -327,164 +250,27 @@ impl Actor {
         }
         self.record.phase = Phase::Launching;
         failpoint!("agent::container::launch::before_record");
-        self.dir.save(&self.record)?;
+        self.container.dir.save(&self.record)?;
         failpoint!("agent::container::launch::after_record");
         self.report_state();
-        let env = self.prepare().await?;
-        match self.record.runtime {
-            RuntimeKind::Process => self.start_process(&session).await,
-            RuntimeKind::Docker | RuntimeKind::Podman => self.start_container(&session, env).await,
-        }
+        self.container.start(&session).await
     }
 
     async fn pull(&mut self, commands: &mut Commands) -> Result<(), LaunchError> {
-        let shared = self.shared.clone();
-        let spec = self.spec.clone();
-        let kind = self.record.runtime;
-        let engine = self
-            .unless_killed(shared.runtimes.engine(kind), commands)
-            .await?;
+        let container = self.container.clone();
+        let spec = &container.spec;
+        let engine = self.unless_killed(container.engine(), commands).await?;
         if !spec.force_pull_image && engine.has_image(&spec.image).await? {
             return Ok(());
         }
-        self.report(ContainerState::Pulling);
-        shared.say(&spec, INFO, format!("pulling image \"{}\"", spec.image));
+        container.report(ContainerState::Pulling);
+        container.say(INFO, format!("pulling image \"{}\"", spec.image));
         let pulled = engine.pull(&spec.image, spec.registry_auth.as_ref(), |line| {
-            shared.say(&spec, INFO, line);
+            container.say(INFO, line);
         });
         self.unless_killed(pulled, commands).await??;
-        shared.say(&spec, INFO, format!("pulled image \"{}\"", spec.image));
+        container.say(INFO, format!("pulled image \"{}\"", spec.image));
         Ok(())
-    }
-
-    /// Writes the files of the directory; returns the task's environment.
-    async fn prepare(&self) -> Result<Vec<(String, String)>, LaunchError> {
-        let python = match self.record.runtime {
-            RuntimeKind::Process => self.shared.task_python().await.clone(),
-            RuntimeKind::Docker | RuntimeKind::Podman => crate::python::TaskPython::default(),
-        };
-        let (shared, dir, spec) = (self.shared.clone(), self.dir.clone(), self.spec.clone());
-        let runtime = self.record.runtime;
-        let own_devices = self.own_devices();
-        let prepared = blocking(move || {
-            prepare::prepare(
-                &dir,
-                &spec,
-                &ContainerInputs {
-                    master: &shared.task_master(),
-                    agent_id: shared.options.agent_id.as_str(),
-                    devices: &shared.wire_devices(),
-                    proxies: &shared.options.proxies,
-                    tls: &shared.options.tls,
-                    supervisor: &shared.options.supervisor_path,
-                    bin: shared.data_dir.bin(),
-                    python: &python,
-                    runtime,
-                    own_devices: &own_devices,
-                    guard: &shared.guard,
-                    root_tasks: shared.options.root_tasks,
-                    notice: shared.options.isolation_notice.get().map(String::as_str),
-                },
-            )
-        })
-        .await?;
-        Ok(prepared?)
-    }
-
-    async fn start_process(&self, session: &Session) -> Result<Started, LaunchError> {
-        if let Some(notice) = grants::missing_capabilities_notice(&self.spec) {
-            self.shared.say(&self.spec, WARNING, notice);
-        }
-        let (shared, dir, id) = (
-            self.shared.clone(),
-            self.dir.clone(),
-            self.spec.container_id.clone(),
-        );
-        let identity = blocking(move || shared.runtimes.process.start(&dir, id.as_str()))
-            .await?
-            .map_err(|error| {
-                LaunchError::Host(format!(
-                    "cannot start the supervisor \"{}\": {error}",
-                    self.dir.supervisor().display()
-                ))
-            })?;
-        Ok(Started {
-            identity: Identity::Process(identity),
-            host_address: session.host_address.clone(),
-            ports: self.same_ports(),
-        })
-    }
-
-    /// The devices of this container's slots.
-    fn own_devices(&self) -> Vec<LocalDevice> {
-        let all = self.shared.devices.iter();
-        all.filter(|local| self.spec.slots.devices().contains(&local.device.id))
-            .cloned()
-            .collect()
-    }
-
-    /// Ports of a container in the host's network.
-    fn same_ports(&self) -> Vec<(u16, u16)> {
-        self.spec.ports.iter().map(|port| (*port, *port)).collect()
-    }
-
-    /// The network of a container. A master on a loopback address can be reached only from the host's network,
-    /// which then
-    /// replaces the default network.
-    fn network_mode(&self) -> &str {
-        match self.spec.network_mode.as_str() {
-            "" | "bridge" | "default" if self.shared.task_master().is_loopback() => "host",
-            "" => "bridge",
-            mode => mode,
-        }
-    }
-
-    async fn start_container(
-        &self,
-        session: &Session,
-        env: Vec<(String, String)>,
-    ) -> Result<Started, LaunchError> {
-        // Only what the engine's own hooks read: the rest contains secrets, and the engine shows it to all its users.
-        let env: Vec<(String, String)> = env
-            .into_iter()
-            .filter(|(name, _)| name.starts_with("NVIDIA_") || name == "DET_CONTAINER_ID")
-            .collect();
-        let devices = self.own_devices();
-        let engine = self.shared.runtimes.engine(self.record.runtime).await;
-        let id = engine
-            .create(
-                &self.spec,
-                ContainerContext {
-                    dir: &self.dir,
-                    devices: &devices,
-                    agent_id: self.shared.options.agent_id.as_str(),
-                    instance_id: self.shared.data_dir.instance_id(),
-                    cluster_id: &session.welcome.cluster_id,
-                    network_mode: self.network_mode(),
-                    env: &env,
-                },
-            )
-            .await?;
-        engine.start(&id).await?;
-        self.container_started(session, id).await
-    }
-
-    async fn container_started(
-        &self,
-        session: &Session,
-        id: String,
-    ) -> Result<Started, LaunchError> {
-        let ports = if self.network_mode() == "host" {
-            self.same_ports()
-        } else {
-            let engine = self.shared.runtimes.engine(self.record.runtime).await;
-            engine.ports(&id).await?
-        };
-        Ok(Started {
-            identity: Identity::Engine { id },
-            host_address: session.host_address.clone(),
-            ports,
-        })
     }
 
     /// Determines the result of a start that an earlier agent recorded as intended.
@@ -492,7 +278,7 @@ impl Actor {
         let session = match self.session(commands).await {
             Ok(session) => Some(session),
             // It may run although it is to be ended: find it first; its address does not matter any more.
-            Err(LaunchError::Killed) => self.shared.session.borrow().clone(),
+            Err(LaunchError::Killed) => self.container.shared.session.borrow().clone(),
             Err(error) => return self.fail(error),
         };
         let session = session.unwrap_or_else(|| Session {
@@ -504,10 +290,14 @@ impl Actor {
             },
             host_address: String::new(),
         });
-        match self.find(&session).await {
+        match self.container.find(&session).await {
             Ok(Some(started)) => self.enter(Phase::Started(started)),
             Ok(None) => {
-                match adoption(false, self.dir.has_run(), self.record.kill.is_some()) {
+                match adoption(
+                    false,
+                    self.container.dir.has_run(),
+                    self.record.kill.is_some(),
+                ) {
                     Adoption::NameEnd => self.end(RuntimeEnd::Process, None).await,
                     Adoption::NeverRan => self.fail(LaunchError::Killed),
                     // What is not found is not adopted.
@@ -518,44 +308,22 @@ impl Actor {
             // known.
             Err(error) => {
                 if let LaunchError::Host(message) | LaunchError::Task(message) = error {
-                    tracing::warn!(container.id = %self.spec.container_id, "{message}; asking again");
+                    tracing::warn!(container.id = %self.container.spec.container_id, "{message}; asking again");
                 }
                 sleep(ENGINE_RETRY).await;
             }
         }
     }
 
-    /// Finds the container in the runtime; `None` = it does not exist.
-    async fn find(&self, session: &Session) -> Result<Option<Started>, LaunchError> {
-        if self.record.runtime == RuntimeKind::Process {
-            let dir = self.dir.clone();
-            let found = blocking(move || ProcessRuntime::find(&dir)).await?;
-            return Ok(found.map(|identity| Started {
-                identity: Identity::Process(identity),
-                host_address: session.host_address.clone(),
-                ports: self.same_ports(),
-            }));
-        }
-        let engine = self.shared.runtimes.engine(self.record.runtime).await;
-        match engine.find(&self.spec.container_id).await? {
-            EngineState::Absent | EngineState::Created { .. } => Ok(None),
-            // Waiting for one that has ended returns at once.
-            EngineState::Running { id } | EngineState::Ended { id } => {
-                self.container_started(session, id).await.map(Some)
-            }
-        }
-    }
-
     /// Waits for the end of a started container and ends it when asked to.
     async fn watch(&mut self, started: Started, commands: &mut Commands) {
-        let shared = self.shared.clone();
+        let container = self.container.clone();
         let identity = started.identity.clone();
-        let runtime = self.record.runtime;
-        let ended = wait(&shared, runtime, &identity);
+        let ended = container.wait(&identity);
         tokio::pin!(ended);
         // An order of an earlier agent, or one that came while the container started, is executed now.
         let mut force_at = match self.record.kill {
-            Some(order) => Some(self.ask_to_end(&identity, order).await),
+            Some(order) => Some(container.ask_to_end(&identity, order).await),
             None => None,
         };
         let end = loop {
@@ -568,7 +336,7 @@ impl Actor {
             tokio::select! {
                 end = &mut ended => break end,
                 () = force => {
-                    self.force(&identity).await;
+                    container.force(&identity).await;
                     force_at = Some(Instant::now() + LOG_GRACE);
                 }
                 Some(command) = commands.recv() => {
@@ -577,7 +345,7 @@ impl Actor {
                     if let Some(order) = self.record.kill
                         && earlier != Some(order)
                     {
-                        let at = self.ask_to_end(&identity, order).await;
+                        let at = container.ask_to_end(&identity, order).await;
                         force_at = Some(force_at.map_or(at, |earlier| earlier.min(at)));
                     }
                 }
@@ -586,198 +354,21 @@ impl Actor {
         self.end(end, Some(started)).await;
     }
 
-    /// Asks a container to end; returns the time at which it is to be killed.
-    async fn ask_to_end(&self, identity: &Identity, order: KillOrder) -> Instant {
-        let (signal, patience) = match order {
-            KillOrder::Gracefully => (
-                Signal::SIGTERM,
-                Duration::from_secs(u64::from(self.spec.script.grace_seconds)) + LOG_GRACE,
-            ),
-            // Asks the supervisor to kill the task and to ship its log.
-            KillOrder::AtOnce => (Signal::SIGQUIT, LOG_GRACE),
-        };
-        self.signal(identity, signal).await;
-        Instant::now() + patience
-    }
-
-    async fn signal(&self, identity: &Identity, signal: Signal) {
-        match identity {
-            Identity::Process(process) => ProcessRuntime::signal(process, signal),
-            Identity::Engine { id } => {
-                let engine = self.shared.runtimes.engine(self.record.runtime).await;
-                engine.signal(id, signal).await;
-            }
-        }
-    }
-
-    async fn force(&self, identity: &Identity) {
-        self.shared.say(
-            &self.spec,
-            WARNING,
-            "the task did not end in time and is killed",
-        );
-        match identity {
-            Identity::Process(_) => self.sweep_processes(Some(identity)).await,
-            Identity::Engine { .. } => self.signal(identity, Signal::SIGKILL).await,
-        }
-    }
-
     /// Determines the exit reason, after making sure that nothing runs any more.
     async fn end(&mut self, end: RuntimeEnd, started: Option<Started>) {
-        let identity = started.as_ref().map(|started| started.identity.clone());
         if self.record.runtime == RuntimeKind::Process {
-            self.sweep_processes(identity.as_ref()).await;
+            let identity = started.as_ref().map(|started| &started.identity);
+            self.container.sweep_processes(identity).await;
         }
-        let report = self.dir.exit_report();
+        let report = self.container.dir.exit_report();
         let words = if report.is_none() {
-            self.dir.last_words()
+            self.container.dir.last_words()
         } else {
             String::new()
         };
         let exit = exit::name(report, self.record.kill, &end, &words);
-        tracing::info!(container.id = %self.spec.container_id, exit = ?exit, "a container ended");
+        tracing::info!(container.id = %self.container.spec.container_id, exit = ?exit, "a container ended");
         failpoint!("agent::container::end::before_record");
         self.enter(Phase::Ended { exit, started });
     }
-
-    /// Kills everything that a failed start left running.
-    async fn sweep(&self) {
-        match self.record.runtime {
-            RuntimeKind::Process => self.sweep_processes(None).await,
-            RuntimeKind::Docker | RuntimeKind::Podman => {
-                // Only a launch can have created one; there is no wait for an engine that never answered.
-                if self.record.phase != Phase::Launching {
-                    return;
-                }
-                let engine = self.shared.runtimes.engine(self.record.runtime).await;
-                // A start that got no answer may have worked. It counts as failed only when nothing of it exists.
-                while let Err(error) = engine.remove(&self.spec.container_id).await {
-                    tracing::warn!(container.id = %self.spec.container_id, "{error}; trying again");
-                    sleep(ENGINE_RETRY).await;
-                }
-            }
-        }
-    }
-
-    async fn sweep_processes(&self, identity: Option<&Identity>) {
-        let (shared, id) = (self.shared.clone(), self.spec.container_id.clone());
-        let process = match identity {
-            Some(Identity::Process(process)) => Some(process.clone()),
-            _ => None,
-        };
-        let swept = blocking(move || {
-            let runtime = &shared.runtimes.process;
-            runtime.kill_all(process.as_ref(), id.as_str());
-            runtime.remove(id.as_str())
-        });
-        match swept.await {
-            Ok(Ok(())) => {}
-            // Tried again when the container is removed.
-            Ok(Err(error)) => {
-                tracing::debug!(container.id = %self.spec.container_id, %error, "a control group stays for now");
-            }
-            Err(_) => {
-                tracing::error!(container.id = %self.spec.container_id, "ending a task's processes broke off");
-            }
-        }
-    }
-
-    /// Ships the log lines that the supervisor did not ship.
-    async fn hand_over(&self) {
-        let spool = self.dir.run().join(SPOOL_DIR);
-        let shipped = handover::ship(
-            &spool,
-            &Destination {
-                http: &self.shared.http,
-                master: self.shared.master.url(),
-                token: &self.spec.script.token,
-                ids: BatchIds {
-                    task_id: self.spec.task_id.clone(),
-                    allocation_id: self.spec.allocation_id.clone(),
-                    agent_id: self.shared.options.agent_id.clone(),
-                    container_id: self.spec.container_id.clone(),
-                },
-            },
-        )
-        .await;
-        match shipped {
-            Ok(0) => {}
-            Ok(lines) => {
-                tracing::info!(container.id = %self.spec.container_id, lines, "handed over the rest of a task's log");
-            }
-            Err(error) => {
-                tracing::warn!(container.id = %self.spec.container_id, "the rest of a task's log is lost: {error}");
-                self.shared.say(
-                    &self.spec,
-                    WARNING,
-                    format!("the rest of this container's log is lost: {error}"),
-                );
-            }
-        }
-    }
-
-    /// Removes everything of the container; retries until it succeeds.
-    async fn remove(&self) {
-        failpoint!("agent::container::forget::before_remove");
-        let mut said = false;
-        loop {
-            match self.try_remove().await {
-                Ok(()) => break,
-                Err(error) => {
-                    if !said {
-                        tracing::warn!(container.id = %self.spec.container_id, "{error}; trying again");
-                        said = true;
-                    }
-                    sleep(REMOVE_RETRY).await;
-                }
-            }
-        }
-        failpoint!("agent::container::forget::after_remove");
-        self.shared.outbox.remove(&self.spec.container_id);
-        tracing::debug!(container.id = %self.spec.container_id, "removed a container");
-    }
-
-    async fn try_remove(&self) -> Result<(), String> {
-        let id = &self.spec.container_id;
-        if self.record.runtime != RuntimeKind::Process {
-            let engine = self.shared.runtimes.engine(self.record.runtime).await;
-            engine.remove(id).await.map_err(|error| error.to_string())?;
-        }
-        let (shared, dir, id) = (self.shared.clone(), self.dir.clone(), id.clone());
-        let removed = blocking(move || {
-            shared
-                .runtimes
-                .process
-                .remove(id.as_str())
-                .map_err(|error| format!("cannot remove a control group: {error}"))?;
-            dir.remove(&shared.data_dir.trash())
-                .map_err(|error| chain(&error))
-        });
-        match removed.await {
-            Ok(result) => result,
-            Err(_) => Err("removing a container broke off".to_owned()),
-        }
-    }
-}
-
-/// Waits for the end of the container.
-async fn wait(shared: &Shared, runtime: RuntimeKind, identity: &Identity) -> RuntimeEnd {
-    match identity {
-        Identity::Process(process) => {
-            ProcessRuntime::wait(process).await;
-            RuntimeEnd::Process
-        }
-        Identity::Engine { id } => {
-            RuntimeEnd::Engine(shared.runtimes.engine(runtime).await.wait(id).await)
-        }
-    }
-}
-
-/// Runs a blocking function on a blocking thread.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, LaunchError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| LaunchError::Host(format!("work on a container broke off: {error}")))
 }

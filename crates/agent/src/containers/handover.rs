@@ -1,17 +1,19 @@
 //! Ships the log lines that a task's supervisor did not ship: it was killed, or the master was unreachable for longer
 //! than it waits.
 
-use std::path::Path;
 use std::time::Duration;
 
 use det_spool::{
     BatchIds, LOGS_PATH, MAX_BATCH_BYTES, MAX_BATCH_RECORDS, Reader, SpoolError, acknowledge,
     batch_body,
 };
+use det_taskspec::SPOOL_DIR;
 use reqwest::StatusCode;
 use reqwest::header::CONTENT_TYPE;
 use thiserror::Error;
 use tokio::time::Instant;
+
+use super::container::{Container, WARNING};
 
 /// How long the master may be unreachable before the rest of a log is dropped.
 const PATIENCE: Duration = Duration::from_hours(1);
@@ -20,19 +22,9 @@ const ANSWER_WITHIN: Duration = Duration::from_mins(1);
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The master that logs are sent to, and the token that authorises it.
-pub(crate) struct Destination<'a> {
-    pub(crate) http: &'a reqwest::Client,
-    /// Base address of the master.
-    pub(crate) master: String,
-    /// The task's token.
-    pub(crate) token: &'a str,
-    pub(crate) ids: BatchIds,
-}
-
 /// Why the rest of a log did not reach the master.
 #[derive(Debug, Error)]
-pub(crate) enum HandoverError {
+enum HandoverError {
     #[error("the master does not take the rest of the log: {status} {text}")]
     Refused { status: StatusCode, text: String },
     #[error("the master was not reachable for {} minutes: {reason}", PATIENCE.as_secs() / 60)]
@@ -45,16 +37,39 @@ pub(crate) enum HandoverError {
     Body(serde_json::Error),
 }
 
+/// Ships the log lines of a container that its supervisor did not ship.
+pub(super) async fn ship_rest(container: &Container) {
+    let container_id = &container.spec.container_id;
+    match ship(container).await {
+        Ok(0) => {}
+        Ok(lines) => {
+            tracing::info!(container.id = %container_id, lines, "handed over the rest of a task's log");
+        }
+        Err(error) => {
+            tracing::warn!(container.id = %container_id, "the rest of a task's log is lost: {error}");
+            let message = format!("the rest of this container's log is lost: {error}");
+            container.say(WARNING, message);
+        }
+    }
+}
+
 /// Ships the lines that are not acknowledged, in order; returns their number. The spool is complete: its writer has
 /// ended.
-pub(crate) async fn ship(spool: &Path, to: &Destination<'_>) -> Result<usize, HandoverError> {
-    match std::fs::symlink_metadata(spool) {
+async fn ship(container: &Container) -> Result<usize, HandoverError> {
+    let spool = container.dir.run().join(SPOOL_DIR);
+    let ids = BatchIds {
+        task_id: container.spec.task_id.clone(),
+        allocation_id: container.spec.allocation_id.clone(),
+        agent_id: container.shared.options.agent_id.clone(),
+        container_id: container.spec.container_id.clone(),
+    };
+    match std::fs::symlink_metadata(&spool) {
         // The task owns the directory above: a link could lead anywhere.
         Ok(metadata) if !metadata.is_dir() => return Err(HandoverError::NotASpool),
         Ok(_) => {}
         Err(_) => return Ok(0),
     }
-    let mut reader = Reader::open(spool)?;
+    let mut reader = Reader::open(&spool)?;
     let deadline = Instant::now() + PATIENCE;
     let mut shipped = 0;
     loop {
@@ -71,9 +86,9 @@ pub(crate) async fn ship(spool: &Path, to: &Destination<'_>) -> Result<usize, Ha
         let Some(batch) = batch? else {
             return Ok(shipped);
         };
-        let body = batch_body(&batch, &to.ids).map_err(HandoverError::Body)?;
-        post(&body, to, deadline).await?;
-        if let Err(error) = acknowledge(spool, batch.last()) {
+        let body = batch_body(&batch, &ids).map_err(HandoverError::Body)?;
+        post(&body, container, deadline).await?;
+        if let Err(error) = acknowledge(&spool, batch.last()) {
             // Disk full: the next attempt sends lines again that the master already has, which is harmless.
             tracing::debug!(%error, "how far a log was handed over cannot be noted");
         }
@@ -82,16 +97,17 @@ pub(crate) async fn ship(spool: &Path, to: &Destination<'_>) -> Result<usize, Ha
 }
 
 /// Posts one batch; retries as long as the error is temporary.
-async fn post(body: &[u8], to: &Destination<'_>, deadline: Instant) -> Result<(), HandoverError> {
-    let url = format!("{}{LOGS_PATH}", to.master);
+async fn post(body: &[u8], of: &Container, deadline: Instant) -> Result<(), HandoverError> {
+    let url = format!("{}{LOGS_PATH}", of.shared.master.url());
     let mut pause = Duration::from_millis(100);
     loop {
-        let sent = to
+        let sent = of
+            .shared
             .http
             .post(&url)
             .header(
                 "Grpc-Metadata-x-allocation-token",
-                format!("Bearer {}", to.token),
+                format!("Bearer {}", of.spec.script.token),
             )
             .timeout(ANSWER_WITHIN)
             .header(CONTENT_TYPE, "application/json")

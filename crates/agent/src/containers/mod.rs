@@ -1,6 +1,7 @@
 //! The containers of an agent: one actor for each, from the master's request to start it until it is removed.
 
 mod actor;
+mod container;
 mod exit;
 mod grants;
 mod handover;
@@ -10,7 +11,7 @@ pub(crate) mod store;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_agent_proto::{AgentLog, ContainerReport, ContainerState, Welcome};
+use det_agent_proto::{ContainerReport, ContainerState, Welcome};
 use det_ids::ContainerId;
 use det_taskspec::guard::HostGuard;
 use det_taskspec::{ContainerExit, ContainerSpec, Device};
@@ -93,17 +94,17 @@ impl Shared {
             .await
     }
 
-    /// Writes a line into a task's log.
-    fn say(&self, spec: &ContainerSpec, level: &str, text: impl Into<String>) {
-        self.outbox.log(AgentLog {
-            allocation_id: spec.allocation_id.clone(),
-            container_id: Some(spec.container_id.clone()),
-            lines: vec![(
-                jiff::Timestamp::now().as_microsecond(),
-                level.to_owned(),
-                text.into(),
-            )],
-        });
+    /// The devices of a container's slots.
+    fn devices_of(&self, spec: &ContainerSpec) -> Vec<LocalDevice> {
+        let all = self.devices.iter();
+        all.filter(|local| spec.slots.devices().contains(&local.device.id))
+            .cloned()
+            .collect()
+    }
+
+    /// Takes a container off those of which a process may still run.
+    fn not_live(&self, container_id: &ContainerId) {
+        self.live.send_if_modified(|live| live.remove(container_id));
     }
 }
 

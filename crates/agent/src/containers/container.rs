@@ -1,0 +1,389 @@
+//! One container as its runtime has it: what starts, finds, signals and removes it, and reports on it to the master.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use det_agent_proto::{AgentLog, ContainerReport, ContainerState};
+use det_failpoints::failpoint;
+use det_taskspec::ContainerSpec;
+use nix::sys::signal::Signal;
+use tokio::time::{Instant, sleep};
+
+use super::exit::RuntimeEnd;
+use super::grants;
+use super::prepare::{self, ContainerInputs, PrepareError};
+use super::store::{ContainerDir, Identity, KillOrder, RuntimeKind, Started, StoreError};
+use super::{Session, Shared};
+use crate::runtime::engine::{ContainerContext, Engine, EngineError, EngineState};
+use crate::runtime::process::ProcessRuntime;
+
+/// Time between asking a container to end and killing everything in it, in addition to the script's grace period.
+pub(super) const LOG_GRACE: Duration = Duration::from_secs(10);
+/// Pause before the removal of a container is tried again.
+const REMOVE_RETRY: Duration = Duration::from_secs(10);
+/// Pause before an engine that did not answer is asked again.
+pub(super) const ENGINE_RETRY: Duration = Duration::from_secs(2);
+
+pub(super) const INFO: &str = "LOG_LEVEL_INFO";
+pub(super) const WARNING: &str = "LOG_LEVEL_WARNING";
+pub(super) const ERROR: &str = "LOG_LEVEL_ERROR";
+
+/// A container, its directory and its runtime. It knows nothing of the phases, which are the actor's.
+pub(super) struct Container {
+    pub(super) shared: Arc<Shared>,
+    pub(super) dir: ContainerDir,
+    pub(super) spec: ContainerSpec,
+    pub(super) runtime: RuntimeKind,
+}
+
+/// Why a container did not start.
+pub(super) enum LaunchError {
+    /// The task asks for something that it cannot have: an error of its configuration.
+    Task(String),
+    /// This host failed to start it.
+    Host(String),
+    /// It was asked to end before it started.
+    Killed,
+}
+
+impl From<StoreError> for LaunchError {
+    fn from(error: StoreError) -> Self {
+        Self::Host(chain(&error))
+    }
+}
+
+impl From<EngineError> for LaunchError {
+    fn from(error: EngineError) -> Self {
+        Self::Host(error.to_string())
+    }
+}
+
+impl From<PrepareError> for LaunchError {
+    fn from(error: PrepareError) -> Self {
+        match error {
+            PrepareError::Mount { .. }
+            | PrepareError::Device { .. }
+            | PrepareError::UnnamedSlots(_)
+            | PrepareError::Capability { .. } => Self::Task(error.to_string()),
+            PrepareError::Access { .. } => Self::Host(error.to_string()),
+        }
+    }
+}
+
+/// An error with its causes, in one line.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
+impl Container {
+    /// Writes a line into the task's log.
+    pub(super) fn say(&self, level: &str, text: impl Into<String>) {
+        self.shared.outbox.log(AgentLog {
+            allocation_id: self.spec.allocation_id.clone(),
+            container_id: Some(self.spec.container_id.clone()),
+            lines: vec![(
+                jiff::Timestamp::now().as_microsecond(),
+                level.to_owned(),
+                text.into(),
+            )],
+        });
+    }
+
+    /// Reports the container's state to the master.
+    pub(super) fn report(&self, state: ContainerState) {
+        self.shared.outbox.report(ContainerReport {
+            container_id: self.spec.container_id.clone(),
+            allocation_id: self.spec.allocation_id.clone(),
+            state,
+        });
+    }
+
+    /// The engine of its runtime; waits until it answers.
+    pub(super) async fn engine(&self) -> &Engine {
+        self.shared.runtimes.engine(self.runtime).await
+    }
+
+    /// Starts it, with the files of its directory.
+    pub(super) async fn start(self: &Arc<Self>, session: &Session) -> Result<Started, LaunchError> {
+        let env = self.prepare().await?;
+        match self.runtime {
+            RuntimeKind::Process => self.start_process(session).await,
+            RuntimeKind::Docker | RuntimeKind::Podman => self.start_container(session, env).await,
+        }
+    }
+
+    /// Writes the files of the directory; returns the task's environment.
+    async fn prepare(self: &Arc<Self>) -> Result<Vec<(String, String)>, LaunchError> {
+        let python = match self.runtime {
+            RuntimeKind::Process => self.shared.task_python().await.clone(),
+            RuntimeKind::Docker | RuntimeKind::Podman => crate::python::TaskPython::default(),
+        };
+        let container = self.clone();
+        let prepared = blocking(move || {
+            let shared = &container.shared;
+            prepare::prepare(
+                &container.dir,
+                &container.spec,
+                &ContainerInputs {
+                    master: &shared.task_master(),
+                    agent_id: shared.options.agent_id.as_str(),
+                    devices: &shared.wire_devices(),
+                    proxies: &shared.options.proxies,
+                    tls: &shared.options.tls,
+                    supervisor: &shared.options.supervisor_path,
+                    bin: shared.data_dir.bin(),
+                    python: &python,
+                    runtime: container.runtime,
+                    own_devices: &shared.devices_of(&container.spec),
+                    guard: &shared.guard,
+                    root_tasks: shared.options.root_tasks,
+                    notice: shared.options.isolation_notice.get().map(String::as_str),
+                },
+            )
+        })
+        .await?;
+        Ok(prepared?)
+    }
+
+    async fn start_process(self: &Arc<Self>, session: &Session) -> Result<Started, LaunchError> {
+        if let Some(notice) = grants::missing_capabilities_notice(&self.spec) {
+            self.say(WARNING, notice);
+        }
+        let container = self.clone();
+        let start = move || {
+            let id = container.spec.container_id.as_str();
+            container.shared.runtimes.process.start(&container.dir, id)
+        };
+        let identity = blocking(start).await?.map_err(|error| {
+            LaunchError::Host(format!(
+                "cannot start the supervisor \"{}\": {error}",
+                self.dir.supervisor().display()
+            ))
+        })?;
+        Ok(Started {
+            identity: Identity::Process(identity),
+            host_address: session.host_address.clone(),
+            ports: self.same_ports(),
+        })
+    }
+
+    /// Ports of a container in the host's network.
+    fn same_ports(&self) -> Vec<(u16, u16)> {
+        self.spec.ports.iter().map(|port| (*port, *port)).collect()
+    }
+
+    /// The network of a container. A master on a loopback address can be reached only from the host's network,
+    /// which then replaces
+    /// the default network.
+    fn network_mode(&self) -> &str {
+        match self.spec.network_mode.as_str() {
+            "" | "bridge" | "default" if self.shared.task_master().is_loopback() => "host",
+            "" => "bridge",
+            mode => mode,
+        }
+    }
+
+    async fn start_container(
+        &self,
+        session: &Session,
+        env: Vec<(String, String)>,
+    ) -> Result<Started, LaunchError> {
+        // Only what the engine's own hooks read: the rest contains secrets, and the engine shows it to all its users.
+        let env: Vec<(String, String)> = env
+            .into_iter()
+            .filter(|(name, _)| name.starts_with("NVIDIA_") || name == "DET_CONTAINER_ID")
+            .collect();
+        let devices = self.shared.devices_of(&self.spec);
+        let engine = self.engine().await;
+        let id = engine
+            .create(
+                &self.spec,
+                ContainerContext {
+                    dir: &self.dir,
+                    devices: &devices,
+                    agent_id: self.shared.options.agent_id.as_str(),
+                    instance_id: self.shared.data_dir.instance_id(),
+                    cluster_id: &session.welcome.cluster_id,
+                    network_mode: self.network_mode(),
+                    env: &env,
+                },
+            )
+            .await?;
+        engine.start(&id).await?;
+        self.container_started(session, id).await
+    }
+
+    async fn container_started(
+        &self,
+        session: &Session,
+        id: String,
+    ) -> Result<Started, LaunchError> {
+        let ports = if self.network_mode() == "host" {
+            self.same_ports()
+        } else {
+            self.engine().await.ports(&id).await?
+        };
+        Ok(Started {
+            identity: Identity::Engine { id },
+            host_address: session.host_address.clone(),
+            ports,
+        })
+    }
+
+    /// Finds the container in the runtime; `None` = it does not exist.
+    pub(super) async fn find(&self, session: &Session) -> Result<Option<Started>, LaunchError> {
+        if self.runtime == RuntimeKind::Process {
+            let dir = self.dir.clone();
+            let found = blocking(move || ProcessRuntime::find(&dir)).await?;
+            return Ok(found.map(|identity| Started {
+                identity: Identity::Process(identity),
+                host_address: session.host_address.clone(),
+                ports: self.same_ports(),
+            }));
+        }
+        match self.engine().await.find(&self.spec.container_id).await? {
+            EngineState::Absent | EngineState::Created { .. } => Ok(None),
+            // Waiting for one that has ended returns at once.
+            EngineState::Running { id } | EngineState::Ended { id } => {
+                self.container_started(session, id).await.map(Some)
+            }
+        }
+    }
+
+    /// Waits for the end of the container.
+    pub(super) async fn wait(&self, identity: &Identity) -> RuntimeEnd {
+        match identity {
+            Identity::Process(process) => {
+                ProcessRuntime::wait(process).await;
+                RuntimeEnd::Process
+            }
+            Identity::Engine { id } => RuntimeEnd::Engine(self.engine().await.wait(id).await),
+        }
+    }
+
+    /// Asks a container to end; returns the time at which it is to be killed.
+    pub(super) async fn ask_to_end(&self, identity: &Identity, order: KillOrder) -> Instant {
+        let (signal, patience) = match order {
+            KillOrder::Gracefully => (
+                Signal::SIGTERM,
+                Duration::from_secs(u64::from(self.spec.script.grace_seconds)) + LOG_GRACE,
+            ),
+            // Asks the supervisor to kill the task and to ship its log.
+            KillOrder::AtOnce => (Signal::SIGQUIT, LOG_GRACE),
+        };
+        self.signal(identity, signal).await;
+        Instant::now() + patience
+    }
+
+    async fn signal(&self, identity: &Identity, signal: Signal) {
+        match identity {
+            Identity::Process(process) => ProcessRuntime::signal(process, signal),
+            Identity::Engine { id } => self.engine().await.signal(id, signal).await,
+        }
+    }
+
+    /// Kills a container that did not end when it was asked to.
+    pub(super) async fn force(&self, identity: &Identity) {
+        self.say(WARNING, "the task did not end in time and is killed");
+        match identity {
+            Identity::Process(_) => self.sweep_processes(Some(identity)).await,
+            Identity::Engine { .. } => self.signal(identity, Signal::SIGKILL).await,
+        }
+    }
+
+    /// Kills everything that a failed start left running.
+    pub(super) async fn sweep(&self) {
+        match self.runtime {
+            RuntimeKind::Process => self.sweep_processes(None).await,
+            RuntimeKind::Docker | RuntimeKind::Podman => {
+                let engine = self.engine().await;
+                // A start that got no answer may have worked. It counts as failed only when nothing of it exists.
+                while let Err(error) = engine.remove(&self.spec.container_id).await {
+                    tracing::warn!(container.id = %self.spec.container_id, "{error}; trying again");
+                    sleep(ENGINE_RETRY).await;
+                }
+            }
+        }
+    }
+
+    pub(super) async fn sweep_processes(&self, identity: Option<&Identity>) {
+        let (shared, id) = (self.shared.clone(), self.spec.container_id.clone());
+        let process = match identity {
+            Some(Identity::Process(process)) => Some(process.clone()),
+            _ => None,
+        };
+        let swept = blocking(move || {
+            let runtime = &shared.runtimes.process;
+            runtime.kill_all(process.as_ref(), id.as_str());
+            runtime.remove(id.as_str())
+        });
+        match swept.await {
+            Ok(Ok(())) => {}
+            // Tried again when the container is removed.
+            Ok(Err(error)) => {
+                tracing::debug!(container.id = %self.spec.container_id, %error, "a control group stays for now");
+            }
+            Err(_) => {
+                tracing::error!(container.id = %self.spec.container_id, "ending a task's processes broke off");
+            }
+        }
+    }
+
+    /// Removes everything of the container; retries until it succeeds.
+    pub(super) async fn remove(&self) {
+        failpoint!("agent::container::forget::before_remove");
+        let mut said = false;
+        loop {
+            match self.try_remove().await {
+                Ok(()) => break,
+                Err(error) => {
+                    if !said {
+                        tracing::warn!(container.id = %self.spec.container_id, "{error}; trying again");
+                        said = true;
+                    }
+                    sleep(REMOVE_RETRY).await;
+                }
+            }
+        }
+        failpoint!("agent::container::forget::after_remove");
+        self.shared.outbox.remove(&self.spec.container_id);
+        tracing::debug!(container.id = %self.spec.container_id, "removed a container");
+    }
+
+    async fn try_remove(&self) -> Result<(), String> {
+        let id = &self.spec.container_id;
+        if self.runtime != RuntimeKind::Process {
+            let engine = self.engine().await;
+            engine.remove(id).await.map_err(|error| error.to_string())?;
+        }
+        let (shared, dir, id) = (self.shared.clone(), self.dir.clone(), id.clone());
+        let removed = blocking(move || {
+            shared
+                .runtimes
+                .process
+                .remove(id.as_str())
+                .map_err(|error| format!("cannot remove a control group: {error}"))?;
+            dir.remove(&shared.data_dir.trash())
+                .map_err(|error| chain(&error))
+        });
+        match removed.await {
+            Ok(result) => result,
+            Err(_) => Err("removing a container broke off".to_owned()),
+        }
+    }
+}
+
+/// Runs a blocking function on a blocking thread.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, LaunchError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| LaunchError::Host(format!("work on a container broke off: {error}")))
+}
