@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use det_ids::{AllocationId, WorkspaceId};
+use det_ids::{AllocationId, Micros, WorkspaceId};
 
 use crate::capacity::Feasibility;
 use crate::model::Policy;
+use crate::ordered::Entry;
 use crate::plan::{HandOver, PreemptReason, Preemption};
 use crate::prepared::Prepared;
 use crate::reason::{BlockingCause, Holder, Holders, WaitReason};
@@ -110,10 +111,12 @@ pub(crate) struct Shared<'a> {
     pub(crate) job_shares: Vec<JobShare>,
     /// Slots that are divided among the jobs.
     pub(crate) capacity: u64,
+    /// Requests made at or before this time reserve; `None` = no request ever does.
+    pub(crate) reserve_before: Option<i64>,
 }
 
 impl<'a> Shared<'a> {
-    pub(crate) fn new(prepared: &'a Prepared) -> Self {
+    pub(crate) fn new(prepared: &'a Prepared, now: Micros) -> Self {
         let mut in_use = vec![0; prepared.jobs.len()];
         for active in &*prepared.running {
             in_use[active.job] += u64::from(active.slots);
@@ -131,6 +134,10 @@ impl<'a> Shared<'a> {
             freeing: BTreeMap::new(),
             job_shares: Vec::new(),
             capacity: 0,
+            reserve_before: prepared.settings.reserve_after.map(|patience| {
+                let patience = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
+                now.0.saturating_sub(patience)
+            }),
         }
     }
 
@@ -142,6 +149,13 @@ impl<'a> Shared<'a> {
             && self.prepared.jobs[waiting.job]
                 .max_slots
                 .is_some_and(|max| self.in_use[waiting.job] + slots > u64::from(max))
+    }
+
+    /// Whether a request has waited so long that it reserves.
+    pub(crate) fn waited_too_long(&self, request: usize) -> bool {
+        let waiting = &self.prepared.requests[request];
+        self.reserve_before
+            .is_some_and(|limit| waiting.requested_at.0 <= limit)
     }
 
     /// The limit that a request would exceed: that of its job, or that of its workspace.
@@ -321,10 +335,7 @@ impl<'a> Shared<'a> {
     }
 
     fn id(&self, request: usize) -> AllocationId {
-        self.prepared.requests[request]
-            .request
-            .allocation_id
-            .clone()
+        self.prepared.requests[request].id().clone()
     }
 
     /// The allocations whose end a request waits for.
@@ -333,13 +344,7 @@ impl<'a> Shared<'a> {
             .get(&request)
             .into_iter()
             .flatten()
-            .map(|victim| {
-                self.prepared.running[*victim]
-                    .running
-                    .request
-                    .allocation_id
-                    .clone()
-            })
+            .map(|victim| self.prepared.running[*victim].id().clone())
             .collect()
     }
 

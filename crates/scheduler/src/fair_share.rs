@@ -36,6 +36,7 @@
 //! Zero-slot requests compete for nothing but auxiliary units: they start in order of submission.
 
 mod job_shares;
+mod preemptible;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -48,9 +49,11 @@ use crate::free_capacity::{FreeCapacity, StoppingWork};
 use crate::future::{FutureCapacity, ShapeSet};
 use crate::plan::{PreemptReason, Preemption};
 use crate::prepared::Prepared;
-use crate::reserve::{ReservedPlaces, Reserver, reserve_before};
+use crate::reserve::{ReservedPlaces, Reserver};
 use crate::space::{Parts, PlaceRank, Space, spread_of};
 use crate::victims;
+use job_shares::{Division, attainable_shapes, shared_slots};
+use preemptible::PreemptibleWork;
 
 /// Decides for slot requests by share, then for zero-slot requests in order.
 pub(crate) fn decide(prepared: &Prepared, now: Micros) -> Decision {
@@ -82,8 +85,6 @@ struct Run<'a> {
     asked: BTreeMap<usize, usize>,
     /// By shape: whether it would fit if all preemptible work were gone.
     attainable: Vec<bool>,
-    /// Requests made at or before this time reserve.
-    reserve_before: Option<i64>,
 }
 
 /// State of one iteration of steps 1 and 2.
@@ -101,15 +102,15 @@ struct Iteration {
     blocked_by_fixed: BTreeSet<usize>,
     /// Requests for which units are held back, with the places.
     reserving: BTreeMap<usize, BTreeSet<PlaceRank>>,
-    /// Preemptible work by job; computed on demand. It still contains work that was asked to stop since.
-    preemptible: Option<BTreeMap<usize, Vec<usize>>>,
+    /// Computed on demand.
+    preemptible: Option<PreemptibleWork>,
     /// Shapes for which there are no victims.
     victimless: ShapeSet,
 }
 
 impl<'a> Run<'a> {
     fn new(prepared: &'a Prepared, now: Micros, given: &[(usize, Parts)]) -> Self {
-        let mut shared = Shared::new(prepared);
+        let mut shared = Shared::new(prepared, now);
         let mut decision = Decision::default();
         shared.stop_over_cap(&mut decision);
         let mut free = prepared.slot_space();
@@ -120,24 +121,28 @@ impl<'a> Run<'a> {
             }
             decision.placed.push((*request, parts.clone()));
         }
-        let leaving = prepared
+        let leaving: Vec<bool> = prepared
             .running
             .iter()
             .zip(&shared.stopping)
             .map(|(active, stopping)| *stopping || active.dying)
             .collect();
-        let mut run = Self {
+        let attainable = attainable_shapes(prepared, &free, &leaving);
+        shared.capacity = prepared.places.iter().map(shared_slots).sum();
+        let division = Division {
+            shared: &shared,
+            leaving: &leaving,
+            attainable: &attainable,
+        };
+        shared.job_shares = division.job_shares(given);
+        Self {
             shared,
             decision,
             free,
             leaving,
             asked: BTreeMap::new(),
-            attainable: Vec::new(),
-            reserve_before: reserve_before(&prepared.settings, now),
-        };
-        run.attainable = run.attainable_shapes();
-        run.share_out(given);
-        run
+            attainable,
+        }
     }
 
     fn all(&mut self) {
@@ -172,7 +177,7 @@ impl<'a> Run<'a> {
             self.hold_for_stopping(&mut iteration, &mut capacity);
             let (reserved_by_age, young): (Vec<usize>, Vec<usize>) = requests
                 .iter()
-                .partition(|request| self.waited_too_long(**request));
+                .partition(|request| self.shared.waited_too_long(**request));
             while std::mem::take(&mut iteration.changed) {
                 for &request in reserved_by_age.iter().chain(&young) {
                     if self.shared.waits[request] != Wait::Starts {
@@ -194,19 +199,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether a request has waited so long that it reserves.
-    fn waited_too_long(&self, request: usize) -> bool {
-        let waiting = &self.shared.prepared.requests[request];
-        self.reserve_before
-            .is_some_and(|limit| waiting.requested_at.0 <= limit)
-    }
-
     /// Whether a request is held up only by work of others that cannot be preempted.
     fn is_blocked_by_fixed(&self, request: usize) -> bool {
         let waiting = &self.shared.prepared.requests[request];
         let job_share = &self.shared.job_shares[waiting.job];
         let wanted = job_share.active + job_share.booked + u64::from(waiting.slots);
-        self.waited_too_long(request) && wanted <= job_share.nominal
+        self.shared.waited_too_long(request) && wanted <= job_share.nominal
     }
 
     /// Holds back the free units that requests need in addition to those of the work which stops for them, as long as
@@ -306,7 +304,7 @@ impl<'a> Run<'a> {
             && let Some(limit) = self.limit(request)
         {
             self.shared.waits[request] = limit;
-            if matches!(limit, Wait::OverWorkspace { .. }) && self.waited_too_long(request) {
+            if matches!(limit, Wait::OverWorkspace { .. }) && self.shared.waited_too_long(request) {
                 self.shared.keep(request);
             }
             let blocked_by_fixed = matches!(limit, Wait::OverShare | Wait::NotEnoughFree)
@@ -334,12 +332,12 @@ impl<'a> Run<'a> {
         }
         self.shared.waits[request] = Wait::NotEnoughFree;
         iteration.pending.insert(request);
-        if self.waited_too_long(request) {
+        if self.shared.waited_too_long(request) {
             self.shared.keep(request);
         }
         let claims = iteration.claims.contains_key(&request);
         if !reserves
-            && self.waited_too_long(request)
+            && self.shared.waited_too_long(request)
             && self.reserve(iteration, capacity, request)
             && !claims
         {
@@ -489,72 +487,17 @@ impl<'a> Run<'a> {
         }
         let work = iteration
             .preemptible
-            .get_or_insert_with(|| self.preemptible_work());
-        for work in work.values_mut() {
-            while work.pop_if(|last| self.leaving[*last]).is_some() {}
-        }
+            .get_or_insert_with(|| PreemptibleWork::new(prepared, &self.leaving));
         let found = victims::search(
             &future.space,
             &prepared.shapes[shape].shape,
             &prepared.running,
-            self.candidates(work),
+            work.candidates(prepared, &self.shared.job_shares, &self.leaving),
         );
         if found.is_none() {
             iteration.victimless.insert(shape);
         }
         found
-    }
-
-    /// Preemptible work by job, in the order in which it was started.
-    fn preemptible_work(&self) -> BTreeMap<usize, Vec<usize>> {
-        let prepared = self.shared.prepared;
-        let mut of_job: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (number, active) in prepared.running.iter().enumerate() {
-            if active.preemptible && !self.leaving[number] && active.slots > 0 {
-                of_job.entry(active.job).or_default().push(number);
-            }
-        }
-        for work in of_job.values_mut() {
-            work.sort_by_key(|number| {
-                let running = &prepared.running[*number].running;
-                (
-                    running.started_at,
-                    running.request.requested_at,
-                    &running.request.allocation_id,
-                )
-            });
-        }
-        of_job
-    }
-
-    /// Preemptible work of jobs above their share: of the job furthest above first (of equals the later one), what was
-    /// started last first, until the job is at its share.
-    fn candidates(&self, of_job: &BTreeMap<usize, Vec<usize>>) -> impl Iterator<Item = usize> {
-        let prepared = self.shared.prepared;
-        // Each with the number of allocations of the job's work that are still to be considered.
-        let mut furthest: BinaryHeap<(u64, u32, usize, usize)> = of_job
-            .iter()
-            .filter_map(|(job, work)| {
-                let job_share = &self.shared.job_shares[*job];
-                let above = job_share.active.checked_sub(job_share.share)?;
-                (above > 0).then(|| (above, prepared.jobs[*job].order, *job, work.len()))
-            })
-            .collect();
-        std::iter::from_fn(move || {
-            while let Some((above, order, job, left)) = furthest.pop() {
-                let work = &of_job[&job][..left];
-                let Some(last) = work.iter().rposition(|number| !self.leaving[*number]) else {
-                    continue;
-                };
-                let victim = work[last];
-                let above = above.saturating_sub(u64::from(prepared.running[victim].slots));
-                if above > 0 {
-                    furthest.push((above, order, job, last));
-                }
-                return Some(victim);
-            }
-            None
-        })
     }
 
     fn ask_to_stop(&mut self, victims: &[usize], request: usize) {
@@ -602,8 +545,10 @@ impl<'a> Run<'a> {
                 open.entry(waiting.job).or_default().push_back(request);
             }
         }
-        let mut least: BinaryHeap<Reverse<Turn>> =
-            open.keys().map(|job| Reverse(self.turn(*job))).collect();
+        let mut least: BinaryHeap<Reverse<Turn>> = open
+            .keys()
+            .map(|job| Reverse(Turn::of(&self.shared, *job)))
+            .collect();
         while let Some(Reverse(turn)) = least.pop() {
             let Some(requests) = open.get_mut(&turn.job) else {
                 continue;
@@ -615,7 +560,7 @@ impl<'a> Run<'a> {
                     // Its reason names the request that it would block.
                 } else if let Some(parts) = capacity.fit(request) {
                     self.start(capacity, request, parts);
-                    least.push(Reverse(self.turn(turn.job)));
+                    least.push(Reverse(Turn::of(&self.shared, turn.job)));
                     break;
                 }
             }
@@ -640,21 +585,6 @@ impl<'a> Run<'a> {
                     .get(blocked_by_fixed)
                     .is_some_and(may_use)
             })
-    }
-
-    fn turn(&self, job: usize) -> Turn {
-        let view = &self.shared.prepared.jobs[job];
-        let job_share = &self.shared.job_shares[job];
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "numbers of slots are far below 2^52"
-        )]
-        let claim = |slots: u64| slots as f64;
-        Turn {
-            ratio: claim(job_share.active) / (view.weight * claim(job_share.demand.max(1))),
-            order: view.order,
-            job,
-        }
     }
 
     /// Changes the reason of requests that would fit but for what is held back for others.
@@ -720,6 +650,23 @@ struct Turn {
     ratio: f64,
     order: u32,
     job: usize,
+}
+
+impl Turn {
+    fn of(shared: &Shared, job: usize) -> Self {
+        let view = &shared.prepared.jobs[job];
+        let job_share = &shared.job_shares[job];
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "numbers of slots are far below 2^52"
+        )]
+        let claim = |slots: u64| slots as f64;
+        Self {
+            ratio: claim(job_share.active) / (view.weight * claim(job_share.demand.max(1))),
+            order: view.order,
+            job,
+        }
+    }
 }
 
 impl Eq for Turn {}

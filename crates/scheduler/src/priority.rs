@@ -31,27 +31,28 @@ use crate::capacity::Feasibility;
 use crate::decision::{Decision, Shared, Wait};
 use crate::free_capacity::{FreeCapacity, StoppingWork};
 use crate::future::{FutureCapacity, ShapeSet};
+use crate::ordered::Entry;
 use crate::plan::{HandOver, PreemptReason, Preemption};
 use crate::prepared::Prepared;
 use crate::reason::BlockingCause;
-use crate::reserve::{ReservedPlaces, Reserver, reserve_before};
-use crate::space::{Parts, PlaceRank, Space};
+use crate::reserve::{ReservedPlaces, Reserver};
+use crate::space::{Parts, PlaceRank, Shape, Space};
 use crate::victims;
 
 /// Decides for slot requests, then for zero-slot requests.
 pub(crate) fn decide(prepared: &Prepared, preemption: bool, now: Micros) -> Decision {
     let mut decision = Decision::default();
-    let mut state = Shared::new(prepared);
+    let mut state = Shared::new(prepared, now);
     state.stop_over_cap(&mut decision);
     let (zero, slots): (Vec<usize>, Vec<usize>) =
         (0..prepared.requests.len()).partition(|request| prepared.requests[*request].slots == 0);
 
-    let mut run = Run::new(&mut state, prepared.slot_space(), preemption, now, false);
+    let mut run = Run::new(&mut state, prepared.slot_space(), preemption, false);
     run.all(&slots, &mut decision);
     let slot_space = run.capacity.free;
     let aux_space = (!zero.is_empty()).then(|| {
         let aux = prepared.aux_space(&slot_space);
-        let mut run = Run::new(&mut state, aux, preemption, now, true);
+        let mut run = Run::new(&mut state, aux, preemption, true);
         run.all(&zero, &mut decision);
         run.capacity.free
     });
@@ -65,8 +66,6 @@ struct Run<'a, 'b> {
     shared: &'b mut Shared<'a>,
     preemption: bool,
     zero_slots: bool,
-    /// Requests made at or before this time reserve.
-    reserve_before: Option<i64>,
     /// With a future if the pool preempts.
     capacity: FreeCapacity<'a>,
     /// Priorities of jobs that were moved in the queue.
@@ -127,14 +126,55 @@ struct Class {
     victimless: ShapeSet,
 }
 
+impl Class {
+    fn new(prepared: &Prepared, priority: u8, moved: bool, members: usize) -> Self {
+        Self {
+            priority,
+            pending: Vec::with_capacity(members),
+            unfit: Vec::with_capacity(members),
+            blocked_jobs: BTreeSet::new(),
+            deferred: Vec::new(),
+            reserving: Vec::new(),
+            closed: Vec::new(),
+            reserver: Reserver::new(prepared),
+            reserved: BTreeMap::new(),
+            capped: BTreeMap::new(),
+            held: BTreeMap::new(),
+            came_last: BTreeSet::new(),
+            moved,
+            preemptible: None,
+            victimless: ShapeSet::new(prepared.shapes.len()),
+        }
+    }
+
+    /// The request that reserves what is left of its job's cap, if `request` would need some of that.
+    fn job_reserves(&self, shared: &Shared, request: usize) -> Option<usize> {
+        if self.reserved.is_empty() {
+            return None;
+        }
+        let waiting = &shared.prepared.requests[request];
+        let max_slots = shared.prepared.jobs[waiting.job].max_slots?;
+        let &(reserved, first) = self.reserved.get(&waiting.job)?;
+        let wanted = shared.in_use[waiting.job] + reserved + u64::from(waiting.slots);
+        (wanted > u64::from(max_slots)).then_some(first)
+    }
+
+    /// The request that reserves what a request of this shape would fit.
+    fn held_back_for(&self, request: usize, shape: &Shape) -> Option<usize> {
+        let known = self.capped.get(&request).or(self.held.get(&request));
+        known.copied().or_else(|| {
+            self.reserving
+                .iter()
+                .filter(|owner| owner.request < request || self.came_last.contains(&request))
+                .filter(|owner| owner.request != request)
+                .find(|owner| owner.places.iter().any(|place| shape.allows(*place)))
+                .map(|owner| owner.request)
+        })
+    }
+}
+
 impl<'a, 'b> Run<'a, 'b> {
-    fn new(
-        shared: &'b mut Shared<'a>,
-        free: Space,
-        preemption: bool,
-        now: Micros,
-        zero_slots: bool,
-    ) -> Self {
+    fn new(shared: &'b mut Shared<'a>, free: Space, preemption: bool, zero_slots: bool) -> Self {
         let prepared = shared.prepared;
         let capacity = if preemption {
             let stopping = StoppingWork {
@@ -150,7 +190,6 @@ impl<'a, 'b> Run<'a, 'b> {
         Self {
             preemption,
             zero_slots,
-            reserve_before: reserve_before(&prepared.settings, now),
             capacity,
             moved: moved.map(|job| job.priority).collect(),
             blocked: None,
@@ -169,23 +208,8 @@ impl<'a, 'b> Run<'a, 'b> {
 
     fn class(&mut self, priority: u8, members: &[usize], decision: &mut Decision) {
         let prepared = self.shared.prepared;
-        let mut class = Class {
-            priority,
-            pending: Vec::with_capacity(members.len()),
-            unfit: Vec::with_capacity(members.len()),
-            blocked_jobs: BTreeSet::new(),
-            deferred: Vec::new(),
-            reserving: Vec::new(),
-            closed: Vec::new(),
-            reserver: Reserver::new(prepared),
-            reserved: BTreeMap::new(),
-            capped: BTreeMap::new(),
-            held: BTreeMap::new(),
-            came_last: BTreeSet::new(),
-            moved: self.moved.contains(&priority),
-            preemptible: None,
-            victimless: ShapeSet::new(prepared.shapes.len()),
-        };
+        let moved = self.moved.contains(&priority);
+        let mut class = Class::new(prepared, priority, moved, members.len());
         for &request in members {
             if !self.defer(&mut class, request) {
                 self.offer(&mut class, request, decision);
@@ -287,7 +311,7 @@ impl<'a, 'b> Run<'a, 'b> {
         }
         if let Some(limit) = self.shared.exceeds(request) {
             self.shared.waits[request] = limit;
-            if limit != Wait::OverCap && self.waited_too_long(request) {
+            if limit != Wait::OverCap && self.shared.waited_too_long(request) {
                 self.shared.keep(request);
             }
             self.capacity.release_victims(request);
@@ -307,7 +331,7 @@ impl<'a, 'b> Run<'a, 'b> {
             }
             return;
         }
-        if let Some(owner) = self.job_reserves(class, request) {
+        if let Some(owner) = class.job_reserves(self.shared, request) {
             self.shared.waits[request] = Wait::NotEnoughFree;
             class.capped.insert(request, owner);
             return;
@@ -321,7 +345,8 @@ impl<'a, 'b> Run<'a, 'b> {
         if self.preemption && class.moved {
             class.blocked_jobs.insert(waiting.job);
         }
-        if self.waited_too_long(request) || self.capacity.victims_by_request.contains_key(&request)
+        if self.shared.waited_too_long(request)
+            || self.capacity.victims_by_request.contains_key(&request)
         {
             self.shared.keep(request);
         }
@@ -367,7 +392,9 @@ impl<'a, 'b> Run<'a, 'b> {
             return None;
         }
         let mut places = ReservedPlaces::new();
-        if self.may_reserve(class, request)
+        // Only if its job could use what it would reserve.
+        if self.shared.waited_too_long(request)
+            && class.job_reserves(self.shared, request).is_none()
             && let Some(closest) = self.closest(class, waiting.shape, decision)
         {
             for &place in &closest {
@@ -396,29 +423,6 @@ impl<'a, 'b> Run<'a, 'b> {
         (reserved_by_age > 0).then(|| class.reserving.len() - 1)
     }
 
-    /// Whether a request has waited so long that it reserves, and its job could use what it would reserve.
-    fn may_reserve(&self, class: &Class, request: usize) -> bool {
-        self.waited_too_long(request) && self.job_reserves(class, request).is_none()
-    }
-
-    fn waited_too_long(&self, request: usize) -> bool {
-        let waiting = &self.shared.prepared.requests[request];
-        self.reserve_before
-            .is_some_and(|limit| waiting.requested_at.0 <= limit)
-    }
-
-    /// The request that reserves what is left of its job's cap, if `request` would need some of that.
-    fn job_reserves(&self, class: &Class, request: usize) -> Option<usize> {
-        if class.reserved.is_empty() {
-            return None;
-        }
-        let waiting = &self.shared.prepared.requests[request];
-        let max_slots = self.shared.prepared.jobs[waiting.job].max_slots?;
-        let &(reserved, first) = class.reserved.get(&waiting.job)?;
-        let wanted = self.shared.in_use[waiting.job] + reserved + u64::from(waiting.slots);
-        (wanted > u64::from(max_slots)).then_some(first)
-    }
-
     fn closest(
         &mut self,
         class: &mut Class,
@@ -430,9 +434,13 @@ impl<'a, 'b> Run<'a, 'b> {
             return None;
         }
         let free_or_held = || {
-            let preemptible = class
-                .preemptible
-                .get_or_insert_with(|| self.preemptible_below(class.priority));
+            let preemptible = class.preemptible.get_or_insert_with(|| {
+                if self.preemption {
+                    preemptible_below(prepared, class.priority, self.zero_slots)
+                } else {
+                    vec![0; prepared.places.len()]
+                }
+            });
             let below = preemptible.iter().zip(0..);
             below
                 .map(|(below, place)| self.capacity.free_or_held(place).saturating_add(*below))
@@ -445,26 +453,6 @@ impl<'a, 'b> Run<'a, 'b> {
             shape,
             &prepared.shapes[shape].shape,
         )
-    }
-
-    /// Units by place that this class could get by preemption, those of stopping work included.
-    fn preemptible_below(&self, priority: u8) -> Vec<u32> {
-        let prepared = self.shared.prepared;
-        let mut capacity = vec![0_u32; prepared.places.len()];
-        if self.preemption {
-            for active in &*prepared.running {
-                if active.preemptible
-                    && active.zero_slots() == self.zero_slots
-                    && prepared.jobs[active.job].priority > priority
-                {
-                    for part in &active.parts {
-                        let sum = &mut capacity[part.place as usize];
-                        *sum = sum.saturating_add(part.usable);
-                    }
-                }
-            }
-        }
-        capacity
     }
 
     /// Step 2 for the class.
@@ -629,15 +617,9 @@ impl<'a, 'b> Run<'a, 'b> {
         }
         decision
             .hand_over
-            .extend(stopping.into_iter().map(|victim| {
-                HandOver {
-                    allocation_id: prepared.running[victim]
-                        .running
-                        .request
-                        .allocation_id
-                        .clone(),
-                    for_allocation: prepared.requests[request].request.allocation_id.clone(),
-                }
+            .extend(stopping.into_iter().map(|victim| HandOver {
+                allocation_id: prepared.running[victim].id().clone(),
+                for_allocation: prepared.requests[request].id().clone(),
             }));
         active
     }
@@ -683,19 +665,28 @@ impl<'a, 'b> Run<'a, 'b> {
             if !fits {
                 continue;
             }
-            let ahead = class
-                .reserving
-                .iter()
-                .filter(|owner| owner.request < request || class.came_last.contains(&request))
-                .filter(|owner| owner.request != request)
-                .find(|owner| owner.places.iter().any(|place| shape.allows(*place)))
-                .map(|owner| owner.request);
-            let known = class.capped.get(&request).or(class.held.get(&request));
-            if let Some(owner) = known.copied().or(ahead) {
+            if let Some(owner) = class.held_back_for(request, shape) {
                 self.shared.waits[request] = Wait::ReservedFor(owner);
             }
         }
     }
+}
+
+/// Units by place that a class of this priority could get by preemption, those of stopping work included.
+fn preemptible_below(prepared: &Prepared, priority: u8, zero_slots: bool) -> Vec<u32> {
+    let mut capacity = vec![0_u32; prepared.places.len()];
+    for active in &*prepared.running {
+        if active.preemptible
+            && active.zero_slots() == zero_slots
+            && prepared.jobs[active.job].priority > priority
+        {
+            for part in &active.parts {
+                let sum = &mut capacity[part.place as usize];
+                *sum = sum.saturating_add(part.usable);
+            }
+        }
+    }
+    capacity
 }
 
 /// Whether a job may stop work of another: always if that one is less important. Within one priority only if that one

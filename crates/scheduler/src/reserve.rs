@@ -3,22 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use det_ids::Micros;
 use smallvec::{SmallVec, smallvec};
 
 use crate::future::ShapeSet;
 use crate::gang::{Group, divide};
-use crate::model::PoolSettings;
 use crate::prepared::Prepared;
 use crate::space::{PlaceRank, Shape, Space};
-
-/// Requests made at or before this time have waited so long that they reserve; `None` = no request ever does.
-pub(crate) fn reserve_before(settings: &PoolSettings, now: Micros) -> Option<i64> {
-    settings.reserve_after.map(|patience| {
-        let patience = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
-        now.0.saturating_sub(patience)
-    })
-}
 
 /// Places that one request reserves: usually one, and there may be thousands of requests, so it is kept inline.
 pub(crate) type ReservedPlaces = SmallVec<[PlaceRank; 4]>;

@@ -22,14 +22,14 @@ use crate::capacity::Feasibility;
 use crate::decision::{Decision, Shared, Wait};
 use crate::free_capacity::FreeCapacity;
 use crate::prepared::Prepared;
-use crate::reserve::{ReservedPlaces, Reserver, reserve_before};
+use crate::reserve::{ReservedPlaces, Reserver};
 use crate::space::{Parts, PlaceRank, Space};
 
 /// Decides for slot requests and zero-slot requests together.
 pub(crate) fn decide(prepared: &Prepared, now: Micros) -> Decision {
-    let mut run = Run::new(prepared);
+    let mut run = Run::new(prepared, now);
     run.shared.stop_over_cap(&mut run.decision);
-    run.aged_first(reserve_before(&prepared.settings, now));
+    run.aged_first();
     run.turns();
     run.finish()
 }
@@ -58,7 +58,7 @@ struct Line {
 }
 
 impl<'a> Run<'a> {
-    fn new(prepared: &'a Prepared) -> Self {
+    fn new(prepared: &'a Prepared, now: Micros) -> Self {
         let mut lines = vec![Line::default(); prepared.jobs.len()];
         for (request, waiting) in prepared.requests.iter().enumerate() {
             let line = &mut lines[waiting.job];
@@ -70,7 +70,7 @@ impl<'a> Run<'a> {
         let free = prepared.slot_space();
         let aux = prepared.aux_space(&free);
         Self {
-            shared: Shared::new(prepared),
+            shared: Shared::new(prepared, now),
             decision: Decision::default(),
             slots: FreeCapacity::of_now(prepared, free),
             aux: FreeCapacity::of_now(prepared, aux),
@@ -111,10 +111,10 @@ impl<'a> Run<'a> {
     }
 
     /// Serves the jobs whose first request is older than the age limit, the oldest first.
-    fn aged_first(&mut self, limit: Option<i64>) {
-        let Some(limit) = limit else {
+    fn aged_first(&mut self) {
+        if self.shared.reserve_before.is_none() {
             return;
-        };
+        }
         let prepared = self.shared.prepared;
         let age = |request: usize| {
             let waiting = &prepared.requests[request];
@@ -124,7 +124,7 @@ impl<'a> Run<'a> {
         let mut oldest = BinaryHeap::new();
         for job in 0..self.lines.len() {
             if let Some(request) = self.head(job)
-                && prepared.requests[request].requested_at.0 <= limit
+                && self.shared.waited_too_long(request)
             {
                 oldest.push(Reverse(age(request)));
             }
@@ -134,7 +134,7 @@ impl<'a> Run<'a> {
             if !self.offer(job, request) {
                 self.reserve(request);
             } else if let Some(request) = self.head(job)
-                && prepared.requests[request].requested_at.0 <= limit
+                && self.shared.waited_too_long(request)
             {
                 oldest.push(Reverse(age(request)));
             }

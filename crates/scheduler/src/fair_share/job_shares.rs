@@ -1,42 +1,49 @@
 //! The demand and the share of each job.
 
-use super::Run;
 use crate::capacity::Feasibility;
-use crate::decision::{JobShare, Wait};
+use crate::decision::{JobShare, Shared, Wait};
 use crate::model::PlaceState;
-use crate::prepared::{PlaceView, Service, SlotView, WaitingRequest};
+use crate::prepared::{PlaceView, Prepared, Service, SlotView, WaitingRequest};
 use crate::shares::{Claim, divide};
-use crate::space::Parts;
+use crate::space::{Parts, Space};
 
-impl Run<'_> {
-    /// By shape: whether it would fit without preemptible work and work that is stopping.
-    pub(super) fn attainable_shapes(&self) -> Vec<bool> {
-        let prepared = self.shared.prepared;
-        let mut space = self.free.clone();
-        for (active, leaving) in prepared.running.iter().zip(&self.leaving) {
-            if !active.zero_slots() && (active.preemptible || *leaving) {
-                for part in &active.parts {
-                    space.give(part.place, part.usable, part.held);
-                }
+/// By shape: whether it would fit without preemptible work and work that is stopping.
+pub(super) fn attainable_shapes(prepared: &Prepared, free: &Space, leaving: &[bool]) -> Vec<bool> {
+    let mut space = free.clone();
+    for (active, leaving) in prepared.running.iter().zip(leaving) {
+        if !active.zero_slots() && (active.preemptible || *leaving) {
+            for part in &active.parts {
+                space.give(part.place, part.usable, part.held);
             }
         }
-        prepared
-            .shapes
-            .iter()
-            .map(|view| view.slots > 0 && space.fit(&view.shape, 0).is_some())
-            .collect()
     }
+    prepared
+        .shapes
+        .iter()
+        .map(|view| view.slots > 0 && space.fit(&view.shape, 0).is_some())
+        .collect()
+}
 
+/// The division of a pool's slots among its jobs.
+pub(super) struct Division<'a> {
+    pub(super) shared: &'a Shared<'a>,
+    /// By running allocation: whether it stops or is killed.
+    pub(super) leaving: &'a [bool],
+    /// By shape: whether it would fit if all preemptible work were gone.
+    pub(super) attainable: &'a [bool],
+}
+
+impl Division<'_> {
     /// Demand and share of each job.
-    pub(super) fn share_out(&mut self, given: &[(usize, Parts)]) {
+    pub(super) fn job_shares(&self, given: &[(usize, Parts)]) -> Vec<JobShare> {
         let prepared = self.shared.prepared;
         let mut job_shares = vec![JobShare::default(); prepared.jobs.len()];
-        let mut fixed = vec![0_u64; prepared.jobs.len()];
-        for (active, leaving) in prepared.running.iter().zip(&self.leaving) {
-            let job_share = &mut job_shares[active.job];
-            job_share.demand += u64::from(active.asked);
+        let mut demand = vec![0_u64; prepared.jobs.len()];
+        let mut fixed = demand.clone();
+        for (active, leaving) in prepared.running.iter().zip(self.leaving) {
+            demand[active.job] += u64::from(active.asked);
             if !leaving {
-                job_share.active += u64::from(active.slots);
+                job_shares[active.job].active += u64::from(active.slots);
                 if !active.preemptible {
                     fixed[active.job] += u64::from(active.slots);
                 }
@@ -45,11 +52,10 @@ impl Run<'_> {
         for (request, _) in given {
             let waiting = &prepared.requests[*request];
             let slots = u64::from(waiting.slots);
-            job_shares[waiting.job].demand += slots;
+            demand[waiting.job] += slots;
             job_shares[waiting.job].active += slots;
             fixed[waiting.job] += slots;
         }
-        self.shared.capacity = prepared.places.iter().map(shared_slots).sum();
         let mut nominal = Vec::new();
         if fixed.iter().any(|slots| *slots > 0) {
             nominal = self.nominal_shares();
@@ -59,33 +65,25 @@ impl Run<'_> {
                 && self.fits_cap(waiting)
                 && self.attainable[waiting.shape]
             {
-                job_shares[waiting.job].demand += u64::from(waiting.slots);
+                demand[waiting.job] += u64::from(waiting.slots);
             }
         }
-        for (job, job_share) in prepared.jobs.iter().zip(&mut job_shares) {
-            if let Some(max_slots) = job.max_slots {
-                job_share.demand = job_share.demand.min(u64::from(max_slots));
-            }
-        }
-        for (jobs, allowance) in self.shared.workspaces.allowances(prepared) {
-            for job in jobs {
-                job_shares[job].demand = job_shares[job].demand.min(allowance);
-            }
-        }
+        self.limit(&mut demand);
         let shares = self.divide_among_jobs(|job| Claim {
             weight: prepared.jobs[job].weight,
-            demand: job_shares[job].demand,
+            demand: demand[job],
             fixed: fixed[job],
         });
         for (job, share) in shares.into_iter().enumerate() {
+            job_shares[job].demand = demand[job];
             job_shares[job].share = share;
             job_shares[job].nominal = nominal.get(job).copied().unwrap_or(share);
         }
-        self.shared.job_shares = job_shares;
+        job_shares
     }
 
     /// What the shares would be if all running work could be preempted.
-    fn nominal_shares(&mut self) -> Vec<u64> {
+    fn nominal_shares(&self) -> Vec<u64> {
         let prepared = self.shared.prepared;
         let mut demand = vec![0_u64; prepared.jobs.len()];
         for active in &*prepared.running {
@@ -99,7 +97,18 @@ impl Run<'_> {
                 demand[waiting.job] += u64::from(waiting.slots);
             }
         }
-        for (job, demand) in prepared.jobs.iter().zip(&mut demand) {
+        self.limit(&mut demand);
+        self.divide_among_jobs(|job| Claim {
+            weight: prepared.jobs[job].weight,
+            demand: demand[job],
+            fixed: 0,
+        })
+    }
+
+    /// Lowers the demand of each job to what its own limit and that of its workspace allow.
+    fn limit(&self, demand: &mut [u64]) {
+        let prepared = self.shared.prepared;
+        for (job, demand) in prepared.jobs.iter().zip(&mut *demand) {
             if let Some(max_slots) = job.max_slots {
                 *demand = (*demand).min(u64::from(max_slots));
             }
@@ -109,11 +118,6 @@ impl Run<'_> {
                 demand[job] = demand[job].min(allowance);
             }
         }
-        self.divide_among_jobs(|job| Claim {
-            weight: prepared.jobs[job].weight,
-            demand: demand[job],
-            fixed: 0,
-        })
     }
 
     /// Shares by job. The jobs of a workspace that would get more than its limit allows divide that among themselves,
@@ -174,7 +178,7 @@ impl Run<'_> {
 }
 
 /// Slots of a place that are divided among jobs: those in service, and those that are in use but take no new work.
-fn shared_slots(view: &PlaceView) -> u64 {
+pub(super) fn shared_slots(view: &PlaceView) -> u64 {
     let counts = |slot: &&SlotView| match (view.place.state, slot.service) {
         (PlaceState::Disabled, _) | (_, Service::Disabled) => false,
         (PlaceState::Enabled, Service::Offered) => true,
