@@ -12,7 +12,7 @@ use crate::model::{
     WorkspaceLimit,
 };
 use crate::plan::{HandOver, Placement, Plan, Preemption};
-use crate::prepared::Prepared;
+use crate::prepared::{PlaceView, Prepared};
 use crate::reason::WaitReason;
 use crate::space::Parts;
 use crate::{fair_share, priority, round_robin};
@@ -312,7 +312,7 @@ fn placements(prepared: &Prepared, placed: &[(usize, Parts)]) -> Vec<Placement> 
     if placed.is_empty() {
         return Vec::new();
     }
-    let mut free = prepared.free_slots();
+    let mut free: Vec<_> = prepared.places.iter().map(PlaceView::free_slots).collect();
     placed
         .iter()
         .map(|(request, parts)| Placement {
@@ -325,7 +325,7 @@ fn placements(prepared: &Prepared, placed: &[(usize, Parts)]) -> Vec<Placement> 
 /// Chooses the slots for a number of units: on each place the lowest free ids.
 fn name_slots(
     prepared: &Prepared,
-    free: &mut [std::vec::IntoIter<SlotId>],
+    free: &mut [impl Iterator<Item = SlotId>],
     request: usize,
     parts: &Parts,
 ) -> Vec<(PlaceId, Vec<SlotId>)> {

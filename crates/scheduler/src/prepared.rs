@@ -16,7 +16,7 @@ use crate::order::{Jobs, Shapes};
 use crate::ordered::{Entry, Ordered};
 use crate::plan::Reservation;
 use crate::reason::WaitReason;
-use crate::space::{Cell, PlaceRank, Score, Shape, Space};
+use crate::space::{Cell, PlaceRank, Shape, Space};
 
 /// If there are this many more shapes than requests, most of them are not used any more and all are renumbered.
 const MOST_SHAPES: usize = 256;
@@ -297,7 +297,9 @@ impl Prepared {
             return;
         }
         if !same_in_service(&view.place, &place) {
-            self.invalidate_feasibility();
+            for view in &mut self.shapes {
+                view.feasibility = OnceCell::new();
+            }
         }
         self.places[rank as usize] = PlaceView::new(place);
         self.places_to_credit.insert(rank);
@@ -489,12 +491,6 @@ impl Prepared {
         })
     }
 
-    fn invalidate_feasibility(&mut self) {
-        for view in &mut self.shapes {
-            view.feasibility = OnceCell::new();
-        }
-    }
-
     /// The space of slots on all places.
     pub(crate) fn slot_space(&self) -> Space {
         self.space(PlaceView::slot_cell)
@@ -505,7 +501,7 @@ impl Prepared {
     pub(crate) fn aux_space(&self, slots: &Space) -> Space {
         let mut rank = 0;
         self.space(|view| {
-            let fixed_score = self.aux_score(slots.cell(rank));
+            let fixed_score = slots.aux_score(rank);
             rank += 1;
             let busy = view.place.aux_used.max(view.aux_known);
             Cell {
@@ -517,26 +513,6 @@ impl Prepared {
                 fixed_score,
             }
         })
-    }
-
-    /// The score of a place for zero-slot requests, where its slots decide it.
-    pub(crate) fn aux_score(&self, slots: &Cell) -> Option<Score> {
-        let fitting = self.settings.fitting;
-        (slots.used > 0).then(|| Score::new(fitting, slots.free(), slots.total))
-    }
-
-    /// Free slots of each place, lowest number first.
-    pub(crate) fn free_slots(&self) -> Vec<std::vec::IntoIter<SlotId>> {
-        self.places
-            .iter()
-            .map(|view| {
-                let free = view
-                    .slots
-                    .iter()
-                    .filter(|slot| slot.is_offered() && !slot.busy);
-                free.map(|slot| slot.id).collect::<Vec<_>>().into_iter()
-            })
-            .collect()
     }
 
     /// The reservation of a request, with the ids of the places.
@@ -583,6 +559,14 @@ impl PlaceView {
             slots,
             aux_known: 0,
         }
+    }
+
+    /// Its free slots, lowest number first.
+    pub(crate) fn free_slots(&self) -> impl Iterator<Item = SlotId> {
+        let slots = self.slots.iter();
+        slots
+            .filter(|slot| slot.is_offered() && !slot.busy)
+            .map(|slot| slot.id)
     }
 
     fn open(&self) -> bool {

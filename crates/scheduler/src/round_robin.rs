@@ -188,7 +188,7 @@ impl<'a> Run<'a> {
     /// Updates the scores for zero-slot requests, which depend on the slots in use.
     fn score_aux(&mut self, parts: &Parts) {
         for &(place, _) in parts {
-            let score = self.shared.prepared.aux_score(self.slots.free.cell(place));
+            let score = self.slots.free.aux_score(place);
             self.aux.free.set_fixed_score(place, score);
         }
     }

@@ -129,6 +129,12 @@ impl Space {
         &self.cells[place as usize]
     }
 
+    /// The score of a place for zero-slot requests, where its slots, which these are, decide it.
+    pub(crate) fn aux_score(&self, place: PlaceRank) -> Option<Score> {
+        let slots = self.cell(place);
+        (slots.used > 0).then(|| Score::new(self.fitting, slots.free(), slots.total))
+    }
+
     pub(crate) fn heterogeneous(&self) -> bool {
         self.heterogeneous
     }
