@@ -39,6 +39,7 @@ use tokio::task::JoinSet;
 
 use crate::app::Master;
 use crate::app::checkpoints::allowed::OWN_DIRECTORY;
+use crate::app::checkpoints::storage::prepare_tensorboard;
 use crate::app::composition::Foundation;
 use crate::app::context::Context;
 use crate::auth::{Auth, client_hash, new_token, token_hash};
@@ -199,6 +200,9 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<Running, Start
     } = options;
     let config = loaded.config.clone();
     let cluster_id = bootstrap(&store, &config).await?;
+    if let Err(error) = prepare_tensorboard(&data_dir, &cluster_id) {
+        tracing::warn!(%error, "the common directories of TensorBoard files could not be made: tasks make them");
+    }
     let auth = Auth::load(store.clone()).await?;
     create_users(&store, &auth, &config).await?;
     let auth = Auth::load(store.clone()).await?;

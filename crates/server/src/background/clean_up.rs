@@ -265,14 +265,16 @@ async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     let config = config_of(row)?;
     let (cluster_id, id) = (master.identity.cluster_id.clone(), row.id);
     let allowed = master.checkpoint_files.allowed_paths();
+    let owner = master.checkpoint_files.owner_now(row);
     let outcome = tokio::task::spawn_blocking(move || {
-        Storage::of(&config, &allowed)?.remove_tensorboard(&cluster_id, id)
+        Storage::of(&config, &allowed)?.remove_tensorboard(&cluster_id, id, owner)
     })
     .await
     .map_err(AppError::internal)?;
-    // TensorBoard files are no part of what the master keeps account of: where they are out of reach they stay.
+    // TensorBoard files are no part of what the master keeps account of: where they are out of reach or belong to
+    // another user they stay.
     if let Err(error) = outcome {
-        tracing::info!(experiment.id = row.id.0, %error, "TensorBoard files of a deleted experiment were left where they are");
+        tracing::warn!(experiment.id = row.id.0, %error, "TensorBoard files of a deleted experiment were left where they are");
     }
     Ok(())
 }

@@ -71,10 +71,19 @@ impl CheckpointFiles {
 
     fn owner_of(&self, row: &CheckpointRow, experiment: &ExperimentRow) -> Owner {
         let stored = row.owner_uid.and_then(|uid| u32::try_from(uid).ok());
-        // A user that exists no more has no files: 2³² − 1 is nobody's number.
-        let uid = stored.or_else(|| self.task_users.uid_of(experiment));
+        let now = self.owner_now(experiment);
         Owner {
-            uid: uid.unwrap_or(u32::MAX),
+            uid: stored.unwrap_or(now.uid),
+            ..now
+        }
+    }
+
+    /// Whom files of an experiment must belong to where it is not stored which user its tasks ran as.
+    pub(crate) fn owner_now(&self, experiment: &ExperimentRow) -> Owner {
+        // A user that exists no more has no files: 2³² − 1 is nobody's number.
+        let uid = self.task_users.uid_of(experiment).unwrap_or(u32::MAX);
+        Owner {
+            uid,
             user_id: experiment.owner_id,
         }
     }

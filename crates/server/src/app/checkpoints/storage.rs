@@ -21,7 +21,7 @@ use det_config::storage::StorageLocation;
 use det_ids::ExperimentId;
 use det_taskspec::{SHARED_FS_DIR, UNPRIVILEGED_ID, unprivileged_id};
 use nix::fcntl::{AtFlags, OFlag, openat};
-use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
+use nix::sys::stat::{Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 use uuid::Uuid;
 
@@ -34,6 +34,8 @@ use crate::error::{AppError, AppResult, ErrorKind};
 
 /// File that every agent's data directory has.
 const AGENT_LOCK: &str = "agent.lock";
+/// Where TensorBoard files are in a cluster's directory: a directory for each experiment.
+const TENSORBOARD: &str = "tensorboard/experiment";
 /// Comparisons of a character that the patterns of one removal may cost.
 const PATTERN_WORK: usize = 2_000_000_000;
 
@@ -55,6 +57,15 @@ impl Owner {
             || (self.uid == 0 && [unprivileged_id(self.user_id), UNPRIVILEGED_ID].contains(&uid))
             || (!own.is_root() && uid == own.as_raw())
     }
+}
+
+/// What a removal does with directories of other users in a directory that is to be deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Foreign {
+    /// Deletes what is in them.
+    Take,
+    /// Leaves what is in them, with an error.
+    Leave,
 }
 
 /// The storage of an experiment, as directories of this host.
@@ -241,8 +252,8 @@ impl Storage {
         Err(AppError::new(
             ErrorKind::Forbidden,
             format!(
-                "access to \"{what}\" in {} is forbidden: it belongs to user id {uid}, and the task that stored the \
-                 checkpoint ran as user id {}",
+                "access to \"{what}\" in {} is forbidden: it belongs to user id {uid}, and the task that stored it \
+                 ran as user id {}",
                 self.name, owner.uid
             ),
         )
@@ -252,31 +263,52 @@ impl Storage {
     /// Deletes a checkpoint's directory. One that is gone already is what was wanted.
     pub fn remove(&self, uuid: &str, owner: Owner) -> AppResult<()> {
         check_uuid(uuid)?;
-        let failed = |e: io::Error| self.failed("deleted", Path::new(uuid), &e);
         for root in self.open_roots()? {
-            let found = match fstatat(root.as_fd(), uuid, AtFlags::AT_SYMLINK_NOFOLLOW) {
-                Ok(found) => found,
-                Err(nix::errno::Errno::ENOENT) => continue,
-                Err(e) => return Err(failed(e.into())),
-            };
-            self.require_owner(uuid, found.st_uid, owner)?;
-            if SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits()) != SFlag::S_IFDIR {
-                gone(unlinkat(root.as_fd(), uuid, UnlinkatFlags::NoRemoveDir)).map_err(failed)?;
-                continue;
-            }
-            let directory = match open_directory(root.as_fd(), Path::new(uuid)) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                directory => directory.map_err(failed)?,
-            };
-            self.refuse_private(directory.as_fd(), Path::new(uuid))?;
-            let uid = fstat(directory.as_fd())
-                .map_err(|e| failed(e.into()))?
-                .st_uid;
-            self.require_owner(uuid, uid, owner)?;
-            empty(directory.as_fd()).map_err(failed)?;
-            gone(unlinkat(root.as_fd(), uuid, UnlinkatFlags::RemoveDir)).map_err(failed)?;
+            self.remove_owned(root.as_fd(), Path::new(uuid), owner, Foreign::Take)?;
         }
         Ok(())
+    }
+
+    /// Deletes what is at `path` below `root`. An error when it belongs to another user than `owner`.
+    fn remove_owned(
+        &self,
+        root: BorrowedFd<'_>,
+        path: &Path,
+        owner: Owner,
+        foreign: Foreign,
+    ) -> AppResult<()> {
+        let failed = |e: io::Error| self.failed("deleted", path, &e);
+        let parent = match open_directory(root, path.parent().unwrap_or(Path::new(""))) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            parent => parent.map_err(failed)?,
+        };
+        let name = path
+            .file_name()
+            .ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
+        let found = match fstatat(parent.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(found) => found,
+            Err(nix::errno::Errno::ENOENT) => return Ok(()),
+            Err(e) => return Err(failed(e.into())),
+        };
+        let what = path.to_string_lossy();
+        self.require_owner(&what, found.st_uid, owner)?;
+        if SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits()) != SFlag::S_IFDIR {
+            return gone(unlinkat(parent.as_fd(), name, UnlinkatFlags::NoRemoveDir))
+                .map_err(failed);
+        }
+        let directory = match open_directory(parent.as_fd(), Path::new(name)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            directory => directory.map_err(failed)?,
+        };
+        self.refuse_private(directory.as_fd(), path)?;
+        let uid = fstat(directory.as_fd())
+            .map_err(|e| failed(e.into()))?
+            .st_uid;
+        self.require_owner(&what, uid, owner)?;
+        // Root can give files away, so what is in its directories may belong to anybody.
+        let takes_all = foreign == Foreign::Take || uid == 0;
+        empty(directory.as_fd(), |uid| takes_all || owner.is(uid)).map_err(failed)?;
+        gone(unlinkat(parent.as_fd(), name, UnlinkatFlags::RemoveDir)).map_err(failed)
     }
 
     /// Deletes the files and directories that match any of the patterns, and returns what is left: path to bytes,
@@ -358,18 +390,21 @@ impl Storage {
         Ok(entries)
     }
 
-    /// Deletes the TensorBoard files of an experiment, where the storage can be reached.
+    /// Deletes the TensorBoard files of an experiment, where the storage can be reached. An error when they belong to
+    /// another user than `owner`: the directory that those of all experiments are in belongs to the user whose task
+    /// came first, who can give them other names.
     pub fn remove_tensorboard(
         &self,
         cluster_id: &str,
         experiment_id: ExperimentId,
+        owner: Owner,
     ) -> AppResult<()> {
         check_uuid(cluster_id)?;
         let path = Path::new(cluster_id)
-            .join("tensorboard/experiment")
+            .join(TENSORBOARD)
             .join(experiment_id.to_string());
         for root in self.open_roots()? {
-            remove_tree(root.as_fd(), &path).map_err(|e| self.failed("deleted", &path, &e))?;
+            self.remove_owned(root.as_fd(), &path, owner, Foreign::Leave)?;
         }
         Ok(())
     }
@@ -390,6 +425,29 @@ impl Storage {
         }
         failure
     }
+}
+
+/// Makes the directories that the TensorBoard files of all experiments have in common in the master's own checkpoint
+/// directory: like `/tmp`, so that only its owner and the master rename an experiment's. Made by a task they would belong
+/// to its user. Those that a task has made stay as they are.
+pub(crate) fn prepare_tensorboard(data_dir: &Path, cluster_id: &str) -> io::Result<()> {
+    let mut at = match File::open(data_dir.join(OWN_DIRECTORY)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => OwnedFd::from(opened?),
+    };
+    for name in Path::new(cluster_id).join(TENSORBOARD).iter() {
+        let made = match mkdirat(at.as_fd(), name, Mode::S_IRWXU) {
+            Err(nix::errno::Errno::EEXIST) => false,
+            made => made.map(|()| true)?,
+        };
+        at = open_directory(at.as_fd(), Path::new(name))?;
+        if made {
+            fchmod(at.as_fd(), Mode::from_bits_truncate(0o1777))?;
+        } else if fstat(at.as_fd())?.st_uid != geteuid().as_raw() {
+            return Ok(());
+        }
+    }
+    Ok(())
 }
 
 /// Refuses patterns whose comparison with all these names would keep a processor busy for long.
@@ -690,6 +748,94 @@ mod tests {
         }
     }
 
+    const CLUSTER: &str = "1b6c5d1e-7f7a-4f3e-9c55-3f0f2d9b8a11";
+
+    #[test]
+    fn tensorboard_files_of_another_user_are_left() {
+        let (root, storage) = world();
+        let files = root
+            .path()
+            .join(CLUSTER)
+            .join(TENSORBOARD)
+            .join("1/trial/1");
+        std::fs::create_dir_all(&files).unwrap();
+        std::fs::write(files.join("events"), b"x").unwrap();
+        let other = Owner {
+            uid: me().uid + 1000,
+            user_id: 1,
+        };
+        let remove = |owner| storage.remove_tensorboard(CLUSTER, ExperimentId(1), owner);
+        if geteuid().is_root() {
+            let error = remove(other).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Forbidden, "{error}");
+            assert!(files.join("events").exists());
+        }
+        remove(me()).unwrap();
+        let common = root.path().join(CLUSTER).join(TENSORBOARD);
+        assert_eq!(std::fs::read_dir(common).unwrap().count(), 0);
+        remove(me()).unwrap();
+    }
+
+    #[test]
+    fn directories_that_were_moved_into_another_user_s_tensorboard_files_are_left() {
+        if !geteuid().is_root() {
+            // Everything that an unprivileged agent runs has one user id.
+            return;
+        }
+        let (root, storage) = world();
+        let files = root.path().join(CLUSTER).join(TENSORBOARD).join("1");
+        std::fs::create_dir_all(files.join("moved/trial")).unwrap();
+        std::fs::write(files.join("moved/trial/events"), b"x").unwrap();
+        std::fs::write(files.join("events"), b"x").unwrap();
+        std::os::unix::fs::chown(&files, Some(1000), None).unwrap();
+        std::os::unix::fs::chown(files.join("moved/trial"), Some(2000), None).unwrap();
+        std::os::unix::fs::chown(files.join("moved"), Some(2000), None).unwrap();
+        let owner = Owner {
+            uid: 1000,
+            user_id: 1,
+        };
+        let error = storage
+            .remove_tensorboard(CLUSTER, ExperimentId(1), owner)
+            .unwrap_err();
+        assert!(error.message.contains("user id 2000"), "{error}");
+        assert!(files.join("moved/trial/events").exists());
+    }
+
+    #[test]
+    fn the_common_directories_of_tensorboard_files_are_the_master_s() {
+        use std::os::unix::fs::PermissionsExt;
+        let root = tempfile::tempdir().unwrap();
+        prepare_tensorboard(root.path(), CLUSTER).unwrap();
+        let own = root.path().join(OWN_DIRECTORY);
+        assert!(!own.exists(), "no directory is made that is not used");
+        std::fs::create_dir(&own).unwrap();
+        for _ in 0..2 {
+            prepare_tensorboard(root.path(), CLUSTER).unwrap();
+        }
+        for path in [CLUSTER.to_owned(), format!("{CLUSTER}/{TENSORBOARD}")] {
+            let meta = std::fs::metadata(own.join(&path)).unwrap();
+            assert_eq!(meta.permissions().mode() & 0o7777, 0o1777, "{path}");
+        }
+        let linked = "2b6c5d1e-7f7a-4f3e-9c55-3f0f2d9b8a11";
+        symlink(root.path(), own.join(linked)).unwrap();
+        assert!(prepare_tensorboard(root.path(), linked).is_err());
+        assert!(!root.path().join("tensorboard").exists());
+    }
+
+    #[test]
+    fn links_to_tensorboard_files_are_not_followed() {
+        let (root, storage) = world();
+        let experiments = root.path().join(CLUSTER).join(TENSORBOARD);
+        std::fs::create_dir_all(experiments.join("2")).unwrap();
+        std::fs::write(experiments.join("2/events"), b"x").unwrap();
+        symlink("2", experiments.join("1")).unwrap();
+        storage
+            .remove_tensorboard(CLUSTER, ExperimentId(1), me())
+            .unwrap();
+        assert!(!experiments.join("1").is_symlink());
+        assert!(experiments.join("2/events").exists());
+    }
+
     #[test]
     fn only_reported_files_belong_to_a_checkpoint() {
         let (root, storage) = world();
@@ -717,7 +863,7 @@ mod tests {
         let mut at =
             open_directory(File::open(root.path()).unwrap().as_fd(), Path::new(UUID)).unwrap();
         for _ in 0..DEEPEST + 10 {
-            nix::sys::stat::mkdirat(at.as_fd(), "d", Mode::S_IRWXU).unwrap();
+            mkdirat(at.as_fd(), "d", Mode::S_IRWXU).unwrap();
             at = open_directory(at.as_fd(), Path::new("d")).unwrap();
         }
         let error = storage.remove(UUID, me()).unwrap_err();

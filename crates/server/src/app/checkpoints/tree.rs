@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use nix::fcntl::{OFlag, openat};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 /// Deepest directory in a checkpoint, in levels. Far beyond what tools can work with (`PATH_MAX`).
@@ -118,14 +118,15 @@ pub(super) fn remove_tree(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     }
     match open_directory(parent.as_fd(), name) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        directory => empty(directory?.as_fd())?,
+        directory => empty(directory?.as_fd(), |_| true)?,
     }
     gone(unlinkat(parent.as_fd(), name, UnlinkatFlags::RemoveDir))
 }
 
 /// Deletes everything in an open directory, a bounded part after the other. Without recursion, whose depth a task could
-/// choose.
-pub(super) fn empty(root: BorrowedFd<'_>) -> io::Result<()> {
+/// choose. An error as soon as something is in a directory whose owner `may_empty` does not accept: whoever owns a
+/// directory may delete what is in it, whomever that belongs to, and nobody else.
+pub(super) fn empty(root: BorrowedFd<'_>, may_empty: impl Fn(u32) -> bool) -> io::Result<()> {
     loop {
         let (entries, whole) = list_some(root, Kinds::All)?;
         // Sorted by path, so that from the end a directory comes after what it holds.
@@ -136,7 +137,7 @@ pub(super) fn empty(root: BorrowedFd<'_>) -> io::Result<()> {
             if parent.as_ref().is_none_or(|(path, _)| *path != above) {
                 parent = match open_directory(root, above) {
                     Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                    directory => Some((above, directory?)),
+                    directory => Some((above, require_emptied(directory?, above, &may_empty)?)),
                 };
             }
             let Some((_, directory)) = &parent else {
@@ -156,6 +157,22 @@ pub(super) fn empty(root: BorrowedFd<'_>) -> io::Result<()> {
             return Ok(());
         }
     }
+}
+
+/// The directory itself, if its owner is accepted.
+fn require_emptied(
+    directory: OwnedFd,
+    path: &Path,
+    may_empty: impl Fn(u32) -> bool,
+) -> io::Result<OwnedFd> {
+    let uid = fstat(directory.as_fd())?.st_uid;
+    if may_empty(uid) {
+        return Ok(directory);
+    }
+    Err(io::Error::other(format!(
+        "directory \"{}\" in it belongs to another user (user id {uid})",
+        path.display()
+    )))
 }
 
 /// Everything below an open directory, sorted by path. An error when it is more than a listing can hold.
