@@ -149,6 +149,11 @@ impl Packed {
         Ok(all)
     }
 
+    /// Bytes that they take as they are stored.
+    pub fn stored_bytes(&self) -> usize {
+        self.chunks.iter().map(|chunk| chunk.data.len()).sum()
+    }
+
     /// Whether `is_match` returns `true` for the texts of any of the chunks, one line behind the other.
     pub fn any_text(&self, mut is_match: impl FnMut(&[u8]) -> bool) -> Result<bool, StoreError> {
         for chunk in &self.chunks {

@@ -4,6 +4,7 @@ use super::LogAction;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
+use regex::RegexBuilder;
 use serde_json::json;
 
 use crate::quote::cut;
@@ -60,13 +61,28 @@ static LOG_POLICY_LIST: Special = special(
 .named("log_policies")
 .of(Kind::List(&LOG_POLICY_KIND));
 
+/// Log policies of an experiment at most.
+const MAX_POLICIES: usize = 64;
+/// Bytes of a pattern at most.
+const MAX_PATTERN_BYTES: usize = 4 << 10;
+/// Bytes of a compiled pattern at most. Each line of a log is held against all of them.
+const MAX_COMPILED_BYTES: usize = 256 << 10;
+
 static LOG_POLICY_KIND: Kind = Kind::Section(&LOG_POLICY);
 
 fn log_policies(walk: &mut Walk, node: &mut Node) {
-    walk.value(node, Kind::List(&LOG_POLICY_KIND));
+    // What is far too much is not compiled first.
+    let is_endless = matches!(&node.tree, Tree::List(items) if items.len() > 4 * MAX_POLICIES);
+    if !is_endless {
+        walk.value(node, Kind::List(&LOG_POLICY_KIND));
+    }
     let Tree::List(items) = &node.tree else {
         return;
     };
+    if items.len() > MAX_POLICIES {
+        let message = format!("has {} policies, of at most {MAX_POLICIES}", items.len());
+        walk.findings.error(node.at.as_ref(), message);
+    }
     let mut seen: HashSet<&str> = HashSet::new();
     for (index, item) in items.iter().enumerate() {
         let Some(name) = item.get("name") else {
@@ -105,7 +121,18 @@ fn pattern(walk: &mut Walk, node: &mut Node) {
     let Some(text) = node.text() else {
         return walk.value(node, Kind::Text);
     };
-    if let Err(error) = regex::Regex::new(text) {
+    if text.len() > MAX_PATTERN_BYTES {
+        let message = format!("has {} bytes, of at most {MAX_PATTERN_BYTES}", text.len());
+        return walk.findings.error(node.at.as_ref(), message);
+    }
+    let compiled = RegexBuilder::new(text)
+        .size_limit(MAX_COMPILED_BYTES)
+        .build();
+    if let Err(regex::Error::CompiledTooBig(_)) = compiled {
+        let message = "is too large once it is compiled: write fewer or shorter repetitions, or `(?-u:\\w)` for `\\w`";
+        return walk.findings.error(node.at.as_ref(), message);
+    }
+    if let Err(error) = compiled {
         let reason = error.to_string();
         let reason = reason
             .lines()

@@ -1,11 +1,20 @@
 //! Log policies as they are held against lines: patterns compiled once for each experiment. Knows no rows.
 
+use std::collections::HashSet;
+
 use det_config::container::{LogAction, LogPolicy};
 use det_store::StoreError;
 use det_store::logs::{LogLine, Packed};
-use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
+use regex::bytes::{RegexSet, RegexSetBuilder};
 
 use crate::error::{AppError, AppResult};
+
+/// Bytes of all patterns of an experiment once they are compiled: more than 64 of 256 KiB, which their check lets pass.
+const MAX_SET_BYTES: usize = 20 << 20;
+/// Bytes of what a search remembers of them.
+const MAX_STATES_BYTES: usize = 1 << 20;
+/// Bytes of a line that are looked at.
+const MAX_LOOKED_AT: usize = 64 << 10;
 
 /// The policies of an experiment, ready to be held against lines.
 #[derive(Debug)]
@@ -21,7 +30,6 @@ struct Compiled {
     label: String,
     pattern: String,
     action: Option<LogAction>,
-    regex: Regex,
 }
 
 /// A line that a policy matched.
@@ -31,34 +39,32 @@ pub(crate) struct Found {
     pub(super) label: String,
     pub(super) pattern: String,
     pub(super) action: Option<LogAction>,
-    /// The line.
+    /// Where the line comes from; its text is left out.
     pub(super) line: LogLine,
 }
 
 impl CompiledPolicies {
     /// `None`: no policy has a pattern.
     pub(crate) fn of(policies: &[LogPolicy]) -> AppResult<Option<Self>> {
-        let mut compiled = Vec::new();
+        let (mut compiled, mut patterns) = (Vec::new(), Vec::new());
         for policy in policies {
             let Some(pattern) = &policy.pattern else {
                 continue;
             };
-            let regex = RegexBuilder::new(without_wildcards(pattern))
-                .multi_line(true)
-                .build()
-                .map_err(AppError::internal)?;
+            patterns.push(without_wildcards(pattern));
             compiled.push(Compiled {
                 label: policy.name.clone().unwrap_or_else(|| pattern.clone()),
                 pattern: pattern.clone(),
                 action: policy.action,
-                regex,
             });
         }
         if compiled.is_empty() {
             return Ok(None);
         }
-        let any = RegexSetBuilder::new(compiled.iter().map(|policy| policy.regex.as_str()))
+        let any = RegexSetBuilder::new(patterns)
             .multi_line(true)
+            .size_limit(MAX_SET_BYTES)
+            .dfa_size_limit(MAX_STATES_BYTES)
             .build()
             .map_err(AppError::internal)?;
         Ok(Some(Self {
@@ -67,16 +73,28 @@ impl CompiledPolicies {
         }))
     }
 
-    /// The lines that match, each once for each policy.
+    /// What matches, once for each policy and origin of lines. Of a long line only the beginning is looked at.
     pub(crate) fn find(&self, packed: &Packed) -> Result<Vec<Found>, StoreError> {
         if !packed.any_text(|texts| self.any.is_match(texts))? {
             return Ok(Vec::new());
         }
-        let mut found = Vec::new();
-        for line in packed.unpack()? {
-            let numbers = self.any.matches(line.log.as_bytes());
-            for policy in numbers.iter().map(|number| &self.policies[number]) {
-                if !policy.is_echoed_by(&line.log) {
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        for mut line in packed.unpack()? {
+            let text = std::mem::take(&mut line.log);
+            let looked_at = text.floor_char_boundary(MAX_LOOKED_AT);
+            let text = &text[..looked_at];
+            for number in &self.any.matches(text.as_bytes()) {
+                let policy = &self.policies[number];
+                if policy.is_echoed_by(text) {
+                    continue;
+                }
+                let origin = (
+                    number,
+                    line.allocation_id.clone(),
+                    line.container_id.clone(),
+                    line.agent_id.clone(),
+                );
+                if seen.insert(origin) {
                     found.push(Found {
                         label: policy.label.clone(),
                         pattern: policy.pattern.clone(),
@@ -159,6 +177,33 @@ mod tests {
             "memory: parity error",
         ];
         assert_eq!(labels(&policies, &lines), ["oom", "start", "ECC|parity"]);
+    }
+
+    #[test]
+    fn a_policy_is_found_once_for_each_origin_without_the_text() {
+        let policies = [policy(Some("oom"), Some("out of memory"), None)];
+        let line = |agent: &str| LogLine {
+            log: "out of memory\n".to_owned(),
+            agent_id: Some(agent.into()),
+            ..LogLine::default()
+        };
+        let packed = logs::pack(&[line("a"), line("a"), line("b")]).unwrap();
+        let policies = CompiledPolicies::of(&policies).unwrap().unwrap();
+        let found = policies.find(&packed).unwrap();
+        assert_eq!(found.len(), 2);
+        assert!(found.iter().all(|found| found.line.log.is_empty()));
+    }
+
+    #[test]
+    fn of_a_long_line_the_beginning_is_looked_at() {
+        let policies = [policy(Some("oom"), Some("out of memory"), None)];
+        let long = "ü".repeat(MAX_LOOKED_AT);
+        let (late, early) = (
+            format!("{long}out of memory"),
+            format!("out of memory{long}"),
+        );
+        assert!(labels(&policies, &[&late]).is_empty());
+        assert_eq!(labels(&policies, &[&early]), ["oom"]);
     }
 
     #[test]

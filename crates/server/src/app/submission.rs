@@ -254,7 +254,8 @@ impl Submissions {
         request: &NewExperimentRequest,
     ) -> AppResult<Checked> {
         actor.require(Permission::Create, Kind::Experiment, "create experiments")?;
-        let long = request.config.len() >= LONG_CONFIG;
+        // Patterns are compiled when they are checked.
+        let long = request.config.len() >= LONG_CONFIG || request.config.contains("log_policies");
         // A large document takes some 30 MB until it is judged: one after another, no matter which users send them.
         let _turn = if long {
             Some(

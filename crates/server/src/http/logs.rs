@@ -325,6 +325,9 @@ fn unmanaged_lines(
     of_task
 }
 
+/// Bytes of a compiled regular expression at most, and of what a search remembers of it: each follower has one.
+const MAX_SEARCH_BYTES: usize = 256 << 10;
+
 /// How a log is to be read, as it was asked for.
 fn reading(query: LogsQuery) -> AppResult<(LogFilter, Reading)> {
     let limit = match usize::try_from(query.limit) {
@@ -356,11 +359,15 @@ fn reading(query: LogsQuery) -> AppResult<(LogFilter, Reading)> {
         (true, _) => None,
         (false, false) => Some(Search::substring(&query.search_text)),
         (false, true) => Some(Search::Regex(
-            regex::Regex::new(&query.search_text).map_err(|error| {
-                AppError::invalid(format!(
-                    "field \"searchText\" is not a regular expression: {error}"
-                ))
-            })?,
+            regex::RegexBuilder::new(&query.search_text)
+                .size_limit(MAX_SEARCH_BYTES)
+                .dfa_size_limit(MAX_SEARCH_BYTES)
+                .build()
+                .map_err(|error| {
+                    AppError::invalid(format!(
+                        "field \"searchText\" is not a regular expression that can be used: {error}"
+                    ))
+                })?,
         )),
     };
     let filter = LogFilter {

@@ -435,7 +435,7 @@ pub(crate) fn prepare_tensorboard(data_dir: &Path, cluster_id: &str) -> io::Resu
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => OwnedFd::from(opened?),
     };
-    for name in Path::new(cluster_id).join(TENSORBOARD).iter() {
+    for name in &Path::new(cluster_id).join(TENSORBOARD) {
         let made = match mkdirat(at.as_fd(), name, Mode::S_IRWXU) {
             Err(nix::errno::Errno::EEXIST) => false,
             made => made.map(|()| true)?,

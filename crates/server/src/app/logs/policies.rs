@@ -15,12 +15,16 @@ use det_store::{StoreError, WriteTx, allocations, experiments, trials};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::app::beside;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::log_patterns::{CompiledPolicies, Found};
 use crate::app::logs::write_line;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
+
+/// Lines that take at least so many bytes as they are stored are held against policies beside the other work.
+const LONG_LINES: usize = 16 << 10;
 
 /// What a trial's logs have come to; stored with it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -74,10 +78,12 @@ impl LogPolicies {
         experiment_id: ExperimentId,
         packed: &Packed,
     ) -> AppResult<Vec<Found>> {
-        match self.compiled(experiment_id).await? {
-            Some(policies) => Ok(policies.find(packed)?),
-            None => Ok(Vec::new()),
-        }
+        let Some(policies) = self.compiled(experiment_id).await? else {
+            return Ok(Vec::new());
+        };
+        let packed = packed.clone();
+        let long = packed.stored_bytes() >= LONG_LINES;
+        Ok(beside(long, move || policies.find(&packed)).await??)
     }
 
     async fn compiled(
@@ -93,7 +99,14 @@ impl LogPolicies {
         };
         let Some(row) = row else { return Ok(None) };
         let config = self.configs.of(&row)?;
-        let policies = CompiledPolicies::of(&config.log_policies)?.map(Arc::new);
+        let (number, policies) = (row.id, config.log_policies.clone());
+        let compiled = beside(true, move || CompiledPolicies::of(&policies)).await?;
+        // Kept as well where they cannot be compiled, as an earlier version may have accepted them.
+        let policies = compiled.unwrap_or_else(|error| {
+            tracing::warn!(experiment.id = number.0, %error, cause = ?error.cause, "log policies cannot be used");
+            None
+        });
+        let policies = policies.map(Arc::new);
         self.configs.keep_log_policies(&row, policies.clone());
         Ok(policies)
     }
