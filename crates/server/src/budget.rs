@@ -67,6 +67,18 @@ pub const ANSWERS: Limits = Limits {
     queue: 32 * MIB,
     wait: Duration::from_secs(10),
 };
+/// What each archive of a checkpoint is counted for: pieces that wait to be read, what its compression holds, and a list of
+/// some 10,000 files.
+pub const ARCHIVE_BYTES: usize = 3 * MIB;
+/// Bytes of archives of checkpoints that are being made. Each has a thread until its client has read it: the limits are
+/// a number of archives, below that of threads.
+pub const ARCHIVES: Limits = Limits {
+    name: "archives",
+    total: 16 * ARCHIVE_BYTES,
+    share: 4 * ARCHIVE_BYTES,
+    queue: 4 * ARCHIVE_BYTES,
+    wait: Duration::from_secs(5),
+};
 /// Bytes that streams of metrics hold to put reports into order.
 pub const STREAMS: Limits = Limits {
     name: "metric_streams",
@@ -95,6 +107,8 @@ pub struct Budgets {
     pub handled: Budget,
     /// See [`ANSWERS`].
     pub answers: Budget,
+    /// See [`ARCHIVES`].
+    pub archives: Budget,
     /// See [`STREAMS`].
     pub streams: Budget,
     /// See [`ALL_GATHERS`].
@@ -108,6 +122,7 @@ impl Default for Budgets {
             spooled: Budget::new(SPOOLED),
             handled: Budget::new(HANDLED),
             answers: Budget::new(ANSWERS),
+            archives: Budget::new(ARCHIVES),
             streams: Budget::new(STREAMS),
             all_gathers: Budget::new(ALL_GATHERS),
         }
@@ -116,12 +131,13 @@ impl Default for Budgets {
 
 impl Budgets {
     /// All of them, in the order of the documents.
-    pub fn all(&self) -> [&Budget; 6] {
+    pub fn all(&self) -> [&Budget; 7] {
         [
             &self.requests,
             &self.spooled,
             &self.handled,
             &self.answers,
+            &self.archives,
             &self.streams,
             &self.all_gathers,
         ]

@@ -191,6 +191,7 @@ impl Master {
             context.clone(),
             checkpoints.clone(),
             task_users.clone(),
+            budgets.archives.clone(),
             data_dir.clone(),
         );
         let log_policies = LogPolicies::new(context.clone(), configs.clone());

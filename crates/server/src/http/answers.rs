@@ -35,6 +35,12 @@ const PACE: Pace = Pace {
     longest: Duration::from_secs(60 * 60),
 };
 
+/// The same for what has no size that could be expected.
+const STREAM_PACE: Pace = Pace {
+    longest: Duration::MAX,
+    ..PACE
+};
+
 /// Marks an answer that several clients share: it is counted where it is kept.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shared;
@@ -76,12 +82,28 @@ pub(crate) fn paced(
     pieces: impl Stream<Item = AppResult<Bytes>> + Send + 'static,
     held: Reservation,
 ) -> Body {
+    paced_with(PACE, pieces, held)
+}
+
+/// The same for an answer of any size, such as a checkpoint, which takes as long as it takes.
+pub(crate) fn paced_stream(
+    pieces: impl Stream<Item = AppResult<Bytes>> + Send + 'static,
+    held: Arc<Reservation>,
+) -> Body {
+    paced_with(STREAM_PACE, pieces, held)
+}
+
+fn paced_with(
+    pace: Pace,
+    pieces: impl Stream<Item = AppResult<Bytes>> + Send + 'static,
+    held: impl Send + 'static,
+) -> Body {
     let (sender, receiver) = mpsc::channel(1);
     let finished = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let whole = finished.clone();
     // Ends with the pieces, with the connection, or when the client is too slow.
     tokio::spawn(async move {
-        if feed(pieces, &sender, PACE).await {
+        if feed(pieces, &sender, pace).await {
             whole.store(true, std::sync::atomic::Ordering::Release);
         }
         drop(held);
@@ -184,6 +206,25 @@ mod tests {
         drop(sender);
         assert!(receiver.recv().await.is_some());
         assert!(receiver.recv().await.is_none(), "nothing more was kept");
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_is_not_read_is_released() {
+        let budget = Budgets::default().archives;
+        let held = Arc::new(budget.try_reserve(None, 1000).unwrap());
+        let pace = Pace {
+            silence: Duration::from_millis(1),
+            ..STREAM_PACE
+        };
+        let mut body = paced_with(pace, pieces(1000), held).into_data_stream();
+        assert!(body.next().await.unwrap().is_ok());
+        let released = async {
+            while budget.usage().used > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(60), released).await.unwrap();
+        assert!(body.any(async |piece| piece.is_err()).await);
     }
 
     #[tokio::test]

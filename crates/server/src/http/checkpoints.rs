@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
@@ -26,6 +25,7 @@ use crate::app::checkpoints::{CheckpointReport, resources};
 use crate::app::reads;
 use crate::app::reads::checkpoints::{Found, PolicyChange, Trained};
 use crate::error::{AppError, AppResult, ErrorKind};
+use crate::http::answers;
 use crate::http::extract::{Caller, PathId, Reporter, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
 use crate::http::views::checkpoints::{Training, checkpoint, download_config};
@@ -225,9 +225,10 @@ async fn download_checkpoint(
         )
         .hint("accept application/gzip, application/x-tar or application/zip")
     })?;
-    let pieces = reads::checkpoints::archive(&master, &actor, &uuid, format).await?;
-    let pieces = futures::stream::unfold(pieces, |mut pieces| async move {
-        Some((pieces.recv().await?, pieces))
+    let archive = reads::checkpoints::archive(&master, &actor, &uuid, format).await?;
+    let pieces = futures::stream::unfold(archive.pieces, |mut pieces| async move {
+        let piece = pieces.recv().await?;
+        Some((piece.map_err(AppError::internal), pieces))
     });
     let name = format!("attachment; filename=\"{uuid}.{}\"", format.extension());
     // `identity` keeps the compression layer away: the client unpacks the raw stream.
@@ -236,7 +237,7 @@ async fn download_checkpoint(
         (header::CONTENT_ENCODING, "identity"),
         (header::CONTENT_DISPOSITION, name.as_str()),
     ];
-    Ok((headers, Body::from_stream(pieces)).into_response())
+    Ok((headers, answers::paced_stream(pieces, archive.held)).into_response())
 }
 
 /// Query of `PreviewCheckpointPolicy`; what is missing is as the experiment has it.

@@ -220,6 +220,7 @@ async fn administrators_see_what_the_master_holds() {
         "spooled_requests",
         "handled_requests",
         "answers",
+        "archives",
         "metric_streams",
         "all_gathers",
     ] {

@@ -3,8 +3,10 @@
 //! Directories come first and paths are relative without a leading `./`, because the old product's client unpacks the
 //! raw stream in one pass (`docs/contract/http-api.md`, "Archives").
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -109,8 +111,7 @@ fn write_tar<W: Write>(root: BorrowedFd<'_>, entries: &[Entry], out: W) -> io::R
                 archive.append_data(&mut header, entry.path.join(""), io::empty())?;
             }
             EntryKind::File { .. } => {
-                let file = open_file(root, &entry.path)?;
-                let size = file.metadata()?.len();
+                let (file, size) = open_listed(root, entry)?;
                 header.set_entry_type(tar::EntryType::Regular);
                 header.set_size(size);
                 archive.append_data(&mut header, &entry.path, exactly(file, size))?;
@@ -123,6 +124,24 @@ fn write_tar<W: Write>(root: BorrowedFd<'_>, entries: &[Entry], out: W) -> io::R
         }
     }
     archive.into_inner()
+}
+
+/// A listed file and its size. An error when another user's file has taken its place.
+fn open_listed(root: BorrowedFd<'_>, entry: &Entry) -> io::Result<(File, u64)> {
+    let file = open_file(root, &entry.path)?;
+    let meta = file.metadata()?;
+    if meta.uid() != entry.uid {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!(
+                "\"{}\" belongs to user id {} now, and to {} when it was listed",
+                entry.path.display(),
+                meta.uid(),
+                entry.uid
+            ),
+        ));
+    }
+    Ok((file, meta.len()))
 }
 
 /// Where a link below an open directory points to; links on the way are not followed.
@@ -139,8 +158,7 @@ fn write_zip<W: Write>(root: BorrowedFd<'_>, entries: &[Entry], out: W) -> io::R
         match entry.kind {
             EntryKind::Directory => archive.directory(&name, entry.mode, entry.mtime)?,
             EntryKind::File { .. } => {
-                let file = open_file(root, &entry.path)?;
-                let size = file.metadata()?.len();
+                let (file, size) = open_listed(root, entry)?;
                 archive.file(&name, entry.mode, entry.mtime, exactly(file, size))?;
             }
             EntryKind::Link => {}
@@ -298,6 +316,20 @@ mod tests {
             pieces.extend_from_slice(&piece.unwrap());
         }
         assert_eq!(pieces, whole);
+    }
+
+    #[test]
+    fn a_file_of_another_user_that_took_a_listed_one_s_place_is_not_sent() {
+        let (_root, handle) = world();
+        let mut entries = list(handle.as_fd()).unwrap();
+        for entry in &mut entries {
+            // As if it had been another user's when it was listed.
+            entry.uid += 1;
+        }
+        for format in [Format::Tar, Format::TarGzip, Format::Zip] {
+            let error = write(handle.as_fd(), &entries, format, io::sink()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+        }
     }
 
     #[test]

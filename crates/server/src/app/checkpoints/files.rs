@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
@@ -15,7 +16,16 @@ use crate::app::checkpoints::{Checkpoints, resources, stored_experiment};
 use crate::app::context::Context;
 use crate::app::searches::config_of;
 use crate::app::specs::identity::TaskUsers;
+use crate::budget::{ARCHIVE_BYTES, Account, Budget, Reservation};
 use crate::error::{AppError, AppResult};
+
+/// An archive of a checkpoint that is being made.
+pub(crate) struct Archive {
+    /// Its pieces. An error after the first ends them.
+    pub(crate) pieces: mpsc::Receiver<std::io::Result<Bytes>>,
+    /// What it is counted for. Its thread has it as well, until that ends.
+    pub(crate) held: Arc<Reservation>,
+}
 
 /// Pieces of an archive that wait to be sent.
 const PIECES: usize = 8;
@@ -26,6 +36,7 @@ pub struct CheckpointFiles {
     context: Context,
     checkpoints: Checkpoints,
     task_users: TaskUsers,
+    archives: Budget,
     data_dir: PathBuf,
 }
 
@@ -35,12 +46,14 @@ impl CheckpointFiles {
         context: Context,
         checkpoints: Checkpoints,
         task_users: TaskUsers,
+        archives: Budget,
         data_dir: PathBuf,
     ) -> Self {
         Self {
             context,
             checkpoints,
             task_users,
+            archives,
             data_dir,
         }
     }
@@ -88,12 +101,17 @@ impl CheckpointFiles {
         }
     }
 
-    /// A checkpoint's files as an archive, in pieces. An error after the first piece ends the pieces with it.
-    pub async fn archive(
+    /// A checkpoint's files as an archive, counted for `account`: each that is being made has a thread, which waits while
+    /// its client does not read.
+    ///
+    /// # Errors
+    /// [`crate::error::ErrorKind::Busy`] when too many are being made.
+    pub(crate) async fn archive(
         &self,
+        account: Account,
         uuid: &str,
         format: Format,
-    ) -> AppResult<mpsc::Receiver<std::io::Result<Bytes>>> {
+    ) -> AppResult<Archive> {
         let row = self.checkpoints.find(uuid).await?;
         let gone = || {
             AppError::not_found("files of checkpoint", uuid)
@@ -109,17 +127,22 @@ impl CheckpointFiles {
         let storage = self.storage_of(&experiment)?;
         let owner = self.owner_of(&row, &experiment);
         let (uuid, resources) = (row.uuid.clone(), resources(&row)?);
+        let held = Arc::new(self.archives.reserve(account, ARCHIVE_BYTES).await?);
+        let listing = held.clone();
         let opened = tokio::task::spawn_blocking(move || -> AppResult<_> {
             let Some(directory) = storage.open(&uuid, owner)? else {
                 return Ok(None);
             };
             let entries = storage.reported(directory.as_fd(), &resources)?;
+            // Should the request end meanwhile, this thread still counts.
+            drop(listing);
             Ok(Some((directory, entries)))
         })
         .await
         .map_err(AppError::internal)??;
         let (directory, entries) = opened.ok_or_else(gone)?;
-        let (sender, receiver) = mpsc::channel(PIECES);
+        let (sender, pieces) = mpsc::channel(PIECES);
+        let making = held.clone();
         tokio::task::spawn_blocking(move || {
             let out = ChannelWriter::new(sender.clone());
             if let Err(error) = archive::write(directory.as_fd(), &entries, format, out) {
@@ -127,7 +150,8 @@ impl CheckpointFiles {
                 // A receiver that has gone needs no error.
                 let _ = sender.blocking_send(Err(error));
             }
+            drop(making);
         });
-        Ok(receiver)
+        Ok(Archive { pieces, held })
     }
 }

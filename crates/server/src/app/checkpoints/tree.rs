@@ -124,8 +124,8 @@ pub(super) fn remove_tree(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
 }
 
 /// Deletes everything in an open directory, a bounded part after the other. Without recursion, whose depth a task could
-/// choose. An error as soon as something is in a directory whose owner `may_empty` does not accept: whoever owns a
-/// directory may delete what is in it, whomever that belongs to, and nobody else.
+/// choose. An error as soon as something is in a directory whose owner `may_empty` does not accept: the
+/// owner of a directory may delete what is in it, no matter who owns that, and nobody else may.
 pub(super) fn empty(root: BorrowedFd<'_>, may_empty: impl Fn(u32) -> bool) -> io::Result<()> {
     loop {
         let (entries, whole) = list_some(root, Kinds::All)?;

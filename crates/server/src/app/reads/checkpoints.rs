@@ -4,7 +4,6 @@ pub(crate) mod order;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
 use det_api_types::checkpoints::{CheckpointState, GetCheckpointsQuery};
 use det_api_types::page::Pagination;
 use det_authz::Kind;
@@ -15,11 +14,11 @@ use det_store::experiments::ExperimentRow;
 use det_store::metrics::StoredReport;
 use det_store::trials::{self, TrialRow};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 
 use self::order::{sort, sort_key};
 use crate::app::Master;
 use crate::app::checkpoints::archive::Format;
+use crate::app::checkpoints::files::Archive;
 use crate::app::checkpoints::joined::{Joined, collectable, policy_of, with_validations};
 use crate::app::checkpoints::policy::to_delete;
 use crate::app::documents::may_use_secrets;
@@ -224,15 +223,16 @@ pub(crate) async fn shown(master: &Master, actor: &Actor, row: CheckpointRow) ->
     Ok(Found::Trained(Box::new(trained)))
 }
 
-/// The files of a checkpoint as an archive, piece by piece.
+/// The files of a checkpoint as an archive, piece by piece, counted for who asks.
 pub(crate) async fn archive(
     master: &Master,
     actor: &Actor,
     uuid: &str,
     format: Format,
-) -> AppResult<mpsc::Receiver<std::io::Result<Bytes>>> {
+) -> AppResult<Archive> {
     require(actor)?;
-    master.checkpoint_files.archive(uuid, format).await
+    let account = Some(actor.user().id);
+    master.checkpoint_files.archive(account, uuid, format).await
 }
 
 /// How many checkpoints a policy keeps; what is `None` is as the experiment has it.
