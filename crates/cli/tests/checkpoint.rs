@@ -76,7 +76,7 @@ fn checkpoints_are_listed() {
     );
     assert_eq!(
         lines[1],
-        "GET /api/v1/experiments/7/checkpoints?limit=3&sortByAttr=SORT_BY_SEARCHER_METRIC"
+        "GET /api/v1/experiments/7/checkpoints?limit=3&sortByAttr=SORT_BY_SEARCHER_METRIC&states=STATE_COMPLETED"
     );
     user.det(&["c", "list"]).fails(2);
     let objects: Value = serde_json::from_str(&user.det(&["c", "ls", "7", "--json"]).ok()).unwrap();

@@ -32,8 +32,8 @@ use crate::rights::refuse_to_all;
 const LONGEST_KEY: usize = 5;
 /// Characters of a short name that is made of a name, before what makes it different from others.
 const KEY_STEM: usize = 3;
-/// Bytes of a project's notes, and of its description, at most.
-const LONGEST_TEXT: usize = 1 << 20;
+/// Bytes of a project's notes, and of its description, at most: both are kept in memory.
+const LONGEST_TEXT: usize = 128 << 10;
 
 /// A project to add.
 #[derive(Debug, Clone, Default)]

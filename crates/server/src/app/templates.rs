@@ -1,5 +1,7 @@
 //! Templates: configurations that experiments and tasks are laid over. What is made of one keeps what it said then.
 
+use std::collections::BTreeSet;
+
 use crate::app::documents::masked_for;
 use crate::app::documents::require_real_secrets;
 use det_api_types::templates as wire;
@@ -240,6 +242,13 @@ impl Templates {
 
     /// The templates of these names, in their order; a refusal names all that are missing.
     async fn named(&self, names: &[String]) -> AppResult<Vec<TemplateRow>> {
+        let distinct: BTreeSet<&String> = names.iter().collect();
+        if names.len() > MOST_NAMED || distinct.len() < names.len() {
+            return Err(AppError::invalid(format!(
+                "{} templates are named: a configuration is laid over at most {MOST_NAMED}, each named once",
+                names.len()
+            )));
+        }
         let mut conn = self.context.store.read().await?;
         let (mut rows, mut missing) = (Vec::new(), Vec::new());
         for name in names {
@@ -275,6 +284,9 @@ impl Templates {
         Ok(document)
     }
 }
+
+/// Templates that a configuration is laid over at most.
+const MOST_NAMED: usize = 16;
 
 /// A template for showing: secrets are hidden, and from others than its owner and administrators, who may have to change
 /// it, also variables that look like secrets.

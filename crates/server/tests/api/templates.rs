@@ -281,3 +281,15 @@ async fn a_template_that_is_missing_is_reported_with_the_errors_of_the_document(
     assert!(!message.contains("is required"), "{message}");
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn a_configuration_names_few_templates_each_once() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    for names in [vec!["t", "t"], (0..17).map(|_| "t").collect()] {
+        let body = json!({"config": "{}", "modelDefinition": [], "templates": names});
+        let refused = client.post("/api/v1/experiments", body).await.refused(400);
+        assert!(refused.contains("at most 16, each named once"), "{refused}");
+    }
+    cluster.stop().await;
+}

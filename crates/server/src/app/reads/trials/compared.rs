@@ -1,6 +1,6 @@
 //! Reading the metrics of several trials side by side.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use det_ids::TrialId;
 use det_store::series::Point;
@@ -9,7 +9,7 @@ use crate::app::Master;
 use crate::app::metrics::series::Look;
 use crate::app::reads::trials::{Whole, settled};
 use crate::auth::Actor;
-use crate::error::AppResult;
+use crate::error::{AppError, AppResult};
 
 /// Names of metrics, by group.
 pub(crate) type Names = BTreeMap<String, Vec<String>>;
@@ -22,7 +22,10 @@ pub(crate) struct Compared {
     pub(crate) groups: Vec<(String, BTreeMap<String, Vec<Point>>)>,
 }
 
-/// Points of the named metrics of trials, in the order of the trials.
+/// Trials that are compared at most: the answer has the points of all of them.
+const MOST_COMPARED: usize = 200;
+
+/// Points of the named metrics of trials, each once, in the order of the trials.
 pub(crate) async fn compare(
     master: &Master,
     actor: &Actor,
@@ -30,6 +33,17 @@ pub(crate) async fn compare(
     names: &Names,
     look: &Look,
 ) -> AppResult<Vec<Compared>> {
+    if trial_ids.len() > MOST_COMPARED {
+        return Err(AppError::invalid(format!(
+            "field \"trialIds\" names {} trials, of at most {MOST_COMPARED}",
+            trial_ids.len()
+        )));
+    }
+    let mut seen = HashSet::new();
+    let trial_ids: Vec<TrialId> = trial_ids
+        .into_iter()
+        .filter(|id| seen.insert(*id))
+        .collect();
     master.metric_journal.flush().await?;
     let mut compared = Vec::with_capacity(trial_ids.len());
     for trial_id in trial_ids {
