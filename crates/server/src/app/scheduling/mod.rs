@@ -1,6 +1,6 @@
 //! Scheduling: looks at what waits and what runs in each pool, asks the pure crate for a plan, and stores it.
 //!
-//! [`Scheduling`] makes passes, one after another (`background/schedule.rs`); [`Snapshots`](super::snapshots::Snapshots) answers questions about pools
+//! [`Scheduling`] makes passes, one after another (`background/schedule.rs`); [`Snapshots`] answers questions about pools
 //! and their queues between them.
 
 pub(crate) mod fallback;
