@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Entrypoint {
-    /// Run by a shell, or a trial class (see [`ExperimentConfig::is_trial_class`]).
+    /// Run by a shell, or a trial class (see [`is_trial_class`](super::ExperimentConfig::is_trial_class)).
     Shell(String),
     /// Run as it is, without a shell; never empty.
     Argv(Vec<String>),
