@@ -4,7 +4,7 @@
 pub(crate) mod log_policies;
 pub(crate) mod schema;
 
-pub use log_policies::LogPolicy;
+pub use log_policies::{LogPolicy, compile_patterns};
 pub use schema::{Environment, KubernetesDefaults, Pbs, ProxyPort, Slurm, TaskContainerDefaults};
 
 use std::collections::BTreeMap;

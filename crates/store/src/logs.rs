@@ -6,6 +6,7 @@ pub mod retention;
 use det_ids::{AgentId, AllocationId, ContainerId, TaskId};
 use memchr::memmem::Finder;
 
+use crate::chunk::unpacked_size;
 use crate::unit::save_rows;
 use crate::{Conn, StoreError};
 
@@ -48,7 +49,7 @@ pub struct ChunkRow {
 impl ChunkRow {
     /// How many bytes the lines take once they are unpacked, about.
     pub fn unpacked_size(&self) -> usize {
-        crate::chunk::unpacked_size(&self.data)
+        unpacked_size(&self.data)
     }
 
     /// The lines with their ids.
@@ -149,9 +150,10 @@ impl Packed {
         Ok(all)
     }
 
-    /// Bytes that they take as they are stored.
-    pub fn stored_bytes(&self) -> usize {
-        self.chunks.iter().map(|chunk| chunk.data.len()).sum()
+    /// Bytes that they take once they are unpacked: few stored ones may be many.
+    pub fn unpacked_bytes(&self) -> usize {
+        let chunks = self.chunks.iter();
+        chunks.map(|chunk| unpacked_size(&chunk.data)).sum()
     }
 
     /// Whether `is_match` returns `true` for the texts of any of the chunks, one line behind the other.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
 use regex::RegexBuilder;
+use regex::bytes::{RegexSet, RegexSetBuilder};
 use serde_json::json;
 
 use crate::quote::cut;
@@ -65,22 +66,76 @@ static LOG_POLICY_LIST: Special = special(
 const MAX_POLICIES: usize = 64;
 /// Bytes of a pattern at most.
 const MAX_PATTERN_BYTES: usize = 4 << 10;
-/// Bytes of a compiled pattern at most. Each line of a log is held against all of them.
-const MAX_COMPILED_BYTES: usize = 256 << 10;
+/// Bytes of a compiled pattern at most: `\w{10}` has just under as many.
+const MAX_COMPILED_BYTES: usize = 512 << 10;
+/// Bytes of all compiled patterns of an experiment at most. Each line of a log is held against all of them.
+const MAX_SET_BYTES: usize = 2 << 20;
+/// Bytes of what a search remembers of them at most. With less than twice the largest set, a search in it took a hundred
+/// times as long.
+const MAX_STATES_BYTES: usize = 2 * MAX_SET_BYTES;
+
+/// What to do about a pattern that is too large.
+const FEWER_REPETITIONS: &str =
+    "write fewer or shorter repetitions, or `(?-u:\\w)`, which is ASCII only, for `\\w`";
+
+/// Compiles the patterns of an experiment's log policies, to be searched for anywhere in a line. What a configuration was
+/// checked with always compiles.
+///
+/// # Errors
+/// One of them is no regular expression, or together they are too large.
+pub fn compile_patterns<'p>(
+    patterns: impl IntoIterator<Item = &'p str>,
+) -> Result<RegexSet, regex::Error> {
+    RegexSetBuilder::new(patterns.into_iter().map(without_wildcards))
+        .multi_line(true)
+        .size_limit(MAX_SET_BYTES)
+        .dfa_size_limit(MAX_STATES_BYTES)
+        .build()
+}
+
+/// A pattern without `.*` at its ends: it is searched for anywhere in a line all the same, and is found much faster.
+fn without_wildcards(pattern: &str) -> &str {
+    let mut rest = pattern;
+    while let Some(shorter) = rest.strip_prefix(".*")
+        && !shorter.starts_with(['?', '*', '+', '{'])
+        && !shorter.is_empty()
+    {
+        rest = shorter;
+    }
+    while let Some(shorter) = rest.strip_suffix(".*")
+        && !shorter.ends_with('\\')
+        && !shorter.is_empty()
+    {
+        rest = shorter;
+    }
+    rest
+}
 
 static LOG_POLICY_KIND: Kind = Kind::Section(&LOG_POLICY);
 
 fn log_policies(walk: &mut Walk, node: &mut Node) {
     // What is far too much is not compiled first.
-    let is_endless = matches!(&node.tree, Tree::List(items) if items.len() > 4 * MAX_POLICIES);
-    if !is_endless {
-        walk.value(node, Kind::List(&LOG_POLICY_KIND));
+    if let Tree::List(items) = &node.tree
+        && items.len() > MAX_POLICIES
+    {
+        let count = items.len();
+        let message = format!("is a list of {count}, at most {MAX_POLICIES} are allowed");
+        return walk.findings.error(node.at.as_ref(), message);
     }
+    walk.value(node, Kind::List(&LOG_POLICY_KIND));
     let Tree::List(items) = &node.tree else {
         return;
     };
-    if items.len() > MAX_POLICIES {
-        let message = format!("has {} policies, of at most {MAX_POLICIES}", items.len());
+    let patterns = items
+        .iter()
+        .filter_map(|item| item.get("pattern")?.text())
+        .filter(|pattern| pattern.len() <= MAX_PATTERN_BYTES);
+    if let Err(regex::Error::CompiledTooBig(_)) = compile_patterns(patterns) {
+        let message = format!(
+            "has patterns of more than {} KiB once they are compiled, at most that are allowed: \
+             {FEWER_REPETITIONS}",
+            MAX_SET_BYTES >> 10
+        );
         walk.findings.error(node.at.as_ref(), message);
     }
     let mut seen: HashSet<&str> = HashSet::new();
@@ -122,14 +177,18 @@ fn pattern(walk: &mut Walk, node: &mut Node) {
         return walk.value(node, Kind::Text);
     };
     if text.len() > MAX_PATTERN_BYTES {
-        let message = format!("has {} bytes, of at most {MAX_PATTERN_BYTES}", text.len());
+        let length = text.len();
+        let message = format!("has {length} bytes, at most {MAX_PATTERN_BYTES} are allowed");
         return walk.findings.error(node.at.as_ref(), message);
     }
     let compiled = RegexBuilder::new(text)
         .size_limit(MAX_COMPILED_BYTES)
         .build();
     if let Err(regex::Error::CompiledTooBig(_)) = compiled {
-        let message = "is too large once it is compiled: write fewer or shorter repetitions, or `(?-u:\\w)` for `\\w`";
+        let message = format!(
+            "has more than {} KiB once it is compiled, at most that are allowed: {FEWER_REPETITIONS}",
+            MAX_COMPILED_BYTES >> 10
+        );
         return walk.findings.error(node.at.as_ref(), message);
     }
     if let Err(error) = compiled {
@@ -159,4 +218,31 @@ fn action(walk: &mut Walk, node: &mut Node) {
         node.tree = kind.tree;
     }
     walk.value(node, Kind::Choice(&["cancel_retries", "exclude_node"]));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_checked_with_its_wildcards_compiles_without_them() {
+        // Each is as large as one may be, and four of them as large as all may be.
+        let patterns = [r"\w{10}"; 4].map(|pattern| format!(".*{pattern}.*"));
+        assert!(compile_patterns(patterns.iter().map(String::as_str)).is_ok());
+        assert!(compile_patterns([r"\w{10}"; 5]).is_err());
+    }
+
+    #[test]
+    fn wildcards_at_the_ends_are_left_out_and_nothing_else() {
+        for (pattern, shorter) in [
+            (".*a.*", "a"),
+            (".*.*a", "a"),
+            ("a\\.*", "a\\.*"),
+            (".*?a", ".*?a"),
+            (".*", ".*"),
+            ("(.*a|b.*)", "(.*a|b.*)"),
+        ] {
+            assert_eq!(without_wildcards(pattern), shorter);
+        }
+    }
 }

@@ -12,6 +12,15 @@ use serde_json::Value;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
+/// Bytes of a configuration from which on it is read beside the runtime's other work.
+const LONG_CONFIG: usize = 16 << 10;
+
+/// Whether a configuration is read beside the runtime's other work: a long one, and one whose log policies have patterns
+/// to compile. A key may be written with escapes.
+pub(crate) fn takes_long(config: &str) -> bool {
+    config.len() >= LONG_CONFIG || config.contains("log_policies") || config.contains('\\')
+}
+
 /// Largest effective configuration: tasks get it as one variable of their environment, and the kernel takes no longer
 /// one than 128 KiB, name included.
 const CONFIG_LIMIT_BYTES: usize = 128 * 1024 - 64;

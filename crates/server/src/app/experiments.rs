@@ -16,10 +16,11 @@ use det_store::workspaces::UNCATEGORIZED_ID;
 use det_store::{Store, WriteTx, experiments, trials};
 use serde_json::Value;
 
+use crate::app::beside;
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
-use crate::app::documents::{config_error, known_documents};
+use crate::app::documents::{config_error, known_documents, takes_long};
 use crate::app::homes::Homes;
 use crate::app::homes::KnownHomes;
 use crate::app::job_changes::JobChanges;
@@ -394,7 +395,8 @@ impl Experiments {
         id: ExperimentId,
         override_config: &str,
     ) -> AppResult<()> {
-        let over = parse_override(override_config)?;
+        let (long, text) = (takes_long(override_config), override_config.to_owned());
+        let over = beside(long, move || parse_override(&text)).await??;
         if over.is_some() {
             // What runs would be the caller's, with the owner's identity, secrets and files.
             let to_do = format!("continue experiment {id} with another configuration");

@@ -2,19 +2,17 @@
 
 use std::collections::HashSet;
 
-use det_config::container::{LogAction, LogPolicy};
+use det_config::container::{LogAction, LogPolicy, compile_patterns};
 use det_store::StoreError;
 use det_store::logs::{LogLine, Packed};
-use regex::bytes::{RegexSet, RegexSetBuilder};
+use regex::bytes::RegexSet;
 
 use crate::error::{AppError, AppResult};
 
-/// Bytes of all patterns of an experiment once they are compiled: more than 64 of 256 KiB, which their check lets pass.
-const MAX_SET_BYTES: usize = 20 << 20;
-/// Bytes of what a search remembers of them.
-const MAX_STATES_BYTES: usize = 1 << 20;
 /// Bytes of a line that are looked at.
 const MAX_LOOKED_AT: usize = 64 << 10;
+/// Bytes of lines that are searched as one text at most; more have a long line among them.
+const MAX_TEXTS: usize = 512 << 10;
 
 /// The policies of an experiment, ready to be held against lines.
 #[derive(Debug)]
@@ -51,7 +49,7 @@ impl CompiledPolicies {
             let Some(pattern) = &policy.pattern else {
                 continue;
             };
-            patterns.push(without_wildcards(pattern));
+            patterns.push(pattern.as_str());
             compiled.push(Compiled {
                 label: policy.name.clone().unwrap_or_else(|| pattern.clone()),
                 pattern: pattern.clone(),
@@ -61,12 +59,7 @@ impl CompiledPolicies {
         if compiled.is_empty() {
             return Ok(None);
         }
-        let any = RegexSetBuilder::new(patterns)
-            .multi_line(true)
-            .size_limit(MAX_SET_BYTES)
-            .dfa_size_limit(MAX_STATES_BYTES)
-            .build()
-            .map_err(AppError::internal)?;
+        let any = compile_patterns(patterns).map_err(AppError::internal)?;
         Ok(Some(Self {
             any,
             policies: compiled,
@@ -75,7 +68,7 @@ impl CompiledPolicies {
 
     /// What matches, once for each policy and origin of lines. Of a long line only the beginning is looked at.
     pub(crate) fn find(&self, packed: &Packed) -> Result<Vec<Found>, StoreError> {
-        if !packed.any_text(|texts| self.any.is_match(texts))? {
+        if !packed.any_text(|texts| texts.len() > MAX_TEXTS || self.any.is_match(texts))? {
             return Ok(Vec::new());
         }
         let (mut found, mut seen) = (Vec::new(), HashSet::new());
@@ -113,24 +106,6 @@ impl Compiled {
     fn is_echoed_by(&self, line: &str) -> bool {
         line.contains("pattern") && line.contains(&self.pattern)
     }
-}
-
-/// A pattern without `.*` at its ends: it is searched for anywhere in a line all the same, and is found much faster.
-fn without_wildcards(pattern: &str) -> &str {
-    let mut rest = pattern;
-    while let Some(shorter) = rest.strip_prefix(".*")
-        && !shorter.starts_with(['?', '*', '+', '{'])
-        && !shorter.is_empty()
-    {
-        rest = shorter;
-    }
-    while let Some(shorter) = rest.strip_suffix(".*")
-        && !shorter.ends_with('\\')
-        && !shorter.is_empty()
-    {
-        rest = shorter;
-    }
-    rest
 }
 
 #[cfg(test)]
@@ -197,7 +172,7 @@ mod tests {
     #[test]
     fn of_a_long_line_the_beginning_is_looked_at() {
         let policies = [policy(Some("oom"), Some("out of memory"), None)];
-        let long = "ü".repeat(MAX_LOOKED_AT);
+        let long = "ü".repeat(MAX_TEXTS);
         let (late, early) = (
             format!("{long}out of memory"),
             format!("out of memory{long}"),
@@ -212,20 +187,6 @@ mod tests {
         let echo = r#"{"log_policies": [{"name": "dead", "pattern": "link is dead"}]}"#;
         assert!(labels(&policies, &[echo, "  pattern: link is dead"]).is_empty());
         assert_eq!(labels(&policies, &["the link is dead"]), ["dead"]);
-    }
-
-    #[test]
-    fn wildcards_at_the_ends_are_left_out_and_nothing_else() {
-        for (pattern, shorter) in [
-            (".*a.*", "a"),
-            (".*.*a", "a"),
-            ("a\\.*", "a\\.*"),
-            (".*?a", ".*?a"),
-            (".*", ".*"),
-            ("(.*a|b.*)", "(.*a|b.*)"),
-        ] {
-            assert_eq!(without_wildcards(pattern), shorter);
-        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
 use det_searcher::{Preview, preview};
 use serde_json::{Map, Value, json};
 
+use crate::app::beside;
 use crate::app::context::Context;
 use crate::app::documents::config_error;
 use crate::app::pools::Pools;
@@ -34,13 +35,18 @@ impl Previews {
     }
 
     /// Completes a configuration and previews its search. Only what a search needs must be there.
-    pub fn preview_search(
+    pub async fn preview_search(
         &self,
         actor: &Actor,
-        config: &Value,
+        config: Value,
         seed: u32,
     ) -> AppResult<PreviewedSearch> {
         actor.require(Permission::Create, Kind::Experiment, "preview searches")?;
+        let service = self.clone();
+        beside(true, move || service.preview(&config, seed)).await?
+    }
+
+    fn preview(&self, config: &Value, seed: u32) -> AppResult<PreviewedSearch> {
         let submitted = Submitted::from_value(Experiment, config).map_err(config_error)?;
         let pool = submitted
             .placement(&[])

@@ -4,6 +4,7 @@ use crate::app::documents::check_size;
 use crate::app::documents::config_error;
 use crate::app::documents::known_documents;
 use crate::app::documents::may_use_secrets;
+use crate::app::documents::takes_long;
 use crate::app::model_archive::ContextFile;
 use det_authz::{Kind, Permission};
 use det_config::errors::{ConfigError, ConfigErrors};
@@ -33,9 +34,6 @@ use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
-
-/// Bytes of a configuration from which on it is read beside the runtime's other work.
-const LONG_CONFIG: usize = 16 << 10;
 
 /// A checked submission.
 pub(crate) struct Checked {
@@ -254,8 +252,8 @@ impl Submissions {
         request: &NewExperimentRequest,
     ) -> AppResult<Checked> {
         actor.require(Permission::Create, Kind::Experiment, "create experiments")?;
-        // Patterns are compiled when they are checked.
-        let long = request.config.len() >= LONG_CONFIG || request.config.contains("log_policies");
+        // Templates are not known yet, and may be as long.
+        let long = takes_long(&request.config) || !request.templates.is_empty();
         // A large document takes some 30 MB until it is judged: one after another, no matter which users send them.
         let _turn = if long {
             Some(

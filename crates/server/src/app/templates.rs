@@ -18,6 +18,7 @@ use det_store::{Conn, StoreError, WriteTx};
 use serde_json::{Map, Value, json};
 
 use crate::app::context::Context;
+use crate::app::documents::takes_long;
 use crate::app::homes::require_unarchived_workspace;
 use crate::app::ownership::Ownership;
 use crate::app::reads::templates::stored;
@@ -275,13 +276,18 @@ impl Templates {
         mut document: Submitted,
         names: &[String],
     ) -> AppResult<Submitted> {
-        for (name, row) in names.iter().zip(self.named(names).await?).rev() {
-            let source = Source::layer(Layer::Template(name.clone()));
-            let template = Submitted::read_template(Experiment, source, &row.config)
-                .map_err(crate::app::documents::config_error)?;
-            document = document.over(template);
-        }
-        Ok(document)
+        let rows = self.named(names).await?;
+        let names = names.to_vec();
+        beside(true, move || {
+            for (name, row) in names.into_iter().zip(rows).rev() {
+                let source = Source::layer(Layer::Template(name));
+                let template = Submitted::read_template(Experiment, source, &row.config)
+                    .map_err(crate::app::documents::config_error)?;
+                document = document.over(template);
+            }
+            Ok(document)
+        })
+        .await?
     }
 }
 
@@ -367,7 +373,7 @@ async fn checked(actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
     require_real_secrets(&config)?;
     let text = config.to_string();
     let source = Source::layer(Layer::Template(new.name.clone()));
-    let (long, document) = (text.len() >= 16 << 10, text.clone());
+    let (long, document) = (takes_long(&text), text.clone());
     beside(long, move || Template::parse(Some(source), &document))
         .await?
         .map_err(|errors| crate::app::documents::document_error("the template", &errors))?;

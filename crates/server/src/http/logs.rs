@@ -328,6 +328,16 @@ fn unmanaged_lines(
 /// Bytes of a compiled regular expression at most, and of what a search remembers of it: each follower has one.
 const MAX_SEARCH_BYTES: usize = 256 << 10;
 
+fn unusable_search(error: &regex::Error) -> AppError {
+    AppError::invalid(match error {
+        regex::Error::CompiledTooBig(most) => format!(
+            "field \"searchText\" is too large a regular expression: more than {most} bytes once it is compiled, at most \
+             that are allowed; write fewer or shorter repetitions"
+        ),
+        error => format!("field \"searchText\" is not a regular expression: {error}"),
+    })
+}
+
 /// How a log is to be read, as it was asked for.
 fn reading(query: LogsQuery) -> AppResult<(LogFilter, Reading)> {
     let limit = match usize::try_from(query.limit) {
@@ -363,11 +373,7 @@ fn reading(query: LogsQuery) -> AppResult<(LogFilter, Reading)> {
                 .size_limit(MAX_SEARCH_BYTES)
                 .dfa_size_limit(MAX_SEARCH_BYTES)
                 .build()
-                .map_err(|error| {
-                    AppError::invalid(format!(
-                        "field \"searchText\" is not a regular expression that can be used: {error}"
-                    ))
-                })?,
+                .map_err(|error| unusable_search(&error))?,
         )),
     };
     let filter = LogFilter {

@@ -36,7 +36,8 @@ async fn preview_hp_search(
     })?;
     let previewed = master
         .preview
-        .preview_search(&actor, &body.config.into_value(), seed)?;
+        .preview_search(&actor, body.config.into_value(), seed)
+        .await?;
     let trials = previewed.preview.shapes.iter().map(trial_summary).collect();
     message(&PreviewHpSearchResponse {
         summary: SearchSummary {

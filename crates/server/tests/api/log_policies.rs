@@ -1,8 +1,12 @@
 //! What lines of logs do to their trials.
 
 use det_agent_proto::ToAgent;
+use det_ids::ExperimentId;
+use det_store::{StoreError, experiments};
 use det_taskspec::ContainerSpec;
 use serde_json::{Value, json};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::support::{Client, Cluster, FakeAgent};
 
@@ -182,5 +186,46 @@ async fn retries_are_canceled_by_a_line_and_not_by_its_echo() {
     agent.exits(&spec, 1).await;
     let trial = cluster.until(&client, "/api/v1/trials/1", ended).await;
     assert_eq!(trial["trial"]["restarts"], 1);
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn stored_policies_that_are_too_large_are_off_with_one_warning() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    let mut agent = cluster.agent("a", 1).await;
+    submit(&client, json!([{"name": "broken", "pattern": "bus error"}])).await;
+    let spec = next_run(&mut agent).await;
+    cluster
+        .master()
+        .context
+        .store
+        .write(|tx| {
+            Box::pin(async move {
+                let id = ExperimentId(1);
+                let row = experiments::find(&mut tx.conn(), id).await?.unwrap();
+                let config = row.config.replace("bus error", r"bus error|\\w{250}");
+                experiments::set_config(&mut tx.conn(), id, &config).await?;
+                Ok::<_, StoreError>(())
+            })
+        })
+        .await
+        .unwrap();
+    let layer = cluster.master().log.layer();
+    let guard = tracing_subscriber::registry().with(layer).set_default();
+    for line in ["bus error", "bus error again"] {
+        prints(&cluster, &spec, "a", line).await;
+    }
+    drop(guard);
+    assert_eq!(log_of(&client, 1).await.matches("bus error").count(), 2);
+    let trial = client.get("/api/v1/trials/1").await.ok();
+    assert_eq!(trial["trial"]["logPolicyMatched"], Value::Null, "{trial}");
+    let admin = cluster.admin().await;
+    let lines = admin.get("/api/v1/master/logs").await.lines();
+    let warnings = lines.iter().filter(|line| {
+        let message = line["logEntry"]["message"].as_str().unwrap();
+        message.contains("log policies cannot be used")
+    });
+    assert_eq!(warnings.count(), 1, "{lines:?}");
     cluster.stop().await;
 }

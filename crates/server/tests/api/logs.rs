@@ -263,6 +263,10 @@ async fn logs_are_filtered_searched_limited_and_reversed() {
         ("limit=x", "limit"),
         ("rankIds=x", "rankIds"),
         ("searchText=(&enableRegex=true", "searchText"),
+        (
+            "searchText=%5Cw%7B250%7D&enableRegex=true",
+            "\"searchText\" is too large a regular expression",
+        ),
         ("timestampAfter=yesterday", "timestampAfter"),
     ];
     for (query, named) in refused {

@@ -1,6 +1,7 @@
 //! What is refused, and with which words.
 
 use super::*;
+use crate::container::compile_patterns;
 
 #[test]
 fn errors_name_their_path_line_and_remedy() {
@@ -609,6 +610,54 @@ fn what_no_search_can_do_is_reported_with_its_place() {
         log.contains("hyperparameters.lr: cannot be drawn from: base 10 to the power of"),
         "{log}"
     );
+}
+
+#[test]
+fn patterns_of_log_policies_are_bounded() {
+    let policies = |patterns: &[&str]| {
+        let policies: Vec<Value> = patterns
+            .iter()
+            .enumerate()
+            .map(|(number, pattern)| json!({"name": number.to_string(), "pattern": pattern}))
+            .collect();
+        with(&format!("log_policies: {}", json!(policies)))
+    };
+    let usual = [
+        r"^\w+Error: (out of memory|illegal access) at \d{1,5}:\d{1,5}$",
+        r"(?i).*nccl .* \w{10} failed.*",
+        r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+    ];
+    let config = complete(&policies(&usual));
+    assert!(
+        compile_patterns(
+            config
+                .log_policies
+                .iter()
+                .filter_map(|p| p.pattern.as_deref())
+        )
+        .is_ok()
+    );
+    let long = "x".repeat(4097);
+    for (text, expected) in [
+        (
+            policies(&["x"; 65]),
+            "<config>.log_policies: is a list of 65, at most 64 are allowed (line 3)",
+        ),
+        (
+            policies(&["x", &long]),
+            "<config>.log_policies[1].pattern: has 4097 bytes, at most 4096 are allowed (line 3)",
+        ),
+        (
+            policies(&["x", r"\w{250}y"]),
+            "<config>.log_policies[1].pattern: has more than 512 KiB once it is compiled, at most that are allowed",
+        ),
+        (
+            policies(&[r"\w{9}"; 5]),
+            "<config>.log_policies: has patterns of more than 2048 KiB once they are compiled, at most that are allowed",
+        ),
+    ] {
+        assert!(failure(&text).contains(expected), "{}", failure(&text));
+    }
 }
 
 #[test]

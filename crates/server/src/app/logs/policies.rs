@@ -23,8 +23,8 @@ use crate::app::logs::write_line;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 
-/// Lines that take at least so many bytes as they are stored are held against policies beside the other work.
-const LONG_LINES: usize = 16 << 10;
+/// Lines of at least so many bytes are held against policies beside the other work.
+const LONG_LINES: usize = 4 << 10;
 
 /// What a trial's logs have come to; stored with it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -82,7 +82,7 @@ impl LogPolicies {
             return Ok(Vec::new());
         };
         let packed = packed.clone();
-        let long = packed.stored_bytes() >= LONG_LINES;
+        let long = packed.unpacked_bytes() >= LONG_LINES;
         Ok(beside(long, move || policies.find(&packed)).await??)
     }
 
@@ -99,11 +99,14 @@ impl LogPolicies {
         };
         let Some(row) = row else { return Ok(None) };
         let config = self.configs.of(&row)?;
-        let (number, policies) = (row.id, config.log_policies.clone());
+        let policies = config.log_policies.clone();
         let compiled = beside(true, move || CompiledPolicies::of(&policies)).await?;
-        // Kept as well where they cannot be compiled, as an earlier version may have accepted them.
+        // Kept as well where they cannot be compiled, as an earlier version may have accepted them. Of an ended experiment
+        // nothing is kept, and each batch of lines that still comes would warn again.
         let policies = compiled.unwrap_or_else(|error| {
-            tracing::warn!(experiment.id = number.0, %error, cause = ?error.cause, "log policies cannot be used");
+            if row.ended_at.is_none() {
+                tracing::warn!(experiment.id = row.id.0, %error, cause = ?error.cause, "log policies cannot be used");
+            }
             None
         });
         let policies = policies.map(Arc::new);
