@@ -82,7 +82,7 @@ def measure_beside(
 def _by_turns(figure: Figure, store: str, before: Plan, after: Plan, rounds: int) -> list[Pair]:
     pairs: dict[tuple[int, str], Pair] = {}
     for number in range(rounds):
-        # Whoever is measured second finds a warmer disk: it is not always the same one.
+        # The second one that is measured finds a warmer disk: it is not always the same executable.
         turns = (before, after) if number % 2 == 0 else (after, before)
         for plan in turns:
             outcome = figure.measure(plan, store)

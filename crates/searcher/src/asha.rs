@@ -4,10 +4,11 @@
 //! at a rung and promotes the best; the stopping form instead lets every trial run and stops it at the first rung
 //! where it is not among the best `1/divisor` of the results so far. It never waits, and never resumes a trial.
 
+use serde::{Deserialize, Serialize};
+
 use crate::divisor::Divisor;
 use crate::event::StopReason;
 use crate::number::{best_first, count, exact, real};
-use serde::{Deserialize, Serialize};
 
 /// A trial, numbered from 0 in the order of creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use det_agent_proto::{AgentLog, Hello, PROTOCOL_VERSION};
+use det_agent_proto::{AgentLog, Hello, PROTOCOL_VERSION, Welcome};
 use det_authz::{Kind, Permission};
 use det_failpoints::failpoint;
 use det_ids::{AgentId, PlaceId};
+use det_rm::{Capacity, Joined};
+use det_rm_agents::{NotAdmitted, Registry};
 use det_store::agents::{self, AgentRow};
 use det_store::allocations::{AllocationRow, ContainerRow};
 use det_store::events::NewEvent;
@@ -13,25 +15,17 @@ use det_store::logs::{self, LogLine};
 use det_store::{StoreError, WriteTx, allocations};
 use det_taskspec::{Device, DeviceKind};
 
-use crate::app::agent_tokens::AgentTokens;
-use crate::app::agent_tokens::Credential;
+use crate::app::agent_tokens::{AgentTokens, Credential};
 use crate::app::context::Context;
 use crate::app::logs::Logs;
 use crate::app::orchestration::Orchestration;
-use crate::app::places::Details;
-use crate::app::places::Places;
-use crate::app::places::platform_failures;
+use crate::app::places::{Details, Places, platform_failures};
 use crate::app::pools::Pools;
 use crate::app::specs::MasterIdentity;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
 use crate::slots::{devices, slot_set, slot_text};
-use det_agent_proto::Welcome;
-use det_rm::Capacity;
-use det_rm::Joined;
-use det_rm_agents::NotAdmitted;
-use det_rm_agents::Registry;
 
 /// What a person wants of an agent or slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,10 +13,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::app::context::Context;
 use crate::app::gatherings::Gatherings;
-use crate::app::orchestration::Cause;
-use crate::app::orchestration::Orchestration;
-use crate::app::ownership::Ownership;
-use crate::app::ownership::Reported;
+use crate::app::orchestration::{Cause, Orchestration};
+use crate::app::ownership::{Ownership, Reported};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;

@@ -10,8 +10,7 @@ use det_store::events::NewEvent;
 use serde_json::{Map, Value, json};
 
 use crate::app::context::Context;
-use crate::app::documents::document_error;
-use crate::app::documents::{masked_for, require_real_secrets};
+use crate::app::documents::{document_error, masked_for, require_real_secrets};
 use crate::app::homes::{Homes, KnownHomes, require_unarchived_workspace};
 use crate::app::queue_entry::JobChange;
 use crate::auth::Actor;

@@ -1,6 +1,5 @@
 //! Changes of a job's place in the queue or its share of slots; effective at once, on waiting and running work.
 
-use crate::app::queue_entry::JobChange;
 use det_config::policies::Workload;
 use det_ids::{JobId, TaskId};
 use det_lifecycle::task::TaskEvent;
@@ -15,10 +14,9 @@ use serde_json::{Value, json};
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::context::Context;
 use crate::app::documents::require_storable;
-use crate::app::orchestration::Cause;
-use crate::app::orchestration::Orchestration;
+use crate::app::orchestration::{Cause, Orchestration};
 use crate::app::pools::Pools;
-use crate::app::queue_entry::standing;
+use crate::app::queue_entry::{JobChange, standing};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;

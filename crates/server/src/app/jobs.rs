@@ -1,6 +1,5 @@
 //! The job queue as it is now: which jobs hold or want slots, in which order they are served.
 
-use crate::app::queue_entry::standing;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
@@ -12,8 +11,7 @@ use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_store::experiments::{self, ExperimentRow, JobRow};
 use det_taskspec::TaskKind;
 
-use crate::app::admission::Admission;
-use crate::app::admission::Findings;
+use crate::app::admission::{Admission, Findings};
 use crate::app::backfill::HeldUp;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
@@ -22,13 +20,11 @@ use crate::app::homes::KnownHomes;
 use crate::app::job_changes::JobChanges;
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
-use crate::app::queue_entry::JobChange;
-use crate::auth::Actor;
-use crate::auth::Auth;
+use crate::app::queue_entry::{JobChange, standing};
+use crate::auth::{Actor, Auth};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::labels::TaskLabel;
-use crate::live::Image;
-use crate::live::Live;
+use crate::live::{Image, Live};
 
 /// Instead of the number of jobs ahead, where jobs share a pool or take turns.
 const NO_ORDER: i64 = -1;

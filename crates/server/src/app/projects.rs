@@ -14,15 +14,13 @@ use serde_json::json;
 
 use crate::app::context::Context;
 use crate::app::experiments::experiment_row;
-use crate::app::homes::KnownHomes;
-use crate::app::homes::{Homes, path_of, require_unarchived, require_unarchived_workspace};
+use crate::app::homes::{
+    Homes, KnownHomes, path_of, require_unarchived, require_unarchived_workspace,
+};
 use crate::app::orchestration::Cause;
 use crate::app::ownership::Ownership;
-use crate::app::renewal::Renewals;
-use crate::app::renewal::{ATTEMPTS, Renewal, Renewed, overtaken};
-use crate::app::workspaces::FieldErrors;
-use crate::app::workspaces::HomeChanges;
-use crate::app::workspaces::HomeDeletion;
+use crate::app::renewal::{ATTEMPTS, Renewal, Renewals, Renewed, overtaken};
+use crate::app::workspaces::{FieldErrors, HomeChanges, HomeDeletion};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;

@@ -4,6 +4,8 @@
 //! From then on until the end of that transaction nothing new goes into pools that are about to go.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use det_authz::{Kind, Permission};
 use det_config::LoadedMaster;
@@ -14,6 +16,7 @@ use det_config::origin::{Layer, Origin, Source};
 use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx, agents, allocations, experiments};
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
 use crate::app::context::Context;
 use crate::app::pools::Pools;
@@ -21,11 +24,7 @@ use crate::app::scheduling::fallback::Fallback;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
-use crate::in_force::Surroundings;
-use crate::in_force::Unusable;
-use std::path::PathBuf;
-use std::sync::Arc;
-use tokio::sync::Mutex;
+use crate::in_force::{Surroundings, Unusable};
 
 /// Who asks for a reload.
 #[derive(Debug, Clone, Copy)]

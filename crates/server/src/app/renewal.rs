@@ -15,8 +15,7 @@ use det_store::workspaces::WorkspaceRow;
 use det_store::{WriteTx, trials};
 use serde_json::Value;
 
-use crate::app::admission::Admission;
-use crate::app::admission::{Findings, above_limit};
+use crate::app::admission::{Admission, Findings, above_limit};
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::configs::Configs;
 use crate::app::context::Context;

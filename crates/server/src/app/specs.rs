@@ -7,10 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::{AllocationId, ContainerId, PlaceId, SlotId};
-use det_store::Conn;
 use det_store::allocations::{self, AllocationRow, ContainerRow};
-use det_store::experiments;
-use det_store::trials;
+use det_store::{Conn, experiments, trials};
 use det_taskspec::{
     ClusterFacts, ContainerSpec, DeviceKind, Granted, KindFacts, PlaceFacts, SpecError, TaskFacts,
     TaskKind, TrialFacts, container_spec,
@@ -20,12 +18,10 @@ use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::pools::Pools;
 use crate::app::specs::identity::TaskUsers;
-use crate::auth::Auth;
-use crate::auth::{new_token, token_hash};
+use crate::auth::{Auth, new_token, token_hash};
 use crate::error::{AppError, AppResult};
 use crate::labels::TaskLabel;
-use crate::live::Live;
-use crate::live::Startable;
+use crate::live::{Live, Startable};
 use crate::slots::{capacity, devices, slot_set};
 
 /// Tokens that were made when their containers were placed, until their agents receive them. Only their hashes are

@@ -1,11 +1,7 @@
 //! Checking a submission: its configuration completed, and held against what this cluster has.
 
-use crate::app::documents::check_size;
-use crate::app::documents::config_error;
-use crate::app::documents::known_documents;
-use crate::app::documents::may_use_secrets;
-use crate::app::documents::takes_long;
-use crate::app::model_archive::ContextFile;
+use std::sync::Arc;
+
 use det_authz::{Kind, Permission};
 use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::experiment::ExperimentConfig;
@@ -18,22 +14,23 @@ use det_searcher::Search;
 use det_store::experiments::{self};
 use det_store::workspaces::{ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
 use serde_json::json;
+use tokio::sync::Semaphore;
 
-use crate::app::admission::Admission;
-use crate::app::admission::{Admitted, Findings};
+use crate::app::admission::{Admission, Admitted, Findings};
 use crate::app::beside;
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::context::Context;
-use crate::app::homes::Homes;
-use crate::app::homes::KnownHomes;
+use crate::app::documents::{
+    check_size, config_error, known_documents, may_use_secrets, takes_long,
+};
+use crate::app::homes::{Homes, KnownHomes};
+use crate::app::model_archive::ContextFile;
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
 use crate::app::renewal::Renewals;
 use crate::app::templates::Templates;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
-use std::sync::Arc;
-use tokio::sync::Semaphore;
 
 /// A checked submission.
 pub(crate) struct Checked {

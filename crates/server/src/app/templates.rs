@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::app::documents::masked_for;
-use crate::app::documents::require_real_secrets;
 use det_api_types::templates as wire;
 use det_api_types::wire::Object;
 use det_authz::{Kind, Permission, Target};
@@ -18,7 +16,7 @@ use det_store::{Conn, StoreError, WriteTx};
 use serde_json::{Map, Value, json};
 
 use crate::app::context::Context;
-use crate::app::documents::takes_long;
+use crate::app::documents::{masked_for, require_real_secrets, takes_long};
 use crate::app::homes::require_unarchived_workspace;
 use crate::app::ownership::Ownership;
 use crate::app::reads::templates::stored;

@@ -9,8 +9,7 @@ use det_store::{allocations, experiments, trials};
 
 use crate::app::beside;
 use crate::app::context::Context;
-use crate::app::jobs::JobQueue;
-use crate::app::jobs::{JobSubject, QueuedJob};
+use crate::app::jobs::{JobQueue, JobSubject, QueuedJob};
 use crate::app::pools::Pools;
 use crate::app::scheduling::fallback::Fallback;
 use crate::app::snapshots::Snapshots;

@@ -7,20 +7,18 @@ mod changes;
 mod checks;
 mod deletion;
 
-use crate::app::homes::Homes;
-use crate::app::homes::require_unarchived_workspace;
 use std::collections::BTreeMap;
 
+pub use changes::HomeChanges;
+pub(crate) use checks::FieldErrors;
+pub use deletion::HomeDeletion;
 use det_authz::{Kind, Permission, Target};
 use det_store::experiments;
 use det_store::workspaces::{self, DeletionState, PinRow, WorkspaceRow};
 use serde_json::{Map, Value, json};
 
-pub use changes::HomeChanges;
-pub(crate) use checks::FieldErrors;
-pub use deletion::HomeDeletion;
-
 use crate::app::context::Context;
+use crate::app::homes::{Homes, require_unarchived_workspace};
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
 use crate::app::users::UnixIdentity;

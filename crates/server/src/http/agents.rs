@@ -13,15 +13,13 @@ use det_api_types::agents::{
     GetAgentsResponse, GetSlotResponse, GetSlotsResponse, RevokeAgentResponse, Slot,
 };
 use det_api_types::page::OrderBy;
+use det_ids::{AgentId, PlaceId};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use det_ids::{AgentId, PlaceId};
-
-use crate::app::Master;
 use crate::app::agents::Service;
-use crate::app::reads;
 use crate::app::reads::paging;
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::error::ApiError;

@@ -20,9 +20,8 @@ use serde_json::value::RawValue;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::app::ownership::Reported;
-use crate::app::reads;
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, RawBody, WireBody, WireQuery};

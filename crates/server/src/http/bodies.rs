@@ -5,7 +5,6 @@
 //! only once it has arrived as a whole, so a slow sender keeps nothing from anybody. A body that would become too large a
 //! tree of values is refused before it is parsed.
 
-use crate::http::tokens;
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +22,7 @@ use tokio::time::{Instant, timeout};
 use crate::app::Master;
 use crate::budget::{Account, Budgets, Reservation};
 use crate::error::{AppError, AppResult, ErrorKind};
+use crate::http::tokens;
 
 const MIB: usize = 1 << 20;
 

@@ -18,12 +18,11 @@ use serde_json::{Value, json};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::app::checkpoints::archive::Format;
 use crate::app::checkpoints::joined::Joined;
 use crate::app::checkpoints::{CheckpointReport, resources};
-use crate::app::reads;
 use crate::app::reads::checkpoints::{Found, PolicyChange, Trained};
+use crate::app::{Master, reads};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::answers;
 use crate::http::extract::{Caller, PathId, Reporter, WireBody, WireQuery};

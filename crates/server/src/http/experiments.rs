@@ -22,13 +22,12 @@ use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::app::experiments::ExperimentPatch;
 use crate::app::model_archive::{ContextFile, FileKind};
-use crate::app::reads;
 use crate::app::reads::experiments::{QueuePlace, Record, listing};
 use crate::app::reads::sight::Sight;
 use crate::app::submission::NewExperimentRequest;
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};

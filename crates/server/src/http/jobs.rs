@@ -11,10 +11,9 @@ use det_ids::JobId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::app::jobs::QueueChange;
-use crate::app::reads;
 use crate::app::reads::paging;
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::AppResult;
 use crate::http::extract::{Caller, WireBody, WireQuery};

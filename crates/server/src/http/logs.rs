@@ -20,10 +20,9 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::app::logs::intake::{Outage, SpoolBatch};
 use crate::app::logs::reading::{Encoded, LogFields, LogFilter, Reading, Search, Sink};
-use crate::app::reads;
+use crate::app::{Master, reads};
 use crate::error::{AppError, AppResult};
 use crate::http::error::before_stream;
 use crate::http::extract::{Caller, PathId, RawBody, Reporter, WireBody, WireQuery};

@@ -25,10 +25,9 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::reads;
 use crate::app::reads::master_log::Selection;
 use crate::app::reload::{Asking, Mode};
-use crate::app::{API_VERSION, Master};
+use crate::app::{API_VERSION, Master, reads};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::before_stream;
 use crate::http::extract::{Caller, WireBody, WireQuery};

@@ -14,7 +14,6 @@
 //! Browsers say where a request comes from in `Sec-Fetch-Site` (Fetch Metadata Request Headers, W3C) and `Origin`
 //! (RFC 6454). Clients that are no browsers send neither.
 
-use crate::http::tokens;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -28,6 +27,7 @@ use axum::response::{IntoResponse, Response};
 use crate::app::Master;
 use crate::error::{AppError, ErrorKind};
 use crate::http::error::ApiError;
+use crate::http::tokens;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 

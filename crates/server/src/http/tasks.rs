@@ -10,15 +10,13 @@ use det_api_types::tasks::{
 };
 use det_api_types::wire::Int64;
 use det_ids::TaskId;
+use det_scheduler::Policy;
 use det_taskspec::TaskKind;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use det_scheduler::Policy;
-
-use crate::app::Master;
-use crate::app::reads;
 use crate::app::reads::model_definition::Archive;
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::AppResult;
 use crate::http::extract::Caller;

@@ -19,10 +19,9 @@ use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::app::logs::retention::retention_days;
-use crate::app::reads;
 use crate::app::reads::trials::{Whole, history};
+use crate::app::{Master, reads};
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, PathId, Reporter, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};

@@ -15,11 +15,10 @@ use det_store::workspaces::WorkspaceRow;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::app::homes::Homes;
-use crate::app::reads;
 use crate::app::reads::paging;
 use crate::app::workspaces::{NewWorkspace, WorkspacePatch};
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::AppResult;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};

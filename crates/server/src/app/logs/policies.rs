@@ -81,9 +81,11 @@ impl LogPolicies {
         let Some(policies) = self.compiled(experiment_id).await? else {
             return Ok(Vec::new());
         };
+        if packed.unpacked_bytes() < LONG_LINES {
+            return Ok(policies.find(packed)?);
+        }
         let packed = packed.clone();
-        let long = packed.unpacked_bytes() >= LONG_LINES;
-        Ok(beside(long, move || policies.find(&packed)).await??)
+        Ok(beside(true, move || policies.find(&packed)).await??)
     }
 
     async fn compiled(

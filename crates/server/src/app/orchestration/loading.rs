@@ -1,23 +1,22 @@
 //! What an event needs, loaded before it is decided on: rows into the memory of the change, and what is no live row beside
 //! them.
 
-use crate::slots::slot_set;
-use det_ids::Micros;
-use det_ids::SlotId;
-use det_store::agents::AgentRow;
-use det_store::allocations::ContainerRow;
-use std::collections::BTreeSet;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use det_ids::{AllocationId, ExperimentId, JobId, PlaceId, RequestId, TaskId, TrialId};
+use det_ids::{
+    AllocationId, ExperimentId, JobId, Micros, PlaceId, RequestId, SlotId, TaskId, TrialId,
+};
 use det_lifecycle::task::Demand;
 use det_orchestrator::{Container, Event, Need, Place, SearchState, Terms, Unreadable};
+use det_store::agents::AgentRow;
+use det_store::allocations::ContainerRow;
 use det_store::{Conn, StoreError, WriteTx, allocations, experiments, trials};
 
 use super::Orchestration;
 use crate::app::logs::policies::LogFindings;
 use crate::app::searches::Searches;
 use crate::error::{AppError, AppResult};
+use crate::slots::slot_set;
 
 /// What decisions read beside the live rows. Each entry is as it was when it was last loaded.
 #[derive(Default)]

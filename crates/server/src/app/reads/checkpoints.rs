@@ -16,7 +16,6 @@ use det_store::trials::{self, TrialRow};
 use serde_json::{Value, json};
 
 use self::order::{sort, sort_key};
-use crate::app::Master;
 use crate::app::checkpoints::archive::Format;
 use crate::app::checkpoints::files::Archive;
 use crate::app::checkpoints::joined::{Joined, collectable, policy_of, with_validations};
@@ -24,9 +23,9 @@ use crate::app::checkpoints::policy::to_delete;
 use crate::app::documents::may_use_secrets;
 use crate::app::metrics::TRAINING;
 use crate::app::metrics::reports::at_steps;
-use crate::app::reads;
 use crate::app::reads::paging;
 use crate::app::reads::sight::Sight;
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 

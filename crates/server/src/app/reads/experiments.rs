@@ -13,13 +13,12 @@ use det_store::experiments::{self, ExperimentRow};
 use det_store::metrics::number;
 use det_store::{Store, allocations, trials};
 
-use crate::app::Master;
 use crate::app::homes::Homes;
 use crate::app::jobs::QueuedJob;
 use crate::app::metrics::reports::{Outdating, Pages};
 use crate::app::metrics::{VALIDATION, is_better};
-use crate::app::reads;
 use crate::app::reads::phase::Phase;
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 

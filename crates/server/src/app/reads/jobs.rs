@@ -6,10 +6,9 @@ use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, ContainerRow};
 use det_store::queue_days::{self, QueueDay};
 
-use crate::app::Master;
 use crate::app::jobs::QueuedJob;
-use crate::app::reads;
 use crate::app::why::JobStory;
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::AppResult;
 

@@ -17,10 +17,9 @@ use det_store::trials::{self, Sort, TrialRow};
 use det_store::{Store, StoreError};
 use serde_json::Value;
 
-use crate::app::Master;
-use crate::app::reads;
 use crate::app::reads::experiments::listing;
 use crate::app::reads::phase::{Phase, StateFilter};
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 

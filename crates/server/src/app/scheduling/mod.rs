@@ -6,7 +6,6 @@
 pub(crate) mod fallback;
 mod planners;
 
-use crate::app::snapshots::Snapshots;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,15 +16,16 @@ use det_ids::{AllocationId, ContainerId, Micros};
 use det_orchestrator::{Event, Placed, Waiting};
 use det_scheduler::{Pass, Placement, WaitReason};
 use det_store::queue_days::{self, QueueDay};
+use planners::Planners;
 
 use crate::app::context::Context;
 use crate::app::homes::Homes;
 use crate::app::orchestration::{Orchestration, PlacedRequest};
 use crate::app::pools::Pools;
+use crate::app::snapshots::Snapshots;
 use crate::app::wait_reasons::waiting_of;
 use crate::error::{AppError, AppResult};
 use crate::live::Image;
-use planners::Planners;
 
 /// Waiting reasons of the same kind whose numbers have changed are stored this many a second at most, and this many at
 /// once.

@@ -8,8 +8,7 @@ use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
 use serde_json::{Map, Value, json};
 
 use super::Workspaces;
-use crate::app::documents::document_error;
-use crate::app::documents::hidden_secret;
+use crate::app::documents::{document_error, hidden_secret};
 use crate::error::{AppError, AppResult};
 
 /// Characters of a name at most.

@@ -11,10 +11,9 @@ use det_ids::ExperimentId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::app::logs::retention::retention_days;
-use crate::app::reads;
 use crate::app::reads::experiments::listing::{self, named_project};
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::error;

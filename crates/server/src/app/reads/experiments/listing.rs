@@ -10,9 +10,8 @@ use det_ids::ExperimentId;
 use det_store::allocations;
 use det_store::experiments::{self, Active, ExperimentRow, Filter, Sort};
 
-use crate::app::Master;
-use crate::app::reads;
 use crate::app::reads::phase::{Phase, StateFilter};
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::AppResult;
 

@@ -13,10 +13,9 @@ use det_store::Store;
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::metrics::{StoredReport, number};
 
-use crate::app::Master;
 use crate::app::metrics::reports::{Outdating, Pages, merge};
 use crate::app::metrics::{TRAINING, VALIDATION};
-use crate::app::reads;
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::AppResult;
 
