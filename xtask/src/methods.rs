@@ -18,7 +18,6 @@ const LARGER: &[(&str, &str, usize)] = &[
     ("simulator/master", "Tx", 28),
     ("simulator/world", "World", 80),
     ("store/unit", "Unit", 34),
-    ("supervisor/run", "Task", 22),
 ];
 
 /// Methods of all types. Types of the same name differ by the first step of their modules.

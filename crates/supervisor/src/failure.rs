@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io;
 
 use det_taskspec::ContainerExit;
 
@@ -65,4 +66,15 @@ pub(crate) fn chain(error: &dyn Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the shape that `map_err` wants"
+)]
+/// The error of a thread or a pipe for the task that the host did not give.
+pub(crate) fn thread_failed(error: io::Error) -> SetupError {
+    SetupError::host(format!(
+        "could not start a thread or open a pipe for the task: {error}"
+    ))
 }

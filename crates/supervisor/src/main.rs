@@ -31,6 +31,7 @@ mod lines;
 mod log;
 mod master;
 mod probe;
+mod processes;
 mod report;
 mod rootfs;
 mod run;

@@ -4,36 +4,36 @@
 //! after the hooks, the rendezvous, the task's output, the master.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
-use std::io::{self, PipeWriter, Read as _, Stdin};
-use std::os::unix::process::CommandExt as _;
+use std::io::{self, Read as _, Stdin};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use det_spool::{BatchIds, DEFAULT_CAPACITY_BYTES, Level, Stdtype};
+use det_spool::{BatchIds, DEFAULT_CAPACITY_BYTES, Level};
 use det_taskspec::sandbox::{DIAGNOSTICS_FILE, SandboxSpec, Stages, Started};
 use det_taskspec::{ContainerExit, RUN_DIR, SCRIPT_FILE, SPOOL_DIR, Script, variables as v};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, killpg, sigaction};
+use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, User, getpid, getuid};
+use nix::unistd::{Pid, User, getuid};
 
 use crate::cgroup;
 use crate::clock::now_micros;
-use crate::collect::{self, Source};
 use crate::environment::{Facts, TaskEnv};
-use crate::failure::{SetupError, chain};
+use crate::failure::{SetupError, chain, thread_failed};
 use crate::info::{self, Rendezvous};
 use crate::launch::{GateKey, Launch};
 use crate::log::Log;
 use crate::master::{Address, Master};
+use crate::processes::Processes;
 use crate::report::{self, Diagnostics};
 use crate::setup::{self, PreparedTask, Setup};
 use crate::ship::{Route, Shipper};
+use crate::signals;
 
 /// Time after which the task's log reports that the task waits for its other containers.
 const RENDEZVOUS_WARNING: Duration = Duration::from_mins(10);
@@ -46,29 +46,6 @@ const SHIP_SLACK: Duration = Duration::from_millis(200);
 
 /// Signals that end a program that is asked to end and does not handle that.
 const ENDING: [i32; 2] = [Signal::SIGTERM as i32, Signal::SIGKILL as i32];
-
-/// Signals that are forwarded to the task's process group unchanged.
-const FORWARDED: [Signal; 5] = [
-    Signal::SIGINT,
-    Signal::SIGHUP,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGWINCH,
-];
-
-/// The signals that the supervisor handles. Blocked in all threads from the start, and received by a thread that waits
-/// for them.
-pub(crate) fn handled_signals() -> SigSet {
-    let mut signals = SigSet::empty();
-    for signal in FORWARDED {
-        signals.add(signal);
-    }
-    // End gracefully; kill now; a child has ended.
-    for signal in [Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGCHLD] {
-        signals.add(signal);
-    }
-    signals
-}
 
 /// What the supervisor process gets when it starts.
 pub(crate) struct ProcessContext {
@@ -93,7 +70,11 @@ pub(crate) fn run(context: ProcessContext) -> ExitCode {
             return finish(&run_dir, &error.into_exit(), LOG_WAIT, &diagnostics);
         }
     };
-    let (log, shipper, patience) = (task.log.clone(), task.shipper.take(), task.log_wait());
+    let (log, shipper, patience) = (
+        task.log.clone(),
+        task.shipper.take(),
+        log_wait(&task.setup.env),
+    );
     let exit = task.run_to_end();
     let status = finish(&run_dir, &exit, patience, &diagnostics);
     log.close(patience);
@@ -177,25 +158,25 @@ enum EndRequest {
     Killed,
 }
 
-/// What runs concurrently with a child process.
-struct Output {
-    collector: JoinHandle<()>,
-    /// Dropped to notify the collector that the child has ended.
-    ended: PipeWriter,
+impl EndRequest {
+    /// Whether this process was asked to end the task. The agent knows whether the master wanted that.
+    fn was_asked(&self) -> bool {
+        match self {
+            Self::NotAsked => false,
+            Self::Asked { .. } | Self::Killed => true,
+        }
+    }
 }
 
 struct Task {
     setup: Arc<Setup>,
     log: Log,
+    processes: Processes,
     shipper: std::cell::Cell<Option<Shipper>>,
-    diagnostics: Diagnostics,
     sender: Sender<Event>,
     events: Receiver<Event>,
     stage: Stage,
     ending: EndRequest,
-    output: Option<Output>,
-    /// Named pipes for workers, until they are passed to the collector.
-    fifos: Vec<Source>,
     stages: Stages,
     oom_kills_before: Option<u64>,
 }
@@ -244,7 +225,8 @@ impl Task {
             forward_control(control, &sender)?;
         }
         Ok(Self {
-            fifos: worker_pipes(run_dir, diagnostics),
+            processes: Processes::new(run_dir, log.clone(), diagnostics.clone()),
+            log,
             setup: Arc::new(Setup {
                 script,
                 env,
@@ -253,24 +235,14 @@ impl Task {
                 diagnostics: diagnostics.clone(),
                 in_sandbox: context.sandbox.is_some(),
             }),
-            log,
             shipper: std::cell::Cell::new(Some(shipper)),
-            diagnostics: diagnostics.clone(),
             sender,
             events,
             stage: Stage::Preparing,
             ending: EndRequest::NotAsked,
-            output: None,
             stages: context.stages,
             oom_kills_before: cgroup::oom_kills(),
         })
-    }
-
-    fn log_wait(&self) -> Duration {
-        let text = self.setup.env.text("DET_LOG_WAIT_TIME");
-        text.and_then(|text| text.trim().parse().ok())
-            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-            .unwrap_or(LOG_WAIT)
     }
 
     /// Handles events until the task has ended and all its output is in the spool.
@@ -283,7 +255,7 @@ impl Task {
                 error.into_exit()
             }
         };
-        self.drain_output();
+        self.processes.drain(self.child());
         if let Some(text) = self.oom_text() {
             self.log.say(Level::Error, &text);
         }
@@ -292,7 +264,9 @@ impl Task {
 
     fn until_ended(&mut self) -> Result<ContainerExit, SetupError> {
         let setup = Arc::clone(&self.setup);
-        self.spawn("setup", move || Event::Prepared(setup.prepare()))?;
+        spawn(&self.sender, "setup", move || {
+            Event::Prepared(setup.prepare())
+        })?;
         loop {
             let event = match self.next_deadline() {
                 None => self
@@ -374,7 +348,7 @@ impl Task {
             Signal::SIGCHLD => return self.reap(pid),
             Signal::SIGQUIT => self.kill_child(),
             Signal::SIGTERM => {
-                self.signal_child(pid, Signal::SIGTERM);
+                self.processes.signal(pid, Signal::SIGTERM);
                 if matches!(self.ending, EndRequest::NotAsked) {
                     let grace = Duration::from_secs(self.setup.script.grace_seconds.into());
                     self.ending = EndRequest::Asked {
@@ -382,25 +356,15 @@ impl Task {
                     };
                 }
             }
-            other => self.signal_child(pid, other),
+            other => self.processes.signal(pid, other),
         }
         Ok(None)
-    }
-
-    fn signal_child(&self, pid: Pid, signal: Signal) {
-        // The group may have ended a moment ago.
-        match killpg(pid, signal) {
-            Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
-            Err(error) => self
-                .diagnostics
-                .note(format!("could not send {signal} to the task: {error}")),
-        }
     }
 
     fn kill_child(&mut self) {
         self.ending = EndRequest::Killed;
         if let Some(pid) = self.child() {
-            self.signal_child(pid, Signal::SIGKILL);
+            self.processes.signal(pid, Signal::SIGKILL);
         }
         // A full spool must not block the output now.
         self.log.begin_drain();
@@ -435,20 +399,12 @@ impl Task {
             Some(ContainerExit::Signaled {
                 signal,
                 out_of_memory: false,
-            }) if self.was_asked_to_end() && ENDING.contains(&signal) => {
+            }) if self.ending.was_asked() && ENDING.contains(&signal) => {
                 let how = format!("its code ended by signal {signal}");
                 Ok(Some(ended_from_outside(&how)))
             }
             Some(exit) => self.attribute_end(exit).map(Some),
             None => Ok(None),
-        }
-    }
-
-    /// Whether this process was asked to end the task. The agent knows whether the master wanted that.
-    fn was_asked_to_end(&self) -> bool {
-        match self.ending {
-            EndRequest::NotAsked => false,
-            EndRequest::Asked { .. } | EndRequest::Killed => true,
         }
     }
 
@@ -479,10 +435,10 @@ impl Task {
         match prepared.launch {
             Launch::Direct { argv } => self.rendezvous_then(NextStart::Start(argv)),
             Launch::Hooked { argv, gate } => {
-                let pid = self.start(&argv)?;
+                let pid = self.processes.start(&self.setup.env, &argv)?;
                 self.stage = Stage::Hooks { pid };
                 let sender = self.sender.clone();
-                let diagnostics = self.diagnostics.clone();
+                let diagnostics = self.setup.diagnostics.clone();
                 let waiting = thread::Builder::new().name("gate".into()).spawn(move || {
                     match gate.wait() {
                         // The receiver is gone: the task has ended.
@@ -516,7 +472,7 @@ impl Task {
             warn_at: Some(Instant::now() + RENDEZVOUS_WARNING),
         };
         let setup = Arc::clone(&self.setup);
-        self.spawn("rendezvous", move || {
+        spawn(&self.sender, "rendezvous", move || {
             Event::RendezvousDone(setup.rendezvous())
         })
     }
@@ -535,11 +491,12 @@ impl Task {
 
     fn start_next(&mut self, next: NextStart) -> Result<(), SetupError> {
         let pid = match next {
-            NextStart::Start(argv) => self.start(&argv)?,
+            NextStart::Start(argv) => self.processes.start(&self.setup.env, &argv)?,
             NextStart::Open { pid, key } => {
                 // This fails if the shell was just killed; its end is the next event.
                 if let Err(error) = key.open() {
-                    self.diagnostics
+                    self.setup
+                        .diagnostics
                         .note(format!("could not open the start gate: {error}"));
                 }
                 pid
@@ -554,80 +511,11 @@ impl Task {
             stages: self.stages,
         };
         if let Err(error) = report::write_started(&self.setup.run_dir, &started) {
-            self.diagnostics
+            self.setup
+                .diagnostics
                 .note(format!("could not write the start report: {error}"));
         }
         Ok(())
-    }
-
-    /// Starts a process of the task in a group of its own, and the thread that reads its output.
-    fn start(&mut self, argv: &[OsString]) -> Result<Pid, SetupError> {
-        let env = &self.setup.env;
-        let (program, arguments) = argv
-            .split_first()
-            .ok_or_else(|| SetupError::task("the entrypoint is empty"))?;
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .env_clear()
-            .envs(&env.vars)
-            .current_dir(&env.work_dir)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0);
-        reset_signals(&mut command);
-        let mut child = command
-            .spawn()
-            .map_err(|error| spawn_failed(program, env, &error))?;
-        let mut sources = std::mem::take(&mut self.fifos);
-        sources.extend(
-            child
-                .stdout
-                .take()
-                .map(|fd| Source::pipe(fd, Stdtype::Stdout)),
-        );
-        sources.extend(
-            child
-                .stderr
-                .take()
-                .map(|fd| Source::pipe(fd, Stdtype::Stderr)),
-        );
-        let (child_ended, ended) = io::pipe().map_err(thread_failed)?;
-        let collector = collect::start(
-            sources,
-            child_ended,
-            self.log.clone(),
-            self.diagnostics.clone(),
-        )
-        .map_err(thread_failed)?;
-        self.output = Some(Output { collector, ended });
-        // `reap` waits for it, together with everything else that ends here.
-        Ok(Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)))
-    }
-
-    /// Reads the rest of the output, and kills processes that the entrypoint left behind.
-    fn drain_output(&mut self) {
-        self.log.begin_drain();
-        let child = self.child();
-        if let Some(Output { collector, ended }) = self.output.take() {
-            drop(ended);
-            if collector.join().is_err() {
-                self.diagnostics
-                    .note("the reader of the task's output failed; this is a bug");
-            }
-        }
-        let Some(child) = child else { return };
-        self.signal_child(child, Signal::SIGKILL);
-        // For the first process of a process namespace, -1 means all processes of the container.
-        if getpid() == Pid::from_raw(1) {
-            match kill(Pid::from_raw(-1), Signal::SIGKILL) {
-                Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
-                Err(error) => self
-                    .diagnostics
-                    .note(format!("could not end what the task left behind: {error}")),
-            }
-        }
     }
 
     /// The message for the log if the kernel has killed a process for lack of memory since the start.
@@ -637,45 +525,28 @@ impl Task {
             format!("the kernel's out-of-memory killer ended {kills} of the processes that share this task's memory limit")
         })
     }
-
-    fn spawn(
-        &self,
-        name: &str,
-        work: impl FnOnce() -> Event + Send + 'static,
-    ) -> Result<(), SetupError> {
-        let sender = self.sender.clone();
-        let spawned = thread::Builder::new().name(name.into()).spawn(move || {
-            // The receiver is gone if the task has ended before.
-            drop(sender.send(work()));
-        });
-        spawned.map(drop).map_err(thread_failed)
-    }
 }
 
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "the shape that `map_err` wants"
-)]
-fn thread_failed(error: io::Error) -> SetupError {
-    SetupError::host(format!(
-        "could not start a thread or open a pipe for the task: {error}"
-    ))
+/// Does work on a thread of its own, and sends the event that it ends with.
+fn spawn(
+    sender: &Sender<Event>,
+    name: &str,
+    work: impl FnOnce() -> Event + Send + 'static,
+) -> Result<(), SetupError> {
+    let sender = sender.clone();
+    let spawned = thread::Builder::new().name(name.into()).spawn(move || {
+        // The receiver is gone if the task has ended before.
+        drop(sender.send(work()));
+    });
+    spawned.map(drop).map_err(thread_failed)
 }
 
-fn spawn_failed(program: &OsStr, env: &TaskEnv, error: &io::Error) -> SetupError {
-    let code = if error.kind() == io::ErrorKind::NotFound {
-        127
-    } else {
-        126
-    };
-    SetupError::Task {
-        code,
-        message: format!(
-            "could not start the entrypoint {program:?} in {:?}: {error}; PATH is {}",
-            env.work_dir,
-            env.path().to_string_lossy()
-        ),
-    }
+/// How long the log is shipped after the task's end.
+fn log_wait(env: &TaskEnv) -> Duration {
+    let text = env.text("DET_LOG_WAIT_TIME");
+    text.and_then(|text| text.trim().parse().ok())
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .unwrap_or(LOG_WAIT)
 }
 
 fn read_script(run_dir: &Path) -> Result<Script, SetupError> {
@@ -700,46 +571,6 @@ fn facts(sandbox: Option<&SandboxSpec>) -> Facts {
     }
 }
 
-/// The named pipes through which workers write without their launchers. Without named pipes only their ranks in the log
-/// are missing.
-fn worker_pipes(run_dir: &Path, diagnostics: &Diagnostics) -> Vec<Source> {
-    let logs = run_dir.join("train/logs");
-    let pipes = [
-        ("stdout.log", Stdtype::Stdout),
-        ("stderr.log", Stdtype::Stderr),
-    ];
-    let made: io::Result<Vec<Source>> = pipes
-        .into_iter()
-        .map(|(name, stdtype)| Source::fifo(&logs.join(name), stdtype))
-        .collect();
-    made.unwrap_or_else(|error| {
-        diagnostics.note(format!(
-            "could not create the named pipes in {logs:?}: {error}"
-        ));
-        Vec::new()
-    })
-}
-
-/// Without this, the signals that the supervisor blocks would stay blocked in the child and its children, and signals
-/// that are ignored since the agent's start (`nohup`) would stay ignored: the task could not be asked to end.
-fn reset_signals(command: &mut Command) {
-    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    #[expect(
-        unsafe_code,
-        reason = "there is no other way to set signals of a child; setting them is safe between fork and exec"
-    )]
-    // SAFETY: the closure makes system calls, which are async-signal-safe, and allocates nothing.
-    unsafe {
-        command.pre_exec(move || {
-            let signals = handled_signals();
-            for signal in &signals {
-                sigaction(signal, &default).map_err(io::Error::from)?;
-            }
-            signals.thread_unblock().map_err(io::Error::from)
-        });
-    }
-}
-
 /// The end of a task whose supervisor was asked to end it. If the agent asked, it reports the task as killed; otherwise
 /// the engine, the service or the host stopped, which is not an error of the task.
 fn ended_from_outside(how: &str) -> ContainerExit {
@@ -752,7 +583,7 @@ fn ended_from_outside(how: &str) -> ContainerExit {
 
 fn forward_signals(sender: &Sender<Event>) -> Result<(), SetupError> {
     let sender = sender.clone();
-    let signals = handled_signals();
+    let signals = signals::handled();
     let spawned = thread::Builder::new()
         .name("signals".into())
         .spawn(move || {

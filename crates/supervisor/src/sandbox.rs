@@ -33,7 +33,8 @@ use crate::failure::SetupError;
 use crate::isolation;
 use crate::report::{self, Diagnostics};
 use crate::rootfs::RootFs;
-use crate::run::{self, ProcessContext, handled_signals};
+use crate::run::{self, ProcessContext};
+use crate::signals;
 
 /// The rights with which the namespaces were created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -222,7 +223,7 @@ fn forward_signals_until_end(child: &mut Child) -> Result<ExitStatus, SetupError
         if let Some(status) = child.try_wait().map_err(failed)? {
             return Ok(status);
         }
-        match handled_signals().wait() {
+        match signals::handled().wait() {
             Ok(Signal::SIGCHLD) | Err(_) => {}
             Ok(signal) => {
                 // Signals would be lost: the process inside may not handle them yet, and the kernel does not deliver

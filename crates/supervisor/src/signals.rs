@@ -5,11 +5,13 @@
 //! settings.
 
 use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction};
 
-/// Sets the action of every signal, and blocks exactly those that [`crate::run`] waits for. Called before a second
+/// Sets the action of every signal, and blocks exactly those of [`handled`]. Called before a second
 /// thread exists: all threads inherit it.
 pub(crate) fn take_over() -> io::Result<()> {
     // First blocked, so that none ends the process between the two steps.
@@ -38,6 +40,45 @@ pub(crate) fn take_over() -> io::Result<()> {
     Ok(())
 }
 
-fn handled() -> SigSet {
-    crate::run::handled_signals()
+/// Signals that are forwarded to the task's process group unchanged.
+const FORWARDED: [Signal; 5] = [
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGWINCH,
+];
+
+/// The signals that the supervisor handles. Blocked in all threads from the start, and received by a thread that waits
+/// for them.
+pub(crate) fn handled() -> SigSet {
+    let mut signals = SigSet::empty();
+    for signal in FORWARDED {
+        signals.add(signal);
+    }
+    // End gracefully; kill now; a child has ended.
+    for signal in [Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGCHLD] {
+        signals.add(signal);
+    }
+    signals
+}
+
+/// Without this, the signals that the supervisor blocks would stay blocked in the child and its children, and signals
+/// that are ignored since the agent's start (`nohup`) would stay ignored: the task could not be asked to end.
+pub(crate) fn reset(command: &mut Command) {
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    #[expect(
+        unsafe_code,
+        reason = "there is no other way to set signals of a child; setting them is safe between fork and exec"
+    )]
+    // SAFETY: the closure makes system calls, which are async-signal-safe, and allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            let signals = handled();
+            for signal in &signals {
+                sigaction(signal, &default).map_err(io::Error::from)?;
+            }
+            signals.thread_unblock().map_err(io::Error::from)
+        });
+    }
 }

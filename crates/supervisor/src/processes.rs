@@ -1,0 +1,152 @@
+//! The processes of the task, and their output.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, PipeWriter};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
+
+use det_spool::Stdtype;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::{Pid, getpid};
+
+use crate::collect::{self, Source};
+use crate::environment::TaskEnv;
+use crate::failure::{SetupError, thread_failed};
+use crate::log::Log;
+use crate::report::Diagnostics;
+use crate::signals;
+
+/// What runs concurrently with a child process.
+struct Output {
+    collector: JoinHandle<()>,
+    /// Dropped to notify the collector that the child has ended.
+    ended: PipeWriter,
+}
+
+/// Starts and signals the processes of the task, and brings their output into its log.
+pub(crate) struct Processes {
+    log: Log,
+    diagnostics: Diagnostics,
+    output: Option<Output>,
+    /// Named pipes for workers, until they are passed to the collector.
+    fifos: Vec<Source>,
+}
+
+impl Processes {
+    pub(crate) fn new(run_dir: &Path, log: Log, diagnostics: Diagnostics) -> Self {
+        Self {
+            fifos: worker_pipes(run_dir, &diagnostics),
+            log,
+            diagnostics,
+            output: None,
+        }
+    }
+
+    /// Sends a signal to the process group of `pid`.
+    pub(crate) fn signal(&self, pid: Pid, signal: Signal) {
+        // The group may have ended a moment ago.
+        match killpg(pid, signal) {
+            Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
+            Err(error) => self
+                .diagnostics
+                .note(format!("could not send {signal} to the task: {error}")),
+        }
+    }
+
+    /// Starts a process of the task in a group of its own, and the thread that reads its output.
+    pub(crate) fn start(&mut self, env: &TaskEnv, argv: &[OsString]) -> Result<Pid, SetupError> {
+        let (program, arguments) = argv
+            .split_first()
+            .ok_or_else(|| SetupError::task("the entrypoint is empty"))?;
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env_clear()
+            .envs(&env.vars)
+            .current_dir(&env.work_dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        signals::reset(&mut command);
+        let mut child = command
+            .spawn()
+            .map_err(|error| spawn_failed(program, env, &error))?;
+        let mut sources = std::mem::take(&mut self.fifos);
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        sources.extend(stdout.map(|fd| Source::pipe(fd, Stdtype::Stdout)));
+        sources.extend(stderr.map(|fd| Source::pipe(fd, Stdtype::Stderr)));
+        let (child_ended, ended) = io::pipe().map_err(thread_failed)?;
+        let collector = collect::start(
+            sources,
+            child_ended,
+            self.log.clone(),
+            self.diagnostics.clone(),
+        )
+        .map_err(thread_failed)?;
+        self.output = Some(Output { collector, ended });
+        // The caller waits for it, together with everything else that ends here.
+        Ok(Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)))
+    }
+
+    /// Reads the rest of the output, and kills processes that the entrypoint left behind.
+    pub(crate) fn drain(&mut self, child: Option<Pid>) {
+        self.log.begin_drain();
+        if let Some(Output { collector, ended }) = self.output.take() {
+            drop(ended);
+            if collector.join().is_err() {
+                self.diagnostics
+                    .note("the reader of the task's output failed; this is a bug");
+            }
+        }
+        let Some(child) = child else { return };
+        self.signal(child, Signal::SIGKILL);
+        // For the first process of a process namespace, -1 means all processes of the container.
+        if getpid() == Pid::from_raw(1) {
+            match kill(Pid::from_raw(-1), Signal::SIGKILL) {
+                Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
+                Err(error) => self
+                    .diagnostics
+                    .note(format!("could not end what the task left behind: {error}")),
+            }
+        }
+    }
+}
+
+fn spawn_failed(program: &OsStr, env: &TaskEnv, error: &io::Error) -> SetupError {
+    let code = if error.kind() == io::ErrorKind::NotFound {
+        127
+    } else {
+        126
+    };
+    SetupError::Task {
+        code,
+        message: format!(
+            "could not start the entrypoint {program:?} in {:?}: {error}; PATH is {}",
+            env.work_dir,
+            env.path().to_string_lossy()
+        ),
+    }
+}
+
+/// The named pipes through which workers write without their launchers. Without named pipes only their ranks in the log
+/// are missing.
+fn worker_pipes(run_dir: &Path, diagnostics: &Diagnostics) -> Vec<Source> {
+    let logs = run_dir.join("train/logs");
+    let pipes = [
+        ("stdout.log", Stdtype::Stdout),
+        ("stderr.log", Stdtype::Stderr),
+    ];
+    let made: io::Result<Vec<Source>> = pipes
+        .into_iter()
+        .map(|(name, stdtype)| Source::fifo(&logs.join(name), stdtype))
+        .collect();
+    made.unwrap_or_else(|error| {
+        diagnostics.note(format!(
+            "could not create the named pipes in {logs:?}: {error}"
+        ));
+        Vec::new()
+    })
+}
