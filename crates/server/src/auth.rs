@@ -24,14 +24,12 @@ use tokio::sync::Semaphore;
 
 use self::neighbour::Neighbour;
 pub use self::passwords::client_hash;
-use self::passwords::{Comparison, comparison, decoy_hash, matches_hash, stored_hash};
+use self::passwords::{Hashers, decoy_hash};
 use self::throttle::{Origin, Throttle, too_many};
 use crate::error::{AppError, AppResult, ErrorKind};
 
 /// Sessions of people live for seven days.
 const SESSION_MICROS: i64 = 7 * 24 * 3600 * 1_000_000;
-/// Passwords hashed at once: each takes 19 MiB and a core.
-const HASHERS: usize = 2;
 /// Logins under way at once, waiting ones included: more are refused.
 const LOGINS: usize = 256;
 /// How long what memory holds of a session is used before the rows are asked again. Changes made by this master take effect at
@@ -176,7 +174,7 @@ pub struct Auth {
 struct Inner {
     store: Store,
     cache: RwLock<Cache>,
-    hashers: Semaphore,
+    hashers: Hashers,
     logins: Semaphore,
     throttle: Throttle,
 }
@@ -257,7 +255,7 @@ impl Auth {
             inner: Arc::new(Inner {
                 store,
                 cache: RwLock::new(cache),
-                hashers: Semaphore::new(HASHERS),
+                hashers: Hashers::new(),
                 logins: Semaphore::new(LOGINS),
                 throttle: Throttle::new(),
             }),
@@ -472,9 +470,14 @@ impl Auth {
             Some(user) => user.password_hash.clone(),
             None => Some(decoy_hash()),
         };
-        let right = self.verify_slowed(stored, given, &origin).await?;
+        let throttle = &self.inner.throttle;
+        let right = self
+            .inner
+            .hashers
+            .verify_slowed(stored, given, throttle, &origin)
+            .await?;
         let Some(user) = known.filter(|_| right) else {
-            self.inner.throttle.failed(&origin, Instant::now());
+            throttle.failed(&origin, Instant::now());
             // Word for word what clients look for: no hint.
             return Err(AppError::new(
                 ErrorKind::Unauthenticated,
@@ -484,7 +487,7 @@ impl Auth {
         if user.password_hash.is_none() {
             refuse_contained(&user.username, user.admin, client).await?;
         }
-        self.inner.throttle.succeeded(&origin);
+        throttle.succeeded(&origin);
         let token = new_token();
         let user = self
             .insert_session(user.id, SESSION_MICROS, &token, move |now| {
@@ -502,44 +505,6 @@ impl Auth {
             })
             .await?;
         Ok((token, user))
-    }
-
-    /// Compares a password, later when there were wrong ones before from the same origin.
-    async fn verify_slowed(
-        &self,
-        stored: Option<String>,
-        given: String,
-        origin: &Origin,
-    ) -> AppResult<bool> {
-        let throttle = &self.inner.throttle;
-        let mut has_waited = false;
-        loop {
-            let delay = throttle.delay(origin, Instant::now());
-            if !delay.is_zero() && !has_waited {
-                let _place = throttle.wait(origin).ok_or_else(too_many)?;
-                tokio::time::sleep(delay).await;
-                has_waited = true;
-            }
-            let permit = self
-                .inner
-                .hashers
-                .acquire()
-                .await
-                .map_err(AppError::internal)?;
-            // Others from there may have failed while this one waited for its turn.
-            if !has_waited && !throttle.delay(origin, Instant::now()).is_zero() {
-                drop(permit);
-                continue;
-            }
-            return match comparison(stored, &given) {
-                Comparison::Blank => Ok(true),
-                Comparison::Hash { stored, can_match } => tokio::task::spawn_blocking(move || {
-                    matches_hash(&stored, &given).map(|equal| equal && can_match)
-                })
-                .await
-                .map_err(AppError::internal)?,
-            };
-        }
     }
 
     /// Starts a session for a user that lasts for `lifetime` microseconds, and gives its token. Nothing is asked of the
@@ -694,18 +659,7 @@ impl Auth {
 
     /// The Argon2id hash of a client hash; `None` for a blank password.
     pub async fn hash_password(&self, client_hash: String) -> AppResult<Option<String>> {
-        if client_hash.is_empty() {
-            return Ok(None);
-        }
-        let _permit = self
-            .inner
-            .hashers
-            .acquire()
-            .await
-            .map_err(AppError::internal)?;
-        tokio::task::spawn_blocking(move || stored_hash(&client_hash).map(Some))
-            .await
-            .map_err(AppError::internal)?
+        self.inner.hashers.hash(client_hash).await
     }
 }
 

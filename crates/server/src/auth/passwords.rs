@@ -1,11 +1,15 @@
 //! Hashing and comparing passwords. A password reaches the master as the client's salted SHA-512 of it and is kept under
 //! Argon2id.
 
+use std::time::Instant;
+
 use argon2::{Algorithm, Argon2, Params, Version};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use sha2::{Digest as _, Sha512};
+use tokio::sync::Semaphore;
 
+use super::throttle::{Origin, Throttle, too_many};
 use crate::error::{AppError, AppResult};
 
 /// The fixed salt of the client's hash; part of the protocol, no secret.
@@ -13,6 +17,8 @@ const CLIENT_SALT: &str = "GubPEmmotfiK9TMD6Zdw";
 /// Argon2id: memory in KiB, passes, lanes (OWASP's first recommendation of that size).
 const ARGON_MEMORY_KIB: u32 = 19 * 1024;
 const ARGON_PASSES: u32 = 2;
+/// Passwords hashed at once: each takes 19 MiB and a core.
+const HASHERS: usize = 2;
 
 /// The client's salted hash of a password; a blank one stays blank.
 pub fn client_hash(password: &str) -> String {
@@ -24,8 +30,65 @@ pub fn client_hash(password: &str) -> String {
     ))
 }
 
+/// Hashes passwords, only a few at once.
+pub(super) struct Hashers {
+    permits: Semaphore,
+}
+
+impl Hashers {
+    pub(super) fn new() -> Self {
+        Self {
+            permits: Semaphore::new(HASHERS),
+        }
+    }
+
+    /// The Argon2id hash of a client hash; `None` for a blank password.
+    pub(super) async fn hash(&self, client_hash: String) -> AppResult<Option<String>> {
+        if client_hash.is_empty() {
+            return Ok(None);
+        }
+        let _permit = self.permits.acquire().await.map_err(AppError::internal)?;
+        tokio::task::spawn_blocking(move || stored_hash(&client_hash).map(Some))
+            .await
+            .map_err(AppError::internal)?
+    }
+
+    /// Compares a password, later when there were wrong ones before from the same origin.
+    pub(super) async fn verify_slowed(
+        &self,
+        stored: Option<String>,
+        given: String,
+        throttle: &Throttle,
+        origin: &Origin,
+    ) -> AppResult<bool> {
+        let mut has_waited = false;
+        loop {
+            let delay = throttle.delay(origin, Instant::now());
+            if !delay.is_zero() && !has_waited {
+                let _place = throttle.wait(origin).ok_or_else(too_many)?;
+                tokio::time::sleep(delay).await;
+                has_waited = true;
+            }
+            let permit = self.permits.acquire().await.map_err(AppError::internal)?;
+            // Others from there may have failed while this one waited for its turn.
+            if !has_waited && !throttle.delay(origin, Instant::now()).is_zero() {
+                drop(permit);
+                continue;
+            }
+            return match comparison(stored, &given) {
+                Comparison::Blank => Ok(true),
+                Comparison::Hash { stored, can_match } => tokio::task::spawn_blocking(move || {
+                    matches_hash(&stored, &given).map(|equal| equal && can_match)
+                })
+                .await
+                .map_err(AppError::internal)?,
+            };
+        }
+    }
+}
+
 /// The text that is stored of a client hash: Argon2id with a salt of its own.
-pub(super) fn stored_hash(client_hash: &str) -> AppResult<String> {
+fn stored_hash(client_hash: &str) -> AppResult<String> {
     let salt: [u8; 16] = rand::random();
     let params = Params::new(ARGON_MEMORY_KIB, ARGON_PASSES, 1, None)
         .map_err(|e| AppError::internal(anyhow::anyhow!("argon2 parameters: {e}")))?;
@@ -38,7 +101,7 @@ pub(super) fn stored_hash(client_hash: &str) -> AppResult<String> {
 }
 
 /// What has to be done to compare a password.
-pub(super) enum Comparison {
+enum Comparison {
     /// Nothing: both are blank.
     Blank,
     /// Hash the given one and compare it with `stored`. With `can_match` false the outcome is known and the work is done only
@@ -47,7 +110,7 @@ pub(super) enum Comparison {
 }
 
 /// Every refusal takes one hash, whatever is blank: how long it takes shows neither who has a blank password nor who has none.
-pub(super) fn comparison(stored: Option<String>, given: &str) -> Comparison {
+fn comparison(stored: Option<String>, given: &str) -> Comparison {
     match stored {
         None if given.is_empty() => Comparison::Blank,
         None => Comparison::Hash {
@@ -62,7 +125,7 @@ pub(super) fn comparison(stored: Option<String>, given: &str) -> Comparison {
 }
 
 /// Whether a client hash is the one that was stored; takes the time of one Argon2id hash.
-pub(super) fn matches_hash(stored: &str, client_hash: &str) -> AppResult<bool> {
+fn matches_hash(stored: &str, client_hash: &str) -> AppResult<bool> {
     let damaged = || AppError::internal(anyhow::anyhow!("a stored password hash cannot be read"));
     let mut parts = stored.split('$').skip(3);
     let (Some(params), Some(salt), Some(hash)) = (parts.next(), parts.next(), parts.next()) else {
