@@ -13,7 +13,6 @@ const LARGER: &[(&str, &str, usize)] = &[
     ("config/submitted", "Submitted", 32),
     ("scenario/cluster", "Cluster", 34),
     ("scenario/operate", "Cluster", 24),
-    ("server/live", "Image", 24),
     ("simulator/master", "Tx", 28),
     ("simulator/world", "World", 80),
     ("store/unit", "Unit", 34),

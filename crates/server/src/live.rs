@@ -25,7 +25,7 @@ use det_store::{Conn, Store, StoreError, agents, allocations, experiments};
 use crate::labels::TaskLabel;
 use crate::slots::{devices, slot_set};
 pub(crate) use planned::request;
-use planned::{entry, slots, work};
+use planned::{entry, place_snapshot, work};
 
 /// The image, shared. Cheap to clone.
 #[derive(Clone, Default)]
@@ -60,14 +60,83 @@ pub(crate) struct Image {
     allocations: HashMap<AllocationId, Allocation>,
     /// By place: its containers that hold slots, with their allocations.
     containers: HashMap<PlaceId, BTreeMap<ContainerId, AllocationId>>,
+    jobs: LiveJobs,
+}
+
+/// The jobs of the allocations in an image.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct LiveJobs {
     /// Allocations by job.
-    of_job: HashMap<JobId, BTreeSet<AllocationId>>,
+    allocations: HashMap<JobId, BTreeSet<AllocationId>>,
     /// Jobs of these allocations, as far as they were read.
-    jobs: HashMap<JobId, JobRow>,
+    rows: HashMap<JobId, JobRow>,
     /// Those that are to be read.
     unread: BTreeSet<JobId>,
     /// How often jobs have changed: what was read of them before is not to be taken in after.
-    job_changes: u64,
+    changes: u64,
+}
+
+impl LiveJobs {
+    /// Jobs have changed: they are read again.
+    fn changed(&mut self, ids: Vec<JobId>) {
+        self.changes += u64::from(!ids.is_empty());
+        for id in ids {
+            if self.rows.remove(&id).is_some() {
+                self.unread.insert(id);
+            }
+        }
+    }
+
+    /// Takes in jobs that were read. One that is wanted and not there is not asked for again until it changes.
+    fn take_in(&mut self, jobs: Vec<JobRow>, wanted: &[JobId]) {
+        for id in wanted {
+            self.unread.remove(id);
+        }
+        for job in jobs {
+            if self.allocations.contains_key(&job.id) {
+                self.rows.insert(job.id.clone(), job);
+            }
+        }
+    }
+
+    /// An allocation is there.
+    fn add(&mut self, row: &AllocationRow) {
+        if !self.rows.contains_key(&row.job_id) {
+            self.unread.insert(row.job_id.clone());
+        }
+        self.allocations
+            .entry(row.job_id.clone())
+            .or_default()
+            .insert(row.id.clone());
+    }
+
+    /// An allocation is there no longer, or not as it was.
+    fn remove(&mut self, row: &AllocationRow) {
+        if let Some(known) = self.allocations.get_mut(&row.job_id) {
+            known.remove(&row.id);
+            if known.is_empty() {
+                self.allocations.remove(&row.job_id);
+            }
+        }
+    }
+
+    /// The allocations of a job, of all that are there.
+    fn allocations_of<'a>(
+        &'a self,
+        id: &JobId,
+        all: &'a HashMap<AllocationId, Allocation>,
+    ) -> impl Iterator<Item = &'a Allocation> {
+        let ids = self.allocations.get(id).into_iter().flatten();
+        ids.filter_map(|id| all.get(id))
+    }
+
+    /// Drops a job of which no allocation is there.
+    fn drop_unused(&mut self, id: &JobId) {
+        if !self.allocations.contains_key(id) {
+            self.rows.remove(id);
+            self.unread.remove(id);
+        }
+    }
 }
 
 /// What has changed in an image since somebody looked at it.
@@ -78,6 +147,25 @@ pub(crate) struct Touched {
     pub(crate) places: BTreeSet<PlaceId>,
     pub(crate) allocations: BTreeSet<AllocationId>,
     pub(crate) jobs: BTreeSet<JobId>,
+}
+
+impl Touched {
+    /// Adds what changes are about to touch in an image.
+    fn add(&mut self, changes: &Changes, image: &Image) {
+        self.places.extend(changes.removed_agents.iter().cloned());
+        self.places
+            .extend(changes.agents.iter().map(|row| row.id.clone()));
+        self.jobs.extend(changes.jobs.iter().cloned());
+        for (row, containers) in &changes.allocations {
+            self.allocations.insert(row.id.clone());
+            self.jobs.insert(row.job_id.clone());
+            let before = image.allocations.get(&row.id);
+            let before = before.into_iter().flat_map(|known| &known.containers);
+            let before = before.map(|container| &container.row);
+            let on = before.chain(containers).map(|row| row.place_id.clone());
+            self.places.extend(on);
+        }
+    }
 }
 
 /// A place: an agent's machine, its row read.
@@ -244,11 +332,11 @@ impl Live {
         let mut look = Some(look);
         loop {
             let seen = |image: &Image| match look.take() {
-                Some(look) if image.unread.is_empty() => Ok(look(image)),
+                Some(look) if image.jobs.unread.is_empty() => Ok(look(image)),
                 later => {
                     look = later;
-                    let unread: Vec<JobId> = image.unread.iter().cloned().collect();
-                    Err((unread, image.job_changes))
+                    let unread: Vec<JobId> = image.jobs.unread.iter().cloned().collect();
+                    Err((unread, image.jobs.changes))
                 }
             };
             let (unread, changes) = match self.look(store, seen).await? {
@@ -261,8 +349,8 @@ impl Live {
             };
             let mut inner = self.lock();
             // Else they are read again.
-            if inner.current && inner.image.job_changes == changes {
-                inner.image.take_in(jobs, &unread);
+            if inner.current && inner.image.jobs.changes == changes {
+                inner.image.jobs.take_in(jobs, &unread);
             }
         }
     }
@@ -292,14 +380,14 @@ impl Live {
             break changes;
         };
         for changes in changes {
-            scheduling.note(&changes, &mut touched);
+            touched.add(&changes, scheduling);
             scheduling.apply(changes)?;
         }
-        if !scheduling.unread.is_empty() {
-            let ids: Vec<JobId> = scheduling.unread.iter().cloned().collect();
+        if !scheduling.jobs.unread.is_empty() {
+            let ids: Vec<JobId> = scheduling.jobs.unread.iter().cloned().collect();
             let mut conn = store.read().await?;
             let jobs = experiments::jobs(&mut conn.conn(), &ids).await?;
-            scheduling.take_in(jobs, &ids);
+            scheduling.jobs.take_in(jobs, &ids);
             touched.jobs.extend(ids);
         }
         Ok(touched)
@@ -314,9 +402,9 @@ impl Live {
         };
         // Jobs are brought in when they are needed.
         for image in [&mut image, &mut rows] {
-            image.jobs.clear();
-            image.unread.clear();
-            image.job_changes = 0;
+            image.jobs.rows.clear();
+            image.jobs.unread.clear();
+            image.jobs.changes = 0;
         }
         Ok((image != rows).then(|| format!("in memory: {image:?}; rows: {rows:?}")))
     }
@@ -351,48 +439,11 @@ impl Image {
         for row in changes.agents {
             self.places.insert(row.id.clone(), Place::read(row)?);
         }
-        self.job_changes += u64::from(!changes.jobs.is_empty());
-        for id in changes.jobs {
-            if self.jobs.remove(&id).is_some() {
-                self.unread.insert(id);
-            }
-        }
+        self.jobs.changed(changes.jobs);
         for (row, containers) in changes.allocations {
             self.put(row, containers)?;
         }
         Ok(())
-    }
-
-    /// Takes in jobs that were read. One that is wanted and not there is not asked for again until it changes.
-    fn take_in(&mut self, jobs: Vec<JobRow>, wanted: &[JobId]) {
-        for id in wanted {
-            self.unread.remove(id);
-        }
-        for job in jobs {
-            if self.of_job.contains_key(&job.id) {
-                self.jobs.insert(job.id.clone(), job);
-            }
-        }
-    }
-
-    /// Notes what changes are about to touch.
-    fn note(&self, changes: &Changes, touched: &mut Touched) {
-        touched
-            .places
-            .extend(changes.removed_agents.iter().cloned());
-        touched
-            .places
-            .extend(changes.agents.iter().map(|row| row.id.clone()));
-        touched.jobs.extend(changes.jobs.iter().cloned());
-        for (row, containers) in &changes.allocations {
-            touched.allocations.insert(row.id.clone());
-            touched.jobs.insert(row.job_id.clone());
-            let before = self.allocations.get(&row.id);
-            let before = before.into_iter().flat_map(|known| &known.containers);
-            let before = before.map(|container| &container.row);
-            let on = before.chain(containers).map(|row| row.place_id.clone());
-            touched.places.extend(on);
-        }
     }
 
     /// Takes in an allocation as it is now.
@@ -402,13 +453,7 @@ impl Image {
         containers: Vec<Arc<ContainerRow>>,
     ) -> Result<(), StoreError> {
         if let Some(before) = self.allocations.remove(&row.id) {
-            let job = &before.row.job_id;
-            if let Some(known) = self.of_job.get_mut(job) {
-                known.remove(&row.id);
-                if known.is_empty() {
-                    self.of_job.remove(job);
-                }
-            }
+            self.jobs.remove(&before.row);
             for container in before.containers {
                 if let Some(known) = self.containers.get_mut(&container.row.place_id) {
                     known.remove(&container.row.id);
@@ -419,19 +464,10 @@ impl Image {
             }
         }
         if row.ended_at.is_some() {
-            if !self.of_job.contains_key(&row.job_id) {
-                self.jobs.remove(&row.job_id);
-                self.unread.remove(&row.job_id);
-            }
+            self.jobs.drop_unused(&row.job_id);
             return Ok(());
         }
-        if !self.jobs.contains_key(&row.job_id) {
-            self.unread.insert(row.job_id.clone());
-        }
-        self.of_job
-            .entry(row.job_id.clone())
-            .or_default()
-            .insert(row.id.clone());
+        self.jobs.add(&row);
         let containers = containers
             .into_iter()
             .filter(|container| container.ended_at.is_none())
@@ -453,29 +489,26 @@ impl Image {
         Ok(())
     }
 
-    fn container(&self, place_id: &PlaceId, id: &ContainerId) -> Option<(&Allocation, &Container)> {
-        let allocation = self
-            .allocations
-            .get(self.containers.get(place_id)?.get(id)?)?;
-        let mut containers = allocation.containers.iter();
-        Some((allocation, containers.find(|c| c.row.id == *id)?))
+    /// The containers on a place that hold slots, each with its allocation.
+    fn on(&self, place_id: &PlaceId) -> impl Iterator<Item = (&Allocation, &Container)> {
+        let ids = self.containers.get(place_id).into_iter().flatten();
+        ids.filter_map(|(id, allocation)| {
+            let allocation = self.allocations.get(allocation)?;
+            let mut containers = allocation.containers.iter();
+            Some((allocation, containers.find(|c| c.row.id == *id)?))
+        })
     }
 
     /// What the rows want of the containers of a place.
     pub(crate) fn desired(&self, place_id: &PlaceId) -> BTreeMap<ContainerId, Desired> {
-        let ids = self.containers.get(place_id);
-        ids.into_iter()
-            .flatten()
-            .filter_map(|(id, _)| {
-                let (_, container) = self.container(place_id, id)?;
-                Some((id.clone(), container.row.desired))
-            })
+        self.on(place_id)
+            .map(|(_, container)| (container.row.id.clone(), container.row.desired))
             .collect()
     }
 
     /// What is needed to start a container on a place; `None` if it is not to run there any more.
     pub(crate) fn startable(&self, place_id: &PlaceId, id: &ContainerId) -> Option<Startable> {
-        let (allocation, container) = self.container(place_id, id)?;
+        let (allocation, container) = self.on(place_id).find(|(_, c)| c.row.id == *id)?;
         if container.row.desired != Desired::Run {
             return None;
         }
@@ -511,7 +544,7 @@ impl Image {
         self.places
             .values()
             .filter(|place| place.row.resource_pool == pool)
-            .map(|place| self.place_snapshot(place, aux_limit))
+            .map(|place| place_snapshot(place, self.on(&place.row.id), aux_limit))
             .collect()
     }
 
@@ -520,30 +553,8 @@ impl Image {
         let place = self.places.get(id)?;
         Some((
             &place.row.resource_pool,
-            self.place_snapshot(place, aux_limit),
+            place_snapshot(place, self.on(&place.row.id), aux_limit),
         ))
-    }
-
-    fn place_snapshot(&self, place: &Place, aux_limit: u32) -> PlaceSnapshot {
-        let mut held: HashMap<u32, &AllocationId> = HashMap::new();
-        let mut aux_used = 0;
-        for (id, allocation) in self.containers.get(&place.row.id).into_iter().flatten() {
-            let Some(allocation) = self.allocations.get(allocation) else {
-                continue;
-            };
-            let Some(own) = allocation.containers.iter().find(|c| c.row.id == *id) else {
-                continue;
-            };
-            held.extend(own.slots.iter().map(|slot| (slot.0, &allocation.row.id)));
-            aux_used += u32::from(own.slots.is_empty());
-        }
-        PlaceSnapshot {
-            id: place.row.id.clone(),
-            state: place.state(),
-            slots: slots(place, &held),
-            aux_limit,
-            aux_used,
-        }
     }
 
     /// The pools of the allocations that were touched, each once or more.
@@ -571,23 +582,19 @@ impl Image {
 
     /// The jobs of all that runs and waits in a pool.
     pub(crate) fn jobs(&self, pool: &str) -> impl Iterator<Item = (JobId, Job)> {
-        self.of_job
+        self.jobs
+            .allocations
             .keys()
             .filter_map(move |id| Some((id.clone(), self.job_in(id, pool)?)))
     }
 
     /// A job as the queue of a pool has it; `None` = nothing of it runs or waits there.
     pub(crate) fn job_in(&self, id: &JobId, pool: &str) -> Option<Job> {
-        let job = self.jobs.get(id)?;
-        let mut allocations = self.allocations_of(id);
+        let job = self.jobs.rows.get(id)?;
+        let mut allocations = self.jobs.allocations_of(id, &self.allocations);
         allocations
             .any(|allocation| allocation.row.resource_pool == pool)
             .then(|| self.job_entry(job, pool))
-    }
-
-    fn allocations_of(&self, job: &JobId) -> impl Iterator<Item = &Allocation> {
-        let ids = self.of_job.get(job).into_iter().flatten();
-        ids.filter_map(|id| self.allocations.get(id))
     }
 
     /// A job as the queue of one pool has it: of its cap, what it uses in other pools is taken.
@@ -597,7 +604,8 @@ impl Image {
             && job.fallback.is_some()
         {
             let elsewhere: u32 = self
-                .allocations_of(&job.id)
+                .jobs
+                .allocations_of(&job.id, &self.allocations)
                 .filter(|allocation| allocation.row.resource_pool != pool)
                 .map(Allocation::held)
                 .fold(0, u32::saturating_add);
@@ -608,8 +616,8 @@ impl Image {
 
     /// Slots that allocations hold: of each its workspace, its pool, and how many.
     pub(crate) fn held(&self) -> impl Iterator<Item = (i64, &str, u32)> {
-        self.jobs.values().flat_map(|job| {
-            let allocations = self.allocations_of(&job.id);
+        self.jobs.rows.values().flat_map(|job| {
+            let allocations = self.jobs.allocations_of(&job.id, &self.allocations);
             allocations.map(|allocation| {
                 let pool = allocation.row.resource_pool.as_str();
                 (job.workspace_id, pool, allocation.held())
@@ -629,19 +637,18 @@ impl Image {
     /// The workspace of an allocation's job.
     pub(crate) fn workspace_of(&self, allocation_id: &AllocationId) -> Option<i64> {
         let row = &self.allocations.get(allocation_id)?.row;
-        Some(self.jobs.get(&row.job_id)?.workspace_id)
+        Some(self.jobs.rows.get(&row.job_id)?.workspace_id)
     }
 
     /// Requests that wait and whose jobs name several pools, the earliest first.
     pub(crate) fn with_fallback(&self) -> Vec<(Arc<AllocationRow>, &JobRow)> {
-        let jobs = self.jobs.values().filter(|job| job.fallback.is_some());
+        let jobs = self.jobs.rows.values().filter(|job| job.fallback.is_some());
         let mut waiting: Vec<(Arc<AllocationRow>, &JobRow)> = jobs
             .flat_map(|job| {
-                let rows = self.of_job.get(&job.id).into_iter().flatten();
-                rows.filter_map(move |id| Some((&self.allocations.get(id)?.row, job)))
+                let allocations = self.jobs.allocations_of(&job.id, &self.allocations);
+                allocations.map(move |allocation| (Arc::clone(&allocation.row), job))
             })
             .filter(|(row, _)| row.placed_at.is_none())
-            .map(|(row, job)| (Arc::clone(row), job))
             .collect();
         waiting.sort_by(|(a, _), (b, _)| (a.requested_at, &a.id).cmp(&(b.requested_at, &b.id)));
         waiting

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 
 use det_ids::{AllocationId, Micros, WorkspaceId};
 use det_lifecycle::allocation::AllocationState;
-use det_scheduler::{Job, Progress, Request, RunningAllocation, SlotSnapshot, SlotState};
+use det_scheduler::{
+    Job, PlaceSnapshot, Progress, Request, RunningAllocation, SlotSnapshot, SlotState,
+};
 use det_store::allocations::AllocationRow;
 use det_store::experiments::JobRow;
 
-use super::{Allocation, Place, Work};
+use super::{Allocation, Container, Place, Work};
 
 pub(super) fn work(allocation: &Allocation) -> Work {
     if allocation.row.placed_at.is_none() {
@@ -18,7 +20,28 @@ pub(super) fn work(allocation: &Allocation) -> Work {
     }
 }
 
-pub(super) fn slots(place: &Place, held: &HashMap<u32, &AllocationId>) -> Vec<SlotSnapshot> {
+/// A place with the containers on it, each with its allocation.
+pub(super) fn place_snapshot<'a>(
+    place: &Place,
+    containers: impl Iterator<Item = (&'a Allocation, &'a Container)>,
+    aux_limit: u32,
+) -> PlaceSnapshot {
+    let mut held: HashMap<u32, &AllocationId> = HashMap::new();
+    let mut aux_used = 0;
+    for (allocation, own) in containers {
+        held.extend(own.slots.iter().map(|slot| (slot.0, &allocation.row.id)));
+        aux_used += u32::from(own.slots.is_empty());
+    }
+    PlaceSnapshot {
+        id: place.row.id.clone(),
+        state: place.state(),
+        slots: slots(place, &held),
+        aux_limit,
+        aux_used,
+    }
+}
+
+fn slots(place: &Place, held: &HashMap<u32, &AllocationId>) -> Vec<SlotSnapshot> {
     place
         .slots
         .iter()
