@@ -89,8 +89,8 @@ pub struct Submitted<K = Experiment> {
     /// What the user should know although it is no error, each with its path.
     pub warnings: Vec<ConfigWarning>,
     kind: K,
-    /// The document and what it is laid over, the strongest first; never empty.
-    layers: Vec<Node>,
+    /// The document and what it is laid over; never empty.
+    layers: Layers,
     /// Only of documents that were read without being checked on their own.
     errors: LayerErrors,
 }
@@ -188,7 +188,7 @@ impl<K: Rules> Submitted<K> {
     /// As [`Submitted::read`].
     pub fn read_template(kind: K, source: Source, text: &str) -> Result<Self, ConfigErrors> {
         let mut layer = read_layer(text, Some(&Arc::new(source)))?;
-        let mut findings = Self::findings(Stage::Sane);
+        let mut findings = Findings::new(K::WORKLOAD.document(), Stage::Sane);
         findings.warnings = K::warnings_of_text(&layer);
         let left_out = leave_out_foreign(&mut layer.root, K::WORKLOAD);
         findings.warnings.extend(left_out);
@@ -209,7 +209,7 @@ impl<K: Rules> Submitted<K> {
         }
         let errors = apply_all(&mut layer.root, overrides);
         layer.errors.extend(errors);
-        let mut findings = Self::findings(Stage::Sane);
+        let mut findings = Findings::new(K::WORKLOAD.document(), Stage::Sane);
         findings.warnings = K::warnings_of_text(&layer);
         findings.errors = layer.errors;
         Ok(Self::from_checked(kind, findings, layer.root))
@@ -218,7 +218,11 @@ impl<K: Rules> Submitted<K> {
     /// A document that is part of another one, with its places there. Errors that it has by itself are reported when it is
     /// completed.
     pub fn from_node(kind: K, node: Node) -> Self {
-        Self::from_checked(kind, Self::findings(Stage::Sane), node)
+        Self::from_checked(
+            kind,
+            Findings::new(K::WORKLOAD.document(), Stage::Sane),
+            node,
+        )
     }
 
     /// Reads a document that is stored as JSON.
@@ -237,10 +241,6 @@ impl<K: Rules> Submitted<K> {
         Self::from_node(kind, root)
     }
 
-    fn findings(stage: Stage) -> Findings {
-        Findings::new(K::WORKLOAD.document(), stage)
-    }
-
     fn from_checked(kind: K, mut findings: Findings, mut root: Node) -> Self {
         let written = root.clone();
         check_document(&mut findings, &mut root);
@@ -250,7 +250,7 @@ impl<K: Rules> Submitted<K> {
         Self {
             warnings,
             kind,
-            layers: vec![root],
+            layers: Layers(vec![root]),
             errors,
         }
     }
@@ -263,7 +263,7 @@ impl<K: Rules> Submitted<K> {
                 self.warnings.push(warning);
             }
         }
-        self.layers.extend(weaker.layers);
+        self.layers.0.extend(weaker.layers.0);
         self.errors.extend(weaker.errors);
         self
     }
@@ -275,30 +275,14 @@ impl<K: Rules> Submitted<K> {
 
     /// The document as JSON, in normal form, incomplete as it is.
     pub fn to_value(&self) -> Value {
-        self.root().to_value()
-    }
-
-    /// All layers as one.
-    fn root(&self) -> Node {
-        merged::<K>(self.layers.clone())
-    }
-
-    /// All layers, below what policies fix.
-    fn layers_under(&self, policies: &[Policies]) -> Vec<Node> {
-        let invariants = policies.iter().rev().filter_map(Policies::invariants);
-        invariants.chain(&self.layers).cloned().collect()
-    }
-
-    /// All layers as one, under what policies fix.
-    fn under(&self, policies: &[Policies]) -> Node {
-        merged::<K>(self.layers_under(policies))
+        self.layers.clone().merged::<K>().to_value()
     }
 
     /// Errors that only the caller can see, at the places of their paths, where a policy, the document or what it is laid
     /// over has them.
     pub fn placed(&self, mut errors: Vec<ConfigError>, policies: &[Policies]) -> Vec<ConfigError> {
         if !errors.is_empty() {
-            let root = self.under(policies);
+            let root = self.layers.under(policies).merged::<K>();
             for error in &mut errors {
                 if let Some(place) = place_of_whole_path(&root, &error.path) {
                     *error = error.clone().placed(place);
@@ -342,7 +326,9 @@ impl<K: Rules> Submitted<K> {
         policies: &[Policies],
     ) -> Result<Explained<K::Config>, ConfigErrors> {
         let mut warnings = self.warnings.clone();
-        warnings.extend(K::warnings_of_whole(&self.under(policies)));
+        warnings.extend(K::warnings_of_whole(
+            &self.layers.under(policies).merged::<K>(),
+        ));
         warnings.extend(self.replaced_by(policies));
         let root = self.whole(defaults, underlay, policies)?;
         let config: K::Config = root.typed()?;
@@ -357,7 +343,12 @@ impl<K: Rules> Submitted<K> {
 
     /// A warning for each value that was written and that an invariant of these policies replaces.
     pub fn replaced_by(&self, policies: &[Policies]) -> Vec<ConfigWarning> {
-        replaced(&self.root(), &self.under(policies), policies, K::masked)
+        replaced(
+            &self.layers.clone().merged::<K>(),
+            &self.layers.under(policies).merged::<K>(),
+            policies,
+            K::masked,
+        )
     }
 
     /// All layers as one, checked, with every default.
@@ -367,14 +358,14 @@ impl<K: Rules> Submitted<K> {
         underlay: &Underlay,
         policies: &[Policies],
     ) -> Result<Node, ConfigErrors> {
-        let mut findings = Self::findings(Stage::Complete);
-        let mut layers = self.layers_under(policies);
-        let asked = merged::<K>(layers.clone());
-        layers.extend(
+        let mut findings = Findings::new(K::WORKLOAD.document(), Stage::Complete);
+        let mut layers = self.layers.under(policies);
+        let asked = layers.clone().merged::<K>();
+        layers.0.extend(
             self.kind
                 .layers_below(&mut findings, &asked, defaults, underlay),
         );
-        let mut root = merged::<K>(layers);
+        let mut root = layers.merged::<K>();
         if let Some(pod) = root
             .get_mut("environment")
             .and_then(|environment| environment.get_mut("pod_spec"))
@@ -391,14 +382,26 @@ impl<K: Rules> Submitted<K> {
     }
 }
 
-/// Layers as one, the strongest first. From the weakest up, since what a pod spec deletes is then there already.
-fn merged<K: Rules>(layers: Vec<Node>) -> Node {
-    let empty = Node::new(Tree::Map(BTreeMap::new()));
-    let section = K::WORKLOAD.document().root;
-    layers.into_iter().rev().fold(empty, |mut weak, strong| {
-        K::hide(&strong, &mut weak);
-        merge_documents(section, strong, weak)
-    })
+/// Layers of one document, the strongest first.
+#[derive(Debug, Clone, PartialEq)]
+struct Layers(Vec<Node>);
+
+impl Layers {
+    /// These, below what policies fix.
+    fn under(&self, policies: &[Policies]) -> Self {
+        let invariants = policies.iter().rev().filter_map(Policies::invariants);
+        Self(invariants.chain(&self.0).cloned().collect())
+    }
+
+    /// All as one. From the weakest up, since what a pod spec deletes is then there already.
+    fn merged<K: Rules>(self) -> Node {
+        let empty = Node::new(Tree::Map(BTreeMap::new()));
+        let section = K::WORKLOAD.document().root;
+        self.0.into_iter().rev().fold(empty, |mut weak, strong| {
+            K::hide(&strong, &mut weak);
+            merge_documents(section, strong, weak)
+        })
+    }
 }
 
 /// A layer that comes from no text.

@@ -151,14 +151,14 @@ impl Submitted {
     /// The workspace and the project that it names; `None` = it names none. Which policies apply follows from them, so
     /// none of these changes them.
     pub fn home(&self) -> (Option<String>, Option<String>) {
-        let root = self.root();
+        let root = self.layers.clone().merged::<Experiment>();
         let name = |key: &str| root.find(key)?.filled_text();
         (name("workspace"), name("project"))
     }
 
     /// Where it asks to run under these policies, which the caller resolves before completing.
     pub fn placement(&self, policies: &[Policies]) -> Placement {
-        let root = self.under(policies);
+        let root = self.layers.under(policies).merged::<Experiment>();
         let text = |path: &str| root.find(path)?.filled_text();
         let pools = match root.find(SEVERAL_POOLS).map(|node| &node.tree) {
             Some(Tree::List(items)) => items
@@ -177,7 +177,7 @@ impl Submitted {
 
     /// How large its trials are. `None` when what is written is no size, which is reported when the document is completed.
     pub fn trial_size(&self, policies: &[Policies]) -> Option<TrialSize> {
-        let root = self.under(policies);
+        let root = self.layers.under(policies).merged::<Experiment>();
         let found = |path: &str| root.find(path).map(|node| &node.tree);
         Some(TrialSize {
             slots: match found("resources.slots_per_trial") {
@@ -191,7 +191,7 @@ impl Submitted {
     /// A warning for each hyperparameter of a `single` search that is no constant, under these policies: one value is
     /// drawn for it.
     pub fn drawn(&self, policies: &[Policies]) -> Vec<ConfigWarning> {
-        drawn(&self.under(policies))
+        drawn(&self.layers.under(policies).merged::<Experiment>())
     }
 }
 

@@ -19,7 +19,7 @@ impl Submitted {
     pub fn renewed(config: &ExperimentConfig, policies: &[Policies]) -> Result<Self, ConfigErrors> {
         let mut document = Self::from_value(Experiment, &config.to_json())?;
         for invariants in policies.iter().filter_map(Policies::invariants) {
-            for layer in &mut document.layers {
+            for layer in &mut document.layers.0 {
                 leave_to(invariants, layer);
             }
         }
@@ -28,7 +28,7 @@ impl Submitted {
 
     /// The document by itself, without what it is laid over.
     pub fn own_value(&self) -> Value {
-        self.layers.first().map_or(Value::Null, Node::to_value)
+        self.layers.0.first().map_or(Value::Null, Node::to_value)
     }
 
     /// Puts real values in place of [`MASK`] and of what else is shown instead of secrets, as `known` configurations have
@@ -36,7 +36,7 @@ impl Submitted {
     pub fn reveal(&mut self, known: &[Value]) -> (Vec<ConfigError>, bool) {
         let mut revealing = Revealing::default();
         let known: Vec<&Value> = known.iter().collect();
-        for layer in &mut self.layers {
+        for layer in &mut self.layers.0 {
             revealing.node(layer, "", &known);
         }
         (revealing.hidden, revealing.revealed)

@@ -94,7 +94,7 @@ impl Rules for TaskKind {
 impl SubmittedTask {
     /// Where it asks to run, which the caller resolves before completing.
     pub fn placement(&self) -> TaskPlacement {
-        let root = self.root();
+        let root = self.layers.clone().merged::<TaskKind>();
         TaskPlacement {
             resource_pool: root.find(ONE_POOL).and_then(Node::filled_text),
             slots: u32::try_from(slots(self.kind, &root)).unwrap_or(u32::MAX),
