@@ -82,16 +82,10 @@ impl Walk<'_> {
     fn value_of(&mut self, node: &mut Node, kind: Kind) {
         match kind {
             Kind::Any => {}
-            Kind::AnyMap => {
-                if node.members().is_none() {
-                    self.findings.mismatch(node, "a map");
-                }
-            }
-            Kind::Bool => {
-                if !matches!(node.tree, Tree::Bool(_)) {
-                    self.findings.mismatch(node, "true or false");
-                }
-            }
+            Kind::AnyMap if node.members().is_some() => {}
+            Kind::AnyMap => self.findings.mismatch(node, "a map"),
+            Kind::Bool if matches!(node.tree, Tree::Bool(_)) => {}
+            Kind::Bool => self.findings.mismatch(node, "true or false"),
             Kind::Int(min, max) => int(self.findings, node, min, max),
             Kind::Above(bound) => {
                 number(self.findings, node, "above", |value| value > bound, bound);
@@ -103,11 +97,8 @@ impl Walk<'_> {
                 |value| value >= bound,
                 bound,
             ),
-            Kind::Text => {
-                if node.text().is_none() {
-                    self.findings.mismatch(node, "a string");
-                }
-            }
+            Kind::Text if node.text().is_some() => {}
+            Kind::Text => self.findings.mismatch(node, "a string"),
             Kind::Choice(words) => choice(self.findings, node, words),
             Kind::Duration => match node.text().map(parse_duration) {
                 Some(Ok(_)) => {}
@@ -355,24 +346,18 @@ fn int(findings: &mut Findings, node: &mut Node, min: i64, max: i64) {
         return findings.mismatch(node, "an integer");
     };
     let given = number.to_string();
-    match node.integer() {
-        Some(value) if (min..=max).contains(&value) => node.tree = Tree::Number(value.into()),
+    let message = match node.integer() {
+        Some(value) if (min..=max).contains(&value) => {
+            node.tree = Tree::Number(value.into());
+            return;
+        }
         Some(value) if value < min => {
-            let message =
-                ErrorCode::OutOfRange.message(format!("must be at least {min}, not {value}"));
-            findings.error(node.at.as_ref(), message);
+            ErrorCode::OutOfRange.message(format!("must be at least {min}, not {value}"))
         }
-        Some(value) => {
-            let message =
-                ErrorCode::OutOfRange.message(format!("must be at most {max}, not {value}"));
-            findings.error(node.at.as_ref(), message);
-        }
-        None => {
-            let message = format!("must be an integer, not {}", cut(&given));
-            let message = ErrorCode::WrongType.message(message);
-            findings.error(node.at.as_ref(), message);
-        }
-    }
+        Some(value) => ErrorCode::OutOfRange.message(format!("must be at most {max}, not {value}")),
+        None => ErrorCode::WrongType.message(format!("must be an integer, not {}", cut(&given))),
+    };
+    findings.error(node.at.as_ref(), message);
 }
 
 fn number(findings: &mut Findings, node: &Node, how: &str, good: impl Fn(f64) -> bool, bound: f64) {

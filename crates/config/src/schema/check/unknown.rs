@@ -23,10 +23,12 @@ impl Walk<'_> {
             if names.contains(&key.as_str()) {
                 continue;
             }
+            let at = member.at.as_ref();
+            let text = format!("is not a known key{of}");
             // A text that is none of ours has thousands of them, and only the first errors are reported.
             if self.findings.errors.len() >= MAX_REPORTED {
-                let message = ErrorCode::UnknownKey.message(format!("is not a known key{of}"));
-                self.findings.error_in(key, member.at.as_ref(), message);
+                let message = ErrorCode::UnknownKey.message(text);
+                self.findings.error_in(key, at, message);
                 continue;
             }
             let hint = elsewhere(key).or_else(|| {
@@ -41,25 +43,19 @@ impl Walk<'_> {
                     self.findings.meant.push(place);
                 }
                 if let Meant::Sibling(sibling) = meant {
-                    self.findings
-                        .meant
-                        .push(self.findings.place.path_to(sibling));
+                    let path = self.findings.place.path_to(sibling);
+                    self.findings.meant.push(path);
                 }
                 Some(meant.hint(key, &self.findings.place.path()))
             });
+            let text = match &hint {
+                Some(_) => text,
+                None => format!("{text}; known are {}", quoted(names)),
+            };
+            let message = ErrorCode::UnknownKey.message(text);
             match hint {
-                Some(hint) => {
-                    let message = ErrorCode::UnknownKey.message(format!("is not a known key{of}"));
-                    self.findings
-                        .error_hint_in(key, member.at.as_ref(), message, hint);
-                }
-                None => {
-                    let message = ErrorCode::UnknownKey.message(format!(
-                        "is not a known key{of}; known are {}",
-                        quoted(names)
-                    ));
-                    self.findings.error_in(key, member.at.as_ref(), message);
-                }
+                Some(hint) => self.findings.error_hint_in(key, at, message, hint),
+                None => self.findings.error_in(key, at, message),
             }
         }
     }
