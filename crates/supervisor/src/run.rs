@@ -439,16 +439,13 @@ impl Task {
                 self.stage = Stage::Hooks { pid };
                 let sender = self.sender.clone();
                 let diagnostics = self.setup.diagnostics.clone();
-                let waiting = thread::Builder::new().name("gate".into()).spawn(move || {
-                    match gate.wait() {
-                        // The receiver is gone: the task has ended.
-                        Ok(key) => drop(sender.send(Event::HooksDone(key))),
-                        Err(error) => {
-                            diagnostics.note(format!("could not open the start gate: {error}"));
-                        }
+                thread("gate", move || match gate.wait() {
+                    // The receiver is gone: the task has ended.
+                    Ok(key) => drop(sender.send(Event::HooksDone(key))),
+                    Err(error) => {
+                        diagnostics.note(format!("could not open the start gate: {error}"));
                     }
-                });
-                waiting.map(drop).map_err(thread_failed)
+                })
             }
         }
     }
@@ -534,10 +531,13 @@ fn spawn(
     work: impl FnOnce() -> Event + Send + 'static,
 ) -> Result<(), SetupError> {
     let sender = sender.clone();
-    let spawned = thread::Builder::new().name(name.into()).spawn(move || {
-        // The receiver is gone if the task has ended before.
-        drop(sender.send(work()));
-    });
+    // The receiver is gone if the task has ended before.
+    thread(name, move || drop(sender.send(work())))
+}
+
+/// Does work on a thread of its own.
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), SetupError> {
+    let spawned = thread::Builder::new().name(name.into()).spawn(work);
     spawned.map(drop).map_err(thread_failed)
 }
 
@@ -584,38 +584,32 @@ fn ended_from_outside(how: &str) -> ContainerExit {
 fn forward_signals(sender: &Sender<Event>) -> Result<(), SetupError> {
     let sender = sender.clone();
     let signals = signals::handled();
-    let spawned = thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            while let Ok(signal) = signals.wait() {
-                if sender.send(Event::Signal(signal)).is_err() {
-                    return;
-                }
+    thread("signals", move || {
+        while let Ok(signal) = signals.wait() {
+            if sender.send(Event::Signal(signal)).is_err() {
+                return;
             }
-        });
-    spawned.map(drop).map_err(thread_failed)
+        }
+    })
 }
 
 /// Reads signal numbers from the process outside the sandbox; when that ends, this process ends.
 fn forward_control(mut control: Stdin, sender: &Sender<Event>) -> Result<(), SetupError> {
     let sender = sender.clone();
-    let spawned = thread::Builder::new()
-        .name("control".into())
-        .spawn(move || {
-            let mut byte = [0];
-            while control.read_exact(&mut byte).is_ok() {
-                if let Ok(signal) = Signal::try_from(i32::from(byte[0]))
-                    && sender.send(Event::Signal(signal)).is_err()
-                {
-                    return;
-                }
+    thread("control", move || {
+        let mut byte = [0];
+        while control.read_exact(&mut byte).is_ok() {
+            if let Ok(signal) = Signal::try_from(i32::from(byte[0]))
+                && sender.send(Event::Signal(signal)).is_err()
+            {
+                return;
             }
-            // The kernel does the same through the parent-death signal; it may have been too early for that.
-            #[expect(
-                clippy::exit,
-                reason = "ending the first process of the namespace is what ends the task"
-            )]
-            std::process::exit(137);
-        });
-    spawned.map(drop).map_err(thread_failed)
+        }
+        // The kernel does the same through the parent-death signal; it may have been too early for that.
+        #[expect(
+            clippy::exit,
+            reason = "ending the first process of the namespace is what ends the task"
+        )]
+        std::process::exit(137);
+    })
 }

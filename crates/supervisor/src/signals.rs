@@ -40,27 +40,15 @@ pub(crate) fn take_over() -> io::Result<()> {
     Ok(())
 }
 
-/// Signals that are forwarded to the task's process group unchanged.
-const FORWARDED: [Signal; 5] = [
-    Signal::SIGINT,
-    Signal::SIGHUP,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGWINCH,
-];
-
 /// The signals that the supervisor handles. Blocked in all threads from the start, and received by a thread that waits
 /// for them.
 pub(crate) fn handled() -> SigSet {
-    let mut signals = SigSet::empty();
-    for signal in FORWARDED {
-        signals.add(signal);
-    }
+    use Signal::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+    // Forwarded to the task's process group unchanged.
+    let forwarded = [SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH];
     // End gracefully; kill now; a child has ended.
-    for signal in [Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGCHLD] {
-        signals.add(signal);
-    }
-    signals
+    let own = [SIGTERM, SIGQUIT, SIGCHLD];
+    forwarded.into_iter().chain(own).collect()
 }
 
 /// Without this, the signals that the supervisor blocks would stay blocked in the child and its children, and signals
