@@ -36,11 +36,13 @@ pub(crate) fn asked<R: Rows>(
     event: TaskEvent,
     cause: &Cause,
 ) -> Result<(), Refused> {
-    if let Some(trial) = known(scene, id)?.trial_id
-        && event != TaskEvent::Requeue
-    {
+    let task = known(scene, id)?;
+    if RestartPolicy::of(task.kind) == RestartPolicy::ByTrial && event != TaskEvent::Requeue {
+        let trial = task
+            .trial_id
+            .map_or_else(|| "a trial".to_owned(), |id| format!("trial {id}"));
         return Err(Refused::Precondition(format!(
-            "task {id} is that of trial {trial}, and follows it: pause, activate or kill the trial's experiment instead"
+            "task {id} is that of {trial}, and follows it: pause, activate or kill the trial's experiment instead"
         )));
     }
     on(scene, id, event, cause)
@@ -120,12 +122,23 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
         .ok_or_else(|| Refused::not_found("job", &task.job_id))?;
     task.attempts += 1;
     scene.rows.update_task(&task);
-    let (run_id, excluded, what) = match task.trial_id {
-        Some(trial) => {
+    let (run_id, excluded, what) = match RestartPolicy::of(task.kind) {
+        RestartPolicy::ByTrial => {
+            let trial = task.trial_id.ok_or_else(|| {
+                Refused::Unreadable(Unreadable {
+                    what: format!("trial of task {id}"),
+                    message: format!(
+                        "a task of kind {} names the trial that it follows",
+                        task.kind.name()
+                    ),
+                })
+            })?;
             let run = trials::begin_run(scene, trial)?;
             (run.number, run.excluded_places, run.label)
         }
-        None => (0, None, format!("task {id} (attempt {})", task.attempts)),
+        RestartPolicy::Never | RestartPolicy::WhenReleased => {
+            (0, None, format!("task {id} (attempt {})", task.attempts))
+        }
     };
     let row = Allocation {
         id: id.allocation(task.attempts),
