@@ -4,8 +4,8 @@
 //! 64-bit primary key, `{KEY}` a 64-bit primary key that the statement gives, `{BLOB}` bytes, `{REAL}` a 64-bit float, `{DESC_LAST}` how a descending index puts nulls last,
 //! `{CONFIGURED_RETENTION}` the days of `retention_policy` in a configuration.
 //!
-//! Each change and the line about it in `schema_versions` are one transaction: a master that is killed meanwhile leaves
-//! the change done or not begun. The caller holds the lock that keeps other masters out.
+//! All changes that a database lacks, and their lines in `schema_versions`, are one transaction: a master that is killed
+//! meanwhile leaves them all done or none begun. The caller holds the lock that keeps other masters out.
 
 use sha2::{Digest as _, Sha256};
 
@@ -106,7 +106,7 @@ pub enum MigrateError {
         /// The version that the change leads to.
         version: i64,
     },
-    /// A change of the schema failed; the ones before it are done.
+    /// A change of the schema failed; the database is as it was before.
     #[error("the database could not be brought to schema version {version} (\"{name}\")")]
     Failed {
         /// The version that the change leads to.
@@ -155,53 +155,61 @@ pub(crate) async fn run(conn: &mut Conn<'_>) -> Result<(), StoreError> {
         .into());
     }
     for migration in MIGRATIONS {
-        match done
+        let found = done
             .iter()
-            .find(|(version, _)| *version == migration.version)
-        {
-            Some((_, checksum)) if *checksum == migration.checksum() => {}
-            Some(_) => {
-                return Err(MigrateError::Changed {
-                    version: migration.version,
-                }
-                .into());
+            .find(|(version, _)| *version == migration.version);
+        if found.is_some_and(|(_, checksum)| *checksum != migration.checksum()) {
+            return Err(MigrateError::Changed {
+                version: migration.version,
             }
-            None => apply(conn, migration).await?,
+            .into());
         }
     }
-    Ok(())
-}
-
-/// Makes one change, whole or not at all.
-async fn apply(conn: &mut Conn<'_>, migration: &Migration) -> Result<(), StoreError> {
-    let sql = migration.sql(conn);
-    conn.execute_script("BEGIN").await?;
-    let outcome = async {
-        conn.execute_script(&sql).await?;
-        execute!(
-            conn,
-            "INSERT INTO schema_versions (version, name, checksum, applied_at) VALUES ($1, $2, $3, $4)",
-            migration.version,
-            migration.name,
-            migration.checksum(),
-            crate::now()
-        )?;
-        conn.execute_script("COMMIT").await
+    let missing: Vec<&Migration> = MIGRATIONS
+        .iter()
+        .filter(|migration| {
+            done.iter()
+                .all(|(version, _)| *version != migration.version)
+        })
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
     }
-    .await;
-    if let Err(source) = outcome {
+    // One transaction: a durable write for each change would take most of the start on an empty store.
+    conn.execute_script("BEGIN").await?;
+    let outcome = apply(conn, &missing).await;
+    if outcome.is_err() {
         // The failure is what matters; a connection that cannot even roll back is not used again.
         if let Err(error) = conn.execute_script("ROLLBACK").await {
-            tracing::debug!(%error, "a failed schema change could not be rolled back");
+            tracing::debug!(%error, "failed schema changes could not be rolled back");
         }
-        return Err(MigrateError::Failed {
+    }
+    outcome
+}
+
+/// Makes changes in the transaction that is open, and commits it.
+async fn apply(conn: &mut Conn<'_>, missing: &[&Migration]) -> Result<(), StoreError> {
+    for migration in missing {
+        let sql = migration.sql(conn);
+        let outcome = async {
+            conn.execute_script(&sql).await?;
+            execute!(
+                conn,
+                "INSERT INTO schema_versions (version, name, checksum, applied_at) VALUES ($1, $2, $3, $4)",
+                migration.version,
+                migration.name,
+                migration.checksum(),
+                crate::now()
+            )
+        }
+        .await;
+        outcome.map_err(|source| MigrateError::Failed {
             version: migration.version,
             name: migration.name,
             source,
-        }
-        .into());
+        })?;
     }
-    Ok(())
+    Ok(conn.execute_script("COMMIT").await?)
 }
 
 #[cfg(test)]
