@@ -89,6 +89,8 @@ class Cluster:
     runtime: str = "process"
     image: str | None = None
     python: str | None = None
+    # What runs the master: a program with its arguments, before the master's own.
+    under: Sequence[str] = ()
     # What is to be done in the cluster's directory before the master's first start.
     prepare: Callable[[Cluster], None] | None = None
     master: subprocess.Popen | None = field(default=None, init=False)
@@ -128,7 +130,7 @@ class Cluster:
 
     def start_master(self) -> None:
         """Starts the master, waits for its first answer, and logs in."""
-        argv = [str(self.det), "master", "--host", HOST, "--port", str(self.port)]
+        argv = [*self.under, str(self.det), "master", "--host", HOST, "--port", str(self.port)]
         argv += ["--data-dir", str(self.root / "master")]
         if self.store.url is not None:
             argv += ["--db-url", self.store.url]

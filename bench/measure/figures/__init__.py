@@ -50,9 +50,17 @@ class Figure:
 
 def all_figures() -> Mapping[str, Figure]:
     """The figures by name, in the order in which they are measured."""
-    from measure.figures import control, footprint, intake, reading, soak, starts
+    from measure.figures import control, footprint, instructions, intake, reading, soak, starts
 
-    groups = (starts.FIGURES, intake.FIGURES, control.FIGURES, footprint.FIGURES, reading.FIGURES, soak.FIGURES)
+    groups = (
+        starts.FIGURES,
+        intake.FIGURES,
+        control.FIGURES,
+        footprint.FIGURES,
+        instructions.FIGURES,
+        reading.FIGURES,
+        soak.FIGURES,
+    )
     return {figure.name: figure for figure in _ordered(*groups)}
 
 

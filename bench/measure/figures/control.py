@@ -81,7 +81,7 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def _fleet(plan: Plan, cluster: Cluster, *arguments: object) -> Iterator[Fleet]:
+def simulated(plan: Plan, cluster: Cluster, *arguments: object) -> Iterator[Fleet]:
     fleet = Fleet(plan, cluster, *arguments)
     try:
         yield fleet
@@ -91,7 +91,7 @@ def _fleet(plan: Plan, cluster: Cluster, *arguments: object) -> Iterator[Fleet]:
         fleet.process.wait()
 
 
-def _search(cluster: Cluster, trials: int, at_once: int, **searcher: Any) -> dict[str, Any]:
+def random_search(cluster: Cluster, trials: int, at_once: int, **searcher: Any) -> dict[str, Any]:
     return cluster.config(
         "true",
         searcher={
@@ -112,11 +112,11 @@ def transitions(plan: Plan, store_kind: str) -> Outcome:
     for _ in range(plan.repeats(3, 1)):
         with own(store_kind) as store, Cluster(plan.det, plan.work, store) as cluster:
             arguments = ("--agents", agents, "--slots", SLOTS, "--until-exits", trials)
-            with _fleet(plan, cluster, *arguments) as fleet:
+            with simulated(plan, cluster, *arguments) as fleet:
                 fleet.wait_registered()
                 parts = {**cluster.pids(), "agents": [fleet.process.pid], "database": server_processes(store)}
                 with Watch(parts) as watch:
-                    experiment = cluster.submit(_search(cluster, trials, agents * SLOTS)).id
+                    experiment = cluster.submit(random_search(cluster, trials, agents * SLOTS)).id
                     result = fleet.result(600)
                     cluster.wait_ended(experiment)
                 rates.append(result["transitions_per_second"])
@@ -146,9 +146,9 @@ def one_second_trials(plan: Plan, store_kind: str) -> Outcome:
     overheads = []
     with own(store_kind) as store, Cluster(plan.det, plan.work, store) as cluster:
         arguments = ("--agents", 1, "--slots", slots, "--task-millis", 1000, "--until-exits", trials)
-        with _fleet(plan, cluster, *arguments, "--within", 1200) as fleet, Watch(cluster.pids()) as watch:
+        with simulated(plan, cluster, *arguments, "--within", 1200) as fleet, Watch(cluster.pids()) as watch:
             fleet.wait_registered()
-            experiment = cluster.submit(_search(cluster, trials, slots)).id
+            experiment = cluster.submit(random_search(cluster, trials, slots)).id
             seconds = fleet.result(1300)["seconds"]
             cluster.wait_ended(experiment)
         overheads.append((seconds * slots / trials - 1) * 100)
@@ -171,10 +171,10 @@ def decisions(plan: Plan, store_kind: str) -> Outcome:
     rates = []
     with own(store_kind) as store, Cluster(plan.det, plan.work, store) as cluster:
         arguments = ("--agents", agents, "--slots", SLOTS, "--report-at", "1,4,16", "--until-exits", trials)
-        with _fleet(plan, cluster, *arguments) as fleet, Watch(cluster.pids()) as watch:
+        with simulated(plan, cluster, *arguments) as fleet, Watch(cluster.pids()) as watch:
             fleet.wait_registered()
             halving = {"name": "async_halving", "time_metric": "batches", "max_time": 16, "num_rungs": 3, "divisor": 4}
-            experiment = cluster.submit(_search(cluster, trials, agents * SLOTS, **halving)).id
+            experiment = cluster.submit(random_search(cluster, trials, agents * SLOTS, **halving)).id
             result = fleet.result(600)
             cluster.wait_ended(experiment)
         rates.append((result["reports"] + result["exits"]) / result["seconds"])
@@ -197,9 +197,9 @@ def reattach(plan: Plan, store_kind: str) -> Outcome:
     taken = []
     with own(store_kind) as store, Cluster(plan.det, plan.work, store) as cluster:
         arguments = ("--agents", agents, "--slots", SLOTS, "--task-millis", 3_600_000, "--until-running", running)
-        with _fleet(plan, cluster, *arguments) as fleet:
+        with simulated(plan, cluster, *arguments) as fleet:
             fleet.wait_registered()
-            experiment = cluster.submit(_search(cluster, running, running)).id
+            experiment = cluster.submit(random_search(cluster, running, running)).id
             _until_running(cluster, experiment, running)
             for number in range(plan.repeats(5, 1)):
                 cluster.kill_master()
@@ -235,10 +235,10 @@ def fleet_memory(plan: Plan, store_kind: str) -> Outcome:
     agents, slots = (50, 10) if plan.quick else (AGENTS, 10)
     with own(store_kind) as store, Cluster(plan.det, plan.work, store) as cluster:
         arguments = ("--agents", agents, "--slots", slots, "--task-millis", 3_600_000)
-        with _fleet(plan, cluster, *arguments, "--until-running", agents * slots) as fleet:
+        with simulated(plan, cluster, *arguments, "--until-running", agents * slots) as fleet:
             fleet.wait_registered()
             connected = memory_kb(cluster.pids()["master"][0])
-            experiment = cluster.submit(_search(cluster, agents * slots, agents * slots)).id
+            experiment = cluster.submit(random_search(cluster, agents * slots, agents * slots)).id
             _until_running(cluster, experiment, agents * slots)
             time.sleep(2)
             running = memory_kb(cluster.pids()["master"][0])
@@ -261,7 +261,7 @@ def storm(plan: Plan, store_kind: str) -> Outcome:
     agents, storms = (50, 2) if plan.quick else (AGENTS, 5)
     latencies: list[float] = []
     with own(store_kind) as store, Cluster(plan.det, plan.work, store) as cluster:
-        with _fleet(plan, cluster, "--agents", agents, "--slots", SLOTS, "--reconnect-storm", storms) as fleet:
+        with simulated(plan, cluster, "--agents", agents, "--slots", SLOTS, "--reconnect-storm", storms) as fleet:
             fleet.wait_registered()
             while len(fleet.registered) < storms + 1:
                 fleet.wait_registered(1)
