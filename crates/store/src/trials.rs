@@ -294,6 +294,21 @@ pub async fn of_experiment(
     )?)
 }
 
+/// The numbers of all trials of an experiment, in order.
+pub async fn ids_of_experiment(
+    conn: &mut Conn<'_>,
+    experiment_id: ExperimentId,
+) -> Result<Vec<TrialId>, StoreError> {
+    conn.flush().await?;
+    let rows = fetch_all!(
+        conn,
+        (TrialId,),
+        "SELECT id FROM trials WHERE experiment_id = $1 ORDER BY id",
+        experiment_id
+    )?;
+    Ok(rows.into_iter().map(|(id,)| id).collect())
+}
+
 /// Live trials of an experiment by number.
 pub async fn live_of_experiment(
     conn: &mut Conn<'_>,

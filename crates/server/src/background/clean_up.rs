@@ -12,7 +12,7 @@ use det_orchestrator::Event;
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
-use det_store::{checkpoints, experiments};
+use det_store::{checkpoints, experiments, trials};
 
 use crate::app::Master;
 use crate::app::checkpoints::joined::{collectable, policy_of};
@@ -238,14 +238,15 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
 }
 
 async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {
-    let (rows, protected) = {
+    let (rows, trials, protected) = {
         let mut conn = master.context.store.read().await?;
         let rows = checkpoints::of_experiment(&mut conn.conn(), row.id).await?;
+        let trials = trials::ids_of_experiment(&mut conn.conn(), row.id).await?;
         let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut conn.conn())
             .await?
             .into_iter()
             .collect();
-        (rows, sources)
+        (rows, trials, sources)
     };
     let rows: Vec<CheckpointRow> = rows
         .into_iter()
@@ -267,12 +268,12 @@ async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     let allowed = master.checkpoint_files.allowed_paths();
     let owner = master.checkpoint_files.owner_now(row);
     let outcome = tokio::task::spawn_blocking(move || {
-        Storage::of(&config, &allowed)?.remove_tensorboard(&cluster_id, id, owner)
+        Storage::of(&config, &allowed)?.remove_tensorboard(&cluster_id, id, &trials, owner)
     })
     .await
     .map_err(AppError::internal)?;
-    // TensorBoard files are no part of what the master keeps account of: where they are out of reach or belong to
-    // another user they stay.
+    // TensorBoard files are no part of what the master keeps account of: where they are out of reach, belong to
+    // another user or are not those of its trials they stay.
     if let Err(error) = outcome {
         tracing::warn!(experiment.id = row.id.0, %error, "TensorBoard files of a deleted experiment were left where they are");
     }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use det_config::experiment::ExperimentConfig;
 use det_config::storage::StorageLocation;
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, TrialId};
 use det_taskspec::{SHARED_FS_DIR, UNPRIVILEGED_ID, unprivileged_id};
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
@@ -36,6 +36,8 @@ use crate::error::{AppError, AppResult, ErrorKind};
 const AGENT_LOCK: &str = "agent.lock";
 /// Where TensorBoard files are in a cluster's directory: a directory for each experiment.
 const TENSORBOARD: &str = "tensorboard/experiment";
+/// Where they are in an experiment's directory: a directory for each trial.
+const TRIALS: &str = "trial";
 /// Comparisons of a character that the patterns of one removal may cost.
 const PATTERN_WORK: usize = 2_000_000_000;
 
@@ -57,15 +59,6 @@ impl Owner {
             || (self.uid == 0 && [unprivileged_id(self.user_id), UNPRIVILEGED_ID].contains(&uid))
             || (!own.is_root() && uid == own.as_raw())
     }
-}
-
-/// What a removal does with directories of other users in a directory that is to be deleted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Foreign {
-    /// Deletes what is in them.
-    Take,
-    /// Leaves what is in them, with an error.
-    Leave,
 }
 
 /// The storage of an experiment, as directories of this host.
@@ -260,44 +253,50 @@ impl Storage {
         .hint("files that are the task's get its owner back with: chown -R"))
     }
 
-    /// Deletes a checkpoint's directory. One that is gone already is what was wanted.
+    /// Deletes a checkpoint's directory. One that is gone already is what was wanted. An error when a directory in it
+    /// belongs to another user than `owner`, who can have moved it there: what is in that one stays.
     pub fn remove(&self, uuid: &str, owner: Owner) -> AppResult<()> {
         check_uuid(uuid)?;
         for root in self.open_roots()? {
-            self.remove_owned(root.as_fd(), Path::new(uuid), owner, Foreign::Take)?;
+            self.remove_owned(root.as_fd(), Path::new(uuid), owner)?;
         }
         Ok(())
     }
 
-    /// Deletes what is at `path` below `root`. An error when it belongs to another user than `owner`.
-    fn remove_owned(
+    /// Deletes the directory that `path`, a path for errors, names in `parent`, with everything in it.
+    fn remove_owned(&self, parent: BorrowedFd<'_>, path: &Path, owner: Owner) -> AppResult<()> {
+        let Some(directory) = self.open_owned(parent, path, owner)? else {
+            return Ok(());
+        };
+        may_empty(directory.as_fd(), owner)
+            .and_then(|may_empty| empty(directory.as_fd(), may_empty))
+            .and_then(|()| remove_directory(parent, path))
+            .map_err(|e| self.failed("deleted", path, &e))
+    }
+
+    /// Opens the directory that `path`, a path for errors, names in `parent`, to delete what is in it; `None` = it is gone
+    /// already. What is no directory is deleted at once. An error when it belongs to another user than `owner`.
+    fn open_owned(
         &self,
-        root: BorrowedFd<'_>,
+        parent: BorrowedFd<'_>,
         path: &Path,
         owner: Owner,
-        foreign: Foreign,
-    ) -> AppResult<()> {
+    ) -> AppResult<Option<OwnedFd>> {
         let failed = |e: io::Error| self.failed("deleted", path, &e);
-        let parent = match open_directory(root, path.parent().unwrap_or(Path::new(""))) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            parent => parent.map_err(failed)?,
-        };
-        let name = path
-            .file_name()
-            .ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
-        let found = match fstatat(parent.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        let name = name_of(path).map_err(failed)?;
+        let found = match fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(found) => found,
-            Err(nix::errno::Errno::ENOENT) => return Ok(()),
+            Err(nix::errno::Errno::ENOENT) => return Ok(None),
             Err(e) => return Err(failed(e.into())),
         };
         let what = path.to_string_lossy();
         self.require_owner(&what, found.st_uid, owner)?;
         if SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits()) != SFlag::S_IFDIR {
-            return gone(unlinkat(parent.as_fd(), name, UnlinkatFlags::NoRemoveDir))
-                .map_err(failed);
+            gone(unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)).map_err(failed)?;
+            return Ok(None);
         }
-        let directory = match open_directory(parent.as_fd(), Path::new(name)) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        let directory = match open_directory(parent, name) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             directory => directory.map_err(failed)?,
         };
         self.refuse_private(directory.as_fd(), path)?;
@@ -305,10 +304,7 @@ impl Storage {
             .map_err(|e| failed(e.into()))?
             .st_uid;
         self.require_owner(&what, uid, owner)?;
-        // Root can give files away, so what is in its directories may belong to anybody.
-        let takes_all = foreign == Foreign::Take || uid == 0;
-        empty(directory.as_fd(), |uid| takes_all || owner.is(uid)).map_err(failed)?;
-        gone(unlinkat(parent.as_fd(), name, UnlinkatFlags::RemoveDir)).map_err(failed)
+        Ok(Some(directory))
     }
 
     /// Deletes the files and directories that match any of the patterns, and returns what is left: path to bytes,
@@ -330,12 +326,13 @@ impl Storage {
         let mut left = list(directory.as_fd()).map_err(failed)?;
         if !patterns.is_empty() {
             check_work(&left, patterns)?;
+            let may_empty = may_empty(directory.as_fd(), owner).map_err(failed)?;
             for entry in left {
                 let names: Option<Vec<&str>> =
                     entry.path.iter().map(|name| name.to_str()).collect();
                 if names.is_some_and(|names| patterns.iter().any(|p| p.matches(&names))) {
                     // An entry below a directory that went before it is gone already.
-                    remove_tree(directory.as_fd(), &entry.path).map_err(failed)?;
+                    remove_tree(directory.as_fd(), &entry.path, &may_empty).map_err(failed)?;
                 }
             }
             left = list(directory.as_fd()).map_err(failed)?;
@@ -390,21 +387,38 @@ impl Storage {
         Ok(entries)
     }
 
-    /// Deletes the TensorBoard files of an experiment, where the storage can be reached. An error when they belong to
-    /// another user than `owner`: the directory that those of all experiments are in belongs to the user whose task
-    /// came first, who can give them other names.
+    /// Deletes the TensorBoard files of these trials, which are all of an experiment, where the storage can be reached. An
+    /// error when they belong to another user than `owner`, or others are with them: the directory that those of all
+    /// experiments are in belongs to the user whose task came first, who can give them other names.
     pub fn remove_tensorboard(
         &self,
         cluster_id: &str,
         experiment_id: ExperimentId,
+        trials: &[TrialId],
         owner: Owner,
     ) -> AppResult<()> {
         check_uuid(cluster_id)?;
-        let path = Path::new(cluster_id)
-            .join(TENSORBOARD)
-            .join(experiment_id.to_string());
+        let common = Path::new(cluster_id).join(TENSORBOARD);
+        let experiment = common.join(experiment_id.to_string());
+        let of_trials = experiment.join(TRIALS);
         for root in self.open_roots()? {
-            self.remove_owned(root.as_fd(), &path, owner, Foreign::Leave)?;
+            let common = match open_directory(root.as_fd(), &common) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                found => found.map_err(|e| self.failed("opened", &common, &e))?,
+            };
+            // Only their owner can have made both of these, and have put into them what has the name of a trial.
+            let Some(own) = self.open_owned(common.as_fd(), &experiment, owner)? else {
+                continue;
+            };
+            if let Some(parent) = self.open_owned(own.as_fd(), &of_trials, owner)? {
+                for trial in trials {
+                    let path = of_trials.join(trial.to_string());
+                    self.remove_owned(parent.as_fd(), &path, owner)?;
+                }
+            }
+            remove_directory(own.as_fd(), &of_trials)
+                .and_then(|()| remove_directory(common.as_fd(), &experiment))
+                .map_err(|e| self.failed("deleted", &experiment, &e))?;
         }
         Ok(())
     }
@@ -448,6 +462,24 @@ pub(crate) fn prepare_tensorboard(data_dir: &Path, cluster_id: &str) -> io::Resu
         }
     }
     Ok(())
+}
+
+/// Which directories in an open one, by the user ids of their owners, may be emptied in the name of `owner`.
+fn may_empty(directory: BorrowedFd<'_>, owner: Owner) -> io::Result<impl Fn(u32) -> bool + use<>> {
+    // Root can give files away, so what is in its directories may belong to anybody.
+    let of_root = fstat(directory)?.st_uid == 0;
+    Ok(move |uid| of_root || owner.is(uid))
+}
+
+/// The last name of a path.
+fn name_of(path: &Path) -> io::Result<&Path> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(Path::new(name))
+}
+
+/// Deletes the empty directory that `path` names in `parent`, unless it is gone already.
+fn remove_directory(parent: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    gone(unlinkat(parent, name_of(path)?, UnlinkatFlags::RemoveDir))
 }
 
 /// Refuses patterns whose comparison with all these names would keep a processor busy for long.

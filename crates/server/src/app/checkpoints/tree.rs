@@ -104,11 +104,17 @@ pub(super) fn gone(outcome: nix::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Deletes whatever is at `path` below `root`; links on the way make it fail, links at or below it are deleted as links.
-pub(super) fn remove_tree(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
-    let parent = match open_directory(root, path.parent().unwrap_or(Path::new(""))) {
+/// Deletes whatever is at `path` below `root`; links on the way make it fail, links at or below it are deleted as links. An error when
+/// that is in, or is, a directory whose owner `may_empty` does not accept: see [`empty`].
+pub(super) fn remove_tree(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    may_empty: impl Fn(u32) -> bool,
+) -> io::Result<()> {
+    let above = path.parent().unwrap_or(Path::new(""));
+    let parent = match open_directory(root, above) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        parent => parent?,
+        parent => require_emptied(parent?, above, &may_empty)?,
     };
     let name = Path::new(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
     match unlinkat(parent.as_fd(), name, UnlinkatFlags::NoRemoveDir) {
@@ -118,7 +124,10 @@ pub(super) fn remove_tree(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     }
     match open_directory(parent.as_fd(), name) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        directory => empty(directory?.as_fd(), |_| true)?,
+        directory => {
+            let directory = require_emptied(directory?, path, &may_empty)?;
+            empty(directory.as_fd(), may_empty)?;
+        }
     }
     gone(unlinkat(parent.as_fd(), name, UnlinkatFlags::RemoveDir))
 }

@@ -1,4 +1,4 @@
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{chown, symlink};
 
 use det_config::container::BindMount;
 
@@ -267,7 +267,7 @@ fn tensorboard_files_of_another_user_are_left() {
         uid: me().uid + 1000,
         user_id: 1,
     };
-    let remove = |owner| storage.remove_tensorboard(CLUSTER, ExperimentId(1), owner);
+    let remove = |owner| storage.remove_tensorboard(CLUSTER, ExperimentId(1), &[TrialId(1)], owner);
     if geteuid().is_root() {
         let error = remove(other).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Forbidden, "{error}");
@@ -287,21 +287,91 @@ fn directories_that_were_moved_into_another_user_s_tensorboard_files_are_left() 
     }
     let (root, storage) = world();
     let files = root.path().join(CLUSTER).join(TENSORBOARD).join("1");
-    std::fs::create_dir_all(files.join("moved/trial")).unwrap();
-    std::fs::write(files.join("moved/trial/events"), b"x").unwrap();
-    std::fs::write(files.join("events"), b"x").unwrap();
-    std::os::unix::fs::chown(&files, Some(1000), None).unwrap();
-    std::os::unix::fs::chown(files.join("moved/trial"), Some(2000), None).unwrap();
-    std::os::unix::fs::chown(files.join("moved"), Some(2000), None).unwrap();
+    std::fs::create_dir_all(files.join("trial/1/moved/trial")).unwrap();
+    let moved = files.join("trial/1/moved");
+    std::fs::write(moved.join("trial/events"), b"x").unwrap();
+    std::fs::write(files.join("trial/1/events"), b"x").unwrap();
+    for (path, uid) in [
+        (files.clone(), 1000),
+        (files.join("trial"), 1000),
+        (files.join("trial/1"), 1000),
+        (moved.join("trial"), 2000),
+        (moved.clone(), 2000),
+    ] {
+        chown(path, Some(uid), None).unwrap();
+    }
     let owner = Owner {
         uid: 1000,
         user_id: 1,
     };
     let error = storage
-        .remove_tensorboard(CLUSTER, ExperimentId(1), owner)
+        .remove_tensorboard(CLUSTER, ExperimentId(1), &[TrialId(1)], owner)
         .unwrap_err();
     assert!(error.message.contains("user id 2000"), "{error}");
-    assert!(files.join("moved/trial/events").exists());
+    assert!(moved.join("trial/events").exists());
+}
+
+/// Whom the common directory belongs to can give an experiment's directory the name of another experiment, or put it where
+/// a trial's is expected.
+#[test]
+fn tensorboard_files_of_another_experiment_are_left() {
+    let (root, storage) = world();
+    let common = root.path().join(CLUSTER).join(TENSORBOARD);
+    let remove = |id| storage.remove_tensorboard(CLUSTER, ExperimentId(id), &[TrialId(id)], me());
+    let renamed = common.join("1/trial/2/events");
+    std::fs::create_dir_all(renamed.parent().unwrap()).unwrap();
+    std::fs::write(&renamed, b"x").unwrap();
+    let error = remove(1).unwrap_err();
+    assert!(error.message.contains("1\" in"), "{error}");
+    assert!(renamed.exists());
+    if geteuid().is_root() {
+        let put = common.join("3/trial/3/events");
+        std::fs::create_dir_all(put.parent().unwrap()).unwrap();
+        std::fs::write(&put, b"x").unwrap();
+        chown(common.join("3"), Some(1000), None).unwrap();
+        chown(common.join("3/trial"), Some(1000), None).unwrap();
+        assert_eq!(remove(3).unwrap_err().kind, ErrorKind::Forbidden);
+        assert!(put.exists());
+    }
+}
+
+#[test]
+fn directories_of_another_user_in_a_checkpoint_are_not_emptied() {
+    if !geteuid().is_root() {
+        // Everything that an unprivileged agent runs has one user id.
+        return;
+    }
+    let (root, storage) = world();
+    let checkpoint = root.path().join(UUID);
+    let moved = checkpoint.join("sub/moved");
+    std::fs::create_dir(&moved).unwrap();
+    std::fs::write(moved.join("precious"), b"x").unwrap();
+    for path in [
+        "",
+        "sub",
+        "sub/deep",
+        "sub/a.txt",
+        "sub/deep/b.txt",
+        "model.pt",
+    ] {
+        chown(checkpoint.join(path), Some(1000), None).unwrap();
+    }
+    chown(&moved, Some(2000), None).unwrap();
+    let owner = Owner {
+        uid: 1000,
+        user_id: 1,
+    };
+    for texts in [["**/*"], ["sub"], ["sub/moved"], ["**/precious"]] {
+        let error = storage
+            .remove_matching(UUID, owner, &patterns(&texts))
+            .unwrap_err();
+        assert!(error.message.contains("user id 2000"), "{error}");
+        assert!(moved.join("precious").exists(), "{texts:?}");
+    }
+    assert!(storage.remove(UUID, owner).is_err());
+    std::fs::remove_file(moved.join("precious")).unwrap();
+    storage.remove(UUID, owner).unwrap();
+    assert!(!checkpoint.exists());
 }
 
 #[test]
@@ -333,7 +403,7 @@ fn links_to_tensorboard_files_are_not_followed() {
     std::fs::write(experiments.join("2/events"), b"x").unwrap();
     symlink("2", experiments.join("1")).unwrap();
     storage
-        .remove_tensorboard(CLUSTER, ExperimentId(1), me())
+        .remove_tensorboard(CLUSTER, ExperimentId(1), &[TrialId(1)], me())
         .unwrap();
     assert!(!experiments.join("1").is_symlink());
     assert!(experiments.join("2/events").exists());
