@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use regex::RegexBuilder;
 use regex::bytes::{RegexSet, RegexSetBuilder};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::quote::cut;
 use crate::schema::{Findings, Kind, Special, Walk, keys, special, text_by};
@@ -27,40 +27,46 @@ keys! {
 }
 
 pub(crate) const LOG_POLICIES: Kind = Kind::Special(&LOG_POLICY_LIST);
+/// Those of a master's configuration. What is larger than policies may be is left out with a warning: an earlier version
+/// started with it, and a master that does not start runs nothing.
+pub(crate) const DEFAULT_LOG_POLICIES: Kind = Kind::Special(&DEFAULT_LOG_POLICY_LIST);
 
-static LOG_POLICY_LIST: Special = special(
-    "list of `{name, pattern, action}`",
-    || {
-        let action = json!({"enum": ["cancel_retries", "exclude_node", null]});
-        json!({
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "name": {"type": ["string", "null"], "description": "Label of a run whose log matched."},
-                    "pattern": {
-                        "type": ["string", "null"],
-                        "description": "Regular expression, searched anywhere in a line; without one the policy of this name is off.",
-                    },
-                    "action": {
-                        "description": "What to do on a match; without one the run is only labelled.",
-                        "anyOf": [action, {
-                            "type": "object",
-                            "properties": {"type": action},
-                            "required": ["type"],
-                            "additionalProperties": false,
-                        }],
-                    },
+static LOG_POLICY_LIST: Special = list_of_policies(log_policies);
+static DEFAULT_LOG_POLICY_LIST: Special = list_of_policies(default_log_policies);
+
+const fn list_of_policies(check: fn(&mut Walk, &mut Node)) -> Special {
+    special("list of `{name, pattern, action}`", list_schema, check)
+        .named("log_policies")
+        .of(Kind::List(&LOG_POLICY_KIND))
+}
+
+fn list_schema() -> Value {
+    let action = json!({"enum": ["cancel_retries", "exclude_node", null]});
+    json!({
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {
+                "name": {"type": ["string", "null"], "description": "Label of a run whose log matched."},
+                "pattern": {
+                    "type": ["string", "null"],
+                    "description": "Regular expression, searched anywhere in a line; without one the policy of this name is off.",
                 },
-                "additionalProperties": false,
-                "anyOf": [{"required": ["name"]}, {"required": ["pattern", "action"]}],
+                "action": {
+                    "description": "What to do on a match; without one the run is only labelled.",
+                    "anyOf": [action, {
+                        "type": "object",
+                        "properties": {"type": action},
+                        "required": ["type"],
+                        "additionalProperties": false,
+                    }],
+                },
             },
-        })
-    },
-    log_policies,
-)
-.named("log_policies")
-.of(Kind::List(&LOG_POLICY_KIND));
+            "additionalProperties": false,
+            "anyOf": [{"required": ["name"]}, {"required": ["pattern", "action"]}],
+        },
+    })
+}
 
 /// Log policies of an experiment at most.
 const MAX_POLICIES: usize = 64;
@@ -126,11 +132,7 @@ fn log_policies(walk: &mut Walk, node: &mut Node) {
     let Tree::List(items) = &node.tree else {
         return;
     };
-    let patterns = items
-        .iter()
-        .filter_map(|item| item.get("pattern")?.text())
-        .filter(|pattern| pattern.len() <= MAX_PATTERN_BYTES);
-    if let Err(regex::Error::CompiledTooBig(_)) = compile_patterns(patterns) {
+    if !compile_together(items) {
         let message = format!(
             "has patterns of more than {} KiB once they are compiled, at most that are allowed: \
              {FEWER_REPETITIONS}",
@@ -155,6 +157,62 @@ fn log_policies(walk: &mut Walk, node: &mut Node) {
     }
 }
 
+/// Leaves out what is larger than policies may be, and then checks the rest as any other.
+fn default_log_policies(walk: &mut Walk, node: &mut Node) {
+    if let Tree::List(items) = &mut node.tree {
+        let mut number = 0;
+        items.retain(|item| {
+            let pattern = item.get("pattern").and_then(Node::text);
+            let too_large =
+                pattern.and_then(|pattern| too_large(pattern, compiled(pattern).as_ref().err()));
+            if let Some(why) = &too_large {
+                walk.within(number, |walk| left_out(walk.findings, item, "pattern", why));
+            }
+            number += 1;
+            too_large.is_none()
+        });
+        let few = items.len().min(MAX_POLICIES);
+        // How many of the first fit: of as many as are allowed the set is compiled six times.
+        let numbers: Vec<usize> = (1..=few).collect();
+        let fit = numbers.partition_point(|count| compile_together(&items[..*count]));
+        let why = if fit < few {
+            format!(
+                "is one of policies that have more than {} KiB together once they are compiled",
+                MAX_SET_BYTES >> 10
+            )
+        } else {
+            format!("is one of more than {MAX_POLICIES} policies")
+        };
+        for item in items.drain(fit..) {
+            left_out(walk.findings, &item, "", &why);
+        }
+    }
+    log_policies(walk, node);
+}
+
+/// Warns of a policy that is not applied because of its member `key`; of the whole list where that is empty.
+fn left_out(findings: &mut Findings, policy: &Node, key: &str, why: &str) {
+    let label = policy.get("name").or_else(|| policy.get("pattern"));
+    let label = cut(label.and_then(Node::text).unwrap_or_default());
+    let message = format!("the log policy \"{label}\" is left out: it {why}");
+    match policy.get(key) {
+        Some(member) => findings.warn_in(key, member.at.as_ref(), message),
+        None => findings.warn(policy.at.as_ref(), message),
+    }
+}
+
+/// Whether the patterns of these policies are small enough to be used together.
+fn compile_together(policies: &[Node]) -> bool {
+    let patterns = policies
+        .iter()
+        .filter_map(|policy| policy.get("pattern")?.text())
+        .filter(|pattern| pattern.len() <= MAX_PATTERN_BYTES);
+    !matches!(
+        compile_patterns(patterns),
+        Err(regex::Error::CompiledTooBig(_))
+    )
+}
+
 fn log_policy(findings: &mut Findings, node: &Node) {
     let has = |key| node.get(key).is_some();
     let complete = has("name") || (has("pattern") && has("action"));
@@ -176,20 +234,9 @@ fn pattern(walk: &mut Walk, node: &mut Node) {
     let Some(text) = node.text() else {
         return walk.value(node, Kind::Text);
     };
-    if text.len() > MAX_PATTERN_BYTES {
-        let length = text.len();
-        let message = format!("has {length} bytes, at most {MAX_PATTERN_BYTES} are allowed");
-        return walk.findings.error(node.at.as_ref(), message);
-    }
-    let compiled = RegexBuilder::new(text)
-        .size_limit(MAX_COMPILED_BYTES)
-        .build();
-    if let Err(regex::Error::CompiledTooBig(_)) = compiled {
-        let message = format!(
-            "has more than {} KiB once it is compiled, at most that are allowed: {FEWER_REPETITIONS}",
-            MAX_COMPILED_BYTES >> 10
-        );
-        return walk.findings.error(node.at.as_ref(), message);
+    let compiled = compiled(text);
+    if let Some(why) = too_large(text, compiled.as_ref().err()) {
+        return walk.findings.error(node.at.as_ref(), why);
     }
     if let Err(error) = compiled {
         let reason = error.to_string();
@@ -201,6 +248,33 @@ fn pattern(walk: &mut Walk, node: &mut Node) {
         let message = format!("is not a regular expression: {reason}");
         walk.findings.error(node.at.as_ref(), message);
     }
+}
+
+/// Compiles one pattern, unless it is too long for that.
+fn compiled(pattern: &str) -> Result<(), regex::Error> {
+    if pattern.len() > MAX_PATTERN_BYTES {
+        return Err(regex::Error::CompiledTooBig(MAX_PATTERN_BYTES));
+    }
+    let builder = RegexBuilder::new(pattern)
+        .size_limit(MAX_COMPILED_BYTES)
+        .build();
+    builder.map(drop)
+}
+
+/// Why a pattern that was compiled with this error is larger than one may be; `None` = it is not.
+fn too_large(pattern: &str, error: Option<&regex::Error>) -> Option<String> {
+    let length = pattern.len();
+    if length > MAX_PATTERN_BYTES {
+        return Some(format!(
+            "has {length} bytes, at most {MAX_PATTERN_BYTES} are allowed"
+        ));
+    }
+    matches!(error, Some(regex::Error::CompiledTooBig(_))).then(|| {
+        format!(
+            "has more than {} KiB once it is compiled, at most that are allowed: {FEWER_REPETITIONS}",
+            MAX_COMPILED_BYTES >> 10
+        )
+    })
 }
 
 static ACTION: Special = special(

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::log_policies::LOG_POLICIES;
+use super::log_policies::DEFAULT_LOG_POLICIES;
 use crate::errors::ErrorCode;
 use crate::pod::POD;
 use crate::quote::cut;
@@ -677,7 +677,7 @@ keys! {
         /// Shell script run before each task.
         startup_hook: Option<String> = Kind::Text, built_in("\"\"");
         /// Reactions to lines of logs.
-        log_policies: Vec<LogPolicy> = LOG_POLICIES, merged(Merge::LogPolicies);
+        log_policies: Vec<LogPolicy> = DEFAULT_LOG_POLICIES, merged(Merge::LogPolicies);
         /// Seconds that a preempted task has to stop.
         preemption_timeout: Option<u32> = NATURAL_32, built_in("3600");
         /// Options of Kubernetes.
