@@ -2,6 +2,7 @@
 
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
+use crate::query::{Query, Value, pieces};
 use crate::{Conn, StoreError};
 
 /// Number of the workspace, and of the project in it, where everything is that was put nowhere else.
@@ -55,7 +56,7 @@ pub struct WorkspaceRow {
     pub created_at: i64,
 }
 
-/// A project.
+/// A project, without its texts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, crate::Row)]
 pub struct ProjectRow {
     /// Its number.
@@ -72,10 +73,6 @@ pub struct ProjectRow {
     pub immutable: bool,
     /// Whether it is archived.
     pub archived: bool,
-    /// Free text.
-    pub description: String,
-    /// JSON list of `{name, contents}`.
-    pub notes: String,
     /// See [`WorkspaceRow`].
     #[row(word)]
     pub state: Option<DeletionState>,
@@ -83,6 +80,39 @@ pub struct ProjectRow {
     pub error: Option<String>,
     /// When it was created, microseconds.
     pub created_at: i64,
+}
+
+/// The columns of a [`ProjectRow`].
+macro_rules! projects {
+    ($which:literal) => {
+        concat!(
+            "SELECT id, workspace_id, name, key, owner_id, immutable, archived, state, error, created_at \
+             FROM projects ",
+            $which
+        )
+    };
+}
+
+/// The texts of a project: read where they are shown, and never kept in memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, crate::Row)]
+pub struct ProjectTexts {
+    /// Number of the project.
+    pub id: i64,
+    /// Free text.
+    pub description: String,
+    /// JSON list of `{name, contents}`.
+    pub notes: String,
+}
+
+/// What lists of projects are sorted and cut by of their texts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, crate::Row)]
+pub struct ProjectTextsHead {
+    /// Number of the project.
+    pub id: i64,
+    /// The first 200 characters of its description.
+    pub beginning: String,
+    /// Bytes of its description and notes.
+    pub bytes: i64,
 }
 
 /// That a user has pinned a workspace.
@@ -107,11 +137,7 @@ pub async fn list(conn: &mut Conn<'_>) -> Result<Vec<WorkspaceRow>, StoreError> 
 
 /// All projects by number.
 pub async fn projects(conn: &mut Conn<'_>) -> Result<Vec<ProjectRow>, StoreError> {
-    Ok(fetch_all!(
-        conn,
-        ProjectRow,
-        "SELECT * FROM projects ORDER BY id"
-    )?)
+    Ok(fetch_all!(conn, ProjectRow, projects!("ORDER BY id"))?)
 }
 
 /// All pins, in no order.
@@ -134,8 +160,37 @@ pub async fn find_project(conn: &mut Conn<'_>, id: i64) -> Result<Option<Project
     Ok(fetch_optional!(
         conn,
         ProjectRow,
-        "SELECT * FROM projects WHERE id = $1",
+        projects!("WHERE id = $1"),
         id
+    )?)
+}
+
+/// The texts of the projects with these numbers, in no order.
+pub async fn project_texts(
+    conn: &mut Conn<'_>,
+    ids: &[i64],
+) -> Result<Vec<ProjectTexts>, StoreError> {
+    let mut found = Vec::new();
+    for ids in pieces(ids) {
+        let mut query = Query::new("SELECT id, description, notes FROM projects");
+        query.any_of("id", ids.iter().map(|id| Value::Integer(*id)));
+        found.extend(query.fetch_all(conn).await?);
+    }
+    Ok(found)
+}
+
+/// The beginnings and sizes of the texts of a workspace's projects, in no order.
+pub async fn project_text_heads(
+    conn: &mut Conn<'_>,
+    workspace_id: i64,
+) -> Result<Vec<ProjectTextsHead>, StoreError> {
+    Ok(fetch_all!(
+        conn,
+        ProjectTextsHead,
+        "SELECT id, substr(description, 1, 200) AS beginning, \
+         CAST(octet_length(description) + octet_length(notes) AS BIGINT) AS bytes \
+         FROM projects WHERE workspace_id = $1",
+        workspace_id
     )?)
 }
 
@@ -203,22 +258,25 @@ pub async fn delete(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Adds a project (its `id` is not looked at) and gives its number. Its name must be free in its workspace, its key in
-/// the cluster.
-pub async fn insert_project(conn: &mut Conn<'_>, row: &ProjectRow) -> Result<i64, StoreError> {
+/// Adds a project without notes (its `id` is not looked at) and gives its number. Its name must be free in its workspace,
+/// its key in the cluster.
+pub async fn insert_project(
+    conn: &mut Conn<'_>,
+    row: &ProjectRow,
+    description: &str,
+) -> Result<i64, StoreError> {
     let (id,) = fetch_one!(
         conn,
         (i64,),
         "INSERT INTO projects (workspace_id, name, key, owner_id, immutable, archived, description, notes, state, error, \
-         created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) RETURNING id",
+         created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, '[]', $8, $9, $10) RETURNING id",
         row.workspace_id,
         row.name.as_str(),
         row.key.as_str(),
         row.owner_id,
         row.immutable,
         row.archived,
-        row.description.as_str(),
-        row.notes.as_str(),
+        description,
         row.state.map(<&str>::from),
         row.error.as_deref(),
         row.created_at
@@ -226,21 +284,49 @@ pub async fn insert_project(conn: &mut Conn<'_>, row: &ProjectRow) -> Result<i64
     Ok(id)
 }
 
-/// Stores all that can change of a project under its number.
+/// Stores all that can change of a project, but for its texts, under its number.
 pub async fn update_project(conn: &mut Conn<'_>, row: &ProjectRow) -> Result<(), StoreError> {
     execute!(
         conn,
-        "UPDATE projects SET workspace_id = $1, name = $2, key = $3, archived = $4, description = $5, notes = $6, \
-         state = $7, error = $8 WHERE id = $9",
+        "UPDATE projects SET workspace_id = $1, name = $2, key = $3, archived = $4, state = $5, error = $6 \
+         WHERE id = $7",
         row.workspace_id,
         row.name.as_str(),
         row.key.as_str(),
         row.archived,
-        row.description.as_str(),
-        row.notes.as_str(),
         row.state.map(<&str>::from),
         row.error.as_deref(),
         row.id
+    )?;
+    Ok(())
+}
+
+/// Stores another description of a project.
+pub async fn set_description(
+    conn: &mut Conn<'_>,
+    project_id: i64,
+    description: &str,
+) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE projects SET description = $1 WHERE id = $2",
+        description,
+        project_id
+    )?;
+    Ok(())
+}
+
+/// Stores other notes of a project.
+pub async fn set_notes(
+    conn: &mut Conn<'_>,
+    project_id: i64,
+    notes: &str,
+) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE projects SET notes = $1 WHERE id = $2",
+        notes,
+        project_id
     )?;
     Ok(())
 }

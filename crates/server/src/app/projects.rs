@@ -6,10 +6,10 @@ use det_api_types::workspaces::Note;
 use det_authz::{Kind, Permission, Target};
 use det_ids::ExperimentId;
 use det_lifecycle::experiment::ExperimentState;
-use det_store::WriteTx;
 use det_store::events::NewEvent;
 use det_store::experiments::{self, ExperimentRow, Member};
-use det_store::workspaces::{self, DeletionState, ProjectRow, WorkspaceRow};
+use det_store::workspaces::{self, DeletionState, ProjectRow, ProjectTexts, WorkspaceRow};
+use det_store::{Conn, WriteTx};
 use serde_json::json;
 
 use crate::app::context::Context;
@@ -30,7 +30,7 @@ use crate::rights::refuse_to_all;
 const LONGEST_KEY: usize = 5;
 /// Characters of a short name that is made of a name, before what makes it different from others.
 const KEY_STEM: usize = 3;
-/// Bytes of a project's notes, and of its description, at most: both are kept in memory.
+/// Bytes of a project's notes, and of its description, at most: every page of projects has them.
 const LONGEST_TEXT: usize = 128 << 10;
 
 /// A project to add.
@@ -102,15 +102,16 @@ impl Projects {
         actor.require(Permission::Create, Kind::Project, "create projects")?;
         let owner = actor.user().id;
         let mut errors = FieldErrors::default();
+        let description = new.description;
+        check_description(&mut errors, Some(&description));
         let patch = ProjectPatch {
             name: Some(new.name),
-            description: Some(new.description),
+            description: None,
             key: Some(new.key.clone()).filter(|key| !key.is_empty()),
         };
         let mut row = ProjectRow {
             workspace_id: new.workspace_id,
             owner_id: Some(owner),
-            notes: "[]".to_owned(),
             created_at: det_store::now(),
             ..ProjectRow::default()
         };
@@ -127,7 +128,7 @@ impl Projects {
                         row.key = generated_key(&row.name, &homes);
                     }
                     require_free(&homes, &row)?;
-                    row.id = workspaces::insert_project(&mut tx.conn(), &row).await?;
+                    row.id = workspaces::insert_project(&mut tx.conn(), &row, &description).await?;
                     let detail = json!({"name": row.name, "workspaceId": row.workspace_id});
                     service
                         .changes
@@ -158,13 +159,20 @@ impl Projects {
                     )?;
                     let mut row = before.clone();
                     let mut errors = FieldErrors::default();
+                    check_description(&mut errors, patch.description.as_deref());
+                    let description = patch.description.clone();
                     apply_patch(&mut errors, &mut row, patch);
                     errors.refuse("the project")?;
                     require_free(&homes, &row)?;
-                    if row == *before {
+                    let known = texts_of(&mut tx.conn(), id).await?.description;
+                    let description = description.filter(|new| *new != known);
+                    if row == *before && description.is_none() {
                         return Ok(row);
                     }
                     workspaces::update_project(&mut tx.conn(), &row).await?;
+                    if let Some(description) = description {
+                        workspaces::set_description(&mut tx.conn(), id, &description).await?;
+                    }
                     let detail = json!({"name": row.name, "key": row.key});
                     service
                         .changes
@@ -197,26 +205,25 @@ impl Projects {
                 require_mutable(row, workspace)
                     .map_err(|reason| refuse_to_all(&who, Kind::Project, &to_do, reason))?;
                 require_unarchived(row, workspace, "its notes cannot be changed")?;
-                let mut row = row.clone();
                 let notes = match change {
                     NotesChange::Add(note) => {
-                        let mut notes = notes_of(&row)?;
+                        let mut notes = notes_of(&texts_of(&mut tx.conn(), id).await?)?;
                         notes.push(note);
                         notes
                     }
                     NotesChange::Replace(notes) => notes,
                 };
-                row.notes = serde_json::to_string(&notes).map_err(AppError::internal)?;
-                if row.notes.len() > LONGEST_TEXT {
+                let text = serde_json::to_string(&notes).map_err(AppError::internal)?;
+                if text.len() > LONGEST_TEXT {
                     return Err(AppError::invalid(format!(
                         "the notes of a project may have {LONGEST_TEXT} bytes in all, these have {}",
-                        row.notes.len()
+                        text.len()
                     )));
                 }
-                workspaces::update_project(&mut tx.conn(), &row).await?;
+                workspaces::set_notes(&mut tx.conn(), id, &text).await?;
                 let detail = json!({"notes": notes.len()});
                 service
-                    .changes.record_project(tx, &actor, "changed", &row, Some(detail))
+                    .changes.record_project(tx, &actor, "changed", row, Some(detail))
                     .await?;
                 Ok(notes)
             })
@@ -499,23 +506,30 @@ fn require_own_live(actor: &Actor, path: &str, members: &[Member]) -> AppResult<
     .hint("ask an administrator to do it, or wait until they have ended"))
 }
 
-/// A project's notes.
-pub fn notes_of(row: &ProjectRow) -> AppResult<Vec<Note>> {
-    serde_json::from_str(&row.notes).map_err(AppError::internal)
+/// The texts of one project.
+async fn texts_of(conn: &mut Conn<'_>, id: i64) -> AppResult<ProjectTexts> {
+    let found = workspaces::project_texts(conn, &[id]).await?.pop();
+    found.ok_or_else(|| AppError::not_found("project", id))
 }
 
+/// A project's notes.
+pub fn notes_of(texts: &ProjectTexts) -> AppResult<Vec<Note>> {
+    serde_json::from_str(&texts.notes).map_err(AppError::internal)
+}
+
+fn check_description(errors: &mut FieldErrors, description: Option<&str>) {
+    if description.is_some_and(|text| text.len() > LONGEST_TEXT) {
+        errors.add(
+            "description",
+            format!("must have at most {LONGEST_TEXT} bytes"),
+        );
+    }
+}
+
+/// Puts a patch into a row, which has no description.
 fn apply_patch(errors: &mut FieldErrors, row: &mut ProjectRow, patch: ProjectPatch) {
     if let Some(name) = patch.name {
         row.name = errors.name(&name);
-    }
-    if let Some(description) = patch.description {
-        if description.len() > LONGEST_TEXT {
-            errors.add(
-                "description",
-                format!("must have at most {LONGEST_TEXT} bytes"),
-            );
-        }
-        row.description = description;
     }
     if let Some(key) = patch.key {
         let key = key.trim().to_ascii_uppercase();

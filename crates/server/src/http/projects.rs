@@ -33,7 +33,7 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(add_project_note, put_project_notes))
 }
 
-/// Projects of a workspace.
+/// Projects of a workspace. Of those with large texts a page has fewer than `limit`.
 #[utoipa::path(get, path = "/api/v1/workspaces/{id}/projects", operation_id = "GetWorkspaceProjects",
     tag = "projects", params(("id" = i64, Path), GetWorkspaceProjectsQuery),
     responses((status = 200, body = GetWorkspaceProjectsResponse)))]
@@ -61,22 +61,28 @@ async fn get_workspace_projects(
         let totals = shown.totals.get(&row.id);
         totals.and_then(|totals| totals.last_created_at)
     };
+    let heads = reads::homes::text_heads(&master.context.store, &actor, id).await?;
+    let beginning = |row: &ProjectRow| heads.get(&row.id).map_or("", |head| &head.beginning);
     match query.sort_by {
         ProjectSortBy::Unspecified | ProjectSortBy::Id => {}
         ProjectSortBy::CreationTime => rows.sort_by_key(|row| (row.created_at, row.id)),
         ProjectSortBy::LastExperimentStartTime => rows.sort_by_key(|row| (started(row), row.id)),
         ProjectSortBy::Name => rows.sort_by(|a, b| by_name(&a.name, &b.name)),
-        ProjectSortBy::Description => rows.sort_by(|a, b| by_name(&a.description, &b.description)),
+        ProjectSortBy::Description => rows.sort_by(|a, b| by_name(beginning(a), beginning(b))),
     }
     if query.order_by == OrderBy::Desc {
         rows.reverse();
     }
     asked.exact_first(&mut rows, |row| row.name.as_str());
     let (rows, pagination) = paging::slice(rows, query.offset, query.limit);
+    let bytes = |row: &&ProjectRow| heads.get(&row.id).map_or(0, |head| head.bytes);
+    let (rows, pagination) = paging::within(rows, pagination, bytes);
+    let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+    let texts = reads::homes::texts(&master.context.store, &actor, &ids).await?;
     message(&GetWorkspaceProjectsResponse {
         projects: rows
             .into_iter()
-            .map(|row| shown.project(row))
+            .map(|row| shown.project(row, texts.get(&row.id)))
             .collect::<AppResult<_>>()?,
         pagination,
     })
@@ -84,8 +90,10 @@ async fn get_workspace_projects(
 
 async fn answer(master: &Master, actor: &Actor, row: &ProjectRow) -> Answer {
     let homes = reads::homes::all(&master.homes, actor)?;
+    let texts = reads::homes::texts(&master.context.store, actor, &[row.id]).await?;
+    let shown = shown(master, &homes, actor).await?;
     message(&GetProjectResponse {
-        project: shown(master, &homes, actor).await?.project(row)?,
+        project: shown.project(row, texts.get(&row.id))?,
     })
 }
 

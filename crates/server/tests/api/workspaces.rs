@@ -144,6 +144,14 @@ async fn all_errors_are_reported_at_once_and_names_are_given_once() {
     ] {
         assert!(refused.contains(part), "{part} in {refused}");
     }
+    let large = json!({"type": "s3", "bucket": "b", "prefix": "x".repeat(64 << 10)});
+    let large = json!({"name": "large", "checkpointStorageConfig": large});
+    let refused = client.post(WORKSPACES, large).await.refused(400);
+    assert!(
+        refused.contains("checkpointStorageConfig: has 65")
+            && refused.contains("at most 65536 are allowed"),
+        "{refused}"
+    );
     let kept = workspace(&client, json!({"name": "kept"})).await;
     let path = format!("{WORKSPACES}/{}", kept["id"]);
     let taken = client.post(WORKSPACES, json!({"name": "kept"})).await;

@@ -1,7 +1,9 @@
 //! Workspaces, projects, pins, and what is in a project.
 
 use det_store::experiments;
-use det_store::workspaces::{self, PinRow, ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
+use det_store::workspaces::{
+    self, PinRow, ProjectRow, ProjectTexts, UNCATEGORIZED_ID, WorkspaceRow,
+};
 
 use crate::rows::{experiment, stored_experiment, stored_user};
 use crate::{WITHOUT_PLACES, World};
@@ -20,7 +22,6 @@ fn project(workspace_id: i64, name: &str, key: &str) -> ProjectRow {
         workspace_id,
         name: name.into(),
         key: key.into(),
-        notes: "[]".into(),
         created_at: 6,
         ..ProjectRow::default()
     }
@@ -33,7 +34,7 @@ pub(crate) async fn everything_begins_uncategorized(world: &World) {
     let row = workspace("w", owner);
     let id = change!(world, conn => workspaces::insert(conn, &row).await);
     let row = project(id, "p", "P");
-    let project = change!(world, conn => workspaces::insert_project(conn, &row).await);
+    let project = change!(world, conn => workspaces::insert_project(conn, &row, "").await);
     assert!(id > 1 && project > 1, "{id} {project}");
 }
 
@@ -92,14 +93,12 @@ pub(crate) async fn workspaces_and_projects_keep_every_field(world: &World) {
     let full = ProjectRow {
         owner_id: Some(owner),
         archived: true,
-        description: "d".into(),
-        notes: r#"[{"name":"n","contents":"c"}]"#.into(),
         state: Some(workspaces::DeletionState::Deleting),
         error: Some("e".into()),
         ..project(id, "full", "FULL")
     };
     let row = full.clone();
-    let project_id = change!(world, conn => workspaces::insert_project(conn, &row).await);
+    let project_id = change!(world, conn => workspaces::insert_project(conn, &row, "dä").await);
     let stored = read!(world, conn => workspaces::find_project(conn, project_id).await);
     assert_eq!(
         stored,
@@ -117,6 +116,28 @@ pub(crate) async fn workspaces_and_projects_keep_every_field(world: &World) {
     change!(world, conn => workspaces::update_project(conn, &row).await);
     let stored = read!(world, conn => workspaces::find_project(conn, project_id).await);
     assert_eq!(stored, Some(moved));
+    let texts = ProjectTexts {
+        id: project_id,
+        description: "dä".into(),
+        notes: "[]".into(),
+    };
+    let stored = read!(world, conn => workspaces::project_texts(conn, &[project_id, 99]).await);
+    assert_eq!(stored, [texts], "the description stays as it is");
+    let (long, notes) = ("ü".repeat(300), r#"[{"name":"n","contents":"c"}]"#);
+    let description = long.clone();
+    change!(world, conn => {
+        workspaces::set_description(conn, project_id, &description).await?;
+        workspaces::set_notes(conn, project_id, notes).await
+    });
+    let stored = read!(world, conn => workspaces::project_texts(conn, &[project_id]).await);
+    assert_eq!(
+        (&stored[0].description, stored[0].notes.as_str()),
+        (&long, notes)
+    );
+    let heads = read!(world, conn => workspaces::project_text_heads(conn, UNCATEGORIZED_ID).await);
+    let head = heads.iter().find(|head| head.id == project_id).unwrap();
+    assert_eq!(head.beginning, "ü".repeat(200));
+    assert_eq!(head.bytes, 600 + i64::try_from(notes.len()).unwrap());
     change!(world, conn => workspaces::delete_project(conn, project_id).await);
     change!(world, conn => workspaces::delete(conn, id).await);
     assert_eq!(read!(world, conn => workspaces::find(conn, id).await), None);
@@ -154,7 +175,7 @@ pub(crate) async fn experiments_and_their_jobs_go_with_their_project(world: &Wor
     let row = workspace("w", owner);
     let w = change!(world, conn => workspaces::insert(conn, &row).await);
     let row = project(w, "p", "P");
-    let p = change!(world, conn => workspaces::insert_project(conn, &row).await);
+    let p = change!(world, conn => workspaces::insert_project(conn, &row, "").await);
     let moving = stored_experiment(world, experiment("moving", owner)).await;
     let staying = stored_experiment(world, experiment("staying", owner)).await;
     change!(world, conn => experiments::set_project(conn, moving, p, w).await);

@@ -13,6 +13,8 @@ use crate::error::{AppError, AppResult};
 
 /// Characters of a name at most.
 pub(crate) const LONGEST_NAME: usize = 80;
+/// Bytes of a workspace's checkpoint storage as JSON at most: it is kept in memory, and experiments are laid over it.
+const LARGEST_STORAGE: usize = 64 << 10;
 /// Value of a limit that means that there is none.
 const NO_LIMIT: i64 = -1;
 
@@ -107,6 +109,17 @@ impl Workspaces {
             return Ok(None);
         }
         let storage = Value::Object(storage);
+        let text = storage.to_string();
+        if text.len() > LARGEST_STORAGE {
+            errors.add(
+                FIELD,
+                format!(
+                    "has {} bytes as JSON, at most {LARGEST_STORAGE} are allowed",
+                    text.len()
+                ),
+            );
+            return Ok(None);
+        }
         if let Some(path) = hidden_secret(&storage, FIELD) {
             errors.add(
                 &path,
@@ -140,7 +153,7 @@ impl Workspaces {
             error.path = error.path.replacen("checkpoint_storage", FIELD, 1);
             errors.0.push(error);
         }
-        Ok(Some(storage.to_string()))
+        Ok(Some(text))
     }
 
     /// The one limit of this cluster among limits by cluster; the outer `None` = nothing is said.

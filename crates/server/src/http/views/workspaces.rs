@@ -7,7 +7,7 @@ use det_api_types::wire::{Object, Timestamp};
 use det_api_types::workspaces::{Project, Workspace, WorkspaceState};
 use det_config::experiment::mask_document;
 use det_store::catalogue::Totals;
-use det_store::workspaces::{DeletionState, ProjectRow, WorkspaceRow};
+use det_store::workspaces::{DeletionState, ProjectRow, ProjectTexts, WorkspaceRow};
 use serde_json::{Value, json};
 
 use crate::app::homes::Homes;
@@ -95,8 +95,8 @@ impl Shown<'_> {
         })
     }
 
-    /// A project.
-    pub fn project(&self, row: &ProjectRow) -> AppResult<Project> {
+    /// A project. Of one that was deleted a moment ago there are no texts.
+    pub fn project(&self, row: &ProjectRow, texts: Option<&ProjectTexts>) -> AppResult<Project> {
         let owner = self.owner(row.owner_id);
         let counts = self.counts(row.id);
         let workspace = self.homes.workspaces.get(&row.workspace_id);
@@ -106,8 +106,8 @@ impl Shown<'_> {
             key: row.key.clone(),
             workspace_id: row.workspace_id,
             workspace_name: workspace.map_or_else(String::new, |row| row.name.clone()),
-            description: row.description.clone(),
-            notes: notes_of(row)?,
+            description: texts.map_or_else(String::new, |texts| texts.description.clone()),
+            notes: texts.map(notes_of).transpose()?.unwrap_or_default(),
             archived: self.homes.is_archived(row),
             username: owner.username,
             user_id: owner.id,
