@@ -66,6 +66,36 @@ pub struct CheckpointRow {
     pub removing: Option<String>,
 }
 
+/// What lists of checkpoints are filtered, sorted and cut by.
+#[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
+#[row(id = "uuid")]
+pub struct CheckpointHead {
+    /// See [`CheckpointRow`].
+    pub uuid: String,
+    /// See [`CheckpointRow`].
+    pub trial_id: Option<TrialId>,
+    /// See [`CheckpointRow`].
+    #[row(word)]
+    pub state: CheckpointState,
+    /// See [`CheckpointRow`].
+    pub steps: i64,
+    /// See [`CheckpointRow`].
+    pub reported_at: i64,
+    /// Bytes of its metadata and resources.
+    pub bytes: i64,
+}
+
+/// The columns of a [`CheckpointHead`].
+macro_rules! heads {
+    ($which:literal) => {
+        concat!(
+            "SELECT uuid, trial_id, state, steps, reported_at, \
+             CAST(octet_length(metadata) + octet_length(resources) AS BIGINT) AS bytes FROM checkpoints ",
+            $which
+        )
+    };
+}
+
 /// Adds a checkpoint; an existing one is left as it is. Returns whether it was added.
 pub async fn insert(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<bool, StoreError> {
     let added = execute!(
@@ -127,6 +157,34 @@ pub async fn of_trial(
         CheckpointRow,
         "SELECT * FROM checkpoints WHERE trial_id = $1 ORDER BY steps, reported_at, uuid",
         trial_id
+    )?)
+}
+
+/// See [`heads_of_trial`].
+pub(crate) const HEADS_OF_TRIAL: &str =
+    heads!("WHERE trial_id = $1 ORDER BY steps, reported_at, uuid");
+/// See [`heads_of_experiment`].
+pub(crate) const HEADS_OF_EXPERIMENT: &str =
+    heads!("WHERE experiment_id = $1 ORDER BY reported_at, uuid");
+
+/// The heads of a trial's checkpoints by steps.
+pub async fn heads_of_trial(
+    conn: &mut Conn<'_>,
+    trial_id: TrialId,
+) -> Result<Vec<CheckpointHead>, StoreError> {
+    Ok(fetch_all!(conn, CheckpointHead, HEADS_OF_TRIAL, trial_id)?)
+}
+
+/// The heads of an experiment's checkpoints by report time.
+pub async fn heads_of_experiment(
+    conn: &mut Conn<'_>,
+    experiment_id: ExperimentId,
+) -> Result<Vec<CheckpointHead>, StoreError> {
+    Ok(fetch_all!(
+        conn,
+        CheckpointHead,
+        HEADS_OF_EXPERIMENT,
+        experiment_id
     )?)
 }
 

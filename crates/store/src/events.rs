@@ -103,23 +103,61 @@ pub(crate) async fn save_all(conn: &mut Conn<'_>, rows: &[StoredEvent]) -> Resul
     Ok(())
 }
 
+/// Bytes of an event's texts that have no limit of their own.
+macro_rules! sizes {
+    ($which:literal) => {
+        concat!(
+            "SELECT id, CAST(COALESCE(octet_length(detail), 0) + COALESCE(octet_length(reason), 0) AS BIGINT) \
+             FROM events ",
+            $which
+        )
+    };
+}
+
 /// See [`list`].
-pub(crate) const ALL: &str = "SELECT * FROM events WHERE id > $1 ORDER BY id LIMIT $2";
+pub(crate) const SIZES: &str = sizes!("WHERE id > $1 ORDER BY id LIMIT $2");
+/// See [`list`].
+pub(crate) const SIZES_OF_SUBJECT: &str =
+    sizes!("WHERE subject_kind = $2 AND subject_id = $3 AND id > $1 ORDER BY id LIMIT $4");
+/// See [`list`].
+pub(crate) const ALL: &str = "SELECT * FROM events WHERE id > $1 AND id <= $2 ORDER BY id";
 /// See [`list`].
 pub(crate) const OF_SUBJECT: &str = "SELECT * FROM events WHERE subject_kind = $2 AND subject_id = $3 AND id > $1 \
-     ORDER BY id LIMIT $4";
+     AND id <= $4 ORDER BY id";
 
-/// Events after `after`, oldest first, at most `limit`; of one subject when `subject` is given.
+/// Events after `after`, oldest first; of one subject when `subject` is given. At most `limit`, and no more than have
+/// `bytes` of text together; one that has more comes alone.
 pub async fn list(
     conn: &mut Conn<'_>,
     after: i64,
     subject: Option<(&str, &str)>,
     limit: i64,
+    bytes: i64,
 ) -> Result<Vec<EventRow>, StoreError> {
     conn.flush().await?;
+    let sizes = match subject {
+        None => fetch_all!(conn, (i64, i64), SIZES, after, limit),
+        Some((kind, id)) => {
+            fetch_all!(conn, (i64, i64), SIZES_OF_SUBJECT, after, kind, id, limit)
+        }
+    }?;
+    let Some(through) = last_within(&sizes, bytes) else {
+        return Ok(Vec::new());
+    };
     let rows = match subject {
-        None => fetch_all!(conn, EventRow, ALL, after, limit),
-        Some((kind, id)) => fetch_all!(conn, EventRow, OF_SUBJECT, after, kind, id, limit),
+        None => fetch_all!(conn, EventRow, ALL, after, through),
+        Some((kind, id)) => fetch_all!(conn, EventRow, OF_SUBJECT, after, kind, id, through),
     }?;
     Ok(rows)
+}
+
+/// The last number, of numbers with sizes, up to which all together have at most `bytes`; the first one in any case.
+fn last_within(sizes: &[(i64, i64)], bytes: i64) -> Option<i64> {
+    let mut left = bytes;
+    let fits = |(_, size): &&(i64, i64)| {
+        left = left.saturating_sub(*size);
+        left >= 0
+    };
+    let fitting = sizes.iter().take_while(fits).last();
+    fitting.or(sizes.first()).map(|(id, _)| *id)
 }

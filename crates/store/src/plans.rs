@@ -177,7 +177,13 @@ fn histories(conn: &Conn<'_>, sample: &Sample) -> Vec<(String, Query)> {
             vec![number(i64::MAX), Value::from(&sample.task_id), number(64)],
         ),
         fixed("tasks: of a job", allocations::TASK_OF_JOB, vec![text("7")]),
+        fixed("events: sizes", events::SIZES, vec![number(3), number(100)]),
         fixed("events: all", events::ALL, vec![number(3), number(100)]),
+        fixed(
+            "events: sizes of a subject",
+            events::SIZES_OF_SUBJECT,
+            subject.clone(),
+        ),
         fixed("events: of a subject", events::OF_SUBJECT, subject),
     ]
 }

@@ -1,5 +1,6 @@
 //! Templates of configurations.
 
+use crate::query::{Query, Value, pieces};
 use crate::{Conn, StoreError};
 
 /// A template.
@@ -19,12 +20,41 @@ pub struct TemplateRow {
     pub modified_at: i64,
 }
 
-/// All templates by name.
-pub async fn list(conn: &mut Conn<'_>) -> Result<Vec<TemplateRow>, StoreError> {
-    let mut rows = fetch_all!(conn, TemplateRow, "SELECT * FROM templates")?;
+/// What lists of templates are filtered and cut by.
+#[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
+pub struct TemplateHead {
+    /// See [`TemplateRow`].
+    pub name: String,
+    /// See [`TemplateRow`].
+    pub workspace_id: i64,
+    /// Bytes of what it sets.
+    pub bytes: i64,
+}
+
+/// All templates by name, without what they set.
+pub async fn heads(conn: &mut Conn<'_>) -> Result<Vec<TemplateHead>, StoreError> {
+    let mut heads = fetch_all!(
+        conn,
+        TemplateHead,
+        "SELECT name, workspace_id, CAST(octet_length(config) AS BIGINT) AS bytes FROM templates"
+    )?;
     // Databases sort text each in its own way.
-    rows.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(rows)
+    heads.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(heads)
+}
+
+/// The templates of these names, in no order.
+pub async fn find_all(
+    conn: &mut Conn<'_>,
+    names: &[String],
+) -> Result<Vec<TemplateRow>, StoreError> {
+    let mut found = Vec::new();
+    for names in pieces(names) {
+        let mut query = Query::new("SELECT * FROM templates");
+        query.any_of("name", names.iter().map(|name| Value::Text(name.clone())));
+        found.extend(query.fetch_all(conn).await?);
+    }
+    Ok(found)
 }
 
 /// The template of this name.

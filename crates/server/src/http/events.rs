@@ -23,7 +23,7 @@ use crate::hub::Topic;
 
 /// Events in an answer when no limit is given.
 const DEFAULT_LIMIT: i64 = 100;
-/// Events in an answer at most, and read at once by a stream.
+/// Events in an answer at most, and read at once by a stream; fewer where their texts are large.
 const LARGEST_PAGE: i64 = 1000;
 
 /// Routes of this file.
@@ -32,7 +32,8 @@ pub fn routes() -> OpenApiRouter<Master> {
 }
 
 /// Events in the order in which they happened. With `follow` a stream that goes on with further ones as they come, each
-/// a line `{"result": event}`. For people, not for tasks.
+/// a line `{"result": event}`. A page can have fewer than `limit`: the next one begins after its `nextAfter`, and the last
+/// one is empty. For people, not for tasks.
 #[utoipa::path(get, path = "/api/v1/events", operation_id = "GetEvents", tag = "events",
     params(GetEventsQuery), responses((status = 200, body = GetEventsResponse)))]
 async fn get_events(

@@ -1,7 +1,7 @@
 //! Templates of configurations.
 
 use axum::extract::{Path, State};
-use det_api_types::page::{Empty, OrderBy};
+use det_api_types::page::Empty;
 use det_api_types::templates::{
     GetTemplatesQuery, GetTemplatesResponse, PatchTemplateNameRequest, Template, TemplateResponse,
 };
@@ -12,8 +12,6 @@ use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::reads;
-use crate::app::reads::paging;
-use crate::app::reads::templates::TemplateFilter;
 use crate::app::templates::{NewTemplate, shown};
 use crate::auth::Actor;
 use crate::error::AppResult;
@@ -49,7 +47,7 @@ fn new_template(name: String, body: Template) -> NewTemplate {
     }
 }
 
-/// Templates that match, by name.
+/// Templates that match, by name. Of large ones a page has fewer than `limit`.
 #[utoipa::path(get, path = "/api/v1/templates", operation_id = "GetTemplates", tag = "templates",
     params(GetTemplatesQuery), responses((status = 200, body = GetTemplatesResponse)))]
 async fn get_templates(
@@ -57,15 +55,7 @@ async fn get_templates(
     Caller(actor): Caller,
     WireQuery(query): WireQuery<GetTemplatesQuery>,
 ) -> Answer {
-    let filter = TemplateFilter {
-        name: query.name,
-        workspace_ids: query.workspace_ids,
-    };
-    let mut rows = reads::templates::list(&master.context.store, &actor, &filter).await?;
-    if query.order_by == OrderBy::Desc {
-        rows.reverse();
-    }
-    let (rows, pagination) = paging::slice(rows, query.offset, query.limit);
+    let (rows, pagination) = reads::templates::list(&master.context.store, &actor, &query).await?;
     message(&GetTemplatesResponse {
         templates: rows
             .iter()

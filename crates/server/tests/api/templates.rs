@@ -254,8 +254,51 @@ async fn variables_that_look_secret_are_hidden_from_others_than_the_owner() {
         .get("/api/v1/events?subjectKind=template&subjectId=site")
         .await
         .ok();
-    assert!(events.to_string().contains("HF_TOKEN"), "{events}");
-    assert!(!events.to_string().contains("swordfish"), "{events}");
+    let deleted = &events["events"].as_array().unwrap().last().unwrap();
+    assert_eq!(deleted["kind"], "deleted");
+    assert_eq!(deleted["detail"]["workspaceId"], 1, "{events}");
+    assert!(
+        deleted["detail"]["bytes"].as_u64().unwrap() > 20,
+        "{events}"
+    );
+    assert!(!events.to_string().contains("HF_TOKEN"), "{events}");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn pages_of_large_templates_end_early() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    for n in 0..10 {
+        add(
+            &client,
+            &format!("t{n}"),
+            json!({"data": {"x": "x".repeat(1_000_000)}}),
+        )
+        .await;
+    }
+    let page = async |query: &str| {
+        let page = client.get(&format!("{TEMPLATES}?{query}")).await.ok();
+        let names: Vec<String> = page["templates"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|template| template["name"].as_str().unwrap().to_owned())
+            .collect();
+        (
+            names,
+            page["pagination"]["endIndex"].clone(),
+            page["pagination"]["total"].clone(),
+        )
+    };
+    let (first, end, total) = page("orderBy=ORDER_BY_DESC").await;
+    assert_eq!(first, ["t9", "t8", "t7", "t6", "t5", "t4", "t3", "t2"]);
+    assert_eq!((end, total), (json!(8), json!(10)));
+    let (rest, end, _) = page("orderBy=ORDER_BY_DESC&offset=8").await;
+    assert_eq!(
+        (rest, end),
+        (vec!["t1".to_owned(), "t0".to_owned()], json!(10))
+    );
     cluster.stop().await;
 }
 

@@ -70,7 +70,7 @@ async fn load(master: &Master, tx: &mut WriteTx) -> Result<Snapshot, StoreError>
 async fn recorded(tx: &mut WriteTx) -> Result<Vec<Event>, StoreError> {
     let (mut all, mut after) = (Vec::new(), 0);
     loop {
-        let page = events::list(&mut tx.conn(), after, None, PAGE).await?;
+        let page = events::list(&mut tx.conn(), after, None, PAGE, i64::MAX).await?;
         let Some(last) = page.last() else {
             return Ok(all);
         };

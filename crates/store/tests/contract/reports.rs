@@ -707,7 +707,7 @@ pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &Wo
     first.and(second).and(third).unwrap();
     refused.unwrap_err();
 
-    let all = read!(world, conn => events::list(conn, 0, None, 10).await);
+    let all = read!(world, conn => events::list(conn, 0, None, 10, i64::MAX).await);
     let found: Vec<(&str, &str)> = all
         .iter()
         .map(|e| (e.subject_id.as_str(), e.kind.as_str()))
@@ -732,12 +732,52 @@ pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &Wo
     );
 
     assert_eq!(read!(world, conn => newest_event(conn).await), all[2].id);
-    let page = read!(world, conn => events::list(conn, all[0].id, None, 1).await);
+    let page = read!(world, conn => events::list(conn, all[0].id, None, 1, i64::MAX).await);
     assert_eq!(page.iter().map(|e| e.id).collect::<Vec<_>>(), [all[1].id]);
-    let of_one = read!(world, conn => events::list(conn, 0, Some(("experiment", "1")), 10).await);
+    let of_one =
+        read!(world, conn => events::list(conn, 0, Some(("experiment", "1")), 10, i64::MAX).await);
     assert_eq!(
         of_one.iter().map(|e| e.kind.as_str()).collect::<Vec<_>>(),
         ["created", "state"]
     );
-    assert!(read!(world, conn => events::list(conn, 0, Some(("trial", "1")), 10).await).is_empty());
+    assert!(
+        read!(world, conn => events::list(conn, 0, Some(("trial", "1")), 10, i64::MAX).await)
+            .is_empty()
+    );
+
+    let large = async |bytes: usize| {
+        let event = NewEvent {
+            actor: "master",
+            subject_kind: "template",
+            subject_id: "t".to_owned(),
+            kind: "deleted",
+            detail: Some("x".repeat(bytes)),
+            ..NewEvent::default()
+        };
+        world
+            .write(move |tx| Box::pin(async move { events::append(tx, event).await }))
+            .await
+            .unwrap();
+    };
+    for bytes in [100, 60, 40, 1] {
+        large(bytes).await;
+    }
+    let mut pages = Vec::new();
+    let mut after = all[2].id;
+    loop {
+        let page = read!(world, conn => events::list(conn, after, None, 10, 100).await);
+        let same =
+            read!(world, conn => events::list(conn, after, Some(("template", "t")), 10, 100).await);
+        assert_eq!(page.len(), same.len());
+        let Some(last) = page.last() else { break };
+        after = last.id;
+        pages.push(page.len());
+    }
+    assert_eq!(
+        pages,
+        [1, 2, 1],
+        "a page ends before the event that is too much for it"
+    );
+    let alone = read!(world, conn => events::list(conn, all[2].id, None, 10, 1).await);
+    assert_eq!(alone.len(), 1, "one that has more than a page comes alone");
 }

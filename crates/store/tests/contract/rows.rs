@@ -316,7 +316,7 @@ pub(crate) async fn start_run(
 
 /// The newest event's id; 0 when there is none.
 pub(crate) async fn newest_event(conn: &mut Conn<'_>) -> Result<i64, StoreError> {
-    let all = events::list(conn, 0, None, i64::MAX).await?;
+    let all = events::list(conn, 0, None, i64::MAX, i64::MAX).await?;
     Ok(all.last().map_or(0, |event| event.id))
 }
 

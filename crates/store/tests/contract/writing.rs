@@ -297,7 +297,7 @@ pub(crate) async fn a_full_disk_refuses_changes_and_its_end_is_an_event(world: &
         })
     };
     let recorded = async || {
-        let all = read!(world, conn => events::list(conn, 0, None, 100).await);
+        let all = read!(world, conn => events::list(conn, 0, None, 100, i64::MAX).await);
         all.into_iter()
             .filter(|event| event.subject_kind == "database")
             .collect::<Vec<_>>()

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::TrialId;
-use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
+use det_store::checkpoints::{self, CheckpointHead, CheckpointRow, CheckpointState};
 use det_store::experiments::ExperimentRow;
 use det_store::metrics::{StoredReport, number};
 use det_store::{Store, StoreError};
@@ -51,18 +51,41 @@ impl Joined {
     }
 }
 
+/// The steps of checkpoints by trial, from the trial and the steps of each.
+pub(crate) fn steps_of(
+    checkpoints: impl Iterator<Item = (Option<TrialId>, i64)>,
+) -> BTreeMap<TrialId, BTreeSet<i64>> {
+    let mut all: BTreeMap<TrialId, BTreeSet<i64>> = BTreeMap::new();
+    for (trial_id, steps) in checkpoints {
+        if let Some(trial_id) = trial_id {
+            all.entry(trial_id).or_default().insert(steps);
+        }
+    }
+    all
+}
+
+/// A metric of the validations of checkpoints, as a number: by trial and step.
+pub(crate) async fn validated(
+    store: &Store,
+    heads: &[CheckpointHead],
+    metric: &str,
+) -> Result<BTreeMap<(TrialId, i64), f64>, StoreError> {
+    let wanted = steps_of(heads.iter().map(|head| (head.trial_id, head.steps)));
+    let reports = at_steps(store, VALIDATION, &wanted, Some(metric)).await?;
+    let value = |report: &StoredReport| report.metrics.get(metric).and_then(number);
+    Ok(reports
+        .iter()
+        .filter_map(|(at, report)| Some((*at, value(report)?)))
+        .collect())
+}
+
 /// Finds the validations of checkpoints, in the order given.
 pub async fn with_validations(
     store: &Store,
     rows: Vec<CheckpointRow>,
 ) -> Result<Vec<Joined>, StoreError> {
-    let mut wanted: BTreeMap<TrialId, BTreeSet<i64>> = BTreeMap::new();
-    for row in &rows {
-        if let Some(trial_id) = row.trial_id {
-            wanted.entry(trial_id).or_default().insert(row.steps);
-        }
-    }
-    let found = at_steps(store, VALIDATION, &wanted).await?;
+    let wanted = steps_of(rows.iter().map(|row| (row.trial_id, row.steps)));
+    let found = at_steps(store, VALIDATION, &wanted, None).await?;
     Ok(rows
         .into_iter()
         .map(|row| Joined {
@@ -112,4 +135,39 @@ pub(crate) async fn collectable(
         with_validations(store, stored).await?,
         protected.into_iter().collect(),
     ))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    pub(crate) fn joined(uuid: &str, steps: i64, loss: Option<f64>) -> Joined {
+        Joined {
+            row: CheckpointRow {
+                uuid: uuid.into(),
+                experiment_id: Some(det_ids::ExperimentId(3)),
+                trial_id: Some(TrialId(9)),
+                task_id: "3.r".into(),
+                allocation_id: Some("3.r.1".into()),
+                state: CheckpointState::Completed,
+                steps,
+                metadata: format!("{{\"steps_completed\":{steps}}}"),
+                resources: r#"{"m.pt":26}"#.into(),
+                bytes: 26,
+                reported_at: 1,
+                storage_id: None,
+                owner_uid: None,
+                removing: None,
+            },
+            validation: loss.map(|loss| StoredReport {
+                step: Some(steps),
+                at: 0,
+                metrics: serde_json::Map::from_iter([("loss".to_owned(), json!(loss))]),
+                batches: None,
+                report_id: None,
+            }),
+        }
+    }
 }

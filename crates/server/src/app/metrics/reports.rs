@@ -140,11 +140,13 @@ pub fn merge(into: &mut StoredReport, later: StoredReport) {
     }
 }
 
-/// The reports of one group that count, at the given steps of each trial: by trial and step.
+/// The reports of one group that count, at the given steps of each trial: by trial and step, without the values of single
+/// batches. With `only` the metric of this name is all that each has: of many reports it takes much less memory.
 pub async fn at_steps(
     store: &Store,
     group: &str,
     wanted: &BTreeMap<TrialId, BTreeSet<i64>>,
+    only: Option<&str>,
 ) -> Result<BTreeMap<(TrialId, i64), StoredReport>, StoreError> {
     let mut found = BTreeMap::new();
     if wanted.is_empty() {
@@ -164,10 +166,14 @@ pub async fn at_steps(
         {
             return Ok(());
         }
-        for report in chunk.unpack()? {
+        for mut report in chunk.unpack()? {
             let Some(step) = report.step else { continue };
             if !steps.contains(&step) || !outdating.counts(group, chunk.run_id, Some(step)) {
                 continue;
+            }
+            report.batches = None;
+            if let Some(only) = only {
+                report.metrics.retain(|name, _| name == only);
             }
             match found.entry((chunk.trial_id, step)) {
                 std::collections::btree_map::Entry::Vacant(entry) => {

@@ -9,7 +9,7 @@ use det_api_types::page::Pagination;
 use det_authz::Kind;
 use det_config::experiment::mask_document;
 use det_ids::{ExperimentId, TrialId};
-use det_store::checkpoints::{self, CheckpointRow};
+use det_store::checkpoints::{self, CheckpointHead, CheckpointRow};
 use det_store::experiments::ExperimentRow;
 use det_store::metrics::StoredReport;
 use det_store::trials::{self, TrialRow};
@@ -18,18 +18,22 @@ use serde_json::{Value, json};
 use self::order::{sort, sort_key};
 use crate::app::checkpoints::archive::Format;
 use crate::app::checkpoints::files::Archive;
-use crate::app::checkpoints::joined::{Joined, collectable, policy_of, with_validations};
+use crate::app::checkpoints::joined::{
+    Joined, collectable, policy_of, steps_of, validated, with_validations,
+};
 use crate::app::checkpoints::policy::to_delete;
 use crate::app::documents::may_use_secrets;
 use crate::app::metrics::TRAINING;
 use crate::app::metrics::reports::at_steps;
-use crate::app::reads::paging;
+use crate::app::reads::paging::{self, PAGE_BYTES};
 use crate::app::reads::sight::Sight;
 use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
 const STORAGE: &str = "checkpoint_storage";
+/// Checkpoints whose reports are read at once: few enough to be looked up one by one.
+const AT_ONCE: usize = 16;
 
 fn require(actor: &Actor) -> AppResult<()> {
     reads::require(actor, Kind::Checkpoint, "checkpoints")
@@ -68,11 +72,11 @@ pub(crate) async fn of_experiment(
 ) -> AppResult<(Trained, Pagination)> {
     require(actor)?;
     let experiment = reads::experiments::find(&master.context.store, actor, id).await?;
-    let rows = {
+    let heads = {
         let mut conn = master.context.store.read().await?;
-        checkpoints::of_experiment(&mut conn.conn(), id).await?
+        checkpoints::heads_of_experiment(&mut conn.conn(), id).await?
     };
-    page(master, actor, experiment, rows, query).await
+    page(master, actor, experiment, heads, query).await
 }
 
 /// One page of the checkpoints of a trial.
@@ -86,18 +90,19 @@ pub(crate) async fn of_trial(
     let trial = reads::trials::find(&master.context.store, actor, id).await?;
     let experiment =
         reads::experiments::find(&master.context.store, actor, trial.experiment_id).await?;
-    let rows = {
+    let heads = {
         let mut conn = master.context.store.read().await?;
-        checkpoints::of_trial(&mut conn.conn(), id).await?
+        checkpoints::heads_of_trial(&mut conn.conn(), id).await?
     };
-    page(master, actor, experiment, rows, query).await
+    page(master, actor, experiment, heads, query).await
 }
 
+/// The page of these checkpoints that is asked for. It ends early where what is shown of them is large.
 async fn page(
     master: &Master,
     actor: &Actor,
     experiment: ExperimentRow,
-    mut rows: Vec<CheckpointRow>,
+    mut heads: Vec<CheckpointHead>,
     query: &GetCheckpointsQuery,
 ) -> AppResult<(Trained, Pagination)> {
     let key = sort_key(
@@ -109,63 +114,103 @@ async fn page(
     )
     .map_err(AppError::invalid)?;
     if !query.states.is_empty() {
-        rows.retain(|row| {
-            CheckpointState::from_name(row.state.name())
+        heads.retain(|head| {
+            CheckpointState::from_name(head.state.name())
                 .is_some_and(|state| query.states.contains(&state))
         });
     }
     master.metric_journal.flush().await?;
-    let (joined, pagination) = if key.needs_validations() {
-        let mut joined = with_validations(&master.context.store, rows).await?;
-        sort(&mut joined, &key, query.order_by);
-        paging::slice(joined, query.offset, query.limit)
-    } else {
-        let mut bare: Vec<Joined> = rows.into_iter().map(bare).collect();
-        sort(&mut bare, &key, query.order_by);
-        let (bare, pagination) = paging::slice(bare, query.offset, query.limit);
-        let rows = bare.into_iter().map(|joined| joined.row).collect();
-        (
-            with_validations(&master.context.store, rows).await?,
-            pagination,
-        )
+    let store = &master.context.store;
+    let metrics = match key.metric() {
+        Some(metric) => validated(store, &heads, metric).await?,
+        None => BTreeMap::new(),
     };
-    let trained = with_training(master, actor, experiment, joined).await?;
+    sort(&mut heads, &key, query.order_by, &metrics);
+    let (heads, pagination) = paging::slice(heads, query.offset, query.limit);
+    // Each is shown with its experiment's configuration.
+    let config = i64::try_from(experiment.config.len()).unwrap_or(i64::MAX);
+    let (heads, mut pagination) =
+        paging::within(heads, pagination, |head| head.bytes.saturating_add(config));
+    let uuids: Vec<String> = heads.into_iter().map(|head| head.uuid).collect();
+    let rows = {
+        let mut conn = store.read().await?;
+        checkpoints::find_all(&mut conn.conn(), &uuids).await?
+    };
+    let mut rows: BTreeMap<String, CheckpointRow> = rows
+        .into_iter()
+        .map(|row| (row.uuid.clone(), row))
+        .collect();
+    let rows: Vec<CheckpointRow> = uuids.iter().filter_map(|id| rows.remove(id)).collect();
+    let count = rows.len();
+    let trained = with_training(master, actor, experiment, rows).await?;
+    let dropped = count - trained.checkpoints.len();
+    pagination.end_index -= i64::try_from(dropped).unwrap_or(0);
     Ok((trained, pagination))
 }
 
-fn bare(row: CheckpointRow) -> Joined {
-    Joined {
-        row,
-        validation: None,
-    }
-}
-
+/// Checkpoints with the training that they come from. Where their reports are large the last ones are left out; the first
+/// never is.
 async fn with_training(
     master: &Master,
     actor: &Actor,
     experiment: ExperimentRow,
-    checkpoints: Vec<Joined>,
+    rows: Vec<CheckpointRow>,
 ) -> AppResult<Trained> {
-    let mut steps: BTreeMap<TrialId, BTreeSet<i64>> = BTreeMap::new();
-    for joined in &checkpoints {
-        if let Some(trial_id) = joined.row.trial_id {
-            steps.entry(trial_id).or_default().insert(joined.row.steps);
-        }
-    }
-    let training = at_steps(&master.context.store, TRAINING, &steps).await?;
-    let trial_ids: Vec<TrialId> = steps.into_keys().collect();
-    let trials = {
-        let mut conn = master.context.store.read().await?;
-        trials::find_all(&mut conn.conn(), &trial_ids).await?
-    };
-    Ok(Trained {
-        checkpoints,
-        trials: trials.into_iter().map(|trial| (trial.id, trial)).collect(),
-        training,
+    let store = &master.context.store;
+    let mut trained = Trained {
+        checkpoints: Vec::new(),
+        trials: BTreeMap::new(),
+        training: BTreeMap::new(),
         sight: Sight::of(actor, experiment.owner_id),
         with_keys: sees_storage_keys(master, actor, &experiment)?,
         experiment,
-    })
+    };
+    let mut left = PAGE_BYTES;
+    for rows in rows.chunks(AT_ONCE) {
+        let steps = steps_of(rows.iter().map(|row| (row.trial_id, row.steps)));
+        trained
+            .training
+            .extend(at_steps(store, TRAINING, &steps, None).await?);
+        for joined in with_validations(store, rows.to_vec()).await? {
+            let at = joined.row.trial_id.map(|trial| (trial, joined.row.steps));
+            let training = at.and_then(|at| trained.training.get(&at));
+            let reports = training.into_iter().chain(&joined.validation);
+            let texts = [
+                &joined.row.metadata,
+                &joined.row.resources,
+                &trained.experiment.config,
+            ];
+            let shown: usize = texts
+                .map(String::len)
+                .into_iter()
+                .chain(reports.map(bytes_of))
+                .sum();
+            left = left.saturating_sub(i64::try_from(shown).unwrap_or(i64::MAX));
+            if left < 0 && !trained.checkpoints.is_empty() {
+                break;
+            }
+            trained.checkpoints.push(joined);
+        }
+        if left < 0 {
+            break;
+        }
+    }
+    let of_trials = trained
+        .checkpoints
+        .iter()
+        .filter_map(|joined| joined.row.trial_id);
+    let ids: Vec<TrialId> = of_trials.collect::<BTreeSet<_>>().into_iter().collect();
+    let trials = {
+        let mut conn = store.read().await?;
+        trials::find_all(&mut conn.conn(), &ids).await?
+    };
+    trained.trials = trials.into_iter().map(|trial| (trial.id, trial)).collect();
+    Ok(trained)
+}
+
+/// Bytes of a report's metrics as text.
+fn bytes_of(report: &StoredReport) -> usize {
+    serde_json::to_string(&report.metrics).map_or(0, |text| text.len())
 }
 
 /// Whether a reader is given the credentials of an experiment's checkpoint storage, to download with them: actors who may
@@ -211,14 +256,17 @@ pub(crate) async fn find(master: &Master, actor: &Actor, uuid: &str) -> AppResul
 pub(crate) async fn shown(master: &Master, actor: &Actor, row: CheckpointRow) -> AppResult<Found> {
     require(actor)?;
     let (Some(experiment_id), Some(trial_id)) = (row.experiment_id, row.trial_id) else {
-        return Ok(Found::Bare(Box::new(bare(row))));
+        let bare = Joined {
+            row,
+            validation: None,
+        };
+        return Ok(Found::Bare(Box::new(bare)));
     };
     let store = &master.context.store;
     let experiment = reads::experiments::find(store, actor, experiment_id).await?;
     reads::trials::find(store, actor, trial_id).await?;
     master.metric_journal.flush().await?;
-    let joined = with_validations(store, vec![row]).await?;
-    let trained = with_training(master, actor, experiment, joined).await?;
+    let trained = with_training(master, actor, experiment, vec![row]).await?;
     Ok(Found::Trained(Box::new(trained)))
 }
 

@@ -27,6 +27,27 @@ pub(crate) fn slice<T>(items: Vec<T>, offset: i64, limit: i64) -> (Vec<T>, Pagin
     (page, pagination)
 }
 
+/// Bytes of texts that the items of a page have together at most; one that has more comes alone.
+pub(crate) const PAGE_BYTES: i64 = 8 << 20;
+
+/// A page that ends where its items have [`PAGE_BYTES`] together: clients go on at its end.
+pub(crate) fn within<T>(
+    mut items: Vec<T>,
+    mut pagination: Pagination,
+    bytes: impl Fn(&T) -> i64,
+) -> (Vec<T>, Pagination) {
+    let mut left = PAGE_BYTES;
+    let fitting = items.iter().take_while(|item| {
+        left = left.saturating_sub(bytes(item));
+        left >= 0
+    });
+    let count = fitting.count().max(1);
+    let dropped = items.len().saturating_sub(count);
+    items.truncate(count);
+    pagination.end_index -= i64::try_from(dropped).unwrap_or(i64::MAX);
+    (items, pagination)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,6 +74,21 @@ mod tests {
     fn a_negative_offset_counts_from_the_end() {
         assert_eq!(page(-2, 0), (vec![4, 5], 3, 5));
         assert_eq!(page(i64::MIN, 1), (vec![1], 0, 1));
+    }
+
+    #[test]
+    fn large_items_end_a_page_early_and_it_always_advances() {
+        let large = |bytes: [i64; 3]| {
+            let (items, pagination) = slice(bytes.to_vec(), 0, 0);
+            let (items, pagination) = within(items, pagination, |bytes| *bytes);
+            assert_eq!((pagination.start_index, pagination.total), (0, 3));
+            (items.len(), pagination.end_index)
+        };
+        assert_eq!(large([PAGE_BYTES / 2, PAGE_BYTES / 2, 1]), (2, 2));
+        assert_eq!(large([PAGE_BYTES + 1, 1, 1]), (1, 1));
+        assert_eq!(large([1, 1, PAGE_BYTES - 2]), (3, 3));
+        let (none, pagination) = within(Vec::<i64>::new(), Pagination::default(), |_| 1);
+        assert_eq!((none.len(), pagination.end_index), (0, 0));
     }
 
     #[test]

@@ -1,43 +1,54 @@
 //! Reading templates.
 
+use std::collections::HashMap;
+
+use det_api_types::page::{OrderBy, Pagination};
+use det_api_types::templates::GetTemplatesQuery;
 use det_authz::Kind;
 use det_store::templates::{self, TemplateRow};
 use det_store::{Conn, Store};
 
 use crate::app::reads;
+use crate::app::reads::paging;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
-
-/// Which templates to list.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct TemplateFilter {
-    /// Only those whose name contains this, in any case.
-    pub(crate) name: String,
-    /// Only those in these workspaces; none = all.
-    pub(crate) workspace_ids: Vec<i64>,
-}
 
 fn require(actor: &Actor) -> AppResult<()> {
     reads::require(actor, Kind::Template, "templates")
 }
 
-/// The templates that match, by name.
+/// A page of the templates that match, by name. It ends early where what they set is large.
 pub(crate) async fn list(
     store: &Store,
     actor: &Actor,
-    filter: &TemplateFilter,
-) -> AppResult<Vec<TemplateRow>> {
+    query: &GetTemplatesQuery,
+) -> AppResult<(Vec<TemplateRow>, Pagination)> {
     require(actor)?;
-    let mut rows = {
+    let mut heads = {
         let mut conn = store.read().await?;
-        templates::list(&mut conn.conn()).await?
+        templates::heads(&mut conn.conn()).await?
     };
-    let name = filter.name.to_lowercase();
-    rows.retain(|row| {
+    let (name, workspaces) = (query.name.to_lowercase(), &query.workspace_ids);
+    heads.retain(|row| {
         row.name.to_lowercase().contains(&name)
-            && (filter.workspace_ids.is_empty() || filter.workspace_ids.contains(&row.workspace_id))
+            && (workspaces.is_empty() || workspaces.contains(&row.workspace_id))
     });
-    Ok(rows)
+    if query.order_by == OrderBy::Desc {
+        heads.reverse();
+    }
+    let (heads, pagination) = paging::slice(heads, query.offset, query.limit);
+    let (heads, pagination) = paging::within(heads, pagination, |head| head.bytes);
+    let names: Vec<String> = heads.into_iter().map(|head| head.name).collect();
+    let rows = {
+        let mut conn = store.read().await?;
+        templates::find_all(&mut conn.conn(), &names).await?
+    };
+    let mut rows: HashMap<String, TemplateRow> = rows
+        .into_iter()
+        .map(|row| (row.name.clone(), row))
+        .collect();
+    let page = names.iter().filter_map(|name| rows.remove(name)).collect();
+    Ok((page, pagination))
 }
 
 /// One template.

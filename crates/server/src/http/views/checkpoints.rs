@@ -93,7 +93,7 @@ pub fn checkpoint(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::reads::checkpoints::order::tests::joined;
+    use crate::app::checkpoints::joined::tests::joined;
     use crate::http::views::{experiments, trials};
 
     #[test]

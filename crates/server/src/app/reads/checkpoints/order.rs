@@ -1,11 +1,12 @@
 //! The order of lists of checkpoints.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use det_api_types::checkpoints::CheckpointSortBy;
 use det_api_types::page::OrderBy;
-
-use crate::app::checkpoints::joined::Joined;
+use det_ids::TrialId;
+use det_store::checkpoints::CheckpointHead;
 
 /// What a listing is sorted by.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,9 +23,12 @@ pub(crate) enum SortKey {
 }
 
 impl SortKey {
-    /// Whether the order depends on validations.
-    pub(crate) fn needs_validations(&self) -> bool {
-        matches!(self, Self::Metric { .. })
+    /// The validation metric that the order depends on.
+    pub(crate) fn metric(&self) -> Option<&str> {
+        match self {
+            Self::Attribute(_) => None,
+            Self::Metric { name, .. } => Some(name),
+        }
     }
 }
 
@@ -57,24 +61,28 @@ pub(crate) fn sort_key(
     }
 }
 
-/// Sorts a listing; the uuid is the tie break.
-pub(crate) fn sort(items: &mut [Joined], key: &SortKey, order: OrderBy) {
+/// Sorts a listing; the uuid is the tie break. `metrics` has the values of the key's metric by trial and step.
+pub(crate) fn sort(
+    heads: &mut [CheckpointHead],
+    key: &SortKey,
+    order: OrderBy,
+    metrics: &BTreeMap<(TrialId, i64), f64>,
+) {
     match key {
-        SortKey::Attribute(attribute) => items.sort_by(|a, b| {
-            let ascending =
-                by_attribute(*attribute, a, b).then_with(|| a.row.uuid.cmp(&b.row.uuid));
+        SortKey::Attribute(attribute) => heads.sort_by(|a, b| {
+            let ascending = by_attribute(*attribute, a, b).then_with(|| a.uuid.cmp(&b.uuid));
             if order == OrderBy::Desc {
                 ascending.reverse()
             } else {
                 ascending
             }
         }),
-        SortKey::Metric {
-            name,
-            largest_first,
-        } => items.sort_by(|a, b| {
+        SortKey::Metric { largest_first, .. } => heads.sort_by(|a, b| {
             // What is not finite ranks with what is not there.
-            let value = |item: &Joined| item.metric(name).filter(|m| m.is_finite());
+            let value = |head: &CheckpointHead| {
+                let value = metrics.get(&(head.trial_id?, head.steps)).copied();
+                value.filter(|value| value.is_finite())
+            };
             let order = match (value(a), value(b)) {
                 (Some(a), Some(b)) if *largest_first => b.total_cmp(&a),
                 (Some(a), Some(b)) => a.total_cmp(&b),
@@ -82,13 +90,12 @@ pub(crate) fn sort(items: &mut [Joined], key: &SortKey, order: OrderBy) {
                 (None, Some(_)) => Ordering::Greater,
                 (None, None) => Ordering::Equal,
             };
-            order.then_with(|| a.row.uuid.cmp(&b.row.uuid))
+            order.then_with(|| a.uuid.cmp(&b.uuid))
         }),
     }
 }
 
-fn by_attribute(attribute: CheckpointSortBy, a: &Joined, b: &Joined) -> Ordering {
-    let (a, b) = (&a.row, &b.row);
+fn by_attribute(attribute: CheckpointSortBy, a: &CheckpointHead, b: &CheckpointHead) -> Ordering {
     match attribute {
         // The searcher's metric is a metric and never comes here.
         CheckpointSortBy::Unspecified
@@ -102,52 +109,31 @@ fn by_attribute(attribute: CheckpointSortBy, a: &Joined, b: &Joined) -> Ordering
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use det_ids::{ExperimentId, TrialId};
-    use det_store::checkpoints::{CheckpointRow, CheckpointState};
-    use det_store::metrics::StoredReport;
-    use serde_json::json;
+mod tests {
+    use det_store::checkpoints::CheckpointState;
 
     use super::*;
 
-    pub(crate) fn joined(uuid: &str, steps: i64, loss: Option<f64>) -> Joined {
-        Joined {
-            row: CheckpointRow {
-                uuid: uuid.into(),
-                experiment_id: Some(ExperimentId(3)),
-                trial_id: Some(TrialId(9)),
-                task_id: "3.r".into(),
-                allocation_id: Some("3.r.1".into()),
-                state: CheckpointState::Completed,
-                steps,
-                metadata: format!("{{\"steps_completed\":{steps}}}"),
-                resources: r#"{"m.pt":26}"#.into(),
-                bytes: 26,
-                reported_at: 1,
-                storage_id: None,
-                owner_uid: None,
-                removing: None,
-            },
-            validation: loss.map(|loss| StoredReport {
-                step: Some(steps),
-                at: 0,
-                metrics: serde_json::Map::from_iter([("loss".to_owned(), json!(loss))]),
-                batches: None,
-                report_id: None,
-            }),
+    fn head(uuid: &str, steps: i64) -> CheckpointHead {
+        CheckpointHead {
+            uuid: uuid.into(),
+            trial_id: Some(TrialId(9)),
+            state: CheckpointState::Completed,
+            steps,
+            reported_at: 1,
+            bytes: 26,
         }
     }
 
     fn sorted(attribute: CheckpointSortBy, order: OrderBy, smaller_is_better: bool) -> Vec<String> {
-        let mut items = vec![
-            joined("a", 3, None),
-            joined("b", 2, Some(0.5)),
-            joined("c", 1, Some(0.1)),
-            joined("d", 4, Some(0.5)),
-        ];
+        let mut items = vec![head("a", 3), head("b", 2), head("c", 1), head("d", 4)];
+        let losses = [(2, 0.5), (1, 0.1), (4, 0.5)];
+        let losses = losses
+            .map(|(steps, loss)| ((TrialId(9), steps), loss))
+            .into();
         let key = sort_key(attribute, "", order, "loss", smaller_is_better).unwrap();
-        sort(&mut items, &key, order);
-        items.into_iter().map(|j| j.row.uuid).collect()
+        sort(&mut items, &key, order, &losses);
+        items.into_iter().map(|head| head.uuid).collect()
     }
 
     #[test]
