@@ -142,9 +142,9 @@ pub struct ResourcePool {
     pub accelerator: String,
     /// Counts over its queue.
     pub stats: Option<QueueStats>,
-    /// Name of its cluster; empty unless there are several.
+    /// Name of its resource manager.
     pub cluster_name: String,
-    /// Name of its resource manager and other particulars.
+    /// Particulars of its resource manager: names and values that administrators chose.
     pub resource_manager_metadata: BTreeMap<String, String>,
 }
 

@@ -381,6 +381,7 @@ fn check_alone(
         }
         DocumentKind::Policies(workload) => {
             let policies = Policies::parse(workload, file, Some(file), text)?;
+            policies.check_priority()?;
             Ok(plain(policies.warnings))
         }
         DocumentKind::Master => {

@@ -32,7 +32,6 @@ pub mod origin;
 mod overrides;
 mod pod;
 pub mod policies;
-pub mod priority;
 mod quote;
 mod repair;
 mod schema;

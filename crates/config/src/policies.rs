@@ -4,12 +4,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use det_ids::PriorityOrder;
 use serde_json::Value;
 
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
 use crate::layer_text::read_layer;
 use crate::origin::{Layer, Position, Source};
-use crate::priority::PriorityOrder;
 use crate::schema::{
     Document, Findings, Kind, NATURAL_32, Section, Stage, check_document, field, section,
 };
@@ -34,7 +34,7 @@ pub struct Policies {
     pub constraints: Constraints,
     /// What the user should know although it is no error.
     pub warnings: Vec<ConfigWarning>,
-    /// Which way priorities run where the work is to go.
+    /// Which of two priorities goes first in the pool of the work; that of agents until [`Policies::with_order`] sets it.
     pub priority_order: PriorityOrder,
     /// What is laid over everything.
     invariant_config: Option<Node>,
@@ -86,7 +86,8 @@ impl Policies {
     /// Reads policies, YAML or JSON. `scope` names whose they are, `file` where they were read from, if anywhere.
     ///
     /// # Errors
-    /// Every error, those of the invariants included; also invariants that break the constraints of the same policies.
+    /// Every error, those of the invariants included; also invariants that ask for more slots than the constraints of the
+    /// same policies allow.
     pub fn parse(
         workload: Workload,
         scope: &str,
@@ -154,18 +155,34 @@ impl Policies {
         if let Some(mut invariants) = policies.invariant_config.clone() {
             findings.within("invariant_config", |findings| {
                 let own = std::slice::from_ref(&policies);
-                check_constraints(findings, &mut invariants, own, workload);
+                slots(findings, &mut invariants, own, workload);
             });
         }
         policies.warnings = findings.finish()?;
         Ok(policies)
     }
 
-    /// The same for a manager whose priorities run this way.
+    /// The same over work in a pool where priorities have this order.
     #[must_use]
     pub fn with_order(mut self, order: PriorityOrder) -> Self {
         self.priority_order = order;
         self
+    }
+
+    /// Checks the invariants' own priority against the limit of the same policies, by [`Self::priority_order`]. Apart
+    /// from the rest, because the policies may fix the pool, which decides the order.
+    ///
+    /// # Errors
+    /// The invariants ask for a more important priority than the limit allows.
+    pub fn check_priority(&self) -> Result<(), ConfigErrors> {
+        let Some(mut invariants) = self.invariant_config.clone() else {
+            return Ok(());
+        };
+        let mut findings = Findings::new(&DOCUMENT, Stage::Sane);
+        findings.within("invariant_config", |findings| {
+            priority(findings, &mut invariants, std::slice::from_ref(self));
+        });
+        findings.finish().map(|_| ())
     }
 
     /// What is laid over everything, in its normal form.
@@ -389,12 +406,7 @@ fn priority(findings: &mut Findings, root: &mut Node, policies: &[Policies]) {
     let Some(asked) = node.integer() else {
         return;
     };
-    let (good, range) = match order {
-        PriorityOrder::LowerFirst => (asked >= i64::from(limit), format!("{limit} to 99")),
-        PriorityOrder::HigherFirst => (asked <= i64::from(limit), format!("1 to {limit}")),
-    };
-    let words = format!("{range} ({order})");
-    if good {
+    if !order.goes_before(asked, limit) {
         return;
     }
     let by_default = node
@@ -406,7 +418,8 @@ fn priority(findings: &mut Findings, root: &mut Node, policies: &[Policies]) {
         return root.put("resources.priority", fixed_by(scope, u32::from(limit)));
     }
     let at = node.at.clone();
-    let message = format!("is {asked}; the policy of {scope} allows {words}");
+    let range = order.range_from(limit);
+    let message = format!("is {asked}; the policy of {scope} allows {range} ({order})");
     refuse(findings, "resources.priority", at.as_ref(), message);
 }
 

@@ -7,10 +7,10 @@ use det_config::experiment::read_stored;
 use det_config::explain::ExplainedKey;
 use det_config::origin::Layer;
 use det_config::policies::{Policies, Workload};
-use det_config::priority::PriorityOrder;
 use det_config::submitted::{CompletionDefaults, Experiment, Submitted, TaskDefaults};
 use det_config::task::TaskKind;
 use det_config::{LoadedMaster, Sources, TaskContainerDefaults};
+use det_ids::PriorityOrder;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -428,6 +428,21 @@ fn policies_are_checked_when_they_are_set() {
         let message = failure(text);
         assert!(message.contains(expected), "{text}: {message}");
     }
+    let limited = policies(
+        Workload::Tasks,
+        "the cluster",
+        "invariant_config: {resources: {priority: 10}}\nconstraints: {priority_limit: 20}",
+    );
+    let message = limited.check_priority().unwrap_err().to_string();
+    assert!(
+        message.contains("invariant_config.resources.priority: is 10; the policy of the cluster allows 20 to 99 (lower goes first)"),
+        "{message}"
+    );
+    // The same numbers are within the limit where the higher one goes first.
+    limited
+        .with_order(PriorityOrder::HigherFirst)
+        .check_priority()
+        .unwrap();
     let good = policies(
         Workload::Tasks,
         "the cluster",

@@ -9,10 +9,14 @@
 //! - A **container** is one member of an allocation on one place (the wire calls it *resource*).
 //! - A **place** is what containers run on: today an agent's machine. It offers slots.
 
+mod priority;
+
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+
+pub use priority::PriorityOrder;
 
 /// Text that is no number of an experiment, a trial or another thing that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

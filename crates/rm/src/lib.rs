@@ -12,5 +12,5 @@ mod manager;
 mod reconcile;
 
 pub use self::core::{Capacity, Changes, Core, Joined};
-pub use manager::{Manager, Pool};
+pub use manager::{Health, Manager, Pool};
 pub use reconcile::{Heard, Order, reconcile};

@@ -1,11 +1,11 @@
 //! What a resource manager is.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use det_config::master::{
     FittingPolicy, ManagerKind, MasterConfig, ResourceManager, ResourcePool, SchedulerKind,
 };
-use det_config::priority::PriorityOrder;
 use det_scheduler::{Fitting, Policy, PoolSettings};
 
 /// A resource manager: the owner of pools.
@@ -15,8 +15,21 @@ pub struct Manager {
     pub name: String,
     /// How it runs containers.
     pub kind: ManagerKind,
+    /// Whether it can run any.
+    pub health: Health,
+    /// Names and values that users are shown; nothing depends on them.
+    pub metadata: BTreeMap<String, String>,
     /// Its pools, in the order of the configuration.
     pub pools: Vec<Pool>,
+}
+
+/// Whether a manager can run containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// Its places can join, and run what the core places there.
+    Serving,
+    /// This version has no driver for it: its pools are known by name, and nothing can run there.
+    NotBuilt,
 }
 
 /// A resource pool, with its limits.
@@ -24,10 +37,10 @@ pub struct Manager {
 pub struct Pool {
     /// Its name, which no other pool of any manager has.
     pub name: String,
-    /// How it schedules.
+    /// What administrators say about it.
+    pub description: String,
+    /// How it schedules; the order of priorities is its manager's.
     pub settings: PoolSettings,
-    /// Which of two priorities goes first.
-    pub priority_order: PriorityOrder,
     /// Priority of jobs that name none, 1 to 99.
     pub default_priority: u8,
     /// Containers without slots that each place takes at once.
@@ -39,13 +52,22 @@ pub struct Pool {
 impl Manager {
     /// The managers of a configuration: the main one first, then the additional ones.
     pub fn of(config: &MasterConfig) -> Vec<Self> {
-        let main = (&config.resource_manager, &config.resource_pools);
-        let others = config.additional_resource_managers.iter();
+        let main = (
+            &config.resource_manager,
+            &config.resource_pools,
+            Health::Serving,
+        );
+        let others = config.additional_resource_managers.iter().map(|other| {
+            let pools = &other.resource_pools;
+            (&other.resource_manager, pools, Health::NotBuilt)
+        });
         std::iter::once(main)
-            .chain(others.map(|other| (&other.resource_manager, &other.resource_pools)))
-            .map(|(manager, pools)| Self {
+            .chain(others)
+            .map(|(manager, pools, health)| Self {
                 name: manager.cluster_name.clone(),
                 kind: manager.kind,
+                health,
+                metadata: manager.metadata.clone(),
                 pools: pools.iter().map(|pool| Pool::of(manager, pool)).collect(),
             })
             .collect()
@@ -62,6 +84,7 @@ impl Pool {
         let scheduler = manager.scheduler_of(pool);
         Self {
             name: pool.pool_name.clone(),
+            description: pool.description.clone(),
             settings: PoolSettings {
                 policy: match scheduler.kind {
                     SchedulerKind::Priority => Policy::Priority {
@@ -75,10 +98,10 @@ impl Pool {
                     FittingPolicy::Best => Fitting::Best,
                     FittingPolicy::Worst => Fitting::Worst,
                 },
+                priority_order: manager.kind.priority_order(),
                 allow_heterogeneous_fits: scheduler.allow_heterogeneous_fits,
                 ..PoolSettings::default()
             },
-            priority_order: manager.kind.priority_order(),
             default_priority: scheduler.default_priority,
             aux_limit: pool.max_aux_containers_per_agent,
             patience: pool.agent_reconnect_wait,
@@ -89,6 +112,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use det_config::{LoadedMaster, Sources};
+    use det_ids::PriorityOrder;
 
     use super::*;
 
@@ -110,20 +134,21 @@ mod tests {
         let managers = Manager::of(&config);
         let seen: Vec<_> = managers
             .iter()
-            .map(|manager| (manager.name.as_str(), manager.kind, manager.pools.len()))
+            .map(|manager| (manager.name.as_str(), manager.kind, manager.health))
             .collect();
         assert_eq!(
             seen,
             [
-                ("lab", ManagerKind::Agent, 2),
-                ("cloud", ManagerKind::Kubernetes, 1)
+                ("lab", ManagerKind::Agent, Health::Serving),
+                ("cloud", ManagerKind::Kubernetes, Health::NotBuilt)
             ]
         );
         let pool = |manager: usize, name: &str| managers[manager].pool(name).unwrap();
         assert_eq!(pool(0, "default").settings.policy, Policy::FairShare);
         assert_eq!(pool(0, "default").patience, Duration::from_mins(1));
-        assert_eq!(pool(0, "b").priority_order, PriorityOrder::LowerFirst);
-        assert_eq!(pool(1, "pods").priority_order, PriorityOrder::HigherFirst);
+        let order = |manager, name| pool(manager, name).settings.priority_order;
+        assert_eq!(order(0, "b"), PriorityOrder::LowerFirst);
+        assert_eq!(order(1, "pods"), PriorityOrder::HigherFirst);
         assert_eq!(pool(1, "pods").aux_limit, 7);
         assert!(managers[0].pool("pods").is_none());
     }

@@ -671,8 +671,8 @@ impl Cluster {
     }
 
     /// Live jobs in the order in which they are served; `None` if the policy has no order.
-    pub(crate) fn order(&self, policy: Policy) -> Option<Vec<&str>> {
-        let by_priority = match policy {
+    pub(crate) fn order(&self, settings: &PoolSettings) -> Option<Vec<&str>> {
+        let by_priority = match settings.policy {
             Policy::Priority { .. } => true,
             Policy::RoundRobin => false,
             Policy::FairShare => return None,
@@ -685,9 +685,9 @@ impl Cluster {
         let mut order: Vec<&str> = live.into_iter().collect();
         order.sort_by_key(|name| {
             let job = &self.jobs[*name];
-            let priority = if by_priority { job.priority } else { 0 };
+            let rank = by_priority.then(|| settings.priority_order.rank(job.priority));
             let position = job.position.unwrap_or(job.submitted_at);
-            (priority, position, job.submitted_at)
+            (rank, position, job.submitted_at)
         });
         Some(order)
     }

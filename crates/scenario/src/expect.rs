@@ -193,7 +193,7 @@ impl PoolState<'_> {
     }
 
     fn ahead(&self, name: &str) -> String {
-        match self.cluster.order(self.settings.policy) {
+        match self.cluster.order(self.settings) {
             None => "unknown".to_owned(),
             Some(order) => match order.iter().position(|job| *job == name) {
                 Some(ahead) => ahead.to_string(),

@@ -1,6 +1,6 @@
 //! Applies operations to the simulated pool. Each returns what happened, as text for users, or why it is not possible.
 
-use det_scheduler::{Policy, Side};
+use det_scheduler::{Policy, PoolSettings, Side};
 
 use crate::cluster::{Agent, Cluster, End, Job, Task, TaskState};
 use crate::description::{
@@ -27,11 +27,11 @@ impl Cluster {
     pub(crate) fn operate(
         &mut self,
         scenario: &Scenario,
-        policy: Policy,
+        settings: &PoolSettings,
         operation: &Operation,
     ) -> Result<Vec<String>, String> {
         match operation {
-            Operation::Submit(submission) => self.submit_all(scenario, policy, submission),
+            Operation::Submit(submission) => self.submit_all(scenario, settings.policy, submission),
             Operation::Finish(which) => self.end_running(which, "ends", |cluster, number| {
                 cluster.end(number, End::Completed);
             }),
@@ -45,18 +45,18 @@ impl Cluster {
                 }
                 cluster.release(name);
             }),
-            Operation::Set { job, settings } => self.set(job, settings),
+            Operation::Set { job, settings: own } => self.set(job, own),
             Operation::Limit {
                 workspace,
-                settings,
-            } => self.limit(workspace, *settings),
+                settings: limits,
+            } => self.limit(workspace, *limits),
             Operation::Move { job, anchor, ahead } => {
                 let (side, preposition) = if *ahead {
                     (Side::Ahead, "ahead of")
                 } else {
                     (Side::Behind, "behind")
                 };
-                self.move_job(policy, job, anchor, side)?;
+                self.move_job(settings, job, anchor, side)?;
                 Ok(vec![format!("{job} moves {preposition} {anchor}")])
             }
             Operation::Exclude { tasks, agent } => self.exclude(tasks, agent),

@@ -169,8 +169,10 @@ impl Player<'_> {
         self.pass_until(Some(at))?;
         let mut happened = Vec::new();
         for operation in &step.operations {
-            let policy = self.policy();
-            match self.cluster.operate(self.scenario, policy, operation) {
+            match self
+                .cluster
+                .operate(self.scenario, self.settings, operation)
+            {
                 Ok(done) => happened.extend(done),
                 Err(message) if self.options.on_impossible == OnImpossible::Fail => {
                     return Err(wrong("", message).into());
@@ -540,7 +542,7 @@ impl Player<'_> {
                 None => entry.waiting += 1,
             }
         }
-        match self.cluster.order(self.policy()) {
+        match self.cluster.order(self.settings) {
             None => entries.into_values().collect(),
             Some(order) => order
                 .into_iter()

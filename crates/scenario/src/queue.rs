@@ -1,7 +1,7 @@
 //! Moves a job in the queue.
 
 use det_ids::{JobId, Micros};
-use det_scheduler::{Policy, QueueEntry, Side, move_job};
+use det_scheduler::{Policy, PoolSettings, QueueEntry, Side, move_job};
 
 use crate::cluster::{Cluster, Job};
 
@@ -12,12 +12,12 @@ impl Cluster {
     /// A sentence for users, if a job is not in the queue, or the policy has no order.
     pub(crate) fn move_job(
         &mut self,
-        policy: Policy,
+        settings: &PoolSettings,
         job: &str,
         anchor: &str,
         side: Side,
     ) -> Result<(), String> {
-        match policy {
+        match settings.policy {
             Policy::Priority { .. } => {}
             Policy::FairShare => {
                 return Err(
@@ -37,8 +37,8 @@ impl Cluster {
             .map(|(name, job)| queue_entry(name, job))
             .collect();
         let (job, anchor) = (JobId(job.to_owned()), JobId(anchor.to_owned()));
-        let changed =
-            move_job(&queue, &job, &anchor, side).map_err(|refused| refused.to_string())?;
+        let changed = move_job(&queue, &job, &anchor, side, settings.priority_order)
+            .map_err(|refused| refused.to_string())?;
         for queue_entry in changed {
             if let Some(job) = self.jobs.get_mut(&queue_entry.job_id.0) {
                 job.priority = queue_entry.priority;

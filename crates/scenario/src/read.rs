@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use det_ids::PriorityOrder;
 use det_scheduler::{Fitting, Policy, PoolSettings, Provisionable};
 
 use crate::description::{
@@ -105,6 +106,15 @@ fn pool(reader: &mut Reader, value: &Value<'_>) -> Option<(PoolSettings, Option<
         } else {
             reader.duration(&value)
         };
+    }
+    if let Some(value) = fields.take("priority_order") {
+        let words = [
+            ("lower_first", PriorityOrder::LowerFirst),
+            ("higher_first", PriorityOrder::HigherFirst),
+        ];
+        if let Some(order) = reader.choice(&value, &words) {
+            settings.priority_order = order;
+        }
     }
     if let Some(value) = fields.take("provisionable") {
         settings.provisionable = provisionable(reader, &value);

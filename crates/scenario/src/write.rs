@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use det_config::units::format_duration;
+use det_ids::PriorityOrder;
 use det_scheduler::{Fitting, Policy, PoolSettings};
 use serde_json::{Map, Value, json};
 
@@ -85,6 +86,9 @@ fn pool(settings: &PoolSettings) -> Map<String, Value> {
     let patience = settings.reserve_after.map(format_duration);
     let patience = patience.unwrap_or_else(|| "never".to_owned());
     pool.insert("reserve_after".to_owned(), json!(patience));
+    if settings.priority_order == PriorityOrder::HigherFirst {
+        pool.insert("priority_order".to_owned(), json!("higher_first"));
+    }
     if let Some(added) = settings.provisionable {
         let added = json!({
             "slots_per_instance": added.slots_per_instance,

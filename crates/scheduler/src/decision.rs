@@ -320,6 +320,7 @@ impl<'a> Shared<'a> {
             } => WaitReason::BehindHigherPriority {
                 allocation: self.id(ahead),
                 priority: prepared.jobs[prepared.requests[ahead].job].priority,
+                order: prepared.settings.priority_order,
                 because,
             },
             Wait::ReservedFor(ahead) => WaitReason::ReservedFor {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use det_ids::{AllocationId, JobId, Micros, PlaceId, SlotId, TaskId, WorkspaceId};
+use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder, SlotId, TaskId, WorkspaceId};
 
 /// One resource pool at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -21,6 +21,8 @@ pub struct PoolSnapshot {
 pub struct PoolSettings {
     /// The rule by which requests are ordered and preempted.
     pub policy: Policy,
+    /// Which of two priorities goes first; the manager of the pool decides it.
+    pub priority_order: PriorityOrder,
     /// Which of several places that fit is taken.
     pub fitting: Fitting,
     /// Whether one allocation may span places of different sizes. Equal sizes are preferred either way.
@@ -33,13 +35,15 @@ pub struct PoolSettings {
 }
 
 impl Default for PoolSettings {
-    /// Priority without preemption, best fit, equal places only, reservation after ten minutes, fixed places.
+    /// Priority without preemption, the lower number first, best fit, equal places only, reservation after ten minutes,
+    /// fixed places.
     fn default() -> Self {
         Self {
             policy: Policy::Priority {
                 preemption: false,
                 default_priority: 42,
             },
+            priority_order: PriorityOrder::LowerFirst,
             fitting: Fitting::Best,
             allow_heterogeneous_fits: false,
             reserve_after: Some(Duration::from_mins(10)),
@@ -48,13 +52,10 @@ impl Default for PoolSettings {
     }
 }
 
-/// Which of two priorities this planner serves first, for the texts that name a priority.
-pub(crate) const PRIORITY_ORDER: &str = "lower goes first";
-
 /// The rule of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// Strict priorities, 1 (most important) to 99.
+    /// Strict priorities, 1 to 99, in the pool's [`PoolSettings::priority_order`].
     Priority {
         /// Whether running work may be asked to stop for more important requests.
         preemption: bool,
@@ -215,7 +216,7 @@ pub struct Request {
 /// An entry of the job queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    /// 1 to 99, **lower is more important**. Only the priority rule looks at it.
+    /// 1 to 99; which one is more important is [`PoolSettings::priority_order`]. Only the priority rule looks at it.
     pub priority: u8,
     /// Share weight, above 0 and finite; anything else counts as 1. Only fair share looks at it.
     pub weight: f64,

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use det_ids::{JobId, Micros};
+use det_ids::{JobId, Micros, PriorityOrder};
 
 /// Distance in microseconds between jobs that are pushed; it allows some twenty more moves to the same position.
 const STEP: i64 = 1_000_000;
@@ -17,7 +17,7 @@ const STEP: i64 = 1_000_000;
 pub struct QueueEntry {
     /// The job.
     pub job_id: JobId,
-    /// 1 to 99, lower is more important.
+    /// 1 to 99.
     pub priority: u8,
     /// When it was submitted.
     pub submitted_at: Micros,
@@ -28,10 +28,10 @@ pub struct QueueEntry {
 }
 
 impl QueueEntry {
-    /// What jobs are sorted by; smaller is earlier.
-    pub fn key(&self) -> (u8, i64, Micros, &JobId) {
+    /// What jobs are sorted by in a pool with this order of priorities; smaller is earlier.
+    pub fn key(&self, order: PriorityOrder) -> (i64, i64, Micros, &JobId) {
         (
-            self.priority,
+            order.rank(self.priority),
             self.effective_position(),
             self.submitted_at,
             &self.job_id,
@@ -73,7 +73,7 @@ impl std::error::Error for MoveError {}
 /// Moves a job to one side of another; returns the new entry of every job that changes: the moved one, and those that
 /// were pushed for it. The moved job takes the other's priority. Nothing changes if it is there already.
 ///
-/// `queue` holds all jobs of the pool, in any order.
+/// `queue` holds all jobs of the pool, in any order; `order` is the pool's [`crate::PoolSettings::priority_order`].
 ///
 /// # Errors
 /// One of the two is not in the queue.
@@ -82,20 +82,21 @@ pub fn move_job(
     job: &JobId,
     anchor: &JobId,
     side: Side,
+    order: PriorityOrder,
 ) -> Result<Vec<QueueEntry>, MoveError> {
     let find = |id: &JobId| queue.iter().find(|entry| entry.job_id == *id);
     let moved = find(job).ok_or_else(|| MoveError::UnknownJob(job.clone()))?;
     let priority = find(anchor)
         .ok_or_else(|| MoveError::UnknownAnchor(anchor.clone()))?
         .priority;
-    if job == anchor || is_neighbour(queue, job, anchor, side) {
+    if job == anchor || is_neighbour(queue, job, anchor, side, order) {
         return Ok(Vec::new());
     }
     let mut class: Vec<&QueueEntry> = queue
         .iter()
         .filter(|entry| entry.priority == priority && entry.job_id != *job)
         .collect();
-    class.sort_by_key(|entry| entry.key());
+    class.sort_by_key(|entry| entry.key(order));
     let anchor = class
         .iter()
         .position(|entry| entry.job_id == *anchor)
@@ -118,10 +119,16 @@ pub fn move_job(
 }
 
 /// Whether the job is the anchor's neighbour on that side, in the whole queue.
-fn is_neighbour(queue: &[QueueEntry], job: &JobId, anchor: &JobId, side: Side) -> bool {
-    let mut order: Vec<&QueueEntry> = queue.iter().collect();
-    order.sort_by_key(|entry| entry.key());
-    order.windows(2).any(|pair| {
+fn is_neighbour(
+    queue: &[QueueEntry],
+    job: &JobId,
+    anchor: &JobId,
+    side: Side,
+    order: PriorityOrder,
+) -> bool {
+    let mut in_order: Vec<&QueueEntry> = queue.iter().collect();
+    in_order.sort_by_key(|entry| entry.key(order));
+    in_order.windows(2).any(|pair| {
         let (first, second) = (&pair[0].job_id, &pair[1].job_id);
         match side {
             Side::Ahead => first == job && second == anchor,
@@ -158,8 +165,10 @@ fn insert(before: &[&QueueEntry], after: Option<&QueueEntry>) -> (i64, Vec<Queue
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::PriorityOrder::{HigherFirst, LowerFirst};
+    use super::*;
 
     fn entry(id: &str, priority: u8, submitted_at: i64) -> QueueEntry {
         QueueEntry {
@@ -171,14 +180,29 @@ mod tests {
         }
     }
 
-    fn order(queue: &[QueueEntry]) -> Vec<String> {
+    fn order_by(queue: &[QueueEntry], order: PriorityOrder) -> Vec<String> {
         let mut queue: Vec<&QueueEntry> = queue.iter().collect();
-        queue.sort_by_key(|entry| entry.key());
+        queue.sort_by_key(|entry| entry.key(order));
         queue.iter().map(|s| s.job_id.0.clone()).collect()
     }
 
+    fn order(queue: &[QueueEntry]) -> Vec<String> {
+        order_by(queue, LowerFirst)
+    }
+
     fn moved(queue: &mut [QueueEntry], job: &str, anchor: &str, side: Side) -> usize {
-        let changes = move_job(queue, &JobId(job.into()), &JobId(anchor.into()), side).unwrap();
+        moved_by(queue, job, anchor, side, LowerFirst)
+    }
+
+    fn moved_by(
+        queue: &mut [QueueEntry],
+        job: &str,
+        anchor: &str,
+        side: Side,
+        order: PriorityOrder,
+    ) -> usize {
+        let (job, anchor) = (JobId(job.into()), JobId(anchor.into()));
+        let changes = move_job(queue, &job, &anchor, side, order).unwrap();
         let number = changes.len();
         for change in changes {
             let position = queue.iter_mut().find(|s| s.job_id == change.job_id);
@@ -218,6 +242,29 @@ mod tests {
     }
 
     #[test]
+    fn where_the_higher_number_goes_first_neighbours_are_those_of_that_order() {
+        let mut queue = five();
+        queue.push(entry("urgent", 90, 60));
+        queue.push(entry("idle", 1, 5));
+        let before = ["urgent", "a", "b", "c", "d", "e", "idle"];
+        assert_eq!(order_by(&queue, HigherFirst), before);
+        for (job, anchor, side) in [("urgent", "a", Side::Ahead), ("idle", "e", Side::Behind)] {
+            assert_eq!(
+                moved_by(&mut queue, job, anchor, side, HigherFirst),
+                0,
+                "{job} {anchor}"
+            );
+        }
+        moved_by(&mut queue, "c", "urgent", Side::Ahead, HigherFirst);
+        assert_eq!(order_by(&queue, HigherFirst)[..2], ["c", "urgent"]);
+        moved_by(&mut queue, "urgent", "idle", Side::Behind, HigherFirst);
+        assert_eq!(
+            order_by(&queue, HigherFirst),
+            ["c", "a", "b", "d", "e", "idle", "urgent"]
+        );
+    }
+
+    #[test]
     fn nothing_changes_if_it_is_there_already() {
         let mut queue = five();
         queue.push(entry("urgent", 1, 60));
@@ -236,10 +283,10 @@ mod tests {
         let queue = five();
         let job = |id: &str| JobId(id.into());
         assert_eq!(
-            move_job(&queue, &job("x"), &job("a"), Side::Ahead),
+            move_job(&queue, &job("x"), &job("a"), Side::Ahead, LowerFirst),
             Err(MoveError::UnknownJob(job("x")))
         );
-        let refused = move_job(&queue, &job("a"), &job("y"), Side::Ahead).unwrap_err();
+        let refused = move_job(&queue, &job("a"), &job("y"), Side::Ahead, LowerFirst).unwrap_err();
         assert_eq!(refused, MoveError::UnknownAnchor(job("y")));
         assert!(refused.to_string().contains("\"y\""));
     }

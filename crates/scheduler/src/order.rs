@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use det_ids::{AllocationId, JobId, Micros, PlaceId};
 
-use crate::model::{Job, Policy, Request};
+use crate::model::{Job, Policy, PoolSettings, Request};
 use crate::prepared::{JobView, ShapeView};
 use crate::space::{PlaceRank, Shape};
 
@@ -42,17 +42,17 @@ struct KnownJob {
 /// What jobs are sorted by. Rules that go from job to job need a distinct position for every job, independent of the
 /// order in which jobs were added; hence the ids at the end.
 type JobPosition<'a> = (
-    u8,
+    Option<i64>,
     i64,
     Micros,
     Option<(&'a JobId, &'a Option<AllocationId>)>,
 );
 
 impl KnownJob {
-    fn position(&self, policy: Policy) -> JobPosition<'_> {
-        let by_priority = matches!(policy, Policy::Priority { .. });
+    fn position(&self, settings: &PoolSettings) -> JobPosition<'_> {
+        let by_priority = matches!(settings.policy, Policy::Priority { .. });
         (
-            if by_priority { self.job.priority } else { 0 },
+            by_priority.then(|| settings.priority_order.rank(self.job.priority)),
             self.job.position.unwrap_or(self.job.submitted_at.0),
             self.job.submitted_at,
             (!by_priority).then_some((&self.name, &self.only_request)),
@@ -62,7 +62,7 @@ impl KnownJob {
 
 impl Jobs {
     /// Adds or replaces the description of a job.
-    pub(crate) fn put(&mut self, id: &JobId, job: Job, policy: Policy) {
+    pub(crate) fn put(&mut self, id: &JobId, job: Job, settings: &PoolSettings) {
         let Some(&number) = self.numbers.get(id) else {
             let number = self.push(KnownJob {
                 job,
@@ -82,7 +82,7 @@ impl Jobs {
             only_request: None,
         };
         std::mem::swap(known, &mut now);
-        self.moved |= now.position(policy) != known.position(policy);
+        self.moved |= now.position(settings) != known.position(settings);
         self.changed.push(number);
     }
 
@@ -92,11 +92,11 @@ impl Jobs {
     }
 
     /// The number of a request's job. A request whose job was not described gets a job of its own, without a cap.
-    pub(crate) fn of(&mut self, request: &Request, policy: Policy) -> usize {
+    pub(crate) fn of(&mut self, request: &Request, settings: &PoolSettings) -> usize {
         if let Some(number) = self.numbers.get(&request.job_id) {
             return *number;
         }
-        let priority = match policy {
+        let priority = match settings.policy {
             Policy::Priority {
                 default_priority, ..
             } => default_priority,
@@ -146,14 +146,18 @@ impl Jobs {
     }
 
     /// Updates the views; returns whether the order of jobs that were there before has changed.
-    pub(crate) fn apply_changes(&mut self, views: &mut Vec<JobView>, policy: Policy) -> bool {
+    pub(crate) fn apply_changes(
+        &mut self,
+        views: &mut Vec<JobView>,
+        settings: &PoolSettings,
+    ) -> bool {
         let changed = std::mem::take(&mut self.changed);
         let added = std::mem::take(&mut self.added);
         let moved = std::mem::take(&mut self.moved);
         for number in changed {
             if let Some(view) = views.get_mut(number) {
                 let order = view.order;
-                *view = JobView::of(&self.known[number].job);
+                *view = JobView::of(&self.known[number].job, settings);
                 view.order = order;
             }
         }
@@ -163,26 +167,26 @@ impl Jobs {
         views.extend(
             self.known[views.len()..]
                 .iter()
-                .map(|k| JobView::of(&k.job)),
+                .map(|k| JobView::of(&k.job, settings)),
         );
         let known = &self.known;
         if moved || added.len() > FEW {
             self.in_order.extend(added);
-            let position = |number: &usize| known[*number].position(policy);
+            let position = |number: &usize| known[*number].position(settings);
             self.in_order.sort_by(|a, b| position(a).cmp(&position(b)));
         } else {
             for number in added {
-                let position = known[number].position(policy);
+                let position = known[number].position(settings);
                 let at = self
                     .in_order
-                    .partition_point(|other| known[*other].position(policy) <= position);
+                    .partition_point(|other| known[*other].position(settings) <= position);
                 self.in_order.insert(at, number);
             }
         }
         let mut order = 0;
         let mut before: Option<JobPosition<'_>> = None;
         for &number in &self.in_order {
-            let position = known[number].position(policy);
+            let position = known[number].position(settings);
             if before.is_some_and(|before| before != position) {
                 order += 1;
             }

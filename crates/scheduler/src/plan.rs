@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use det_ids::{AllocationId, Micros, PlaceId, SlotId};
+use det_ids::{AllocationId, Micros, PlaceId, PriorityOrder, SlotId};
 use serde::Serialize;
 
-use crate::model::{PRIORITY_ORDER, PoolSnapshot, Queue};
+use crate::model::{PoolSnapshot, Queue};
 use crate::planner::Planner;
 use crate::reason::WaitReason;
 
@@ -62,10 +62,13 @@ pub struct HandOver {
 pub enum PreemptReason {
     /// A more important request needs its slots.
     HigherPriority {
-        /// Priority of the request; lower is more important.
+        /// Priority of the request.
         priority: u8,
         /// Priority of the allocation that stops.
         own_priority: u8,
+        /// Which of the two is more important, for the sentence.
+        #[serde(skip)]
+        order: PriorityOrder,
     },
     /// A request of the same priority needs its slots, and a user moved one of the two jobs in the queue.
     MovedAhead,
@@ -91,9 +94,10 @@ impl fmt::Display for PreemptReason {
             Self::HigherPriority {
                 priority,
                 own_priority,
+                order,
             } => write!(
                 f,
-                "work of priority {priority} needs its slots (its own is {own_priority}; {PRIORITY_ORDER})"
+                "work of priority {priority} needs its slots (its own is {own_priority}; {order})"
             ),
             Self::MovedAhead => {
                 f.write_str("a job that was moved ahead in the queue needs its slots")

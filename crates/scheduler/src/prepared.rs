@@ -88,7 +88,10 @@ impl Service {
 
 /// A job, with its position in the queue.
 pub(crate) struct JobView {
+    /// For reasons and messages; [`Self::rank`] decides.
     pub(crate) priority: u8,
+    /// Rank of the priority in the pool's order; the lower one goes first.
+    pub(crate) rank: i64,
     /// Above 0 and finite.
     pub(crate) weight: f64,
     pub(crate) max_slots: Option<u32>,
@@ -102,9 +105,10 @@ pub(crate) struct JobView {
 
 impl JobView {
     /// A job that has no position in the queue yet.
-    pub(crate) fn of(job: &Job) -> Self {
+    pub(crate) fn of(job: &Job, settings: &PoolSettings) -> Self {
         Self {
             priority: job.priority,
+            rank: settings.priority_order.rank(job.priority),
             weight: if job.weight.is_finite() && job.weight > 0.0 {
                 job.weight
             } else {
@@ -315,7 +319,7 @@ impl Prepared {
 
     pub(crate) fn put_job(&mut self, id: &JobId, job: Job) {
         self.renumber |= !self.job_numbers.knows(id) && self.job_numbers.needs_renumbering();
-        self.job_numbers.put(id, job, self.settings.policy);
+        self.job_numbers.put(id, job, &self.settings);
     }
 
     pub(crate) fn knows_job(&self, id: &JobId) -> bool {
@@ -336,7 +340,7 @@ impl Prepared {
     }
 
     fn put_waiting(&mut self, request: Arc<Request>, reported_reason: Option<Arc<WaitReason>>) {
-        let job = self.job_numbers.of(&request, self.settings.policy);
+        let job = self.job_numbers.of(&request, &self.settings);
         let shape = self
             .shape_numbers
             .of(&request, &self.ranks, &mut self.shapes);
@@ -353,7 +357,7 @@ impl Prepared {
 
     pub(crate) fn put_running(&mut self, running: Arc<RunningAllocation>) {
         self.remove_running(&running.request.allocation_id);
-        let job = self.job_numbers.of(&running.request, self.settings.policy);
+        let job = self.job_numbers.of(&running.request, &self.settings);
         let claims: Vec<Claim> = running
             .placement
             .iter()
@@ -398,7 +402,7 @@ impl Prepared {
         self.running.apply_removals(before);
         let moved = self
             .job_numbers
-            .apply_changes(&mut self.jobs, self.settings.policy);
+            .apply_changes(&mut self.jobs, &self.settings);
         let now = |job: usize| order_of(&self.jobs, job);
         self.requests.apply_additions(now, moved);
         self.running.apply_additions(now, moved);

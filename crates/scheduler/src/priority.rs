@@ -68,8 +68,8 @@ struct Run<'a, 'b> {
     zero_slots: bool,
     /// With a future if the pool preempts.
     capacity: FreeCapacity<'a>,
-    /// Priorities of jobs that were moved in the queue.
-    moved: BTreeSet<u8>,
+    /// Ranks of the priorities of jobs that were moved in the queue.
+    moved: BTreeSet<i64>,
     /// First request of a finished class that did not fit.
     blocked: Option<usize>,
     /// First request for which running work is being stopped.
@@ -95,7 +95,8 @@ struct ReservingRequest {
 
 /// State of the priority class that is being decided.
 struct Class {
-    priority: u8,
+    /// Rank of its priority.
+    rank: i64,
     /// Requests to be considered in step 2, in order.
     pending: Vec<PendingRequest>,
     /// Requests that close the class unless a limit holds them back in the end, in order.
@@ -127,9 +128,9 @@ struct Class {
 }
 
 impl Class {
-    fn new(prepared: &Prepared, priority: u8, moved: bool, members: usize) -> Self {
+    fn new(prepared: &Prepared, rank: i64, moved: bool, members: usize) -> Self {
         Self {
-            priority,
+            rank,
             pending: Vec::with_capacity(members),
             unfit: Vec::with_capacity(members),
             blocked_jobs: BTreeSet::new(),
@@ -191,7 +192,7 @@ impl<'a, 'b> Run<'a, 'b> {
             preemption,
             zero_slots,
             capacity,
-            moved: moved.map(|job| job.priority).collect(),
+            moved: moved.map(|job| job.rank).collect(),
             blocked: None,
             freeing: None,
             shared,
@@ -200,16 +201,16 @@ impl<'a, 'b> Run<'a, 'b> {
 
     fn all(&mut self, requests: &[usize], decision: &mut Decision) {
         let prepared = self.shared.prepared;
-        let priority = |request: &usize| prepared.jobs[prepared.requests[*request].job].priority;
-        for members in requests.chunk_by(|a, b| priority(a) == priority(b)) {
-            self.class(priority(&members[0]), members, decision);
+        let rank = |request: &usize| prepared.jobs[prepared.requests[*request].job].rank;
+        for members in requests.chunk_by(|a, b| rank(a) == rank(b)) {
+            self.class(rank(&members[0]), members, decision);
         }
     }
 
-    fn class(&mut self, priority: u8, members: &[usize], decision: &mut Decision) {
+    fn class(&mut self, rank: i64, members: &[usize], decision: &mut Decision) {
         let prepared = self.shared.prepared;
-        let moved = self.moved.contains(&priority);
-        let mut class = Class::new(prepared, priority, moved, members.len());
+        let moved = self.moved.contains(&rank);
+        let mut class = Class::new(prepared, rank, moved, members.len());
         for &request in members {
             if !self.defer(&mut class, request) {
                 self.offer(&mut class, request, decision);
@@ -436,7 +437,7 @@ impl<'a, 'b> Run<'a, 'b> {
         let free_or_held = || {
             let preemptible = class.preemptible.get_or_insert_with(|| {
                 if self.preemption {
-                    preemptible_below(prepared, class.priority, self.zero_slots)
+                    preemptible_below(prepared, class.rank, self.zero_slots)
                 } else {
                     vec![0; prepared.places.len()]
                 }
@@ -576,15 +577,13 @@ impl<'a, 'b> Run<'a, 'b> {
             .flat_map(|(owner, victims)| victims.iter().rev().map(|victim| (*owner, *victim)))
             .filter(|(owner, victim)| {
                 let owner = &prepared.jobs[prepared.requests[*owner].job];
-                owner.priority > class.priority
+                owner.rank > class.rank
                     || may_preempt(prepared, waiting.job, prepared.running[*victim].job)
             })
             .map(|(_, victim)| victim);
         let active = (0..prepared.running.len())
             .rev()
-            .take_while(|number| {
-                prepared.jobs[prepared.running[*number].job].priority >= class.priority
-            })
+            .take_while(|number| prepared.jobs[prepared.running[*number].job].rank >= class.rank)
             .filter(|number| {
                 let active = &prepared.running[*number];
                 active.preemptible
@@ -641,6 +640,7 @@ impl<'a, 'b> Run<'a, 'b> {
                     PreemptReason::HigherPriority {
                         priority,
                         own_priority,
+                        order: prepared.settings.priority_order,
                     }
                 },
             });
@@ -672,13 +672,13 @@ impl<'a, 'b> Run<'a, 'b> {
     }
 }
 
-/// Units by place that a class of this priority could get by preemption, those of stopping work included.
-fn preemptible_below(prepared: &Prepared, priority: u8, zero_slots: bool) -> Vec<u32> {
+/// Units by place that the class of this rank could get by preemption, those of stopping work included.
+fn preemptible_below(prepared: &Prepared, rank: i64, zero_slots: bool) -> Vec<u32> {
     let mut capacity = vec![0_u32; prepared.places.len()];
     for active in &*prepared.running {
         if active.preemptible
             && active.zero_slots() == zero_slots
-            && prepared.jobs[active.job].priority > priority
+            && prepared.jobs[active.job].rank > rank
         {
             for part in &active.parts {
                 let sum = &mut capacity[part.place as usize];
@@ -693,8 +693,8 @@ fn preemptible_below(prepared: &Prepared, priority: u8, zero_slots: bool) -> Vec
 /// is behind because a user moved one of the two, never because it was submitted later.
 fn may_preempt(prepared: &Prepared, job: usize, other: usize) -> bool {
     let (own, other) = (&prepared.jobs[job], &prepared.jobs[other]);
-    other.priority > own.priority
-        || (other.priority == own.priority
+    other.rank > own.rank
+        || (other.rank == own.rank
             && other.order > own.order
             && other.submitted_at <= own.submitted_at
             && (own.moved || other.moved))

@@ -3,11 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use det_ids::{AllocationId, WorkspaceId};
+use det_ids::{AllocationId, PriorityOrder, WorkspaceId};
 use serde::{Deserialize, Serialize, Serializer};
 use strum::{EnumDiscriminants, EnumString, IntoStaticStr, VariantArray, VariantNames};
-
-use crate::model::PRIORITY_ORDER;
 
 /// Why a request waits. True for the pool as it is after the plan that carries it has been applied.
 /// The serialised names speak of agents, as users see them, whatever kind of place the pool has.
@@ -141,8 +139,11 @@ pub enum WaitReason {
     BehindHigherPriority {
         /// The more important request.
         allocation: AllocationId,
-        /// Its priority; lower is more important.
+        /// Its priority.
         priority: u8,
+        /// Which of two priorities is more important, for the sentence.
+        #[serde(skip)]
+        order: PriorityOrder,
         /// Why this one cannot pass it.
         because: BlockingCause,
     },
@@ -210,7 +211,7 @@ pub struct Holder {
     pub allocation: AllocationId,
     /// Slots it holds in the pool.
     pub slots: u32,
-    /// Priority of its job, lower is more important; `None` where priorities do not decide.
+    /// Priority of its job; `None` where priorities do not decide.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
 }
@@ -439,8 +440,9 @@ impl WaitReason {
             Self::BehindHigherPriority {
                 allocation,
                 priority,
+                order,
                 because,
-            } => behind_sentence(f, &label(allocation), *priority, *because),
+            } => behind_sentence(f, &label(allocation), (*priority, *order), *because),
             Self::ReservedFor { allocation } => write!(
                 f,
                 "the slots it fits are kept for {}, which has waited too long or has work stopped for it; it starts after \
@@ -569,12 +571,12 @@ fn share_sentence(
 fn behind_sentence(
     f: &mut fmt::Formatter<'_>,
     allocation: &str,
-    priority: u8,
+    (priority, order): (u8, PriorityOrder),
     because: BlockingCause,
 ) -> fmt::Result {
     write!(
         f,
-        "{allocation} has priority {priority} ({PRIORITY_ORDER}) and waits; "
+        "{allocation} has priority {priority} ({order}) and waits; "
     )?;
     f.write_str(match because {
         BlockingCause::PreemptionOff => {

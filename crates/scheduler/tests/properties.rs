@@ -6,8 +6,10 @@ use std::sync::Arc;
 mod common;
 
 use common::{Traits, World, judge, notebook, pool, prio};
-use det_ids::{AllocationId, JobId};
-use det_scheduler::{Pass, PlaceState, Plan, Planner, Progress, SlotState, WaitKind, WaitReason};
+use det_ids::{AllocationId, JobId, PriorityOrder};
+use det_scheduler::{
+    Pass, PlaceState, Plan, Planner, Policy, Progress, SlotState, WaitKind, WaitReason,
+};
 use proptest::prelude::*;
 
 /// One thing that happens.
@@ -253,6 +255,39 @@ fn pick(len: usize, nth: u8) -> Option<usize> {
     (len > 0).then(|| usize::from(nth) % len.max(1))
 }
 
+/// The same world where the higher number goes first, with numbers that make the same work as important.
+fn mirrored(world: &World) -> World {
+    let mut other = world.clone();
+    other.pool.settings.priority_order = PriorityOrder::HigherFirst;
+    if let Policy::Priority {
+        default_priority, ..
+    } = &mut other.pool.settings.policy
+    {
+        *default_priority = 100 - *default_priority;
+    }
+    for job in other.queue.jobs.values_mut() {
+        job.priority = 100 - job.priority;
+    }
+    other
+}
+
+/// What a plan does, and the kinds of its reasons: all but numbers of priorities.
+fn without_priorities(plan: &Plan) -> impl PartialEq + std::fmt::Debug {
+    let preempt = plan.preempt.iter();
+    let waiting = plan.waiting.iter();
+    (
+        plan.placements.clone(),
+        preempt
+            .map(|stop| (stop.allocation_id.clone(), stop.for_allocation.clone()))
+            .collect::<Vec<_>>(),
+        plan.hand_over.clone(),
+        waiting
+            .map(|(id, reason)| (id.clone(), reason.kind()))
+            .collect::<Vec<_>>(),
+        plan.reservations.clone(),
+    )
+}
+
 /// The same world with everything handed in in another order.
 fn shuffled(world: &World, by: usize) -> World {
     let mut other = world.clone();
@@ -452,6 +487,20 @@ proptest! {
         }
         prop_assert_eq!(world.decide(), world.decide());
         prop_assert_eq!(world.decide(), shuffled(&world, by).decide());
+    }
+
+    /// The direction of priority decides nothing but which of two numbers is more important.
+    #[test]
+    fn either_direction_of_priority_gives_the_same_plan(
+        start in starts(),
+        history in prop::collection::vec(events(), 1..40),
+    ) {
+        let mut world = build(&start);
+        for (number, event) in history.iter().enumerate() {
+            world = happen(world, number, event);
+        }
+        let (lower, higher) = (world.decide(), mirrored(&world).decide());
+        prop_assert_eq!(without_priorities(&lower), without_priorities(&higher));
     }
 
     /// When everything that runs ends, again and again, everything that can run does run.

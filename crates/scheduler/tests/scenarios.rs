@@ -3,7 +3,7 @@
 mod common;
 
 use common::{World, notebook, pool, preempt, prio, start, wait};
-use det_ids::{AllocationId, PlaceId};
+use det_ids::{AllocationId, PlaceId, PriorityOrder};
 use det_scheduler::{
     BlockingCause, PlaceState, PreemptReason, Progress, Provisionable, WaitKind, WaitReason,
     can_ever_fit,
@@ -202,8 +202,40 @@ fn row_5_what_cannot_be_preempted_does_not_backfill() {
         WaitReason::BehindHigherPriority {
             allocation: AllocationId::from("x"),
             priority: 40,
+            order: PriorityOrder::LowerFirst,
             because: BlockingCause::NotPreemptible,
         }
+    );
+}
+
+#[test]
+fn where_the_higher_number_goes_first_it_preempts_and_is_said_to() {
+    let world = pool()
+        .place("a", 2)
+        .place("b", 2)
+        .preemption()
+        .higher_first()
+        .running("n", 2, &prio(60))
+        .running("m", 2, &prio(10))
+        .queued("x", 2, &prio(50))
+        .queued("y", 2, &prio(20));
+    let plan = world.decide();
+    let stopped: Vec<_> = plan
+        .preempt
+        .iter()
+        .map(|stop| stop.allocation_id.as_str())
+        .collect();
+    assert_eq!(stopped, ["m"]);
+    assert_eq!(
+        plan.preempt[0].reason.to_string(),
+        "work of priority 50 needs its slots (its own is 10; higher goes first)"
+    );
+    let waiting: Vec<_> = plan.waiting.iter().map(|(id, _)| id.as_str()).collect();
+    assert_eq!(waiting, ["x", "y"]);
+    let reason = plan.waiting[1].1.to_string();
+    assert!(
+        reason.starts_with("'x' has priority 50 (higher goes first) and waits"),
+        "{reason}"
     );
 }
 

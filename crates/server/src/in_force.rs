@@ -76,11 +76,9 @@ impl InForce {
         self.read(|state| state.origins.clone())
     }
 
-    /// Whether a pool is there and is to stay: asked in the transaction that puts something there.
-    pub(crate) fn has_pool(&self, name: &str) -> bool {
-        self.read(|state| {
-            state.config.resource_pool(name).is_some() && !state.leaving.contains(name)
-        })
+    /// Whether a pool is about to go: asked in the transaction that puts something there.
+    pub(crate) fn is_leaving(&self, name: &str) -> bool {
+        self.read(|state| state.leaving.contains(name))
     }
 
     /// Keeps these pools free from now on: they are about to go.

@@ -1,8 +1,7 @@
 //! The words of the master's configuration.
 
+use det_ids::PriorityOrder;
 use serde::{Deserialize, Serialize};
-
-use crate::priority::PriorityOrder;
 
 /// How a resource manager runs containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +33,7 @@ impl ManagerKind {
 pub enum SchedulerKind {
     /// Each gets a share by weight and demand.
     FairShare,
-    /// By priority, lower numbers first.
+    /// By priority; which one goes first is the manager's to decide.
     Priority,
     /// In order of arrival, one task of each job in turn.
     RoundRobin,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use det_ids::PriorityOrder;
 use det_scenario::{
     AgentDescription, EndCondition, JobSettings, Kind, Operation, Pool, Scenario, Service,
     ServiceTarget, Start, Step, StepTime, Submission, WorkspaceSettings,
@@ -48,6 +49,7 @@ const ODD: Duration = Duration::from_millis(7_301);
 fn settings(random: &mut Random, policy: Policy) -> PoolSettings {
     PoolSettings {
         policy,
+        priority_order: random.one_of(&[PriorityOrder::LowerFirst, PriorityOrder::HigherFirst]),
         fitting: random.one_of(&[Fitting::Best, Fitting::Worst]),
         allow_heterogeneous_fits: random.once_in(2),
         reserve_after: (!random.once_in(6)).then_some(10 * MINUTE),

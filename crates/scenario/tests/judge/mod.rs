@@ -14,7 +14,7 @@ mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AllocationId, PlaceId, SlotId};
+use det_ids::{AllocationId, PlaceId, PriorityOrder, SlotId};
 use det_scheduler::{
     PlaceState, Plan, Policy, PreemptReason, Progress, Request, RunningAllocation, SlotState,
     WaitReason, plan,
@@ -143,12 +143,18 @@ fn preemptions(before: &State, plan: &Plan) {
                 PreemptReason::HigherPriority {
                     priority,
                     own_priority,
+                    order,
                 },
                 Some(winner),
             ) => {
                 assert!(by_priority);
-                assert!(priority < own_priority, "only less important work stops");
-                assert_eq!(before.job(before.find(winner)).priority, *priority);
+                let winner = before.find(winner);
+                assert_eq!(*order, before.pool.settings.priority_order);
+                assert!(
+                    rank(before, winner) < rank(before, &victim.request),
+                    "only less important work stops"
+                );
+                assert_eq!(before.job(winner).priority, *priority);
                 assert_eq!(own.priority, *own_priority);
             }
             (PreemptReason::MovedAhead, Some(winner)) => {
@@ -180,7 +186,7 @@ fn less_important_work_does_not_overtake(before: &State, plan: &Plan, preemption
                 );
             let own = before.job(waits);
             if own.workspace == before.job(started).workspace
-                && own.priority < before.job(started).priority
+                && rank(before, waits) < rank(before, started)
                 && started.slots > 0
                 && (blocked || matches!(reason, WaitReason::OverWorkspaceLimit { .. }))
                 && let Some((most, used)) = before.after(plan).workspace_of(waits)
@@ -192,7 +198,7 @@ fn less_important_work_does_not_overtake(before: &State, plan: &Plan, preemption
                 );
             }
             let same_kind = (waits.slots == 0) == (started.slots == 0);
-            if blocked && same_kind && before.job(waits).priority < before.job(started).priority {
+            if blocked && same_kind && rank(before, waits) < rank(before, started) {
                 assert!(
                     preemption && started.preemptible && !freeing,
                     "{} overtakes {allocation}: {plan:#?}",
@@ -223,7 +229,7 @@ fn less_important_work_is_preempted(before: &State, after: &State, plan: &Plan) 
         ) {
             continue;
         }
-        let own = before.job(request).priority;
+        let own = rank(before, request);
         let kind = |other: &Request| (other.slots == 0) == (request.slots == 0);
         // The slots of work that stops for a more important request are for that one.
         let leaves = |running: &RunningAllocation| match &running.progress {
@@ -236,7 +242,7 @@ fn less_important_work_is_preempted(before: &State, after: &State, plan: &Plan) 
         let gives_way = |running: &RunningAllocation| {
             kind(&running.request)
                 && (leaves(running)
-                    || (running.request.preemptible && before.job(&running.request).priority > own))
+                    || (running.request.preemptible && rank(before, &running.request) > own))
         };
         assert!(
             !after.without(gives_way).fits(request),
@@ -323,11 +329,20 @@ fn sorted<'a>(ids: impl Iterator<Item = &'a AllocationId>) -> Vec<&'a Allocation
     ids
 }
 
+/// The lower one is more important.
+fn rank(state: &State, request: &Request) -> i16 {
+    let priority = i16::from(state.job(request).priority);
+    match state.pool.settings.priority_order {
+        PriorityOrder::LowerFirst => priority,
+        PriorityOrder::HigherFirst => 100 - priority,
+    }
+}
+
 /// What requests are sorted by under the priority rule.
-fn order<'a>(state: &State, request: &'a Request) -> (u8, i64, i64, i64, &'a str) {
+fn order<'a>(state: &State, request: &'a Request) -> (i16, i64, i64, i64, &'a str) {
     let job = state.job(request);
     (
-        job.priority,
+        rank(state, request),
         job.position.unwrap_or(job.submitted_at.0),
         job.submitted_at.0,
         request.requested_at.0,

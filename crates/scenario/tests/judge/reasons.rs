@@ -7,7 +7,7 @@ use det_scheduler::{
 };
 
 use super::fit::{State, free_slots};
-use super::{order, shares, turns};
+use super::{order, rank, shares, turns};
 
 pub fn is_true(
     before: &State,
@@ -88,13 +88,12 @@ pub fn is_true(
             allocation,
             priority,
             because,
-        } => is_behind(
-            before,
-            after,
-            plan,
-            request,
-            (allocation, *priority, *because),
-        ),
+            order,
+        } => {
+            let blocking = (allocation, *priority, *because);
+            *order == before.pool.settings.priority_order
+                && is_behind(before, after, plan, request, blocking)
+        }
         WaitReason::ReservedFor { allocation } => {
             is_reserved_for(before, after, plan, request, allocation)
         }
@@ -167,7 +166,10 @@ fn has_claim(before: &State, after: &State, request: &Request, other: &Request) 
         .any(|r| r.progress != Progress::Active);
     own.workspace == theirs.workspace
         && other.allocation_id != request.allocation_id
-        && (old || freeing || booked || (by_priority && theirs.priority < own.priority))
+        && (old
+            || freeing
+            || booked
+            || (by_priority && rank(before, other) < rank(before, request)))
 }
 
 /// Slots of all waiting requests that may keep what is left of the workspace's limit.
@@ -205,7 +207,7 @@ fn is_behind(
     let theirs = before.find(allocation);
     truth
         && before.job(theirs).priority == priority
-        && priority < before.job(request).priority
+        && rank(before, theirs) < rank(before, request)
         && (theirs.slots == 0) == (request.slots == 0)
         && !their_reason.is_permanent()
         && !matches!(
@@ -314,9 +316,9 @@ fn fits_without_worse(before: &State, plan: &Plan, request: &Request) -> bool {
     let Policy::Priority { .. } = before.pool.settings.policy else {
         return before.after(plan).fits(request);
     };
-    let own = before.job(request).priority;
+    let own = rank(before, request);
     let mut kept = plan.clone();
     kept.placements
-        .retain(|placement| before.job(before.find(&placement.allocation_id)).priority <= own);
+        .retain(|placement| rank(before, before.find(&placement.allocation_id)) <= own);
     before.after(&kept).fits(request)
 }

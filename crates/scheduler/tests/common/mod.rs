@@ -11,7 +11,7 @@ pub mod judge;
 
 use std::collections::BTreeSet;
 
-use det_ids::{AllocationId, JobId, Micros, PlaceId, SlotId, TaskId};
+use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder, SlotId, TaskId};
 use det_scheduler::{
     Fitting, Job, PlaceSnapshot, PlaceState, Plan, Policy, PoolSnapshot, Progress, Queue, Request,
     RunningAllocation, SlotSnapshot, SlotState, plan,
@@ -128,6 +128,10 @@ impl World {
             preemption: true,
             default_priority: 42,
         };
+        self
+    }
+    pub fn higher_first(mut self) -> Self {
+        self.pool.settings.priority_order = PriorityOrder::HigherFirst;
         self
     }
     pub fn fair_share(mut self) -> Self {

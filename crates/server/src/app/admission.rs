@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use det_config::errors::ConfigError;
 use det_config::submitted::{Placement, TrialSize};
-use det_ids::{AllocationId, JobId, Micros, TaskId};
+use det_ids::{AllocationId, JobId, Micros, PriorityOrder, TaskId};
 use det_scheduler::{Request, WaitReason, can_ever_fit};
 use det_store::workspaces::WorkspaceRow;
 
@@ -82,6 +82,11 @@ impl Admission {
         }
     }
 
+    /// Which of two priorities goes first in a pool.
+    pub(super) fn priority_order(&self, pool: &str) -> PriorityOrder {
+        self.pools.priority_order(pool)
+    }
+
     /// The pools of a submission: those that it may choose and that could ever run a trial of this size. What stands
     /// against it is added to `findings`.
     pub(super) async fn admit(
@@ -112,11 +117,10 @@ impl Admission {
         size: Option<TrialSize>,
         findings: &mut Findings,
     ) -> Vec<String> {
-        let known = self.pools.names();
+        let known = self.pools.serving();
         let unknown = |pool: &String| !known.contains(pool);
         let no_such = |pool: &str| {
-            let other = self.pools.other_manager(pool);
-            let why = other.unwrap_or_else(|| "does not exist".to_owned());
+            let why = self.pools.unusable(pool).unwrap_or_default();
             format!("pool \"{}\" {why}", pool.escape_debug())
         };
         let several = &placement.resource_pools;
@@ -166,7 +170,7 @@ impl Admission {
         size: TrialSize,
         findings: &mut Findings,
     ) -> AppResult<Admitted> {
-        let (known, refuse) = (self.pools.names(), self.context.config().launch_error);
+        let (known, refuse) = (self.pools.serving(), self.context.config().launch_error);
         let (mut usable, mut too_small, mut unfulfillable) = (Vec::new(), Vec::new(), Vec::new());
         let mut slots_exceeded = true;
         // A name that stands there twice is reported elsewhere, and there may be very many.

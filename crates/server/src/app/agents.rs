@@ -278,12 +278,11 @@ impl Registry for Agents {
                     .into(),
             );
         }
-        let pools = self.pools.names();
-        if !pools.contains(&hello.resource_pool) {
+        if let Some(why) = self.pools.unusable(&hello.resource_pool) {
             return Err(format!(
-                "resource pool \"{}\" does not exist; this master has: {}",
+                "resource pool \"{}\" {why}; this master has: {}",
                 hello.resource_pool,
-                pools.join(", ")
+                self.pools.serving().join(", ")
             ));
         }
         Ok(())

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use det_ids::PriorityOrder;
 use det_scheduler::WaitKind;
 use det_store::allocations::AllocationRow;
 
@@ -16,19 +17,27 @@ const WAITING_FOR_SLOTS: [WaitKind; 4] = [
     WaitKind::ReservedFor,
 ];
 
-/// Requests of one pool that wait for capacity: by kind (with slots or without) and priority the time of the first.
-#[derive(Debug, Default)]
+/// Requests of one pool that wait for capacity.
+#[derive(Debug)]
 pub(crate) struct HeldUp {
+    order: PriorityOrder,
+    /// By kind (with slots or without) and rank of the priority the time of the first.
     since: BTreeMap<(bool, i64), i64>,
 }
 
 impl HeldUp {
+    /// Of a pool with this order of priorities in which nothing waits.
+    pub(crate) fn new(order: PriorityOrder) -> Self {
+        let since = BTreeMap::new();
+        Self { order, since }
+    }
+
     /// Takes in an allocation of a job.
     pub(crate) fn note(&mut self, priority: i64, allocation: &AllocationRow) {
         if allocation.placed_at.is_none() && waits_for_slots(allocation) {
             let since = self
                 .since
-                .entry((allocation.slots == 0, priority))
+                .entry((allocation.slots == 0, self.order.rank(priority)))
                 .or_insert(allocation.requested_at);
             *since = allocation.requested_at.min(*since);
         }
@@ -39,7 +48,7 @@ impl HeldUp {
         let zero_slots = allocation.slots == 0;
         allocation.placed_at.is_some_and(|placed| {
             self.since
-                .range((zero_slots, i64::MIN)..(zero_slots, priority))
+                .range((zero_slots, i64::MIN)..(zero_slots, self.order.rank(priority)))
                 .any(|(_, since)| *since < placed)
         })
     }
@@ -93,7 +102,7 @@ mod tests {
 
     #[test]
     fn work_that_starts_past_a_more_important_request_is_backfill() {
-        let mut held_up = HeldUp::default();
+        let mut held_up = HeldUp::new(PriorityOrder::LowerFirst);
         held_up.note(10, &allocation(8, 100, None, "not_enough_free_slots"));
         held_up.note(5, &allocation(8, 50, None, "over_job_cap"));
         let started = |at| allocation(2, 10, Some(at), "");
@@ -105,5 +114,15 @@ mod tests {
         // A request that its own cap holds back is passed by nobody, and what waits passes nobody.
         assert!(!held_up.is_passed_by(7, &started(200)));
         assert!(!held_up.is_passed_by(20, &allocation(2, 10, None, "reserved_for")));
+    }
+
+    #[test]
+    fn where_the_higher_number_goes_first_lower_ones_pass() {
+        let mut held_up = HeldUp::new(PriorityOrder::HigherFirst);
+        held_up.note(50, &allocation(8, 100, None, "not_enough_free_slots"));
+        let started = allocation(2, 10, Some(200), "");
+        assert!(held_up.is_passed_by(40, &started));
+        assert!(!held_up.is_passed_by(50, &started));
+        assert!(!held_up.is_passed_by(60, &started));
     }
 }

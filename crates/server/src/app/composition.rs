@@ -117,7 +117,7 @@ impl Master {
             snapshots.clone(),
             orchestration.clone(),
         );
-        let policies = ConfigPolicies::new(context.clone(), homes.clone());
+        let policies = ConfigPolicies::new(context.clone(), homes.clone(), pools.clone());
         let templates = Templates::new(context.clone(), ownership.clone());
         let admission = Admission::new(context.clone(), pools.clone(), snapshots.clone());
         let job_changes = JobChanges::new(

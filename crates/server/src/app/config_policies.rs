@@ -3,15 +3,17 @@
 
 use det_authz::{Kind, Permission, Target};
 use det_config::errors::ConfigErrors;
-use det_config::policies::{Policies, Workload};
+use det_config::policies::{Policies, Workload, fixed_pool};
 use det_config::yaml;
 use det_store::config_policies::{self, ConfigPolicyRow, StoredWorkload};
 use det_store::events::NewEvent;
+use det_store::experiments::JobRow;
 use serde_json::{Map, Value, json};
 
 use crate::app::context::Context;
 use crate::app::documents::{document_error, masked_for, require_real_secrets};
 use crate::app::homes::{Homes, KnownHomes, require_unarchived_workspace};
+use crate::app::pools::Pools;
 use crate::app::queue_entry::JobChange;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -76,12 +78,17 @@ pub fn workload(text: &str) -> AppResult<Workload> {
 pub struct ConfigPolicies {
     context: Context,
     homes: KnownHomes,
+    pools: Pools,
 }
 
 impl ConfigPolicies {
     /// Puts the service together.
-    pub(crate) fn new(context: Context, homes: KnownHomes) -> Self {
-        Self { context, homes }
+    pub(crate) fn new(context: Context, homes: KnownHomes, pools: Pools) -> Self {
+        Self {
+            context,
+            homes,
+            pools,
+        }
     }
 
     /// The policies of a scope for showing; empty when there are none. Secrets are hidden, and from others than
@@ -119,7 +126,12 @@ impl ConfigPolicies {
                 "field \"configPolicies\" is missing: the policies, as YAML or JSON text",
             ));
         }
-        Policies::parse(workload, &scope_name, None, text).map_err(|errors| unusable(&errors))?;
+        let policies = Policies::parse(workload, &scope_name, None, text)
+            .map_err(|errors| unusable(&errors))?;
+        let pool = fixed_pool(std::slice::from_ref(&policies));
+        let order = self.pools.priority_order_of_policies(pool.as_deref());
+        let consistent = policies.with_order(order).check_priority();
+        consistent.map_err(|errors| unusable(&errors))?;
         let document = yaml::parse(text)
             .map_err(|errors| unusable(&errors))?
             .to_value();
@@ -201,10 +213,10 @@ impl ConfigPolicies {
         Ok(all)
     }
 
-    /// Refuses a change of the resources of such work that its policies do not allow.
+    /// Refuses a change of a job's resources that its policies do not allow.
     pub(crate) async fn require_allowed(
         &self,
-        workspace_id: i64,
+        job: &JobRow,
         workload: Workload,
         change: &JobChange,
     ) -> AppResult<()> {
@@ -216,7 +228,7 @@ impl ConfigPolicies {
             JobChange::Move(..) => return Ok(()),
         };
         let policies = self
-            .require_unfixed(workspace_id, workload, path, &value)
+            .require_unfixed(job.workspace_id, workload, path, &value)
             .await?;
         let refused = |scope: &str, why: String| locked(workload, path, &value, scope, &why);
         // The last policy that has a limit has it.
@@ -224,13 +236,12 @@ impl ConfigPolicies {
         match change {
             JobChange::Priority(priority) => {
                 let limit = limits().find_map(|p| Some((p, p.constraints.priority_limit?)));
+                let order = self.pools.priority_order(&job.resource_pool);
                 if let Some((policy, limit)) = limit
-                    && *priority < i64::from(limit)
+                    && order.goes_before(*priority, limit)
                 {
-                    return Err(refused(
-                        &policy.scope,
-                        format!("allow {limit} and less important ones (higher numbers)"),
-                    ));
+                    let range = order.range_from(limit);
+                    return Err(refused(&policy.scope, format!("allow {range} ({order})")));
                 }
             }
             JobChange::MaxSlots(slots) => {

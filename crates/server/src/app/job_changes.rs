@@ -169,7 +169,7 @@ impl JobChanges {
             .await?
             .ok_or_else(|| AppError::not_found("job", job_id))?;
         self.policies
-            .require_allowed(job.workspace_id, workload, change)
+            .require_allowed(&job, workload, change)
             .await?;
         match change {
             JobChange::Priority(priority) => {
@@ -199,7 +199,7 @@ impl JobChanges {
                 if job.priority != before {
                     let change = JobChange::Priority(job.priority);
                     self.policies
-                        .require_allowed(job.workspace_id, workload, &change)
+                        .require_allowed(&job, workload, &change)
                         .await?;
                 }
             }
@@ -245,7 +245,8 @@ impl JobChanges {
         anchor: &JobId,
     ) -> AppResult<JobRow> {
         let pool = &job.resource_pool;
-        match self.pools.settings(pool).policy {
+        let settings = self.pools.settings(pool);
+        match settings.policy {
             Policy::Priority { .. } => {}
             policy @ (Policy::FairShare | Policy::RoundRobin) => {
                 return Err(no_order(pool, policy));
@@ -267,7 +268,8 @@ impl JobChanges {
             )));
         }
         let moving = &job.id;
-        let changed = move_job(&standings, moving, anchor, side).map_err(|refused| {
+        let order = settings.priority_order;
+        let changed = move_job(&standings, moving, anchor, side, order).map_err(|refused| {
             AppError::new(
                 ErrorKind::NotFound,
                 format!(

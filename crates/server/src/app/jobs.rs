@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use det_config::errors::ConfigErrors;
 use det_config::submitted::{Placement, TrialSize};
-use det_ids::{JobId, TaskId};
+use det_ids::{JobId, PriorityOrder, TaskId};
 use det_scheduler::{Policy, Side};
 use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_store::experiments::{self, ExperimentRow, JobRow};
@@ -163,13 +163,13 @@ impl QueueChange {
     }
 }
 
-/// Orders jobs pool by pool, each as it is served; where there is no such order, as they were submitted.
-fn in_order(a: &JobRow, b: &JobRow, by_priority: bool) -> Ordering {
+/// Orders jobs pool by pool, each as it is served; in a pool without such an order (`None`), as they were submitted.
+fn in_order(a: &JobRow, b: &JobRow, order: Option<PriorityOrder>) -> Ordering {
     let (first, second) = (standing(a), standing(b));
-    let served = || first.key().cmp(&second.key());
+    let served = |order| first.key(order).cmp(&second.key(order));
     let submitted = || (a.submitted_at, &a.id).cmp(&(b.submitted_at, &b.id));
     let pools = a.resource_pool.cmp(&b.resource_pool);
-    pools.then_with(|| if by_priority { served() } else { submitted() })
+    pools.then_with(|| order.map_or_else(submitted, served))
 }
 
 /// The queue of jobs, and its changes by people. Cheap to clone.
@@ -253,21 +253,21 @@ impl JobQueue {
                 })
             })
             .collect();
-        let mut ordered: BTreeMap<String, bool> = BTreeMap::new();
+        // By pool, where it serves by priority.
+        let mut orders: BTreeMap<String, Option<PriorityOrder>> = BTreeMap::new();
         for entry in &queue {
             let pool = &entry.job.resource_pool;
-            if !ordered.contains_key(pool) {
-                let policy = self.pools.settings(pool).policy;
-                ordered.insert(pool.clone(), matches!(policy, Policy::Priority { .. }));
+            if !orders.contains_key(pool) {
+                let settings = self.pools.settings(pool);
+                let by_priority = matches!(settings.policy, Policy::Priority { .. });
+                orders.insert(pool.clone(), by_priority.then_some(settings.priority_order));
             }
         }
-        queue.sort_by(|a, b| {
-            let by_priority = ordered.get(&a.job.resource_pool).copied().unwrap_or(true);
-            in_order(&a.job, &b.job, by_priority)
-        });
+        let order_in = |pool: &str| orders.get(pool).copied().flatten();
+        queue.sort_by(|a, b| in_order(&a.job, &b.job, order_in(&a.job.resource_pool)));
         let mut before: BTreeMap<String, i64> = BTreeMap::new();
         for entry in &mut queue {
-            if ordered.get(&entry.job.resource_pool) == Some(&false) {
+            if order_in(&entry.job.resource_pool).is_none() {
                 entry.ahead = NO_ORDER;
                 continue;
             }
@@ -294,9 +294,11 @@ impl JobQueue {
         for entry in &*queue {
             let pool = &entry.job.resource_pool;
             if !held_up.contains_key(pool) {
-                let policy = self.pools.settings(pool).policy;
-                let preempts = matches!(policy, Policy::Priority { preemption, .. } if preemption);
-                held_up.insert(pool.clone(), preempts.then(HeldUp::default));
+                let settings = self.pools.settings(pool);
+                let preempts =
+                    matches!(settings.policy, Policy::Priority { preemption, .. } if preemption);
+                let empty = || HeldUp::new(settings.priority_order);
+                held_up.insert(pool.clone(), preempts.then(empty));
             }
             if let Some(Some(held_up)) = held_up.get_mut(pool) {
                 for allocation in &entry.allocations {
@@ -463,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn lower_priorities_and_earlier_places_go_first() {
+    fn more_important_priorities_and_earlier_places_go_first() {
         let job = |id: &str, priority, position, submitted_at| JobRow {
             id: id.into(),
             kind: JobKind::Experiment,
@@ -484,8 +486,20 @@ mod tests {
             job("early", 42, None, 10),
             job("urgent", 1, None, 50),
         ];
-        jobs.sort_by(|a, b| in_order(a, b, true));
-        let order: Vec<&str> = jobs.iter().map(|j| j.id.as_str()).collect();
-        assert_eq!(order, ["urgent", "moved", "early", "late"]);
+        for (order, expected) in [
+            (
+                Some(PriorityOrder::LowerFirst),
+                ["urgent", "moved", "early", "late"],
+            ),
+            (
+                Some(PriorityOrder::HigherFirst),
+                ["moved", "early", "late", "urgent"],
+            ),
+            (None, ["early", "late", "moved", "urgent"]),
+        ] {
+            jobs.sort_by(|a, b| in_order(a, b, order));
+            let found: Vec<&str> = jobs.iter().map(|j| j.id.as_str()).collect();
+            assert_eq!(found, expected, "{order:?}");
+        }
     }
 }

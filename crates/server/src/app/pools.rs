@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use det_config::container::TaskContainerDefaults;
-use det_config::priority::PriorityOrder;
-use det_rm::{Manager, Pool};
+use det_ids::PriorityOrder;
+use det_rm::{Health, Manager, Pool};
 use det_scheduler::PoolSettings;
 
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -26,76 +26,110 @@ impl Pools {
         Self { in_force }
     }
 
-    /// The resource managers, the main one first. Pools of the others are known by name; nothing can run there yet.
+    /// The resource managers, the main one first.
     pub fn managers(&self) -> Arc<Vec<Manager>> {
         self.in_force.managers()
     }
 
-    /// Names of the pools of the main manager, in the order of the configuration.
+    /// Names of the pools of all managers, in the order of the configuration.
     pub fn names(&self) -> Vec<String> {
+        self.names_where(|_| true)
+    }
+
+    /// Names of the pools in which work can run, in the order of the configuration.
+    pub fn serving(&self) -> Vec<String> {
+        self.names_where(|manager| manager.health == Health::Serving)
+    }
+
+    fn names_where(&self, wanted: impl Fn(&Manager) -> bool) -> Vec<String> {
         let managers = self.managers();
-        let pools = managers.iter().take(1).flat_map(|main| &main.pools);
+        let wanted = managers.iter().filter(|manager| wanted(manager));
+        let pools = wanted.flat_map(|manager| &manager.pools);
         pools.map(|pool| pool.name.clone()).collect()
     }
 
-    fn look<T>(&self, name: &str, look: impl FnOnce(&Pool) -> T) -> Option<T> {
-        self.managers().first()?.pool(name).map(look)
+    fn look<T>(&self, name: &str, look: impl FnOnce(&Manager, &Pool) -> T) -> Option<T> {
+        let managers = self.managers();
+        let (manager, pool) = managers
+            .iter()
+            .find_map(|manager| Some((manager, manager.pool(name)?)))?;
+        Some(look(manager, pool))
     }
 
-    /// Refuses what goes into a pool that is not there, or is about to go; asked in the transaction that puts it there.
+    /// Whether a pool is configured, whatever its manager.
+    pub(crate) fn is_configured(&self, name: &str) -> bool {
+        self.look(name, |_, _| ()).is_some()
+    }
+
+    /// Refuses what goes into a pool that is not there, in which nothing can run, or that is about to go; asked in the
+    /// transaction that puts it there.
     pub(crate) fn require(&self, name: &str) -> AppResult<()> {
-        if self.in_force.has_pool(name) {
+        // In this order: a pool that leaves between the two is not configured any more when it is looked for.
+        let is_leaving = self.in_force.is_leaving(name);
+        let unusable = self.unusable(name);
+        if unusable.is_none() && !is_leaving {
             return Ok(());
         }
-        if let Some(whose) = self.other_manager(name) {
+        if let (true, Some(why)) = (self.is_configured(name), unusable) {
             return Err(AppError::new(
                 ErrorKind::NotBuilt,
-                format!("resource pool \"{name}\" {whose}"),
+                format!("resource pool \"{name}\" {why}"),
             ));
         }
-        let others: Vec<String> = self.names();
-        let others: Vec<&str> = others
-            .iter()
-            .map(String::as_str)
-            .filter(|pool| *pool != name)
-            .collect();
+        let mut others = self.serving();
+        others.retain(|pool| pool != name);
         Err(
             AppError::invalid(format!("resource pool \"{name}\" does not exist"))
                 .hint(format!("choose one of: {}", others.join(", "))),
         )
     }
 
-    /// Of a pool of another than the main manager, why nothing can run there; completes `resource pool "x" …`.
-    pub(crate) fn other_manager(&self, pool: &str) -> Option<String> {
-        let managers = self.managers();
-        let other = managers.iter().skip(1).find(|m| m.pool(pool).is_some())?;
-        Some(format!(
-            "belongs to resource manager \"{}\" of additional_resource_managers, which are not built in this version",
-            other.name
-        ))
+    /// Why nothing can run in a pool, completing `resource pool "x" …`; `None` = its manager serves it.
+    pub(crate) fn unusable(&self, pool: &str) -> Option<String> {
+        let why = self.look(pool, |manager, _| match manager.health {
+            Health::Serving => None,
+            Health::NotBuilt => Some(format!(
+                "belongs to resource manager \"{}\" of additional_resource_managers, which are not built in this version",
+                manager.name
+            )),
+        });
+        why.unwrap_or_else(|| Some("does not exist".to_owned()))
     }
 
-    /// How a pool schedules.
+    /// How a pool schedules, and which of two priorities goes first in it.
     pub fn settings(&self, pool: &str) -> PoolSettings {
-        self.look(pool, |pool| pool.settings.clone())
+        self.look(pool, |_, pool| pool.settings.clone())
             .unwrap_or_default()
     }
 
     /// Which of two priorities goes first in this pool.
     pub fn priority_order(&self, pool: &str) -> PriorityOrder {
-        self.look(pool, |pool| pool.priority_order)
+        self.look(pool, |_, pool| pool.settings.priority_order)
+            .unwrap_or_default()
+    }
+
+    /// Which of two priorities goes first in work of policies: in the pool that they fix, else in those of the main
+    /// manager.
+    pub(crate) fn priority_order_of_policies(&self, fixed_pool: Option<&str>) -> PriorityOrder {
+        if let Some(pool) = fixed_pool {
+            return self.priority_order(pool);
+        }
+        let managers = self.managers();
+        managers
+            .first()
+            .map(|main| main.kind.priority_order())
             .unwrap_or_default()
     }
 
     /// Priority of a job in this pool that names none; 1 to 99.
     pub fn default_priority(&self, pool: &str) -> u8 {
-        self.look(pool, |pool| pool.default_priority)
+        self.look(pool, |_, pool| pool.default_priority)
             .unwrap_or(det_config::master::DEFAULT_PRIORITY)
     }
 
     /// Zero-slot containers that each place of the pool takes at once.
     pub fn aux_limit(&self, pool: &str) -> u32 {
-        self.look(pool, |pool| pool.aux_limit).unwrap_or(0)
+        self.look(pool, |_, pool| pool.aux_limit).unwrap_or(0)
     }
 
     /// Where work with slots goes when it names no pool.
@@ -120,7 +154,7 @@ impl Pools {
 
     /// How long a place of the pool may be away before its tasks are given up, in microseconds.
     pub(crate) fn reconnect_patience_micros(&self, pool: &str) -> i64 {
-        let wait = self.look(pool, |pool| pool.patience).unwrap_or(PATIENCE);
+        let wait = self.look(pool, |_, pool| pool.patience).unwrap_or(PATIENCE);
         i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)
     }
 }

@@ -460,6 +460,7 @@ impl Submissions {
             .transpose();
         let storage = storage.map_err(AppError::internal)?;
         let default_priority = Some(self.pools.default_priority(pool));
+        let order = self.pools.priority_order(pool);
         beside(long, move || {
             let defaults = CompletionDefaults {
                 name: generated_name(),
@@ -472,6 +473,10 @@ impl Submissions {
                 default_priority,
                 managed: true,
             };
+            let policies: Vec<Policies> = policies
+                .into_iter()
+                .map(|policies| policies.with_order(order))
+                .collect();
             submitted.complete_under(&defaults, &policies)
         })
         .await

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_config::priority::PriorityOrder;
-use det_ids::{AllocationId, JobId, Micros, PlaceId};
+use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder};
 use det_scheduler::{Estimate, PlaceState, Policy, PoolSnapshot, Queue, SlotState, estimate};
 use det_store::{allocations, experiments, trials};
 

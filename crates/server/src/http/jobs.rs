@@ -159,7 +159,7 @@ async fn update_job_queue(
     empty()
 }
 
-/// Resource pools, in the order of the configuration.
+/// The resource pools of all managers, in the order of the configuration.
 #[utoipa::path(get, path = "/api/v1/resource-pools", operation_id = "GetResourcePools", tag = "jobs",
     params(GetResourcePoolsQuery), responses((status = 200, body = GetResourcePoolsResponse)))]
 async fn get_resource_pools(
@@ -171,16 +171,15 @@ async fn get_resource_pools(
     // Clients look for the one pool with this flag and fail without it, also where every task must name its pool.
     let default_compute = master.queue.pool_or_default("")?;
     let default_aux = master.pools.default_aux_pool();
-    let config = master.context.config();
-    let pools = config
-        .resource_pools
+    let managers = master.pools.managers();
+    let pools = managers
         .iter()
-        .map(|configured| {
-            let name = &configured.pool_name;
+        .flat_map(|manager| manager.pools.iter().map(move |pool| (manager, pool)))
+        .map(|(manager, pool)| {
+            let name = &pool.name;
             views::jobs::pool(views::jobs::PoolParts {
-                configured,
-                settings: master.pools.settings(name),
-                priority_order: master.pools.priority_order(name),
+                pool,
+                manager,
                 default_compute: *name == default_compute,
                 default_aux: Some(name) == default_aux.as_ref(),
                 agents: &contents.agents,
@@ -191,7 +190,6 @@ async fn get_resource_pools(
                         .iter()
                         .filter(|entry| entry.job.resource_pool == *name),
                 ),
-                metadata: config.resource_manager.metadata.clone(),
             })
         })
         .collect::<Result<Vec<_>, _>>()?;

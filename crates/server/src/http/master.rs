@@ -18,6 +18,7 @@ use det_config::ConfigWarning;
 use det_config::explain::ExplainedKey;
 use det_config::master::Change;
 use det_ids::TrialId;
+use det_rm::Health;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -97,26 +98,30 @@ async fn health(State(master): State<Master>) -> Response {
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Down)
     };
-    // The agents' manager is a part of this process and needs nothing but the database.
-    let name = match master
-        .context
-        .config()
-        .resource_manager
-        .cluster_name
-        .as_str()
-    {
-        "" => "agents".to_owned(),
-        name => name.to_owned(),
-    };
-    let manager = ResourceManagerHealth {
-        cluster_name: name.clone(),
-        name,
-        status: database,
-    };
+    // A manager that serves is a part of this process and needs nothing but the database. One that is not built is no
+    // failure of the master: only its own line says that it is down.
+    let managers = master.pools.managers();
+    let resource_managers = managers
+        .iter()
+        .map(|manager| {
+            let name = match manager.name.as_str() {
+                "" => "agents",
+                name => name,
+            };
+            ResourceManagerHealth {
+                cluster_name: name.to_owned(),
+                name: name.to_owned(),
+                status: match manager.health {
+                    Health::Serving => database,
+                    Health::NotBuilt => HealthStatus::Down,
+                },
+            }
+        })
+        .collect();
     let check = HealthCheck {
         status: whole,
         database,
-        resource_managers: vec![manager],
+        resource_managers,
         background,
     };
     let body = wire::encode(&check).unwrap_or_default();

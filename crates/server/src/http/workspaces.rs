@@ -328,7 +328,7 @@ async fn list_rps_bound_to_workspace(
 ) -> Answer {
     reads::homes::all(&master.homes, &actor)?.workspace(id)?;
     let (resource_pools, pagination) =
-        paging::slice(master.pools.names(), query.offset, query.limit);
+        paging::slice(master.pools.serving(), query.offset, query.limit);
     message(&ListRPsBoundToWorkspaceResponse {
         resource_pools,
         pagination,

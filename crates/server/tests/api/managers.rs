@@ -2,6 +2,7 @@
 //! (over its connections) and for one whose places only count their slots (over [`det_rm::Core`]). That the second one
 //! passes shows that nothing but the manager of agents knows agents.
 
+mod direction;
 mod fake;
 
 use det_agent_proto::{ContainerReport, ContainerState, ToAgent};

@@ -282,5 +282,26 @@ async fn a_pool_of_an_additional_manager_is_refused_with_its_managers_name() {
     let body = json!({"config": config.to_string(), "activate": true});
     let refused = client.post("/api/v1/experiments", body).await.refused(400);
     assert!(refused.contains("resource manager \"cloud\""), "{refused}");
+
+    // It is listed all the same, with its manager, which is shown to run nothing.
+    let pools = client.get("/api/v1/resource-pools").await.ok();
+    let pools = pools["resourcePools"].as_array().unwrap().iter();
+    let listed: Vec<_> = pools
+        .map(|pool| [&pool["name"], &pool["clusterName"], &pool["priorityOrder"]])
+        .collect();
+    assert_eq!(
+        listed,
+        [
+            ["default", "default", "lower goes first"],
+            ["pods", "cloud", "higher goes first"]
+        ]
+    );
+    let path = "/api/v1/workspaces/1/available-resource-pools";
+    let usable = client.get(path).await.ok()["resourcePools"].take();
+    assert_eq!(usable, json!(["default"]));
+    let health = client.get("/health").await.ok()["resource_managers"].take();
+    let managers = health.as_array().unwrap().iter();
+    let managers: Vec<_> = managers.map(|it| [&it["name"], &it["status"]]).collect();
+    assert_eq!(managers, [["default", "up"], ["cloud", "down"]]);
     cluster.stop().await;
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use det_client::{Client, ClientError, Query, api_path};
 use det_config::units::format_duration;
+use det_ids::PriorityOrder;
 use det_scenario::{
     AgentDescription, EndCondition, JobSettings, Kind, Operation, Pool, Scenario, Service,
     ServiceTarget, Start, Step, StepTime, Submission, WorkspaceSettings,
@@ -245,8 +246,15 @@ fn settings(
                 .to_owned(),
         );
     }
+    let order = text(pool, "priorityOrder");
+    let higher_first = order == PriorityOrder::HigherFirst.to_string();
     Ok(PoolSettings {
         policy,
+        priority_order: if higher_first {
+            PriorityOrder::HigherFirst
+        } else {
+            PriorityOrder::LowerFirst
+        },
         fitting: match text(pool, "schedulerFittingPolicy").as_str() {
             "FITTING_POLICY_WORST" => Fitting::Worst,
             _ => Fitting::Best,

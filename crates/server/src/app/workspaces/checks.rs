@@ -87,12 +87,11 @@ impl Workspaces {
         pool: String,
     ) -> Option<String> {
         let pool = Some(pool).filter(|pool| !pool.is_empty())?;
-        let known = self.pools.names();
-        if !known.contains(&pool) {
+        if let Some(why) = self.pools.unusable(&pool) {
             errors.add_hint(
                 field,
-                format!("pool \"{}\" does not exist", pool.escape_debug()),
-                format!("choose one of: {}", known.join(", ")),
+                format!("pool \"{}\" {why}", pool.escape_debug()),
+                format!("choose one of: {}", self.pools.serving().join(", ")),
             );
         }
         Some(pool)

@@ -9,9 +9,10 @@ use det_api_types::pools::{
     ResourcePoolType, SchedulerType,
 };
 use det_api_types::wire::{Float, Timestamp};
-use det_config::priority::PriorityOrder;
+use det_config::master::ManagerKind;
 use det_ids::PlaceId;
-use det_scheduler::{Fitting, Policy, PoolSettings};
+use det_rm::{Manager, Pool};
+use det_scheduler::{Fitting, Policy};
 use det_store::StoreError;
 use det_store::agents::AgentRow;
 use det_store::allocations::ContainerRow;
@@ -124,12 +125,10 @@ pub fn scheduler_type(policy: Policy) -> SchedulerType {
 /// What a pool is made of.
 #[derive(Debug, Clone)]
 pub struct PoolParts<'a> {
-    /// Its configuration.
-    pub configured: &'a det_config::master::ResourcePool,
-    /// What its queue runs with.
-    pub settings: PoolSettings,
-    /// Which of two priorities goes first in it.
-    pub priority_order: PriorityOrder,
+    /// The pool as configured.
+    pub pool: &'a Pool,
+    /// Its manager.
+    pub manager: &'a Manager,
     /// Whether work with slots goes here by default.
     pub default_compute: bool,
     /// Whether work without slots goes here by default.
@@ -140,13 +139,12 @@ pub struct PoolParts<'a> {
     pub containers: &'a [ContainerRow],
     /// Counts over its queue.
     pub stats: QueueStats,
-    /// Free tags of the resource manager.
-    pub metadata: BTreeMap<String, String>,
 }
 
 /// A pool with what it holds at present. Agents that are away do not count.
 pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
-    let name = &parts.configured.pool_name;
+    let (manager, configured) = (parts.manager, parts.pool);
+    let (name, settings) = (&configured.name, &configured.settings);
     let present: Vec<&AgentRow> = parts
         .agents
         .iter()
@@ -193,8 +191,8 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
             },
         );
     let agents = i64::try_from(present.len()).unwrap_or(i64::MAX);
-    let aux_each = i64::from(parts.configured.max_aux_containers_per_agent);
-    let priority = match parts.settings.policy {
+    let aux_each = i64::from(configured.aux_limit);
+    let priority = match settings.policy {
         Policy::Priority {
             preemption,
             default_priority,
@@ -207,8 +205,11 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
     };
     Ok(ResourcePool {
         name: name.clone(),
-        description: parts.configured.description.clone(),
-        kind: ResourcePoolType::Static,
+        description: configured.description.clone(),
+        kind: match manager.kind {
+            ManagerKind::Kubernetes => ResourcePoolType::K8s,
+            ManagerKind::Agent | ManagerKind::Slurm | ManagerKind::Pbs => ResourcePoolType::Static,
+        },
         num_agents: agents,
         slots_available: slots,
         slots_used: used,
@@ -218,9 +219,9 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
         default_compute_pool: parts.default_compute,
         default_aux_pool: parts.default_aux,
         aux_container_capacity_per_agent: aux_each,
-        scheduler_type: scheduler_type(parts.settings.policy),
-        priority_order: parts.priority_order.to_string(),
-        scheduler_fitting_policy: match parts.settings.fitting {
+        scheduler_type: scheduler_type(settings.policy),
+        priority_order: settings.priority_order.to_string(),
+        scheduler_fitting_policy: match settings.fitting {
             Fitting::Best => FittingPolicy::Best,
             Fitting::Worst => FittingPolicy::Worst,
         },
@@ -231,7 +232,8 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
         },
         accelerator,
         stats: Some(parts.stats),
-        resource_manager_metadata: parts.metadata,
+        cluster_name: manager.name.clone(),
+        resource_manager_metadata: manager.metadata.clone(),
         ..ResourcePool::default()
     })
 }

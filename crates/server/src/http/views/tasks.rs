@@ -9,8 +9,7 @@ use det_api_types::tasks::{
     TaskState, TaskType,
 };
 use det_api_types::wire::{Object, Timestamp};
-use det_config::priority::PriorityOrder;
-use det_ids::{AllocationId, JobId, PlaceId};
+use det_ids::{AllocationId, JobId, PlaceId, PriorityOrder};
 use det_lifecycle::allocation::{AllocationState, Phase};
 use det_lifecycle::container::Observed;
 use det_store::StoreError;
