@@ -55,7 +55,7 @@ def test_the_clusters_token_does_not_make_anybody_another_agent() -> None:
         shared = ["--agent-token-file", cluster.data_dir / "agent-token"]
         task = cluster.submit(experiment("runs", ["sleep", "300"]))
         (trial,) = wait_for("a trial", lambda: cluster.trials(task), within=20)
-        cluster.wait_log(trial["id"], "Container started on agent agent-1")
+        cluster.wait_log(trial["id"], "Container started on place agent-1")
         cluster.part("agent-1").send(signal.SIGTERM)
         cluster.part("agent-1").wait(within=30)
         wait_for("its absence", lambda: enabled(cluster)["agent-1"] is False, within=20)
@@ -73,7 +73,7 @@ def test_the_clusters_token_does_not_make_anybody_another_agent() -> None:
         assert cluster.experiment(task)["state"] in ("ACTIVE", "RUNNING")
         assert cluster.trials(task)[0]["restarts"] == 0
         lines = cluster.log_lines(trial["id"])
-        assert sum("Container started on agent" in line for line in lines) == 1, lines
+        assert sum("Container started on place" in line for line in lines) == 1, lines
 
 
 def test_a_revoked_agent_ends_with_its_tasks() -> None:
@@ -84,7 +84,7 @@ def test_a_revoked_agent_ends_with_its_tasks() -> None:
             wait_for("the agent", lambda: enabled(cluster).get("lost"), within=20)
             task = cluster.submit(experiment("runs", ["sh", "-c", "sleep 300 & wait"]))
             (trial,) = wait_for("a trial", lambda: cluster.trials(task), within=20)
-            cluster.wait_log(trial["id"], "Container started on agent lost")
+            cluster.wait_log(trial["id"], "Container started on place lost")
 
             denied = cluster.run_det("agent", "revoke", "lost", check=False)
             assert denied.code != 0 and "forbidden" in denied.err, str(denied)
@@ -98,6 +98,6 @@ def test_a_revoked_agent_ends_with_its_tasks() -> None:
             assert "was revoked" in lost.log.read_text()
         assert "lost" not in enabled(cluster)
         cluster.api("POST", "/api/v1/agents/agent-1/enable", {}, user="admin")
-        cluster.wait_log(trial["id"], "Container started on agent agent-1")
+        cluster.wait_log(trial["id"], "Container started on place agent-1")
         again = cluster.run_det(*agent(cluster, "lost", data, *shared), check=False)
         assert again.code == 1 and "was revoked" in again.err, str(again)

@@ -172,7 +172,7 @@ pub(crate) fn short_reason(reason: &Value) -> String {
         return first_part(&text(reason, "message"));
     };
     match kind {
-        WaitKind::NoPlaces => "the pool has no agents".to_owned(),
+        WaitKind::NoPlaces => "the pool has no places".to_owned(),
         WaitKind::AllPlacesExcluded => "all agents are excluded".to_owned(),
         WaitKind::NoPlaceLargeEnough => format!("no agent has {}", slots("needed")),
         WaitKind::PoolTooSmall => {

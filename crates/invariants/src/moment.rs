@@ -335,7 +335,7 @@ fn processes(snapshot: &Snapshot, found: &mut Vec<Violation>) {
             found.push(Violation::new(
                 6,
                 format!(
-                    "container {} has run on agent {} for {} s although nobody wants it",
+                    "container {} has run on place {} for {} s although nobody wants it",
                     process.container_id,
                     process.place_id,
                     process.unwanted_micros / 1_000_000

@@ -57,7 +57,7 @@ fn runner_text(row: &Allocation, containers: &[Container]) -> String {
     };
     format!(
         "{what} runs on {} {}",
-        if places.len() == 1 { "agent" } else { "agents" },
+        if places.len() == 1 { "place" } else { "places" },
         places.join(", ")
     )
 }
@@ -159,7 +159,7 @@ fn end<R: Rows>(
     };
     row.ended_at = Some(scene.clock.wall);
     row.preempt_deadline = None;
-    // Texts of agents: what a database cannot hold must not keep an end from being stored.
+    // Texts of places: what a database cannot hold must not keep an end from being stored.
     let clean = |text: &str| text.replace('\0', "\\0");
     let text = match &exit {
         AllocationExit::Completed => EXITED_WELL.to_owned(),

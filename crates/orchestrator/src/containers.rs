@@ -76,9 +76,9 @@ pub(crate) fn place<R: Rows>(scene: &mut Scene<'_, R>, placed: Placed) -> Result
     let where_to: Vec<String> = places
         .iter()
         .map(|(place, slots)| match slots.as_slice() {
-            [] => format!("agent {place}"),
-            [slot] => format!("agent {place}, slot {slot}"),
-            slots => format!("agent {place}, {} slots", slots.len()),
+            [] => format!("place {place}"),
+            [slot] => format!("place {place}, slot {slot}"),
+            slots => format!("place {place}, {} slots", slots.len()),
         })
         .collect();
     let text = format!("Assigned to {}", where_to.join("; "));
@@ -140,7 +140,7 @@ pub(crate) fn observed<R: Rows>(
     scene.rows.update_container(&row);
     // The allocation of the row: what the place says of it must not choose the log.
     if runs && let Some(of) = scene.rows.allocation(&row.allocation_id) {
-        let text = format!("Container started on agent {place}");
+        let text = format!("Container started on place {place}");
         scene.log(&of.task_id, Some(&of.id), text);
     }
     scene.wake(Topic::Allocation(row.allocation_id.clone()));
@@ -253,7 +253,7 @@ pub(crate) fn place_returned<R: Rows>(
     if is_new {
         scene.then(Event::PlaceLost {
             place: place.clone(),
-            reason: "the agent came back without its tasks".to_owned(),
+            reason: "the place came back without its tasks".to_owned(),
         });
     }
     let held = observed.iter().map(|(id, _)| id.clone()).collect();
@@ -276,7 +276,7 @@ pub(crate) fn missing<R: Rows>(
 ) {
     for row in scene.rows.live_containers_on(place) {
         if row.observed.is_some() && !held.contains(&row.id) {
-            lose(scene, row.id, "the agent does not know it any more");
+            lose(scene, row.id, "the place does not know it any more");
         }
     }
 }

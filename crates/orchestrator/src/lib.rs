@@ -60,7 +60,7 @@ impl Cause {
         }
     }
 
-    /// A user, a task or an agent acts.
+    /// A user, a task or a place acts.
     pub fn actor(actor: impl AsRef<str>) -> Self {
         Self {
             actor: actor.as_ref().into(),

@@ -356,7 +356,7 @@ impl<'a> Shared<'a> {
             | Feasibility::NeedsAdministrator(reason)
             | Feasibility::Never(reason) => reason.clone(),
             Feasibility::Usable => {
-                unreachable!("a request is infeasible only if agents in service cannot hold it")
+                unreachable!("a request is infeasible only if places in service cannot hold it")
             }
         }
     }

@@ -351,23 +351,23 @@ impl WaitReason {
     ) -> fmt::Result {
         match self {
             Self::NoPlaces => f.write_str(
-                "the resource pool has no agents; start an agent in this pool or choose another pool",
+                "the resource pool has no places that run work; add one, such as a machine with an agent, or choose another pool",
             ),
             Self::AllPlacesExcluded { excluded } => write!(
                 f,
-                "all {} of the pool that could run it are excluded for this task; add an agent or clear the \
+                "all {} of the pool that could run it are excluded for this task; add a place or clear the \
                  exclusions by submitting the task again",
-                count(*excluded, "agent")
+                count(*excluded, "place")
             ),
             Self::NoPlaceLargeEnough { needed, largest } => write!(
                 f,
-                "needs {} on one agent, and the largest agent has {largest}; ask for at most {largest}, allow \
-                 several agents, or choose another pool",
+                "needs {} on one place, and the largest has {largest}; ask for at most {largest}, allow several \
+                 places, or choose another pool",
                 count(*needed, "slot")
             ),
             Self::PoolTooSmall { needed, capacity } => write!(
                 f,
-                "needs {}, and the pool has {capacity}; ask for fewer, add agents, or choose another pool",
+                "needs {}, and the pool has {capacity}; ask for fewer, add places, or choose another pool",
                 count(*needed, "slot")
             ),
             Self::GangDoesNotDivide {
@@ -383,8 +383,8 @@ impl WaitReason {
                 disconnected,
             } => write!(
                 f,
-                "needs {}, and agents in service have {usable}; {draining} draining, {disabled} disabled and \
-                 {disconnected} disconnected in this pool: enable agents or slots, or wait for them to come back",
+                "needs {}, and places in service have {usable}; {draining} draining, {disabled} disabled and \
+                 {disconnected} disconnected in this pool: enable places or slots, or wait for them to come back",
                 needs(*needed)
             ),
             Self::WaitingForInstances {
@@ -393,7 +393,7 @@ impl WaitReason {
                 max_instances,
             } => write!(
                 f,
-                "needs {}, which present agents cannot hold; waits for new instances of {} each (at most \
+                "needs {}, which present places cannot hold; waits for new instances of {} each (at most \
                  {max_instances} instances)",
                 needs(*needed),
                 count(*slots_per_instance, "slot")
@@ -469,7 +469,7 @@ impl WaitReason {
                 label,
             ),
             Self::AuxFull { limit: 0, .. } => f.write_str(
-                "no agent of the pool takes zero-slot tasks; set max_aux_containers_per_agent above 0 or choose \
+                "no place of the pool takes zero-slot tasks; set max_aux_containers_per_agent above 0 or choose \
                  another pool",
             ),
             Self::AuxFull { in_use, limit } => write!(
@@ -523,14 +523,14 @@ fn gang_sentence(
 ) -> fmt::Result {
     write!(
         f,
-        "needs {needed} slots, more than one agent has, and whole agents do not add up to that; the pool has "
+        "needs {needed} slots, more than one place has, and whole places do not add up to that; the pool has "
     )?;
     for (i, group) in places.iter().enumerate() {
         let comma = if i == 0 { "" } else { ", " };
         write!(
             f,
             "{comma}{} of {}",
-            count(group.places, "agent"),
+            count(group.places, "place"),
             count(group.slots, "slot")
         )?;
     }
@@ -601,14 +601,14 @@ fn free_sentence(
     holders: &Holders,
     label: AllocationLabel<'_>,
 ) -> fmt::Result {
-    let on_one = if single_place { " on one agent" } else { "" };
+    let on_one = if single_place { " on one place" } else { "" };
     write!(
         f,
-        "needs {}{on_one}; {total} free in total, at most {largest} on one agent",
+        "needs {}{on_one}; {total} free in total, at most {largest} on one place",
         count(needed, "slot")
     )?;
     if !single_place && total >= needed {
-        f.write_str(" (a task larger than one agent takes whole, entirely unused agents)")?;
+        f.write_str(" (a task larger than one place takes whole, entirely unused places)")?;
     }
     for (i, holder) in holders.named.iter().enumerate() {
         let lead = if i == 0 { "; held by " } else { ", " };

@@ -674,7 +674,7 @@ fn what_can_never_run_is_refused_with_the_nearest_sizes() {
     assert_eq!(wide.nearest, [8, 16]);
     assert_eq!(
         wide.message,
-        "needs 12 slots, more than one agent has, and whole agents do not add up to that; the pool has 3 agents of \
+        "needs 12 slots, more than one place has, and whole places do not add up to that; the pool has 3 places of \
          8 slots; ask for 8 or 16"
     );
     let huge = refused(pool().places(&[8, 8]).queued("t", 32, &prio(42)));
@@ -719,7 +719,7 @@ fn reasons_read_as_sentences_and_carry_numbers() {
     let plan = world.decide();
     assert_eq!(
         plan.waiting[0].1.to_string(),
-        "needs 2 slots; 1 free in total, at most 1 on one agent; held by 't1' (3 slots, priority 50); it starts when enough \
+        "needs 2 slots; 1 free in total, at most 1 on one place; held by 't1' (3 slots, priority 50); it starts when enough \
          running work ends"
     );
     let json = serde_json::to_value(&plan.waiting[0].1).unwrap();

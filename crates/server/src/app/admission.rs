@@ -182,7 +182,7 @@ impl Admission {
             match self.could_hold(pool, size, findings).await? {
                 Fits::Yes => slots_exceeded = false,
                 Fits::Perhaps => slots_exceeded &= size.slots > 0,
-                Fits::OnNoAgent(error) => {
+                Fits::OnNoPlace(error) => {
                     unfulfillable.push(error);
                     continue;
                 }
@@ -221,10 +221,10 @@ impl Admission {
         findings: &mut Findings,
     ) -> AppResult<Fits> {
         let snapshot = self.snapshots.of_pool(pool).await?;
-        // A pool whose agents have not joined yet cannot say no: the request waits with its reason.
+        // A pool whose places have not joined yet cannot say no: the request waits with its reason.
         if snapshot.places.is_empty() {
             findings.warnings.push(format!(
-                "resource pool \"{pool}\" has no agents yet; the trials wait for one"
+                "resource pool \"{pool}\" has no places yet that run work; the trials wait for one"
             ));
             return Ok(Fits::Perhaps);
         }
@@ -241,7 +241,7 @@ impl Admission {
         let Err(never) = can_ever_fit(&snapshot, &request) else {
             return Ok(Fits::Yes);
         };
-        // Clients match these two words. More agents may be added to a pool, but none that is larger than its kind.
+        // Clients match these two words. More places may be added to a pool, but none that is larger than its kind.
         let on_no_place = matches!(never.reason, WaitReason::NoPlaceLargeEnough { .. });
         let unfulfillable = if on_no_place {
             "request unfulfillable: "
@@ -257,7 +257,7 @@ impl Admission {
             error.with_hint(format!("nearest sizes that fit: {}", sizes.join(", ")))
         };
         Ok(if on_no_place {
-            Fits::OnNoAgent(error)
+            Fits::OnNoPlace(error)
         } else {
             Fits::Never(error)
         })
@@ -267,11 +267,11 @@ impl Admission {
 /// Whether a pool could ever run a trial.
 enum Fits {
     Yes,
-    /// It has no agents yet.
+    /// It has no places yet.
     Perhaps,
     Never(ConfigError),
-    /// It must run on one agent, and none is that large: refused whatever `launch_error` says.
-    OnNoAgent(ConfigError),
+    /// It must run on one place, and none is that large: refused whatever `launch_error` says.
+    OnNoPlace(ConfigError),
 }
 
 /// The error for trials that are larger than all that their workspace may use at a time.

@@ -211,7 +211,7 @@ impl Places {
                         if current.disconnected_at != Some(since) {
                             return Ok(());
                         }
-                        let message = format!("agent \"{}\" was away for too long", row.id);
+                        let message = format!("place \"{}\" was away for too long", row.id);
                         service.remove(tx, &row.id, &message).await?;
                         Ok::<_, AppError>(())
                     })

@@ -58,7 +58,7 @@ impl Restarts {
         let snapshot = self.snapshots.of_pool(&experiment.resource_pool).await?;
         Ok(can_ever_fit(&snapshot, &request).err().map(|never| {
             format!(
-                "without the agents that its log policies exclude, resource pool \"{}\" cannot run it: {never}",
+                "without the places that its log policies exclude, resource pool \"{}\" cannot run it: {never}",
                 experiment.resource_pool
             )
         }))

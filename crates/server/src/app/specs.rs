@@ -1,4 +1,4 @@
-//! The specification of a container that an agent is to start: rows are loaded and converted into facts, `det-taskspec`
+//! The specification of a container that a place is to start: rows are loaded and converted into facts, `det-taskspec`
 //! makes the specification, and the container's token is stored.
 
 pub mod identity;
@@ -24,7 +24,7 @@ use crate::labels::TaskLabel;
 use crate::live::{Live, Startable};
 use crate::slots::{capacity, devices, slot_set};
 
-/// Tokens that were made when their containers were placed, until their agents receive them. Only their hashes are
+/// Tokens that were made when their containers were placed, until their places receive them. Only their hashes are
 /// stored: after a restart of the master, and for a start that is repeated, another token is made.
 #[derive(Clone, Default)]
 pub struct FreshTokens {
@@ -68,7 +68,7 @@ pub struct Specs {
 }
 
 impl Specs {
-    /// The specification of a container that is to run on an agent, with a token of its own; `None` if it is not to run
+    /// The specification of a container that is to run on a place, with a token of its own; `None` if it is not to run
     /// there any more.
     pub(crate) async fn of(
         &self,

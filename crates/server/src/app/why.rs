@@ -40,22 +40,22 @@ pub struct JobStory {
     pub priority_order: PriorityOrder,
     /// What the other pools say that its waiting tasks may go to.
     pub other_pools: BTreeMap<AllocationId, Vec<String>>,
-    /// Agents and slots of its pool.
+    /// Places and slots of its pool.
     pub capacity: PoolCapacity,
     /// When each of its waiting tasks may start.
     pub estimates: BTreeMap<AllocationId, Estimate>,
-    /// Agents and slots of each running allocation of the pool.
+    /// Places and slots of each running allocation of the pool.
     pub placements: BTreeMap<AllocationId, Vec<(PlaceId, i64)>>,
 }
 
-/// How many agents and slots a pool has.
+/// How many places and slots a pool has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolCapacity {
-    /// Agents that take work.
-    pub agents: i64,
-    /// Agents that do not.
+    /// Places that take work.
+    pub places: i64,
+    /// Places that do not.
     pub out_of_service: i64,
-    /// Slots of the agents that take work, without those out of service.
+    /// Slots of the places that take work, without those out of service.
     pub slots: i64,
     /// Slots of these that are free.
     pub free: i64,
@@ -83,7 +83,7 @@ impl PoolCapacity {
                 capacity.out_of_service += 1;
                 continue;
             }
-            capacity.agents += 1;
+            capacity.places += 1;
             for slot in &place.slots {
                 match slot.state {
                     SlotState::Free => {

@@ -240,12 +240,12 @@ async fn an_agent_speaks_for_its_own_containers_only() {
     let log = |task: &str| format!("/api/v1/tasks/{task}/logs?limit=100");
     let own_log = log_with(&cluster, &client, &log(&of_a1.0), "from its own agent").await;
     assert!(!own_log.contains("from a stranger"), "{own_log}");
-    assert!(!own_log.contains("on agent b1"), "{own_log}");
+    assert!(!own_log.contains("on place b1"), "{own_log}");
     log_with(
         &cluster,
         &client,
         &log(task.id.as_str()),
-        "started on agent b1",
+        "started on place b1",
     )
     .await;
     let answer = client.get("/api/v1/agents/a1").await.ok();

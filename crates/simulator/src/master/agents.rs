@@ -81,7 +81,7 @@ impl Tx<'_> {
         }
         self.advance([Event::PlaceLost {
             place: id.clone(),
-            reason: "the agent was away for too long".to_owned(),
+            reason: "the place was away for too long".to_owned(),
         }])?;
         self.rows.version += 1;
         self.rows.agents.remove(id);

@@ -165,8 +165,8 @@ impl LogPolicies {
                             continue;
                         }
                         let text = format!(
-                            "The log policy \"{}\" matched on agent {agent}, therefore will not schedule on {agent}: later runs \
-                             of this trial avoid that agent",
+                            "The log policy \"{}\" matched on place {agent}, therefore will not schedule on {agent}: later runs \
+                             of this trial avoid that place",
                             found.label
                         );
                         write_line(

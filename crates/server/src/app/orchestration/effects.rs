@@ -86,7 +86,7 @@ impl Orchestration {
                 failpoint!("server::lifecycle::end_trial::before_commit");
             }
             Effect::ContainerPlaced { id, allocation_id } => {
-                // Its token is stored here, so that starting it on the agent needs no change of its own.
+                // Its token is stored here, so that starting it on its place needs no change of its own.
                 let token = new_token();
                 let hash = token_hash(&token);
                 allocations::insert_token(&mut tx.conn(), &hash, &allocation_id).await?;

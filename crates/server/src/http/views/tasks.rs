@@ -254,7 +254,7 @@ pub(crate) mod tests {
             status_code: None,
             excluded_places: None,
             wait_reason: Some(
-                r#"{"kind":"no_agents","message":"the resource pool has no agents"}"#.into(),
+                r#"{"kind":"no_agents","message":"the resource pool has no places"}"#.into(),
             ),
             wait_since: Some(11),
         }

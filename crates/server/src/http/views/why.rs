@@ -228,7 +228,7 @@ fn pool(story: &JobStory) -> PoolSituation {
         priority_order: story.priority_order.to_string(),
         scheduling: story.scheduling.clone(),
         scheduler_type: scheduler_type(story.policy),
-        agents: story.capacity.agents,
+        agents: story.capacity.places,
         agents_out_of_service: story.capacity.out_of_service,
         slots: story.capacity.slots,
         free_slots: story.capacity.free,
@@ -269,7 +269,7 @@ fn holders<'a>(story: &'a JobStory, entry: &'a QueuedJob) -> impl Iterator<Item 
                 .get(&row.id)
                 .into_iter()
                 .flatten()
-                .map(|(agent, _)| agent.to_string())
+                .map(|(place, _)| place.to_string())
                 .collect(),
             is_preemptible: row.preemptible,
             is_stopping: is_stopping(row),
