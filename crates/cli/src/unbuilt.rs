@@ -4,8 +4,6 @@
 /// Commands and groups of commands that are not built yet; a group includes all commands in it.
 const NOT_BUILT: &[&str] = &[
     "auth",
-    "checkpoint delete",
-    "checkpoint rm",
     "cmd",
     "command",
     "d",
@@ -32,10 +30,6 @@ const NOT_BUILT: &[&str] = &[
     "tkn",
     "token",
     "trial support-bundle",
-    "user activate",
-    "user deactivate",
-    "user edit",
-    "user link-with-agent-user",
     "user rename",
     "user-group",
     "workspace bindings",
@@ -44,7 +38,6 @@ const NOT_BUILT: &[&str] = &[
 
 /// Short names of the groups in which something is not built.
 const ALIASES: &[(&str, &str)] = &[
-    ("c", "checkpoint"),
     ("e", "experiment"),
     ("rp", "resource-pool"),
     ("t", "trial"),

@@ -84,6 +84,52 @@ fn checkpoints_are_listed() {
 }
 
 #[test]
+fn checkpoints_and_files_of_them_are_deleted_after_a_question() {
+    const OTHER: &str = "0b6c8d1e-0000-4000-8000-000000000002";
+    let stub = StubMaster::start();
+    stub.on("DELETE /api/v1/checkpoints", ok(json!({})));
+    stub.on("POST /api/v1/checkpoints/rm", ok(json!({})));
+    let user = User::using(&stub);
+    let both = format!("{UUID},{OTHER}");
+    let run = user.det_typing(&["checkpoint", "delete", &both], "n\n");
+    assert!(run.err.contains("nothing was deleted"), "{run:?}");
+    run.ok();
+    let run = user.det_typing(&["c", "rm", UUID, "--glob", "*.bin"], "no\n");
+    assert!(run.err.contains("nothing was deleted"), "{run:?}");
+    run.ok();
+    assert!(stub.lines().iter().all(|line| line.starts_with("GET")));
+
+    let out = user
+        .det_typing(&["checkpoint", "delete", &both], "y\n")
+        .ok();
+    assert!(
+        out.contains(&format!("Deletion of checkpoints {both} is in progress")),
+        "{out}"
+    );
+    let sent = stub.last("DELETE /api/v1/checkpoints").json();
+    assert_eq!(sent, json!({"checkpointUuids": [UUID, OTHER]}));
+
+    let words = [
+        "c", "rm", &both, "--glob", "*.bin", "--glob", "d/*", "--yes",
+    ];
+    let out = user.det(&words).ok();
+    assert_eq!(
+        out,
+        format!("Removal of files from checkpoints {both} is in progress.\n")
+    );
+    let sent = stub.last("POST /api/v1/checkpoints/rm").json();
+    assert_eq!(
+        sent,
+        json!({"checkpointUuids": [UUID, OTHER], "checkpointGlobs": ["*.bin", "d/*"]})
+    );
+    // Without a pattern nothing is deleted, so nothing is asked.
+    let out = user.det(&["c", "rm", UUID]).ok();
+    assert!(out.contains("refreshing resources"), "{out}");
+    let sent = stub.last("POST /api/v1/checkpoints/rm").json();
+    assert_eq!(sent["checkpointGlobs"], json!([]));
+}
+
+#[test]
 fn a_checkpoint_is_downloaded_once() {
     let stub = stub(
         "COMPLETED",

@@ -240,6 +240,77 @@ fn users_are_listed() {
 }
 
 #[test]
+fn users_are_changed_by_name() {
+    let stub = StubMaster::start();
+    stub.on(
+        "GET /api/v1/users/ada/by-username",
+        ok(json!({"user": {"id": 5, "username": "ada"}})),
+    );
+    stub.on("PATCH /api/v1/users/5", ok(json!({"user": {}})));
+    let user = User::using(&stub);
+    let sent = |words: &[&str]| {
+        let run = user.det(words);
+        (
+            run.err.clone(),
+            run.ok(),
+            stub.last("PATCH /api/v1/users/5").json(),
+        )
+    };
+    let words = [
+        "user",
+        "edit",
+        "ada",
+        "--display-name",
+        "Ada L.",
+        "--username",
+        "al",
+        "--admin",
+        "true",
+        "--remote",
+        "False",
+        "--active",
+        "true",
+    ];
+    let (_, out, body) = sent(&words);
+    assert_eq!(
+        out,
+        "Changes made to the following fields: Display Name, Remote, Active, Username, Admin\n"
+    );
+    assert_eq!(
+        body,
+        json!({"displayName": "Ada L.", "username": "al", "admin": true, "remote": false, "active": true})
+    );
+    let (err, _, body) = sent(&["u", "deactivate", "ada"]);
+    assert_eq!(body, json!({"active": false}));
+    assert_eq!(err, "user \"ada\" may not log in any more\n");
+    assert_eq!(sent(&["u", "activate", "ada"]).2, json!({"active": true}));
+    let words = [
+        "user",
+        "link-with-agent-user",
+        "ada",
+        "--agent-uid",
+        "1000",
+        "--agent-user",
+        "ada",
+        "--agent-gid",
+        "100",
+        "--agent-group",
+        "users",
+    ];
+    let (err, _, body) = sent(&words);
+    assert_eq!(
+        body,
+        json!({"agentUserGroup": {"agentUid": 1000, "agentUser": "ada", "agentGid": 100, "agentGroup": "users"}})
+    );
+    assert!(
+        err.contains("run as ada (1000) in group users (100)"),
+        "{err}"
+    );
+    user.det(&words[..9]).fails(2);
+    user.det(&["user", "edit", "ada"]).fails(2);
+}
+
+#[test]
 fn a_closed_pipe_is_no_failure() {
     let user = User::at(&nowhere());
     // A completion script is longer than the buffer of a pipe, and the pipe is not read.

@@ -113,6 +113,12 @@ impl Client {
         self.call(Method::DELETE, path, &Query::new(), None).await
     }
 
+    /// Deletes what `body` names of what is at `path`.
+    pub async fn delete_listed(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
+        self.call(Method::DELETE, path, &Query::new(), Some(body))
+            .await
+    }
+
     /// Opens a stream of JSON messages (see [`LineStream`]).
     pub async fn stream(&self, path: &str, query: &Query) -> Result<LineStream, ClientError> {
         let response = self.send(Method::GET, path, query, None, None).await?;

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::error::CliError;
-use crate::output;
 use crate::table::{Format, FormatArgs, Listing};
 use crate::unpack::{MARKER, unpack_download};
 use crate::values::{indented, items, members, number, size, state, text, time};
+use crate::{output, prompt};
 
 /// Options of `det checkpoint`.
 #[derive(Debug, Args)]
@@ -36,6 +36,27 @@ enum CheckpointAction {
     },
     /// Download a checkpoint
     Download(DownloadArgs),
+    /// Delete checkpoints with all their files
+    Delete(RemovalArgs),
+    /// Delete files of checkpoints
+    Rm {
+        #[command(flatten)]
+        args: RemovalArgs,
+        /// Pattern of the files to delete; repeat for several. Without any, nothing is deleted, and what the storage has
+        /// of the checkpoints is read again
+        #[arg(long, value_name = "PATTERN")]
+        glob: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct RemovalArgs {
+    /// UUIDs of the checkpoints, with commas between them
+    #[arg(value_name = "UUIDS", value_delimiter = ',', required = true)]
+    checkpoints_uuids: Vec<String>,
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -117,7 +138,53 @@ pub(crate) async fn run(args: CheckpointArgs, context: &Context) -> Result<(), C
             fetch(&client, &checkpoint, &directory).await?;
             print_downloaded(&checkpoint, &directory, args.quiet)
         }
+        CheckpointAction::Delete(args) => delete(&args, context).await,
+        CheckpointAction::Rm { args, glob } => remove_files(&args, &glob, context).await,
     }
+}
+
+async fn delete(args: &RemovalArgs, context: &Context) -> Result<(), CliError> {
+    let question = "Deleting checkpoints deletes all their files in the checkpoint storage. Do you still want to proceed?";
+    if !args.yes && !prompt::confirm(question, "--yes")? {
+        output::note("nothing was deleted");
+        return Ok(());
+    }
+    let body = json!({"checkpointUuids": args.checkpoints_uuids});
+    let client = context.session().await?.client;
+    client
+        .delete_listed(&api_path(["checkpoints"]), &body)
+        .await?;
+    output::line(format_args!(
+        "Deletion of checkpoints {} is in progress",
+        args.checkpoints_uuids.join(",")
+    ))
+}
+
+async fn remove_files(
+    args: &RemovalArgs,
+    globs: &[String],
+    context: &Context,
+) -> Result<(), CliError> {
+    let uuids = args.checkpoints_uuids.join(",");
+    let question = "All files that match the patterns are deleted in all these checkpoints in the checkpoint storage. \
+                    Do you still want to proceed?";
+    if !args.yes && !globs.is_empty() && !prompt::confirm(question, "--yes")? {
+        output::note("nothing was deleted");
+        return Ok(());
+    }
+    let body = json!({"checkpointUuids": args.checkpoints_uuids, "checkpointGlobs": globs});
+    let client = context.session().await?.client;
+    client
+        .post(&api_path(["checkpoints", "rm"]), Some(&body))
+        .await?;
+    if globs.is_empty() {
+        return output::line(format_args!(
+            "No glob patterns provided, refreshing resources of checkpoints {uuids} is in progress."
+        ));
+    }
+    output::line(format_args!(
+        "Removal of files from checkpoints {uuids} is in progress."
+    ))
 }
 
 fn experiment_path(experiment: ExperimentId) -> String {

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
 use det_client::{Client, ClientError, Paging, Query, Secret, Session, api_path, salted_hash};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::context::{Context, warn_about_password};
 use crate::error::CliError;
@@ -60,6 +61,97 @@ enum UserAction {
         #[arg(long, conflicts_with_all = ["password", "password_file"])]
         remote: bool,
     },
+    /// Change a user
+    Edit(EditArgs),
+    /// Let a user log in again; the same as `edit --active true`
+    Activate {
+        /// Name of the user
+        username: String,
+    },
+    /// Keep a user from logging in, and end the user's sessions; the same as `edit --active false`
+    Deactivate {
+        /// Name of the user
+        username: String,
+    },
+    /// Run a user's tasks as this user and group of the machines
+    LinkWithAgentUser(LinkArgs),
+}
+
+#[derive(Debug, Args)]
+struct EditArgs {
+    /// Name of the user
+    target_user: String,
+    #[command(flatten)]
+    changes: Changes,
+}
+
+/// What to change of a user.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+struct Changes {
+    /// New display name; empty shows the user name
+    #[arg(long, value_name = "NAME")]
+    display_name: Option<String>,
+    /// New user name
+    #[arg(long, value_name = "NAME")]
+    username: Option<String>,
+    /// Whether the user logs in through the external identity provider only
+    #[arg(long, value_name = "true|false", value_parser = BoolishValueParser::new())]
+    remote: Option<bool>,
+    /// Whether the user may log in
+    #[arg(long, value_name = "true|false", value_parser = BoolishValueParser::new())]
+    active: Option<bool>,
+    /// Whether the user is an administrator
+    #[arg(long, value_name = "true|false", value_parser = BoolishValueParser::new())]
+    admin: Option<bool>,
+}
+
+impl Changes {
+    /// What is given, by the names of the fields as the `PyPI` client prints them, with the body of the request.
+    fn body(&self) -> (Vec<&'static str>, Value) {
+        let fields = [
+            (
+                "Display Name",
+                "displayName",
+                self.display_name.as_ref().map(|name| json!(name)),
+            ),
+            ("Remote", "remote", self.remote.map(Value::Bool)),
+            ("Active", "active", self.active.map(Value::Bool)),
+            (
+                "Username",
+                "username",
+                self.username.as_ref().map(|name| json!(name)),
+            ),
+            ("Admin", "admin", self.admin.map(Value::Bool)),
+        ];
+        let mut names = Vec::new();
+        let mut body = Map::new();
+        for (name, member, value) in fields {
+            if let Some(value) = value {
+                names.push(name);
+                body.insert(member.to_owned(), value);
+            }
+        }
+        (names, body.into())
+    }
+}
+
+#[derive(Debug, Args)]
+struct LinkArgs {
+    /// Name of the user
+    det_username: String,
+    /// Number of the user on the machines
+    #[arg(long, value_name = "UID")]
+    agent_uid: u32,
+    /// Name of the user on the machines
+    #[arg(long, value_name = "NAME")]
+    agent_user: String,
+    /// Number of the group on the machines
+    #[arg(long, value_name = "GID")]
+    agent_gid: u32,
+    /// Name of the group on the machines
+    #[arg(long, value_name = "NAME")]
+    agent_group: String,
 }
 
 #[derive(Debug, Default, Args)]
@@ -113,7 +205,51 @@ pub(crate) async fn run(args: UserArgs, context: &Context) -> Result<(), CliErro
                 .await?;
             output::line(format_args!("Created user '{username}'"))
         }
+        Some(UserAction::Edit(EditArgs {
+            target_user,
+            changes,
+        })) => {
+            let (names, body) = changes.body();
+            change(&target_user, &body, context).await?;
+            output::line(format_args!(
+                "Changes made to the following fields: {}",
+                names.join(", ")
+            ))
+        }
+        Some(UserAction::Activate { username }) => set_active(&username, true, context).await,
+        Some(UserAction::Deactivate { username }) => set_active(&username, false, context).await,
+        Some(UserAction::LinkWithAgentUser(args)) => {
+            let username = args.det_username;
+            let identity = json!({"agentUid": args.agent_uid, "agentUser": args.agent_user,
+                "agentGid": args.agent_gid, "agentGroup": args.agent_group});
+            change(&username, &json!({"agentUserGroup": identity}), context).await?;
+            output::note(format_args!(
+                "tasks of user \"{username}\" that start from now on run as {} ({}) in group {} ({})",
+                args.agent_user, args.agent_uid, args.agent_group, args.agent_gid
+            ));
+            Ok(())
+        }
     }
+}
+
+async fn set_active(username: &str, active: bool, context: &Context) -> Result<(), CliError> {
+    change(username, &json!({"active": active}), context).await?;
+    let now = if active {
+        "may log in"
+    } else {
+        "may not log in any more"
+    };
+    output::note(format_args!("user \"{username}\" {now}"));
+    Ok(())
+}
+
+/// Changes the user of this name.
+async fn change(username: &str, body: &Value, context: &Context) -> Result<(), CliError> {
+    let client = context.session().await?.client;
+    let user = by_name(&client, username).await?;
+    let path = api_path(["users", &text(&user, "id")]);
+    client.patch(&path, body).await?;
+    Ok(())
 }
 
 async fn list(args: &ListArgs, context: &Context) -> Result<(), CliError> {
