@@ -28,6 +28,11 @@ impl Actor {
         decide(&self.asking(), permission, target).is_allowed()
     }
 
+    /// Refuses a task that has ended: it lacks the least of all rights.
+    pub(crate) fn require_access(&self) -> AppResult<()> {
+        self.require(Permission::Read, Kind::Cluster, "use this API")
+    }
+
     /// Refuses what the actor may do to nothing of this kind, not even to what is the actor's own. `to_do` completes
     /// "may not …".
     pub(crate) fn require(&self, permission: Permission, kind: Kind, to_do: &str) -> AppResult<()> {

@@ -85,8 +85,7 @@ async fn read_slot(
 #[utoipa::path(get, path = "/api/v1/agents", operation_id = "GetAgents", tag = "agents",
     params(GetAgentsQuery), responses((status = 200, body = GetAgentsResponse)))]
 async fn get_agents(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetAgentsQuery>,
 ) -> Answer {
     let (mut rows, live) = reads::agents::list(&master.context.store, &actor).await?;
@@ -116,11 +115,7 @@ async fn get_agents(
 #[utoipa::path(get, path = "/api/v1/agents/{agentId}", operation_id = "GetAgent", tag = "agents",
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = GetAgentResponse)))]
-async fn get_agent(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    Path(agent_id): Path<PlaceId>,
-) -> Answer {
+async fn get_agent(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>) -> Answer {
     message(&GetAgentResponse {
         agent: read_agent(&master, &actor, &agent_id).await?,
     })
@@ -130,11 +125,7 @@ async fn get_agent(
 #[utoipa::path(post, path = "/api/v1/agents/{agentId}/enable", operation_id = "EnableAgent", tag = "agents",
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = EnableAgentResponse)))]
-async fn enable_agent(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    Path(agent_id): Path<PlaceId>,
-) -> Answer {
+async fn enable_agent(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>) -> Answer {
     master
         .agents
         .set_service(&actor, &agent_id, Service::Enable)
@@ -150,8 +141,7 @@ async fn enable_agent(
     request_body = DisableAgentRequest,
     responses((status = 200, body = DisableAgentResponse)))]
 async fn disable_agent(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(agent_id): Path<PlaceId>,
     WireBody(body): WireBody<DisableAgentRequest>,
 ) -> Answer {
@@ -177,11 +167,7 @@ fn service(drain: bool) -> Service {
 #[utoipa::path(post, path = "/api/v1/agents/{agentId}/revoke", operation_id = "RevokeAgent", tag = "agents",
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = RevokeAgentResponse)))]
-async fn revoke_agent(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    Path(agent_id): Path<AgentId>,
-) -> Answer {
+async fn revoke_agent(Caller(master, actor): Caller, Path(agent_id): Path<AgentId>) -> Answer {
     master.agent_tokens.revoke(&actor, &agent_id).await?;
     message(&RevokeAgentResponse::default())
 }
@@ -190,11 +176,7 @@ async fn revoke_agent(
 #[utoipa::path(get, path = "/api/v1/agents/{agentId}/slots", operation_id = "GetSlots", tag = "agents",
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = GetSlotsResponse)))]
-async fn get_slots(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    Path(agent_id): Path<PlaceId>,
-) -> Answer {
+async fn get_slots(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>) -> Answer {
     let agent = read_agent(&master, &actor, &agent_id).await?;
     message(&GetSlotsResponse {
         slots: views::agents::in_order(agent.slots),
@@ -205,7 +187,7 @@ async fn get_slots(
 #[utoipa::path(get, path = "/api/v1/agents/{agentId}/slots/{slotId}", operation_id = "GetSlot", tag = "agents",
     params(("agentId" = String, Path, description = "the agent"), ("slotId" = String, Path, description = "the slot's number")),
     responses((status = 200, body = GetSlotResponse)))]
-async fn get_slot(State(master): State<Master>, Caller(actor): Caller, path: SlotPath) -> Answer {
+async fn get_slot(Caller(master, actor): Caller, path: SlotPath) -> Answer {
     let (agent_id, slot) = slot_path(path)?;
     message(&GetSlotResponse {
         slot: read_slot(&master, &actor, &agent_id, slot).await?,
@@ -216,11 +198,7 @@ async fn get_slot(State(master): State<Master>, Caller(actor): Caller, path: Slo
 #[utoipa::path(post, path = "/api/v1/agents/{agentId}/slots/{slotId}/enable", operation_id = "EnableSlot", tag = "agents",
     params(("agentId" = String, Path, description = "the agent"), ("slotId" = String, Path, description = "the slot's number")),
     responses((status = 200, body = EnableSlotResponse)))]
-async fn enable_slot(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    path: SlotPath,
-) -> Answer {
+async fn enable_slot(Caller(master, actor): Caller, path: SlotPath) -> Answer {
     let (agent_id, slot) = slot_path(path)?;
     master
         .agents
@@ -237,8 +215,7 @@ async fn enable_slot(
     request_body = DisableSlotRequest,
     responses((status = 200, body = DisableSlotResponse)))]
 async fn disable_slot(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     path: SlotPath,
     WireBody(body): WireBody<DisableSlotRequest>,
 ) -> Answer {

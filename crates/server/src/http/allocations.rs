@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use axum::body::Bytes;
+use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
 use det_api_types::allocations::{
     AckAllocationPreemptionSignalRequest, AllocationAllGatherRequest, AllocationAllGatherResponse,
     AllocationPendingPreemptionSignalRequest, AllocationPreemptionSignalQuery,
@@ -66,11 +66,7 @@ async fn require(master: &Master, actor: &Actor, allocation_id: &AllocationId) -
 #[utoipa::path(get, path = "/api/v1/allocations/{allocationId}", operation_id = "GetAllocation", tag = "allocations",
     params(("allocationId" = String, Path, description = "the allocation")),
     responses((status = 200, body = GetAllocationResponse)))]
-async fn get_allocation(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    Path(id): Path<AllocationId>,
-) -> Answer {
+async fn get_allocation(Caller(master, actor): Caller, Path(id): Path<AllocationId>) -> Answer {
     let row = reads::allocations::find(&master.context.store, &actor, &id).await?;
     message(&GetAllocationResponse {
         allocation: views::tasks::allocation(&row)?,
@@ -83,8 +79,7 @@ async fn get_allocation(
     params(("allocationId" = String, Path, description = "the allocation")),
     request_body = PostAllocationAcceleratorDataRequest, responses((status = 200, body = Empty)))]
 async fn post_accelerator_data(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(id): Path<AllocationId>,
     WireBody(body): WireBody<PostAllocationAcceleratorDataRequest>,
 ) -> Answer {
@@ -108,11 +103,7 @@ async fn post_accelerator_data(
     operation_id = "AllocationRendezvousInfo", tag = "allocations",
     params(("allocationId" = String, Path, description = "the allocation"), ("resourcesId" = String, Path, description = "the container")),
     responses((status = 200, body = AllocationRendezvousInfoResponse)))]
-async fn rendezvous(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    path: ContainerPath,
-) -> Answer {
+async fn rendezvous(Caller(master, actor): Caller, path: ContainerPath) -> Answer {
     let (allocation_id, container_id) = container_path(path)?;
     let met = master
         .allocations
@@ -133,8 +124,7 @@ async fn rendezvous(
     params(("allocationId" = String, Path, description = "the allocation"), AllocationPreemptionSignalQuery),
     responses((status = 200, body = AllocationPreemptionSignalResponse)))]
 async fn preemption_signal(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(id): Path<AllocationId>,
     WireQuery(query): WireQuery<AllocationPreemptionSignalQuery>,
 ) -> Answer {
@@ -152,8 +142,7 @@ async fn preemption_signal(
     params(("allocationId" = String, Path, description = "the allocation")),
     request_body = AckAllocationPreemptionSignalRequest, responses((status = 200, body = Empty)))]
 async fn ack_preemption(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(id): Path<AllocationId>,
     _body: WireBody<AckAllocationPreemptionSignalRequest>,
 ) -> Answer {
@@ -168,8 +157,7 @@ async fn ack_preemption(
     params(("allocationId" = String, Path, description = "the allocation")),
     request_body = AllocationPendingPreemptionSignalRequest, responses((status = 200, body = Empty)))]
 async fn pending_preemption(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(id): Path<AllocationId>,
     _body: WireBody<AllocationPendingPreemptionSignalRequest>,
 ) -> Answer {
@@ -183,8 +171,7 @@ async fn pending_preemption(
     params(("allocationId" = String, Path, description = "the allocation")),
     request_body = AllocationReadyRequest, responses((status = 200, body = Empty)))]
 async fn ready(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(id): Path<AllocationId>,
     _body: WireBody<AllocationReadyRequest>,
 ) -> Answer {
@@ -198,8 +185,7 @@ async fn ready(
     params(("allocationId" = String, Path, description = "the allocation")),
     request_body = AllocationWaitingRequest, responses((status = 200, body = Empty)))]
 async fn waiting(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(id): Path<AllocationId>,
     _body: WireBody<AllocationWaitingRequest>,
 ) -> Answer {
@@ -213,8 +199,7 @@ async fn waiting(
     params(("allocationId" = String, Path, description = "the allocation"), ("resourcesId" = String, Path, description = "the container")),
     request_body = MarkAllocationResourcesDaemonRequest, responses((status = 200, body = Empty)))]
 async fn daemon(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     path: ContainerPath,
     _body: WireBody<MarkAllocationResourcesDaemonRequest>,
 ) -> Answer {
@@ -232,8 +217,7 @@ async fn daemon(
     params(("allocationId" = String, Path, description = "the allocation")),
     request_body = AllocationAllGatherRequest, responses((status = 200, body = AllocationAllGatherResponse)))]
 async fn all_gather(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(id): Path<AllocationId>,
     body: RawBody,
 ) -> Answer {
@@ -247,8 +231,7 @@ async fn all_gather(
     params(("allocationId" = String, Path, description = "the allocation")),
     request_body = AllocationAllGatherRequest, responses((status = 200, body = AllocationAllGatherResponse)))]
 async fn notify_container_running(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(id): Path<AllocationId>,
     body: RawBody,
 ) -> Answer {
@@ -334,8 +317,7 @@ async fn gather(master: &Master, actor: &Actor, id: &AllocationId, body: RawBody
     params(("allocationId" = String, Path, description = "the allocation")),
     request_body = PostAllocationProxyAddressRequest, responses((status = 200, body = Empty)))]
 async fn proxy_address(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(id): Path<AllocationId>,
     _body: WireBody<PostAllocationProxyAddressRequest>,
 ) -> Answer {

@@ -106,7 +106,7 @@ async fn end_session(master: &Master, actor: &Actor, headers: &HeaderMap) -> Res
 /// Ends the session that the request comes with.
 #[utoipa::path(post, path = "/api/v1/auth/logout", operation_id = "Logout", tag = "auth",
     responses((status = 200, body = Empty)))]
-async fn logout(State(master): State<Master>, Caller(actor): Caller, headers: HeaderMap) -> Answer {
+async fn logout(Caller(master, actor): Caller, headers: HeaderMap) -> Answer {
     end_session(&master, &actor, &headers).await?;
     Ok(with_cookie(empty()?, cookie(&master, None)?))
 }
@@ -114,7 +114,7 @@ async fn logout(State(master): State<Master>, Caller(actor): Caller, headers: He
 /// Who asks.
 #[utoipa::path(get, path = "/api/v1/auth/user", operation_id = "CurrentUser", tag = "auth",
     responses((status = 200, body = CurrentUserResponse)))]
-async fn current_user(Caller(actor): Caller) -> Answer {
+async fn current_user(Caller(_master, actor): Caller) -> Answer {
     message(&CurrentUserResponse {
         user: views::users::user(actor.user()),
     })
@@ -123,7 +123,7 @@ async fn current_user(Caller(actor): Caller) -> Answer {
 /// Who asks. Every client command begins with this: it is answered from memory.
 #[utoipa::path(get, path = "/api/v1/me", operation_id = "GetMe", tag = "auth",
     responses((status = 200, body = GetMeResponse)))]
-async fn get_me(Caller(actor): Caller) -> Answer {
+async fn get_me(Caller(_master, actor): Caller) -> Answer {
     message(&GetMeResponse {
         user: views::users::user(actor.user()),
     })
@@ -239,13 +239,9 @@ async fn plain_login(
 /// Ends the session that the request comes with, the older way.
 #[utoipa::path(post, path = "/logout", operation_id = "PlainLogout", tag = "auth",
     responses((status = 200, body = Empty)))]
-async fn plain_logout(
-    State(master): State<Master>,
-    caller: Result<Caller, ApiError>,
-    headers: HeaderMap,
-) -> Response {
+async fn plain_logout(caller: Result<Caller, ApiError>, headers: HeaderMap) -> Response {
     let answer = async {
-        let Caller(actor) = caller?;
+        let Caller(master, actor) = caller?;
         end_session(&master, &actor, &headers).await?;
         Ok(with_cookie(empty()?, cookie(&master, None)?))
     };
@@ -257,6 +253,6 @@ async fn plain_logout(
     responses((status = 200, body = PlainUser)))]
 async fn plain_me(caller: Result<Caller, ApiError>) -> Response {
     caller
-        .and_then(|Caller(actor)| message(&PlainUser::from(&**actor.user())))
+        .and_then(|Caller(_master, actor)| message(&PlainUser::from(&**actor.user())))
         .unwrap_or_else(plain)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
 use det_api_types::checkpoints::{
@@ -78,8 +78,7 @@ fn show(found: &Found) -> AppResult<Checkpoint> {
 #[utoipa::path(post, path = "/api/v1/checkpoints", operation_id = "ReportCheckpoint", tag = "checkpoints",
     request_body = Checkpoint, responses((status = 200, body = Empty)))]
 async fn report_checkpoint(
-    State(master): State<Master>,
-    Reporter(actor): Reporter,
+    Reporter(master, actor): Reporter,
     WireBody(body): WireBody<Checkpoint>,
 ) -> Answer {
     master.checkpoints.report(&actor, report(body)?).await?;
@@ -118,11 +117,7 @@ fn sizes(resources: BTreeMap<String, Int64>) -> BTreeMap<String, i64> {
 #[utoipa::path(get, path = "/api/v1/checkpoints/{checkpointUuid}", operation_id = "GetCheckpoint",
     tag = "checkpoints", params(("checkpointUuid" = String, Path)),
     responses((status = 200, body = GetCheckpointResponse)))]
-async fn get_checkpoint(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    Path(uuid): Path<String>,
-) -> Answer {
+async fn get_checkpoint(Caller(master, actor): Caller, Path(uuid): Path<String>) -> Answer {
     let found = reads::checkpoints::find(&master, &actor, &uuid).await?;
     message(&GetCheckpointResponse {
         checkpoint: show(&found)?,
@@ -134,8 +129,7 @@ async fn get_checkpoint(
     tag = "checkpoints", params(("checkpointUuid" = String, Path)), request_body = PostCheckpointMetadataRequest,
     responses((status = 200, body = PostCheckpointMetadataResponse)))]
 async fn post_checkpoint_metadata(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(uuid): Path<String>,
     WireBody(body): WireBody<PostCheckpointMetadataRequest>,
 ) -> Answer {
@@ -153,8 +147,7 @@ async fn post_checkpoint_metadata(
 #[utoipa::path(patch, path = "/api/v1/checkpoints", operation_id = "PatchCheckpoints", tag = "checkpoints",
     request_body = PatchCheckpointsRequest, responses((status = 200, body = Empty)))]
 async fn patch_checkpoints(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireBody(body): WireBody<PatchCheckpointsRequest>,
 ) -> Answer {
     let changes = body
@@ -175,8 +168,7 @@ async fn patch_checkpoints(
 #[utoipa::path(delete, path = "/api/v1/checkpoints", operation_id = "DeleteCheckpoints", tag = "checkpoints",
     request_body = DeleteCheckpointsRequest, responses((status = 200, body = Empty)))]
 async fn delete_checkpoints(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireBody(body): WireBody<DeleteCheckpointsRequest>,
 ) -> Answer {
     master
@@ -190,8 +182,7 @@ async fn delete_checkpoints(
 #[utoipa::path(post, path = "/api/v1/checkpoints/rm", operation_id = "CheckpointsRemoveFiles", tag = "checkpoints",
     request_body = CheckpointsRemoveFilesRequest, responses((status = 200, body = Empty)))]
 async fn checkpoints_remove_files(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireBody(body): WireBody<CheckpointsRemoveFilesRequest>,
 ) -> Answer {
     master
@@ -206,8 +197,7 @@ async fn checkpoints_remove_files(
     params(("checkpointUuid" = String, Path)),
     responses((status = 200, description = "the archive", content_type = "application/gzip")))]
 async fn download_checkpoint(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(uuid): Path<String>,
     headers: HeaderMap,
 ) -> Answer {
@@ -257,8 +247,7 @@ struct PolicyQuery {
     tag = "checkpoints", params(("experimentId" = i64, Path), PolicyQuery),
     responses((status = 200, body = Object, description = "checkpoints and metric_name")))]
 async fn preview_gc(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
     WireQuery(query): WireQuery<PolicyQuery>,
 ) -> Answer {

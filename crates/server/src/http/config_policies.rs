@@ -1,6 +1,6 @@
 //! Policies that administrators lay over configurations.
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use det_api_types::config_policies::{ConfigPoliciesResponse, PutConfigPoliciesRequest};
 use det_api_types::page::Empty;
 use det_api_types::wire::Object;
@@ -44,11 +44,7 @@ fn scope(workspace: &str) -> AppResult<Scope> {
 #[utoipa::path(get, path = "/api/v1/config-policies/global/{workloadType}", operation_id = "GetGlobalConfigPolicies",
     tag = "config policies", params(("workloadType" = String, Path, description = "EXPERIMENT or NTSC")),
     responses((status = 200, body = ConfigPoliciesResponse)))]
-async fn get_global(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    Path(kind): Path<String>,
-) -> Answer {
+async fn get_global(Caller(master, actor): Caller, Path(kind): Path<String>) -> Answer {
     answer(
         master
             .policies
@@ -62,8 +58,7 @@ async fn get_global(
     tag = "config policies", params(("workloadType" = String, Path, description = "EXPERIMENT or NTSC")),
     request_body = PutConfigPoliciesRequest, responses((status = 200, body = ConfigPoliciesResponse)))]
 async fn put_global(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(kind): Path<String>,
     WireBody(body): WireBody<PutConfigPoliciesRequest>,
 ) -> Answer {
@@ -77,11 +72,7 @@ async fn put_global(
     operation_id = "DeleteGlobalConfigPolicies", tag = "config policies",
     params(("workloadType" = String, Path, description = "EXPERIMENT or NTSC")),
     responses((status = 200, body = Empty)))]
-async fn delete_global(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    Path(kind): Path<String>,
-) -> Answer {
+async fn delete_global(Caller(master, actor): Caller, Path(kind): Path<String>) -> Answer {
     let kind = workload(&kind)?;
     master.policies.delete(&actor, Scope::Cluster, kind).await?;
     empty()
@@ -93,8 +84,7 @@ async fn delete_global(
     params(("workspaceId" = i64, Path), ("workloadType" = String, Path, description = "EXPERIMENT or NTSC")),
     responses((status = 200, body = ConfigPoliciesResponse)))]
 async fn get_of_workspace(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path((workspace, kind)): Path<(String, String)>,
 ) -> Answer {
     let (scope, kind) = (scope(&workspace)?, workload(&kind)?);
@@ -107,8 +97,7 @@ async fn get_of_workspace(
     params(("workspaceId" = i64, Path), ("workloadType" = String, Path, description = "EXPERIMENT or NTSC")),
     request_body = PutConfigPoliciesRequest, responses((status = 200, body = ConfigPoliciesResponse)))]
 async fn put_of_workspace(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path((workspace, kind)): Path<(String, String)>,
     WireBody(body): WireBody<PutConfigPoliciesRequest>,
 ) -> Answer {
@@ -123,8 +112,7 @@ async fn put_of_workspace(
     params(("workspaceId" = i64, Path), ("workloadType" = String, Path, description = "EXPERIMENT or NTSC")),
     responses((status = 200, body = Empty)))]
 async fn delete_of_workspace(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path((workspace, kind)): Path<(String, String)>,
 ) -> Answer {
     let (scope, kind) = (scope(&workspace)?, workload(&kind)?);

@@ -1,7 +1,6 @@
 //! The ordered record of every change (an addition of ours).
 
 use axum::body::Bytes;
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use det_api_types::events::{Event, GetEventsQuery, GetEventsResponse};
 use det_api_types::page::OrderBy;
@@ -37,8 +36,7 @@ pub fn routes() -> OpenApiRouter<Master> {
 #[utoipa::path(get, path = "/api/v1/events", operation_id = "GetEvents", tag = "events",
     params(GetEventsQuery), responses((status = 200, body = GetEventsResponse)))]
 async fn get_events(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetEventsQuery>,
 ) -> Response {
     let follow = query.follow;

@@ -2,7 +2,6 @@
 
 pub mod bulk;
 
-use axum::extract::State;
 use det_api_types::checkpoints::{GetCheckpointsQuery, GetExperimentCheckpointsResponse};
 use det_api_types::experiments::{
     ContinueExperimentRequest, ContinueExperimentResponse, CreateExperimentRequest,
@@ -108,8 +107,7 @@ fn job_summary(place: &QueuePlace) -> Option<JobSummary> {
 #[utoipa::path(get, path = "/api/v1/experiments", operation_id = "GetExperiments", tag = "experiments",
     params(GetExperimentsQuery), responses((status = 200, body = GetExperimentsResponse)))]
 async fn get_experiments(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetExperimentsQuery>,
 ) -> Answer {
     let _turn = master.listings.acquire().await;
@@ -123,11 +121,7 @@ async fn get_experiments(
 /// One experiment.
 #[utoipa::path(get, path = "/api/v1/experiments/{experimentId}", operation_id = "GetExperiment", tag = "experiments",
     params(("experimentId" = i64, Path)), responses((status = 200, body = GetExperimentResponse)))]
-async fn get_experiment(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    PathId(id): PathId<ExperimentId>,
-) -> Answer {
+async fn get_experiment(Caller(master, actor): Caller, PathId(id): PathId<ExperimentId>) -> Answer {
     let row = reads::experiments::find(&master.context.store, &actor, id).await?;
     let place = reads::experiments::queue_place(&master, &actor, &row).await?;
     let job_summary = job_summary(&place);
@@ -148,8 +142,7 @@ async fn get_experiment(
 #[utoipa::path(post, path = "/api/v1/experiments", operation_id = "CreateExperiment", tag = "experiments",
     request_body = CreateExperimentRequest, responses((status = 200, body = CreateExperimentResponse)))]
 async fn create_experiment(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireBody(body): WireBody<CreateExperimentRequest>,
 ) -> Answer {
     if body.config.trim().is_empty() {
@@ -227,8 +220,7 @@ fn context_file((index, file): (usize, File)) -> AppResult<ContextFile> {
 #[utoipa::path(post, path = "/api/v1/experiments/{id}/activate", operation_id = "ActivateExperiment",
     tag = "experiments", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
 async fn activate_experiment(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     master.experiments.activate(&actor, id).await?;
@@ -239,8 +231,7 @@ async fn activate_experiment(
 #[utoipa::path(post, path = "/api/v1/experiments/{id}/pause", operation_id = "PauseExperiment", tag = "experiments",
     params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
 async fn pause_experiment(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     master.experiments.pause(&actor, id).await?;
@@ -251,8 +242,7 @@ async fn pause_experiment(
 #[utoipa::path(post, path = "/api/v1/experiments/{id}/cancel", operation_id = "CancelExperiment", tag = "experiments",
     params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
 async fn cancel_experiment(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     master.experiments.cancel(&actor, id).await?;
@@ -263,8 +253,7 @@ async fn cancel_experiment(
 #[utoipa::path(post, path = "/api/v1/experiments/{id}/kill", operation_id = "KillExperiment", tag = "experiments",
     params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
 async fn kill_experiment(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     master.experiments.kill(&actor, id).await?;
@@ -275,8 +264,7 @@ async fn kill_experiment(
 #[utoipa::path(post, path = "/api/v1/experiments/{id}/archive", operation_id = "ArchiveExperiment",
     tag = "experiments", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
 async fn archive_experiment(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     master.experiments.archive(&actor, id, true).await?;
@@ -287,8 +275,7 @@ async fn archive_experiment(
 #[utoipa::path(post, path = "/api/v1/experiments/{id}/unarchive", operation_id = "UnarchiveExperiment",
     tag = "experiments", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
 async fn unarchive_experiment(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     master.experiments.archive(&actor, id, false).await?;
@@ -299,8 +286,7 @@ async fn unarchive_experiment(
 #[utoipa::path(delete, path = "/api/v1/experiments/{experimentId}", operation_id = "DeleteExperiment",
     tag = "experiments", params(("experimentId" = i64, Path)), responses((status = 200, body = Empty)))]
 async fn delete_experiment(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     master.experiments.delete(&actor, id).await?;
@@ -311,8 +297,7 @@ async fn delete_experiment(
 #[utoipa::path(post, path = "/api/v1/experiments/continue", operation_id = "ContinueExperiment", tag = "experiments",
     request_body = ContinueExperimentRequest, responses((status = 200, body = ContinueExperimentResponse)))]
 async fn continue_experiment(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireBody(body): WireBody<ContinueExperimentRequest>,
 ) -> Answer {
     let id = ExperimentId(body.id);
@@ -334,8 +319,7 @@ async fn continue_experiment(
     tag = "experiments", params(("experimentId" = i64, Path)), request_body = PatchExperiment,
     responses((status = 200, body = PatchExperimentResponse)))]
 async fn patch_experiment(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
     WireBody(body): WireBody<PatchExperiment>,
 ) -> Answer {
@@ -367,8 +351,7 @@ async fn patch_experiment(
 #[utoipa::path(get, path = "/api/v1/experiment/labels", operation_id = "GetExperimentLabels", tag = "experiments",
     params(GetExperimentLabelsQuery), responses((status = 200, body = GetExperimentLabelsResponse)))]
 async fn get_experiment_labels(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetExperimentLabelsQuery>,
 ) -> Answer {
     let project = query.project_id.filter(|id| *id != 0);
@@ -383,8 +366,7 @@ async fn get_experiment_labels(
     tag = "experiments", params(("experimentId" = i64, Path), GetExperimentTrialsQuery),
     responses((status = 200, body = GetExperimentTrialsResponse)))]
 async fn get_experiment_trials(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
     WireQuery(query): WireQuery<GetExperimentTrialsQuery>,
 ) -> Answer {
@@ -398,8 +380,7 @@ async fn get_experiment_trials(
     tag = "experiments", params(("id" = i64, Path), GetCheckpointsQuery),
     responses((status = 200, body = GetExperimentCheckpointsResponse)))]
 async fn get_experiment_checkpoints(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
     WireQuery(query): WireQuery<GetCheckpointsQuery>,
 ) -> Answer {
@@ -417,8 +398,7 @@ async fn get_experiment_checkpoints(
     operation_id = "GetExperimentValidationHistory", tag = "experiments", params(("experimentId" = i64, Path)),
     responses((status = 200, body = GetExperimentValidationHistoryResponse)))]
 async fn get_experiment_validation_history(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     let records = reads::experiments::validation_history(&master, &actor, id).await?;
@@ -437,8 +417,7 @@ async fn get_experiment_validation_history(
     operation_id = "GetBestSearcherValidationMetric", tag = "experiments", params(("experimentId" = i64, Path)),
     responses((status = 200, body = GetBestSearcherValidationMetricResponse)))]
 async fn get_best_searcher_validation_metric(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     let best = reads::experiments::best_metric(&master.context.store, &actor, id).await?;

@@ -8,7 +8,6 @@ use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use det_api_types::wire;
-use det_authz::{Kind, Permission};
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 
@@ -87,52 +86,54 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequestParts<S> for Wire
     }
 }
 
-/// Who asks; a request without a valid token is refused, and so is that of a task that has ended.
-#[derive(Debug)]
-pub struct Caller(pub Actor);
+/// The master and who asks it; a request without a valid token is refused, and so is that of a task that has ended.
+pub struct Caller(pub Master, pub Actor);
 
 impl FromRequestParts<Master> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, master: &Master) -> Result<Self, ApiError> {
-        let Reporter(actor) = Reporter::from_request_parts(parts, master).await?;
-        // The least of all rights, which a task that has ended lacks.
-        actor.require(Permission::Read, Kind::Cluster, "use this API")?;
-        Ok(Self(actor))
+        let actor = actor(parts, master).await?;
+        actor.require_access()?;
+        Ok(Self(master.clone(), actor))
     }
 }
 
 /// As [`Caller`], also a task that ended a short time ago: for its late logs, reports and checkpoints.
-#[derive(Debug)]
-pub struct Reporter(pub Actor);
+pub struct Reporter(pub Master, pub Actor);
 
 impl FromRequestParts<Master> for Reporter {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, master: &Master) -> Result<Self, ApiError> {
-        let session = session_token(&parts.headers);
-        if let Some(token) = &session
-            && let Some(actor) = master.auth.by_session(token).await?
-        {
-            return Ok(Self(actor));
-        }
-        // A client inside a task brings the task's token where people bring theirs.
-        let allocation = allocation_token(&parts.headers);
-        let nothing_given = session.is_none() && allocation.is_none();
-        for token in [allocation, session].into_iter().flatten() {
-            if let Some(actor) = master.auth.by_allocation_token(&token).await? {
-                return Ok(Self(actor));
-            }
-        }
-        let message = if nothing_given {
-            "this request has no token"
-        } else {
-            "the token of this request is not valid: it may have expired or been revoked"
-        };
-        Err(ApiError(
-            AppError::new(ErrorKind::Unauthenticated, message).hint("log in with: det user login"),
-        ))
+        Ok(Self(master.clone(), actor(parts, master).await?))
     }
+}
+
+/// Whose token a request brings.
+async fn actor(parts: &Parts, master: &Master) -> Result<Actor, ApiError> {
+    let session = session_token(&parts.headers);
+    if let Some(token) = &session
+        && let Some(actor) = master.auth.by_session(token).await?
+    {
+        return Ok(actor);
+    }
+    // A client inside a task brings the task's token where people bring theirs.
+    let allocation = allocation_token(&parts.headers);
+    let nothing_given = session.is_none() && allocation.is_none();
+    for token in [allocation, session].into_iter().flatten() {
+        if let Some(actor) = master.auth.by_allocation_token(&token).await? {
+            return Ok(actor);
+        }
+    }
+    let message = if nothing_given {
+        "this request has no token"
+    } else {
+        "the token of this request is not valid: it may have expired or been revoked"
+    };
+    Err(ApiError(
+        AppError::new(ErrorKind::Unauthenticated, message).hint("log in with: det user login"),
+    ))
 }
 
 /// A number in a path; anything else is a bad request that names the segment.

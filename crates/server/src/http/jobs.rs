@@ -1,6 +1,6 @@
 //! The job queue and resource pools.
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use det_api_types::jobs::{
     ExplainJobResponse, GetJobQueueStatsQuery, GetJobQueueStatsResponse, GetJobsQuery,
     GetJobsResponse, GetJobsV2Response, Job, RbacJob, RpQueueStat, UpdateJobQueueRequest,
@@ -68,8 +68,7 @@ async fn page(
 #[utoipa::path(get, path = "/api/v1/job-queues", operation_id = "GetJobs", tag = "jobs",
     params(GetJobsQuery), responses((status = 200, body = GetJobsResponse)))]
 async fn get_jobs(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetJobsQuery>,
 ) -> Answer {
     let (jobs, pagination) = page(&master, &actor, &query).await?;
@@ -80,8 +79,7 @@ async fn get_jobs(
 #[utoipa::path(get, path = "/api/v1/job-queues-v2", operation_id = "GetJobsV2", tag = "jobs",
     params(GetJobsQuery), responses((status = 200, body = GetJobsV2Response)))]
 async fn get_jobs_v2(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetJobsQuery>,
 ) -> Answer {
     let (jobs, pagination) = page(&master, &actor, &query).await?;
@@ -99,8 +97,7 @@ async fn get_jobs_v2(
 #[utoipa::path(get, path = "/api/v1/job-queues/stats", operation_id = "GetJobQueueStats", tag = "jobs",
     params(GetJobQueueStatsQuery), responses((status = 200, body = GetJobQueueStatsResponse)))]
 async fn get_job_queue_stats(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetJobQueueStatsQuery>,
 ) -> Answer {
     let (queue, pools) = reads::jobs::statistics(&master, &actor, &query.resource_pools).await?;
@@ -124,11 +121,7 @@ async fn get_job_queue_stats(
 #[utoipa::path(get, path = "/api/v1/job-queues/{jobId}/why", operation_id = "ExplainJob", tag = "jobs",
     params(("jobId" = String, Path, description = "the job's id")),
     responses((status = 200, body = ExplainJobResponse)))]
-async fn explain_job(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    Path(job_id): Path<JobId>,
-) -> Answer {
+async fn explain_job(Caller(master, actor): Caller, Path(job_id): Path<JobId>) -> Answer {
     message(&views::why::explanation(
         &reads::jobs::explanation(&master, &actor, &job_id).await?,
     )?)
@@ -138,8 +131,7 @@ async fn explain_job(
 #[utoipa::path(post, path = "/api/v1/job-queues", operation_id = "UpdateJobQueue", tag = "jobs",
     request_body = UpdateJobQueueRequest, responses((status = 200, body = Empty)))]
 async fn update_job_queue(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireBody(body): WireBody<UpdateJobQueueRequest>,
 ) -> Answer {
     let given = |text: Option<String>| text.filter(|t| !t.is_empty());
@@ -163,8 +155,7 @@ async fn update_job_queue(
 #[utoipa::path(get, path = "/api/v1/resource-pools", operation_id = "GetResourcePools", tag = "jobs",
     params(GetResourcePoolsQuery), responses((status = 200, body = GetResourcePoolsResponse)))]
 async fn get_resource_pools(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetResourcePoolsQuery>,
 ) -> Answer {
     let contents = reads::jobs::pools(&master, &actor).await?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::response::Response;
 use det_api_types::logs::{
     Id, IncomingLogs, LogFieldsQuery, LogLevel, LogsQuery, PlainLogs, PostTaskLogsRequest,
@@ -89,11 +89,7 @@ fn stored_line(record: TaskLog, now: i64) -> LogLine {
 /// Takes in log records of one task. Records that cannot be read are dropped, the rest is kept.
 #[utoipa::path(post, path = "/api/v1/task/logs", operation_id = "PostTaskLogs", tag = "logs",
     request_body = PostTaskLogsRequest, responses((status = 200, body = Empty)))]
-async fn post_task_logs(
-    State(master): State<Master>,
-    Reporter(actor): Reporter,
-    body: RawBody,
-) -> Answer {
+async fn post_task_logs(Reporter(master, actor): Reporter, body: RawBody) -> Answer {
     let read = body.decode(|body| {
         Ok(match read_task_logs(body)? {
             IncomingLogs::Plain(logs) => Some(plain_batch(logs)?),
@@ -259,8 +255,7 @@ struct UnmanagedLogsTaken {
 #[utoipa::path(post, path = "/task-logs", operation_id = "PostUnmanagedLogs", tag = "logs",
     request_body = Vec<UnmanagedLog>, responses((status = 200, body = UnmanagedLogsTaken)))]
 async fn post_unmanaged_logs(
-    State(master): State<Master>,
-    Reporter(actor): Reporter,
+    Reporter(master, actor): Reporter,
     WireBody(records): WireBody<Vec<Salvaged<UnmanagedLog>>>,
 ) -> Answer {
     let all = records.len();
@@ -418,8 +413,7 @@ async fn stream_logs(
     params(("taskId" = String, Path, description = "the task"), LogsQuery),
     responses((status = 200, body = TaskLogsResponse)))]
 async fn task_logs(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(task_id): Path<TaskId>,
     WireQuery(query): WireQuery<LogsQuery>,
 ) -> Response {
@@ -438,8 +432,7 @@ async fn task_logs(
     params(("trialId" = i64, Path, description = "the trial"), LogsQuery),
     responses((status = 200, body = TrialLogsResponse)))]
 async fn trial_logs(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(trial_id): PathId<TrialId>,
     WireQuery(query): WireQuery<LogsQuery>,
 ) -> Response {
@@ -520,8 +513,7 @@ fn list<T: Clone, U: From<T>>(values: &std::collections::BTreeSet<T>) -> Vec<U> 
     params(("taskId" = String, Path, description = "the task"), LogFieldsQuery),
     responses((status = 200, body = TaskLogsFieldsResponse)))]
 async fn task_logs_fields(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(task_id): Path<TaskId>,
     WireQuery(query): WireQuery<LogFieldsQuery>,
 ) -> Response {
@@ -547,8 +539,7 @@ async fn task_logs_fields(
     params(("trialId" = i64, Path, description = "the trial"), LogFieldsQuery),
     responses((status = 200, body = TrialLogsFieldsResponse)))]
 async fn trial_logs_fields(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(trial_id): PathId<TrialId>,
     WireQuery(query): WireQuery<LogFieldsQuery>,
 ) -> Response {

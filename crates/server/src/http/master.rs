@@ -152,7 +152,7 @@ async fn get_master(State(master): State<Master>) -> Answer {
 /// The effective configuration with its secrets hidden. For administrators.
 #[utoipa::path(get, path = "/api/v1/master/config", operation_id = "GetMasterConfig", tag = "master",
     responses((status = 200, body = GetMasterConfigResponse)))]
-async fn get_master_config(State(master): State<Master>, Caller(actor): Caller) -> Answer {
+async fn get_master_config(Caller(master, actor): Caller) -> Answer {
     actor.require(
         Permission::Read,
         Kind::MasterConfig,
@@ -172,7 +172,7 @@ async fn get_master_config(State(master): State<Master>, Caller(actor): Caller) 
 /// Where every value of the effective configuration comes from, secrets hidden. For administrators; an addition of ours.
 #[utoipa::path(get, path = "/api/v1/master/config/origins", operation_id = "GetMasterConfigOrigins", tag = "master",
     responses((status = 200, body = GetMasterConfigOriginsResponse)))]
-async fn get_master_config_origins(State(master): State<Master>, Caller(actor): Caller) -> Answer {
+async fn get_master_config_origins(Caller(master, actor): Caller) -> Answer {
     actor.require(
         Permission::Read,
         Kind::MasterConfig,
@@ -193,8 +193,7 @@ async fn get_master_config_origins(State(master): State<Master>, Caller(actor): 
 #[utoipa::path(patch, path = "/api/v1/master/config", operation_id = "PatchMasterConfig", tag = "master",
     request_body = PatchMasterConfigRequest, responses((status = 200, body = Empty)))]
 async fn patch_master_config(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireBody(body): WireBody<PatchMasterConfigRequest>,
 ) -> Answer {
     actor.require(
@@ -271,8 +270,7 @@ fn origin(key: &ExplainedKey) -> ConfigOrigin {
 #[utoipa::path(post, path = "/api/v1/master/reload", operation_id = "ReloadMasterConfig", tag = "master",
     request_body = ReloadMasterConfigRequest, responses((status = 200, body = ReloadMasterConfigResponse)))]
 async fn reload_master_config(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireBody(body): WireBody<ReloadMasterConfigRequest>,
 ) -> Answer {
     let mode = if body.validate_only {
@@ -318,7 +316,7 @@ struct GetClusterMessageResponse {
 /// The administrators' message to all users. Setting one is not built, so there is none.
 #[utoipa::path(get, path = "/api/v1/master/cluster_message", operation_id = "GetClusterMessage", tag = "master",
     responses((status = 200, body = GetClusterMessageResponse)))]
-async fn get_cluster_message(Caller(actor): Caller) -> Answer {
+async fn get_cluster_message(Caller(_master, actor): Caller) -> Answer {
     actor.require(
         Permission::Read,
         Kind::Cluster,
@@ -332,8 +330,7 @@ async fn get_cluster_message(Caller(actor): Caller) -> Answer {
 #[utoipa::path(get, path = "/api/v1/master/logs", operation_id = "MasterLogs", tag = "master",
     params(MasterLogsQuery), responses((status = 200, body = MasterLogsResponse, content_type = "application/json")))]
 async fn master_logs(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireQuery(query): WireQuery<MasterLogsQuery>,
 ) -> Response {
     let trial = Some(query.trial_id).filter(|id| *id != 0).map(TrialId);

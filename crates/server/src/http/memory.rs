@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use det_api_types::master::{GetMasterMemoryResponse, MemoryBudget};
@@ -27,7 +26,7 @@ pub fn routes() -> OpenApiRouter<Master> {
 /// ours.
 #[utoipa::path(get, path = "/api/v1/master/memory", operation_id = "GetMasterMemory", tag = "master",
     responses((status = 200, body = GetMasterMemoryResponse)))]
-async fn get_master_memory(State(master): State<Master>, Caller(actor): Caller) -> Answer {
+async fn get_master_memory(Caller(master, actor): Caller) -> Answer {
     actor.require(
         Permission::Read,
         Kind::MasterMemory,
@@ -39,7 +38,7 @@ async fn get_master_memory(State(master): State<Master>, Caller(actor): Caller) 
 /// The same as metrics in the text format of Prometheus. For administrators; an addition of ours.
 #[utoipa::path(get, path = "/debug/prom/metrics", operation_id = "GetPrometheusMetrics", tag = "master",
     responses((status = 200, body = String, content_type = "text/plain")))]
-async fn get_prometheus_metrics(State(master): State<Master>, Caller(actor): Caller) -> Answer {
+async fn get_prometheus_metrics(Caller(master, actor): Caller) -> Answer {
     actor.require(
         Permission::Read,
         Kind::MasterMemory,

@@ -1,6 +1,5 @@
 //! Metrics of trials: reporting and reading.
 
-use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
 use det_api_types::metrics::{
@@ -44,8 +43,7 @@ pub fn routes() -> OpenApiRouter<Master> {
     params(("trialId" = i64, Path)), request_body = ReportTrialMetricsRequest,
     responses((status = 200, body = Empty)))]
 async fn report_trial_metrics(
-    State(master): State<Master>,
-    Reporter(actor): Reporter,
+    Reporter(master, actor): Reporter,
     PathId(trial_id): PathId<TrialId>,
     body: RawBody,
 ) -> Answer {
@@ -83,8 +81,7 @@ fn report(trial_id: TrialId, incoming: IncomingReport) -> Report {
 #[utoipa::path(get, path = "/api/v1/trials/metrics/trial_metrics", operation_id = "GetMetrics", tag = "metrics",
     params(GetMetricsQuery), responses((status = 200, body = MetricsChunk, description = "a stream of messages")))]
 async fn get_metrics(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetMetricsQuery>,
 ) -> Response {
     stream(
@@ -101,8 +98,7 @@ async fn get_metrics(
     tag = "metrics", params(GetTrialMetricsQuery),
     responses((status = 200, body = MetricsChunk, description = "a stream of messages")))]
 async fn get_training_metrics(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetTrialMetricsQuery>,
 ) -> Response {
     stream(master, &actor, query.trial_ids, Some(TRAINING.to_owned())).await
@@ -113,8 +109,7 @@ async fn get_training_metrics(
     tag = "metrics", params(GetTrialMetricsQuery),
     responses((status = 200, body = MetricsChunk, description = "a stream of messages")))]
 async fn get_validation_metrics(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetTrialMetricsQuery>,
 ) -> Response {
     stream(master, &actor, query.trial_ids, Some(VALIDATION.to_owned())).await

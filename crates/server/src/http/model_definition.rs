@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io::Read;
 
 use axum::body::{Body, Bytes};
-use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -85,11 +84,7 @@ fn text_bytes(bytes: usize) -> usize {
 /// The files as a gzip tar archive.
 #[utoipa::path(get, path = "/api/v1/experiments/{experimentId}/model_def", operation_id = "GetModelDef",
     tag = "experiments", params(("experimentId" = i64, Path)), responses((status = 200, body = GetModelDefResponse)))]
-async fn get_model_def(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    PathId(id): PathId<ExperimentId>,
-) -> Answer {
+async fn get_model_def(Caller(master, actor): Caller, PathId(id): PathId<ExperimentId>) -> Answer {
     let archive = Archive::open(&master.context.store, &actor, id).await?;
     Ok(archive_as_text(&master, &actor, archive).await?)
 }
@@ -99,8 +94,7 @@ async fn get_model_def(
     tag = "experiments", params(("experimentId" = i64, Path)),
     responses((status = 200, body = GetModelDefTreeResponse)))]
 async fn get_model_def_tree(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     let archive = Archive::open(&master.context.store, &actor, id)
@@ -117,8 +111,7 @@ async fn get_model_def_tree(
     tag = "experiments", params(("experimentId" = i64, Path)), request_body = GetModelDefFileRequest,
     responses((status = 200, body = GetModelDefFileResponse)))]
 async fn get_model_def_file(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
     WireBody(body): WireBody<GetModelDefFileRequest>,
 ) -> Answer {
@@ -135,8 +128,7 @@ async fn get_model_def_file(
     tag = "experiments", params(("experimentId" = i64, Path)),
     responses((status = 200, description = "the archive", content_type = "application/gzip")))]
 async fn download_model_def(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
     let archive = Archive::open(&master.context.store, &actor, id).await?;
@@ -170,8 +162,7 @@ struct FileQuery {
     tag = "experiments", params(("experimentId" = i64, Path), FileQuery),
     responses((status = 200, description = "the file", content_type = "application/octet-stream")))]
 async fn download_model_def_file(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
     WireQuery(query): WireQuery<FileQuery>,
 ) -> Answer {

@@ -1,6 +1,5 @@
 //! Preview of a hyperparameter search.
 
-use axum::extract::State;
 use det_api_types::searcher::{
     PreviewHpSearchRequest, PreviewHpSearchResponse, SearchSummary, SearchUnit, TrialSummary,
 };
@@ -23,8 +22,7 @@ pub fn routes() -> OpenApiRouter<Master> {
 #[utoipa::path(post, path = "/api/v1/preview-hp-search", operation_id = "PreviewHPSearch", tag = "experiments",
     request_body = PreviewHpSearchRequest, responses((status = 200, body = PreviewHpSearchResponse)))]
 async fn preview_hp_search(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireBody(body): WireBody<PreviewHpSearchRequest>,
 ) -> Answer {
     let seed = u32::try_from(body.seed).map_err(|_| {

@@ -1,6 +1,6 @@
 //! Projects.
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::workspaces::{
     DeletionResponse, GetProjectResponse, GetWorkspaceProjectsQuery, GetWorkspaceProjectsResponse,
@@ -38,8 +38,7 @@ pub fn routes() -> OpenApiRouter<Master> {
     tag = "projects", params(("id" = i64, Path), GetWorkspaceProjectsQuery),
     responses((status = 200, body = GetWorkspaceProjectsResponse)))]
 async fn get_workspace_projects(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId,
     WireQuery(query): WireQuery<GetWorkspaceProjectsQuery>,
 ) -> Answer {
@@ -102,8 +101,7 @@ async fn answer(master: &Master, actor: &Actor, row: &ProjectRow) -> Answer {
     tag = "projects", params(("id" = i64, Path)), request_body = PostProjectRequest,
     responses((status = 200, body = GetProjectResponse)))]
 async fn post_project(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(workspace_id): PathId,
     WireBody(body): WireBody<PostProjectRequest>,
 ) -> Answer {
@@ -120,11 +118,7 @@ async fn post_project(
 /// One project.
 #[utoipa::path(get, path = "/api/v1/projects/{id}", operation_id = "GetProject", tag = "projects",
     params(("id" = i64, Path)), responses((status = 200, body = GetProjectResponse)))]
-async fn get_project(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    PathId(id): PathId,
-) -> Answer {
+async fn get_project(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
     let homes = reads::homes::all(&master.homes, &actor)?;
     answer(&master, &actor, homes.project(id)?.0).await
 }
@@ -132,11 +126,7 @@ async fn get_project(
 /// The project with a short name.
 #[utoipa::path(get, path = "/api/v1/projects/key/{key}", operation_id = "GetProjectByKey", tag = "projects",
     params(("key" = String, Path)), responses((status = 200, body = GetProjectResponse)))]
-async fn get_project_by_key(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    Path(key): Path<String>,
-) -> Answer {
+async fn get_project_by_key(Caller(master, actor): Caller, Path(key): Path<String>) -> Answer {
     let homes = reads::homes::all(&master.homes, &actor)?;
     let mut projects = homes.projects.values();
     let row = projects.find(|row| row.key.eq_ignore_ascii_case(&key));
@@ -149,8 +139,7 @@ async fn get_project_by_key(
     params(("id" = i64, Path)), request_body = PatchProject,
     responses((status = 200, body = GetProjectResponse)))]
 async fn patch_project(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId,
     WireBody(body): WireBody<PatchProject>,
 ) -> Answer {
@@ -166,11 +155,7 @@ async fn patch_project(
 /// Deletes a project with everything in it, in the background where there are experiments.
 #[utoipa::path(delete, path = "/api/v1/projects/{id}", operation_id = "DeleteProject", tag = "projects",
     params(("id" = i64, Path)), responses((status = 200, body = DeletionResponse)))]
-async fn delete_project(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    PathId(id): PathId,
-) -> Answer {
+async fn delete_project(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
     let completed = master.projects.delete(&actor, id).await?;
     message(&DeletionResponse { completed })
 }
@@ -178,11 +163,7 @@ async fn delete_project(
 /// Puts a project away.
 #[utoipa::path(post, path = "/api/v1/projects/{id}/archive", operation_id = "ArchiveProject", tag = "projects",
     params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn archive_project(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    PathId(id): PathId,
-) -> Answer {
+async fn archive_project(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
     master.projects.archive(&actor, id, true).await?;
     empty()
 }
@@ -190,11 +171,7 @@ async fn archive_project(
 /// Takes a project out again.
 #[utoipa::path(post, path = "/api/v1/projects/{id}/unarchive", operation_id = "UnarchiveProject",
     tag = "projects", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn unarchive_project(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    PathId(id): PathId,
-) -> Answer {
+async fn unarchive_project(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
     master.projects.archive(&actor, id, false).await?;
     empty()
 }
@@ -204,8 +181,7 @@ async fn unarchive_project(
     params(("projectId" = i64, Path)), request_body = MoveProjectRequest,
     responses((status = 200, body = Empty)))]
 async fn move_project(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId,
     WireBody(body): WireBody<MoveProjectRequest>,
 ) -> Answer {
@@ -219,8 +195,7 @@ async fn move_project(
     tag = "projects", params(("projectId" = i64, Path)), request_body = Note,
     responses((status = 200, body = ProjectNotesResponse)))]
 async fn add_project_note(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId,
     WireBody(body): WireBody<Note>,
 ) -> Answer {
@@ -234,8 +209,7 @@ async fn add_project_note(
     tag = "projects", params(("projectId" = i64, Path)), request_body = PutProjectNotesRequest,
     responses((status = 200, body = ProjectNotesResponse)))]
 async fn put_project_notes(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId,
     WireBody(body): WireBody<PutProjectNotesRequest>,
 ) -> Answer {

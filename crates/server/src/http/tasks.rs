@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use det_api_types::tasks::{
     AllocationSummary, CleanupLogsResponse, GetActiveTasksCountResponse,
     GetTaskAcceleratorDataResponse, GetTaskContextDirectoryResponse, GetTaskResponse,
@@ -39,7 +39,7 @@ pub fn routes() -> OpenApiRouter<Master> {
 /// Live allocations with their containers.
 #[utoipa::path(get, path = "/api/v1/tasks", operation_id = "GetTasks", tag = "tasks",
     responses((status = 200, body = GetTasksResponse)))]
-async fn get_tasks(State(master): State<Master>, Caller(actor): Caller) -> Answer {
+async fn get_tasks(Caller(master, actor): Caller) -> Answer {
     message(&GetTasksResponse {
         allocation_id_to_summary: live_summaries(&master, &actor).await?,
     })
@@ -48,7 +48,7 @@ async fn get_tasks(State(master): State<Master>, Caller(actor): Caller) -> Answe
 /// Live allocations with their containers, by allocation id: the address that scripts of older clients poll.
 #[utoipa::path(get, path = "/tasks", operation_id = "PlainTasks", tag = "tasks",
     responses((status = 200, body = BTreeMap<String, AllocationSummary>)))]
-async fn get_plain_tasks(State(master): State<Master>, Caller(actor): Caller) -> Answer {
+async fn get_plain_tasks(Caller(master, actor): Caller) -> Answer {
     message(&live_summaries(&master, &actor).await?)
 }
 
@@ -79,7 +79,7 @@ async fn live_summaries(
 /// How many interactive tasks live.
 #[utoipa::path(get, path = "/api/v1/tasks/count", operation_id = "GetActiveTasksCount", tag = "tasks",
     responses((status = 200, body = GetActiveTasksCountResponse)))]
-async fn get_active_tasks_count(State(master): State<Master>, Caller(actor): Caller) -> Answer {
+async fn get_active_tasks_count(Caller(master, actor): Caller) -> Answer {
     let mut counts = GetActiveTasksCountResponse::default();
     for kind in reads::tasks::live_kinds(&master.context.store, &actor).await? {
         match kind {
@@ -97,11 +97,7 @@ async fn get_active_tasks_count(State(master): State<Master>, Caller(actor): Cal
 #[utoipa::path(get, path = "/api/v1/tasks/{taskId}", operation_id = "GetTask", tag = "tasks",
     params(("taskId" = String, Path, description = "the task")),
     responses((status = 200, body = GetTaskResponse)))]
-async fn get_task(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    Path(task_id): Path<TaskId>,
-) -> Answer {
+async fn get_task(Caller(master, actor): Caller, Path(task_id): Path<TaskId>) -> Answer {
     let (row, allocations) =
         reads::tasks::with_allocations(&master.context.store, &actor, &task_id).await?;
     message(&GetTaskResponse {
@@ -114,8 +110,7 @@ async fn get_task(
     params(("taskId" = String, Path, description = "the task")),
     responses((status = 200, body = GetTaskContextDirectoryResponse)))]
 async fn get_task_context_directory(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(task_id): Path<TaskId>,
 ) -> Answer {
     let archive = Archive::of_task(&master.context.store, &actor, &task_id).await?;
@@ -127,8 +122,7 @@ async fn get_task_context_directory(
     params(("taskId" = String, Path, description = "the task")),
     responses((status = 200, body = GetTaskAcceleratorDataResponse)))]
 async fn get_task_accelerator_data(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(task_id): Path<TaskId>,
 ) -> Answer {
     let mut accelerator_data = Vec::new();
@@ -141,7 +135,7 @@ async fn get_task_accelerator_data(
 /// Deletes the logs that have been kept long enough, now.
 #[utoipa::path(post, path = "/api/v1/cleanup_logs", operation_id = "CleanupLogs", tag = "tasks",
     responses((status = 200, body = CleanupLogsResponse)))]
-async fn cleanup_logs(State(master): State<Master>, Caller(actor): Caller) -> Answer {
+async fn cleanup_logs(Caller(master, actor): Caller) -> Answer {
     message(&CleanupLogsResponse {
         removed_count: Int64(master.log_retention.clean_up(&actor).await?),
     })

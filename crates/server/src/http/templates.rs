@@ -1,6 +1,6 @@
 //! Templates of configurations.
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use det_api_types::page::Empty;
 use det_api_types::templates::{
     GetTemplatesQuery, GetTemplatesResponse, PatchTemplateNameRequest, Template, TemplateResponse,
@@ -51,8 +51,7 @@ fn new_template(name: String, body: Template) -> NewTemplate {
 #[utoipa::path(get, path = "/api/v1/templates", operation_id = "GetTemplates", tag = "templates",
     params(GetTemplatesQuery), responses((status = 200, body = GetTemplatesResponse)))]
 async fn get_templates(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetTemplatesQuery>,
 ) -> Answer {
     let (rows, pagination) = reads::templates::list(&master.context.store, &actor, &query).await?;
@@ -69,11 +68,7 @@ async fn get_templates(
 #[utoipa::path(get, path = "/api/v1/templates/{templateName}", operation_id = "GetTemplate", tag = "templates",
     params(("templateName" = String, Path, description = "the template's name")),
     responses((status = 200, body = TemplateResponse)))]
-async fn get_template(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    Path(name): Path<String>,
-) -> Answer {
+async fn get_template(Caller(master, actor): Caller, Path(name): Path<String>) -> Answer {
     answer(
         &reads::templates::find(&master.context.store, &actor, &name).await?,
         &actor,
@@ -85,8 +80,7 @@ async fn get_template(
     params(("templateName" = String, Path, description = "the template's name")),
     request_body = Template, responses((status = 200, body = TemplateResponse)))]
 async fn post_template(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(name): Path<String>,
     WireBody(body): WireBody<Template>,
 ) -> Answer {
@@ -104,8 +98,7 @@ async fn post_template(
     params(("templateName" = String, Path, description = "the template's name")),
     request_body = Template, responses((status = 200, body = TemplateResponse)))]
 async fn put_template(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(name): Path<String>,
     WireBody(body): WireBody<Template>,
 ) -> Answer {
@@ -123,8 +116,7 @@ async fn put_template(
     params(("templateName" = String, Path, description = "the template's name")),
     request_body = Object, responses((status = 200, body = TemplateResponse)))]
 async fn patch_template_config(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     Path(name): Path<String>,
     WireBody(config): WireBody<Object>,
 ) -> Answer {
@@ -138,11 +130,7 @@ async fn patch_template_config(
 #[utoipa::path(delete, path = "/api/v1/templates/{templateName}", operation_id = "DeleteTemplate", tag = "templates",
     params(("templateName" = String, Path, description = "the template's name")),
     responses((status = 200, body = Empty)))]
-async fn delete_template(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    Path(name): Path<String>,
-) -> Answer {
+async fn delete_template(Caller(master, actor): Caller, Path(name): Path<String>) -> Answer {
     master.templates.delete(&actor, name).await?;
     empty()
 }
@@ -151,8 +139,7 @@ async fn delete_template(
 #[utoipa::path(patch, path = "/api/v1/template/rename", operation_id = "PatchTemplateName", tag = "templates",
     request_body = PatchTemplateNameRequest, responses((status = 200, body = TemplateResponse)))]
 async fn patch_template_name(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireBody(body): WireBody<PatchTemplateNameRequest>,
 ) -> Answer {
     let row = master

@@ -2,7 +2,6 @@
 
 pub mod compare;
 
-use axum::extract::State;
 use det_api_types::checkpoints::{GetCheckpointsQuery, GetTrialCheckpointsResponse};
 use det_api_types::page::Empty;
 use det_api_types::trials::{
@@ -63,11 +62,7 @@ pub(crate) fn show_all(trials: Vec<Whole>) -> AppResult<Vec<Trial>> {
 /// One trial.
 #[utoipa::path(get, path = "/api/v1/trials/{trialId}", operation_id = "GetTrial", tag = "trials",
     params(("trialId" = i64, Path)), responses((status = 200, body = GetTrialResponse)))]
-async fn get_trial(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    PathId(id): PathId<TrialId>,
-) -> Answer {
+async fn get_trial(Caller(master, actor): Caller, PathId(id): PathId<TrialId>) -> Answer {
     let (row, parts) = reads::trials::whole(&master, &actor, id).await?;
     message(&GetTrialResponse {
         trial: views::trials::trial(&row, parts, det_store::now())?,
@@ -79,8 +74,7 @@ async fn get_trial(
     params(("trialId" = i64, Path), GetTrialWorkloadsQuery),
     responses((status = 200, body = GetTrialWorkloadsResponse)))]
 async fn get_trial_workloads(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<TrialId>,
     WireQuery(query): WireQuery<GetTrialWorkloadsQuery>,
 ) -> Answer {
@@ -104,8 +98,7 @@ async fn get_trial_workloads(
 #[utoipa::path(get, path = "/api/v1/trials/{id}/checkpoints", operation_id = "GetTrialCheckpoints", tag = "trials",
     params(("id" = i64, Path), GetCheckpointsQuery), responses((status = 200, body = GetTrialCheckpointsResponse)))]
 async fn get_trial_checkpoints(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<TrialId>,
     WireQuery(query): WireQuery<GetCheckpointsQuery>,
 ) -> Answer {
@@ -120,11 +113,7 @@ async fn get_trial_checkpoints(
 /// Ends a trial at once.
 #[utoipa::path(post, path = "/api/v1/trials/{id}/kill", operation_id = "KillTrial", tag = "trials",
     params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn kill_trial(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    PathId(id): PathId<TrialId>,
-) -> Answer {
+async fn kill_trial(Caller(master, actor): Caller, PathId(id): PathId<TrialId>) -> Answer {
     master.trials.kill(&actor, id).await?;
     empty()
 }
@@ -134,8 +123,7 @@ async fn kill_trial(
     params(("trialId" = i64, Path)), request_body = PutTrialRetainLogsRequest,
     responses((status = 200, body = Empty)))]
 async fn put_trial_retain_logs(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<TrialId>,
     WireBody(body): WireBody<PutTrialRetainLogsRequest>,
 ) -> Answer {
@@ -152,8 +140,7 @@ async fn put_trial_retain_logs(
     operation_id = "GetTrialRemainingLogRetentionDays", tag = "trials", params(("id" = i64, Path)),
     responses((status = 200, body = GetTrialRemainingLogRetentionDaysResponse)))]
 async fn get_trial_remaining_log_retention_days(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<TrialId>,
 ) -> Answer {
     message(&GetTrialRemainingLogRetentionDaysResponse {
@@ -166,8 +153,7 @@ async fn get_trial_remaining_log_retention_days(
     params(("trialId" = i64, Path)), request_body = ReportTrialProgressRequest,
     responses((status = 200, body = Empty)))]
 async fn report_trial_progress(
-    State(master): State<Master>,
-    Reporter(actor): Reporter,
+    Reporter(master, actor): Reporter,
     PathId(id): PathId<TrialId>,
     WireBody(body): WireBody<ReportTrialProgressRequest>,
 ) -> Answer {
@@ -183,8 +169,7 @@ async fn report_trial_progress(
     tag = "trials", params(("trialId" = i64, Path)), request_body = TrialEarlyExit,
     responses((status = 200, body = Empty)))]
 async fn report_trial_searcher_early_exit(
-    State(master): State<Master>,
-    Reporter(actor): Reporter,
+    Reporter(master, actor): Reporter,
     PathId(id): PathId<TrialId>,
     WireBody(body): WireBody<TrialEarlyExit>,
 ) -> Answer {
@@ -206,8 +191,7 @@ async fn report_trial_searcher_early_exit(
     tag = "trials", params(("trialId" = i64, Path)), request_body = TrialRunnerMetadata,
     responses((status = 200, body = Empty)))]
 async fn post_trial_runner_metadata(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<TrialId>,
     WireBody(body): WireBody<TrialRunnerMetadata>,
 ) -> Answer {
@@ -222,8 +206,7 @@ async fn post_trial_runner_metadata(
 #[utoipa::path(post, path = "/api/v1/runs/start", operation_id = "RunPrepareForReporting", tag = "runs",
     request_body = RunPrepareForReportingRequest, responses((status = 200, body = RunPrepareForReportingResponse)))]
 async fn run_prepare_for_reporting(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireBody(body): WireBody<RunPrepareForReportingRequest>,
 ) -> Answer {
     if body.run_id <= 0 {
@@ -244,11 +227,7 @@ async fn run_prepare_for_reporting(
 /// The user's metadata of a run.
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/metadata", operation_id = "GetRunMetadata", tag = "runs",
     params(("runId" = i64, Path)), responses((status = 200, body = GetRunMetadataResponse)))]
-async fn get_run_metadata(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    PathId(id): PathId<TrialId>,
-) -> Answer {
+async fn get_run_metadata(Caller(master, actor): Caller, PathId(id): PathId<TrialId>) -> Answer {
     let row = reads::trials::find(&master.context.store, &actor, id).await?;
     message(&GetRunMetadataResponse {
         metadata: object("metadata of trial", id, &row.metadata)?,
@@ -260,8 +239,7 @@ async fn get_run_metadata(
     params(("runId" = i64, Path)), request_body = PostRunMetadataRequest,
     responses((status = 200, body = PostRunMetadataResponse)))]
 async fn post_run_metadata(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<TrialId>,
     WireBody(body): WireBody<PostRunMetadataRequest>,
 ) -> Answer {

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use det_api_types::page::OrderBy;
 use det_api_types::users::{
     AgentUserGroup, GetUserByUsernameResponse, GetUserResponse, GetUsersQuery, GetUsersResponse,
@@ -75,8 +75,7 @@ fn compare(sort: UserSortBy, a: &UserRow, b: &UserRow) -> Ordering {
 #[utoipa::path(get, path = "/api/v1/users", operation_id = "GetUsers", tag = "users",
     params(GetUsersQuery), responses((status = 200, body = GetUsersResponse)))]
 async fn get_users(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetUsersQuery>,
 ) -> Answer {
     let filter = UserFilter {
@@ -113,11 +112,7 @@ async fn get_users(
 #[utoipa::path(get, path = "/api/v1/users/{userId}", operation_id = "GetUser", tag = "users",
     params(("userId" = i64, Path, description = "the user's number")),
     responses((status = 200, body = GetUserResponse)))]
-async fn get_user(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    PathId(id): PathId,
-) -> Answer {
+async fn get_user(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
     message(&GetUserResponse {
         user: views::users::user(&*reads::users::find(&master.auth, &actor, id)?),
     })
@@ -127,11 +122,7 @@ async fn get_user(
 #[utoipa::path(get, path = "/api/v1/users/{username}/by-username", operation_id = "GetUserByUsername", tag = "users",
     params(("username" = String, Path, description = "the user's login name")),
     responses((status = 200, body = GetUserByUsernameResponse)))]
-async fn get_user_by_username(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    Path(name): Path<String>,
-) -> Answer {
+async fn get_user_by_username(Caller(master, actor): Caller, Path(name): Path<String>) -> Answer {
     message(&GetUserByUsernameResponse {
         user: views::users::user(&*reads::users::named(&master.auth, &actor, &name)?),
     })
@@ -141,8 +132,7 @@ async fn get_user_by_username(
 #[utoipa::path(post, path = "/api/v1/users", operation_id = "PostUser", tag = "users",
     request_body = PostUserRequest, responses((status = 200, body = PostUserResponse)))]
 async fn post_user(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireBody(body): WireBody<PostUserRequest>,
 ) -> Answer {
     let new = NewUser {
@@ -168,8 +158,7 @@ async fn post_user(
     params(("userId" = i64, Path, description = "the user's number")),
     request_body = PatchUser, responses((status = 200, body = PatchUserResponse)))]
 async fn patch_user(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId,
     WireBody(body): WireBody<PatchUser>,
 ) -> Answer {
@@ -197,8 +186,7 @@ async fn patch_user(
     params(("userId" = i64, Path, description = "the user's number")),
     request_body = Secret, responses((status = 200, body = SetUserPasswordResponse)))]
 async fn set_user_password(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId,
     WireBody(password): WireBody<Secret>,
 ) -> Answer {

@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering;
 
-use axum::extract::State;
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::wire::Float;
 use det_api_types::workspaces::{
@@ -103,8 +102,7 @@ impl Asked<'_> {
 #[utoipa::path(get, path = "/api/v1/workspaces", operation_id = "GetWorkspaces", tag = "workspaces",
     params(GetWorkspacesQuery), responses((status = 200, body = GetWorkspacesResponse)))]
 async fn get_workspaces(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetWorkspacesQuery>,
 ) -> Answer {
     let homes = reads::homes::all(&master.homes, &actor)?;
@@ -152,8 +150,7 @@ async fn changed(master: &Master, actor: &Actor, row: &WorkspaceRow) -> Answer {
 #[utoipa::path(post, path = "/api/v1/workspaces", operation_id = "PostWorkspace", tag = "workspaces",
     request_body = PostWorkspaceRequest, responses((status = 200, body = ChangedWorkspaceResponse)))]
 async fn post_workspace(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireBody(body): WireBody<PostWorkspaceRequest>,
 ) -> Answer {
     let new = NewWorkspace {
@@ -173,11 +170,7 @@ async fn post_workspace(
 /// One workspace.
 #[utoipa::path(get, path = "/api/v1/workspaces/{id}", operation_id = "GetWorkspace", tag = "workspaces",
     params(("id" = i64, Path)), responses((status = 200, body = GetWorkspaceResponse)))]
-async fn get_workspace(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    PathId(id): PathId,
-) -> Answer {
+async fn get_workspace(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
     let homes = reads::homes::all(&master.homes, &actor)?;
     let row = homes.workspace(id)?;
     message(&GetWorkspaceResponse {
@@ -190,8 +183,7 @@ async fn get_workspace(
     params(("id" = i64, Path)), request_body = PatchWorkspace,
     responses((status = 200, body = ChangedWorkspaceResponse)))]
 async fn patch_workspace(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId,
     WireBody(body): WireBody<PatchWorkspace>,
 ) -> Answer {
@@ -214,11 +206,7 @@ async fn patch_workspace(
 /// Deletes a workspace with everything in it, in the background where there are experiments.
 #[utoipa::path(delete, path = "/api/v1/workspaces/{id}", operation_id = "DeleteWorkspace", tag = "workspaces",
     params(("id" = i64, Path)), responses((status = 200, body = DeletionResponse)))]
-async fn delete_workspace(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    PathId(id): PathId,
-) -> Answer {
+async fn delete_workspace(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
     let completed = master.workspaces.delete(&actor, id).await?;
     message(&DeletionResponse { completed })
 }
@@ -226,11 +214,7 @@ async fn delete_workspace(
 /// Puts a workspace away.
 #[utoipa::path(post, path = "/api/v1/workspaces/{id}/archive", operation_id = "ArchiveWorkspace",
     tag = "workspaces", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn archive_workspace(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    PathId(id): PathId,
-) -> Answer {
+async fn archive_workspace(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
     master.workspaces.archive(&actor, id, true).await?;
     empty()
 }
@@ -238,11 +222,7 @@ async fn archive_workspace(
 /// Takes a workspace out again.
 #[utoipa::path(post, path = "/api/v1/workspaces/{id}/unarchive", operation_id = "UnarchiveWorkspace",
     tag = "workspaces", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn unarchive_workspace(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    PathId(id): PathId,
-) -> Answer {
+async fn unarchive_workspace(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
     master.workspaces.archive(&actor, id, false).await?;
     empty()
 }
@@ -250,11 +230,7 @@ async fn unarchive_workspace(
 /// Pins a workspace for the caller.
 #[utoipa::path(post, path = "/api/v1/workspaces/{id}/pin", operation_id = "PinWorkspace", tag = "workspaces",
     params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn pin_workspace(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    PathId(id): PathId,
-) -> Answer {
+async fn pin_workspace(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
     master.workspaces.pin(&actor, id, true).await?;
     empty()
 }
@@ -262,11 +238,7 @@ async fn pin_workspace(
 /// Takes the caller's pin away.
 #[utoipa::path(post, path = "/api/v1/workspaces/{id}/unpin", operation_id = "UnpinWorkspace", tag = "workspaces",
     params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn unpin_workspace(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    PathId(id): PathId,
-) -> Answer {
+async fn unpin_workspace(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
     master.workspaces.pin(&actor, id, false).await?;
     empty()
 }
@@ -276,8 +248,7 @@ async fn unpin_workspace(
     tag = "workspaces", params(("id" = i64, Path)), request_body = SetResourceQuotasRequest,
     responses((status = 200, body = Empty)))]
 async fn set_resource_quotas(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId,
     WireBody(body): WireBody<SetResourceQuotasRequest>,
 ) -> Answer {
@@ -294,8 +265,7 @@ async fn set_resource_quotas(
     operation_id = "GetKubernetesResourceQuotas", tag = "workspaces", params(("id" = i64, Path)),
     responses((status = 200, body = GetKubernetesResourceQuotasResponse)))]
 async fn get_kubernetes_resource_quotas(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
     let homes = reads::homes::all(&master.homes, &actor)?;
@@ -321,8 +291,7 @@ async fn get_kubernetes_resource_quotas(
     params(("workspaceId" = i64, Path), ListRPsBoundToWorkspaceQuery),
     responses((status = 200, body = ListRPsBoundToWorkspaceResponse)))]
 async fn list_rps_bound_to_workspace(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId,
     WireQuery(query): WireQuery<ListRPsBoundToWorkspaceQuery>,
 ) -> Answer {

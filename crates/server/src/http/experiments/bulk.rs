@@ -1,7 +1,6 @@
 //! The same for many experiments: each by itself, with a result for each. And moving them, and saying how long their
 //! logs are kept, one or many.
 
-use axum::extract::State;
 use det_api_types::experiments::{
     BulkExperimentsRequest, BulkExperimentsResponse, ExperimentActionResult, MoveExperimentRequest,
     MoveExperimentsRequest, PutExperimentRetainLogsRequest, PutExperimentsRetainLogsRequest,
@@ -126,8 +125,7 @@ async fn one(
     tag = "experiments", params(("projectId" = i64, Path)), request_body = BulkExperimentsRequest,
     responses((status = 200, body = BulkExperimentsResponse)))]
 async fn activate_experiments(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(project_id): PathId,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
@@ -139,8 +137,7 @@ async fn activate_experiments(
     tag = "experiments", params(("projectId" = i64, Path)), request_body = BulkExperimentsRequest,
     responses((status = 200, body = BulkExperimentsResponse)))]
 async fn pause_experiments(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(project_id): PathId,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
@@ -152,8 +149,7 @@ async fn pause_experiments(
     tag = "experiments", params(("projectId" = i64, Path)), request_body = BulkExperimentsRequest,
     responses((status = 200, body = BulkExperimentsResponse)))]
 async fn cancel_experiments(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(project_id): PathId,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
@@ -165,8 +161,7 @@ async fn cancel_experiments(
     tag = "experiments", params(("projectId" = i64, Path)), request_body = BulkExperimentsRequest,
     responses((status = 200, body = BulkExperimentsResponse)))]
 async fn kill_experiments(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(project_id): PathId,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
@@ -178,8 +173,7 @@ async fn kill_experiments(
     tag = "experiments", params(("projectId" = i64, Path)), request_body = BulkExperimentsRequest,
     responses((status = 200, body = BulkExperimentsResponse)))]
 async fn archive_experiments(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(project_id): PathId,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
@@ -191,8 +185,7 @@ async fn archive_experiments(
     operation_id = "UnarchiveExperiments", tag = "experiments", params(("projectId" = i64, Path)),
     request_body = BulkExperimentsRequest, responses((status = 200, body = BulkExperimentsResponse)))]
 async fn unarchive_experiments(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(project_id): PathId,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
@@ -204,8 +197,7 @@ async fn unarchive_experiments(
     tag = "experiments", params(("projectId" = i64, Path)), request_body = BulkExperimentsRequest,
     responses((status = 200, body = BulkExperimentsResponse)))]
 async fn delete_experiments(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(project_id): PathId,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
@@ -217,8 +209,7 @@ async fn delete_experiments(
     tag = "experiments", params(("experimentId" = i64, Path)), request_body = MoveExperimentRequest,
     responses((status = 200, body = Empty)))]
 async fn move_experiment(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
     WireBody(body): WireBody<MoveExperimentRequest>,
 ) -> Answer {
@@ -232,8 +223,7 @@ async fn move_experiment(
     tag = "experiments", params(("projectId" = i64, Path)), request_body = MoveExperimentsRequest,
     responses((status = 200, body = BulkExperimentsResponse)))]
 async fn move_experiments(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(project_id): PathId,
     WireBody(body): WireBody<MoveExperimentsRequest>,
 ) -> Answer {
@@ -252,8 +242,7 @@ async fn move_experiments(
     tag = "experiments", params(("experimentId" = i64, Path)), request_body = PutExperimentRetainLogsRequest,
     responses((status = 200, body = Empty)))]
 async fn put_experiment_retain_logs(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
     WireBody(body): WireBody<PutExperimentRetainLogsRequest>,
 ) -> Answer {
@@ -270,8 +259,7 @@ async fn put_experiment_retain_logs(
     operation_id = "PutExperimentsRetainLogs", tag = "experiments", params(("projectId" = i64, Path)),
     request_body = PutExperimentsRetainLogsRequest, responses((status = 200, body = BulkExperimentsResponse)))]
 async fn put_experiments_retain_logs(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     PathId(project_id): PathId,
     WireBody(body): WireBody<PutExperimentsRetainLogsRequest>,
 ) -> Answer {

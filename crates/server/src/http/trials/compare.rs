@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::State;
 use det_api_types::trials::{
     ComparableTrial, CompareTrialsQuery, CompareTrialsResponse, DataPoint, DownsampledMetrics,
     MetricType,
@@ -37,8 +36,7 @@ pub fn routes() -> OpenApiRouter<Master> {
 #[utoipa::path(get, path = "/api/v1/trials/time-series", operation_id = "CompareTrials", tag = "trials",
     params(CompareTrialsQuery), responses((status = 200, body = CompareTrialsResponse)))]
 async fn compare_trials(
-    State(master): State<Master>,
-    Caller(actor): Caller,
+    Caller(master, actor): Caller,
     WireQuery(query): WireQuery<CompareTrialsQuery>,
 ) -> Answer {
     if query.trial_ids.is_empty() {
