@@ -21,6 +21,7 @@ use crate::app::logs::Logs;
 use crate::app::orchestration::Orchestration;
 use crate::app::places::{Details, Places, platform_failures};
 use crate::app::pools::Pools;
+use crate::app::reads::agents::AgentView;
 use crate::app::specs::MasterIdentity;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -64,6 +65,25 @@ fn changes(known: &AgentRow, hello: &Hello) -> Result<Option<String>, StoreError
     Ok((!changes.is_empty()).then(|| changes.join(", and ")))
 }
 
+/// Changes what one slot of an agent may do.
+fn put_slot(row: &mut AgentRow, slot: u32, service: Service) -> AppResult<()> {
+    if !devices(row)?.iter().any(|d| d.id.0 == slot) {
+        return Err(AppError::not_found("slot", format!("{}/{slot}", row.id)));
+    }
+    for (stored, without) in [
+        (&mut row.disabled_slots, Service::Disable),
+        (&mut row.draining_slots, Service::Drain),
+    ] {
+        let mut slots = slot_set(stored)?;
+        slots.remove(&slot);
+        if service == without {
+            slots.insert(slot);
+        }
+        *stored = slot_text(&slots);
+    }
+    Ok(())
+}
+
 /// Agents and their slots as administrators change them, and what they say of themselves. Cheap to clone.
 #[derive(Clone)]
 pub struct Agents {
@@ -98,20 +118,19 @@ impl Agents {
         }
     }
 
-    /// Changes what an agent may do.
-    pub async fn set_service(
+    /// Changes what an agent may do, or one slot of it, and returns the agent as it is then.
+    pub(crate) async fn set_service(
         &self,
         actor: &Actor,
         agent_id: &PlaceId,
+        slot: Option<u32>,
         service: Service,
-    ) -> AppResult<()> {
-        actor.require(
-            Permission::Administer,
-            Kind::Agent,
-            "enable or disable agents",
-        )?;
+    ) -> AppResult<AgentView> {
+        let what = slot.map_or("agents", |_| "slots");
+        let to_do = format!("enable or disable {what}");
+        actor.require(Permission::Administer, Kind::Agent, &to_do)?;
         self.require_connected(agent_id)?;
-        let service_of = self.clone();
+        let this = self.clone();
         let (agent_id, actor) = (agent_id.clone(), actor.name());
         self.context
             .store
@@ -120,97 +139,46 @@ impl Agents {
                     let Some(mut row) = agents::find(&mut tx.conn(), &agent_id).await? else {
                         return Err(AppError::not_found("agent", &agent_id));
                     };
-                    (row.enabled, row.draining) = match service {
-                        Service::Enable => (true, false),
-                        Service::Drain => (false, true),
-                        Service::Disable => (false, false),
-                    };
+                    match slot {
+                        Some(slot) => put_slot(&mut row, slot, service)?,
+                        None => {
+                            row.enabled = service == Service::Enable;
+                            row.draining = service == Service::Drain;
+                        }
+                    }
                     agents::save(&mut tx.conn(), &row).await?;
                     if service == Service::Disable {
-                        let live = allocations::live_containers_of_place(&mut tx.conn(), &agent_id)
-                            .await?;
-                        let reason = format!("agent \"{agent_id}\" was disabled");
-                        let ids = live.into_iter().map(|c| c.allocation_id);
-                        service_of
-                            .orchestration
-                            .advance(tx, platform_failures(ids, &reason))
-                            .await?;
+                        this.end_work(tx, &agent_id, slot).await?;
                     }
-                    service_of
-                        .record_service(tx, &actor, &agent_id, service, None)
+                    this.record_service(tx, &actor, &agent_id, service, slot)
                         .await?;
-                    service_of.context.wake(tx, Topic::Schedule);
-                    Ok::<_, AppError>(())
+                    this.context.wake(tx, Topic::Schedule);
+                    let live =
+                        allocations::live_containers_of_place(&mut tx.conn(), &agent_id).await?;
+                    Ok((row, live))
                 })
             })
             .await
     }
 
-    /// Changes what one slot of an agent may do.
-    pub async fn set_slot_service(
+    /// Ends what runs on an agent, or on one slot of it, which was disabled.
+    async fn end_work(
         &self,
-        actor: &Actor,
+        tx: &mut WriteTx,
         agent_id: &PlaceId,
-        slot: u32,
-        service: Service,
+        slot: Option<u32>,
     ) -> AppResult<()> {
-        actor.require(
-            Permission::Administer,
-            Kind::Agent,
-            "enable or disable slots",
-        )?;
-        self.require_connected(agent_id)?;
-        let service_of = self.clone();
-        let (agent_id, actor) = (agent_id.clone(), actor.name());
-        self.context
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let Some(mut row) = agents::find(&mut tx.conn(), &agent_id).await? else {
-                        return Err(AppError::not_found("agent", &agent_id));
-                    };
-                    if !devices(&row)?.iter().any(|d| d.id.0 == slot) {
-                        return Err(AppError::not_found("slot", format!("{agent_id}/{slot}")));
-                    }
-                    let mut disabled = slot_set(&row.disabled_slots)?;
-                    let mut draining = slot_set(&row.draining_slots)?;
-                    disabled.remove(&slot);
-                    draining.remove(&slot);
-                    match service {
-                        Service::Enable => {}
-                        Service::Drain => {
-                            draining.insert(slot);
-                        }
-                        Service::Disable => {
-                            disabled.insert(slot);
-                        }
-                    }
-                    row.disabled_slots = slot_text(&disabled);
-                    row.draining_slots = slot_text(&draining);
-                    agents::save(&mut tx.conn(), &row).await?;
-                    if service == Service::Disable {
-                        let mut ids = Vec::new();
-                        for container in
-                            allocations::live_containers_of_place(&mut tx.conn(), &agent_id).await?
-                        {
-                            if slot_set(&container.slots)?.contains(&slot) {
-                                ids.push(container.allocation_id);
-                            }
-                        }
-                        let reason = format!("slot {slot} of agent \"{agent_id}\" was disabled");
-                        service_of
-                            .orchestration
-                            .advance(tx, platform_failures(ids, &reason))
-                            .await?;
-                    }
-                    service_of
-                        .record_service(tx, &actor, &agent_id, service, Some(slot))
-                        .await?;
-                    service_of.context.wake(tx, Topic::Schedule);
-                    Ok::<_, AppError>(())
-                })
-            })
-            .await
+        let mut ids = Vec::new();
+        for container in allocations::live_containers_of_place(&mut tx.conn(), agent_id).await? {
+            let slots = slot_set(&container.slots)?;
+            if slot.is_none_or(|slot| slots.contains(&slot)) {
+                ids.push(container.allocation_id);
+            }
+        }
+        let of_agent = slot.map_or_else(String::new, |slot| format!("slot {slot} of "));
+        let reason = format!("{of_agent}agent \"{agent_id}\" was disabled");
+        let failures = platform_failures(ids, &reason);
+        self.orchestration.advance(tx, failures).await
     }
 
     async fn record_service(

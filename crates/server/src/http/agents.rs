@@ -8,19 +8,16 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use det_agent_proto::JOIN_TOKEN_HEADER;
 use det_api_types::agents::{
-    Agent, AgentSortBy, DisableAgentRequest, DisableAgentResponse, DisableSlotRequest,
-    DisableSlotResponse, EnableAgentResponse, EnableSlotResponse, GetAgentResponse, GetAgentsQuery,
-    GetAgentsResponse, GetSlotResponse, GetSlotsResponse, RevokeAgentResponse, Slot,
+    DisableAgentRequest, DisableAgentResponse, DisableSlotRequest, DisableSlotResponse,
+    EnableAgentResponse, EnableSlotResponse, GetAgentResponse, GetAgentsQuery, GetAgentsResponse,
+    GetSlotResponse, GetSlotsResponse, RevokeAgentResponse,
 };
-use det_api_types::page::OrderBy;
 use det_ids::{AgentId, PlaceId};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::agents::Service;
-use crate::app::reads::paging;
 use crate::app::{Master, reads};
-use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::error::ApiError;
 use crate::http::extract::{Caller, WireBody, WireQuery};
@@ -58,29 +55,6 @@ fn slot_path(path: SlotPath) -> AppResult<(PlaceId, u32)> {
     }
 }
 
-async fn read_agent(master: &Master, actor: &Actor, agent_id: &PlaceId) -> AppResult<Agent> {
-    let (row, live) = reads::agents::find(&master.context.store, actor, agent_id).await?;
-    Ok(views::agents::agent(
-        &row,
-        &live.iter().collect::<Vec<_>>(),
-    )?)
-}
-
-async fn read_slot(
-    master: &Master,
-    actor: &Actor,
-    agent_id: &PlaceId,
-    slot: u32,
-) -> AppResult<Slot> {
-    let mut agent = read_agent(master, actor, agent_id).await?;
-    agent.slots.remove(&slot.to_string()).ok_or_else(|| {
-        AppError::not_found(
-            "slot",
-            format!("{}/{slot}", agent_id.as_str().escape_debug()),
-        )
-    })
-}
-
 /// All agents, connected or expected back.
 #[utoipa::path(get, path = "/api/v1/agents", operation_id = "GetAgents", tag = "agents",
     params(GetAgentsQuery), responses((status = 200, body = GetAgentsResponse)))]
@@ -88,14 +62,8 @@ async fn get_agents(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetAgentsQuery>,
 ) -> Answer {
-    let (mut rows, live) = reads::agents::list(&master.context.store, &actor).await?;
-    if query.sort_by == AgentSortBy::Time {
-        rows.sort_by(|a, b| (a.registered_at, &a.id).cmp(&(b.registered_at, &b.id)));
-    }
-    if query.order_by == OrderBy::Desc {
-        rows.reverse();
-    }
-    let (rows, pagination) = paging::slice(rows, query.offset, query.limit);
+    let (rows, live, pagination) =
+        reads::agents::page(&master.context.store, &actor, &query).await?;
     let mut agents = views::agents::agents(&rows, &live)?;
     for agent in &mut agents {
         if query.exclude_slots {
@@ -116,8 +84,9 @@ async fn get_agents(
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = GetAgentResponse)))]
 async fn get_agent(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>) -> Answer {
+    let found = reads::agents::find(&master.context.store, &actor, &agent_id).await?;
     message(&GetAgentResponse {
-        agent: read_agent(&master, &actor, &agent_id).await?,
+        agent: views::agents::one(&found)?,
     })
 }
 
@@ -126,12 +95,12 @@ async fn get_agent(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>)
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = EnableAgentResponse)))]
 async fn enable_agent(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>) -> Answer {
-    master
+    let changed = master
         .agents
-        .set_service(&actor, &agent_id, Service::Enable)
+        .set_service(&actor, &agent_id, None, Service::Enable)
         .await?;
     message(&EnableAgentResponse {
-        agent: read_agent(&master, &actor, &agent_id).await?,
+        agent: views::agents::one(&changed)?,
     })
 }
 
@@ -145,12 +114,12 @@ async fn disable_agent(
     Path(agent_id): Path<PlaceId>,
     WireBody(body): WireBody<DisableAgentRequest>,
 ) -> Answer {
-    master
+    let changed = master
         .agents
-        .set_service(&actor, &agent_id, service(body.drain))
+        .set_service(&actor, &agent_id, None, service(body.drain))
         .await?;
     message(&DisableAgentResponse {
-        agent: read_agent(&master, &actor, &agent_id).await?,
+        agent: views::agents::one(&changed)?,
     })
 }
 
@@ -177,9 +146,9 @@ async fn revoke_agent(Caller(master, actor): Caller, Path(agent_id): Path<AgentI
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = GetSlotsResponse)))]
 async fn get_slots(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>) -> Answer {
-    let agent = read_agent(&master, &actor, &agent_id).await?;
+    let found = reads::agents::find(&master.context.store, &actor, &agent_id).await?;
     message(&GetSlotsResponse {
-        slots: views::agents::in_order(agent.slots),
+        slots: views::agents::in_order(views::agents::one(&found)?.slots),
     })
 }
 
@@ -189,8 +158,9 @@ async fn get_slots(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>)
     responses((status = 200, body = GetSlotResponse)))]
 async fn get_slot(Caller(master, actor): Caller, path: SlotPath) -> Answer {
     let (agent_id, slot) = slot_path(path)?;
+    let found = reads::agents::find(&master.context.store, &actor, &agent_id).await?;
     message(&GetSlotResponse {
-        slot: read_slot(&master, &actor, &agent_id, slot).await?,
+        slot: views::agents::slot(&found, slot)?,
     })
 }
 
@@ -200,12 +170,12 @@ async fn get_slot(Caller(master, actor): Caller, path: SlotPath) -> Answer {
     responses((status = 200, body = EnableSlotResponse)))]
 async fn enable_slot(Caller(master, actor): Caller, path: SlotPath) -> Answer {
     let (agent_id, slot) = slot_path(path)?;
-    master
+    let changed = master
         .agents
-        .set_slot_service(&actor, &agent_id, slot, Service::Enable)
+        .set_service(&actor, &agent_id, Some(slot), Service::Enable)
         .await?;
     message(&EnableSlotResponse {
-        slot: read_slot(&master, &actor, &agent_id, slot).await?,
+        slot: views::agents::slot(&changed, slot)?,
     })
 }
 
@@ -220,12 +190,12 @@ async fn disable_slot(
     WireBody(body): WireBody<DisableSlotRequest>,
 ) -> Answer {
     let (agent_id, slot) = slot_path(path)?;
-    master
+    let changed = master
         .agents
-        .set_slot_service(&actor, &agent_id, slot, service(body.drain))
+        .set_service(&actor, &agent_id, Some(slot), service(body.drain))
         .await?;
     message(&DisableSlotResponse {
-        slot: read_slot(&master, &actor, &agent_id, slot).await?,
+        slot: views::agents::slot(&changed, slot)?,
     })
 }
 

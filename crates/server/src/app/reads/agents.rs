@@ -1,5 +1,7 @@
 //! Reading agents with their slots.
 
+use det_api_types::agents::{AgentSortBy, GetAgentsQuery};
+use det_api_types::page::{OrderBy, Pagination};
 use det_authz::Kind;
 use det_ids::PlaceId;
 use det_store::Store;
@@ -7,27 +9,37 @@ use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, ContainerRow};
 
 use crate::app::reads;
+use crate::app::reads::paging;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
-/// All agents, and the live containers on them.
-pub(crate) async fn list(
+/// An agent, and the live containers on it.
+pub(crate) type AgentView = (AgentRow, Vec<ContainerRow>);
+
+/// One page of the agents, and the live containers on them and on others.
+pub(crate) async fn page(
     store: &Store,
     actor: &Actor,
-) -> AppResult<(Vec<AgentRow>, Vec<ContainerRow>)> {
+    query: &GetAgentsQuery,
+) -> AppResult<(Vec<AgentRow>, Vec<ContainerRow>, Pagination)> {
     reads::require(actor, Kind::Agent, "agents")?;
-    let mut conn = store.read().await?;
-    let rows = agents::list(&mut conn.conn()).await?;
-    let live = allocations::live_containers(&mut conn.conn()).await?;
-    Ok((rows, live))
+    let (mut rows, live) = {
+        let mut conn = store.read().await?;
+        let rows = agents::list(&mut conn.conn()).await?;
+        (rows, allocations::live_containers(&mut conn.conn()).await?)
+    };
+    if query.sort_by == AgentSortBy::Time {
+        rows.sort_by(|a, b| (a.registered_at, &a.id).cmp(&(b.registered_at, &b.id)));
+    }
+    if query.order_by == OrderBy::Desc {
+        rows.reverse();
+    }
+    let (rows, pagination) = paging::slice(rows, query.offset, query.limit);
+    Ok((rows, live, pagination))
 }
 
 /// One agent, and the live containers on it.
-pub(crate) async fn find(
-    store: &Store,
-    actor: &Actor,
-    agent_id: &PlaceId,
-) -> AppResult<(AgentRow, Vec<ContainerRow>)> {
+pub(crate) async fn find(store: &Store, actor: &Actor, agent_id: &PlaceId) -> AppResult<AgentView> {
     reads::require(actor, Kind::Agent, "agents")?;
     let mut conn = store.read().await?;
     let Some(row) = agents::find(&mut conn.conn(), agent_id).await? else {

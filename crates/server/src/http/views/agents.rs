@@ -14,6 +14,8 @@ use det_store::allocations::ContainerRow;
 use det_taskspec::{Device as OwnDevice, DeviceKind};
 
 use crate::app::API_VERSION;
+use crate::app::reads::agents::AgentView;
+use crate::error::{AppError, AppResult};
 use crate::slots::{devices, slot_set};
 
 /// Kind of a device on the wire.
@@ -126,6 +128,22 @@ pub fn agent(row: &AgentRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
         // An agent of another protocol is refused, so that all of them speak the master's version of the API.
         version: API_VERSION.to_owned(),
         agent_version: row.version.clone(),
+    })
+}
+
+/// One agent with all that is on it.
+pub(crate) fn one((row, live): &AgentView) -> Result<Agent, StoreError> {
+    agent(row, &live.iter().collect::<Vec<_>>())
+}
+
+/// One slot of an agent.
+pub(crate) fn slot(view: &AgentView, number: u32) -> AppResult<Slot> {
+    let slot = one(view)?.slots.remove(&number.to_string());
+    slot.ok_or_else(|| {
+        AppError::not_found(
+            "slot",
+            format!("{}/{number}", view.0.id.as_str().escape_debug()),
+        )
     })
 }
 
