@@ -7,7 +7,7 @@ use det_ids::{AllocationId, ContainerId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_lifecycle::container::Observed;
 use det_orchestrator::Event;
-use det_store::allocations::{self, ContainerRow};
+use det_store::allocations::{self, AllocationRow, ContainerRow};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
@@ -15,6 +15,8 @@ use crate::app::context::Context;
 use crate::app::gatherings::Gatherings;
 use crate::app::orchestration::{Cause, Orchestration};
 use crate::app::ownership::{Ownership, Reported};
+use crate::app::reads;
+use crate::app::reads::allocations::require_form;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
@@ -133,12 +135,16 @@ impl Allocations {
         actor: &Actor,
         allocation_id: &AllocationId,
     ) -> AppResult<()> {
-        self.require_reporter(actor, allocation_id).await?;
-        let mut conn = self.context.store.read().await?;
-        match allocations::find(&mut conn.conn(), allocation_id).await? {
-            Some(_) => Ok(()),
-            None => Err(AppError::not_found("allocation", allocation_id)),
-        }
+        self.find(actor, allocation_id).await.map(|_| ())
+    }
+
+    /// The task reports where its services are reached. Its agent has reported that already: nothing follows from it.
+    pub async fn proxy_address(
+        &self,
+        actor: &Actor,
+        allocation_id: &AllocationId,
+    ) -> AppResult<()> {
+        self.find(actor, allocation_id).await.map(|_| ())
     }
 
     async fn task_says(
@@ -147,7 +153,7 @@ impl Allocations {
         allocation_id: &AllocationId,
         event: AllocationEvent,
     ) -> AppResult<()> {
-        self.require_reporter(actor, allocation_id).await?;
+        self.find(actor, allocation_id).await?;
         let (id, cause) = (allocation_id.clone(), Cause::actor(actor.name()));
         self.orchestration
             .commit(Event::Allocation { id, event, cause })
@@ -220,15 +226,16 @@ impl Allocations {
             .await
     }
 
-    /// Stores what a container says of its accelerators.
+    /// Stores what a container says of its accelerators: `data` makes that of the allocation, whose row knows some of it
+    /// better.
     pub async fn accelerator_data(
         &self,
         actor: &Actor,
         allocation_id: &AllocationId,
         container_id: &ContainerId,
-        data: Value,
+        data: impl FnOnce(AllocationRow) -> AppResult<Value>,
     ) -> AppResult<()> {
-        self.require_reporter(actor, allocation_id).await?;
+        let data = data(self.find(actor, allocation_id).await?)?;
         let (allocation, container) = (allocation_id.clone(), container_id.clone());
         self.context
             .store
@@ -259,7 +266,7 @@ impl Allocations {
         peers: usize,
         data: Bytes,
     ) -> AppResult<Bytes> {
-        self.require_reporter(actor, allocation_id).await?;
+        self.find(actor, allocation_id).await?;
         if peers == 0 || peers > 65_536 {
             return Err(AppError::invalid(format!(
                 "field \"numPeers\" must be 1 to 65536, found {peers}"
@@ -299,6 +306,13 @@ impl Allocations {
         }
     }
 
+    /// An allocation that exists, for those who may act for it.
+    async fn find(&self, actor: &Actor, allocation_id: &AllocationId) -> AppResult<AllocationRow> {
+        let row = reads::allocations::find(&self.context.store, actor, allocation_id).await?;
+        self.require_reporter(actor, allocation_id).await?;
+        Ok(row)
+    }
+
     async fn require_reporter(&self, actor: &Actor, allocation_id: &AllocationId) -> AppResult<()> {
         require_form(allocation_id)?;
         self.ownership
@@ -317,17 +331,6 @@ impl Allocations {
             )));
         }
         Ok(())
-    }
-}
-
-/// `<task>.<n>`, or a clear refusal.
-pub(crate) fn require_form(allocation_id: &AllocationId) -> AppResult<()> {
-    match allocation_id.split() {
-        Some(_) => Ok(()),
-        None => Err(AppError::invalid(format!(
-            "\"{}\" is not an allocation id: it must be TASK.NUMBER",
-            allocation_id.as_str().escape_debug()
-        ))),
     }
 }
 

@@ -13,17 +13,17 @@ use det_api_types::allocations::{
     PostAllocationAcceleratorDataRequest, PostAllocationProxyAddressRequest, RendezvousInfo,
 };
 use det_api_types::page::Empty;
-use det_api_types::wire::{self, WireError};
+use det_api_types::wire;
 use det_ids::{AllocationId, ContainerId};
+use det_store::allocations::AllocationRow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::ownership::Reported;
 use crate::app::{Master, reads};
-use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
+use crate::http::error::ApiError;
 use crate::http::extract::{Caller, RawBody, WireBody, WireQuery};
 use crate::http::respond::{self, Answer, empty, message};
 use crate::http::views;
@@ -53,15 +53,6 @@ fn container_path(path: ContainerPath) -> AppResult<(AllocationId, ContainerId)>
         .map_err(|_| AppError::invalid("the address of this request cannot be read"))
 }
 
-/// Whether the caller may act for an allocation that exists.
-async fn require(master: &Master, actor: &Actor, allocation_id: &AllocationId) -> AppResult<()> {
-    reads::allocations::find(&master.context.store, actor, allocation_id).await?;
-    master
-        .ownership
-        .require_reporter(actor, Reported::Allocation(allocation_id))
-        .await
-}
-
 /// One allocation.
 #[utoipa::path(get, path = "/api/v1/allocations/{allocationId}", operation_id = "GetAllocation", tag = "allocations",
     params(("allocationId" = String, Path, description = "the allocation")),
@@ -83,17 +74,17 @@ async fn post_accelerator_data(
     Path(id): Path<AllocationId>,
     WireBody(body): WireBody<PostAllocationAcceleratorDataRequest>,
 ) -> Answer {
-    let row = reads::allocations::find(&master.context.store, &actor, &id).await?;
     let mut data = body.accelerator_data;
-    // What the rows know better than the container.
-    data.allocation_id = row.id.0;
-    data.task_id = row.task_id.0;
-    data.resource_pool = row.resource_pool;
     let container_id = ContainerId(data.container_id.clone());
-    let data = serde_json::to_value(&data).map_err(AppError::internal)?;
+    let complete = |row: AllocationRow| {
+        data.allocation_id = row.id.0;
+        data.task_id = row.task_id.0;
+        data.resource_pool = row.resource_pool;
+        serde_json::to_value(&data).map_err(AppError::internal)
+    };
     master
         .allocations
-        .accelerator_data(&actor, &id, &container_id, data)
+        .accelerator_data(&actor, &id, &container_id, complete)
         .await?;
     empty()
 }
@@ -146,7 +137,6 @@ async fn ack_preemption(
     Path(id): Path<AllocationId>,
     _body: WireBody<AckAllocationPreemptionSignalRequest>,
 ) -> Answer {
-    require(&master, &actor, &id).await?;
     master.allocations.ack_preemption(&actor, &id).await?;
     empty()
 }
@@ -161,7 +151,6 @@ async fn pending_preemption(
     Path(id): Path<AllocationId>,
     _body: WireBody<AllocationPendingPreemptionSignalRequest>,
 ) -> Answer {
-    require(&master, &actor, &id).await?;
     master.allocations.pending_preemption(&actor, &id).await?;
     empty()
 }
@@ -175,7 +164,6 @@ async fn ready(
     Path(id): Path<AllocationId>,
     _body: WireBody<AllocationReadyRequest>,
 ) -> Answer {
-    require(&master, &actor, &id).await?;
     master.allocations.allocation_ready(&actor, &id).await?;
     empty()
 }
@@ -221,7 +209,12 @@ async fn all_gather(
     Path(id): Path<AllocationId>,
     body: RawBody,
 ) -> Answer {
-    gather(&master, &actor, &id, body).await
+    let Gift { uuid, peers, data } = Gift::of(body).await?;
+    let all = master
+        .allocations
+        .all_gather(&actor, &id, uuid, peers, data)
+        .await?;
+    Ok(respond::shared(all))
 }
 
 /// Members on a cluster of another manager say that their container runs; the answer comes when all have. The request
@@ -235,13 +228,19 @@ async fn notify_container_running(
     Path(id): Path<AllocationId>,
     body: RawBody,
 ) -> Answer {
-    gather(&master, &actor, &id, body).await
+    let Gift { uuid, peers, data } = Gift::of(body).await?;
+    let all = master
+        .allocations
+        .all_gather(&actor, &id, uuid, peers, data)
+        .await?;
+    Ok(respond::shared(all))
 }
 
-/// What a member brings to an exchange, its data as text: an object as it came, anything else as `{"value":…}`.
+/// What a member brings to an exchange: who it is, among how many, and its data as text: an object as it came, anything
+/// else as `{"value":…}`.
 struct Gift {
-    request_uuid: Option<String>,
-    num_peers: Option<i64>,
+    uuid: String,
+    peers: usize,
     data: Bytes,
 }
 
@@ -261,54 +260,45 @@ struct PlainGift<'a> {
 }
 
 impl Gift {
-    fn read(body: &[u8]) -> Result<Self, WireError> {
+    async fn of(body: RawBody) -> Result<Self, ApiError> {
+        body.decode(|body| Ok(Self::read(body)?)).await
+    }
+
+    fn read(body: &[u8]) -> AppResult<Self> {
         if let Ok(plain) = serde_json::from_slice::<PlainGift<'_>>(body)
             && plain.data.get().starts_with('{')
         {
-            return Ok(Self {
-                request_uuid: Some(plain.request_uuid),
-                num_peers: Some(plain.num_peers),
-                data: Bytes::from(plain.data.get().to_owned()),
-            });
+            let data = Bytes::from(plain.data.get().to_owned());
+            return Self::checked(plain.request_uuid, plain.num_peers, data);
         }
         if wire::tree_bytes(body) > GIFT_TREE_BYTES {
-            return Err(WireError::new(format!(
+            return Err(AppError::invalid(format!(
                 "the request holds too many values: as objects they may take at most {} MiB of memory",
                 GIFT_TREE_BYTES >> 20
             )));
         }
-        let request: AllocationAllGatherRequest = wire::decode(body)?;
-        Ok(Self {
-            request_uuid: request.request_uuid,
-            num_peers: request.num_peers,
-            data: Bytes::from(request.data.into_value().to_string()),
-        })
-    }
-}
-
-async fn gather(master: &Master, actor: &Actor, id: &AllocationId, body: RawBody) -> Answer {
-    require(master, actor, id).await?;
-    let body = body.decode(|body| Ok(Gift::read(body)?)).await?;
-    let Some(uuid) = body.request_uuid.filter(|uuid| !uuid.is_empty()) else {
-        return Err(
-            AppError::invalid("field \"requestUuid\" must name the member that asks").into(),
-        );
-    };
-    let peers = body
-        .num_peers
-        .and_then(|n| usize::try_from(n).ok())
-        .filter(|n| *n > 0);
-    let Some(peers) = peers else {
-        return Err(AppError::invalid(
-            "field \"numPeers\" must be the number of members, at least 1",
+        let request: AllocationAllGatherRequest =
+            wire::decode(body).map_err(|error| AppError::invalid(error.to_string()))?;
+        Self::checked(
+            request.request_uuid.unwrap_or_default(),
+            request.num_peers.unwrap_or_default(),
+            Bytes::from(request.data.into_value().to_string()),
         )
-        .into());
-    };
-    let answer = master
-        .allocations
-        .all_gather(actor, id, uuid, peers, body.data)
-        .await?;
-    Ok(respond::shared(answer))
+    }
+
+    fn checked(uuid: String, peers: i64, data: Bytes) -> AppResult<Self> {
+        if uuid.is_empty() {
+            return Err(AppError::invalid(
+                "field \"requestUuid\" must name the member that asks",
+            ));
+        }
+        match usize::try_from(peers) {
+            Ok(peers @ 1..) => Ok(Self { uuid, peers, data }),
+            _ => Err(AppError::invalid(
+                "field \"numPeers\" must be the number of members, at least 1",
+            )),
+        }
+    }
 }
 
 /// A task reports where its services are reached. Agents have reported that already, so there is nothing to do with it.
@@ -321,6 +311,6 @@ async fn proxy_address(
     Path(id): Path<AllocationId>,
     _body: WireBody<PostAllocationProxyAddressRequest>,
 ) -> Answer {
-    require(&master, &actor, &id).await?;
+    master.allocations.proxy_address(&actor, &id).await?;
     empty()
 }

@@ -5,7 +5,6 @@ use det_ids::AllocationId;
 use det_store::Store;
 use det_store::allocations::{self, AllocationRow};
 
-use crate::app::allocations::require_form;
 use crate::app::reads;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
@@ -22,4 +21,15 @@ pub(crate) async fn find(
     allocations::find(&mut conn.conn(), allocation_id)
         .await?
         .ok_or_else(|| AppError::not_found("allocation", allocation_id.as_str().escape_debug()))
+}
+
+/// `<task>.<n>`, or a clear refusal.
+pub(crate) fn require_form(allocation_id: &AllocationId) -> AppResult<()> {
+    match allocation_id.split() {
+        Some(_) => Ok(()),
+        None => Err(AppError::invalid(format!(
+            "\"{}\" is not an allocation id: it must be TASK.NUMBER",
+            allocation_id.as_str().escape_debug()
+        ))),
+    }
 }
