@@ -14,12 +14,12 @@ use utoipa_axum::routes;
 use crate::app::Master;
 use crate::app::projects::{NewProject, NotesChange, ProjectPatch};
 use crate::app::reads;
-use crate::app::reads::paging;
+use crate::app::reads::paging::{self, by_name};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
-use crate::http::workspaces::{Asked, by_name, shown};
+use crate::http::workspaces::{Asked, shown};
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {

@@ -1,23 +1,16 @@
 //! Users.
 
-use std::cmp::Ordering;
-
 use axum::extract::Path;
-use det_api_types::page::OrderBy;
 use det_api_types::users::{
     AgentUserGroup, GetUserByUsernameResponse, GetUserResponse, GetUsersQuery, GetUsersResponse,
     PatchUser, PatchUserResponse, PostUserRequest, PostUserResponse, SetUserPasswordResponse,
-    UserSortBy,
 };
 use det_api_types::wire::Secret;
-use det_store::users::UserRow;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::reads;
-use crate::app::reads::paging;
-use crate::app::reads::users::UserFilter;
 use crate::app::users::{NewPassword, NewUser, UnixIdentity, UserPatch};
 use crate::error::AppError;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
@@ -42,35 +35,6 @@ pub(super) fn identity(group: AgentUserGroup) -> UnixIdentity {
     }
 }
 
-/// What a user is called: the display name where there is one.
-fn name(user: &UserRow) -> &str {
-    if user.display_name.is_empty() {
-        &user.username
-    } else {
-        &user.display_name
-    }
-}
-
-fn compare(sort: UserSortBy, a: &UserRow, b: &UserRow) -> Ordering {
-    // As in a dictionary: letter case decides last.
-    let text = |a: &str, b: &str| {
-        a.to_lowercase()
-            .cmp(&b.to_lowercase())
-            .then_with(|| a.cmp(b))
-    };
-    match sort {
-        // Users with an external login are not built: there are none.
-        UserSortBy::Unspecified | UserSortBy::Remote => Ordering::Equal,
-        UserSortBy::DisplayName => text(&a.display_name, &b.display_name),
-        UserSortBy::UserName => text(&a.username, &b.username),
-        UserSortBy::Admin => a.admin.cmp(&b.admin),
-        UserSortBy::Active => a.active.cmp(&b.active),
-        UserSortBy::ModifiedTime => a.modified_at.cmp(&b.modified_at),
-        UserSortBy::Name => text(name(a), name(b)),
-        UserSortBy::LastAuthTime => a.last_auth_at.cmp(&b.last_auth_at),
-    }
-}
-
 /// Users that match.
 #[utoipa::path(get, path = "/api/v1/users", operation_id = "GetUsers", tag = "users",
     params(GetUsersQuery), responses((status = 200, body = GetUsersResponse)))]
@@ -78,30 +42,7 @@ async fn get_users(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetUsersQuery>,
 ) -> Answer {
-    let filter = UserFilter {
-        name: query.name,
-        active: query.active,
-        admin: query.admin,
-    };
-    let mut users = reads::users::list(&master.auth, &actor, &filter)?;
-    if !query.role_id_assigned_directly_to_user.is_empty() {
-        // Nobody has a role as long as there are none.
-        users.clear();
-    }
-    users.sort_by(|a, b| {
-        // People who never logged in have no time to be sorted by: they come last either way.
-        let never = match query.sort_by {
-            UserSortBy::LastAuthTime => a.last_auth_at.is_none().cmp(&b.last_auth_at.is_none()),
-            _ => Ordering::Equal,
-        };
-        let order = compare(query.sort_by, a, b).then_with(|| a.id.cmp(&b.id));
-        never.then(if query.order_by == OrderBy::Desc {
-            order.reverse()
-        } else {
-            order
-        })
-    });
-    let (users, pagination) = paging::slice(users, query.offset, query.limit);
+    let (users, pagination) = reads::users::page(&master.auth, &actor, &query)?;
     message(&GetUsersResponse {
         users: users.iter().map(|user| views::users::user(user)).collect(),
         pagination,

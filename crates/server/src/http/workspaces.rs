@@ -1,7 +1,5 @@
 //! Workspaces.
 
-use std::cmp::Ordering;
-
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::wire::Float;
 use det_api_types::workspaces::{
@@ -15,7 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::homes::Homes;
-use crate::app::reads::paging;
+use crate::app::reads::paging::{self, by_name};
 use crate::app::workspaces::{NewWorkspace, WorkspacePatch};
 use crate::app::{Master, reads};
 use crate::auth::Actor;
@@ -63,12 +61,6 @@ pub(super) async fn shown<'a>(
         totals,
         viewer: actor.user().id,
     })
-}
-
-/// As in a dictionary: letter case decides last.
-pub(super) fn by_name(a: &str, b: &str) -> Ordering {
-    let folded = a.to_lowercase().cmp(&b.to_lowercase());
-    folded.then_with(|| a.cmp(b))
 }
 
 /// What a listing asks of each workspace or project.
@@ -351,8 +343,5 @@ mod tests {
         let mut names = ["vision", "Vision 2", "Vision", "my Vision"];
         asked.exact_first(&mut names, |name| name);
         assert_eq!(names, ["Vision", "vision", "Vision 2", "my Vision"]);
-        let mut names = ["b", "B", "a", "C"];
-        names.sort_by(|a, b| by_name(a, b));
-        assert_eq!(names, ["a", "B", "b", "C"]);
     }
 }

@@ -1,6 +1,14 @@
-//! Cutting pages out of listings that are held whole: `docs/contract/http-api.md`, "Pages".
+//! Ordering listings that are held whole, and cutting pages out of them: `docs/contract/http-api.md`, "Pages".
+
+use std::cmp::Ordering;
 
 use det_api_types::page::Pagination;
+
+/// As in a dictionary: letter case decides last.
+pub(crate) fn by_name(a: &str, b: &str) -> Ordering {
+    let folded = a.to_lowercase().cmp(&b.to_lowercase());
+    folded.then_with(|| a.cmp(b))
+}
 
 /// One page of `items`: `limit` 0 or below = all; a negative offset counts from the end; an offset beyond the end gives
 /// an empty page.
@@ -56,6 +64,13 @@ mod tests {
         let (items, pagination) = slice(vec![1, 2, 3, 4, 5], offset, limit);
         assert_eq!(pagination.total, 5);
         (items, pagination.start_index, pagination.end_index)
+    }
+
+    #[test]
+    fn names_are_in_the_order_of_a_dictionary() {
+        let mut names = ["b", "B", "a", "C"];
+        names.sort_by(|a, b| by_name(a, b));
+        assert_eq!(names, ["a", "B", "b", "C"]);
     }
 
     #[test]

@@ -1,38 +1,77 @@
 //! Reading users.
 
+use std::cmp::Ordering;
+
+use det_api_types::page::{OrderBy, Pagination};
+use det_api_types::users::{GetUsersQuery, UserSortBy};
 use det_authz::Kind;
+use det_store::users::UserRow;
 
 use crate::app::reads;
+use crate::app::reads::paging::{self, by_name};
 use crate::auth::{Actor, Auth, User};
 use crate::error::{AppError, AppResult};
-
-/// Which users to list.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct UserFilter {
-    /// Part of the user or display name, in any letter case; empty = all.
-    pub(crate) name: String,
-    /// Only active ones, or only others.
-    pub(crate) active: Option<bool>,
-    /// Only administrators, or only others.
-    pub(crate) admin: Option<bool>,
-}
 
 fn require(actor: &Actor) -> AppResult<()> {
     reads::require(actor, Kind::User, "users")
 }
 
-/// The users that match, by id.
-pub(crate) fn list(auth: &Auth, actor: &Actor, filter: &UserFilter) -> AppResult<Vec<User>> {
+/// One page of the users that match.
+pub(crate) fn page(
+    auth: &Auth,
+    actor: &Actor,
+    query: &GetUsersQuery,
+) -> AppResult<(Vec<User>, Pagination)> {
     require(actor)?;
-    let wanted = filter.name.to_lowercase();
+    let wanted = query.name.to_lowercase();
     let mut users = auth.users();
     users.retain(|user| {
-        filter.active.is_none_or(|active| user.active == active)
-            && filter.admin.is_none_or(|admin| user.admin == admin)
+        query.active.is_none_or(|active| user.active == active)
+            && query.admin.is_none_or(|admin| user.admin == admin)
             && (user.username.to_lowercase().contains(&wanted)
                 || user.display_name.to_lowercase().contains(&wanted))
     });
-    Ok(users)
+    if !query.role_id_assigned_directly_to_user.is_empty() {
+        // Nobody has a role as long as there are none.
+        users.clear();
+    }
+    users.sort_by(|a, b| {
+        // People who never logged in have no time to be sorted by: they come last either way.
+        let never = match query.sort_by {
+            UserSortBy::LastAuthTime => a.last_auth_at.is_none().cmp(&b.last_auth_at.is_none()),
+            _ => Ordering::Equal,
+        };
+        let order = compare(query.sort_by, a, b).then_with(|| a.id.cmp(&b.id));
+        never.then(if query.order_by == OrderBy::Desc {
+            order.reverse()
+        } else {
+            order
+        })
+    });
+    Ok(paging::slice(users, query.offset, query.limit))
+}
+
+fn compare(sort: UserSortBy, a: &UserRow, b: &UserRow) -> Ordering {
+    match sort {
+        // Users with an external login are not built: there are none.
+        UserSortBy::Unspecified | UserSortBy::Remote => Ordering::Equal,
+        UserSortBy::DisplayName => by_name(&a.display_name, &b.display_name),
+        UserSortBy::UserName => by_name(&a.username, &b.username),
+        UserSortBy::Admin => a.admin.cmp(&b.admin),
+        UserSortBy::Active => a.active.cmp(&b.active),
+        UserSortBy::ModifiedTime => a.modified_at.cmp(&b.modified_at),
+        UserSortBy::Name => by_name(shown_name(a), shown_name(b)),
+        UserSortBy::LastAuthTime => a.last_auth_at.cmp(&b.last_auth_at),
+    }
+}
+
+/// What a user is called: the display name where there is one.
+fn shown_name(user: &UserRow) -> &str {
+    if user.display_name.is_empty() {
+        &user.username
+    } else {
+        &user.display_name
+    }
 }
 
 /// One user by id.
