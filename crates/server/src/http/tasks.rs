@@ -1,7 +1,5 @@
 //! Tasks: whatever runs containers.
 
-use std::collections::BTreeMap;
-
 use axum::extract::Path;
 use det_api_types::tasks::{
     AllocationSummary, CleanupLogsResponse, GetActiveTasksCountResponse,
@@ -10,15 +8,12 @@ use det_api_types::tasks::{
 };
 use det_api_types::wire::Int64;
 use det_ids::TaskId;
-use det_scheduler::Policy;
 use det_taskspec::TaskKind;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::reads::model_definition::Archive;
 use crate::app::{Master, reads};
-use crate::auth::Actor;
-use crate::error::AppResult;
 use crate::http::extract::Caller;
 use crate::http::model_definition::archive_as_text;
 use crate::http::respond::{Answer, message};
@@ -40,8 +35,9 @@ pub fn routes() -> OpenApiRouter<Master> {
 #[utoipa::path(get, path = "/api/v1/tasks", operation_id = "GetTasks", tag = "tasks",
     responses((status = 200, body = GetTasksResponse)))]
 async fn get_tasks(Caller(master, actor): Caller) -> Answer {
+    let live = reads::tasks::live(&master, &actor).await?;
     message(&GetTasksResponse {
-        allocation_id_to_summary: live_summaries(&master, &actor).await?,
+        allocation_id_to_summary: views::tasks::summaries(&live)?,
     })
 }
 
@@ -49,31 +45,8 @@ async fn get_tasks(Caller(master, actor): Caller) -> Answer {
 #[utoipa::path(get, path = "/tasks", operation_id = "PlainTasks", tag = "tasks",
     responses((status = 200, body = BTreeMap<String, AllocationSummary>)))]
 async fn get_plain_tasks(Caller(master, actor): Caller) -> Answer {
-    message(&live_summaries(&master, &actor).await?)
-}
-
-/// Summaries of what lives, by allocation id.
-async fn live_summaries(
-    master: &Master,
-    actor: &Actor,
-) -> AppResult<BTreeMap<String, AllocationSummary>> {
-    let live = reads::tasks::live(&master.context.store, actor).await?;
-    // The client knows this one by its short name.
-    let scheduler = |pool: &str| {
-        let name = match master.pools.settings(pool).policy {
-            Policy::Priority { .. } => "priority",
-            Policy::FairShare => "fair_share",
-            Policy::RoundRobin => "round_robin",
-        };
-        (name.to_owned(), master.pools.priority_order(pool))
-    };
-    Ok(views::tasks::summaries(
-        &live.allocations,
-        &live.containers,
-        &live.agents,
-        &live.jobs,
-        scheduler,
-    )?)
+    let live = reads::tasks::live(&master, &actor).await?;
+    message(&views::tasks::summaries(&live)?)
 }
 
 /// How many interactive tasks live.

@@ -1,14 +1,15 @@
 //! Reading tasks.
 
 use det_authz::Kind;
-use det_ids::TaskId;
+use det_ids::{PriorityOrder, TaskId};
+use det_scheduler::Policy;
 use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, AllocationRow, ContainerRow, TaskRow};
 use det_store::experiments::{self, JobRow};
 use det_store::{Conn, Store};
 use det_taskspec::TaskKind;
 
-use crate::app::reads;
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
@@ -43,8 +44,8 @@ pub(crate) async fn with_allocations(
 
 /// Everything that runs or waits to run.
 pub(crate) struct Live {
-    /// Live allocations.
-    pub(crate) allocations: Vec<AllocationRow>,
+    /// Live allocations, each with how its pool schedules, and which of two priorities goes first there.
+    pub(crate) allocations: Vec<(AllocationRow, Policy, PriorityOrder)>,
     /// Their containers.
     pub(crate) containers: Vec<ContainerRow>,
     /// All agents.
@@ -54,11 +55,17 @@ pub(crate) struct Live {
 }
 
 /// Everything that runs or waits to run.
-pub(crate) async fn live(store: &Store, actor: &Actor) -> AppResult<Live> {
+pub(crate) async fn live(master: &Master, actor: &Actor) -> AppResult<Live> {
     require(actor)?;
-    let mut conn = store.read().await?;
+    let mut conn = master.context.store.read().await?;
+    let live = allocations::live(&mut conn.conn()).await?;
+    let scheduled = |row: AllocationRow| {
+        let policy = master.pools.settings(&row.resource_pool).policy;
+        let order = master.pools.priority_order(&row.resource_pool);
+        (row, policy, order)
+    };
     Ok(Live {
-        allocations: allocations::live(&mut conn.conn()).await?,
+        allocations: live.into_iter().map(scheduled).collect(),
         containers: allocations::live_containers(&mut conn.conn()).await?,
         agents: agents::list(&mut conn.conn()).await?,
         jobs: experiments::live_jobs(&mut conn.conn()).await?,

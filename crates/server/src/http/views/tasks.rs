@@ -9,15 +9,15 @@ use det_api_types::tasks::{
     TaskState, TaskType,
 };
 use det_api_types::wire::{Object, Timestamp};
-use det_ids::{AllocationId, JobId, PlaceId, PriorityOrder};
+use det_ids::{AllocationId, JobId, PlaceId};
 use det_lifecycle::allocation::{AllocationState, Phase};
 use det_lifecycle::container::Observed;
+use det_scheduler::Policy;
 use det_store::StoreError;
-use det_store::agents::AgentRow;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
-use det_store::experiments::JobRow;
 use det_taskspec::{Device, TaskKind};
 
+use crate::app::reads::tasks::Live;
 use crate::app::wait_reasons::stored_reason;
 use crate::http::views::agents::device;
 use crate::labels::TaskLabel;
@@ -120,33 +120,37 @@ pub fn accelerators(row: &ContainerRow) -> Result<Option<AcceleratorData>, Store
         .transpose()
 }
 
-/// Summaries of live allocations by id. `containers` are those that hold slots, `agents` all agents, `jobs` all jobs
-/// with live work; `scheduler` gives the name of a pool's scheduler, and which of two priorities goes first there.
-pub fn summaries(
-    allocations: &[AllocationRow],
-    containers: &[ContainerRow],
-    agents: &[AgentRow],
-    jobs: &[JobRow],
-    scheduler: impl Fn(&str) -> (String, PriorityOrder),
-) -> Result<BTreeMap<String, AllocationSummary>, StoreError> {
+/// The scheduler of a pool: the client knows this one by its short name.
+fn scheduler_name(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Priority { .. } => "priority",
+        Policy::FairShare => "fair_share",
+        Policy::RoundRobin => "round_robin",
+    }
+}
+
+/// Summaries of live allocations by id.
+pub(crate) fn summaries(live: &Live) -> Result<BTreeMap<String, AllocationSummary>, StoreError> {
     let mut known: BTreeMap<&PlaceId, (Vec<Device>, &str)> = BTreeMap::new();
-    for agent in agents {
+    for agent in &live.agents {
         known.insert(&agent.id, (devices(agent)?, &agent.runtime));
     }
-    let priorities: BTreeMap<&JobId, i64> =
-        jobs.iter().map(|job| (&job.id, job.priority)).collect();
+    let priorities: BTreeMap<&JobId, i64> = live
+        .jobs
+        .iter()
+        .map(|job| (&job.id, job.priority))
+        .collect();
     let mut of_allocation: BTreeMap<&AllocationId, Vec<ResourcesSummary>> = BTreeMap::new();
-    for container in containers {
+    for container in &live.containers {
         let summary = resources(container, known.get(&container.place_id))?;
         of_allocation
             .entry(&container.allocation_id)
             .or_default()
             .push(summary);
     }
-    allocations
+    live.allocations
         .iter()
-        .map(|row| {
-            let (scheduler_type, priority_order) = scheduler(&row.resource_pool);
+        .map(|(row, policy, priority_order)| {
             let summary = AllocationSummary {
                 task_id: row.task_id.to_string(),
                 allocation_id: row.id.to_string(),
@@ -156,7 +160,7 @@ pub fn summaries(
                 slots_needed: row.slots,
                 is_stopping: is_stopping(row),
                 resources: of_allocation.remove(&row.id).unwrap_or_default(),
-                scheduler_type,
+                scheduler_type: scheduler_name(*policy).to_owned(),
                 priority_order: priority_order.to_string(),
                 priority: priorities.get(&row.job_id).copied(),
                 proxy_ports: Vec::new(),
@@ -225,8 +229,10 @@ fn resources(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use det_ids::{ExperimentId, TrialId};
+    use det_ids::{ExperimentId, PriorityOrder, TrialId};
     use det_lifecycle::container::Desired;
+    use det_store::agents::AgentRow;
+    use det_store::experiments::JobRow;
 
     use super::*;
 
@@ -336,12 +342,16 @@ pub(crate) mod tests {
             submitted_at: 0,
             workspace_id: 1,
         };
-        let all = summaries(&[waiting()], &[container], &[agent], &[job], |_| {
-            ("priority".into(), PriorityOrder::LowerFirst)
+        let all = summaries(&Live {
+            allocations: vec![(waiting(), Policy::FairShare, PriorityOrder::LowerFirst)],
+            containers: vec![container],
+            agents: vec![agent],
+            jobs: vec![job],
         })
         .unwrap();
         let summary = &all["3.abc.1"];
         assert_eq!(summary.name, "Trial 7 (Experiment 3)");
+        assert_eq!(summary.scheduler_type, "fair_share");
         assert_eq!(summary.priority, Some(42));
         let resources = &summary.resources[0];
         assert_eq!(resources.container_id.as_deref(), Some("c"));
