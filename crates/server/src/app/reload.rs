@@ -141,16 +141,25 @@ impl Reload {
         }
     }
 
-    /// Changes the level of the log until the configuration is read again.
-    ///
-    /// # Errors
-    /// Who asks is no administrator.
-    pub async fn set_log_level(&self, actor: &Actor, level: &str) -> AppResult<()> {
-        actor.require(
-            Permission::Administer,
-            Kind::MasterConfig,
-            "change the master's configuration",
-        )?;
+    /// Changes the level of the master's log until it starts again or reads its configuration again; `None` leaves it. Its
+    /// colour is chosen at start: another one than it has is refused.
+    pub async fn change_log(
+        &self,
+        actor: &Actor,
+        level: Option<&str>,
+        color: Option<bool>,
+    ) -> AppResult<()> {
+        let to_do = "change the master's configuration";
+        actor.require(Permission::Administer, Kind::MasterConfig, to_do)?;
+        if color.is_some_and(|color| color != self.context.config().log.color) {
+            return Err(AppError::precondition(
+                "log.color cannot change while the master runs: the form of the log is chosen at start",
+            )
+            .hint("set it in the configuration and start the master again"));
+        }
+        let Some(level) = level else {
+            return Ok(());
+        };
         let _alone = self.alone.lock().await;
         let mut config = MasterConfig::clone(&self.context.config());
         if config.log.level == level {

@@ -32,6 +32,22 @@ impl From<WireError> for ApiError {
     }
 }
 
+/// A failure before a stream's first message.
+#[derive(Debug)]
+pub struct StreamError(AppError);
+
+impl From<AppError> for StreamError {
+    fn from(error: AppError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for StreamError {
+    fn into_response(self) -> Response {
+        before_stream(self.0)
+    }
+}
+
 /// gRPC code and HTTP status of a kind of failure.
 fn status(kind: ErrorKind) -> (Code, StatusCode) {
     match kind {

@@ -1,6 +1,7 @@
 //! Extractors for the wire dialect: no content type, empty bodies, nulls, both spellings.
 
 use std::borrow::Cow;
+use std::convert::Infallible;
 use std::str::{FromStr, Utf8Error};
 
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -10,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use det_api_types::wire;
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
 
 use crate::app::Master;
 use crate::auth::Actor;
@@ -134,6 +136,17 @@ async fn actor(parts: &Parts, master: &Master) -> Result<Actor, ApiError> {
     Err(ApiError(
         AppError::new(ErrorKind::Unauthenticated, message).hint("log in with: det user login"),
     ))
+}
+
+/// Cancelled when the master stops: for streams, which end with it.
+pub struct Shutdown(pub CancellationToken);
+
+impl FromRequestParts<Master> for Shutdown {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(_: &mut Parts, master: &Master) -> Result<Self, Infallible> {
+        Ok(Self(master.context.shutdown.clone()))
+    }
 }
 
 /// A number in a path; anything else is a bad request that names the segment.

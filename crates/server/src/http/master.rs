@@ -1,6 +1,6 @@
 //! The master itself: who it is, how it is, what it is configured with, what it logs.
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -13,28 +13,22 @@ use det_api_types::master::{
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::{self, Object, Timestamp};
-use det_authz::{Kind, Permission};
 use det_config::ConfigWarning;
 use det_config::explain::ExplainedKey;
 use det_config::master::Change;
-use det_ids::TrialId;
-use det_rm::Health;
 use serde::Serialize;
-use serde_json::Value;
 use tokio::sync::mpsc;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::reads::master_log::Selection;
+use crate::app::reads::master_log::Entries;
 use crate::app::reload::{Asking, Mode};
 use crate::app::{API_VERSION, Master, reads};
-use crate::error::{AppError, AppResult, ErrorKind};
-use crate::http::error::before_stream;
-use crate::http::extract::{Caller, WireBody, WireQuery};
-use crate::http::respond::{Answer, empty, line, message, stream};
-use crate::hub::Topic;
-use crate::master_log::{CAPACITY, Entry};
+use crate::error::{AppError, AppResult};
+use crate::http::extract::{Caller, Shutdown, WireBody, WireQuery};
+use crate::http::respond::{Answer, StreamAnswer, empty, line, message, stream};
+use crate::master_log::Entry;
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -54,11 +48,12 @@ pub fn routes() -> OpenApiRouter<Master> {
 #[utoipa::path(get, path = "/info", operation_id = "Info", tag = "master", security(()),
     responses((status = 200, body = Info)))]
 async fn info(State(master): State<Master>) -> Answer {
+    let identity = reads::master::identity(&master);
     message(&Info {
         version: API_VERSION.into(),
-        master_id: master.identity.master_id.clone(),
-        cluster_id: master.identity.cluster_id.clone(),
-        cluster_name: master.context.config().cluster_name.clone(),
+        master_id: identity.master_id,
+        cluster_id: identity.cluster_id,
+        cluster_name: identity.cluster_name,
         telemetry: InfoTelemetry { enabled: false },
         sso_providers: None,
     })
@@ -68,65 +63,43 @@ async fn info(State(master): State<Master>) -> Answer {
 #[utoipa::path(get, path = "/health", operation_id = "health", tag = "master", security(()),
     responses((status = 200, body = HealthCheck), (status = 503, body = HealthCheck)))]
 async fn health(State(master): State<Master>) -> Response {
-    let (status, database) = match reads::health::database(&master.context.store).await {
-        Ok(()) => (StatusCode::OK, HealthStatus::Up),
-        Err(error) => {
-            tracing::warn!(%error, cause = ?std::error::Error::source(&error), "the database does not answer");
-            (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Down)
+    let health = reads::master::health(&master).await;
+    let status = |up: bool| {
+        if up {
+            HealthStatus::Up
+        } else {
+            HealthStatus::Down
         }
     };
-    let background: Vec<BackgroundHealth> = master
-        .background
-        .list()
-        .into_iter()
-        .map(|(name, work)| BackgroundHealth {
-            name: name.to_owned(),
-            status: if work.runs {
-                HealthStatus::Up
-            } else {
-                HealthStatus::Down
-            },
-            restarts: work.restarts,
-            last_panic: work.last_panic,
-        })
-        .collect();
-    let works = background
-        .iter()
-        .all(|work| work.status == HealthStatus::Up);
-    let (status, whole) = if works {
-        (status, database)
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Down)
-    };
-    // A manager that serves is a part of this process and needs nothing but the database. One that is not built is no
-    // failure of the master: only its own line says that it is down.
-    let managers = master.pools.managers();
-    let resource_managers = managers
-        .iter()
-        .map(|manager| {
-            let name = match manager.name.as_str() {
-                "" => "agents",
-                name => name,
-            };
-            ResourceManagerHealth {
-                cluster_name: name.to_owned(),
-                name: name.to_owned(),
-                status: match manager.health {
-                    Health::Serving => database,
-                    Health::NotBuilt => HealthStatus::Down,
-                },
-            }
-        })
-        .collect();
+    let whole = health.database && health.background.iter().all(|(_, work)| work.runs);
+    let (managers, background) = (health.managers.into_iter(), health.background.into_iter());
     let check = HealthCheck {
-        status: whole,
-        database,
-        resource_managers,
-        background,
+        status: status(whole),
+        database: status(health.database),
+        resource_managers: managers
+            .map(|(name, answers)| ResourceManagerHealth {
+                cluster_name: name.clone(),
+                name,
+                status: status(answers),
+            })
+            .collect(),
+        background: background
+            .map(|(name, work)| BackgroundHealth {
+                name: name.to_owned(),
+                status: status(work.runs),
+                restarts: work.restarts,
+                last_panic: work.last_panic,
+            })
+            .collect(),
+    };
+    let code = if whole {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
     };
     let body = wire::encode(&check).unwrap_or_default();
     (
-        status,
+        code,
         [(header::CONTENT_TYPE, "application/json")],
         Body::from(body),
     )
@@ -137,14 +110,15 @@ async fn health(State(master): State<Master>) -> Response {
 #[utoipa::path(get, path = "/api/v1/master", operation_id = "GetMaster", tag = "master", security(()),
     responses((status = 200, body = GetMasterResponse)))]
 async fn get_master(State(master): State<Master>) -> Answer {
+    let identity = reads::master::identity(&master);
     message(&GetMasterResponse {
         version: API_VERSION.into(),
-        master_id: master.identity.master_id.clone(),
-        cluster_id: master.identity.cluster_id.clone(),
-        cluster_name: master.context.config().cluster_name.clone(),
+        master_id: identity.master_id,
+        cluster_id: identity.cluster_id,
+        cluster_name: identity.cluster_name,
         branding: "determined".into(),
         user_management_enabled: true,
-        feature_switches: master.context.config().feature_switches.clone(),
+        feature_switches: identity.feature_switches,
         ..GetMasterResponse::default()
     })
 }
@@ -153,19 +127,8 @@ async fn get_master(State(master): State<Master>) -> Answer {
 #[utoipa::path(get, path = "/api/v1/master/config", operation_id = "GetMasterConfig", tag = "master",
     responses((status = 200, body = GetMasterConfigResponse)))]
 async fn get_master_config(Caller(master, actor): Caller) -> Answer {
-    actor.require(
-        Permission::Read,
-        Kind::MasterConfig,
-        "read the master's configuration",
-    )?;
-    let Value::Object(config) = master.context.config().to_shown_json() else {
-        return Err(AppError::internal(anyhow::anyhow!(
-            "the master's configuration is not an object"
-        ))
-        .into());
-    };
     message(&GetMasterConfigResponse {
-        config: Object(config),
+        config: Object(reads::master::config(&master, &actor)?),
     })
 }
 
@@ -173,19 +136,9 @@ async fn get_master_config(Caller(master, actor): Caller) -> Answer {
 #[utoipa::path(get, path = "/api/v1/master/config/origins", operation_id = "GetMasterConfigOrigins", tag = "master",
     responses((status = 200, body = GetMasterConfigOriginsResponse)))]
 async fn get_master_config_origins(Caller(master, actor): Caller) -> Answer {
-    actor.require(
-        Permission::Read,
-        Kind::MasterConfig,
-        "read the master's configuration",
-    )?;
+    let origins = reads::master::origins(&master, &actor)?;
     message(&GetMasterConfigOriginsResponse {
-        origins: master
-            .context
-            .in_force
-            .origins()
-            .iter()
-            .map(origin)
-            .collect(),
+        origins: origins.iter().map(origin).collect(),
     })
 }
 
@@ -196,36 +149,17 @@ async fn patch_master_config(
     Caller(master, actor): Caller,
     WireBody(body): WireBody<PatchMasterConfigRequest>,
 ) -> Answer {
-    actor.require(
-        Permission::Administer,
-        Kind::MasterConfig,
-        "change the master's configuration",
-    )?;
     let paths = body.field_mask.paths;
     check_mask(&paths)?;
     let counts = |key: &str| paths.is_empty() || paths.iter().any(|p| p == "log" || p == key);
     let log = body.config.log;
-    if let Some(color) = log.color.filter(|_| counts("log.color"))
-        && color != master.context.config().log.color
-    {
-        return Err(AppError::precondition(
-            "log.color cannot change while the master runs: the form of the log is chosen at start",
-        )
-        .hint("set it in the configuration and start the master again")
-        .into());
+    let level = log.level.filter(|_| counts("log.level"));
+    if level.is_none() && log.color.is_none() {
+        return Err(AppError::invalid("there is nothing to change: give log.level").into());
     }
-    match log.level.filter(|_| counts("log.level")) {
-        Some(level) => {
-            master
-                .reload
-                .set_log_level(&actor, level_word(level)?)
-                .await?;
-        }
-        None if log.color.is_none() => {
-            return Err(AppError::invalid("there is nothing to change: give log.level").into());
-        }
-        None => {}
-    }
+    let level = level.map(level_word).transpose()?;
+    let color = log.color.filter(|_| counts("log.color"));
+    master.reload.change_log(&actor, level, color).await?;
     empty()
 }
 
@@ -317,11 +251,7 @@ struct GetClusterMessageResponse {
 #[utoipa::path(get, path = "/api/v1/master/cluster_message", operation_id = "GetClusterMessage", tag = "master",
     responses((status = 200, body = GetClusterMessageResponse)))]
 async fn get_cluster_message(Caller(_master, actor): Caller) -> Answer {
-    actor.require(
-        Permission::Read,
-        Kind::Cluster,
-        "read the cluster's message",
-    )?;
+    reads::master::cluster_message(&actor)?;
     message(&GetClusterMessageResponse::default())
 }
 
@@ -331,70 +261,32 @@ async fn get_cluster_message(Caller(_master, actor): Caller) -> Answer {
     params(MasterLogsQuery), responses((status = 200, body = MasterLogsResponse, content_type = "application/json")))]
 async fn master_logs(
     Caller(master, actor): Caller,
+    Shutdown(shutdown): Shutdown,
     WireQuery(query): WireQuery<MasterLogsQuery>,
-) -> Response {
-    let trial = Some(query.trial_id).filter(|id| *id != 0).map(TrialId);
-    let selection = match Selection::of(&master.context.store, &actor, trial).await {
-        Ok(selection) => selection,
-        Err(refused) => return before_stream(refused),
-    };
-    if query.follow && query.limit > 0 {
-        return before_stream(AppError::new(
-            ErrorKind::Invalid,
-            "a followed log has no limit: leave out \"limit\" or \"follow\"",
-        ));
-    }
+) -> StreamAnswer {
+    let entries = Entries::open(&master, &actor, &query).await?;
     let (out, messages) = mpsc::channel(16);
-    let shutdown = master.context.shutdown.clone();
     // Ends when the log has been sent, or when the stream is dropped.
-    tokio::spawn(send_log(master, query, selection, out));
-    stream(messages, shutdown).await
+    tokio::spawn(send_log(entries, out));
+    Ok(stream(messages, shutdown).await)
 }
 
-async fn send_log(
-    master: Master,
-    query: MasterLogsQuery,
-    selection: Selection,
-    out: mpsc::Sender<AppResult<axum::body::Bytes>>,
-) {
-    let mut changes = master.context.hub.subscribe(Topic::MasterLog);
-    let mut next = if query.offset < 0 {
-        let tail = usize::try_from(query.offset.unsigned_abs()).unwrap_or(CAPACITY);
-        master
-            .log
-            .tail(tail)
-            .first()
-            .map_or(master.log.next_id(), |entry| entry.id)
-    } else {
-        query.offset
-    };
-    let mut left = usize::try_from(query.limit)
-        .ok()
-        .filter(|n| *n > 0)
-        .unwrap_or(usize::MAX);
+async fn send_log(mut entries: Entries, out: mpsc::Sender<AppResult<Bytes>>) {
     loop {
-        for entry in master.log.from(next) {
-            if left == 0 {
-                return;
-            }
-            next = entry.id + 1;
-            if !selection.contains(&entry.about) {
-                continue;
-            }
-            left -= 1;
+        let next = tokio::select! {
+            next = entries.next() => next,
+            () = out.closed() => return,
+        };
+        if next.is_empty() {
+            return;
+        }
+        for entry in next {
             let encoded = line(&MasterLogsResponse {
                 log_entry: log_entry(entry),
             });
             if out.send(encoded).await.is_err() {
                 return;
             }
-        }
-        if !query.follow {
-            return;
-        }
-        tokio::select! {
-            () = changes.changed() => {}
-            () = out.closed() => return,
         }
     }
 }

@@ -5,13 +5,12 @@ use std::fmt::Write;
 use axum::http::header;
 use axum::response::IntoResponse;
 use det_api_types::master::{GetMasterMemoryResponse, MemoryBudget};
-use det_authz::{Kind, Permission};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::Master;
-use crate::budget::Budget;
-use crate::error::{AppError, AppResult, ErrorKind};
+use crate::app::reads::memory::Memory;
+use crate::app::{Master, reads};
+use crate::budget::Usage;
 use crate::http::extract::Caller;
 use crate::http::respond::{Answer, message};
 
@@ -27,51 +26,27 @@ pub fn routes() -> OpenApiRouter<Master> {
 #[utoipa::path(get, path = "/api/v1/master/memory", operation_id = "GetMasterMemory", tag = "master",
     responses((status = 200, body = GetMasterMemoryResponse)))]
 async fn get_master_memory(Caller(master, actor): Caller) -> Answer {
-    actor.require(
-        Permission::Read,
-        Kind::MasterMemory,
-        "read what the master holds in memory",
-    )?;
-    message(&current(&master)?)
+    message(&response(&reads::memory::current(&master, &actor)?))
 }
 
 /// The same as metrics in the text format of Prometheus. For administrators; an addition of ours.
 #[utoipa::path(get, path = "/debug/prom/metrics", operation_id = "GetPrometheusMetrics", tag = "master",
     responses((status = 200, body = String, content_type = "text/plain")))]
 async fn get_prometheus_metrics(Caller(master, actor): Caller) -> Answer {
-    actor.require(
-        Permission::Read,
-        Kind::MasterMemory,
-        "read the master's metrics",
-    )?;
-    if !master.context.config().observability.enable_prometheus {
-        return Err(AppError::new(
-            ErrorKind::NotFound,
-            "the Prometheus routes of this master are switched off",
-        )
-        .hint("set observability.enable_prometheus to true in the master's configuration")
-        .into());
-    }
-    let text = exposition(&current(&master)?);
+    let text = exposition(&response(&reads::memory::for_prometheus(&master, &actor)?));
     Ok(([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response())
 }
 
 /// Content type of version 0.0.4 of the text format.
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-fn current(master: &Master) -> AppResult<GetMasterMemoryResponse> {
-    // A file of the kernel's memory: read without waiting for a disk. On systems without it the numbers are 0.
-    let status = match std::fs::read_to_string("/proc/self/status") {
-        Ok(status) => status,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(AppError::internal(error)),
-    };
-    Ok(GetMasterMemoryResponse {
-        resident_bytes: field(&status, "VmRSS:").saturating_mul(1024),
-        peak_resident_bytes: field(&status, "VmHWM:").saturating_mul(1024),
-        threads: field(&status, "Threads:"),
-        budgets: master.budgets.all().into_iter().map(shown).collect(),
-    })
+fn response(memory: &Memory) -> GetMasterMemoryResponse {
+    GetMasterMemoryResponse {
+        resident_bytes: memory.resident_bytes,
+        peak_resident_bytes: memory.peak_resident_bytes,
+        threads: memory.threads,
+        budgets: memory.budgets.iter().map(shown).collect(),
+    }
 }
 
 /// The value of a metric for one budget.
@@ -142,18 +117,7 @@ fn exposition(memory: &GetMasterMemoryResponse) -> String {
     text
 }
 
-/// The number behind a name in `/proc/PID/status`; 0 when it is not there.
-fn field(status: &str, name: &str) -> i64 {
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix(name))
-        .and_then(|rest| rest.split_whitespace().next())
-        .and_then(|number| number.parse().ok())
-        .unwrap_or(0)
-}
-
-fn shown(budget: &Budget) -> MemoryBudget {
-    let usage = budget.usage();
+fn shown(usage: &Usage) -> MemoryBudget {
     let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     MemoryBudget {
         name: usage.limits.name.to_owned(),
@@ -169,26 +133,18 @@ fn shown(budget: &Budget) -> MemoryBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_found_in_the_kernels_file() {
-        let status = "Name:\tdet\nVmHWM:\t   10892 kB\nVmRSS:\t    9012 kB\nThreads:\t12\n";
-        assert_eq!(field(status, "VmHWM:"), 10_892);
-        assert_eq!(field(status, "VmRSS:"), 9_012);
-        assert_eq!(field(status, "Threads:"), 12);
-        assert_eq!(field(status, "VmSwap:"), 0);
-    }
+    use crate::budget::Budget;
 
     #[test]
     fn each_metric_has_its_type_once_and_a_line_for_each_budget() {
         let budgets = crate::budget::Budgets::default();
         let _held = budgets.answers.try_reserve(None, 1000).unwrap();
-        let text = exposition(&GetMasterMemoryResponse {
+        let text = exposition(&response(&Memory {
             resident_bytes: 5,
             peak_resident_bytes: 6,
             threads: 7,
-            budgets: budgets.all().into_iter().map(shown).collect(),
-        });
+            budgets: budgets.all().into_iter().map(Budget::usage).collect(),
+        }));
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines.contains(&"process_resident_memory_bytes 5"), "{text}");
         assert!(

@@ -14,10 +14,13 @@ use tokio_util::sync::CancellationToken;
 use crate::error::AppResult;
 use crate::error::{AppError, ErrorKind};
 use crate::http::answers::Shared;
-use crate::http::error::{ApiError, before_stream, stream_line};
+use crate::http::error::{ApiError, StreamError, before_stream, stream_line};
 
 /// Result of a handler.
 pub type Answer = Result<Response, ApiError>;
+
+/// Result of a handler that answers with a stream.
+pub type StreamAnswer = Result<Response, StreamError>;
 
 /// One message; every success is exactly 200.
 pub fn message<T: Serialize>(message: &T) -> Answer {

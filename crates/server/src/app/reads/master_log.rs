@@ -1,19 +1,86 @@
-//! Which lines of the master's own log an actor may read.
+//! Reading the master's own log, as far as an actor may.
 
 use std::collections::HashSet;
 
+use det_api_types::logs::MasterLogsQuery;
 use det_authz::{Kind, Permission, Target};
 use det_ids::{ExperimentId, TrialId};
 use det_store::allocations::TaskRow;
 use det_store::{Store, allocations, trials};
 
-use crate::app::reads;
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
-use crate::master_log::About;
+use crate::hub::{Subscription, Topic};
+use crate::master_log::{About, CAPACITY, Entry, MasterLog};
+
+/// The lines of the master's log that an actor may read and asked for.
+pub(crate) struct Entries {
+    log: MasterLog,
+    changes: Subscription,
+    selection: Selection,
+    /// Id of the first entry that was not looked at yet.
+    next: i64,
+    /// How many are still wanted.
+    left: usize,
+    follow: bool,
+}
+
+impl Entries {
+    /// From the beginning that was asked for.
+    pub(crate) async fn open(
+        master: &Master,
+        actor: &Actor,
+        query: &MasterLogsQuery,
+    ) -> AppResult<Self> {
+        let trial = Some(query.trial_id).filter(|id| *id != 0).map(TrialId);
+        let selection = Selection::of(&master.context.store, actor, trial).await?;
+        if query.follow && query.limit > 0 {
+            return Err(AppError::invalid(
+                "a followed log has no limit: leave out \"limit\" or \"follow\"",
+            ));
+        }
+        let changes = master.context.hub.subscribe(Topic::MasterLog);
+        let next = if query.offset < 0 {
+            let tail = usize::try_from(query.offset.unsigned_abs()).unwrap_or(CAPACITY);
+            let tail = master.log.tail(tail);
+            tail.first().map_or(master.log.next_id(), |entry| entry.id)
+        } else {
+            query.offset
+        };
+        Ok(Self {
+            log: master.log.clone(),
+            changes,
+            selection,
+            next,
+            left: match usize::try_from(query.limit) {
+                Ok(limit @ 1..) => limit,
+                _ => usize::MAX,
+            },
+            follow: query.follow,
+        })
+    }
+
+    /// Those that are there by now; a follower waits for some. Empty at the end.
+    pub(crate) async fn next(&mut self) -> Vec<Entry> {
+        loop {
+            let mut entries = self.log.from(self.next);
+            if let Some(last) = entries.last() {
+                self.next = last.id + 1;
+            }
+            entries.retain(|entry| self.selection.contains(&entry.about));
+            entries.truncate(self.left);
+            self.left -= entries.len();
+            if !entries.is_empty() || !self.follow {
+                return entries;
+            }
+            self.changes.changed().await;
+        }
+    }
+}
 
 /// Which lines of the master's log a reader gets.
-pub(crate) enum Selection {
+enum Selection {
     /// All of them, with names of users and addresses of machines.
     All,
     /// Those that concern the work of users.
@@ -38,11 +105,7 @@ fn ids(task: &TaskRow) -> Vec<String> {
 
 impl Selection {
     /// Of an actor who asks for a trial, or for none.
-    pub(crate) async fn of(
-        store: &Store,
-        actor: &Actor,
-        trial: Option<TrialId>,
-    ) -> AppResult<Self> {
+    async fn of(store: &Store, actor: &Actor, trial: Option<TrialId>) -> AppResult<Self> {
         reads::require(actor, Kind::MasterLog, "the master's log")?;
         let Some(trial) = trial else {
             let whole = actor.may(Permission::ReadUnmasked, &Target::of(Kind::MasterLog));
@@ -63,7 +126,7 @@ impl Selection {
     }
 
     /// Whether a line about this is one of them.
-    pub(crate) fn contains(&self, about: &About) -> bool {
+    fn contains(&self, about: &About) -> bool {
         match self {
             Self::All => true,
             Self::Work => about.is_work(),

@@ -1,0 +1,109 @@
+//! Reading the master itself: who it is, how it is, what it is configured with.
+
+use std::sync::Arc;
+
+use det_authz::{Kind, Permission};
+use det_config::explain::ExplainedKey;
+use det_rm::Manager;
+use det_store::{Store, StoreError, settings};
+use serde_json::{Map, Value};
+
+use crate::app::Master;
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult};
+use crate::works::Work;
+
+/// Who the master is: for everybody.
+pub(crate) struct Identity {
+    /// Of this start of the master.
+    pub(crate) master_id: String,
+    /// Of the cluster.
+    pub(crate) cluster_id: String,
+    /// Name of the cluster; may be empty.
+    pub(crate) cluster_name: String,
+    /// Features that are switched on by name.
+    pub(crate) feature_switches: Vec<String>,
+}
+
+/// Who the master is, from memory.
+pub(crate) fn identity(master: &Master) -> Identity {
+    let config = master.context.config();
+    Identity {
+        master_id: master.identity.master_id.clone(),
+        cluster_id: master.identity.cluster_id.clone(),
+        cluster_name: config.cluster_name.clone(),
+        feature_switches: config.feature_switches.clone(),
+    }
+}
+
+/// Which parts of the master answer: asked without a token, by monitoring.
+pub(crate) struct Health {
+    /// Whether the database answers.
+    pub(crate) database: bool,
+    /// Resource managers by name, each with whether it answers.
+    pub(crate) managers: Vec<(String, bool)>,
+    /// Background work by name.
+    pub(crate) background: Vec<(&'static str, Work)>,
+}
+
+/// Which parts of the master answer now.
+pub(crate) async fn health(master: &Master) -> Health {
+    let database = match read_one_row(&master.context.store).await {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(%error, cause = ?std::error::Error::source(&error), "the database does not answer");
+            false
+        }
+    };
+    // A manager that serves is a part of this process and needs nothing but the database. One that is not built is no
+    // failure of the master: only its own line says that it is down.
+    let answers = |manager: &Manager| {
+        let name = match manager.name.as_str() {
+            "" => "agents",
+            name => name,
+        };
+        let answers = match manager.health {
+            det_rm::Health::Serving => database,
+            det_rm::Health::NotBuilt => false,
+        };
+        (name.to_owned(), answers)
+    };
+    Health {
+        database,
+        managers: master.pools.managers().iter().map(answers).collect(),
+        background: master.background.list(),
+    }
+}
+
+async fn read_one_row(store: &Store) -> Result<(), StoreError> {
+    let mut conn = store.read().await?;
+    settings::find(&mut conn.conn(), "health").await.map(|_| ())
+}
+
+fn require_config(actor: &Actor) -> AppResult<()> {
+    let to_do = "read the master's configuration";
+    actor.require(Permission::Read, Kind::MasterConfig, to_do)
+}
+
+/// The effective configuration with its secrets hidden.
+pub(crate) fn config(master: &Master, actor: &Actor) -> AppResult<Map<String, Value>> {
+    require_config(actor)?;
+    match master.context.config().to_shown_json() {
+        Value::Object(config) => Ok(config),
+        _ => Err(AppError::internal(anyhow::anyhow!(
+            "the master's configuration is not an object"
+        ))),
+    }
+}
+
+/// Where every value of the effective configuration comes from, secrets hidden.
+pub(crate) fn origins(master: &Master, actor: &Actor) -> AppResult<Arc<Vec<ExplainedKey>>> {
+    require_config(actor)?;
+    Ok(master.context.in_force.origins())
+}
+
+/// The administrators' message to all users. Setting one is not built, so there is none.
+pub(crate) fn cluster_message(actor: &Actor) -> AppResult<()> {
+    let to_do = "read the cluster's message";
+    actor.require(Permission::Read, Kind::Cluster, to_do)
+}
