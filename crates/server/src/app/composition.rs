@@ -97,6 +97,7 @@ impl Master {
         let snapshots = Snapshots::new(context.clone(), live.clone(), pools.clone(), homes.clone());
         let restarts = Restarts::new(context.clone(), configs.clone(), snapshots.clone());
         let metric_journal = Journal::new(context.clone());
+        let series = Series::new(context.clone(), metric_journal.clone());
         let of_runs = metric_journal.clone();
         let memory = TaskMemory {
             fresh_tokens: FreshTokens::default(),
@@ -237,9 +238,10 @@ impl Master {
                 context.clone(),
                 configs.clone(),
                 orchestration.clone(),
-                metric_journal.clone(),
+                ownership.clone(),
+                (metric_journal.clone(), series.clone()),
             ),
-            series: Series::new(context.clone(), metric_journal.clone()),
+            series,
             logs,
             log_retention: LogRetention::new(context.clone(), ownership.clone(), policies.clone()),
             templates,

@@ -61,10 +61,13 @@ use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::logs;
 use crate::app::orchestration::Orchestration;
+use crate::app::ownership::{Ownership, Reported};
+use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
 use intake::Intake;
 use journal::{Appended, Arriving, Journal};
+use series::Series;
 
 /// The group that feeds the search.
 pub const VALIDATION: &str = "validation";
@@ -100,37 +103,48 @@ pub struct Metrics {
     context: Context,
     configs: Configs,
     orchestration: Orchestration,
+    ownership: Ownership,
     journal: Journal,
+    series: Series,
     intake: Intake,
 }
 
 impl Metrics {
-    /// Into this journal.
+    /// Into this journal and these series.
     pub(crate) fn new(
         context: Context,
         configs: Configs,
         orchestration: Orchestration,
-        journal: Journal,
+        ownership: Ownership,
+        (journal, series): (Journal, Series),
     ) -> Self {
         Self {
             intake: Intake::new(context.clone(), journal.clone()),
             context,
             configs,
             orchestration,
+            ownership,
             journal,
+            series,
         }
     }
 
-    /// Ingests one report; answers when it is durable.
-    pub async fn report(&self, report: Report) -> AppResult<()> {
+    /// Ingests one report, of `size` bytes as it came; answers when it is durable.
+    pub async fn report(&self, actor: &Actor, report: Report, size: usize) -> AppResult<()> {
+        let (trial_id, group) = (report.trial_id, report.group.clone());
+        self.ownership
+            .require_reporter(actor, Reported::Trial(trial_id))
+            .await?;
+        actor.require_run(trial_id, report.run_id)?;
         check(&report)?;
-        let validation = report.group == VALIDATION;
         let arriving = Arriving::new(report)?;
-        if validation {
-            self.store_validation(arriving).await
+        if group == VALIDATION {
+            self.store_validation(arriving).await?;
         } else {
-            self.intake.gather(arriving).await
+            self.intake.gather(arriving).await?;
         }
+        self.series.note_report(trial_id, &group, size);
+        Ok(())
     }
 
     /// Stores a validation together with what the search decides by it.

@@ -7,23 +7,22 @@ use det_api_types::metrics::{
     ReportTrialMetricsRequest, read_report,
 };
 use det_api_types::page::Empty;
+use det_api_types::wire::Timestamp;
 use det_ids::TrialId;
 use det_store::metrics::StoredReport;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::Master;
-use crate::app::metrics::stream::{Reports, STREAM_BYTES};
+use crate::app::metrics::stream::{Reports, Source};
 use crate::app::metrics::{Report, TRAINING, VALIDATION};
-use crate::app::ownership::Reported;
-use crate::auth::Actor;
+use crate::app::{Master, reads};
 use crate::error::AppResult;
 use crate::http::answers::{STREAM_SILENCE, too_slow};
-use crate::http::error::before_stream;
-use crate::http::extract::{Caller, PathId, RawBody, Reporter, WireQuery};
-use crate::http::respond::{self, Answer, empty};
+use crate::http::extract::{Caller, PathId, RawBody, Reporter, Shutdown, WireQuery};
+use crate::http::respond::{self, Answer, StreamAnswer, empty};
 use crate::http::views::trials::metrics_document;
 
 /// Messages that wait to be sent.
@@ -47,17 +46,10 @@ async fn report_trial_metrics(
     PathId(trial_id): PathId<TrialId>,
     body: RawBody,
 ) -> Answer {
-    master
-        .ownership
-        .require_reporter(&actor, Reported::Trial(trial_id))
-        .await?;
     let size = body.len();
     let incoming = body.decode(|body| Ok(read_report(body)?)).await?;
-    actor.require_run(trial_id, incoming.trial_run_id)?;
     let report = report(trial_id, incoming);
-    let group = report.group.clone();
-    master.metrics.report(report).await?;
-    master.series.note_report(trial_id, &group, size);
+    master.metrics.report(&actor, report, size).await?;
     empty()
 }
 
@@ -82,15 +74,12 @@ fn report(trial_id: TrialId, incoming: IncomingReport) -> Report {
     params(GetMetricsQuery), responses((status = 200, body = MetricsChunk, description = "a stream of messages")))]
 async fn get_metrics(
     Caller(master, actor): Caller,
+    Shutdown(shutdown): Shutdown,
     WireQuery(query): WireQuery<GetMetricsQuery>,
-) -> Response {
-    stream(
-        master,
-        &actor,
-        query.trial_ids,
-        Some(query.group).filter(|group| !group.is_empty()),
-    )
-    .await
+) -> StreamAnswer {
+    let group = Some(query.group).filter(|group| !group.is_empty());
+    let reports = reads::metrics::reports(&master, &actor, trials(&query.trial_ids), group).await?;
+    Ok(stream(reports, shutdown).await)
 }
 
 /// Training reports of trials.
@@ -99,9 +88,12 @@ async fn get_metrics(
     responses((status = 200, body = MetricsChunk, description = "a stream of messages")))]
 async fn get_training_metrics(
     Caller(master, actor): Caller,
+    Shutdown(shutdown): Shutdown,
     WireQuery(query): WireQuery<GetTrialMetricsQuery>,
-) -> Response {
-    stream(master, &actor, query.trial_ids, Some(TRAINING.to_owned())).await
+) -> StreamAnswer {
+    let group = Some(TRAINING.to_owned());
+    let reports = reads::metrics::reports(&master, &actor, trials(&query.trial_ids), group).await?;
+    Ok(stream(reports, shutdown).await)
 }
 
 /// Validation reports of trials.
@@ -110,40 +102,24 @@ async fn get_training_metrics(
     responses((status = 200, body = MetricsChunk, description = "a stream of messages")))]
 async fn get_validation_metrics(
     Caller(master, actor): Caller,
+    Shutdown(shutdown): Shutdown,
     WireQuery(query): WireQuery<GetTrialMetricsQuery>,
-) -> Response {
-    stream(master, &actor, query.trial_ids, Some(VALIDATION.to_owned())).await
+) -> StreamAnswer {
+    let group = Some(VALIDATION.to_owned());
+    let reports = reads::metrics::reports(&master, &actor, trials(&query.trial_ids), group).await?;
+    Ok(stream(reports, shutdown).await)
 }
 
-async fn stream(
-    master: Master,
-    actor: &Actor,
-    trial_ids: Vec<i64>,
-    group: Option<String>,
-) -> Response {
-    let reports = match Reports::open(
-        &master.context.store,
-        &master.metric_journal,
-        actor,
-        trial_ids.into_iter().map(TrialId).collect(),
-        group,
-    )
-    .await
-    {
-        Ok(reports) => reports,
-        Err(error) => return before_stream(error),
-    };
+fn trials(ids: &[i64]) -> Vec<TrialId> {
+    ids.iter().copied().map(TrialId).collect()
+}
+
+async fn stream(reports: Reports, shutdown: CancellationToken) -> Response {
     let (sender, receiver) = mpsc::channel(MESSAGES);
-    let shutdown = master.context.shutdown.clone();
-    let account = Some(actor.user().id);
     // Ends by itself when all is sent, or when the receiver has gone.
     tokio::spawn(async move {
-        let outcome = match master.budgets.streams.reserve(account, STREAM_BYTES).await {
-            Ok(_held) => send_all(reports, &sender).await,
-            Err(busy) => Err(busy),
-        };
         // An error waits to be read without anything else in memory. A receiver that has gone needs none.
-        if let Err(error) = outcome {
+        if let Err(error) = send_all(reports, &sender).await {
             let _ = sender.send(Err(error)).await;
         }
     });
@@ -168,10 +144,19 @@ async fn send_all(mut reports: Reports, out: &mpsc::Sender<AppResult<Bytes>>) ->
 }
 
 /// A message; documents are made one by one, and what they are made of is released.
-fn chunk(message: Vec<(MetricsReport, StoredReport)>) -> AppResult<MetricsChunk> {
-    let document = |(mut shown, report): (MetricsReport, StoredReport)| {
-        shown.metrics = metrics_document(&shown.group, &report)?;
-        Ok(shown)
+fn chunk(message: Vec<(Source, StoredReport)>) -> AppResult<MetricsChunk> {
+    let document = |(source, report): (Source, StoredReport)| {
+        Ok(MetricsReport {
+            trial_id: source.trial_id.0,
+            end_time: Timestamp(report.at),
+            metrics: metrics_document(&source.group, &report)?,
+            total_batches: source.step,
+            // Reports that a newer run has outdated are not among them.
+            archived: false,
+            id: source.id,
+            trial_run_id: source.run_id,
+            group: source.group,
+        })
     };
     Ok(MetricsChunk {
         metrics: message

@@ -4,15 +4,9 @@
 //! chunks notes at which step each begins; the second holds a step back only while a later chunk of the same run may
 //! still bring a part of it, or an earlier step.
 
-use det_authz::Kind;
-use det_authz::Permission;
-use det_store::trials;
-use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
-use det_api_types::metrics::MetricsReport;
-use det_api_types::wire::Timestamp;
 use det_ids::TrialId;
 use det_store::metrics::{self, ChunkMark, ChunkRow, StoredReport};
 use det_store::{Store, StoreError};
@@ -20,8 +14,8 @@ use tokio::sync::mpsc::{self, Sender};
 
 use crate::app::metrics::journal::Journal;
 use crate::app::metrics::reports::{Outdating, Pages, merge};
-use crate::auth::Actor;
-use crate::error::{AppError, AppResult};
+use crate::budget::{Account, Budget, Reservation};
+use crate::error::AppResult;
 
 /// Most reports in one message.
 const MESSAGE: usize = 1000;
@@ -31,7 +25,7 @@ const MESSAGE_BYTES: usize = 512 << 10;
 /// lowest steps are sent as they are: an order that nobody can keep in bounded memory is not kept.
 const HELD_BYTES: usize = 8 << 20;
 /// What a stream is counted for in the budget of its user: what it holds back, a chunk that is unpacked, a message.
-pub(crate) const STREAM_BYTES: usize = HELD_BYTES + (4 << 20);
+const STREAM_BYTES: usize = HELD_BYTES + (4 << 20);
 /// More than a chunk can hold: numbers of reports are made of the chunk's number and the place in it.
 const PLACES: i64 = 4096;
 
@@ -40,13 +34,32 @@ const UNPACKED: usize = 1;
 /// Marks of chunks read at once.
 const MARKS: i64 = 10_000;
 
-/// A report with what identifies it, before its metrics are made a document.
-pub(crate) type Report = (MetricsReport, StoredReport);
+/// Where a report comes from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// The trial.
+    pub(crate) trial_id: TrialId,
+    /// Run that reported it.
+    pub(crate) run_id: i64,
+    /// Its group.
+    pub(crate) group: String,
+    /// Number of the report.
+    pub(crate) id: i64,
+    /// Step of the report; 0 where it has none.
+    pub(crate) step: i64,
+}
 
-/// The reports of some trials, for an actor who may read them.
+/// A report with its source.
+pub(crate) type Report = (Source, StoredReport);
+
+/// The reports of some trials.
 pub(crate) struct Reports {
     store: Store,
     journal: Journal,
+    budget: Budget,
+    account: Account,
+    /// What is counted for the actor, from the first message on.
+    held: Option<Reservation>,
     trial_ids: std::vec::IntoIter<TrialId>,
     group: Option<String>,
     /// The trial that is being read.
@@ -55,32 +68,31 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
-    /// Of trials that exist, in the order of their ids, of one group or of all.
-    pub(crate) async fn open(
-        store: &Store,
-        journal: &Journal,
-        actor: &Actor,
+    /// Of these trials in order, of one group or of all; counted for an account of this budget.
+    pub(crate) fn new(
+        (store, journal): (&Store, &Journal),
+        (budget, account): (&Budget, Account),
         trial_ids: Vec<TrialId>,
         group: Option<String>,
-    ) -> AppResult<Self> {
-        if trial_ids.is_empty() {
-            return Err(AppError::invalid(
-                "field \"trialIds\" is missing: name at least one trial",
-            ));
-        }
-        let trial_ids = known(store, actor, trial_ids).await?;
-        Ok(Self {
+    ) -> Self {
+        Self {
             store: store.clone(),
             journal: journal.clone(),
+            budget: budget.clone(),
+            account,
+            held: None,
             trial_ids: trial_ids.into_iter(),
             group,
             current: None,
             ready: Ready::default(),
-        })
+        }
     }
 
     /// The next message; empty at the end.
     pub(crate) async fn next(&mut self) -> AppResult<Vec<Report>> {
+        if self.held.is_none() {
+            self.held = Some(self.budget.reserve(self.account, STREAM_BYTES).await?);
+        }
         loop {
             let between_trials = self.current.is_none();
             if self.ready.is_full() || (between_trials && !self.ready.reports.is_empty()) {
@@ -211,10 +223,9 @@ struct Ready {
 }
 
 impl Ready {
-    fn push(&mut self, (mut shown, report): Report) {
-        shown.end_time = Timestamp(report.at);
-        self.bytes += report.bytes();
-        self.reports.push_back((shown, report));
+    fn push(&mut self, report: Report) {
+        self.bytes += report.1.bytes();
+        self.reports.push_back(report);
     }
 
     /// Whether there is enough for a message.
@@ -325,19 +336,16 @@ impl Orderer {
             if !outdating.counts(&chunk.group_name, chunk.run_id, report.step) {
                 continue;
             }
-            let shown = MetricsReport {
-                trial_id: chunk.trial_id.0,
-                end_time: Timestamp(report.at),
-                total_batches: report.step.unwrap_or(0),
-                archived: false,
-                id: chunk.id.saturating_mul(PLACES).saturating_add(place),
-                trial_run_id: chunk.run_id,
+            let source = Source {
+                trial_id: chunk.trial_id,
+                run_id: chunk.run_id,
                 group: chunk.group_name.clone(),
-                ..MetricsReport::default()
+                id: chunk.id.saturating_mul(PLACES).saturating_add(place),
+                step: report.step.unwrap_or(0),
             };
             match report.step {
-                None => ready.push((shown, report)),
-                Some(step) => self.hold(step, shown, report),
+                None => ready.push((source, report)),
+                Some(step) => self.hold(step, source, report),
             }
         }
         let bound = self.bounds.next().unwrap_or(i64::MAX);
@@ -349,11 +357,11 @@ impl Orderer {
     }
 
     /// Keeps a report until it is known to be complete.
-    fn hold(&mut self, step: i64, shown: MetricsReport, report: StoredReport) {
-        match self.held.entry((step, shown.group.clone())) {
+    fn hold(&mut self, step: i64, source: Source, report: StoredReport) {
+        match self.held.entry((step, source.group.clone())) {
             Entry::Vacant(entry) => {
                 self.held_bytes += report.bytes();
-                entry.insert((shown, report));
+                entry.insert((source, report));
             }
             Entry::Occupied(mut entry) => {
                 let known = &mut entry.get_mut().1;
@@ -377,30 +385,6 @@ impl Orderer {
         while !self.held.is_empty() {
             self.release(ready);
         }
-    }
-}
-
-/// Trials asked about in one statement: below the least number of values that either database takes.
-const BATCH: usize = 10_000;
-
-/// The ids of these trials in order, each once, if each exists.
-async fn known(
-    store: &Store,
-    actor: &Actor,
-    mut trial_ids: Vec<TrialId>,
-) -> AppResult<Vec<TrialId>> {
-    actor.require(Permission::Read, Kind::Trial, "read trials")?;
-    trial_ids.sort_unstable();
-    trial_ids.dedup();
-    let mut conn = store.read().await?;
-    let mut known = BTreeSet::new();
-    for batch in trial_ids.chunks(BATCH) {
-        let rows = trials::find_all(&mut conn.conn(), batch).await?;
-        known.extend(rows.iter().map(|row| row.id));
-    }
-    match trial_ids.iter().find(|id| !known.contains(id)) {
-        Some(missing) => Err(AppError::not_found("trial", missing)),
-        None => Ok(trial_ids),
     }
 }
 
@@ -455,9 +439,9 @@ mod tests {
         ready
             .reports
             .into_iter()
-            .map(|(shown, report)| {
+            .map(|(source, report)| {
                 let names = report.metrics.keys().cloned().collect();
-                (shown.trial_run_id, shown.total_batches, names)
+                (source.run_id, source.step, names)
             })
             .collect()
     }

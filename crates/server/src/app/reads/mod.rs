@@ -15,6 +15,7 @@ pub(crate) mod logs;
 pub(crate) mod master;
 pub(crate) mod master_log;
 pub(crate) mod memory;
+pub(crate) mod metrics;
 pub(crate) mod model_definition;
 pub(crate) mod paging;
 pub(crate) mod phase;

@@ -1,0 +1,53 @@
+//! Reading the reports of trials.
+
+use std::collections::BTreeSet;
+
+use det_authz::Kind;
+use det_ids::TrialId;
+use det_store::{Store, trials};
+
+use crate::app::metrics::stream::Reports;
+use crate::app::{Master, reads};
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult};
+
+/// Trials asked about in one statement: below the least number of values that either database takes.
+const BATCH: usize = 10_000;
+
+/// The reports of trials that exist, in the order of their ids, of one group or of all.
+pub(crate) async fn reports(
+    master: &Master,
+    actor: &Actor,
+    trial_ids: Vec<TrialId>,
+    group: Option<String>,
+) -> AppResult<Reports> {
+    reads::require(actor, Kind::Trial, "trials")?;
+    if trial_ids.is_empty() {
+        return Err(AppError::invalid(
+            "field \"trialIds\" is missing: name at least one trial",
+        ));
+    }
+    let store = &master.context.store;
+    Ok(Reports::new(
+        (store, &master.metric_journal),
+        (&master.budgets.streams, Some(actor.user().id)),
+        known(store, trial_ids).await?,
+        group,
+    ))
+}
+
+/// The ids of these trials in order, each once, if each exists.
+async fn known(store: &Store, mut trial_ids: Vec<TrialId>) -> AppResult<Vec<TrialId>> {
+    trial_ids.sort_unstable();
+    trial_ids.dedup();
+    let mut conn = store.read().await?;
+    let mut known = BTreeSet::new();
+    for batch in trial_ids.chunks(BATCH) {
+        let rows = trials::find_all(&mut conn.conn(), batch).await?;
+        known.extend(rows.iter().map(|row| row.id));
+    }
+    match trial_ids.iter().find(|id| !known.contains(id)) {
+        Some(missing) => Err(AppError::not_found("trial", missing)),
+        None => Ok(trial_ids),
+    }
+}
