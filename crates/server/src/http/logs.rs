@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use axum::body::Bytes;
 use axum::extract::Path;
-use axum::response::Response;
 use det_api_types::logs::{
     Id, IncomingLogs, LogFieldsQuery, LogLevel, LogsQuery, PlainLogs, PostTaskLogsRequest,
     SpoolOutage, SpoolPosition, TaskLog, TaskLogsFieldsResponse, TaskLogsResponse,
@@ -16,17 +15,18 @@ use det_ids::{AgentId, AllocationId, ContainerId, TaskId, TrialId};
 use det_store::logs::{LogLine, Origin, Packed, Packer, pack};
 use serde::Serialize;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::app::Master;
 use crate::app::logs::intake::{Outage, SpoolBatch};
 use crate::app::logs::reading::{Encoded, LogFields, LogFilter, Reading, Search, Sink};
-use crate::app::{Master, reads};
+use crate::app::reads::logs::Log;
 use crate::error::{AppError, AppResult};
-use crate::http::error::before_stream;
-use crate::http::extract::{Caller, PathId, RawBody, Reporter, WireBody, WireQuery};
-use crate::http::respond::{Answer, empty, line, message, stream};
+use crate::http::extract::{Caller, PathId, RawBody, Reporter, Shutdown, WireBody, WireQuery};
+use crate::http::respond::{Answer, StreamAnswer, empty, line, message, stream};
 use crate::http::views;
 
 /// Characters kept of what a disk said.
@@ -259,23 +259,12 @@ async fn post_unmanaged_logs(
     WireBody(records): WireBody<Vec<Salvaged<UnmanagedLog>>>,
 ) -> Answer {
     let all = records.len();
-    let mut taken = UnmanagedLogsTaken::default();
-    for (task_id, lines) in unmanaged_lines(records, det_store::now()) {
-        let count = lines.len();
-        let packed = pack(&lines)?;
-        let stored = master
-            .logs
-            .report(&actor, task_id.clone(), packed, None)
-            .await;
-        match stored {
-            Ok(()) => taken.stored += count,
-            Err(error) => {
-                tracing::warn!(task.id = task_id.as_str(), lines = count, %error, cause = ?error.cause, "log lines were dropped");
-            }
-        }
-    }
-    taken.dropped = all - taken.stored;
-    message(&taken)
+    let lines = unmanaged_lines(records, det_store::now());
+    let stored = master.logs.report_what_can(&actor, lines).await?;
+    message(&UnmanagedLogsTaken {
+        stored,
+        dropped: all - stored,
+    })
 }
 
 /// Lines by task. The client stamps all records of a run with the time of its start: a time that every record of a task
@@ -389,23 +378,18 @@ fn reading(query: LogsQuery) -> AppResult<(LogFilter, Reading)> {
     Ok((filter, reading))
 }
 
-/// Streams the logs of `tasks`; `encode` makes a line of the stream of a line of the log.
-async fn stream_logs(
-    master: Master,
-    tasks: Vec<TaskId>,
+/// Streams a log; `encode` makes a line of the stream of a line of the log.
+async fn stream_log(
+    log: Log,
     query: LogsQuery,
+    shutdown: CancellationToken,
     encode: impl Fn(&TaskId, i64, LogLine) -> AppResult<Bytes> + Send + Sync + 'static,
-) -> Response {
-    let (filter, reading) = match reading(query) {
-        Ok(asked) => asked,
-        Err(error) => return before_stream(error),
-    };
-    let shutdown = master.context.shutdown.clone();
+) -> StreamAnswer {
+    let (filter, reading) = reading(query)?;
     let (out, messages) = mpsc::channel(MESSAGES);
-    let sink = Encoded::new(encode);
     // Ends when the log has been sent, or when the stream is dropped.
-    tokio::spawn(async move { master.logs.read(tasks, filter, reading, sink, out).await });
-    stream(messages, shutdown).await
+    tokio::spawn(log.read(filter, reading, Encoded::new(encode), out));
+    Ok(stream(messages, shutdown).await)
 }
 
 /// The log of a task.
@@ -414,14 +398,12 @@ async fn stream_logs(
     responses((status = 200, body = TaskLogsResponse)))]
 async fn task_logs(
     Caller(master, actor): Caller,
+    Shutdown(shutdown): Shutdown,
     Path(task_id): Path<TaskId>,
     WireQuery(query): WireQuery<LogsQuery>,
-) -> Response {
-    let tasks = match reads::logs::of_task(&master.context.store, &actor, task_id).await {
-        Ok(tasks) => tasks,
-        Err(error) => return before_stream(error),
-    };
-    stream_logs(master, tasks, query, |task_id, id, log| {
+) -> StreamAnswer {
+    let log = Log::of_task(&master, &actor, task_id).await?;
+    stream_log(log, query, shutdown, |task_id, id, log| {
         line(&views::logs::of_task(task_id, id, log))
     })
     .await
@@ -433,14 +415,12 @@ async fn task_logs(
     responses((status = 200, body = TrialLogsResponse)))]
 async fn trial_logs(
     Caller(master, actor): Caller,
+    Shutdown(shutdown): Shutdown,
     PathId(trial_id): PathId<TrialId>,
     WireQuery(query): WireQuery<LogsQuery>,
-) -> Response {
-    let tasks = match reads::logs::of_trial(&master.context.store, &actor, trial_id).await {
-        Ok(tasks) => tasks,
-        Err(error) => return before_stream(error),
-    };
-    stream_logs(master, tasks, query, move |_, id, log| {
+) -> StreamAnswer {
+    let log = Log::of_trial(&master, &actor, trial_id).await?;
+    stream_log(log, query, shutdown, move |_, id, log| {
         line(&views::logs::of_trial(trial_id, id, log))
     })
     .await
@@ -476,14 +456,13 @@ impl<E: Fn(&LogFields) -> AppResult<Bytes> + Send + Sync> Sink for Fields<E> {
     }
 }
 
-/// Streams what can be filtered by in the logs of `tasks`.
+/// Streams what can be filtered by in a log.
 async fn stream_fields(
-    master: Master,
-    tasks: Vec<TaskId>,
+    log: Log,
     follow: bool,
+    shutdown: CancellationToken,
     encode: impl Fn(&LogFields) -> AppResult<Bytes> + Send + Sync + 'static,
-) -> Response {
-    let shutdown = master.context.shutdown.clone();
+) -> StreamAnswer {
     let (out, messages) = mpsc::channel(MESSAGES);
     let reading = if follow {
         Reading::Follow
@@ -496,12 +475,9 @@ async fn stream_fields(
         news: false,
         encode,
     };
-    // Ends as in `stream_logs`.
-    tokio::spawn(async move {
-        let filter = LogFilter::default();
-        master.logs.read(tasks, filter, reading, sink, out).await;
-    });
-    stream(messages, shutdown).await
+    // Ends as in `stream_log`.
+    tokio::spawn(log.read(LogFilter::default(), reading, sink, out));
+    Ok(stream(messages, shutdown).await)
 }
 
 fn list<T: Clone, U: From<T>>(values: &std::collections::BTreeSet<T>) -> Vec<U> {
@@ -514,14 +490,12 @@ fn list<T: Clone, U: From<T>>(values: &std::collections::BTreeSet<T>) -> Vec<U> 
     responses((status = 200, body = TaskLogsFieldsResponse)))]
 async fn task_logs_fields(
     Caller(master, actor): Caller,
+    Shutdown(shutdown): Shutdown,
     Path(task_id): Path<TaskId>,
     WireQuery(query): WireQuery<LogFieldsQuery>,
-) -> Response {
-    let tasks = match reads::logs::of_task(&master.context.store, &actor, task_id).await {
-        Ok(tasks) => tasks,
-        Err(error) => return before_stream(error),
-    };
-    stream_fields(master, tasks, query.follow, |fields| {
+) -> StreamAnswer {
+    let log = Log::of_task(&master, &actor, task_id).await?;
+    stream_fields(log, query.follow, shutdown, |fields| {
         line(&TaskLogsFieldsResponse {
             allocation_ids: list(&fields.allocation_ids),
             agent_ids: list(&fields.agent_ids),
@@ -540,14 +514,12 @@ async fn task_logs_fields(
     responses((status = 200, body = TrialLogsFieldsResponse)))]
 async fn trial_logs_fields(
     Caller(master, actor): Caller,
+    Shutdown(shutdown): Shutdown,
     PathId(trial_id): PathId<TrialId>,
     WireQuery(query): WireQuery<LogFieldsQuery>,
-) -> Response {
-    let tasks = match reads::logs::of_trial(&master.context.store, &actor, trial_id).await {
-        Ok(tasks) => tasks,
-        Err(error) => return before_stream(error),
-    };
-    stream_fields(master, tasks, query.follow, |fields| {
+) -> StreamAnswer {
+    let log = Log::of_trial(&master, &actor, trial_id).await?;
+    stream_fields(log, query.follow, shutdown, |fields| {
         line(&TrialLogsFieldsResponse {
             agent_ids: list(&fields.agent_ids),
             container_ids: list(&fields.container_ids),

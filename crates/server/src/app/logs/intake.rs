@@ -1,8 +1,10 @@
 //! Ingesting lines of task logs: from spools of agents, and from callers that may log for a task.
 
+use std::collections::BTreeMap;
+
 use det_ids::{ExperimentId, TaskId};
 use det_store::events::NewEvent;
-use det_store::logs::{self, Packed};
+use det_store::logs::{self, LogLine, Packed, pack};
 use det_store::{WriteTx, allocations};
 use serde_json::json;
 
@@ -61,6 +63,26 @@ impl Logs {
             }
         };
         self.append(experiment_id, task_id, packed, spool).await
+    }
+
+    /// Stores lines that an actor reports of several tasks, and returns how many: those of a task that cannot be stored are
+    /// dropped.
+    pub(crate) async fn report_what_can(
+        &self,
+        actor: &Actor,
+        lines: BTreeMap<TaskId, Vec<LogLine>>,
+    ) -> AppResult<usize> {
+        let mut stored = 0;
+        for (task_id, lines) in lines {
+            let (packed, count) = (pack(&lines)?, lines.len());
+            match self.report(actor, task_id.clone(), packed, None).await {
+                Ok(()) => stored += count,
+                Err(error) => {
+                    tracing::warn!(task.id = task_id.as_str(), lines = count, %error, cause = ?error.cause, "log lines were dropped");
+                }
+            }
+        }
+        Ok(stored)
     }
 
     /// Stores lines of one task, which works for this experiment if for any.

@@ -1,34 +1,63 @@
-//! Which logs may be read.
+//! Reading logs.
 
+use bytes::Bytes;
 use det_authz::Kind;
 use det_ids::{TaskId, TrialId};
-use det_store::{Store, allocations, trials};
+use det_store::{allocations, trials};
+use tokio::sync::mpsc;
 
-use crate::app::reads;
+use crate::app::logs::Logs;
+use crate::app::logs::reading::{LogFilter, Reading, Sink};
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
-/// The tasks whose logs are the log of a task: itself.
-pub(crate) async fn of_task(
-    store: &Store,
-    actor: &Actor,
-    task_id: TaskId,
-) -> AppResult<Vec<TaskId>> {
-    reads::tasks::find(store, actor, &task_id).await?;
-    Ok(vec![task_id])
+/// A log that an actor may read: those of some tasks, one after the other.
+pub(crate) struct Log {
+    logs: Logs,
+    tasks: Vec<TaskId>,
 }
 
-/// The tasks whose logs are the log of a trial, oldest first.
-pub(crate) async fn of_trial(
-    store: &Store,
-    actor: &Actor,
-    trial_id: TrialId,
-) -> AppResult<Vec<TaskId>> {
-    reads::require(actor, Kind::Trial, "logs of trials")?;
-    let mut conn = store.read().await?;
-    if trials::find(&mut conn.conn(), trial_id).await?.is_none() {
-        return Err(AppError::not_found("trial", trial_id));
+impl Log {
+    /// The log of a task.
+    pub(crate) async fn of_task(
+        master: &Master,
+        actor: &Actor,
+        task_id: TaskId,
+    ) -> AppResult<Self> {
+        reads::tasks::find(&master.context.store, actor, &task_id).await?;
+        Ok(Self {
+            logs: master.logs.clone(),
+            tasks: vec![task_id],
+        })
     }
-    let tasks = allocations::tasks_of_trial(&mut conn.conn(), trial_id).await?;
-    Ok(tasks.into_iter().map(|task| task.id).collect())
+
+    /// The log of a trial: of all its tasks, oldest first.
+    pub(crate) async fn of_trial(
+        master: &Master,
+        actor: &Actor,
+        trial_id: TrialId,
+    ) -> AppResult<Self> {
+        reads::require(actor, Kind::Trial, "logs of trials")?;
+        let mut conn = master.context.store.read().await?;
+        if trials::find(&mut conn.conn(), trial_id).await?.is_none() {
+            return Err(AppError::not_found("trial", trial_id));
+        }
+        let tasks = allocations::tasks_of_trial(&mut conn.conn(), trial_id).await?;
+        Ok(Self {
+            logs: master.logs.clone(),
+            tasks: tasks.into_iter().map(|task| task.id).collect(),
+        })
+    }
+
+    /// Reads it as [`Logs::read`] does.
+    pub(crate) async fn read(
+        self,
+        filter: LogFilter,
+        reading: Reading,
+        sink: impl Sink,
+        out: mpsc::Sender<AppResult<Bytes>>,
+    ) {
+        self.logs.read(self.tasks, filter, reading, sink, out).await;
+    }
 }
