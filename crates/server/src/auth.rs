@@ -454,6 +454,9 @@ impl Auth {
         hashed: bool,
         client: Option<SocketAddr>,
     ) -> AppResult<(String, User)> {
+        if username.is_empty() {
+            return Err(AppError::invalid("field \"username\" must name a user"));
+        }
         let given = if hashed {
             password.to_owned()
         } else {
@@ -557,8 +560,13 @@ impl Auth {
         Ok(Arc::new(row))
     }
 
-    /// Ends the session of this token.
-    pub async fn logout(&self, token: &str) -> AppResult<()> {
+    /// Ends the session of a person by the token that their request came with.
+    pub async fn logout(&self, actor: &Actor, token: Option<&str>) -> AppResult<()> {
+        let (Actor::User(_), Some(token)) = (actor, token) else {
+            return Err(AppError::invalid(
+                "only the session of a person can be ended: this request came with a task's token",
+            ));
+        };
         let hash = token_hash(token);
         let auth = self.clone();
         self.inner

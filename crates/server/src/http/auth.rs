@@ -18,7 +18,6 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
-use crate::auth::Actor;
 use crate::error::{AppError, ErrorKind};
 use crate::http::error::ApiError;
 use crate::http::extract::{Caller, WireBody, WireQuery};
@@ -49,8 +48,8 @@ pub fn routes() -> OpenApiRouter<Master> {
 }
 
 /// The cookie that lets a browser use a session; `None` takes it away.
-fn cookie(master: &Master, token: Option<&str>) -> Result<HeaderValue, ApiError> {
-    let secure = if master.tls { "; Secure" } else { "" };
+fn cookie(tls: bool, token: Option<&str>) -> Result<HeaderValue, ApiError> {
+    let secure = if tls { "; Secure" } else { "" };
     let (value, seconds) = token.map_or(("", 0), |token| (token, COOKIE_SECONDS));
     let text = format!("auth={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}");
     let mut value = HeaderValue::try_from(text).map_err(|e| ApiError(AppError::internal(e)))?;
@@ -71,9 +70,6 @@ async fn login(
     peer: Peer,
     WireBody(body): WireBody<LoginRequest>,
 ) -> Answer {
-    if body.username.is_empty() {
-        return Err(AppError::invalid("field \"username\" must name a user").into());
-    }
     let (token, user) = master
         .auth
         .login(
@@ -83,7 +79,7 @@ async fn login(
             client(peer),
         )
         .await?;
-    let set = cookie(&master, Some(&token))?;
+    let set = cookie(master.tls, Some(&token))?;
     Ok(with_cookie(
         message(&LoginResponse {
             token: Secret(token),
@@ -93,22 +89,13 @@ async fn login(
     ))
 }
 
-async fn end_session(master: &Master, actor: &Actor, headers: &HeaderMap) -> Result<(), ApiError> {
-    match (actor, session_token(headers)) {
-        (Actor::User(_), Some(token)) => Ok(master.auth.logout(&token).await?),
-        _ => Err(AppError::invalid(
-            "only the session of a person can be ended: this request came with a task's token",
-        )
-        .into()),
-    }
-}
-
 /// Ends the session that the request comes with.
 #[utoipa::path(post, path = "/api/v1/auth/logout", operation_id = "Logout", tag = "auth",
     responses((status = 200, body = Empty)))]
 async fn logout(Caller(master, actor): Caller, headers: HeaderMap) -> Answer {
-    end_session(&master, &actor, &headers).await?;
-    Ok(with_cookie(empty()?, cookie(&master, None)?))
+    let token = session_token(&headers);
+    master.auth.logout(&actor, token.as_deref()).await?;
+    Ok(with_cookie(empty()?, cookie(master.tls, None)?))
 }
 
 /// Who asks.
@@ -208,11 +195,6 @@ async fn plain_login(
     WireBody(body): WireBody<PlainLogin>,
 ) -> Response {
     let answer = async {
-        if body.username.is_empty() {
-            return Err(ApiError(AppError::invalid(
-                "field \"username\" must name a user",
-            )));
-        }
         let (token, _) = master
             .auth
             .login(&body.username, &body.password.0, true, client(peer))
@@ -223,7 +205,7 @@ async fn plain_login(
                 }
                 error
             })?;
-        let set = cookie(&master, query.cookie.then_some(token.as_str()))?;
+        let set = cookie(master.tls, query.cookie.then_some(token.as_str()))?;
         let response = message(&PlainToken {
             token: Secret(token),
         })?;
@@ -240,11 +222,7 @@ async fn plain_login(
 #[utoipa::path(post, path = "/logout", operation_id = "PlainLogout", tag = "auth",
     responses((status = 200, body = Empty)))]
 async fn plain_logout(caller: Result<Caller, ApiError>, headers: HeaderMap) -> Response {
-    let answer = async {
-        let Caller(master, actor) = caller?;
-        end_session(&master, &actor, &headers).await?;
-        Ok(with_cookie(empty()?, cookie(&master, None)?))
-    };
+    let answer = async { logout(caller?, headers).await };
     answer.await.unwrap_or_else(plain)
 }
 
@@ -253,6 +231,6 @@ async fn plain_logout(caller: Result<Caller, ApiError>, headers: HeaderMap) -> R
     responses((status = 200, body = PlainUser)))]
 async fn plain_me(caller: Result<Caller, ApiError>) -> Response {
     caller
-        .and_then(|Caller(_master, actor)| message(&PlainUser::from(&**actor.user())))
+        .and_then(|Caller(_master, who)| message(&PlainUser::from(&**who.user())))
         .unwrap_or_else(plain)
 }
