@@ -21,8 +21,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
-use crate::app::reads::model_definition::{Archive, BlockingReader, PART_BYTES};
-use crate::auth::Actor;
+use crate::app::reads::model_definition::{Archive, BlockingReader};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::answers;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
@@ -46,21 +45,9 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(download_model_def_file))
 }
 
-/// What sending an archive is counted for: a part as it is stored, as text, and in the connection.
-const SENDING_BYTES: usize = 4 * PART_BYTES;
-
 /// `{"b64Tgz":"…"}`, from the store to the client part by part. Of an experiment without an archive the text is empty.
-pub(crate) async fn archive_as_text(
-    master: &Master,
-    actor: &Actor,
-    archive: Archive,
-) -> AppResult<Response> {
-    let account = Some(actor.user().id);
-    let held = master
-        .budgets
-        .answers
-        .reserve(account, SENDING_BYTES)
-        .await?;
+pub(crate) async fn archive_as_text(archive: Archive) -> AppResult<Response> {
+    let held = archive.reserve().await?;
     let text = |text: &'static [u8]| futures::stream::iter([Ok(Bytes::from_static(text))]);
     let bytes = archive.bytes;
     let encoded = archive
@@ -85,8 +72,8 @@ fn text_bytes(bytes: usize) -> usize {
 #[utoipa::path(get, path = "/api/v1/experiments/{experimentId}/model_def", operation_id = "GetModelDef",
     tag = "experiments", params(("experimentId" = i64, Path)), responses((status = 200, body = GetModelDefResponse)))]
 async fn get_model_def(Caller(master, actor): Caller, PathId(id): PathId<ExperimentId>) -> Answer {
-    let archive = Archive::open(&master.context.store, &actor, id).await?;
-    Ok(archive_as_text(&master, &actor, archive).await?)
+    let archive = Archive::open(&master, &actor, id).await?;
+    Ok(archive_as_text(archive).await?)
 }
 
 /// The files as a tree, without their content.
@@ -97,9 +84,7 @@ async fn get_model_def_tree(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    let archive = Archive::open(&master.context.store, &actor, id)
-        .await?
-        .blocking();
+    let archive = Archive::open(&master, &actor, id).await?.blocking();
     let files = tokio::task::spawn_blocking(move || tree(archive))
         .await
         .map_err(AppError::internal)??;
@@ -115,9 +100,7 @@ async fn get_model_def_file(
     PathId(id): PathId<ExperimentId>,
     WireBody(body): WireBody<GetModelDefFileRequest>,
 ) -> Answer {
-    let archive = Archive::open(&master.context.store, &actor, id)
-        .await?
-        .blocking();
+    let archive = Archive::open(&master, &actor, id).await?.blocking();
     message(&GetModelDefFileResponse {
         file: wire::Bytes(one_file(archive, body.path, id).await?),
     })
@@ -131,15 +114,10 @@ async fn download_model_def(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    let archive = Archive::open(&master.context.store, &actor, id).await?;
+    let archive = Archive::open(&master, &actor, id).await?;
     let bytes = archive.bytes;
     let name = format!("exp{id}_{}_model_def.tar.gz", file_name(&archive.name));
-    let account = Some(actor.user().id);
-    let held = master
-        .budgets
-        .answers
-        .reserve(account, SENDING_BYTES)
-        .await?;
+    let held = archive.reserve().await?;
     let archive = archive.parts().map(|part| part.map(Bytes::from));
     let mut response = attachment(&name, "application/gzip", answers::paced(archive, held));
     response
@@ -166,9 +144,7 @@ async fn download_model_def_file(
     PathId(id): PathId<ExperimentId>,
     WireQuery(query): WireQuery<FileQuery>,
 ) -> Answer {
-    let archive = Archive::open(&master.context.store, &actor, id)
-        .await?
-        .blocking();
+    let archive = Archive::open(&master, &actor, id).await?.blocking();
     let name = file_name(query.path.rsplit('/').next().unwrap_or_default());
     let content = Body::from(one_file(archive, query.path, id).await?);
     // Never as what it claims to be: a file of a user's must not run as a page of ours.
@@ -378,6 +354,7 @@ fn content_type(name: &str) -> &'static str {
 mod tests {
     use super::*;
     use crate::app::model_archive::{ContextFile, FileKind, pack};
+    use crate::app::reads::model_definition::PART_BYTES;
 
     fn world() -> Vec<u8> {
         let file = |path: &str, content: &[u8]| ContextFile {

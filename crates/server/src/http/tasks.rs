@@ -86,8 +86,8 @@ async fn get_task_context_directory(
     Caller(master, actor): Caller,
     Path(task_id): Path<TaskId>,
 ) -> Answer {
-    let archive = Archive::of_task(&master.context.store, &actor, &task_id).await?;
-    Ok(archive_as_text(&master, &actor, archive).await?)
+    let archive = Archive::of_task(&master, &actor, &task_id).await?;
+    Ok(archive_as_text(archive).await?)
 }
 
 /// What the containers of all attempts of a task found for accelerators.

@@ -8,18 +8,24 @@ use det_store::{Store, experiments};
 use futures::Stream;
 use tokio::runtime::Handle;
 
-use crate::app::reads;
+use crate::app::{Master, reads};
 use crate::auth::Actor;
+use crate::budget::{Account, Budget, Reservation};
 use crate::error::{AppError, AppResult};
 
 /// Bytes of an archive that are read from the store at once; a multiple of three, so that their base64 texts join
 /// without padding.
 pub(crate) const PART_BYTES: usize = 192 << 10;
 
+/// What sending an archive is counted for: a part as it is stored, as text, and in the connection.
+const SENDING_BYTES: usize = 4 * PART_BYTES;
+
 /// A gzip tar archive where it is stored, for an actor who may read it.
 #[derive(Clone)]
 pub(crate) struct Archive {
     store: Store,
+    budget: Budget,
+    account: Account,
     /// The experiment that it belongs to.
     pub(crate) experiment_id: ExperimentId,
     /// The experiment's name.
@@ -31,12 +37,12 @@ pub(crate) struct Archive {
 impl Archive {
     /// The archive of an experiment; errs with "not found" where the experiment or its archive does not exist.
     pub(crate) async fn open(
-        store: &Store,
+        master: &Master,
         actor: &Actor,
         experiment_id: ExperimentId,
     ) -> AppResult<Self> {
         reads::require(actor, Kind::Experiment, "model definitions")?;
-        let mut conn = store.read().await?;
+        let mut conn = master.context.store.read().await?;
         let name = experiments::find(&mut conn.conn(), experiment_id)
             .await?
             .ok_or_else(|| AppError::not_found("experiment", experiment_id))?
@@ -44,26 +50,49 @@ impl Archive {
         let bytes = experiments::model_definition_size(&mut conn.conn(), experiment_id)
             .await?
             .ok_or_else(|| missing(experiment_id))?;
-        Ok(Self {
-            store: store.clone(),
-            experiment_id,
-            name,
-            bytes,
-        })
+        Ok(Self::new(master, actor, experiment_id, name, bytes))
     }
 
     /// What a task starts with; empty for tasks without an archive.
-    pub(crate) async fn of_task(store: &Store, actor: &Actor, task_id: &TaskId) -> AppResult<Self> {
+    pub(crate) async fn of_task(
+        master: &Master,
+        actor: &Actor,
+        task_id: &TaskId,
+    ) -> AppResult<Self> {
+        let store = &master.context.store;
         let task = reads::tasks::find(store, actor, task_id).await?;
-        let experiment_id = task.experiment_id.unwrap_or(ExperimentId(0));
+        let id = task.experiment_id.unwrap_or(ExperimentId(0));
         let mut conn = store.read().await?;
-        let bytes = experiments::model_definition_size(&mut conn.conn(), experiment_id).await?;
-        Ok(Self {
-            store: store.clone(),
+        let bytes = experiments::model_definition_size(&mut conn.conn(), id).await?;
+        Ok(Self::new(
+            master,
+            actor,
+            id,
+            String::new(),
+            bytes.unwrap_or(0),
+        ))
+    }
+
+    fn new(
+        master: &Master,
+        actor: &Actor,
+        experiment_id: ExperimentId,
+        name: String,
+        bytes: usize,
+    ) -> Self {
+        Self {
+            store: master.context.store.clone(),
+            budget: master.budgets.answers.clone(),
+            account: Some(actor.user().id),
             experiment_id,
-            name: String::new(),
-            bytes: bytes.unwrap_or(0),
-        })
+            name,
+            bytes,
+        }
+    }
+
+    /// Counts for the actor what sending it takes.
+    pub(crate) async fn reserve(&self) -> AppResult<Reservation> {
+        self.budget.reserve(self.account, SENDING_BYTES).await
     }
 
     async fn part(&self, offset: usize, wanted: usize) -> AppResult<Vec<u8>> {
