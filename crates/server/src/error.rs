@@ -116,6 +116,19 @@ impl AppError {
         }
     }
 
+    /// Logs what only we may know of the failure.
+    pub(crate) fn log(&self) {
+        match self.kind {
+            ErrorKind::Internal => {
+                tracing::error!(answer = self.message, cause = ?self.cause, "a request failed");
+            }
+            ErrorKind::Unavailable => {
+                tracing::warn!(cause = ?self.cause, "a request failed for want of the database");
+            }
+            kind => tracing::debug!(?kind, answer = self.message, "a request was refused"),
+        }
+    }
+
     /// The same failure for another caller; the cause is logged once.
     pub(crate) fn without_cause(&self) -> Self {
         Self {

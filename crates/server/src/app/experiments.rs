@@ -247,7 +247,8 @@ impl Experiments {
             .ok_or_else(|| AppError::not_found("model definition of experiment", parent))
     }
 
-    async fn steer(
+    /// Starts, pauses, ends or deletes it.
+    pub async fn steer(
         &self,
         actor: &Actor,
         id: ExperimentId,
@@ -317,31 +318,6 @@ impl Experiments {
             }
         }
         Err(overtaken(id))
-    }
-
-    /// Its trials save, give their slots back, and wait.
-    pub async fn pause(&self, actor: &Actor, id: ExperimentId) -> AppResult<()> {
-        self.steer(actor, id, ExperimentEvent::Pause).await
-    }
-
-    /// Its trials may run.
-    pub async fn activate(&self, actor: &Actor, id: ExperimentId) -> AppResult<()> {
-        self.steer(actor, id, ExperimentEvent::Activate).await
-    }
-
-    /// Its trials save and end.
-    pub async fn cancel(&self, actor: &Actor, id: ExperimentId) -> AppResult<()> {
-        self.steer(actor, id, ExperimentEvent::Cancel).await
-    }
-
-    /// Its trials end at once.
-    pub async fn kill(&self, actor: &Actor, id: ExperimentId) -> AppResult<()> {
-        self.steer(actor, id, ExperimentEvent::Kill).await
-    }
-
-    /// Removes an ended experiment with its checkpoints; goes on in the background.
-    pub async fn delete(&self, actor: &Actor, id: ExperimentId) -> AppResult<()> {
-        self.steer(actor, id, ExperimentEvent::Delete).await
     }
 
     /// Hides or shows an ended experiment.

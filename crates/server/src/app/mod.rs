@@ -3,11 +3,13 @@
 //! Each loads what it needs, asks the pure crates, writes rows and events in one transaction, and leaves the rest to
 //! background work, which it wakes. Nothing here knows HTTP.
 
+pub(crate) mod actions;
 pub mod admission;
 pub mod agent_tokens;
 pub mod agents;
 pub mod allocations;
 mod backfill;
+pub(crate) mod changed;
 pub mod checkpoints;
 pub(crate) mod composition;
 pub mod config_policies;

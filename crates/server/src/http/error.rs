@@ -69,22 +69,9 @@ fn status(kind: ErrorKind) -> (Code, StatusCode) {
     }
 }
 
-/// Logs what only we may know of a failure.
-pub fn log(error: &AppError) {
-    match error.kind {
-        ErrorKind::Internal => {
-            tracing::error!(answer = error.message, cause = ?error.cause, "a request failed");
-        }
-        ErrorKind::Unavailable => {
-            tracing::warn!(cause = ?error.cause, "a request failed for want of the database");
-        }
-        _ => tracing::debug!(kind = ?error.kind, answer = error.message, "a request was refused"),
-    }
-}
-
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        log(&self.0);
+        self.0.log();
         let (code, status) = status(self.0.kind);
         let mut body = ErrorBody::new(code, self.0.message);
         if let Some(hint) = self.0.hint {
@@ -110,7 +97,7 @@ impl IntoResponse for ApiError {
 
 /// A failure in mid-stream, as the stream's last line.
 pub fn stream_line(error: &AppError) -> Vec<u8> {
-    log(error);
+    error.log();
     StreamErrorBody::new(status(error.kind).0, error.message.clone())
         .to_line()
         .unwrap_or_default()

@@ -5,7 +5,7 @@ pub mod bulk;
 use det_api_types::checkpoints::{GetCheckpointsQuery, GetExperimentCheckpointsResponse};
 use det_api_types::experiments::{
     ContinueExperimentRequest, ContinueExperimentResponse, CreateExperimentRequest,
-    CreateExperimentResponse, Experiment, File, GetBestSearcherValidationMetricResponse,
+    CreateExperimentResponse, File, GetBestSearcherValidationMetricResponse,
     GetExperimentLabelsQuery, GetExperimentLabelsResponse, GetExperimentResponse,
     GetExperimentValidationHistoryResponse, GetExperimentsQuery, GetExperimentsResponse,
     LaunchWarning, PatchExperiment, PatchExperimentResources, PatchExperimentResponse,
@@ -16,18 +16,16 @@ use det_api_types::page::Empty;
 use det_api_types::trials::{GetExperimentTrialsQuery, GetExperimentTrialsResponse};
 use det_api_types::wire::{Float, Object, Timestamp};
 use det_ids::ExperimentId;
-use det_store::experiments::ExperimentRow;
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::app::actions::{Action, act};
 use crate::app::experiments::ExperimentPatch;
 use crate::app::model_archive::{ContextFile, FileKind};
 use crate::app::reads::experiments::{QueuePlace, Record, listing};
-use crate::app::reads::sight::Sight;
 use crate::app::submission::NewExperimentRequest;
-use crate::app::{Master, reads};
-use crate::auth::Actor;
+use crate::app::{Master, changed, reads};
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
@@ -57,36 +55,6 @@ pub fn routes() -> OpenApiRouter<Master> {
         .merge(bulk::routes())
 }
 
-/// Experiments with their reported states.
-pub(crate) async fn show_all(
-    master: &Master,
-    reader: &Actor,
-    rows: &[ExperimentRow],
-) -> AppResult<Vec<Experiment>> {
-    let whereabouts = reads::experiments::whereabouts(master, reader, rows).await?;
-    let now = det_store::now();
-    let show = |row: &ExperimentRow| {
-        views::experiments::experiment(
-            row,
-            whereabouts.phase(row.id),
-            whereabouts.home(row.project_id),
-            now,
-            Sight::of(reader, row.owner_id),
-        )
-    };
-    Ok(rows.iter().map(show).collect::<Result<_, _>>()?)
-}
-
-/// An experiment as it is now.
-async fn show(master: &Master, reader: &Actor, id: ExperimentId) -> AppResult<Experiment> {
-    let row = reads::experiments::find(&master.context.store, reader, id).await?;
-    let shown = show_all(master, reader, std::slice::from_ref(&row)).await?;
-    shown
-        .into_iter()
-        .next()
-        .ok_or_else(|| AppError::not_found("experiment", id))
-}
-
 /// Where an active experiment is in its queue.
 fn job_summary(place: &QueuePlace) -> Option<JobSummary> {
     match place {
@@ -110,10 +78,9 @@ async fn get_experiments(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetExperimentsQuery>,
 ) -> Answer {
-    let _turn = master.listings.acquire().await;
-    let (rows, pagination) = listing::page(&master, &actor, &query).await?;
+    let (shown, pagination, _turn) = listing::page(&master, &actor, &query).await?;
     message(&GetExperimentsResponse {
-        experiments: show_all(&master, &actor, &rows).await?,
+        experiments: views::experiments::all(&shown)?,
         pagination,
     })
 }
@@ -122,14 +89,9 @@ async fn get_experiments(
 #[utoipa::path(get, path = "/api/v1/experiments/{experimentId}", operation_id = "GetExperiment", tag = "experiments",
     params(("experimentId" = i64, Path)), responses((status = 200, body = GetExperimentResponse)))]
 async fn get_experiment(Caller(master, actor): Caller, PathId(id): PathId<ExperimentId>) -> Answer {
-    let row = reads::experiments::find(&master.context.store, &actor, id).await?;
-    let place = reads::experiments::queue_place(&master, &actor, &row).await?;
+    let (shown, place) = reads::experiments::with_place(&master, &actor, id).await?;
     let job_summary = job_summary(&place);
-    let shown = show_all(&master, &actor, std::slice::from_ref(&row)).await?;
-    let experiment = shown
-        .into_iter()
-        .next()
-        .ok_or_else(|| AppError::not_found("experiment", id))?;
+    let experiment = views::experiments::one(&shown)?;
     let config = experiment.config.clone();
     message(&GetExperimentResponse {
         experiment,
@@ -171,11 +133,8 @@ async fn create_experiment(
         validate_only: body.validate_only,
         unmanaged: body.unmanaged,
     };
-    let created = master.experiments.create(&actor, request).await?;
-    let experiment = match created.id {
-        Some(id) => show(&master, &actor, id).await?,
-        None => Experiment::default(),
-    };
+    let (created, shown) = changed::created_experiment(&master, &actor, request).await?;
+    let experiment = shown.as_ref().map(views::experiments::one).transpose()?;
     let config = match created.config {
         Value::Object(members) => Object(members),
         _ => Object::default(),
@@ -186,7 +145,7 @@ async fn create_experiment(
         Vec::new()
     };
     message(&CreateExperimentResponse {
-        experiment,
+        experiment: experiment.unwrap_or_default(),
         config,
         warnings,
         messages: created.warnings,
@@ -223,7 +182,7 @@ async fn activate_experiment(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    master.experiments.activate(&actor, id).await?;
+    act(&master, &actor, id, Action::Activate).await?;
     empty()
 }
 
@@ -234,7 +193,7 @@ async fn pause_experiment(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    master.experiments.pause(&actor, id).await?;
+    act(&master, &actor, id, Action::Pause).await?;
     empty()
 }
 
@@ -245,7 +204,7 @@ async fn cancel_experiment(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    master.experiments.cancel(&actor, id).await?;
+    act(&master, &actor, id, Action::Cancel).await?;
     empty()
 }
 
@@ -256,7 +215,7 @@ async fn kill_experiment(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    master.experiments.kill(&actor, id).await?;
+    act(&master, &actor, id, Action::Kill).await?;
     empty()
 }
 
@@ -267,7 +226,7 @@ async fn archive_experiment(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    master.experiments.archive(&actor, id, true).await?;
+    act(&master, &actor, id, Action::Archive).await?;
     empty()
 }
 
@@ -278,7 +237,7 @@ async fn unarchive_experiment(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    master.experiments.archive(&actor, id, false).await?;
+    act(&master, &actor, id, Action::Unarchive).await?;
     empty()
 }
 
@@ -289,7 +248,7 @@ async fn delete_experiment(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    master.experiments.delete(&actor, id).await?;
+    act(&master, &actor, id, Action::Delete).await?;
     empty()
 }
 
@@ -304,12 +263,10 @@ async fn continue_experiment(
     if id.0 <= 0 {
         return Err(AppError::invalid("field \"id\" must name the experiment to continue").into());
     }
-    master
-        .experiments
-        .continue_ended(&actor, id, &body.override_config)
-        .await?;
+    let config = &body.override_config;
+    let shown = changed::continued_experiment(&master, &actor, id, config).await?;
     message(&ContinueExperimentResponse {
-        experiment: show(&master, &actor, id).await?,
+        experiment: views::experiments::one(&shown)?,
         warnings: Vec::new(),
     })
 }
@@ -341,9 +298,9 @@ async fn patch_experiment(
         save_trial_best: policy.save_trial_best,
         save_trial_latest: policy.save_trial_latest,
     };
-    master.experiments.patch(&actor, id, patch).await?;
+    let shown = changed::patched_experiment(&master, &actor, id, patch).await?;
     message(&PatchExperimentResponse {
-        experiment: show(&master, &actor, id).await?,
+        experiment: views::experiments::one(&shown)?,
     })
 }
 
@@ -355,9 +312,7 @@ async fn get_experiment_labels(
     WireQuery(query): WireQuery<GetExperimentLabelsQuery>,
 ) -> Answer {
     let project = query.project_id.filter(|id| *id != 0);
-    let labels =
-        reads::experiments::labels(&master.context.store, &master.catalogue, &actor, project)
-            .await?;
+    let labels = reads::experiments::labels(&master, &actor, project).await?;
     message(&GetExperimentLabelsResponse { labels })
 }
 

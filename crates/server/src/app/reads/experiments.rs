@@ -8,7 +8,6 @@ use std::sync::Arc;
 use det_authz::Kind;
 use det_ids::{ExperimentId, TrialId};
 use det_lifecycle::experiment::ExperimentState;
-use det_store::catalogue::Catalogue;
 use det_store::experiments::{self, ExperimentRow};
 use det_store::metrics::number;
 use det_store::{Store, allocations, trials};
@@ -18,6 +17,7 @@ use crate::app::jobs::QueuedJob;
 use crate::app::metrics::reports::{Outdating, Pages};
 use crate::app::metrics::{VALIDATION, is_better};
 use crate::app::reads::phase::Phase;
+use crate::app::reads::sight::Sight;
 use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -57,22 +57,43 @@ pub struct Home<'a> {
     pub archived: bool,
 }
 
-/// How far experiments are, and where.
-pub(crate) struct Whereabouts {
+/// Experiments with how far they are and where, for one reader.
+pub(crate) struct Shown {
+    rows: Vec<ExperimentRow>,
     phases: BTreeMap<ExperimentId, Phase>,
     homes: Arc<Homes>,
     /// The user who represents the cluster.
     cluster_owner: i64,
+    reader: Actor,
 }
 
-impl Whereabouts {
-    /// How far an experiment is, while it is active.
-    pub(crate) fn phase(&self, experiment_id: ExperimentId) -> Phase {
-        self.phases.get(&experiment_id).copied().unwrap_or_default()
+impl Shown {
+    /// Of these experiments, in this order.
+    async fn of(master: &Master, actor: &Actor, rows: Vec<ExperimentRow>) -> AppResult<Self> {
+        let active = rows
+            .iter()
+            .filter(|row| row.state == ExperimentState::Active);
+        let active: Vec<ExperimentId> = active.map(|row| row.id).collect();
+        Ok(Self {
+            phases: phases(&master.context.store, &active).await?,
+            homes: reads::homes::all(&master.homes, actor)?,
+            cluster_owner: master.auth.cluster_owner().map_or(0, |user| user.id),
+            reader: actor.clone(),
+            rows,
+        })
+    }
+
+    /// Each with how far it is while it is active, where it is, and what the reader sees of its configuration.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&ExperimentRow, Phase, Home<'_>, Sight)> {
+        self.rows.iter().map(|row| {
+            let phase = self.phases.get(&row.id).copied().unwrap_or_default();
+            let sight = Sight::of(&self.reader, row.owner_id);
+            (row, phase, self.home(row.project_id), sight)
+        })
     }
 
     /// Where the experiments of a project are.
-    pub(crate) fn home(&self, project_id: i64) -> Home<'_> {
+    fn home(&self, project_id: i64) -> Home<'_> {
         let home = self.homes.home(project_id);
         home.map_or_else(Home::default, |(project, workspace)| Home {
             project: &project.name,
@@ -84,23 +105,21 @@ impl Whereabouts {
     }
 }
 
-/// How far these experiments are, and where.
-pub(crate) async fn whereabouts(
+/// One experiment as it is now.
+pub(crate) async fn one(master: &Master, actor: &Actor, id: ExperimentId) -> AppResult<Shown> {
+    let row = find(&master.context.store, actor, id).await?;
+    Shown::of(master, actor, vec![row]).await
+}
+
+/// One experiment as it is now, and where its job is in its queue.
+pub(crate) async fn with_place(
     master: &Master,
     actor: &Actor,
-    rows: &[ExperimentRow],
-) -> AppResult<Whereabouts> {
-    require(actor)?;
-    let active: Vec<ExperimentId> = rows
-        .iter()
-        .filter(|row| row.state == ExperimentState::Active)
-        .map(|row| row.id)
-        .collect();
-    Ok(Whereabouts {
-        phases: phases(&master.context.store, &active).await?,
-        homes: reads::homes::all(&master.homes, actor)?,
-        cluster_owner: master.auth.cluster_owner().map_or(0, |user| user.id),
-    })
+    id: ExperimentId,
+) -> AppResult<(Shown, QueuePlace)> {
+    let row = find(&master.context.store, actor, id).await?;
+    let place = queue_place(master, &row).await?;
+    Ok((Shown::of(master, actor, vec![row]).await?, place))
 }
 
 /// How far active experiments are.
@@ -129,12 +148,7 @@ pub(crate) enum QueuePlace {
 }
 
 /// Where the job of an experiment is in its queue.
-pub(crate) async fn queue_place(
-    master: &Master,
-    actor: &Actor,
-    row: &ExperimentRow,
-) -> AppResult<QueuePlace> {
-    require(actor)?;
+async fn queue_place(master: &Master, row: &ExperimentRow) -> AppResult<QueuePlace> {
     if row.state != ExperimentState::Active {
         return Ok(QueuePlace::NotActive);
     }
@@ -154,14 +168,13 @@ pub(crate) async fn queue_place(
 
 /// Labels in use, of one project or of all.
 pub(crate) async fn labels(
-    store: &Store,
-    catalogue: &Catalogue,
+    master: &Master,
     actor: &Actor,
     project_id: Option<i64>,
 ) -> AppResult<Vec<String>> {
     require(actor)?;
-    catalogue.refresh(store).await?;
-    Ok(catalogue.labels(project_id))
+    master.catalogue.refresh(&master.context.store).await?;
+    Ok(master.catalogue.labels(project_id))
 }
 
 /// The best value of the searcher's metric over the whole experiment.

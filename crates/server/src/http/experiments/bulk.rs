@@ -2,20 +2,20 @@
 //! logs are kept, one or many.
 
 use det_api_types::experiments::{
-    BulkExperimentsRequest, BulkExperimentsResponse, ExperimentActionResult, MoveExperimentRequest,
-    MoveExperimentsRequest, PutExperimentRetainLogsRequest, PutExperimentsRetainLogsRequest,
+    BulkExperimentFilters, BulkExperimentsRequest, BulkExperimentsResponse, ExperimentActionResult,
+    MoveExperimentRequest, MoveExperimentsRequest, PutExperimentRetainLogsRequest,
+    PutExperimentsRetainLogsRequest,
 };
 use det_api_types::page::Empty;
 use det_ids::ExperimentId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::app::Master;
+use crate::app::actions::{Action, act, act_on_all};
 use crate::app::logs::retention::retention_days;
-use crate::app::reads::experiments::listing::{self, named_project};
-use crate::app::{Master, reads};
-use crate::auth::Actor;
-use crate::error::{AppError, AppResult};
-use crate::http::error;
+use crate::app::reads::experiments::listing::Chosen;
+use crate::error::AppResult;
 use crate::http::extract::{Caller, PathId, WireBody};
 use crate::http::respond::{Answer, empty, message};
 
@@ -35,89 +35,25 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(put_experiments_retain_logs))
 }
 
-/// What is done to each experiment.
-#[derive(Debug, Clone, Copy)]
-enum Action {
-    Activate,
-    Pause,
-    Cancel,
-    Kill,
-    Archive,
-    Unarchive,
-    Delete,
-    /// To this project.
-    Move(i64),
-    /// Keep its logs for so many days.
-    KeepLogs(i16),
-}
-
-impl Action {
-    async fn perform(self, master: &Master, actor: &Actor, id: ExperimentId) -> AppResult<()> {
-        match self {
-            Self::Activate => master.experiments.activate(actor, id).await,
-            Self::Pause => master.experiments.pause(actor, id).await,
-            Self::Cancel => master.experiments.cancel(actor, id).await,
-            Self::Kill => master.experiments.kill(actor, id).await,
-            Self::Archive => master.experiments.archive(actor, id, true).await,
-            Self::Unarchive => master.experiments.archive(actor, id, false).await,
-            Self::Delete => master.experiments.delete(actor, id).await,
-            Self::Move(to) => master.projects.move_experiment(actor, id, to).await,
-            Self::KeepLogs(days) => {
-                master
-                    .log_retention
-                    .set_days_of_experiment(actor, id, days)
-                    .await
-            }
-        }
+/// The experiments that a request is about.
+fn chosen(ids: Vec<i64>, filters: Option<BulkExperimentFilters>) -> Chosen {
+    match filters {
+        Some(filters) => Chosen::Meant(Box::new(filters)),
+        None => Chosen::Ids(ids.into_iter().map(ExperimentId).collect()),
     }
 }
 
-async fn perform(
-    master: &Master,
-    actor: &Actor,
-    project_id: i64,
-    request: BulkExperimentsRequest,
-    action: Action,
-) -> Answer {
-    let ids: Vec<ExperimentId> = match &request.filters {
-        Some(filters) => listing::meant(master, actor, project_id, filters)
-            .await?
-            .iter()
-            .map(|row| row.id)
-            .collect(),
-        None => request
-            .experiment_ids
-            .into_iter()
-            .map(ExperimentId)
-            .collect(),
+/// What came of an action for each experiment.
+fn answer(outcomes: Vec<(ExperimentId, AppResult<()>)>) -> Answer {
+    let result = |(id, outcome): (ExperimentId, AppResult<()>)| ExperimentActionResult {
+        error: outcome
+            .err()
+            .map_or_else(String::new, |error| error.message),
+        id: id.0,
     };
-    let mut results = Vec::with_capacity(ids.len());
-    for id in ids {
-        let error = match one(master, actor, project_id, id, action).await {
-            Ok(()) => String::new(),
-            Err(failure) => {
-                error::log(&failure);
-                failure.message
-            }
-        };
-        results.push(ExperimentActionResult { error, id: id.0 });
-    }
-    message(&BulkExperimentsResponse { results })
-}
-
-async fn one(
-    master: &Master,
-    actor: &Actor,
-    project_id: i64,
-    id: ExperimentId,
-    action: Action,
-) -> AppResult<()> {
-    let row = reads::experiments::find(&master.context.store, actor, id).await?;
-    if named_project(project_id).is_some_and(|project| row.project_id != project) {
-        return Err(AppError::not_found("experiment", id)
-            .hint(format!("it is not in project {project_id}")));
-    }
-    action.perform(master, actor, id).await
+    message(&BulkExperimentsResponse {
+        results: outcomes.into_iter().map(result).collect(),
+    })
 }
 
 /// Lets experiments run.
@@ -129,7 +65,8 @@ async fn activate_experiments(
     PathId(project_id): PathId,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
-    perform(&master, &actor, project_id, body, Action::Activate).await
+    let chosen = chosen(body.experiment_ids, body.filters);
+    answer(act_on_all(&master, &actor, project_id, chosen, Action::Activate).await?)
 }
 
 /// Pauses experiments.
@@ -141,7 +78,8 @@ async fn pause_experiments(
     PathId(project_id): PathId,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
-    perform(&master, &actor, project_id, body, Action::Pause).await
+    let chosen = chosen(body.experiment_ids, body.filters);
+    answer(act_on_all(&master, &actor, project_id, chosen, Action::Pause).await?)
 }
 
 /// Ends experiments; their trials save first.
@@ -153,7 +91,8 @@ async fn cancel_experiments(
     PathId(project_id): PathId,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
-    perform(&master, &actor, project_id, body, Action::Cancel).await
+    let chosen = chosen(body.experiment_ids, body.filters);
+    answer(act_on_all(&master, &actor, project_id, chosen, Action::Cancel).await?)
 }
 
 /// Ends experiments at once.
@@ -165,7 +104,8 @@ async fn kill_experiments(
     PathId(project_id): PathId,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
-    perform(&master, &actor, project_id, body, Action::Kill).await
+    let chosen = chosen(body.experiment_ids, body.filters);
+    answer(act_on_all(&master, &actor, project_id, chosen, Action::Kill).await?)
 }
 
 /// Puts experiments away.
@@ -177,7 +117,8 @@ async fn archive_experiments(
     PathId(project_id): PathId,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
-    perform(&master, &actor, project_id, body, Action::Archive).await
+    let chosen = chosen(body.experiment_ids, body.filters);
+    answer(act_on_all(&master, &actor, project_id, chosen, Action::Archive).await?)
 }
 
 /// Takes experiments out again.
@@ -189,7 +130,8 @@ async fn unarchive_experiments(
     PathId(project_id): PathId,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
-    perform(&master, &actor, project_id, body, Action::Unarchive).await
+    let chosen = chosen(body.experiment_ids, body.filters);
+    answer(act_on_all(&master, &actor, project_id, chosen, Action::Unarchive).await?)
 }
 
 /// Deletes ended experiments with their checkpoints, in the background.
@@ -201,7 +143,8 @@ async fn delete_experiments(
     PathId(project_id): PathId,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
-    perform(&master, &actor, project_id, body, Action::Delete).await
+    let chosen = chosen(body.experiment_ids, body.filters);
+    answer(act_on_all(&master, &actor, project_id, chosen, Action::Delete).await?)
 }
 
 /// Moves an experiment to another project.
@@ -214,7 +157,7 @@ async fn move_experiment(
     WireBody(body): WireBody<MoveExperimentRequest>,
 ) -> Answer {
     let to = body.destination_project_id;
-    master.projects.move_experiment(&actor, id, to).await?;
+    act(&master, &actor, id, Action::Move(to)).await?;
     empty()
 }
 
@@ -228,13 +171,8 @@ async fn move_experiments(
     WireBody(body): WireBody<MoveExperimentsRequest>,
 ) -> Answer {
     let to = body.destination_project_id;
-    reads::homes::all(&master.homes, &actor)?.require_open(to)?;
-    let request = BulkExperimentsRequest {
-        experiment_ids: body.experiment_ids,
-        filters: body.filters,
-        project_id,
-    };
-    perform(&master, &actor, project_id, request, Action::Move(to)).await
+    let chosen = chosen(body.experiment_ids, body.filters);
+    answer(act_on_all(&master, &actor, project_id, chosen, Action::Move(to)).await?)
 }
 
 /// Says how long the logs of an experiment's trials are kept.
@@ -247,10 +185,7 @@ async fn put_experiment_retain_logs(
     WireBody(body): WireBody<PutExperimentRetainLogsRequest>,
 ) -> Answer {
     let days = retention_days(body.num_days)?;
-    master
-        .log_retention
-        .set_days_of_experiment(&actor, id, days)
-        .await?;
+    act(&master, &actor, id, Action::KeepLogs(days)).await?;
     empty()
 }
 
@@ -264,10 +199,6 @@ async fn put_experiments_retain_logs(
     WireBody(body): WireBody<PutExperimentsRetainLogsRequest>,
 ) -> Answer {
     let days = retention_days(body.num_days)?;
-    let request = BulkExperimentsRequest {
-        experiment_ids: body.experiment_ids,
-        filters: body.filters,
-        project_id,
-    };
-    perform(&master, &actor, project_id, request, Action::KeepLogs(days)).await
+    let chosen = chosen(body.experiment_ids, body.filters);
+    answer(act_on_all(&master, &actor, project_id, chosen, Action::KeepLogs(days)).await?)
 }

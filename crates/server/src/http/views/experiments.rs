@@ -15,9 +15,10 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::app::reads::document;
-use crate::app::reads::experiments::Home;
+use crate::app::reads::experiments::{Home, Shown};
 use crate::app::reads::phase::Phase;
 use crate::app::reads::sight::Sight;
+use crate::error::{AppError, AppResult};
 
 /// Words one of which stands in every configuration with a secret. A text without them needs no closer look.
 const SECRET_WORDS: [&str; 6] = [
@@ -153,6 +154,21 @@ pub fn masked_original(text: &str, sight: Sight) -> String {
     shown.unwrap_or_else(|_| {
         "# this configuration cannot be shown: it cannot be read any more\n".to_owned()
     })
+}
+
+/// Experiments as their reader sees them.
+pub(crate) fn all(shown: &Shown) -> Result<Vec<Experiment>, StoreError> {
+    let now = det_store::now();
+    let each = shown.each();
+    each.map(|(row, phase, home, sight)| experiment(row, phase, home, now, sight))
+        .collect()
+}
+
+/// The one experiment that was read.
+pub(crate) fn one(shown: &Shown) -> AppResult<Experiment> {
+    all(shown)?
+        .pop()
+        .ok_or_else(|| AppError::internal(anyhow::anyhow!("an experiment was lost on the way")))
 }
 
 /// An experiment. `phase` counts while it is active.

@@ -8,8 +8,10 @@ use det_api_types::experiments::{
 use det_api_types::page::{OrderBy, Pagination};
 use det_ids::ExperimentId;
 use det_store::allocations;
-use det_store::experiments::{self, Active, ExperimentRow, Filter, Sort};
+use det_store::experiments::{self, Active, Filter, Sort};
+use tokio::sync::SemaphorePermit;
 
+use crate::app::reads::experiments::Shown;
 use crate::app::reads::phase::{Phase, StateFilter};
 use crate::app::{Master, reads};
 use crate::auth::Actor;
@@ -40,13 +42,14 @@ pub(crate) fn pagination(offset: i64, limit: i64, shown: usize, total: i64) -> P
     }
 }
 
-/// One page of experiments.
-pub(crate) async fn page(
-    master: &Master,
+/// One page of experiments, and the turn to make it and its answer.
+pub(crate) async fn page<'m>(
+    master: &'m Master,
     actor: &Actor,
     query: &GetExperimentsQuery,
-) -> AppResult<(Vec<ExperimentRow>, Pagination)> {
+) -> AppResult<(Shown, Pagination, Option<SemaphorePermit<'m>>)> {
     super::require(actor)?;
+    let turn = master.listings.acquire().await.ok();
     let mut filter = Filter {
         name: text(&query.name),
         description: text(&query.description),
@@ -74,7 +77,7 @@ pub(crate) async fn page(
     )
     .await?;
     let pagination = pagination(query.offset, query.limit, rows.len(), total);
-    Ok((rows, pagination))
+    Ok((Shown::of(master, actor, rows).await?, pagination, turn))
 }
 
 /// The project that a bulk action is limited to. The client sends 0 or less where it means those of all projects.
@@ -82,14 +85,26 @@ pub(crate) fn named_project(id: i64) -> Option<i64> {
     (id > 0).then_some(id)
 }
 
-/// All experiments that the filters of a bulk action mean, by number; `project_id` of 0 or less = those of all projects.
-pub(crate) async fn meant(
+/// The experiments of a bulk action.
+pub(crate) enum Chosen {
+    /// These.
+    Ids(Vec<ExperimentId>),
+    /// All that these filters mean.
+    Meant(Box<BulkExperimentFilters>),
+}
+
+/// The numbers of the chosen experiments; `project_id` of 0 or less = of all projects.
+pub(crate) async fn chosen(
     master: &Master,
     actor: &Actor,
     project_id: i64,
-    filters: &BulkExperimentFilters,
-) -> AppResult<Vec<ExperimentRow>> {
+    chosen: Chosen,
+) -> AppResult<Vec<ExperimentId>> {
     super::require(actor)?;
+    let filters = match chosen {
+        Chosen::Ids(ids) => return Ok(ids),
+        Chosen::Meant(filters) => filters,
+    };
     let mut filter = Filter {
         name: text(&filters.name),
         description: text(&filters.description),
@@ -102,11 +117,8 @@ pub(crate) async fn meant(
     };
     apply_states(master, &mut filter, &filters.states).await?;
     let (store, catalogue) = (&master.context.store, &master.catalogue);
-    Ok(
-        experiments::list(store, catalogue, &filter, Sort::Id, false, 0, -1)
-            .await?
-            .0,
-    )
+    let (rows, _) = experiments::list(store, catalogue, &filter, Sort::Id, false, 0, -1).await?;
+    Ok(rows.iter().map(|row| row.id).collect())
 }
 
 fn text(text: &str) -> Option<String> {

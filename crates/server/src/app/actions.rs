@@ -1,0 +1,96 @@
+//! What is done to experiments, one or many: to each by itself, with an outcome for each.
+
+use det_ids::ExperimentId;
+use det_lifecycle::experiment::ExperimentEvent;
+
+use crate::app::reads::experiments::listing::{self, Chosen, named_project};
+use crate::app::{Master, reads};
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult};
+
+/// What is done to an experiment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Action {
+    /// Lets its trials run.
+    Activate,
+    /// Lets its trials save and give their slots back.
+    Pause,
+    /// Ends it; its trials save first.
+    Cancel,
+    /// Ends it at once.
+    Kill,
+    /// Removes it, which has ended, with its checkpoints; goes on in the background.
+    Delete,
+    /// Hides it, which has ended.
+    Archive,
+    /// Shows it again.
+    Unarchive,
+    /// Moves it to the project of this number.
+    Move(i64),
+    /// Keeps its logs for so many days, -1 = for ever.
+    KeepLogs(i16),
+}
+
+/// Does something to an experiment.
+pub(crate) async fn act(
+    master: &Master,
+    actor: &Actor,
+    id: ExperimentId,
+    action: Action,
+) -> AppResult<()> {
+    let event = match action {
+        Action::Activate => ExperimentEvent::Activate,
+        Action::Pause => ExperimentEvent::Pause,
+        Action::Cancel => ExperimentEvent::Cancel,
+        Action::Kill => ExperimentEvent::Kill,
+        Action::Delete => ExperimentEvent::Delete,
+        Action::Archive => return master.experiments.archive(actor, id, true).await,
+        Action::Unarchive => return master.experiments.archive(actor, id, false).await,
+        Action::Move(to) => return master.projects.move_experiment(actor, id, to).await,
+        Action::KeepLogs(days) => {
+            let retention = &master.log_retention;
+            return retention.set_days_of_experiment(actor, id, days).await;
+        }
+    };
+    master.experiments.steer(actor, id, event).await
+}
+
+/// Does something to each of the chosen experiments of a project, and returns what came of it; `project_id` of 0 or less
+/// = of all projects.
+pub(crate) async fn act_on_all(
+    master: &Master,
+    actor: &Actor,
+    project_id: i64,
+    chosen: Chosen,
+    action: Action,
+) -> AppResult<Vec<(ExperimentId, AppResult<()>)>> {
+    if let Action::Move(to) = action {
+        reads::homes::all(&master.homes, actor)?.require_open(to)?;
+    }
+    let ids = listing::chosen(master, actor, project_id, chosen).await?;
+    let mut outcomes = Vec::with_capacity(ids.len());
+    for id in ids {
+        let outcome = act_within(master, actor, project_id, id, action).await;
+        if let Err(error) = &outcome {
+            error.log();
+        }
+        outcomes.push((id, outcome));
+    }
+    Ok(outcomes)
+}
+
+/// Does something to an experiment that must be in this project.
+async fn act_within(
+    master: &Master,
+    actor: &Actor,
+    project_id: i64,
+    id: ExperimentId,
+    action: Action,
+) -> AppResult<()> {
+    let row = reads::experiments::find(&master.context.store, actor, id).await?;
+    if named_project(project_id).is_some_and(|project| row.project_id != project) {
+        return Err(AppError::not_found("experiment", id)
+            .hint(format!("it is not in project {project_id}")));
+    }
+    act(master, actor, id, action).await
+}
