@@ -1,11 +1,16 @@
 //! Changes that are answered with what they changed: a service makes the change, and a reader shows it to who asked.
 
 use det_ids::ExperimentId;
+use serde_json::{Map, Value};
 
 use crate::app::Master;
 use crate::app::experiments::{CreatedExperiment, ExperimentPatch};
+use crate::app::projects::{NewProject, ProjectPatch};
+use crate::app::reads::checkpoints::{self, Found};
 use crate::app::reads::experiments::{self, Shown};
+use crate::app::reads::homes::{self, ProjectView, WorkspaceView};
 use crate::app::submission::NewExperimentRequest;
+use crate::app::workspaces::{NewWorkspace, WorkspacePatch};
 use crate::auth::Actor;
 use crate::error::AppResult;
 
@@ -44,4 +49,58 @@ pub(crate) async fn patched_experiment(
 ) -> AppResult<Shown> {
     master.experiments.patch(actor, id, patch).await?;
     experiments::one(master, actor, id).await
+}
+
+/// Adds a workspace.
+pub(crate) async fn created_workspace(
+    master: &Master,
+    actor: &Actor,
+    new: NewWorkspace,
+) -> AppResult<WorkspaceView> {
+    let row = master.workspaces.create(actor, new).await?;
+    homes::shown_workspace(master, actor, row).await
+}
+
+/// Changes a workspace.
+pub(crate) async fn patched_workspace(
+    master: &Master,
+    actor: &Actor,
+    id: i64,
+    patch: WorkspacePatch,
+) -> AppResult<WorkspaceView> {
+    let row = master.workspaces.change(actor, id, patch).await?;
+    homes::shown_workspace(master, actor, row).await
+}
+
+/// Adds a project.
+pub(crate) async fn created_project(
+    master: &Master,
+    actor: &Actor,
+    new: NewProject,
+) -> AppResult<ProjectView> {
+    let row = master.projects.create(actor, new).await?;
+    homes::shown_project(master, actor, row).await
+}
+
+/// Changes a project.
+pub(crate) async fn patched_project(
+    master: &Master,
+    actor: &Actor,
+    id: i64,
+    patch: ProjectPatch,
+) -> AppResult<ProjectView> {
+    let row = master.projects.change(actor, id, patch).await?;
+    homes::shown_project(master, actor, row).await
+}
+
+/// Replaces the user's metadata of a checkpoint.
+pub(crate) async fn annotated_checkpoint(
+    master: &Master,
+    actor: &Actor,
+    uuid: &str,
+    metadata: Map<String, Value>,
+) -> AppResult<Found> {
+    let service = &master.checkpoints;
+    let row = service.set_metadata(actor, uuid, metadata).await?;
+    checkpoints::shown(master, actor, row).await
 }

@@ -22,7 +22,7 @@ use crate::app::checkpoints::archive::Format;
 use crate::app::checkpoints::joined::Joined;
 use crate::app::checkpoints::{CheckpointReport, resources};
 use crate::app::reads::checkpoints::{Found, PolicyChange, Trained};
-use crate::app::{Master, reads};
+use crate::app::{Master, changed, reads};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::answers;
 use crate::http::extract::{Caller, PathId, Reporter, WireBody, WireQuery};
@@ -133,11 +133,8 @@ async fn post_checkpoint_metadata(
     Path(uuid): Path<String>,
     WireBody(body): WireBody<PostCheckpointMetadataRequest>,
 ) -> Answer {
-    let row = master
-        .checkpoints
-        .set_metadata(&actor, &uuid, body.checkpoint.metadata.0)
-        .await?;
-    let found = reads::checkpoints::shown(&master, &actor, row).await?;
+    let metadata = body.checkpoint.metadata.0;
+    let found = changed::annotated_checkpoint(&master, &actor, &uuid, metadata).await?;
     message(&PostCheckpointMetadataResponse {
         checkpoint: show(&found)?,
     })

@@ -1,25 +1,22 @@
 //! Projects.
 
 use axum::extract::Path;
-use det_api_types::page::{Empty, OrderBy};
+use det_api_types::page::Empty;
 use det_api_types::workspaces::{
     DeletionResponse, GetProjectResponse, GetWorkspaceProjectsQuery, GetWorkspaceProjectsResponse,
     MoveProjectRequest, Note, PatchProject, PostProjectRequest, ProjectNotesResponse,
-    ProjectSortBy, PutProjectNotesRequest,
+    PutProjectNotesRequest,
 };
-use det_store::workspaces::ProjectRow;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::app::projects::{NewProject, NotesChange, ProjectPatch};
-use crate::app::reads;
-use crate::app::reads::paging::{self, by_name};
-use crate::auth::Actor;
-use crate::error::{AppError, AppResult};
+use crate::app::reads::homes::ProjectView;
+use crate::app::{Master, changed, reads};
+use crate::error::AppResult;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
-use crate::http::workspaces::{Asked, shown};
+use crate::http::views::workspaces::project;
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -42,57 +39,16 @@ async fn get_workspace_projects(
     PathId(id): PathId,
     WireQuery(query): WireQuery<GetWorkspaceProjectsQuery>,
 ) -> Answer {
-    let homes = reads::homes::all(&master.homes, &actor)?;
-    homes.workspace(id)?;
-    let shown = shown(&master, &homes, &actor).await?;
-    let asked = Asked {
-        name: &query.name,
-        archived: query.archived,
-        users: &query.users,
-        user_ids: &query.user_ids,
-    };
-    let fits = |row: &&ProjectRow| {
-        let owner = shown.owner(row.owner_id);
-        asked.fits(&row.name, homes.is_archived(row), &owner)
-    };
-    let mut rows: Vec<&ProjectRow> = homes.projects_of(id).filter(fits).collect();
-    let started = |row: &ProjectRow| {
-        let totals = shown.totals.get(&row.id);
-        totals.and_then(|totals| totals.last_created_at)
-    };
-    let heads = reads::homes::text_heads(&master.context.store, &actor, id).await?;
-    let beginning = |row: &ProjectRow| heads.get(&row.id).map_or("", |head| &head.beginning);
-    match query.sort_by {
-        ProjectSortBy::Unspecified | ProjectSortBy::Id => {}
-        ProjectSortBy::CreationTime => rows.sort_by_key(|row| (row.created_at, row.id)),
-        ProjectSortBy::LastExperimentStartTime => rows.sort_by_key(|row| (started(row), row.id)),
-        ProjectSortBy::Name => rows.sort_by(|a, b| by_name(&a.name, &b.name)),
-        ProjectSortBy::Description => rows.sort_by(|a, b| by_name(beginning(a), beginning(b))),
-    }
-    if query.order_by == OrderBy::Desc {
-        rows.reverse();
-    }
-    asked.exact_first(&mut rows, |row| row.name.as_str());
-    let (rows, pagination) = paging::slice(rows, query.offset, query.limit);
-    let bytes = |row: &&ProjectRow| heads.get(&row.id).map_or(0, |head| head.bytes);
-    let (rows, pagination) = paging::within(rows, pagination, bytes);
-    let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
-    let texts = reads::homes::texts(&master.context.store, &actor, &ids).await?;
+    let (rows, pagination) = reads::homes::projects(&master, &actor, id, &query).await?;
     message(&GetWorkspaceProjectsResponse {
-        projects: rows
-            .into_iter()
-            .map(|row| shown.project(row, texts.get(&row.id)))
-            .collect::<AppResult<_>>()?,
+        projects: rows.iter().map(project).collect::<AppResult<_>>()?,
         pagination,
     })
 }
 
-async fn answer(master: &Master, actor: &Actor, row: &ProjectRow) -> Answer {
-    let homes = reads::homes::all(&master.homes, actor)?;
-    let texts = reads::homes::texts(&master.context.store, actor, &[row.id]).await?;
-    let shown = shown(master, &homes, actor).await?;
+fn answer(view: &ProjectView) -> Answer {
     message(&GetProjectResponse {
-        project: shown.project(row, texts.get(&row.id))?,
+        project: project(view)?,
     })
 }
 
@@ -111,27 +67,21 @@ async fn post_project(
         description: body.description.unwrap_or_default(),
         key: body.key.unwrap_or_default(),
     };
-    let row = master.projects.create(&actor, new).await?;
-    answer(&master, &actor, &row).await
+    answer(&changed::created_project(&master, &actor, new).await?)
 }
 
 /// One project.
 #[utoipa::path(get, path = "/api/v1/projects/{id}", operation_id = "GetProject", tag = "projects",
     params(("id" = i64, Path)), responses((status = 200, body = GetProjectResponse)))]
 async fn get_project(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
-    let homes = reads::homes::all(&master.homes, &actor)?;
-    answer(&master, &actor, homes.project(id)?.0).await
+    answer(&reads::homes::project(&master, &actor, id).await?)
 }
 
 /// The project with a short name.
 #[utoipa::path(get, path = "/api/v1/projects/key/{key}", operation_id = "GetProjectByKey", tag = "projects",
     params(("key" = String, Path)), responses((status = 200, body = GetProjectResponse)))]
 async fn get_project_by_key(Caller(master, actor): Caller, Path(key): Path<String>) -> Answer {
-    let homes = reads::homes::all(&master.homes, &actor)?;
-    let mut projects = homes.projects.values();
-    let row = projects.find(|row| row.key.eq_ignore_ascii_case(&key));
-    let row = row.ok_or_else(|| AppError::not_found("project", key.escape_debug()))?;
-    answer(&master, &actor, row).await
+    answer(&reads::homes::project_by_key(&master, &actor, &key).await?)
 }
 
 /// Changes a project. Null leaves things as they are.
@@ -148,8 +98,7 @@ async fn patch_project(
         description: body.description,
         key: body.key,
     };
-    let row = master.projects.change(&actor, id, patch).await?;
-    answer(&master, &actor, &row).await
+    answer(&changed::patched_project(&master, &actor, id, patch).await?)
 }
 
 /// Deletes a project with everything in it, in the background where there are experiments.

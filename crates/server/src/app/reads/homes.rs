@@ -3,15 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use det_api_types::page::{OrderBy, Pagination};
+use det_api_types::workspaces::{
+    GetWorkspaceProjectsQuery, GetWorkspacesQuery, ListRPsBoundToWorkspaceQuery, ProjectSortBy,
+    WorkspaceSortBy,
+};
 use det_authz::Kind;
 use det_store::Store;
-use det_store::catalogue::{Catalogue, Totals};
-use det_store::workspaces::{self, ProjectTexts, ProjectTextsHead};
+use det_store::catalogue::Totals;
+use det_store::workspaces::{self, ProjectRow, ProjectTexts, ProjectTextsHead, WorkspaceRow};
 
 use crate::app::homes::{Homes, KnownHomes};
-use crate::app::reads;
-use crate::auth::Actor;
-use crate::error::AppResult;
+use crate::app::reads::paging::{self, by_name};
+use crate::app::{Master, reads};
+use crate::auth::{Actor, Auth};
+use crate::error::{AppError, AppResult};
 
 /// All workspaces and projects, from memory.
 pub(crate) fn all(known: &KnownHomes, actor: &Actor) -> AppResult<Arc<Homes>> {
@@ -20,37 +26,361 @@ pub(crate) fn all(known: &KnownHomes, actor: &Actor) -> AppResult<Arc<Homes>> {
     Ok(known.get())
 }
 
-/// The beginnings and sizes of the texts of a workspace's projects, by project.
-pub(crate) async fn text_heads(
-    store: &Store,
+/// A user's number and login name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Owner {
+    /// Number of the user.
+    pub(crate) id: i64,
+    /// Login name.
+    pub(crate) username: String,
+}
+
+/// A workspace as it is shown.
+pub(crate) struct WorkspaceView {
+    /// The workspace.
+    pub(crate) row: WorkspaceRow,
+    /// Its owner, or who represents the cluster.
+    pub(crate) owner: Owner,
+    /// Projects in it.
+    pub(crate) projects: i64,
+    /// Experiments in it.
+    pub(crate) experiments: i64,
+    /// When the reader pinned it, in microseconds.
+    pub(crate) pinned_at: Option<i64>,
+}
+
+/// A project as it is shown.
+pub(crate) struct ProjectView {
+    /// The project.
+    pub(crate) row: ProjectRow,
+    /// Its owner, or who represents the cluster.
+    pub(crate) owner: Owner,
+    /// Name of its workspace.
+    pub(crate) workspace: String,
+    /// Whether it or its workspace is put away.
+    pub(crate) archived: bool,
+    /// What is in it.
+    pub(crate) totals: Totals,
+    /// Its texts; none of one that was deleted a moment ago.
+    pub(crate) texts: Option<ProjectTexts>,
+}
+
+/// What workspaces and projects are shown with, counted now.
+struct Overview {
+    store: Store,
+    homes: Arc<Homes>,
+    auth: Auth,
+    /// What is in each project.
+    totals: BTreeMap<i64, Totals>,
+    reader: i64,
+}
+
+impl Overview {
+    async fn load(master: &Master, actor: &Actor) -> AppResult<Self> {
+        let homes = all(&master.homes, actor)?;
+        master.catalogue.refresh(&master.context.store).await?;
+        Ok(Self {
+            store: master.context.store.clone(),
+            homes,
+            auth: master.auth.clone(),
+            totals: master.catalogue.totals(),
+            reader: actor.user().id,
+        })
+    }
+
+    /// The owner of what has this owner.
+    fn owner(&self, owner_id: Option<i64>) -> Owner {
+        let user = match owner_id {
+            Some(id) => self.auth.user(id),
+            None => self.auth.cluster_owner(),
+        };
+        Owner {
+            id: owner_id
+                .or(user.as_ref().map(|user| user.id))
+                .unwrap_or_default(),
+            username: user.map_or_else(String::new, |user| user.username.clone()),
+        }
+    }
+
+    fn totals(&self, project_id: i64) -> Totals {
+        self.totals.get(&project_id).copied().unwrap_or_default()
+    }
+
+    fn pinned_at(&self, row: &WorkspaceRow) -> Option<i64> {
+        self.homes.pins.get(&(self.reader, row.id)).copied()
+    }
+
+    fn workspace(&self, row: WorkspaceRow) -> WorkspaceView {
+        let (mut projects, mut experiments) = (0, 0);
+        for project in self.homes.projects_of(row.id) {
+            projects += 1;
+            experiments += self.totals(project.id).experiments;
+        }
+        WorkspaceView {
+            owner: self.owner(row.owner_id),
+            projects,
+            experiments,
+            pinned_at: self.pinned_at(&row),
+            row,
+        }
+    }
+
+    /// Projects with their texts.
+    async fn projects(&self, rows: Vec<ProjectRow>) -> AppResult<Vec<ProjectView>> {
+        let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+        let texts = {
+            let mut conn = self.store.read().await?;
+            workspaces::project_texts(&mut conn.conn(), &ids).await?
+        };
+        let texts = texts.into_iter().map(|texts| (texts.id, texts));
+        let mut texts: BTreeMap<i64, ProjectTexts> = texts.collect();
+        let view = |row: ProjectRow| {
+            let workspace = self.homes.workspaces.get(&row.workspace_id);
+            ProjectView {
+                owner: self.owner(row.owner_id),
+                workspace: workspace.map_or_else(String::new, |row| row.name.clone()),
+                archived: self.homes.is_archived(&row),
+                totals: self.totals(row.id),
+                texts: texts.remove(&row.id),
+                row,
+            }
+        };
+        Ok(rows.into_iter().map(view).collect())
+    }
+
+    async fn project(&self, row: ProjectRow) -> AppResult<ProjectView> {
+        let id = row.id;
+        let view = self.projects(vec![row]).await?.pop();
+        view.ok_or_else(|| AppError::not_found("project", id))
+    }
+}
+
+/// What a listing asks of each workspace or project.
+struct Asked<'a> {
+    name: &'a str,
+    archived: Option<bool>,
+    users: &'a [String],
+    user_ids: &'a [i64],
+}
+
+impl Asked<'_> {
+    /// Whether one with these properties is asked for.
+    fn fits(&self, name: &str, archived: bool, owner: &Owner) -> bool {
+        let anybody = self.users.is_empty() && self.user_ids.is_empty();
+        name.to_lowercase().contains(&self.name.to_lowercase())
+            && self.archived.is_none_or(|wanted| wanted == archived)
+            && (anybody
+                || self.users.contains(&owner.username)
+                || self.user_ids.contains(&owner.id))
+    }
+
+    /// Puts what has exactly the name that was asked for first: clients take the first one.
+    fn exact_first<T>(&self, items: &mut [T], name: impl Fn(&T) -> &str) {
+        if !self.name.is_empty() {
+            items.sort_by_key(|item| name(item) != self.name);
+        }
+    }
+}
+
+/// One page of the workspaces.
+pub(crate) async fn workspaces(
+    master: &Master,
+    actor: &Actor,
+    query: &GetWorkspacesQuery,
+) -> AppResult<(Vec<WorkspaceView>, Pagination)> {
+    let overview = Overview::load(master, actor).await?;
+    let asked = Asked {
+        name: &query.name,
+        archived: query.archived,
+        users: &query.users,
+        user_ids: &query.user_ids,
+    };
+    let exactly = &query.name_case_sensitive;
+    let fits = |row: &&WorkspaceRow| {
+        let pinned = overview.pinned_at(row).is_some();
+        asked.fits(&row.name, row.archived, &overview.owner(row.owner_id))
+            && (exactly.is_empty() || *exactly == row.name)
+            && query.pinned.is_none_or(|wanted| wanted == pinned)
+    };
+    let mut rows: Vec<&WorkspaceRow> = overview.homes.workspaces.values().filter(fits).collect();
+    if query.sort_by == WorkspaceSortBy::Name {
+        rows.sort_by(|a, b| by_name(&a.name, &b.name));
+    }
+    if query.order_by == OrderBy::Desc {
+        rows.reverse();
+    }
+    asked.exact_first(&mut rows, |row| row.name.as_str());
+    let (rows, pagination) = paging::slice(rows, query.offset, query.limit);
+    let page = rows.into_iter().map(|row| overview.workspace(row.clone()));
+    Ok((page.collect(), pagination))
+}
+
+/// One workspace.
+pub(crate) async fn workspace(master: &Master, actor: &Actor, id: i64) -> AppResult<WorkspaceView> {
+    let overview = Overview::load(master, actor).await?;
+    Ok(overview.workspace(overview.homes.workspace(id)?.clone()))
+}
+
+/// A workspace, whose row is known, as it is shown.
+pub(crate) async fn shown_workspace(
+    master: &Master,
+    actor: &Actor,
+    row: WorkspaceRow,
+) -> AppResult<WorkspaceView> {
+    Ok(Overview::load(master, actor).await?.workspace(row))
+}
+
+/// The limit of slots of a workspace if it has one, and the name of the cluster.
+pub(crate) fn quota(master: &Master, actor: &Actor, id: i64) -> AppResult<(Option<u32>, String)> {
+    let homes = all(&master.homes, actor)?;
+    let row = homes.workspace(id)?;
+    let cluster = master
+        .context
+        .config()
+        .resource_manager
+        .cluster_name
+        .clone();
+    Ok((homes.slot_limits().get(&row.id).copied(), cluster))
+}
+
+/// One page of the pools that work in a workspace may use: all of them, since pools are not bound to workspaces in this
+/// version.
+pub(crate) fn pools(
+    master: &Master,
+    actor: &Actor,
+    id: i64,
+    query: &ListRPsBoundToWorkspaceQuery,
+) -> AppResult<(Vec<String>, Pagination)> {
+    all(&master.homes, actor)?.workspace(id)?;
+    Ok(paging::slice(
+        master.pools.serving(),
+        query.offset,
+        query.limit,
+    ))
+}
+
+/// One page of the projects of a workspace. It ends early where their texts are large.
+pub(crate) async fn projects(
+    master: &Master,
     actor: &Actor,
     workspace_id: i64,
-) -> AppResult<BTreeMap<i64, ProjectTextsHead>> {
-    reads::require(actor, Kind::Project, "projects")?;
-    let mut conn = store.read().await?;
-    let heads = workspaces::project_text_heads(&mut conn.conn(), workspace_id).await?;
-    Ok(heads.into_iter().map(|head| (head.id, head)).collect())
+    query: &GetWorkspaceProjectsQuery,
+) -> AppResult<(Vec<ProjectView>, Pagination)> {
+    let overview = Overview::load(master, actor).await?;
+    let homes = &overview.homes;
+    homes.workspace(workspace_id)?;
+    let asked = Asked {
+        name: &query.name,
+        archived: query.archived,
+        users: &query.users,
+        user_ids: &query.user_ids,
+    };
+    let fits = |row: &&ProjectRow| {
+        let owner = overview.owner(row.owner_id);
+        asked.fits(&row.name, homes.is_archived(row), &owner)
+    };
+    let mut rows: Vec<&ProjectRow> = homes.projects_of(workspace_id).filter(fits).collect();
+    let started = |row: &ProjectRow| overview.totals(row.id).last_created_at;
+    let heads = {
+        let mut conn = overview.store.read().await?;
+        workspaces::project_text_heads(&mut conn.conn(), workspace_id).await?
+    };
+    let heads = heads.into_iter().map(|head| (head.id, head));
+    let heads: BTreeMap<i64, ProjectTextsHead> = heads.collect();
+    let beginning = |row: &ProjectRow| heads.get(&row.id).map_or("", |head| &head.beginning);
+    match query.sort_by {
+        ProjectSortBy::Unspecified | ProjectSortBy::Id => {}
+        ProjectSortBy::CreationTime => rows.sort_by_key(|row| (row.created_at, row.id)),
+        ProjectSortBy::LastExperimentStartTime => rows.sort_by_key(|row| (started(row), row.id)),
+        ProjectSortBy::Name => rows.sort_by(|a, b| by_name(&a.name, &b.name)),
+        ProjectSortBy::Description => rows.sort_by(|a, b| by_name(beginning(a), beginning(b))),
+    }
+    if query.order_by == OrderBy::Desc {
+        rows.reverse();
+    }
+    asked.exact_first(&mut rows, |row| row.name.as_str());
+    let (rows, pagination) = paging::slice(rows, query.offset, query.limit);
+    let bytes = |row: &&ProjectRow| heads.get(&row.id).map_or(0, |head| head.bytes);
+    let (rows, pagination) = paging::within(rows, pagination, bytes);
+    let rows = rows.into_iter().cloned().collect();
+    Ok((overview.projects(rows).await?, pagination))
 }
 
-/// The texts of some projects, by project.
-pub(crate) async fn texts(
-    store: &Store,
-    actor: &Actor,
-    ids: &[i64],
-) -> AppResult<BTreeMap<i64, ProjectTexts>> {
-    reads::require(actor, Kind::Project, "projects")?;
-    let mut conn = store.read().await?;
-    let texts = workspaces::project_texts(&mut conn.conn(), ids).await?;
-    Ok(texts.into_iter().map(|texts| (texts.id, texts)).collect())
+/// One project.
+pub(crate) async fn project(master: &Master, actor: &Actor, id: i64) -> AppResult<ProjectView> {
+    let overview = Overview::load(master, actor).await?;
+    let row = overview.homes.project(id)?.0.clone();
+    overview.project(row).await
 }
 
-/// What is in each project, counted now.
-pub(crate) async fn totals(
-    store: &Store,
-    catalogue: &Catalogue,
+/// The project with a short name, in any letter case.
+pub(crate) async fn project_by_key(
+    master: &Master,
     actor: &Actor,
-) -> AppResult<BTreeMap<i64, Totals>> {
-    reads::require(actor, Kind::Project, "projects")?;
-    catalogue.refresh(store).await?;
-    Ok(catalogue.totals())
+    key: &str,
+) -> AppResult<ProjectView> {
+    let overview = Overview::load(master, actor).await?;
+    let mut projects = overview.homes.projects.values();
+    let row = projects.find(|row| row.key.eq_ignore_ascii_case(key));
+    let row = row.ok_or_else(|| AppError::not_found("project", key.escape_debug()))?;
+    overview.project(row.clone()).await
+}
+
+/// A project, whose row is known, as it is shown.
+pub(crate) async fn shown_project(
+    master: &Master,
+    actor: &Actor,
+    row: ProjectRow,
+) -> AppResult<ProjectView> {
+    Overview::load(master, actor).await?.project(row).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_are_found_by_part_of_their_name_and_by_their_owner() {
+        let owner = Owner {
+            id: 1,
+            username: "admin".into(),
+        };
+        let nobody: (&[String], &[i64]) = (&[], &[]);
+        let admin = ["admin".to_owned()];
+        let bob = ["bob".to_owned()];
+        for (name, archived, (users, user_ids), expected) in [
+            ("", None, nobody, true),
+            ("uncat", None, nobody, true),
+            ("other", None, nobody, false),
+            ("", Some(true), nobody, false),
+            ("", Some(false), (&admin[..], &[][..]), true),
+            ("", None, (&bob[..], &[2][..]), false),
+            ("", None, (&bob[..], &[1][..]), true),
+        ] {
+            let asked = Asked {
+                name,
+                archived,
+                users,
+                user_ids,
+            };
+            assert_eq!(
+                asked.fits("Uncategorized", false, &owner),
+                expected,
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_has_exactly_the_name_comes_first() {
+        let asked = Asked {
+            name: "Vision",
+            archived: None,
+            users: &[],
+            user_ids: &[],
+        };
+        let mut names = ["vision", "Vision 2", "Vision", "my Vision"];
+        asked.exact_first(&mut names, |name| name);
+        assert_eq!(names, ["Vision", "vision", "Vision 2", "my Vision"]);
+    }
 }
