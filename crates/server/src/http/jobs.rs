@@ -3,25 +3,20 @@
 use axum::extract::Path;
 use det_api_types::jobs::{
     ExplainJobResponse, GetJobQueueStatsQuery, GetJobQueueStatsResponse, GetJobsQuery,
-    GetJobsResponse, GetJobsV2Response, Job, RbacJob, RpQueueStat, UpdateJobQueueRequest,
+    GetJobsResponse, GetJobsV2Response, RbacJob, RpQueueStat, UpdateJobQueueRequest,
 };
-use det_api_types::page::{Empty, OrderBy, Pagination};
+use det_api_types::page::Empty;
 use det_api_types::pools::{GetResourcePoolsQuery, GetResourcePoolsResponse};
 use det_ids::JobId;
+use det_store::StoreError;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::jobs::QueueChange;
-use crate::app::reads::paging;
+use crate::app::jobs::{QueueChange, QueuedJob};
 use crate::app::{Master, reads};
-use crate::auth::Actor;
-use crate::error::AppResult;
 use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
 use crate::http::views;
-
-/// Jobs on a page when no limit is given.
-const DEFAULT_LIMIT: i64 = 100;
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -33,37 +28,6 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(get_resource_pools))
 }
 
-async fn page(
-    master: &Master,
-    actor: &Actor,
-    query: &GetJobsQuery,
-) -> AppResult<(Vec<Job>, Pagination)> {
-    let mut queue = reads::jobs::queue(master, actor, &query.resource_pool).await?;
-    if !query.states.is_empty() {
-        queue.retain(|entry| query.states.contains(&views::jobs::summary(entry).state));
-    }
-    if query.order_by == OrderBy::Desc {
-        queue.reverse();
-    }
-    let limit = if query.limit == 0 {
-        DEFAULT_LIMIT
-    } else {
-        query.limit
-    };
-    let (queue, pagination) = paging::slice(queue, query.offset, limit);
-    let jobs = queue
-        .iter()
-        .map(views::jobs::job)
-        .collect::<Result<_, _>>()?;
-    Ok((
-        jobs,
-        Pagination {
-            limit: query.limit,
-            ..pagination
-        },
-    ))
-}
-
 /// Jobs of a pool in the order in which they are served.
 #[utoipa::path(get, path = "/api/v1/job-queues", operation_id = "GetJobs", tag = "jobs",
     params(GetJobsQuery), responses((status = 200, body = GetJobsResponse)))]
@@ -71,8 +35,12 @@ async fn get_jobs(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetJobsQuery>,
 ) -> Answer {
-    let (jobs, pagination) = page(&master, &actor, &query).await?;
-    message(&GetJobsResponse { pagination, jobs })
+    let (queue, pagination) = reads::jobs::page(&master, &actor, &query).await?;
+    let jobs = queue.iter().map(views::jobs::job);
+    message(&GetJobsResponse {
+        pagination,
+        jobs: jobs.collect::<Result<_, _>>()?,
+    })
 }
 
 /// Jobs of a pool in the order in which they are served, in the form that can hide some of their particulars.
@@ -82,15 +50,17 @@ async fn get_jobs_v2(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetJobsQuery>,
 ) -> Answer {
-    let (jobs, pagination) = page(&master, &actor, &query).await?;
-    let jobs = jobs
-        .into_iter()
-        .map(|job| RbacJob {
-            full: Some(job),
+    let (queue, pagination) = reads::jobs::page(&master, &actor, &query).await?;
+    let job = |entry: &QueuedJob| {
+        Ok::<_, StoreError>(RbacJob {
+            full: Some(views::jobs::job(entry)?),
             limited: None,
         })
-        .collect();
-    message(&GetJobsV2Response { pagination, jobs })
+    };
+    message(&GetJobsV2Response {
+        pagination,
+        jobs: queue.iter().map(job).collect::<Result<_, _>>()?,
+    })
 }
 
 /// Counts over the queues of pools, and what tasks waited for slots on each of the last thirty days.
@@ -158,35 +128,11 @@ async fn get_resource_pools(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetResourcePoolsQuery>,
 ) -> Answer {
-    let contents = reads::jobs::pools(&master, &actor).await?;
-    // Clients look for the one pool with this flag and fail without it, also where every task must name its pool.
-    let default_compute = master.queue.pool_or_default("")?;
-    let default_aux = master.pools.default_aux_pool();
-    let managers = master.pools.managers();
-    let pools = managers
-        .iter()
-        .flat_map(|manager| manager.pools.iter().map(move |pool| (manager, pool)))
-        .map(|(manager, pool)| {
-            let name = &pool.name;
-            views::jobs::pool(views::jobs::PoolParts {
-                pool,
-                manager,
-                default_compute: *name == default_compute,
-                default_aux: Some(name) == default_aux.as_ref(),
-                agents: &contents.agents,
-                containers: &contents.containers,
-                stats: views::jobs::stats(
-                    contents
-                        .queue
-                        .iter()
-                        .filter(|entry| entry.job.resource_pool == *name),
-                ),
-            })
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    let (resource_pools, pagination) = paging::slice(pools, query.offset, query.limit);
+    let (contents, pagination) = reads::jobs::pools(&master, &actor, &query).await?;
+    let pools = contents.pools.iter();
+    let pools = pools.map(|pool| views::jobs::pool(pool, &contents));
     message(&GetResourcePoolsResponse {
-        resource_pools,
+        resource_pools: pools.collect::<Result<_, _>>()?,
         pagination,
     })
 }

@@ -1,17 +1,27 @@
 //! Reading the job queue and resource pools.
 
+use std::collections::BTreeMap;
+
+use det_api_types::jobs::{GetJobsQuery, JobState};
+use det_api_types::page::{OrderBy, Pagination};
+use det_api_types::pools::GetResourcePoolsQuery;
 use det_authz::Kind;
+use det_config::master::ManagerKind;
 use det_ids::JobId;
+use det_rm::{Manager, Pool};
 use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, ContainerRow};
 use det_store::queue_days::{self, QueueDay};
 
 use crate::app::jobs::QueuedJob;
+use crate::app::reads::paging;
 use crate::app::why::JobStory;
 use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::AppResult;
 
+/// Jobs on a page when no limit is given.
+const DEFAULT_LIMIT: i64 = 100;
 /// Days that statistics reach back.
 const DAYS_OF_STATISTICS: i64 = 30;
 
@@ -19,11 +29,45 @@ fn require(actor: &Actor) -> AppResult<()> {
     reads::require(actor, Kind::Job, "jobs")
 }
 
-/// The queue of a pool, in the order in which it is served; an empty name = the default pool.
-pub(crate) async fn queue(master: &Master, actor: &Actor, pool: &str) -> AppResult<Vec<QueuedJob>> {
+/// One page of the queue of a pool, in the order in which it is served.
+pub(crate) async fn page(
+    master: &Master,
+    actor: &Actor,
+    query: &GetJobsQuery,
+) -> AppResult<(Vec<QueuedJob>, Pagination)> {
     require(actor)?;
-    let pool = master.queue.pool_or_default(pool)?;
-    master.queue.list(Some(&pool)).await
+    let pool = master.queue.pool_or_default(&query.resource_pool)?;
+    let mut queue = master.queue.list(Some(&pool)).await?;
+    if !query.states.is_empty() {
+        queue.retain(|entry| query.states.contains(&state(entry)));
+    }
+    if query.order_by == OrderBy::Desc {
+        queue.reverse();
+    }
+    let limit = match query.limit {
+        0 => DEFAULT_LIMIT,
+        limit => limit,
+    };
+    let (queue, pagination) = paging::slice(queue, query.offset, limit);
+    let limit = query.limit;
+    Ok((
+        queue,
+        Pagination {
+            limit,
+            ..pagination
+        },
+    ))
+}
+
+/// The reported state of a job.
+pub(crate) fn state(queued: &QueuedJob) -> JobState {
+    if queued.backfilled {
+        JobState::ScheduledBackfilled
+    } else if queued.is_scheduled() {
+        JobState::Scheduled
+    } else {
+        JobState::Queued
+    }
 }
 
 /// What is queued in a pool, and what tasks waited for its slots on each of the last days.
@@ -70,8 +114,26 @@ pub(crate) async fn explanation(
     master.job_stories.explain(job_id).await
 }
 
-/// What resource pools are made of.
+/// A resource pool as it is configured.
+pub(crate) struct PoolView {
+    /// The pool.
+    pub(crate) configured: Pool,
+    /// Name of its manager; may be empty.
+    pub(crate) manager: String,
+    /// Kind of its manager.
+    pub(crate) manager_kind: ManagerKind,
+    /// Free tags of its manager.
+    pub(crate) metadata: BTreeMap<String, String>,
+    /// Whether work with slots goes here by default.
+    pub(crate) default_compute: bool,
+    /// Whether work without slots goes here by default.
+    pub(crate) default_aux: bool,
+}
+
+/// Resource pools, and what is in them and in others.
 pub(crate) struct PoolContents {
+    /// The pools, in the order of the configuration.
+    pub(crate) pools: Vec<PoolView>,
     /// All agents.
     pub(crate) agents: Vec<AgentRow>,
     /// All live containers.
@@ -80,9 +142,30 @@ pub(crate) struct PoolContents {
     pub(crate) queue: Vec<QueuedJob>,
 }
 
-/// What is in the resource pools.
-pub(crate) async fn pools(master: &Master, actor: &Actor) -> AppResult<PoolContents> {
+/// One page of the resource pools of all managers.
+pub(crate) async fn pools(
+    master: &Master,
+    actor: &Actor,
+    query: &GetResourcePoolsQuery,
+) -> AppResult<(PoolContents, Pagination)> {
     reads::require(actor, Kind::Pool, "resource pools")?;
+    // Clients look for the one pool with this flag and fail without it, also where every task must name its pool.
+    let default_compute = master.queue.pool_or_default("")?;
+    let default_aux = master.pools.default_aux_pool();
+    let view = |(manager, configured): (&Manager, &Pool)| PoolView {
+        manager: manager.name.clone(),
+        manager_kind: manager.kind,
+        metadata: manager.metadata.clone(),
+        default_compute: configured.name == default_compute,
+        default_aux: Some(&configured.name) == default_aux.as_ref(),
+        configured: configured.clone(),
+    };
+    let managers = master.pools.managers();
+    let configured: Vec<(&Manager, &Pool)> = managers
+        .iter()
+        .flat_map(|manager| manager.pools.iter().map(move |pool| (manager, pool)))
+        .collect();
+    let (configured, pagination) = paging::slice(configured, query.offset, query.limit);
     let (agents, containers) = {
         let mut conn = master.context.store.read().await?;
         (
@@ -90,9 +173,11 @@ pub(crate) async fn pools(master: &Master, actor: &Actor) -> AppResult<PoolConte
             allocations::live_containers(&mut conn.conn()).await?,
         )
     };
-    Ok(PoolContents {
+    let contents = PoolContents {
+        pools: configured.into_iter().map(view).collect(),
         agents,
         containers,
         queue: master.queue.list(None).await?,
-    })
+    };
+    Ok((contents, pagination))
 }

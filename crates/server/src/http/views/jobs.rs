@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_api_types::agents::DeviceType;
-use det_api_types::jobs::{AggregateQueueStats, Job, JobState, JobSummary, JobType, QueueStats};
+use det_api_types::jobs::{AggregateQueueStats, Job, JobSummary, JobType, QueueStats};
 use det_api_types::pools::{
     FittingPolicy, ResourcePool, ResourcePoolDetail, ResourcePoolPrioritySchedulerDetail,
     ResourcePoolType, SchedulerType,
@@ -11,16 +11,15 @@ use det_api_types::pools::{
 use det_api_types::wire::{Float, Timestamp};
 use det_config::master::ManagerKind;
 use det_ids::PlaceId;
-use det_rm::{Manager, Pool};
 use det_scheduler::{Fitting, Policy};
 use det_store::StoreError;
 use det_store::agents::AgentRow;
-use det_store::allocations::ContainerRow;
 use det_store::queue_days::QueueDay;
 use det_taskspec::{DeviceKind, TaskKind};
 use jiff::{Span, civil};
 
 use crate::app::jobs::{JobSubject, QueuedJob};
+use crate::app::reads::jobs::{PoolContents, PoolView, state};
 use crate::http::views::agents::device_type;
 use crate::http::views::tasks::wait_reason;
 use crate::slots::{devices, slot_set};
@@ -28,13 +27,7 @@ use crate::slots::{devices, slot_set};
 /// Where a job stands.
 pub fn summary(queued: &QueuedJob) -> JobSummary {
     JobSummary {
-        state: if queued.backfilled {
-            JobState::ScheduledBackfilled
-        } else if queued.is_scheduled() {
-            JobState::Scheduled
-        } else {
-            JobState::Queued
-        },
+        state: state(queued),
         jobs_ahead: queued.ahead,
     }
 }
@@ -122,30 +115,11 @@ pub fn scheduler_type(policy: Policy) -> SchedulerType {
     }
 }
 
-/// What a pool is made of.
-#[derive(Debug, Clone)]
-pub struct PoolParts<'a> {
-    /// The pool as configured.
-    pub pool: &'a Pool,
-    /// Its manager.
-    pub manager: &'a Manager,
-    /// Whether work with slots goes here by default.
-    pub default_compute: bool,
-    /// Whether work without slots goes here by default.
-    pub default_aux: bool,
-    /// Agents of the cluster.
-    pub agents: &'a [AgentRow],
-    /// Containers of the cluster that hold slots or auxiliary places.
-    pub containers: &'a [ContainerRow],
-    /// Counts over its queue.
-    pub stats: QueueStats,
-}
-
 /// A pool with what it holds at present. Agents that are away do not count.
-pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
-    let (manager, configured) = (parts.manager, parts.pool);
+pub(crate) fn pool(pool: &PoolView, contents: &PoolContents) -> Result<ResourcePool, StoreError> {
+    let configured = &pool.configured;
     let (name, settings) = (&configured.name, &configured.settings);
-    let present: Vec<&AgentRow> = parts
+    let present: Vec<&AgentRow> = contents
         .agents
         .iter()
         .filter(|a| a.resource_pool == *name && a.disconnected_at.is_none())
@@ -163,7 +137,7 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
         }
     }
     let (mut used, mut aux) = (0, 0);
-    for container in parts
+    for container in contents
         .containers
         .iter()
         .filter(|c| ids.contains(&c.place_id))
@@ -190,6 +164,7 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
                 )
             },
         );
+    let queue = contents.queue.iter();
     let agents = i64::try_from(present.len()).unwrap_or(i64::MAX);
     let aux_each = i64::from(configured.aux_limit);
     let priority = match settings.policy {
@@ -206,7 +181,7 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
     Ok(ResourcePool {
         name: name.clone(),
         description: configured.description.clone(),
-        kind: match manager.kind {
+        kind: match pool.manager_kind {
             ManagerKind::Kubernetes => ResourcePoolType::K8s,
             ManagerKind::Agent | ManagerKind::Slurm | ManagerKind::Pbs => ResourcePoolType::Static,
         },
@@ -216,8 +191,8 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
         slot_type,
         aux_container_capacity: agents.saturating_mul(aux_each),
         aux_containers_running: aux,
-        default_compute_pool: parts.default_compute,
-        default_aux_pool: parts.default_aux,
+        default_compute_pool: pool.default_compute,
+        default_aux_pool: pool.default_aux,
         aux_container_capacity_per_agent: aux_each,
         scheduler_type: scheduler_type(settings.policy),
         priority_order: settings.priority_order.to_string(),
@@ -231,9 +206,11 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
             ..ResourcePoolDetail::default()
         },
         accelerator,
-        stats: Some(parts.stats),
-        cluster_name: manager.name.clone(),
-        resource_manager_metadata: manager.metadata.clone(),
+        stats: Some(stats(
+            queue.filter(|entry| entry.job.resource_pool == *name),
+        )),
+        cluster_name: pool.manager.clone(),
+        resource_manager_metadata: pool.metadata.clone(),
         ..ResourcePool::default()
     })
 }
