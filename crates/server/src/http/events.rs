@@ -3,7 +3,6 @@
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
 use det_api_types::events::{Event, GetEventsQuery, GetEventsResponse};
-use det_api_types::page::OrderBy;
 use det_api_types::wire::{Int64, Object, Timestamp};
 use det_store::events::EventRow;
 use serde_json::Value;
@@ -13,17 +12,10 @@ use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::reads::events::Events;
-use crate::auth::Actor;
-use crate::error::{AppError, AppResult};
+use crate::error::AppResult;
 use crate::http::error::{ApiError, before_stream};
-use crate::http::extract::{Caller, WireQuery};
+use crate::http::extract::{Caller, Shutdown, WireQuery};
 use crate::http::respond::{line, message, stream};
-use crate::hub::Topic;
-
-/// Events in an answer when no limit is given.
-const DEFAULT_LIMIT: i64 = 100;
-/// Events in an answer at most, and read at once by a stream; fewer where their texts are large.
-const LARGEST_PAGE: i64 = 1000;
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -37,29 +29,24 @@ pub fn routes() -> OpenApiRouter<Master> {
     params(GetEventsQuery), responses((status = 200, body = GetEventsResponse)))]
 async fn get_events(
     Caller(master, actor): Caller,
+    Shutdown(shutdown): Shutdown,
     WireQuery(query): WireQuery<GetEventsQuery>,
 ) -> Response {
     let follow = query.follow;
-    let events = match open(&master, &actor, &query) {
+    let mut events = match Events::open(&master, &actor, &query) {
         Ok(events) => events,
         Err(error) if follow => return before_stream(error),
         Err(error) => return ApiError(error).into_response(),
     };
     if follow {
         let (out, messages) = mpsc::channel(16);
-        let shutdown = master.context.shutdown.clone();
         // Ends when the stream is dropped.
-        tokio::spawn(send_events(master, events, query.after, out));
+        tokio::spawn(send_events(events, out));
         return stream(messages, shutdown).await;
     }
-    let limit = if query.limit <= 0 {
-        DEFAULT_LIMIT
-    } else {
-        query.limit.min(LARGEST_PAGE)
-    };
-    match events.after(query.after, limit).await {
+    match events.page().await {
         Ok(rows) => {
-            let next_after = Int64(rows.last().map_or(query.after, |row| row.id));
+            let next_after = Int64(events.after);
             let events = rows.into_iter().map(event).collect();
             message(&GetEventsResponse { events, next_after }).into_response()
         }
@@ -67,55 +54,23 @@ async fn get_events(
     }
 }
 
-/// The events that a request asks for.
-fn open(master: &Master, actor: &Actor, query: &GetEventsQuery) -> AppResult<Events> {
-    let subject = (!query.subject_kind.is_empty())
-        .then(|| (query.subject_kind.clone(), query.subject_id.clone()));
-    let events = Events::open(&master.context.store, actor, subject)?;
-    if query.follow && query.limit > 0 {
-        return Err(AppError::invalid(
-            "followed events have no limit: leave out \"limit\" or \"follow\"",
-        ));
-    }
-    if query.order_by == OrderBy::Desc {
-        return Err(AppError::invalid(
-            "events are given oldest first: leave out \"orderBy\", and page with \"after\"",
-        ));
-    }
-    if query.subject_kind.is_empty() != query.subject_id.is_empty() {
-        return Err(AppError::invalid(
-            "fields \"subjectKind\" and \"subjectId\" belong together, such as subjectKind=trial&subjectId=7",
-        ));
-    }
-    Ok(events)
-}
-
-async fn send_events(
-    master: Master,
-    events: Events,
-    after: i64,
-    out: mpsc::Sender<AppResult<Bytes>>,
-) {
-    let mut changes = master.context.hub.subscribe(Topic::Events);
-    let mut after = after;
+async fn send_events(mut events: Events, out: mpsc::Sender<AppResult<Bytes>>) {
     loop {
-        let rows = match events.after(after, LARGEST_PAGE).await {
-            Ok(rows) => rows,
+        let rows = tokio::select! {
+            rows = events.next() => rows,
+            () = out.closed() => return,
+        };
+        match rows {
+            Ok(rows) => {
+                for row in rows {
+                    if out.send(line(&event(row))).await.is_err() {
+                        return;
+                    }
+                }
+            }
             Err(error) => {
                 // The reader may be gone already; nothing is lost by that.
                 let _ = out.send(Err(error)).await;
-                return;
-            }
-        };
-        if rows.is_empty() {
-            tokio::select! {
-                () = changes.changed() => continue,
-                () = out.closed() => return,
-            }
-        }
-        for row in rows {
-            after = row.id;
-            if out.send(line(&event(row))).await.is_err() {
                 return;
             }
         }
