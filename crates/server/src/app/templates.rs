@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use det_api_types::templates as wire;
-use det_api_types::wire::Object;
 use det_authz::{Kind, Permission, Target};
 use det_config::origin::{Layer, Source};
 use det_config::submitted::{Experiment, Submitted};
@@ -15,10 +13,10 @@ use det_store::{Conn, StoreError, WriteTx};
 use serde_json::{Map, Value, json};
 
 use crate::app::context::Context;
-use crate::app::documents::{masked_for, require_real_secrets, takes_long};
+use crate::app::documents::{require_real_secrets, takes_long};
 use crate::app::homes::require_unarchived_workspace;
 use crate::app::ownership::Ownership;
-use crate::app::reads::templates::stored;
+use crate::app::reads::templates::{TemplateView, shown, stored};
 use crate::app::{beside, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -51,9 +49,9 @@ impl Templates {
     }
 
     /// Adds a template; its name must be free.
-    pub async fn create(&self, actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
+    pub(crate) async fn create(&self, actor: &Actor, new: NewTemplate) -> AppResult<TemplateView> {
         let row = checked(actor, new).await?;
-        let actor = actor.name();
+        let actor = actor.clone();
         self.write(move |service, tx| {
             Box::pin(async move {
                 require_workspace(&mut tx.conn(), row.workspace_id).await?;
@@ -61,16 +59,16 @@ impl Templates {
                     return Err(taken(&row.name));
                 }
                 service
-                    .record(tx, &actor, "created", &row.name, None)
+                    .record(tx, &actor.name(), "created", &row.name, None)
                     .await?;
-                Ok(row)
+                shown(&row, &actor)
             })
         })
         .await
     }
 
     /// Adds a template, or gives the one of this name another content, which is for its owner and administrators.
-    pub async fn put(&self, actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
+    pub(crate) async fn put(&self, actor: &Actor, new: NewTemplate) -> AppResult<TemplateView> {
         // Rights go before what is wrong with the content.
         match reads::templates::find(&self.context.store, actor, &new.name).await {
             Ok(known) => self.require_own(actor, &known, Permission::Change, "change")?,
@@ -95,19 +93,19 @@ impl Templates {
                 service
                     .record(tx, &actor.name(), kind, &row.name, None)
                     .await?;
-                stored(&mut tx.conn(), &row.name).await
+                shown(&stored(&mut tx.conn(), &row.name).await?, &actor)
             })
         })
         .await
     }
 
     /// Gives a template another content. For its owner and administrators.
-    pub async fn change(
+    pub(crate) async fn change(
         &self,
         actor: &Actor,
         name: String,
         config: Map<String, Value>,
-    ) -> AppResult<TemplateRow> {
+    ) -> AppResult<TemplateView> {
         let known = reads::templates::find(&self.context.store, actor, &name).await?;
         self.require_own(actor, &known, Permission::Change, "change")?;
         let row = checked(
@@ -130,14 +128,19 @@ impl Templates {
                 service
                     .record(tx, &actor.name(), "changed", name, None)
                     .await?;
-                stored(&mut tx.conn(), name).await
+                shown(&stored(&mut tx.conn(), name).await?, &actor)
             })
         })
         .await
     }
 
     /// Gives a template another name, which must be free. For its owner and administrators.
-    pub async fn rename(&self, actor: &Actor, from: String, to: String) -> AppResult<TemplateRow> {
+    pub(crate) async fn rename(
+        &self,
+        actor: &Actor,
+        from: String,
+        to: String,
+    ) -> AppResult<TemplateView> {
         actor.require(Permission::Change, Kind::Template, "rename templates")?;
         check_name(&to)?;
         let actor = actor.clone();
@@ -154,7 +157,7 @@ impl Templates {
                 service
                     .record(tx, &actor.name(), "renamed", &to, Some(detail))
                     .await?;
-                stored(&mut tx.conn(), &to).await
+                shown(&stored(&mut tx.conn(), &to).await?, &actor)
             })
         })
         .await
@@ -290,23 +293,6 @@ impl Templates {
 
 /// Templates that a configuration is laid over at most.
 const MOST_NAMED: usize = 16;
-
-/// A template for showing: secrets are hidden, and from others than its owner and administrators, who may have to change
-/// it, also variables that look like secrets.
-pub fn shown(row: &TemplateRow, reader: &Actor) -> AppResult<wire::Template> {
-    let config: Value = serde_json::from_str(&row.config).map_err(AppError::internal)?;
-    let target = Target::of(Kind::Template).owned_by(row.owner_id);
-    let keeps_it = reader.may(Permission::ReadUnmasked, &target);
-    let config = match masked_for(keeps_it, &config) {
-        Value::Object(members) => Object(members),
-        _ => Object::default(),
-    };
-    Ok(wire::Template {
-        name: row.name.clone(),
-        config,
-        workspace_id: row.workspace_id,
-    })
-}
 
 /// What lies in a workspace that is put away stays as it is.
 async fn require_unarchived(conn: &mut Conn<'_>, template: &TemplateRow) -> AppResult<()> {

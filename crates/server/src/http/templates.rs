@@ -6,15 +6,13 @@ use det_api_types::templates::{
     GetTemplatesQuery, GetTemplatesResponse, PatchTemplateNameRequest, Template, TemplateResponse,
 };
 use det_api_types::wire::Object;
-use det_store::templates::TemplateRow;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::reads;
-use crate::app::templates::{NewTemplate, shown};
-use crate::auth::Actor;
-use crate::error::AppResult;
+use crate::app::reads::templates::TemplateView;
+use crate::app::templates::NewTemplate;
 use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
 
@@ -32,9 +30,17 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(patch_template_name))
 }
 
-fn answer(row: &TemplateRow, reader: &Actor) -> Answer {
+fn template(view: TemplateView) -> Template {
+    Template {
+        name: view.name,
+        config: Object(view.config),
+        workspace_id: view.workspace_id,
+    }
+}
+
+fn answer(view: TemplateView) -> Answer {
     message(&TemplateResponse {
-        template: shown(row, reader)?,
+        template: template(view),
     })
 }
 
@@ -54,12 +60,9 @@ async fn get_templates(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetTemplatesQuery>,
 ) -> Answer {
-    let (rows, pagination) = reads::templates::list(&master.context.store, &actor, &query).await?;
+    let (page, pagination) = reads::templates::page(&master.context.store, &actor, &query).await?;
     message(&GetTemplatesResponse {
-        templates: rows
-            .iter()
-            .map(|row| shown(row, &actor))
-            .collect::<AppResult<_>>()?,
+        templates: page.into_iter().map(template).collect(),
         pagination,
     })
 }
@@ -69,10 +72,7 @@ async fn get_templates(
     params(("templateName" = String, Path, description = "the template's name")),
     responses((status = 200, body = TemplateResponse)))]
 async fn get_template(Caller(master, actor): Caller, Path(name): Path<String>) -> Answer {
-    answer(
-        &reads::templates::find(&master.context.store, &actor, &name).await?,
-        &actor,
-    )
+    answer(reads::templates::one(&master.context.store, &actor, &name).await?)
 }
 
 /// Adds a template. Its name must be free.
@@ -84,13 +84,8 @@ async fn post_template(
     Path(name): Path<String>,
     WireBody(body): WireBody<Template>,
 ) -> Answer {
-    answer(
-        &master
-            .templates
-            .create(&actor, new_template(name, body))
-            .await?,
-        &actor,
-    )
+    let new = new_template(name, body);
+    answer(master.templates.create(&actor, new).await?)
 }
 
 /// Adds a template, or gives the one of this name another content.
@@ -102,13 +97,8 @@ async fn put_template(
     Path(name): Path<String>,
     WireBody(body): WireBody<Template>,
 ) -> Answer {
-    answer(
-        &master
-            .templates
-            .put(&actor, new_template(name, body))
-            .await?,
-        &actor,
-    )
+    let new = new_template(name, body);
+    answer(master.templates.put(&actor, new).await?)
 }
 
 /// Gives a template another content. The body is the content itself.
@@ -120,10 +110,7 @@ async fn patch_template_config(
     Path(name): Path<String>,
     WireBody(config): WireBody<Object>,
 ) -> Answer {
-    answer(
-        &master.templates.change(&actor, name, config.0).await?,
-        &actor,
-    )
+    answer(master.templates.change(&actor, name, config.0).await?)
 }
 
 /// Removes a template. What was made of it stays as it is. For its owner and administrators.
@@ -142,9 +129,6 @@ async fn patch_template_name(
     Caller(master, actor): Caller,
     WireBody(body): WireBody<PatchTemplateNameRequest>,
 ) -> Answer {
-    let row = master
-        .templates
-        .rename(&actor, body.old_name, body.new_name)
-        .await?;
-    answer(&row, &actor)
+    let (from, to) = (body.old_name, body.new_name);
+    answer(master.templates.rename(&actor, from, to).await?)
 }
