@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use det_api_types::workspaces::Note;
 use det_authz::{Kind, Permission, Target};
 use det_ids::ExperimentId;
 use det_lifecycle::experiment::ExperimentState;
@@ -10,6 +9,7 @@ use det_store::events::NewEvent;
 use det_store::experiments::{self, ExperimentRow, Member};
 use det_store::workspaces::{self, DeletionState, ProjectRow, ProjectTexts, WorkspaceRow};
 use det_store::{Conn, WriteTx};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::app::context::Context;
@@ -55,6 +55,16 @@ pub struct ProjectPatch {
     pub description: Option<String>,
     /// New short name.
     pub key: Option<String>,
+}
+
+/// A note of a project, in the form in which it is stored.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Note {
+    /// Title of the note.
+    pub name: String,
+    /// Text, Markdown.
+    pub contents: String,
 }
 
 /// A change of a project's notes.

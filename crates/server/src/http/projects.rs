@@ -10,12 +10,13 @@ use det_api_types::workspaces::{
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::projects::{NewProject, NotesChange, ProjectPatch};
+use crate::app::projects::{NewProject, Note as StoredNote, NotesChange, ProjectPatch};
 use crate::app::reads::homes::ProjectView;
 use crate::app::{Master, changed, reads};
 use crate::error::AppResult;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
+use crate::http::views;
 use crate::http::views::workspaces::project;
 
 /// Routes of this file.
@@ -44,6 +45,10 @@ async fn get_workspace_projects(
         projects: rows.iter().map(project).collect::<AppResult<_>>()?,
         pagination,
     })
+}
+
+fn note(Note { name, contents }: Note) -> StoredNote {
+    StoredNote { name, contents }
 }
 
 fn answer(view: &ProjectView) -> Answer {
@@ -148,9 +153,11 @@ async fn add_project_note(
     PathId(id): PathId,
     WireBody(body): WireBody<Note>,
 ) -> Answer {
-    let change = NotesChange::Add(body);
+    let change = NotesChange::Add(note(body));
     let notes = master.projects.change_notes(&actor, id, change).await?;
-    message(&ProjectNotesResponse { notes })
+    message(&ProjectNotesResponse {
+        notes: views::workspaces::notes(notes),
+    })
 }
 
 /// Stores a project's notes in place of those there were.
@@ -162,7 +169,9 @@ async fn put_project_notes(
     PathId(id): PathId,
     WireBody(body): WireBody<PutProjectNotesRequest>,
 ) -> Answer {
-    let change = NotesChange::Replace(body.notes);
+    let change = NotesChange::Replace(body.notes.into_iter().map(note).collect());
     let notes = master.projects.change_notes(&actor, id, change).await?;
-    message(&ProjectNotesResponse { notes })
+    message(&ProjectNotesResponse {
+        notes: views::workspaces::notes(notes),
+    })
 }

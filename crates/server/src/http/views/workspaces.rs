@@ -2,12 +2,12 @@
 
 use det_api_types::users::AgentUserGroup;
 use det_api_types::wire::{Object, Timestamp};
-use det_api_types::workspaces::{Project, Workspace, WorkspaceState};
+use det_api_types::workspaces::{Note, Project, Workspace, WorkspaceState};
 use det_config::experiment::mask_document;
 use det_store::workspaces::DeletionState;
 use serde_json::{Value, json};
 
-use crate::app::projects::notes_of;
+use crate::app::projects::{Note as StoredNote, notes_of};
 use crate::app::reads::homes::{ProjectView, WorkspaceView};
 use crate::error::{AppError, AppResult};
 
@@ -53,7 +53,7 @@ pub(crate) fn project(view: &ProjectView) -> AppResult<Project> {
         workspace_id: row.workspace_id,
         workspace_name: view.workspace.clone(),
         description: texts.map_or_else(String::new, |texts| texts.description.clone()),
-        notes: texts.map(notes_of).transpose()?.unwrap_or_default(),
+        notes: notes(texts.map(notes_of).transpose()?.unwrap_or_default()),
         archived: view.archived,
         username: view.owner.username.clone(),
         user_id: view.owner.id,
@@ -65,6 +65,12 @@ pub(crate) fn project(view: &ProjectView) -> AppResult<Project> {
         state: state(row.state),
         error_message: row.error.clone().unwrap_or_default(),
     })
+}
+
+/// Notes of a project.
+pub(crate) fn notes(stored: Vec<StoredNote>) -> Vec<Note> {
+    let note = |StoredNote { name, contents }| Note { name, contents };
+    stored.into_iter().map(note).collect()
 }
 
 fn state(stored: Option<DeletionState>) -> WorkspaceState {

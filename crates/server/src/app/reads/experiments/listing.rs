@@ -87,7 +87,7 @@ pub(crate) fn named_project(id: i64) -> Option<i64> {
 
 /// The experiments of a bulk action.
 pub(crate) enum Chosen {
-    /// These.
+    /// Those of these numbers.
     Ids(Vec<ExperimentId>),
     /// All that these filters mean.
     Meant(Box<BulkExperimentFilters>),
