@@ -1,4 +1,5 @@
-//! Rules on the files below `crates/server/src/http`: no queries, and no handler that ignores who asks.
+//! Rules on the files below `crates/server/src/http`: no queries, no rights, no handler that ignores who asks, and one use
+//! case for each handler. And one on use cases: no types of the wire.
 
 use crate::Findings;
 
@@ -20,18 +21,37 @@ const PUBLIC: &[(&str, &str)] = &[
     ("plain_login", "the same, the older way"),
 ];
 
+/// What is not in a handler, and where it belongs.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("store.read(", "reads belong into app/reads"),
+    ("store.write(", "changes belong into app"),
+    ("det_authz", RIGHTS),
+    ("crate::rights", RIGHTS),
+    (".ownership.", RIGHTS),
+    (".require(", RIGHTS),
+];
+const RIGHTS: &str = "rights are asked for in app, by use cases and readers";
+
+/// Use cases, which know no type of the wire; their readers know those of queries and pages.
+const USE_CASES: &str = "crates/server/src/app/";
+const READERS: &str = "crates/server/src/app/reads/";
+
+/// Parameters of functions that would do for a handler what a use case does.
+const PARTIES: &[&str] = &[": &Master", ": Master", ": &Actor", ": Actor"];
+
 /// Checks one file; `path` is relative to the repository.
 pub(crate) fn check(path: &str, text: &str, findings: &mut Findings) {
+    let code = code(text);
+    let mut breach = |what: String| findings.errors.push(format!("{path}: {what}"));
+    if path.starts_with(USE_CASES) && !path.starts_with(READERS) && code.contains("det_api_types") {
+        breach("uses det_api_types: http translates from the wire and to it".to_owned());
+    }
     if !path.starts_with(HANDLERS) {
         return;
     }
-    let code = code(text);
-    let mut breach = |what: String| findings.errors.push(format!("{path}: {what}"));
-    for query in ["store.read(", "store.write("] {
-        if code.contains(query) {
-            breach(format!(
-                "\"{query}\": reads belong into app/reads, changes into app"
-            ));
+    for (part, place) in ELSEWHERE {
+        if code.contains(part) {
+            breach(format!("\"{part}\": {place}"));
         }
     }
     for name in names_of_the_store(&code) {
@@ -39,10 +59,30 @@ pub(crate) fn check(path: &str, text: &str, findings: &mut Findings) {
             "uses det_store's \"{name}\": only its types may be named here; reads belong into app/reads"
         ));
     }
-    for (name, parameters) in handlers(&code) {
+    let (handlers, rest) = handlers(text);
+    for party in PARTIES.iter().filter(|_| !handlers.is_empty()) {
+        if rest.contains(party) {
+            breach(format!(
+                "a function takes \"{party}\": only handlers do, and hand it to one use case or reader"
+            ));
+        }
+    }
+    for handler in handlers {
+        let Handler { name, .. } = &handler;
+        for party in ["actor", "master"] {
+            let found = count(&handler.body, party);
+            if found > 1 {
+                breach(format!(
+                    "handler {name} uses \"{party}\" {found} times: it calls one use case or reader, which does all that \
+                     belongs together"
+                ));
+            }
+        }
         let extracted = ["Caller(", "Reporter(", "caller: Result<Caller"];
-        let takes_an_actor = extracted.iter().any(|pattern| parameters.contains(pattern));
-        if !takes_an_actor && !PUBLIC.iter().any(|(public, _)| *public == name) {
+        let takes_an_actor = extracted
+            .iter()
+            .any(|pattern| handler.parameters.contains(pattern));
+        if !takes_an_actor && !PUBLIC.iter().any(|(public, _)| public == name) {
             breach(format!(
                 "handler {name} ignores who asks: take the actor from Caller or Reporter and hand it to what it calls"
             ));
@@ -84,22 +124,58 @@ fn names_of_the_store(code: &str) -> Vec<String> {
     found
 }
 
-/// The handlers of operations: their names and parameters.
-fn handlers(code: &str) -> Vec<(&str, &str)> {
-    let mut found = Vec::new();
-    let mut rest = code;
-    while let Some((_, after)) = rest.split_once("#[utoipa::path(") {
-        rest = after;
-        let Some((_, function)) = after.split_once("async fn ") else {
-            break;
+/// The handler of an operation.
+#[derive(Debug)]
+struct Handler {
+    name: String,
+    parameters: String,
+    body: String,
+}
+
+/// The handlers of operations, and the text beside them. Goes by the form that rustfmt gives a function.
+fn handlers(text: &str) -> (Vec<Handler>, String) {
+    let (mut found, mut rest) = (Vec::new(), String::new());
+    let mut lines = crate::without_tests(text)
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
+    while let Some(line) = lines.next() {
+        if !line.starts_with("#[utoipa::path(") {
+            rest.push_str(line);
+            rest.push('\n');
+            continue;
+        }
+        let mut parameters = String::new();
+        let mut signature = lines
+            .by_ref()
+            .skip_while(|line| !line.contains("async fn "));
+        for line in signature.by_ref() {
+            parameters.push_str(line);
+            if line.ends_with('{') {
+                break;
+            }
+        }
+        let function = parameters.split_once("async fn ").unwrap_or_default().1;
+        let body = lines.by_ref().take_while(|line| *line != "}");
+        let handler = Handler {
+            name: function.split('(').next().unwrap_or_default().to_owned(),
+            body: body.collect::<Vec<_>>().join("\n"),
+            parameters,
         };
-        let Some((name, parameters)) = function.split_once('(') else {
-            break;
-        };
-        let parameters = parameters.split(") ->").next().unwrap_or_default();
-        found.push((name, parameters));
+        found.push(handler);
     }
-    found
+    (found, rest)
+}
+
+/// How often a handler uses a variable. Whether TLS is served is a fact about the connection, and a module may have the
+/// name of the variable.
+fn count(body: &str, variable: &str) -> usize {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let uses = body.match_indices(variable).filter(|(at, _)| {
+        let (before, after) = (&body[..*at], &body[at + variable.len()..]);
+        let is_part = before.ends_with(is_word) || after.starts_with(is_word);
+        !is_part && !after.starts_with("::") && !after.starts_with(".tls")
+    });
+    uses.count()
 }
 
 #[cfg(test)]
@@ -117,9 +193,9 @@ mod tests {
         let text = "use det_store::experiments::{\n    ExperimentRow,\n};\nuse det_store::{Store, StoreError};\n\
             use det_store::logs::{LogLine, pack};\n/// Calls det_store::trials::find.\n\
             #[utoipa::path(get, responses((status = 200, body = X)))]\nasync fn get_x(\n    Caller(actor): Caller,\n) -> Answer {\n\
-            let now = det_store::now();\n#[utoipa::path(get)]\nasync fn late(Reporter(actor): Reporter) -> Answer {\n\
-            #[utoipa::path(get)]\nasync fn info(State(master): State<Master>) -> Answer {\n\
-            #[utoipa::path(get)]\nasync fn plain(caller: Result<Caller, ApiError>) -> Response {\n\
+            let now = det_store::now();\n}\n#[utoipa::path(get)]\nasync fn late(Reporter(actor): Reporter) -> Answer {\n}\n\
+            #[utoipa::path(get)]\nasync fn info(State(master): State<Master>) -> Answer {\n}\n\
+            #[utoipa::path(get)]\nasync fn plain(caller: Result<Caller, ApiError>) -> Response {\n}\n\
             #[cfg(test)]\nmod tests {\nuse det_store::trials;\n";
         assert_eq!(found(text), Vec::<String>::new());
     }
@@ -139,6 +215,48 @@ mod tests {
         let text = "use det_store::trials;\n";
         check("crates/server/src/app/trials.rs", text, &mut findings);
         assert_eq!(findings, Findings::default());
+    }
+
+    #[test]
+    fn use_cases_know_no_type_of_the_wire() {
+        for (file, expected) in [("projects.rs", 1), ("reads/projects.rs", 0)] {
+            let mut findings = Findings::default();
+            let path = format!("crates/server/src/app/{file}");
+            let text = "// det_api_types translates\nuse det_api_types::page::OrderBy;\n";
+            check(&path, text, &mut findings);
+            assert_eq!(findings.errors.len(), expected, "{file}");
+        }
+    }
+
+    #[test]
+    fn a_handler_calls_one_use_case() {
+        let handler = |body: &str| {
+            format!(
+                "#[utoipa::path(get)]\nasync fn get_x(Caller(master, actor): Caller) -> Answer {{\n    {body}\n}}\n"
+            )
+        };
+        let one = "let x = reads::master::x(&master, &actor)?;\n    cookie(master.tls, x)";
+        assert_eq!(found(&handler(one)), Vec::<String>::new());
+        for (more, expected) in [
+            (
+                "master.xs.change(&actor).await?;\n    show(reads::x(&store, &actor))",
+                "\"actor\" 2 times",
+            ),
+            (
+                "master.xs.change(&actor).await?;\n    master.ys.note()",
+                "\"master\" 2 times",
+            ),
+            ("actor.require(Permission::Read)", ".require("),
+        ] {
+            let errors = found(&handler(more));
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            assert!(errors[0].contains(expected), "{errors:?}");
+        }
+        let helper = "async fn show(master: &Master, id: i64) -> Answer {\n}\n";
+        assert_eq!(found(helper), Vec::<String>::new());
+        let errors = found(&format!("{}{helper}", handler(one)));
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].contains(": &Master"), "{errors:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Use cases: what the master can do, one file per resource.
 //!
 //! Each loads what it needs, asks the pure crates, writes rows and events in one transaction, and leaves the rest to
-//! background work, which it wakes. Nothing here knows HTTP.
+//! background work, which it wakes. Nothing here knows HTTP, and nothing but `reads` a type of the wire.
 
 pub(crate) mod actions;
 pub mod admission;

@@ -1,6 +1,6 @@
-//! HTTP: a file per resource. A handler extracts actor, path, query and body, calls one use case, and turns the result
-//! into a response. No decisions, and nothing of the store but its row types: what is shown comes from `app::reads`, which
-//! asks for the actor's rights. `xtask` checks that, and that every handler takes an actor.
+//! HTTP: a file per resource. A handler extracts actor, path, query and body, calls one use case or reader, and turns the
+//! result into a response. No decisions, no rights, and nothing of the store but its row types: what is shown comes from
+//! `app::reads`, which asks for the actor's rights. `xtask` checks that, and that every handler hands on its actor, once.
 //!
 //! The wire dialect (lenient requests, full responses) is `det_api_types::wire`; the extractors here apply it.
 
