@@ -99,61 +99,18 @@ impl Allocations {
         }
     }
 
-    /// The task says that it saves and exits.
-    pub async fn ack_preemption(
+    /// The task reports of itself: that it saves and exits, that it was asked from outside to end, which is the same as a
+    /// preemption, or that its service is up. `None`: what nothing follows from.
+    pub(crate) async fn task_says(
         &self,
         actor: &Actor,
         allocation_id: &AllocationId,
-    ) -> AppResult<()> {
-        self.task_says(actor, allocation_id, AllocationEvent::Acknowledge)
-            .await
-    }
-
-    /// A launcher of the task was asked from outside to end: the same as a preemption.
-    pub async fn pending_preemption(
-        &self,
-        actor: &Actor,
-        allocation_id: &AllocationId,
-    ) -> AppResult<()> {
-        self.task_says(actor, allocation_id, AllocationEvent::Preempt)
-            .await
-    }
-
-    /// The task's service is up.
-    pub async fn allocation_ready(
-        &self,
-        actor: &Actor,
-        allocation_id: &AllocationId,
-    ) -> AppResult<()> {
-        self.task_says(actor, allocation_id, AllocationEvent::Meet)
-            .await
-    }
-
-    /// The task's service is not up yet: nothing follows from it for tasks without a service.
-    pub async fn allocation_waiting(
-        &self,
-        actor: &Actor,
-        allocation_id: &AllocationId,
-    ) -> AppResult<()> {
-        self.find(actor, allocation_id).await.map(|_| ())
-    }
-
-    /// The task reports where its services are reached. Its agent has reported that already: nothing follows from it.
-    pub async fn proxy_address(
-        &self,
-        actor: &Actor,
-        allocation_id: &AllocationId,
-    ) -> AppResult<()> {
-        self.find(actor, allocation_id).await.map(|_| ())
-    }
-
-    async fn task_says(
-        &self,
-        actor: &Actor,
-        allocation_id: &AllocationId,
-        event: AllocationEvent,
+        event: Option<AllocationEvent>,
     ) -> AppResult<()> {
         self.find(actor, allocation_id).await?;
+        let Some(event) = event else {
+            return Ok(());
+        };
         let (id, cause) = (allocation_id.clone(), Cause::actor(actor.name()));
         self.orchestration
             .commit(Event::Allocation { id, event, cause })

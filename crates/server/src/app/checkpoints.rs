@@ -53,6 +53,7 @@ use uuid::Uuid;
 
 use crate::app::checkpoints::glob::Pattern;
 use crate::app::context::Context;
+use crate::app::existing;
 use crate::app::ownership::{Ownership, Reported};
 use crate::app::searches::config_of;
 use crate::app::specs::MasterIdentity;
@@ -146,25 +147,19 @@ impl Checkpoints {
         if let Some(known) = checkpoints::find(&mut tx.conn(), &row.uuid).await? {
             return same_report(&known, &row);
         }
-        let task = allocations::find_task(&mut tx.conn(), &row.task_id)
-            .await?
-            .ok_or_else(|| AppError::not_found("task", &row.task_id))?;
+        let task = existing::task(&mut tx.conn(), &row.task_id).await?;
         let Some(trial_id) = task.trial_id else {
             return Err(AppError::invalid(format!(
                 "field \"taskId\": task \"{}\" runs no trial, and only trials have checkpoints",
                 task.id
             )));
         };
-        let trial = trials::find(&mut tx.conn(), trial_id)
-            .await?
-            .ok_or_else(|| AppError::not_found("trial", trial_id))?;
+        let trial = existing::trial(&mut tx.conn(), trial_id).await?;
         actor.require_current_run(trial_id, trial.run_id)?;
         if let Actor::Task(task) = actor {
             row.allocation_id = Some(task.allocation_id.clone());
         }
-        let experiment = experiments::find(&mut tx.conn(), trial.experiment_id)
-            .await?
-            .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?;
+        let experiment = existing::experiment(&mut tx.conn(), trial.experiment_id).await?;
         // Containers' directories are named by their ids.
         if allocations::find_container(&mut tx.conn(), &row.uuid.as_str().into())
             .await?
@@ -399,9 +394,7 @@ impl Checkpoints {
 /// An experiment whose checkpoints are meant.
 async fn stored_experiment(store: &Store, id: ExperimentId) -> AppResult<ExperimentRow> {
     let mut conn = store.read().await?;
-    experiments::find(&mut conn.conn(), id)
-        .await?
-        .ok_or_else(|| AppError::not_found("experiment", id))
+    existing::experiment(&mut conn.conn(), id).await
 }
 
 /// The name of a checkpoint's directory must not be that of anything else.

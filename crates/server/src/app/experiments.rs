@@ -21,6 +21,7 @@ use crate::app::config_policies::ConfigPolicies;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::documents::{config_error, known_documents, takes_long};
+use crate::app::existing;
 use crate::app::homes::{Homes, KnownHomes};
 use crate::app::job_changes::JobChanges;
 use crate::app::model_archive::{self};
@@ -231,9 +232,7 @@ impl Experiments {
 
     async fn parent_archive(&self, parent: ExperimentId) -> AppResult<Vec<u8>> {
         let mut conn = self.context.store.read().await?;
-        let row = experiments::find(&mut conn.conn(), parent)
-            .await?
-            .ok_or_else(|| AppError::not_found("experiment", parent))?;
+        let row = existing::experiment(&mut conn.conn(), parent).await?;
         if row.archived {
             return Err(AppError::precondition(format!(
                 "experiment {parent} is archived and cannot be forked"
@@ -293,9 +292,7 @@ impl Experiments {
                 .store
                 .write(move |tx| {
                     Box::pin(async move {
-                        let row = experiments::find(&mut tx.conn(), id)
-                            .await?
-                            .ok_or_else(|| AppError::not_found("experiment", id))?;
+                        let row = existing::experiment(&mut tx.conn(), id).await?;
                         let is_paused = row.state == ExperimentState::Paused;
                         match renewed.filter(|renewed| renewed.is_about(&row)) {
                             Some(renewed) if is_paused => {
@@ -328,9 +325,7 @@ impl Experiments {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let row = experiments::find(&mut tx.conn(), id)
-                        .await?
-                        .ok_or_else(|| AppError::not_found("experiment", id))?;
+                    let row = existing::experiment(&mut tx.conn(), id).await?;
                     if archived {
                         row.state
                             .may_archive()
@@ -394,9 +389,7 @@ impl Experiments {
                 .store
                 .write(move |tx| {
                     Box::pin(async move {
-                        let row = experiments::find(&mut tx.conn(), id)
-                            .await?
-                            .ok_or_else(|| AppError::not_found("experiment", id))?;
+                        let row = existing::experiment(&mut tx.conn(), id).await?;
                         if !renewed.is_about(&row) {
                             return Ok(false);
                         }
@@ -422,9 +415,7 @@ impl Experiments {
         let id = row.id;
         self.renewals.store(tx, &row, &renewed, cause).await?;
         let config = &renewed.config;
-        let row = experiments::find(&mut tx.conn(), id)
-            .await?
-            .ok_or_else(|| AppError::not_found("experiment", id))?;
+        let row = existing::experiment(&mut tx.conn(), id).await?;
         let homes = Homes::load(&mut tx.conn()).await?;
         homes.require_open(row.project_id)?;
         if row.archived {
@@ -459,9 +450,7 @@ impl Experiments {
 /// An experiment's row.
 pub(crate) async fn experiment_row(store: &Store, id: ExperimentId) -> AppResult<ExperimentRow> {
     let mut conn = store.read().await?;
-    experiments::find(&mut conn.conn(), id)
-        .await?
-        .ok_or_else(|| AppError::not_found("experiment", id))
+    existing::experiment(&mut conn.conn(), id).await
 }
 
 /// The document that lies over the configuration of a continued experiment; `None` when it says nothing.

@@ -16,6 +16,7 @@ pub mod config_policies;
 pub mod configs;
 pub mod context;
 pub(crate) mod documents;
+pub(crate) mod existing;
 pub mod experiments;
 pub mod gatherings;
 pub mod homes;

@@ -9,6 +9,7 @@ use det_store::allocations::TaskRow;
 use det_store::checkpoints::CheckpointRow;
 use det_store::{Store, allocations, experiments, trials};
 
+use crate::app::existing;
 use crate::auth::{Actor, Auth};
 use crate::error::{AppError, AppResult};
 
@@ -90,12 +91,9 @@ impl Ownership {
         let mut conn = self.store.read().await?;
         let task = match about {
             Reported::Trial(id) => {
-                let trial = trials::find(&mut conn.conn(), id)
-                    .await?
-                    .ok_or_else(|| AppError::not_found("trial", id))?;
-                let experiment = experiments::find(&mut conn.conn(), trial.experiment_id)
-                    .await?
-                    .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?;
+                let trial = existing::trial(&mut conn.conn(), id).await?;
+                let experiment =
+                    existing::experiment(&mut conn.conn(), trial.experiment_id).await?;
                 return Ok((format!("trial {id}"), experiment.owner_id));
             }
             Reported::Task(id) => id.clone(),
@@ -106,9 +104,7 @@ impl Ownership {
                     .task_id
             }
         };
-        let row = allocations::find_task(&mut conn.conn(), &task)
-            .await?
-            .ok_or_else(|| AppError::not_found("task", task.as_str().escape_debug()))?;
+        let row = existing::task(&mut conn.conn(), &task).await?;
         Ok((format!("task \"{task}\""), row.owner_id))
     }
 
@@ -222,8 +218,7 @@ impl Ownership {
         let mut target = Target::of(Kind::Experiment);
         if owner_matters(actor, permission) {
             let mut conn = self.store.read().await?;
-            let row = experiments::find(&mut conn.conn(), id).await?;
-            let row = row.ok_or_else(|| AppError::not_found("experiment", id))?;
+            let row = existing::experiment(&mut conn.conn(), id).await?;
             target = target.owned_by(row.owner_id);
         }
         self.require_of(actor, permission, &target, to_do)

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::app::context::Context;
+use crate::app::existing;
 use crate::app::experiments::experiment_row;
 use crate::app::homes::{
     Homes, KnownHomes, path_of, require_unarchived, require_unarchived_workspace,
@@ -336,9 +337,7 @@ impl Projects {
                     experiments::follow_project(&mut tx.conn(), id, to).await?;
                     let cause = Cause::actor(actor.name());
                     for member in members.iter().filter(|member| member.is_live()) {
-                        let row = experiments::find(&mut tx.conn(), member.id)
-                            .await?
-                            .ok_or_else(|| AppError::not_found("experiment", member.id))?;
+                        let row = existing::experiment(&mut tx.conn(), member.id).await?;
                         let renewed = decided
                             .get(&member.id)
                             .filter(|renewed| renewed.is_about(&row));
@@ -420,9 +419,7 @@ impl Projects {
         to: i64,
         renewed: Option<Renewed>,
     ) -> AppResult<bool> {
-        let row = experiments::find(&mut tx.conn(), id)
-            .await?
-            .ok_or_else(|| AppError::not_found("experiment", id))?;
+        let row = existing::experiment(&mut tx.conn(), id).await?;
         let homes = Homes::load(&mut tx.conn()).await?;
         let (project, workspace) = homes.require_open(to)?;
         if row.project_id == to {

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::{AllocationId, ContainerId, PlaceId, SlotId};
+use det_store::Conn;
 use det_store::allocations::{self, AllocationRow, ContainerRow};
-use det_store::{Conn, experiments, trials};
 use det_taskspec::{
     ClusterFacts, ContainerSpec, DeviceKind, Granted, KindFacts, PlaceFacts, SpecError, TaskFacts,
     TaskKind, TrialFacts, container_spec,
@@ -16,6 +16,7 @@ use det_taskspec::{
 
 use crate::app::configs::Configs;
 use crate::app::context::Context;
+use crate::app::existing;
 use crate::app::pools::Pools;
 use crate::app::specs::identity::TaskUsers;
 use crate::auth::{Auth, new_token, token_hash};
@@ -143,12 +144,8 @@ impl Specs {
                 )));
             }
         };
-        let trial = trials::find(conn, trial_id)
-            .await?
-            .ok_or_else(|| AppError::not_found("trial", trial_id))?;
-        let experiment = experiments::find(conn, trial.experiment_id)
-            .await?
-            .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?;
+        let trial = existing::trial(conn, trial_id).await?;
+        let experiment = existing::experiment(conn, trial.experiment_id).await?;
         let owner = self
             .auth
             .user(experiment.owner_id)

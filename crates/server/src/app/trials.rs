@@ -1,16 +1,20 @@
 //! Trials: what people do to them and what their code says.
 
+mod metadata;
+
 use det_config::experiment::ExperimentConfig;
 use det_ids::TrialId;
 use det_lifecycle::trial::{EarlyExit, TrialEvent};
 use det_orchestrator::Event;
 use det_searcher::Event as SearchEvent;
-use det_store::{checkpoints, experiments, trials};
+use det_store::{WriteTx, checkpoints, trials};
+use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
 use crate::app::checkpoints::{location_text, storage_location};
 use crate::app::configs::Configs;
 use crate::app::context::Context;
+use crate::app::existing;
 use crate::app::orchestration::{Cause, Orchestration};
 use crate::app::ownership::{Ownership, Reported};
 use crate::app::searches::config_of;
@@ -78,13 +82,10 @@ impl Trials {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let trial = trials::find(&mut tx.conn(), trial_id)
-                        .await?
-                        .ok_or_else(|| AppError::not_found("trial", trial_id))?;
+                    let trial = existing::trial(&mut tx.conn(), trial_id).await?;
                     actor.require_current_run(trial_id, trial.run_id)?;
-                    let experiment = experiments::find(&mut tx.conn(), trial.experiment_id)
-                        .await?
-                        .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?;
+                    let experiment =
+                        existing::experiment(&mut tx.conn(), trial.experiment_id).await?;
                     let fraction = if is_raw {
                         progress
                     } else {
@@ -146,23 +147,16 @@ impl Trials {
                 "field \"state\" must be at most {RUNNER_STATE_CHARS} characters without NUL"
             )));
         }
-        let (state, actor) = (state.to_owned(), actor.clone());
-        self.context
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let trial = trials::find(&mut tx.conn(), trial_id)
-                        .await?
-                        .ok_or_else(|| AppError::not_found("trial", trial_id))?;
-                    actor.require_current_run(trial_id, trial.run_id)?;
-                    trials::set_runner_state(&mut tx.conn(), trial_id, &state).await?;
-                    Ok(())
-                })
+        let state = state.to_owned();
+        self.change_run(actor, trial_id, move |tx| {
+            Box::pin(async move {
+                Ok(trials::set_runner_state(&mut tx.conn(), trial_id, &state).await?)
             })
-            .await
+        })
+        .await
     }
 
-    /// Merges metadata into the run's and gives the result.
+    /// Replaces the metadata of the run, and returns it.
     pub async fn set_run_metadata(
         &self,
         actor: &Actor,
@@ -172,18 +166,30 @@ impl Trials {
         self.ownership
             .require_reporter(actor, Reported::Trial(trial_id))
             .await?;
+        metadata::check(&metadata)?;
+        let text = serde_json::to_string(&metadata).map_err(AppError::internal)?;
+        self.change_run(actor, trial_id, move |tx| {
+            Box::pin(
+                async move { Ok(trials::set_metadata(&mut tx.conn(), trial_id, &text).await?) },
+            )
+        })
+        .await?;
+        Ok(metadata)
+    }
+
+    /// Changes a trial, unless an older run of it asks.
+    async fn change_run<F>(&self, actor: &Actor, trial_id: TrialId, change: F) -> AppResult<()>
+    where
+        F: for<'t> FnOnce(&'t mut WriteTx) -> BoxFuture<'t, AppResult<()>> + Send + 'static,
+    {
         let actor = actor.clone();
         self.context
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let trial = trials::find(&mut tx.conn(), trial_id)
-                        .await?
-                        .ok_or_else(|| AppError::not_found("trial", trial_id))?;
+                    let trial = existing::trial(&mut tx.conn(), trial_id).await?;
                     actor.require_current_run(trial_id, trial.run_id)?;
-                    let text = serde_json::to_string(&metadata).map_err(AppError::internal)?;
-                    trials::set_metadata(&mut tx.conn(), trial_id, &text).await?;
-                    Ok(metadata)
+                    change(tx).await
                 })
             })
             .await
@@ -202,12 +208,8 @@ impl Trials {
             .await?;
         let experiment = {
             let mut conn = self.context.store.read().await?;
-            let trial = trials::find(&mut conn.conn(), trial_id)
-                .await?
-                .ok_or_else(|| AppError::not_found("trial", trial_id))?;
-            experiments::find(&mut conn.conn(), trial.experiment_id)
-                .await?
-                .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?
+            let trial = existing::trial(&mut conn.conn(), trial_id).await?;
+            existing::experiment(&mut conn.conn(), trial.experiment_id).await?
         };
         let location = match storage {
             Some(section) => location_text(&Value::Object(section)),

@@ -15,6 +15,7 @@ use det_api_types::allocations::{
 use det_api_types::page::Empty;
 use det_api_types::wire;
 use det_ids::{AllocationId, ContainerId};
+use det_lifecycle::allocation::AllocationEvent;
 use det_store::allocations::AllocationRow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -137,7 +138,8 @@ async fn ack_preemption(
     Path(id): Path<AllocationId>,
     _body: WireBody<AckAllocationPreemptionSignalRequest>,
 ) -> Answer {
-    master.allocations.ack_preemption(&actor, &id).await?;
+    let says = Some(AllocationEvent::Acknowledge);
+    master.allocations.task_says(&actor, &id, says).await?;
     empty()
 }
 
@@ -151,7 +153,8 @@ async fn pending_preemption(
     Path(id): Path<AllocationId>,
     _body: WireBody<AllocationPendingPreemptionSignalRequest>,
 ) -> Answer {
-    master.allocations.pending_preemption(&actor, &id).await?;
+    let says = Some(AllocationEvent::Preempt);
+    master.allocations.task_says(&actor, &id, says).await?;
     empty()
 }
 
@@ -164,7 +167,8 @@ async fn ready(
     Path(id): Path<AllocationId>,
     _body: WireBody<AllocationReadyRequest>,
 ) -> Answer {
-    master.allocations.allocation_ready(&actor, &id).await?;
+    let says = Some(AllocationEvent::Meet);
+    master.allocations.task_says(&actor, &id, says).await?;
     empty()
 }
 
@@ -177,7 +181,8 @@ async fn waiting(
     Path(id): Path<AllocationId>,
     _body: WireBody<AllocationWaitingRequest>,
 ) -> Answer {
-    master.allocations.allocation_waiting(&actor, &id).await?;
+    let says = None;
+    master.allocations.task_says(&actor, &id, says).await?;
     empty()
 }
 
@@ -311,6 +316,7 @@ async fn proxy_address(
     Path(id): Path<AllocationId>,
     _body: WireBody<PostAllocationProxyAddressRequest>,
 ) -> Answer {
-    master.allocations.proxy_address(&actor, &id).await?;
+    let says = None;
+    master.allocations.task_says(&actor, &id, says).await?;
     empty()
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::Experiments;
 use crate::app::config_policies::locked;
 use crate::app::documents::require_storable;
+use crate::app::existing;
 use crate::app::homes::Homes;
 use crate::app::job_changes::require_live;
 use crate::app::queue_entry::JobChange;
@@ -136,9 +137,7 @@ impl Experiments {
         patch: ExperimentPatch,
         actor: &str,
     ) -> AppResult<()> {
-        let row = experiments::find(&mut tx.conn(), id)
-            .await?
-            .ok_or_else(|| AppError::not_found("experiment", id))?;
+        let row = existing::experiment(&mut tx.conn(), id).await?;
         let homes = Homes::load(&mut tx.conn()).await?;
         homes.require_unarchived(row.project_id, "what is in it cannot be changed")?;
         let text =

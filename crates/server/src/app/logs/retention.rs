@@ -22,6 +22,7 @@ use tokio::sync::Mutex;
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::context::Context;
 use crate::app::documents::require_storable;
+use crate::app::existing;
 use crate::app::logs::retention::due::{Counted, Kept};
 use crate::app::ownership::Ownership;
 use crate::auth::Actor;
@@ -105,9 +106,7 @@ impl LogRetention {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let row = experiments::find(&mut tx.conn(), id)
-                        .await?
-                        .ok_or_else(|| AppError::not_found("experiment", id))?;
+                    let row = existing::experiment(&mut tx.conn(), id).await?;
                     service.require_days_unfixed(tx, &row, days).await?;
                     let mut config: Value =
                         serde_json::from_str(&row.config).map_err(AppError::internal)?;
@@ -135,12 +134,8 @@ impl LogRetention {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let trial = trials::find(&mut tx.conn(), id)
-                        .await?
-                        .ok_or_else(|| AppError::not_found("trial", id))?;
-                    let row = experiments::find(&mut tx.conn(), trial.experiment_id)
-                        .await?
-                        .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?;
+                    let trial = existing::trial(&mut tx.conn(), id).await?;
+                    let row = existing::experiment(&mut tx.conn(), trial.experiment_id).await?;
                     service.require_days_unfixed(tx, &row, days).await?;
                     trials::set_log_retention(&mut tx.conn(), id, Some(days)).await?;
                     let reason = format!("its logs are kept {}", Kept::of(Some(days), None));

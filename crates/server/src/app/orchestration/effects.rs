@@ -13,6 +13,7 @@ use super::PlacedRequest;
 use super::loading::Facts;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
+use crate::app::existing;
 use crate::app::logs;
 use crate::app::logs::policies::allow_restarts;
 use crate::app::logs::retention::configured_days;
@@ -75,8 +76,7 @@ impl Orchestration {
             Effect::ExperimentContinued(id) => experiments::clear_end(&mut tx.conn(), id).await?,
             Effect::RunStarted(id) => (self.run_changed)(id),
             Effect::RestartsAllowed(id) => {
-                let row = trials::find(&mut tx.conn(), id).await?;
-                let row = row.ok_or_else(|| AppError::not_found("trial", id))?;
+                let row = existing::trial(&mut tx.conn(), id).await?;
                 allow_restarts(tx, &row).await?;
             }
             Effect::TrialEnded(id) => {

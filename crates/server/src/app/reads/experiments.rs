@@ -8,7 +8,7 @@ use std::sync::Arc;
 use det_authz::Kind;
 use det_ids::{ExperimentId, TrialId};
 use det_lifecycle::experiment::ExperimentState;
-use det_store::experiments::{self, ExperimentRow};
+use det_store::experiments::ExperimentRow;
 use det_store::metrics::number;
 use det_store::{Store, allocations, trials};
 
@@ -18,7 +18,7 @@ use crate::app::metrics::reports::{Outdating, Pages};
 use crate::app::metrics::{VALIDATION, is_better};
 use crate::app::reads::phase::Phase;
 use crate::app::reads::sight::Sight;
-use crate::app::{Master, reads};
+use crate::app::{Master, existing, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -37,9 +37,7 @@ pub(crate) async fn find(
 ) -> AppResult<ExperimentRow> {
     require(actor)?;
     let mut conn = store.read().await?;
-    experiments::find(&mut conn.conn(), id)
-        .await?
-        .ok_or_else(|| AppError::not_found("experiment", id))
+    existing::experiment(&mut conn.conn(), id).await
 }
 
 /// Where an experiment is.

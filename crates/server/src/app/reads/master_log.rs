@@ -6,9 +6,9 @@ use det_api_types::logs::MasterLogsQuery;
 use det_authz::{Kind, Permission, Target};
 use det_ids::{ExperimentId, TrialId};
 use det_store::allocations::TaskRow;
-use det_store::{Store, allocations, trials};
+use det_store::{Store, allocations};
 
-use crate::app::{Master, reads};
+use crate::app::{Master, existing, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::{Subscription, Topic};
@@ -113,9 +113,8 @@ impl Selection {
         };
         reads::require(actor, Kind::Trial, "trials")?;
         let mut conn = store.read().await?;
-        let experiment = trials::find(&mut conn.conn(), trial)
+        let experiment = existing::trial(&mut conn.conn(), trial)
             .await?
-            .ok_or_else(|| AppError::not_found("trial", trial))?
             .experiment_id;
         let tasks = allocations::tasks_of_trial(&mut conn.conn(), trial).await?;
         Ok(Self::Trial {

@@ -8,7 +8,7 @@ use det_store::{Store, experiments};
 use futures::Stream;
 use tokio::runtime::Handle;
 
-use crate::app::{Master, reads};
+use crate::app::{Master, existing, reads};
 use crate::auth::Actor;
 use crate::budget::{Account, Budget, Reservation};
 use crate::error::{AppError, AppResult};
@@ -43,9 +43,8 @@ impl Archive {
     ) -> AppResult<Self> {
         reads::require(actor, Kind::Experiment, "model definitions")?;
         let mut conn = master.context.store.read().await?;
-        let name = experiments::find(&mut conn.conn(), experiment_id)
+        let name = existing::experiment(&mut conn.conn(), experiment_id)
             .await?
-            .ok_or_else(|| AppError::not_found("experiment", experiment_id))?
             .name;
         let bytes = experiments::model_definition_size(&mut conn.conn(), experiment_id)
             .await?

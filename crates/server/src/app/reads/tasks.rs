@@ -3,30 +3,24 @@
 use det_authz::Kind;
 use det_ids::{PriorityOrder, TaskId};
 use det_scheduler::Policy;
+use det_store::Store;
 use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, AllocationRow, ContainerRow, TaskRow};
 use det_store::experiments::{self, JobRow};
-use det_store::{Conn, Store};
 use det_taskspec::TaskKind;
 
-use crate::app::{Master, reads};
+use crate::app::{Master, existing, reads};
 use crate::auth::Actor;
-use crate::error::{AppError, AppResult};
+use crate::error::AppResult;
 
 fn require(actor: &Actor) -> AppResult<()> {
     reads::require(actor, Kind::Task, "tasks")
 }
 
-async fn row(conn: &mut Conn<'_>, task_id: &TaskId) -> AppResult<TaskRow> {
-    allocations::find_task(conn, task_id)
-        .await?
-        .ok_or_else(|| AppError::not_found("task", task_id.as_str().escape_debug()))
-}
-
 /// One task.
 pub(crate) async fn find(store: &Store, actor: &Actor, task_id: &TaskId) -> AppResult<TaskRow> {
     require(actor)?;
-    row(&mut store.read().await?.conn(), task_id).await
+    existing::task(&mut store.read().await?.conn(), task_id).await
 }
 
 /// One task with its allocations.
@@ -37,7 +31,7 @@ pub(crate) async fn with_allocations(
 ) -> AppResult<(TaskRow, Vec<AllocationRow>)> {
     require(actor)?;
     let mut conn = store.read().await?;
-    let task = row(&mut conn.conn(), task_id).await?;
+    let task = existing::task(&mut conn.conn(), task_id).await?;
     let allocations = allocations::of_task(&mut conn.conn(), task_id).await?;
     Ok((task, allocations))
 }
@@ -88,7 +82,7 @@ pub(crate) async fn containers(
 ) -> AppResult<Vec<ContainerRow>> {
     require(actor)?;
     let mut conn = store.read().await?;
-    row(&mut conn.conn(), task_id).await?;
+    existing::task(&mut conn.conn(), task_id).await?;
     let mut containers = Vec::new();
     for allocation in allocations::of_task(&mut conn.conn(), task_id).await? {
         containers.extend(allocations::containers(&mut conn.conn(), &allocation.id).await?);

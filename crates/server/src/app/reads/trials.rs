@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::app::reads::experiments::listing;
 use crate::app::reads::phase::{Phase, StateFilter};
-use crate::app::{Master, reads};
+use crate::app::{Master, existing, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
@@ -34,9 +34,7 @@ fn require(actor: &Actor) -> AppResult<()> {
 pub(crate) async fn find(store: &Store, actor: &Actor, id: TrialId) -> AppResult<TrialRow> {
     require(actor)?;
     let mut conn = store.read().await?;
-    trials::find(&mut conn.conn(), id)
-        .await?
-        .ok_or_else(|| AppError::not_found("trial", id))
+    existing::trial(&mut conn.conn(), id).await
 }
 
 /// What a trial is shown with besides its row.

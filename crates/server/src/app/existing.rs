@@ -1,0 +1,27 @@
+//! Rows that a use case cannot do without: each errs with "not found" where it does not exist.
+
+use det_ids::{ExperimentId, TaskId, TrialId};
+use det_store::Conn;
+use det_store::allocations::{self, TaskRow};
+use det_store::experiments::{self, ExperimentRow};
+use det_store::trials::{self, TrialRow};
+
+use crate::error::{AppError, AppResult};
+
+/// An experiment.
+pub(crate) async fn experiment(conn: &mut Conn<'_>, id: ExperimentId) -> AppResult<ExperimentRow> {
+    let row = experiments::find(conn, id).await?;
+    row.ok_or_else(|| AppError::not_found("experiment", id))
+}
+
+/// A trial.
+pub(crate) async fn trial(conn: &mut Conn<'_>, id: TrialId) -> AppResult<TrialRow> {
+    let row = trials::find(conn, id).await?;
+    row.ok_or_else(|| AppError::not_found("trial", id))
+}
+
+/// A task.
+pub(crate) async fn task(conn: &mut Conn<'_>, id: &TaskId) -> AppResult<TaskRow> {
+    let row = allocations::find_task(conn, id).await?;
+    row.ok_or_else(|| AppError::not_found("task", id.as_str().escape_debug()))
+}
