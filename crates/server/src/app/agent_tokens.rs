@@ -173,7 +173,6 @@ impl AgentTokens {
         )?;
         let (service, id, actor) = (self.clone(), agent_id.clone(), actor.name());
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let now = det_store::now();

@@ -133,7 +133,6 @@ impl Agents {
         let this = self.clone();
         let (agent_id, actor) = (agent_id.clone(), actor.name());
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let Some(mut row) = agents::find(&mut tx.conn(), &agent_id).await? else {
@@ -303,7 +302,6 @@ impl Registry for Agents {
         let (places, tokens, credential) =
             (self.places.clone(), self.tokens.clone(), credential.clone());
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     tokens

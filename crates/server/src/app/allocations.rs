@@ -195,7 +195,6 @@ impl Allocations {
         let data = data(self.find(actor, allocation_id).await?)?;
         let (allocation, container) = (allocation_id.clone(), container_id.clone());
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let rows = allocations::containers(&mut tx.conn(), &allocation).await?;

@@ -10,7 +10,7 @@ use crate::app::reads::checkpoints::{self, Found};
 use crate::app::reads::experiments::{self, Shown};
 use crate::app::reads::homes::{self, ProjectView, WorkspaceView};
 use crate::app::submission::NewExperimentRequest;
-use crate::app::workspaces::{NewWorkspace, WorkspacePatch};
+use crate::app::workspaces::WorkspacePatch;
 use crate::auth::Actor;
 use crate::error::AppResult;
 
@@ -55,7 +55,7 @@ pub(crate) async fn patched_experiment(
 pub(crate) async fn created_workspace(
     master: &Master,
     actor: &Actor,
-    new: NewWorkspace,
+    new: WorkspacePatch,
 ) -> AppResult<WorkspaceView> {
     let row = master.workspaces.create(actor, new).await?;
     homes::shown_workspace(master, actor, row).await

@@ -125,7 +125,6 @@ impl Checkpoints {
         }
         let (service, actor) = (self.clone(), actor.clone());
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     service.report_in(tx, row, &actor).await?;
@@ -256,7 +255,6 @@ impl Checkpoints {
         let (uuid, actor) = (uuid.to_owned(), actor.clone());
         let service = self.clone();
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let mut row = checkpoints::find(&mut tx.conn(), &uuid)
@@ -305,7 +303,6 @@ impl Checkpoints {
             .await?;
         let (service, actor) = (self.clone(), actor.clone());
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     for (uuid, left) in changes {

@@ -144,7 +144,6 @@ impl ConfigPolicies {
         };
         let (service, name) = (self.clone(), actor.name());
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     scope.require_unarchived(&Homes::load(&mut tx.conn()).await?)?;
@@ -174,7 +173,6 @@ impl ConfigPolicies {
         scope.name(&self.homes.get())?;
         let (service, actor) = (self.clone(), actor.name());
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     scope.require_unarchived(&Homes::load(&mut tx.conn()).await?)?;

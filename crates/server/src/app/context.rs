@@ -5,8 +5,10 @@ use std::sync::{Arc, OnceLock};
 use det_config::master::MasterConfig;
 use det_store::events::{self, NewEvent};
 use det_store::{Store, StoreError, WriteTx};
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
+use crate::error::AppResult;
 use crate::hub::{Hub, Topic};
 use crate::in_force::InForce;
 
@@ -54,6 +56,15 @@ impl Context {
     /// Why the master ends by itself; `None` = it runs, or was asked to stop.
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
+    }
+
+    /// Makes a change in one transaction, as [`Store::write`] does.
+    pub(crate) async fn write<T, F>(&self, change: F) -> AppResult<T>
+    where
+        F: for<'t> FnOnce(&'t mut WriteTx) -> BoxFuture<'t, AppResult<T>> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.store.write(change).await
     }
 
     /// Records a change of state in the transaction that makes it, and wakes those who read events.

@@ -144,7 +144,6 @@ impl Experiments {
         let (service, actor) = (self.clone(), actor.name());
         let id = self
             .context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let id = service
@@ -289,7 +288,6 @@ impl Experiments {
             let (service, cause) = (self.clone(), cause.clone());
             let done = self
                 .context
-                .store
                 .write(move |tx| {
                     Box::pin(async move {
                         let row = existing::experiment(&mut tx.conn(), id).await?;
@@ -322,7 +320,6 @@ impl Experiments {
         self.ownership.require_steering(actor, id).await?;
         let (service, actor) = (self.clone(), actor.name());
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let row = existing::experiment(&mut tx.conn(), id).await?;
@@ -386,7 +383,6 @@ impl Experiments {
             let (service, cause) = (self.clone(), cause.clone());
             let done = self
                 .context
-                .store
                 .write(move |tx| {
                     Box::pin(async move {
                         let row = existing::experiment(&mut tx.conn(), id).await?;

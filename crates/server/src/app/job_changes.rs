@@ -72,7 +72,6 @@ impl JobChanges {
     ) -> AppResult<()> {
         let (service, actor) = (self.clone(), actor.name());
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     for (job_id, change) in changes {

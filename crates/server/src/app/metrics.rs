@@ -155,7 +155,6 @@ impl Metrics {
             let service = self.clone();
             let appended = self
                 .context
-                .store
                 .write(move |tx| {
                     Box::pin(async move {
                         let appended = service.journal.append(tx, reports).await?;

@@ -88,7 +88,6 @@ impl Orchestration {
     pub(crate) async fn commit(&self, event: Event) -> AppResult<()> {
         let service = self.clone();
         self.context
-            .store
             .write(move |tx| Box::pin(async move { service.advance(tx, [event]).await }))
             .await
     }

@@ -145,7 +145,6 @@ impl Places {
         let service = self.clone();
         let id = place.clone();
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let Some(mut row) = agents::find(&mut tx.conn(), &id).await? else {
@@ -202,7 +201,6 @@ impl Places {
             }
             let service = self.clone();
             self.context
-                .store
                 .write(move |tx| {
                     Box::pin(async move {
                         let Some(current) = agents::find(&mut tx.conn(), &row.id).await? else {
@@ -284,7 +282,7 @@ impl Core for Places {
             let message = format!("another place with the id \"{place}\" is connected");
             AppError::new(ErrorKind::Conflict, message)
         })?;
-        let stored = self.context.store.write(move |tx| {
+        let stored = self.context.write(move |tx| {
             Box::pin(async move { service.join_in(tx, joined, Details::default()).await })
         });
         let stored = stored.await;
@@ -308,7 +306,6 @@ impl Core for Places {
     ) -> AppResult<()> {
         let (orchestration, place) = (self.orchestration.clone(), place.clone());
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let events =

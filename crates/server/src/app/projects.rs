@@ -398,7 +398,6 @@ impl Projects {
             let (service, actor) = (self.clone(), actor.name());
             let done = self
                 .context
-                .store
                 .write(move |tx| {
                     Box::pin(async move { service.move_in(tx, &actor, id, to, renewed).await })
                 })

@@ -180,7 +180,6 @@ impl Reload {
         let (service, actor) = (self.clone(), actor.name());
         let reported = change.clone();
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     service.record_changes(tx, &actor, &[change]).await?;
@@ -217,7 +216,6 @@ impl Reload {
         let (service, actor) = (self.clone(), actor.to_owned());
         let decided = self
             .context
-            .store
             .write(move |tx| {
                 Box::pin(async move { service.decide_in(tx, &actor, mode, loaded).await })
             })
@@ -343,7 +341,6 @@ impl Reload {
         let (service, actor) = (self.clone(), actor.to_owned());
         let (reason, detail) = (error.message.clone(), json!({"refused": error.details}));
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let event = NewEvent {

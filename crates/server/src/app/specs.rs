@@ -105,7 +105,6 @@ impl Specs {
     async fn store_token(&self, token: &str, allocation_id: &AllocationId) -> AppResult<()> {
         let (hash, allocation_id) = (token_hash(token), allocation_id.clone());
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     allocations::insert_token(&mut tx.conn(), &hash, &allocation_id).await?;

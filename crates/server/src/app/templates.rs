@@ -212,10 +212,7 @@ impl Templates {
             + 'static,
     {
         let service = self.clone();
-        self.context
-            .store
-            .write(move |tx| change(service, tx))
-            .await
+        self.context.write(move |tx| change(service, tx)).await
     }
 
     async fn record(

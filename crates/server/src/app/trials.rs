@@ -79,7 +79,6 @@ impl Trials {
         }
         let service = self.clone();
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let trial = existing::trial(&mut tx.conn(), trial_id).await?;
@@ -184,7 +183,6 @@ impl Trials {
     {
         let actor = actor.clone();
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let trial = existing::trial(&mut tx.conn(), trial_id).await?;
@@ -222,7 +220,6 @@ impl Trials {
             )));
         }
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     Ok::<_, AppError>(checkpoints::storage_id(&mut tx.conn(), &location).await?)

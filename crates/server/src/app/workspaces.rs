@@ -31,45 +31,24 @@ const TO_LIMIT: &str = "limit the slots of workspaces";
 /// What would let people run their tasks as root, were it not for administrators only.
 const TO_BE_SOMEBODY: &str = "choose the Unix identity of tasks";
 
-/// A workspace to add.
+/// Changes of a workspace, or what a new one is; `None` leaves things as they are.
 #[derive(Debug, Clone, Default)]
-pub struct NewWorkspace {
+pub struct WorkspacePatch {
     /// Its name.
-    pub name: String,
+    pub name: Option<String>,
     /// Unix identity of tasks in it.
-    pub identity: UnixIdentity,
+    pub identity: Option<UnixIdentity>,
     /// Checkpoint storage laid over the cluster's; empty = none.
-    pub checkpoint_storage: Map<String, Value>,
+    pub checkpoint_storage: Option<Map<String, Value>>,
     /// Pool of work with slots; empty = the cluster's.
-    pub default_compute_pool: String,
+    pub default_compute_pool: Option<String>,
     /// Pool of work without slots; empty = the cluster's.
-    pub default_aux_pool: String,
-    /// Most slots in use at once; -1 = no limit, `None` = not said.
+    pub default_aux_pool: Option<String>,
+    /// Most slots in use at once; -1 = no limit.
     pub max_slots: Option<i64>,
     /// The same by cluster.
     pub quotas: BTreeMap<String, i64>,
     /// Whether a Kubernetes namespace was asked for.
-    pub namespaces: bool,
-}
-
-/// Changes of a workspace; `None` leaves things as they are.
-#[derive(Debug, Clone, Default)]
-pub struct WorkspacePatch {
-    /// New name.
-    pub name: Option<String>,
-    /// See [`NewWorkspace`].
-    pub identity: Option<UnixIdentity>,
-    /// See [`NewWorkspace`].
-    pub checkpoint_storage: Option<Map<String, Value>>,
-    /// See [`NewWorkspace`].
-    pub default_compute_pool: Option<String>,
-    /// See [`NewWorkspace`].
-    pub default_aux_pool: Option<String>,
-    /// See [`NewWorkspace`].
-    pub max_slots: Option<i64>,
-    /// See [`NewWorkspace`].
-    pub quotas: BTreeMap<String, i64>,
-    /// See [`NewWorkspace`].
     pub namespaces: bool,
 }
 
@@ -124,29 +103,19 @@ impl Workspaces {
     }
 
     /// Adds a workspace.
-    pub async fn create(&self, actor: &Actor, new: NewWorkspace) -> AppResult<WorkspaceRow> {
+    pub async fn create(&self, actor: &Actor, new: WorkspacePatch) -> AppResult<WorkspaceRow> {
         actor.require(Permission::Create, Kind::Workspace, "create workspaces")?;
         let owner = actor.user().id;
         if new.namespaces {
             return Err(no_namespaces());
         }
         let mut errors = FieldErrors::default();
-        let patch = WorkspacePatch {
-            name: Some(new.name),
-            identity: Some(new.identity),
-            checkpoint_storage: Some(new.checkpoint_storage),
-            default_compute_pool: Some(new.default_compute_pool),
-            default_aux_pool: Some(new.default_aux_pool),
-            max_slots: new.max_slots,
-            quotas: new.quotas,
-            namespaces: false,
-        };
         let mut row = WorkspaceRow {
             owner_id: Some(owner),
             created_at: det_store::now(),
             ..WorkspaceRow::default()
         };
-        self.apply_patch(&mut errors, &mut row, patch)?;
+        self.apply_patch(&mut errors, &mut row, new)?;
         errors.refuse("the workspace")?;
         if row.max_slots.is_some() {
             actor.require(Permission::Administer, Kind::Workspace, TO_LIMIT)?;

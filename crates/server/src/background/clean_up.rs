@@ -124,7 +124,6 @@ async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     let (handler, id, config) = (master.clone(), row.id, row.config.clone());
     master
         .context
-        .store
         .write(move |tx| {
             Box::pin(async move {
                 let Some(row) = experiments::find(&mut tx.conn(), id).await? else {
@@ -179,7 +178,6 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
             let (handler, id, project_id) = (master.clone(), row.id, row.project_id);
             return master
                 .context
-                .store
                 .write(move |tx| {
                     Box::pin(async move {
                         let failed = Event::Experiment {
@@ -203,7 +201,6 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     let (handler, id) = (master.clone(), row.id);
     master
         .context
-        .store
         .write(move |tx| {
             Box::pin(async move {
                 let Some(row) = experiments::find(&mut tx.conn(), id).await? else {

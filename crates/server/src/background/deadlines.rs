@@ -59,7 +59,6 @@ async fn sweep(master: &Master) -> AppResult<()> {
     let now = det_store::earliest_now();
     master
         .context
-        .store
         .write(move |tx| {
             Box::pin(async move {
                 users::delete_expired_sessions(&mut tx.conn(), now).await?;

@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::reads::homes::WorkspaceView;
-use crate::app::workspaces::{NewWorkspace, WorkspacePatch};
+use crate::app::workspaces::WorkspacePatch;
 use crate::app::{Master, changed, reads};
 use crate::error::AppResult;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
@@ -62,12 +62,12 @@ async fn post_workspace(
     Caller(master, actor): Caller,
     WireBody(body): WireBody<PostWorkspaceRequest>,
 ) -> Answer {
-    let new = NewWorkspace {
-        name: body.name,
-        identity: body.agent_user_group.map(identity).unwrap_or_default(),
-        checkpoint_storage: body.checkpoint_storage_config.unwrap_or_default().0,
-        default_compute_pool: body.default_compute_pool.unwrap_or_default(),
-        default_aux_pool: body.default_aux_pool.unwrap_or_default(),
+    let new = WorkspacePatch {
+        name: Some(body.name),
+        identity: body.agent_user_group.map(identity),
+        checkpoint_storage: body.checkpoint_storage_config.map(|object| object.0),
+        default_compute_pool: body.default_compute_pool,
+        default_aux_pool: body.default_aux_pool,
         max_slots: body.max_slots,
         quotas: body.cluster_quota_pairs,
         namespaces: !body.cluster_namespace_meta.is_empty(),

@@ -170,7 +170,6 @@ impl CheckpointRemoval {
     ) -> AppResult<Vec<CheckpointRow>> {
         let (service, patterns) = (self.clone(), patterns.to_vec());
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut tx.conn())
@@ -262,7 +261,6 @@ impl CheckpointRemoval {
         }
         let (service, actor) = (self.clone(), actor.to_owned());
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     for (uuid, left) in left {

@@ -80,7 +80,6 @@ impl Experiments {
         }
         let (master, actor) = (self.clone(), actor.name());
         self.context
-            .store
             .write(move |tx| Box::pin(async move { master.patch_in(tx, id, patch, &actor).await }))
             .await
     }

@@ -100,7 +100,6 @@ impl Logs {
         };
         let service = self.clone();
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let mut packed = packed;

@@ -103,7 +103,6 @@ impl LogRetention {
         self.ownership.require_owner(actor, id, &to_do).await?;
         let (service, actor, days) = (self.clone(), actor.name(), i64::from(days));
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let row = existing::experiment(&mut tx.conn(), id).await?;
@@ -131,7 +130,6 @@ impl LogRetention {
             .await?;
         let (service, actor, days) = (self.clone(), actor.name(), i64::from(days));
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let trial = existing::trial(&mut tx.conn(), id).await?;
@@ -245,7 +243,6 @@ impl LogRetention {
         let (service, actor, tasks) = (self.clone(), actor.to_owned(), tasks.to_vec());
         let swept = self
             .context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let swept = service.delete_in(tx, &actor, tasks).await?;
@@ -323,7 +320,6 @@ impl LogRetention {
     async fn remember(&self, counted: &Counted) -> AppResult<()> {
         let text = serde_json::to_string(counted).map_err(AppError::internal)?;
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     settings::set(&mut tx.conn(), COUNTED, &text).await?;

@@ -86,7 +86,6 @@ impl Journal {
         let packed = beside(long, move || sorted.prepare(stored)).await??;
         let journal = self.clone();
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let through = packed.through();

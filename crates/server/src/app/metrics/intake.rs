@@ -117,7 +117,6 @@ impl Intake {
             let (intake, taken) = (self.clone(), change.clone());
             let outcome = self
                 .context
-                .store
                 .write(move |tx| Box::pin(async move { intake.take_waiting(tx, taken).await }))
                 .await;
             let error = match outcome {

@@ -203,7 +203,6 @@ impl Scheduling {
     async fn send_to(&self, row: &AllocationRow, pool: String) -> AppResult<()> {
         let (service, id) = (self.clone(), row.id.clone());
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move { service.change_pool_of_request(tx, &id, pool).await })
             })

@@ -190,7 +190,6 @@ impl Scheduling {
         let orchestration = self.orchestration.clone();
         let has_placements = !decided.placements.is_empty();
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let place = decided.placements.into_iter().map(placed);

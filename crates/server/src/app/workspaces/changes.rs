@@ -36,7 +36,6 @@ impl HomeChanges {
     {
         let changes = self.clone();
         self.context
-            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let homes = Homes::load(&mut tx.conn()).await?;
