@@ -99,9 +99,10 @@ impl Allocations {
         }
     }
 
-    /// The task reports of itself: that it saves and exits, that it was asked from outside to end, which is the same as a
-    /// preemption, or that its service is up. `None`: what nothing follows from.
-    pub(crate) async fn task_says(
+    /// The task reports that it saves and exits, that it was asked from outside to end, which is the same as a preemption,
+    /// or that its service is up. `None` = what nothing follows from: that a service is not up yet, or where it is, which
+    /// its agent has reported already.
+    pub(crate) async fn report(
         &self,
         actor: &Actor,
         allocation_id: &AllocationId,

@@ -138,8 +138,8 @@ async fn ack_preemption(
     Path(id): Path<AllocationId>,
     _body: WireBody<AckAllocationPreemptionSignalRequest>,
 ) -> Answer {
-    let says = Some(AllocationEvent::Acknowledge);
-    master.allocations.task_says(&actor, &id, says).await?;
+    let event = Some(AllocationEvent::Acknowledge);
+    master.allocations.report(&actor, &id, event).await?;
     empty()
 }
 
@@ -153,8 +153,8 @@ async fn pending_preemption(
     Path(id): Path<AllocationId>,
     _body: WireBody<AllocationPendingPreemptionSignalRequest>,
 ) -> Answer {
-    let says = Some(AllocationEvent::Preempt);
-    master.allocations.task_says(&actor, &id, says).await?;
+    let event = Some(AllocationEvent::Preempt);
+    master.allocations.report(&actor, &id, event).await?;
     empty()
 }
 
@@ -167,8 +167,8 @@ async fn ready(
     Path(id): Path<AllocationId>,
     _body: WireBody<AllocationReadyRequest>,
 ) -> Answer {
-    let says = Some(AllocationEvent::Meet);
-    master.allocations.task_says(&actor, &id, says).await?;
+    let event = Some(AllocationEvent::Meet);
+    master.allocations.report(&actor, &id, event).await?;
     empty()
 }
 
@@ -181,8 +181,7 @@ async fn waiting(
     Path(id): Path<AllocationId>,
     _body: WireBody<AllocationWaitingRequest>,
 ) -> Answer {
-    let says = None;
-    master.allocations.task_says(&actor, &id, says).await?;
+    master.allocations.report(&actor, &id, None).await?;
     empty()
 }
 
@@ -316,7 +315,6 @@ async fn proxy_address(
     Path(id): Path<AllocationId>,
     _body: WireBody<PostAllocationProxyAddressRequest>,
 ) -> Answer {
-    let says = None;
-    master.allocations.task_says(&actor, &id, says).await?;
+    master.allocations.report(&actor, &id, None).await?;
     empty()
 }
