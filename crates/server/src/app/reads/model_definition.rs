@@ -1,5 +1,7 @@
 //! Reading the files that an experiment was created with.
 
+pub(crate) mod files;
+
 use std::io::Read;
 
 use det_authz::Kind;
@@ -117,7 +119,7 @@ impl Archive {
     }
 
     /// The archive as a file that is read from the store part by part, for threads that may block.
-    pub(crate) fn blocking(self) -> BlockingReader {
+    fn blocking(self) -> BlockingReader {
         BlockingReader {
             archive: self,
             runtime: Handle::current(),
@@ -132,7 +134,7 @@ fn missing(experiment_id: ExperimentId) -> AppError {
 }
 
 /// See [`Archive::blocking`].
-pub(crate) struct BlockingReader {
+struct BlockingReader {
     archive: Archive,
     runtime: Handle,
     offset: usize,
