@@ -9,7 +9,7 @@ pub mod agent_tokens;
 pub mod agents;
 pub mod allocations;
 mod backfill;
-pub(crate) mod changed;
+pub(crate) mod changes;
 pub mod checkpoints;
 pub(crate) mod composition;
 pub mod config_policies;

@@ -22,7 +22,7 @@ use crate::app::checkpoints::archive::Format;
 use crate::app::checkpoints::joined::Joined;
 use crate::app::checkpoints::{CheckpointReport, resources};
 use crate::app::reads::checkpoints::{Found, PolicyChange, Trained};
-use crate::app::{Master, changed, reads};
+use crate::app::{Master, changes, reads};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::answers;
 use crate::http::extract::{Caller, PathId, Reporter, WireBody, WireQuery};
@@ -134,7 +134,7 @@ async fn post_checkpoint_metadata(
     WireBody(body): WireBody<PostCheckpointMetadataRequest>,
 ) -> Answer {
     let metadata = body.checkpoint.metadata.0;
-    let found = changed::annotated_checkpoint(&master, &actor, &uuid, metadata).await?;
+    let found = changes::annotate_checkpoint(&master, &actor, &uuid, metadata).await?;
     message(&PostCheckpointMetadataResponse {
         checkpoint: show(&found)?,
     })

@@ -25,7 +25,7 @@ use crate::app::experiments::ExperimentPatch;
 use crate::app::model_archive::{ContextFile, FileKind};
 use crate::app::reads::experiments::{QueuePlace, Record, listing};
 use crate::app::submission::NewExperimentRequest;
-use crate::app::{Master, changed, reads};
+use crate::app::{Master, changes, reads};
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
@@ -133,7 +133,7 @@ async fn create_experiment(
         validate_only: body.validate_only,
         unmanaged: body.unmanaged,
     };
-    let (created, shown) = changed::created_experiment(&master, &actor, request).await?;
+    let (created, shown) = changes::create_experiment(&master, &actor, request).await?;
     let experiment = shown.as_ref().map(views::experiments::one).transpose()?;
     let config = match created.config {
         Value::Object(members) => Object(members),
@@ -264,7 +264,7 @@ async fn continue_experiment(
         return Err(AppError::invalid("field \"id\" must name the experiment to continue").into());
     }
     let config = &body.override_config;
-    let shown = changed::continued_experiment(&master, &actor, id, config).await?;
+    let shown = changes::continue_experiment(&master, &actor, id, config).await?;
     message(&ContinueExperimentResponse {
         experiment: views::experiments::one(&shown)?,
         warnings: Vec::new(),
@@ -298,7 +298,7 @@ async fn patch_experiment(
         save_trial_best: policy.save_trial_best,
         save_trial_latest: policy.save_trial_latest,
     };
-    let shown = changed::patched_experiment(&master, &actor, id, patch).await?;
+    let shown = changes::patch_experiment(&master, &actor, id, patch).await?;
     message(&PatchExperimentResponse {
         experiment: views::experiments::one(&shown)?,
     })

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 
 use crate::app::projects::{NewProject, Note as StoredNote, NotesChange, ProjectPatch};
 use crate::app::reads::homes::ProjectView;
-use crate::app::{Master, changed, reads};
+use crate::app::{Master, changes, reads};
 use crate::error::AppResult;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
@@ -72,7 +72,7 @@ async fn post_project(
         description: body.description.unwrap_or_default(),
         key: body.key.unwrap_or_default(),
     };
-    answer(&changed::created_project(&master, &actor, new).await?)
+    answer(&changes::create_project(&master, &actor, new).await?)
 }
 
 /// One project.
@@ -103,7 +103,7 @@ async fn patch_project(
         description: body.description,
         key: body.key,
     };
-    answer(&changed::patched_project(&master, &actor, id, patch).await?)
+    answer(&changes::patch_project(&master, &actor, id, patch).await?)
 }
 
 /// Deletes a project with everything in it, in the background where there are experiments.

@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 
 use crate::app::reads::homes::WorkspaceView;
 use crate::app::workspaces::WorkspacePatch;
-use crate::app::{Master, changed, reads};
+use crate::app::{Master, changes, reads};
 use crate::error::AppResult;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
@@ -72,7 +72,7 @@ async fn post_workspace(
         quotas: body.cluster_quota_pairs,
         namespaces: !body.cluster_namespace_meta.is_empty(),
     };
-    changed_answer(&changed::created_workspace(&master, &actor, new).await?)
+    changed_answer(&changes::create_workspace(&master, &actor, new).await?)
 }
 
 /// One workspace.
@@ -106,7 +106,7 @@ async fn patch_workspace(
         namespaces: !body.cluster_namespace_meta.is_empty(),
         ..WorkspacePatch::default()
     };
-    changed_answer(&changed::patched_workspace(&master, &actor, id, patch).await?)
+    changed_answer(&changes::patch_workspace(&master, &actor, id, patch).await?)
 }
 
 /// Deletes a workspace with everything in it, in the background where there are experiments.

@@ -15,7 +15,7 @@ use crate::auth::Actor;
 use crate::error::AppResult;
 
 /// Creates an experiment; without it when the submission was only checked.
-pub(crate) async fn created_experiment(
+pub(crate) async fn create_experiment(
     master: &Master,
     actor: &Actor,
     request: NewExperimentRequest,
@@ -29,7 +29,7 @@ pub(crate) async fn created_experiment(
 }
 
 /// Lets an ended experiment go on, with changed settings if any.
-pub(crate) async fn continued_experiment(
+pub(crate) async fn continue_experiment(
     master: &Master,
     actor: &Actor,
     id: ExperimentId,
@@ -41,7 +41,7 @@ pub(crate) async fn continued_experiment(
 }
 
 /// Changes texts, labels, resources or checkpoint policy of an experiment.
-pub(crate) async fn patched_experiment(
+pub(crate) async fn patch_experiment(
     master: &Master,
     actor: &Actor,
     id: ExperimentId,
@@ -52,7 +52,7 @@ pub(crate) async fn patched_experiment(
 }
 
 /// Adds a workspace.
-pub(crate) async fn created_workspace(
+pub(crate) async fn create_workspace(
     master: &Master,
     actor: &Actor,
     new: WorkspacePatch,
@@ -62,7 +62,7 @@ pub(crate) async fn created_workspace(
 }
 
 /// Changes a workspace.
-pub(crate) async fn patched_workspace(
+pub(crate) async fn patch_workspace(
     master: &Master,
     actor: &Actor,
     id: i64,
@@ -73,7 +73,7 @@ pub(crate) async fn patched_workspace(
 }
 
 /// Adds a project.
-pub(crate) async fn created_project(
+pub(crate) async fn create_project(
     master: &Master,
     actor: &Actor,
     new: NewProject,
@@ -83,7 +83,7 @@ pub(crate) async fn created_project(
 }
 
 /// Changes a project.
-pub(crate) async fn patched_project(
+pub(crate) async fn patch_project(
     master: &Master,
     actor: &Actor,
     id: i64,
@@ -94,7 +94,7 @@ pub(crate) async fn patched_project(
 }
 
 /// Replaces the user's metadata of a checkpoint.
-pub(crate) async fn annotated_checkpoint(
+pub(crate) async fn annotate_checkpoint(
     master: &Master,
     actor: &Actor,
     uuid: &str,
