@@ -195,6 +195,27 @@ impl Policies {
         self.invariant_config.as_ref()
     }
 
+    /// The pools that the invariants name, each with its path.
+    pub fn pools(&self) -> Vec<(String, String)> {
+        let invariants = self.invariant_config.as_ref();
+        let named = |path: &str| invariants.and_then(|node| node.find(path));
+        let mut pools = Vec::new();
+        let mut add = |path: String, node: &Node| {
+            if let Some(pool) = node.text().filter(|pool| !pool.is_empty()) {
+                pools.push((path, pool.to_owned()));
+            }
+        };
+        if let Some(node) = named(ONE_POOL) {
+            add(format!("invariant_config.{ONE_POOL}"), node);
+        }
+        if let Some(Tree::List(items)) = named(SEVERAL_POOLS).map(|node| &node.tree) {
+            for (index, node) in items.iter().enumerate() {
+                add(format!("invariant_config.{SEVERAL_POOLS}[{index}]"), node);
+            }
+        }
+        pools
+    }
+
     /// What an invariant fixes `path` to, if that is not `value`; such a change is refused.
     pub fn fixes_otherwise(&self, path: &str, value: &Value) -> Option<Value> {
         let fixed = self.invariant_config.as_ref()?.find(path)?.to_value();

@@ -239,6 +239,7 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<Running, Start
         loopback: address.ip().is_loopback(),
         blank_passwords,
     });
+    master.reload.warn_of_stranded_jobs().await?;
     let mut tasks = JoinSet::new();
     tasks.spawn(background::watch_store(master.clone()));
     spawn_works(&mut tasks, &master);

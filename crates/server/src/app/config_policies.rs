@@ -2,7 +2,7 @@
 //! can change, and constraints, which the result must keep.
 
 use det_authz::{Kind, Permission, Target};
-use det_config::errors::ConfigErrors;
+use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::policies::{Policies, Workload, fixed_pool};
 use det_config::yaml;
 use det_store::config_policies::{self, ConfigPolicyRow, StoredWorkload};
@@ -129,6 +129,7 @@ impl ConfigPolicies {
         let policies = Policies::parse(workload, &scope_name, None, text)
             .map_err(|errors| unusable(&errors))?;
         let pool = fixed_pool(std::slice::from_ref(&policies));
+        self.require_known_pools(&policies)?;
         let order = self.pools.priority_order_of_policies(pool.as_deref());
         let consistent = policies.with_order(order).check_priority();
         consistent.map_err(|errors| unusable(&errors))?;
@@ -276,6 +277,25 @@ impl ConfigPolicies {
             Some(refusal) => Err(refusal),
             None => Ok(policies),
         }
+    }
+
+    /// Refuses policies that fix a pool in which nothing can run: every submission under them would be refused.
+    fn require_known_pools(&self, policies: &Policies) -> AppResult<()> {
+        let errors: Vec<ConfigError> = policies
+            .pools()
+            .into_iter()
+            .filter_map(|(path, pool)| {
+                let why = self.pools.unusable(&pool)?;
+                let message = format!("pool \"{}\" {why}", pool.escape_debug());
+                let known = self.pools.serving().join(", ");
+                let error = ConfigError::new(path, None, message);
+                Some(error.with_hint(format!("choose one of: {known}")))
+            })
+            .collect();
+        if errors.is_empty() {
+            return Ok(());
+        }
+        Err(unusable(&ConfigErrors::together(errors)))
     }
 
     async fn stored(&self, scope: Scope, workload: Workload) -> AppResult<Option<Value>> {

@@ -26,6 +26,9 @@ use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 use crate::in_force::{Surroundings, Unusable};
 
+/// Jobs and agents that a sentence about a pool names at most.
+const NAMED: usize = 3;
+
 /// Who asks for a reload.
 #[derive(Debug, Clone, Copy)]
 pub enum Asking<'a> {
@@ -130,6 +133,7 @@ impl Reload {
             Decided::Taken(changes) => {
                 if mode == Mode::Apply {
                     self.report_changes(&changes, &warnings);
+                    self.warn_of_stranded_jobs().await?;
                 }
                 Ok(Reloaded { changes, warnings })
             }
@@ -333,6 +337,42 @@ impl Reload {
         }
     }
 
+    /// Logs which jobs wait in pools that are not configured: nothing of them can start. A running master refuses to let an
+    /// occupied pool go, but it may be started with another configuration than before.
+    pub(crate) async fn warn_of_stranded_jobs(&self) -> Result<(), StoreError> {
+        for warning in self.stranded_jobs().await? {
+            tracing::warn!("{warning}");
+        }
+        Ok(())
+    }
+
+    /// A sentence for each pool that is not configured and has jobs.
+    pub async fn stranded_jobs(&self) -> Result<Vec<String>, StoreError> {
+        let jobs = {
+            let mut conn = self.context.store.read().await?;
+            experiments::live_jobs(&mut conn.conn()).await?
+        };
+        let mut in_pool: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for job in &jobs {
+            let others = Fallback::of(job).map_or_else(Vec::new, |fallback| fallback.pools);
+            let mut pools = std::iter::once(&job.resource_pool).chain(&others);
+            if !pools.any(|pool| self.pools.is_configured(pool)) {
+                let stranded = in_pool.entry(&job.resource_pool).or_default();
+                stranded.push(job.id.as_str());
+            }
+        }
+        let sentences = in_pool.into_iter().map(|(pool, jobs)| {
+            let more = if jobs.len() > NAMED { ", …" } else { "" };
+            format!(
+                "resource pool \"{pool}\" is not configured, and {} of its jobs can never start ({}{more}): configure it \
+                 again, or move them: det job update JOB --resource-pool POOL",
+                jobs.len(),
+                jobs[..jobs.len().min(NAMED)].join(", ")
+            )
+        });
+        Ok(sentences.collect())
+    }
+
     async fn report_refusal(&self, actor: &str, mode: Mode, error: &AppError) -> AppResult<()> {
         if mode == Mode::Check {
             return Ok(());
@@ -368,7 +408,7 @@ fn in_words(pool: &str, agents: &[String], jobs: &BTreeSet<String>) -> String {
     };
     let mut what = Vec::new();
     if !agents.is_empty() {
-        let names: Vec<&str> = agents.iter().take(3).map(String::as_str).collect();
+        let names: Vec<&str> = agents.iter().take(NAMED).map(String::as_str).collect();
         let more = if agents.len() > names.len() {
             ", …"
         } else {

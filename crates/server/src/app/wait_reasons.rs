@@ -12,15 +12,23 @@ use crate::app::homes::Homes;
 use crate::error::{AppError, AppResult};
 
 /// A reason in words, ready to be stored. `name_of` gives the names of allocations for people, `homes` those of
-/// workspaces.
+/// workspaces. `removed_pool` names the pool where it is not configured any more: then that is what to say, since whatever
+/// else the reason says would not help.
 pub(crate) fn waiting_of(
     reason: &WaitReason,
     name_of: impl Fn(&AllocationId) -> Option<String>,
     homes: &Homes,
+    removed_pool: Option<&str>,
 ) -> AppResult<Waiting> {
     let document = Document {
         reason,
-        message: reason.explain(name_of, |id| homes.name_of(id)),
+        message: match removed_pool {
+            Some(pool) => format!(
+                "resource pool \"{pool}\" is not in the master's configuration any more; configure it again, or move the \
+                 job: `det job update JOB --resource-pool POOL`"
+            ),
+            None => reason.explain(name_of, |id| homes.name_of(id)),
+        },
     };
     Ok(Waiting {
         stored: serde_json::to_string(&document).map_err(AppError::internal)?,

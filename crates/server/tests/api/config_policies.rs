@@ -40,6 +40,14 @@ async fn policies_are_set_shown_and_removed() {
             "invariant_config.max_restart",
         ),
         (json!({"configPolicies": ""}), "configPolicies"),
+        (
+            json!({"configPolicies": "invariant_config: {resources: {resource_pool: gone}}"}),
+            "invariant_config.resources.resource_pool: pool \"gone\" does not exist",
+        ),
+        (
+            json!({"configPolicies": "invariant_config: {resources: {resource_pools: [default, gone]}}"}),
+            "invariant_config.resources.resource_pools[1]: pool \"gone\" does not exist",
+        ),
     ] {
         let refused = admin.put(GLOBAL, body).await.refused(400);
         assert!(refused.contains(named), "{refused}");

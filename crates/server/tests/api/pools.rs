@@ -268,6 +268,53 @@ async fn what_no_agent_can_hold_is_refused_whatever_launch_error_says() {
 }
 
 #[tokio::test]
+async fn jobs_of_a_pool_that_is_not_configured_any_more_are_reported_and_can_be_moved() {
+    let lenient = ("launch_error", "false");
+    let cluster = Cluster::start_with(&[POOLS, lenient]).await;
+    let client = cluster.determined().await;
+    let spare = json!({"resource_pool": "spare"});
+    let made = submit(&client, "stranded", spare).await;
+    let several = json!({"resource_pools": ["spare", "default"]});
+    submit(&client, "goes on", several).await;
+    let job = made["experiment"]["jobId"].as_str().unwrap();
+
+    let cluster = cluster.restart_with(&[lenient]).await;
+    let client = cluster.determined().await;
+    let says = |answer: &Value| {
+        let message = answer["trial"]["waitReason"]["message"].as_str();
+        message.is_some_and(|message| {
+            message.contains("\"spare\" is not in the master's configuration any more")
+        })
+    };
+    let trial = cluster.until(&client, "/api/v1/trials/1", says).await;
+    assert_eq!(trial["trial"]["waitReason"]["kind"], "no_agents");
+    let stranded = cluster.master().reload.stranded_jobs().await.unwrap();
+    assert_eq!(stranded.len(), 1);
+    let expected = format!(
+        "resource pool \"spare\" is not configured, and 1 of its jobs can never start ({job})"
+    );
+    assert!(stranded[0].starts_with(&expected), "{stranded:?}");
+
+    let body = json!({"updates": [{"jobId": job, "resourcePool": "default"}]});
+    client.post("/api/v1/job-queues", body).await.ok();
+    assert!(
+        cluster
+            .master()
+            .reload
+            .stranded_jobs()
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    cluster
+        .until(&client, "/api/v1/trials/1", |answer| {
+            answer["trial"]["waitReason"]["message"].is_string() && !says(answer)
+        })
+        .await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn a_pool_of_an_additional_manager_is_refused_with_its_managers_name() {
     let managers = "[{resource_manager: {type: kubernetes, cluster_name: cloud, max_slots_per_pod: 8}, \
                     resource_pools: [{pool_name: pods}]}]";

@@ -158,20 +158,21 @@ impl Scheduling {
             }
             state.thought += began.elapsed();
             limits.note(&state.image, pool, &decided.placements);
-            self.apply(decided).await?;
+            self.apply(pool, decided).await?;
         }
         Ok(next)
     }
 
-    /// Stores what a pass decided, and the reasons that it reports why requests wait: all of it in one transaction.
-    async fn apply(&self, decided: Pass) -> AppResult<()> {
+    /// Stores what a pass over a pool decided, and the reasons that it reports why requests wait: all of it in one transaction.
+    async fn apply(&self, pool: &str, decided: Pass) -> AppResult<()> {
         let (waiting, homes) = (decided.waiting, self.snapshots.homes.get());
+        let removed = Some(pool).filter(|pool| !self.pools.is_configured(pool));
         // After a restart the reasons that were stored before are known by their texts.
         let texts = self
             .snapshots
             .live
             .look(&self.context.store, |image| {
-                let mut texts = in_words(waiting, |id| image.label(id), &homes)?;
+                let mut texts = in_words(waiting, |id| image.label(id), &homes, removed)?;
                 texts.retain(|(id, text)| {
                     image
                         .stored_wait(id)
@@ -254,11 +255,12 @@ fn note_wait(waits: &mut BTreeMap<(String, i64), QueueDay>, placed: PlacedReques
 }
 
 /// Reasons in words; many requests wait for the same one. `called` gives the names of allocations for people, `homes` those
-/// of workspaces.
+/// of workspaces; see [`waiting_of`] for `removed_pool`.
 fn in_words(
     waiting: Vec<(AllocationId, Arc<WaitReason>)>,
     called: impl Fn(&AllocationId) -> Option<String>,
     homes: &Homes,
+    removed_pool: Option<&str>,
 ) -> AppResult<Vec<(AllocationId, Arc<Waiting>)>> {
     let mut written: HashMap<*const WaitReason, Arc<Waiting>> = HashMap::new();
     waiting
@@ -267,7 +269,8 @@ fn in_words(
             let text = match written.entry(Arc::as_ptr(&reason)) {
                 Entry::Occupied(text) => Arc::clone(text.get()),
                 Entry::Vacant(free) => {
-                    Arc::clone(free.insert(Arc::new(waiting_of(&reason, &called, homes)?)))
+                    let text = waiting_of(&reason, &called, homes, removed_pool)?;
+                    Arc::clone(free.insert(Arc::new(text)))
                 }
             };
             Ok((allocation, text))
