@@ -1,5 +1,6 @@
 //! The connection to the master.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,15 +50,29 @@ enum LinkError {
     Tls(String),
     #[error("the master's address cannot be used: {0}")]
     Address(String),
-    #[error("the master answered \"{status}\" instead of opening the connection")]
-    Http { status: String },
+    #[error("the master answered \"{status}\" instead of opening the connection{message}")]
+    Http {
+        status: String,
+        /// The master's message behind a colon; empty without one.
+        message: String,
+    },
     #[error(
         "it does not take this agent's token; to join, copy the file \"agent-token\" from the master's data directory and \
          name it with --agent-token-file"
     )]
     WrongToken,
+    #[error(
+        "it does not know this agent's own token, and the file \"{}\" that should have the one to join with does not \
+         exist: copy it from the master's data directory, where it is called \"agent-token\"", .0.display()
+    )]
+    NoJoinToken(PathBuf),
     #[error("the connection failed: {0}")]
     WebSocket(String),
+    #[error(
+        "what answers at {address} does not speak plain HTTP: {reason}; if the port speaks TLS, set \
+         \"security.tls.enabled\" of this agent"
+    )]
+    NotHttp { address: String, reason: String },
     #[error("the master did not answer within {0:?}")]
     Slow(Duration),
     #[error("nothing was heard from the master for {SILENCE_SECONDS} s")]
@@ -133,7 +148,8 @@ pub(crate) async fn keep(
             }
         }
         ever_connected |= was_connected;
-        if let (LinkError::WrongToken, false) = (&error, ever_connected) {
+        let without_token = matches!(error, LinkError::WrongToken | LinkError::NoJoinToken(_));
+        if without_token && !ever_connected {
             return Err(AgentError::Refused {
                 reason: error.to_string(),
                 given_up: false,
@@ -198,7 +214,10 @@ async fn connect(
         })?;
     stream
         .set_nodelay(true)
-        .map_err(|source| LinkError::Connect { address, source })?;
+        .map_err(|source| LinkError::Connect {
+            address: address.clone(),
+            source,
+        })?;
     let host_address = stream
         .local_addr()
         .map(|local| local.ip().to_canonical().to_string())
@@ -229,14 +248,32 @@ async fn connect(
         .await?
         .map_err(|error| match error {
             WsError::Http(answer) if answer.status() == StatusCode::UNAUTHORIZED => {
-                LinkError::WrongToken
+                match &shared.options.missing_token_file {
+                    Some(path) => LinkError::NoJoinToken(path.clone()),
+                    None => LinkError::WrongToken,
+                }
             }
             WsError::Http(answer) => LinkError::Http {
                 status: answer.status().to_string(),
+                message: message_of(answer.body().as_deref().unwrap_or_default()),
+            },
+            WsError::Io(error) => LinkError::WebSocket(error.to_string()),
+            other if !master.tls => LinkError::NotHttp {
+                address,
+                reason: other.to_string(),
             },
             other => LinkError::WebSocket(other.to_string()),
         })?;
     Ok((socket, host_address))
+}
+
+/// The message in the body of a refusal, behind a colon; empty if there is none.
+fn message_of(body: &[u8]) -> String {
+    let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    match body["error"]["error"].as_str() {
+        Some(message) if !message.is_empty() => format!(": {message}"),
+        _ => String::new(),
+    }
 }
 
 /// The value of a header that is never logged.

@@ -33,6 +33,9 @@ pub struct AgentOptions {
     /// own in
     /// its data directory.
     pub token: Option<Secret>,
+    /// The file that should have had [`AgentOptions::token`] and does not exist; for the error when the master does not
+    /// know this agent's own token.
+    pub missing_token_file: Option<PathBuf>,
     /// How the master's certificate is checked when its address is `https`.
     pub tls: TlsOptions,
     /// Proxy settings for tasks that have none of their own.
@@ -94,6 +97,7 @@ impl AgentOptions {
             container_master_host: None,
             container_master_port: None,
             token: None,
+            missing_token_file: None,
             tls: TlsOptions::default(),
             proxies: ProxyOptions::default(),
             python: None,

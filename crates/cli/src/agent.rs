@@ -164,6 +164,12 @@ pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
     tracing::info!(config = %config.to_masked_json(), "starting");
     let mut options = options(&config)?;
     options.token = token(&config, &options.data_dir)?;
+    if let (None, Some(named)) = (&options.token, &config.agent_token_file) {
+        tracing::warn!(
+            "the file \"{named}\" of agent_token_file does not exist: the agent uses the token of its own that it joined with"
+        );
+        options.missing_token_file = Some(PathBuf::from(named));
+    }
     options.private_paths.extend(private_files(&files, &config));
     options.keep_tasks_on_shutdown = !args.stop_tasks;
     let shutdown = CancellationToken::new();

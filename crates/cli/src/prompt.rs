@@ -1,7 +1,8 @@
 //! Questions to the user, at a terminal or on standard input.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufRead, IsTerminal, Read, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use det_client::Secret;
@@ -43,7 +44,10 @@ pub(crate) fn password_from(path: &Path) -> Result<Secret, CliError> {
     let text = if path == Path::new("-") {
         read(&mut io::stdin().lock())
     } else {
-        File::open(path).and_then(|mut file| read(&mut file))
+        File::open(path).and_then(|mut file| {
+            warn_if_others_read(path, &file.metadata()?);
+            read(&mut file)
+        })
     };
     let text = text.map_err(|error| CliError::file("read the password from", path, &error))?;
     match text.trim_end_matches(['\n', '\r']) {
@@ -52,6 +56,17 @@ pub(crate) fn password_from(path: &Path) -> Result<Secret, CliError> {
             path.display()
         ))),
         password => Ok(Secret::new(password)),
+    }
+}
+
+/// Warns of a file with a secret that more than its owner may read. A pipe or a device is no such file.
+fn warn_if_others_read(path: &Path, metadata: &Metadata) {
+    let mode = metadata.permissions().mode() & 0o777;
+    if metadata.is_file() && mode & 0o077 != 0 {
+        let path = path.display();
+        crate::output::note(format_args!(
+            "warning: others on this machine may read the password in \"{path}\" (its mode is {mode:03o}): chmod 600 \"{path}\""
+        ));
     }
 }
 

@@ -240,6 +240,26 @@ fn users_are_listed() {
 }
 
 #[test]
+fn a_password_file_that_others_may_read_is_warned_about() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let stub = StubMaster::start();
+    stub.on("POST /api/v1/users", ok(json!({"user": {}})));
+    let user = User::using(&stub);
+    user.write("password", "Secret-1\n");
+    let path = user.directory().join("password");
+    for (mode, warns) in [(0o644, true), (0o620, true), (0o600, false), (0o400, false)] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let run = user.det(&["user", "create", "ada", "--password-file", "password"]);
+        let warning = format!("may read the password in \"password\" (its mode is {mode:03o})");
+        assert_eq!(run.err.contains(&warning), warns, "{mode:o}: {run:?}");
+        run.ok();
+        let sent = stub.last("POST /api/v1/users").json();
+        assert_eq!(sent["password"], det_client::salted_hash("Secret-1"));
+    }
+}
+
+#[test]
 fn users_are_changed_by_name() {
     let stub = StubMaster::start();
     stub.on(

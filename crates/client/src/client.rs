@@ -216,8 +216,14 @@ impl Client {
         outcome: Result<Response, reqwest::Error>,
     ) -> Result<Response, ClientError> {
         let url = self.master.join(path);
-        let response =
-            outcome.map_err(|error| ClientError::from_transport(&self.master, &url, &error))?;
+        let response = outcome.map_err(|error| {
+            let error = ClientError::from_transport(&self.master, &url, &error);
+            if self.reached.load(Ordering::Relaxed) {
+                error
+            } else {
+                error.of_first_request(&self.master)
+            }
+        })?;
         self.reached.store(true, Ordering::Relaxed);
         let status = response.status();
         if status.is_success() {

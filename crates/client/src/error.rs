@@ -164,6 +164,17 @@ impl ClientError {
             reason: innermost(error),
         }
     }
+
+    /// The same where the master has never answered: what answers may speak TLS, which looks like a connection that is cut
+    /// or like no HTTP to a client that does not.
+    pub(crate) fn of_first_request(mut self, master: &MasterUrl) -> Self {
+        if let (false, Self::Interrupted { reason, .. } | Self::BadAnswer { reason, .. }) =
+            (master.is_https(), &mut self)
+        {
+            reason.push_str("; if the port speaks TLS, use https:// in the master's address");
+        }
+        self
+    }
 }
 
 /// The text and hint of an error body: `message`, else `error.message`, else `error.error`, else the body itself.

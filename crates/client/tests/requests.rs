@@ -451,3 +451,21 @@ async fn tls_to_a_master_without_it_is_explained() {
         "{error:?}"
     );
 }
+
+#[tokio::test]
+async fn plain_http_to_a_master_with_tls_is_explained() {
+    let (master, _) = tls_master("127.0.0.1").await;
+    let plain: MasterUrl = master
+        .as_str()
+        .replacen("https", "http", 1)
+        .parse()
+        .unwrap();
+    let client = Client::new(plain, &ClientOptions::default()).unwrap();
+    let error = client.get("/info", &Query::new()).await.unwrap_err();
+    assert!(error.is_connection(), "{error:?}");
+    let message = error.to_string();
+    assert!(
+        message.ends_with("if the port speaks TLS, use https:// in the master's address"),
+        "{message}"
+    );
+}

@@ -10,17 +10,21 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum_server::accept::Accept;
+use det_api_types::error::{Code, ErrorBody};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use nix::sys::resource::{Resource, getrlimit};
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, copy, sink};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 /// A request's line and headers must have come within this time. Counts from the end of the request before, so that a
 /// connection on which nothing happens is closed as well; clients open another one.
 const HEADERS: Duration = Duration::from_secs(30);
+/// The first byte of a handshake must have come within this time, and the answer to what is none have left.
+const FIRST_BYTE: Duration = Duration::from_secs(10);
 /// Bytes of a request's line and headers.
 const HEADERS_BYTES: usize = 64 << 10;
 /// Descriptors that are kept for the database, files and agents that come back.
@@ -79,24 +83,74 @@ fn places(files: u64) -> usize {
         .clamp(FEWEST, MOST)
 }
 
+impl Bounded {
+    fn admit(&self, stream: TcpStream) -> io::Result<Placed> {
+        let place = self.place()?;
+        stream.set_nodelay(true)?;
+        SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT)?;
+        Ok(Placed {
+            stream,
+            _place: place,
+        })
+    }
+}
+
 impl<S> Accept<TcpStream, S> for Bounded {
     type Stream = Placed;
     type Service = S;
     type Future = std::future::Ready<io::Result<(Placed, S)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let accepted = self.place().and_then(|place| {
-            stream.set_nodelay(true)?;
-            SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT)?;
-            Ok((
-                Placed {
-                    stream,
-                    _place: place,
-                },
-                service,
+        std::future::ready(self.admit(stream).map(|placed| (placed, service)))
+    }
+}
+
+/// As [`Bounded`], for a port that speaks TLS: a client that begins with plain HTTP receives an answer that says so,
+/// instead of the alert of a failed handshake.
+#[derive(Debug, Clone)]
+pub(crate) struct TlsOnly(pub(crate) Bounded);
+
+/// What a client that spoke plain HTTP is to know.
+const SPEAKS_TLS: &str =
+    "this port speaks TLS: use https:// in the address of the master instead of http://";
+
+impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
+    type Stream = Placed;
+    type Service = S;
+    type Future = Pin<Box<dyn Future<Output = io::Result<(Placed, S)>> + Send>>;
+
+    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
+        let admitted = self.0.admit(stream);
+        Box::pin(async move {
+            let mut placed = admitted?;
+            let mut first = [0];
+            let begins_with_http = async {
+                placed.stream.peek(&mut first).await?;
+                // The first byte of a request is that of its method; that of a handshake is 22.
+                Ok::<_, io::Error>(first[0].is_ascii_uppercase())
+            };
+            if !timeout(FIRST_BYTE, begins_with_http).await?? {
+                return Ok((placed, service));
+            }
+            if let Ok(peer) = placed.stream.peer_addr() {
+                tracing::info!(%peer, "a client spoke plain HTTP to this port, which speaks TLS; it was answered to use https://");
+            }
+            let body = ErrorBody::new(Code::InvalidArgument, SPEAKS_TLS.to_owned());
+            let body = serde_json::to_string(&body).unwrap_or_default();
+            let answer = format!(
+                "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                body.len()
+            );
+            timeout(FIRST_BYTE, placed.write_all(answer.as_bytes())).await??;
+            placed.shutdown().await?;
+            // With bytes unread the end of the connection would be a reset, which may overtake the answer.
+            let mut rest = placed.take(HEADERS_BYTES as u64);
+            let _ = timeout(FIRST_BYTE, copy(&mut rest, &mut sink())).await;
+            Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "plain HTTP where TLS is spoken",
             ))
-        });
-        std::future::ready(accepted)
+        })
     }
 }
 
@@ -181,5 +235,35 @@ mod tests {
         drop(first);
         let (_c, third) = connect().await;
         assert!(third.is_ok(), "and it is free again");
+    }
+    /// What a port that speaks TLS makes of a client that sends this first: whether it goes on, and what it answers.
+    async fn first_bytes(sent: &[u8]) -> (bool, String) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut outside = TcpStream::connect(address).await.unwrap();
+        let (inside, _) = listener.accept().await.unwrap();
+        outside.write_all(sent).await.unwrap();
+        outside.shutdown().await.unwrap();
+        let accepted = TlsOnly(Bounded::with_places(1)).accept(inside, ()).await;
+        let goes_on = accepted.is_ok();
+        drop(accepted);
+        let mut answer = Vec::new();
+        // Where it goes on, what was not read makes the end of the connection a reset.
+        let _ = outside.read_to_end(&mut answer).await;
+        (goes_on, String::from_utf8(answer).unwrap())
+    }
+
+    #[tokio::test]
+    async fn plain_http_to_a_port_that_speaks_tls_is_answered() {
+        let (goes_on, answer) = first_bytes(b"GET /info HTTP/1.1\r\n\r\n").await;
+        assert!(!goes_on);
+        assert!(
+            answer.starts_with("HTTP/1.1 400 Bad Request\r\n"),
+            "{answer}"
+        );
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(body["error"]["error"], SPEAKS_TLS);
+        assert_eq!(first_bytes(&[22, 3, 1]).await, (true, String::new()));
     }
 }

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::StartError;
-use crate::connections::{Bounded, bounded_http};
+use crate::connections::{Bounded, TlsOnly, bounded_http};
 use crate::http::Service;
 
 /// Requests under way are given this long when the master stops; streams end at once.
@@ -69,7 +69,7 @@ pub(crate) async fn serve(
         Ok(listener) => match tls {
             Some(tls) => match axum_server::from_tcp(listener) {
                 Ok(mut server) => {
-                    let acceptor = RustlsAcceptor::new(tls).acceptor(connections);
+                    let acceptor = RustlsAcceptor::new(tls).acceptor(TlsOnly(connections));
                     bounded_http(server.http_builder());
                     server
                         .acceptor(acceptor)

@@ -1,13 +1,15 @@
 //! The agent against a fake master, with tasks as processes and a stand-in for the supervisor.
 
 use crate::common::{
-    Agent, FakeMaster, options, processes_of, spec, start, stub_supervisor, until, welcome,
+    Agent, FakeMaster, options, options_for, processes_of, spec, start, stub_supervisor, until,
+    welcome,
 };
 use axum::http::StatusCode;
 use det_agent::{AgentError, AgentOptions};
 use det_agent_proto::{AfterRefusal, ContainerState, PROTOCOL_VERSION, ToAgent};
 use det_spool::{Record, Stdtype, Writer};
 use det_taskspec::{ContainerExit, SPOOL_DIR};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A fake master with one agent.
 struct Setup {
@@ -576,6 +578,53 @@ async fn an_agent_that_may_not_try_for_ever_runs_its_hook_and_ends() {
         "{error:?}"
     );
     assert!(marker.exists());
+}
+
+/// What an agent says at its end of a master that sends this, whatever it is asked.
+async fn ends_over(answer: &'static [u8], change: impl FnOnce(&mut AgentOptions)) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let serving = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request).await;
+            let _ = stream.write_all(answer).await;
+        }
+    });
+    let root = tempfile::tempdir().unwrap();
+    let mut options = options_for(&url, root.path(), &stub_supervisor(root.path()));
+    options.reconnect_attempts = Some(0);
+    options.reconnect_backoff = std::time::Duration::from_millis(1);
+    change(&mut options);
+    let error = Agent::start(options).ended().await.unwrap_err();
+    serving.abort();
+    error.to_string()
+}
+
+#[tokio::test]
+async fn plain_http_to_a_port_that_speaks_tls_is_explained() {
+    // The alert with which a handshake ends that was none.
+    let error = ends_over(&[21, 3, 3, 0, 2, 2, 50], |_| ()).await;
+    assert!(
+        error.contains("if the port speaks TLS, set \"security.tls.enabled\""),
+        "{error}"
+    );
+    // A master says it itself.
+    let answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 35\r\n\r\n{\"error\":{\"error\":\"it speaks TLS\"}} ";
+    let error = ends_over(answer, |_| ()).await;
+    assert!(error.contains("connection: it speaks TLS"), "{error}");
+}
+
+#[tokio::test]
+async fn a_token_file_that_does_not_exist_is_named_when_the_agent_is_not_known() {
+    let answer = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n";
+    let error = ends_over(answer, |options| {
+        options.token = None;
+        options.missing_token_file = Some("/etc/det/tokn".into());
+    })
+    .await;
+    assert!(error.contains("file \"/etc/det/tokn\""), "{error}");
+    assert!(error.contains("does not exist"), "{error}");
 }
 
 #[tokio::test]
