@@ -137,6 +137,9 @@ pub struct Agent {
     pub version: String,
     /// Version of the agent program.
     pub agent_version: String,
+    /// Whether its connection is lost: it is `draining` until it is back or given up, whatever was asked of it (an addition
+    /// of ours).
+    pub disconnected: bool,
     /// Counts over its slots.
     pub slot_stats: SlotStats,
 }

@@ -61,6 +61,40 @@ fn agents_are_listed_in_every_form() {
 }
 
 #[test]
+fn an_agent_without_a_connection_is_not_shown_as_one_that_was_drained() {
+    let stub = StubMaster::start();
+    let agent = |id: &str, disconnected: bool| json!({"id": id, "enabled": false, "draining": true, "disconnected": disconnected});
+    stub.on(
+        "GET /api/v1/agents",
+        ok(json!({"agents": [agent("away", true), agent("drained", false)]})),
+    );
+    let user = User::using(&stub);
+    let run = user.det(&["agent", "list"]);
+    assert!(
+        run.err.contains("\ndisconnected: away; tasks there go on"),
+        "{run:?}"
+    );
+    let table = run.ok();
+    let row = |id: &str| {
+        table
+            .lines()
+            .find(|line| line.contains(id))
+            .unwrap()
+            .to_owned()
+    };
+    assert!(row("away").contains("| disconnected "), "{table}");
+    assert!(row("drained").contains("| True "), "{table}");
+    // Scripts read what the API has.
+    let csv = user.det(&["agent", "list", "--csv"]).ok();
+    assert!(csv.contains("\naway,,,0,0,,False,True,\n"), "{csv}");
+    let objects: Value = serde_json::from_str(&user.det(&["a", "ls", "--json"]).ok()).unwrap();
+    assert_eq!(
+        [&objects[0]["disconnected"], &objects[1]["disconnected"]],
+        [true, false]
+    );
+}
+
+#[test]
 fn agents_are_disabled_and_drained() {
     let stub = cluster();
     stub.on("POST /api/v1/agents/a/disable", ok(json!({})));
@@ -180,6 +214,21 @@ fn old_logs_are_deleted_and_what_is_missing_is_explained() {
         assert!(run.err.contains(note), "{run:?}");
         assert_eq!(run.ok(), "");
     }
+    // The trial was continued, and the log of its later task is still there.
+    stub.on(
+        "GET /api/v1/trials/11/logs",
+        stream(&[json!({"message": "later\n"})]),
+    );
+    for words in [
+        &["trial", "logs", "11"][..],
+        &["trial", "logs", "11", "--tail", "5"],
+    ] {
+        let run = user.det(words);
+        let note = "the logs of earlier runs of trial 11 were deleted at 2026-11-21 10:00:00+0000";
+        assert!(run.err.contains(note), "{run:?}");
+        assert_eq!(run.ok(), "later\n");
+    }
+    stub.on("GET /api/v1/trials/11/logs", stream(&[]));
     // Nothing was deleted: there is just nothing.
     stub.on("GET /api/v1/tasks/7.r", task(Value::Null));
     let run = user.det(&["trial", "logs", "11"]);

@@ -636,8 +636,59 @@ fn an_experiment_is_described_whole() {
 }
 
 #[test]
+fn a_failed_search_shows_its_best_trial_and_what_failed() {
+    let stub = StubMaster::start();
+    let about = json!({"experiment": {"id": 7, "state": "STATE_ERROR", "name": "demo", "numTrials": 2,
+        "bestTrialId": 12, "bestTrialSearcherMetric": 0.25, "config": {"searcher": {"metric": "loss"}}}});
+    stub.on("GET /api/v1/experiments/7", ok(about));
+    stub.on(
+        "GET /api/v1/experiments/7/trials",
+        trials(&json!([{"id": 11, "state": "STATE_ERROR", "hparams": {}},
+                       {"id": 12, "state": "STATE_COMPLETED", "hparams": {}}])),
+    );
+    for trial in [11, 12] {
+        stub.on(
+            &format!("GET /api/v1/trials/{trial}/workloads"),
+            ok(json!({"workloads": [], "pagination": {"endIndex": 0, "total": 0}})),
+        );
+    }
+    stub.on(
+        "GET /api/v1/trials/11/logs",
+        stream(&[json!({"message": "a\n"})]),
+    );
+    stub.on(
+        "GET /api/v1/events",
+        ok(json!({"nextAfter": "9", "events": [
+            {"id": "8", "to": "ACTIVE", "reason": "its trial begins"},
+            {"id": "9", "to": "ERROR", "reason": "container exited with code 3"},
+        ]})),
+    );
+    let user = User::using(&stub);
+    for words in [&["e", "describe", "7"][..], &["e", "wait", "7"]] {
+        let run = user.det(words);
+        for part in [
+            "best trial of experiment 7: trial 12, loss 0.25\n",
+            "trial 11 failed: container exited with code 3\n",
+        ] {
+            assert!(run.err.contains(part), "{part:?} is missing in {run:?}");
+        }
+    }
+    assert!(stub.lines().contains(
+        &"GET /api/v1/events?subjectKind=trial&subjectId=11&after=0&limit=1000".to_owned()
+    ));
+    let run = user.det(&["e", "logs", "7"]);
+    assert!(
+        run.err
+            .contains("logs of trial 11, of 2 trials; the best is trial 12, loss 0.25"),
+        "{run:?}"
+    );
+    assert_eq!(run.ok(), "a\n");
+}
+
+#[test]
 fn trials_and_their_logs_are_shown() {
     let stub = StubMaster::start();
+    stub.on("GET /api/v1/experiments/7", experiment("RUNNING"));
     stub.on(
         "GET /api/v1/experiments/7/trials",
         trials(&json!([{"id": 12, "state": "STATE_COMPLETED", "hparams": {}, "totalBatchesProcessed": 5},

@@ -110,8 +110,13 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
     ];
     let mut listing = Listing::new(columns.map(|(_, header)| header));
     let mut objects = Vec::new();
+    let mut disconnected = Vec::new();
     for agent in all(client).await? {
         let id = text(&agent, "id");
+        let is_away = agent["disconnected"] == true;
+        if is_away {
+            disconnected.push(last_part(&id).to_owned());
+        }
         let cells = [
             json!(last_part(&id)),
             agent["version"].clone(),
@@ -123,7 +128,14 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
             agent["draining"].clone(),
             json!(joined(&agent, "addresses")),
         ];
-        listing.push(cells.iter().map(plain));
+        listing.push(columns.iter().zip(&cells).map(|((name, _), cell)| {
+            // Scripts read CSV; nobody asked for the agent to be drained.
+            if is_away && format == Format::Table && *name == "draining" {
+                "disconnected".to_owned()
+            } else {
+                plain(cell)
+            }
+        }));
         let mut object: serde_json::Map<_, _> = columns
             .iter()
             .map(|(name, _)| (*name).to_owned())
@@ -131,9 +143,18 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
             .collect();
         // Scripts read the columns of the table by position, so the table gets no further column.
         object.insert("agent_version".to_owned(), agent["agentVersion"].clone());
+        object.insert("disconnected".to_owned(), json!(is_away));
         objects.push(object);
     }
-    listing.print(format, &objects)
+    listing.print(format, &objects)?;
+    if format == Format::Table && !disconnected.is_empty() {
+        output::note(format_args!(
+            "disconnected: {}; tasks there go on, and start elsewhere if the agent is not back in time \
+             (agent_reconnect_wait of its pool)",
+            disconnected.join(", ")
+        ));
+    }
+    Ok(())
 }
 
 async fn chosen(client: &Client, choice: AgentChoice) -> Result<Vec<String>, CliError> {

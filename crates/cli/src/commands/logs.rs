@@ -155,13 +155,11 @@ pub(crate) async fn print(
         while let Some(record) = stream.next().await? {
             records.push(record);
         }
-        if records.is_empty() {
-            note_deleted(client, source).await?;
-        }
-        return records
+        records
             .iter()
             .rev()
-            .try_for_each(|record| print_record(record, args.json));
+            .try_for_each(|record| print_record(record, args.json))?;
+        return note_deletions(client, source, !records.is_empty()).await;
     }
     let mut follower = Follower {
         client,
@@ -178,8 +176,8 @@ pub(crate) async fn print(
             Err(error) => break Err(error.into()),
         }
     };
-    if follower.printed == 0 && result.is_ok() {
-        note_deleted(client, source).await?;
+    if result.is_ok() {
+        note_deletions(client, source, follower.printed > 0).await?;
     }
     if args.follow {
         output::note(format_args!(
@@ -190,17 +188,41 @@ pub(crate) async fn print(
     result
 }
 
-/// Prints when the logs were deleted, if they were.
-async fn note_deleted(client: &Client, source: &LogSource) -> Result<(), CliError> {
-    let (what, tasks) = match source {
-        LogSource::Task(id) => (format!("task {id}"), vec![id.clone()]),
-        LogSource::Trial(id) => {
-            let path = api_path(["trials", &id.to_string()]);
-            let answer = client.get(&path, &Query::new()).await?;
-            let tasks = items(&answer["trial"]["taskIds"]).map(plain).collect();
-            (format!("trial {id}"), tasks)
+/// Prints when the logs were deleted, if they were: all of them where nothing was printed, else those of earlier tasks of
+/// a trial that was continued.
+async fn note_deletions(
+    client: &Client,
+    source: &LogSource,
+    printed: bool,
+) -> Result<(), CliError> {
+    let noted = match (source, printed) {
+        (LogSource::Task(_), true) => return Ok(()),
+        (LogSource::Task(id), false) => {
+            note_tasks(client, &format!("task {id}"), std::slice::from_ref(id)).await
         }
+        (LogSource::Trial(id), _) => note_trial(client, *id, printed).await,
     };
+    match noted {
+        // The logs themselves were printed.
+        Err(_) if printed => Ok(()),
+        noted => Ok(noted?),
+    }
+}
+
+async fn note_trial(client: &Client, id: TrialId, printed: bool) -> Result<(), ClientError> {
+    let path = api_path(["trials", &id.to_string()]);
+    let answer = client.get(&path, &Query::new()).await?;
+    let mut tasks: Vec<String> = items(&answer["trial"]["taskIds"]).map(plain).collect();
+    if printed {
+        // What was printed is of the last one at least.
+        tasks.pop();
+        return note_tasks(client, &format!("earlier runs of trial {id}"), &tasks).await;
+    }
+    note_tasks(client, &format!("trial {id}"), &tasks).await
+}
+
+/// Prints when the last of these tasks' logs that were deleted were.
+async fn note_tasks(client: &Client, what: &str, tasks: &[String]) -> Result<(), ClientError> {
     for task in tasks.iter().rev() {
         let answer = client
             .get(&api_path(["tasks", task]), &Query::new())

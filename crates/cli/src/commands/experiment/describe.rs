@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::follow::all_trials;
 use super::get;
 use super::lifecycle::Outcomes;
+use super::outcome::{note_best_trial, note_failure};
 use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, Listing};
@@ -76,11 +77,14 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
     )?;
     for answer in &answers {
         explain_waiting(answer);
+        note_best_trial(&answer["experiment"]);
     }
 
     let mut runs = Vec::new();
-    for id in &found {
-        for trial in all_trials(client, *id).await? {
+    for (id, answer) in found.iter().zip(&answers) {
+        let trials = all_trials(client, *id).await?;
+        note_failure(client, &answer["experiment"], &trials).await?;
+        for trial in trials {
             let route = api_path(["trials", &text(&trial, "id"), "workloads"]);
             let workloads = client
                 .list(&route, &Query::new(), "workloads", Paging::all(500))

@@ -9,6 +9,7 @@ use det_ids::{ExperimentId, TrialId};
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::outcome::{note_best_trial, note_failure};
 use super::progress::{Display, SearchView};
 use super::{first_trial, get, path_below};
 use crate::commands::logs::{self, LogArgs, LogSource};
@@ -104,6 +105,11 @@ pub(crate) async fn wait(client: &Client, args: &WaitArgs) -> Result<ExitCode, C
         }
         if is_terminal(&now) {
             output::note(format_args!("experiment {id} has ended: {now}"));
+            let experiment = &answer["experiment"];
+            note_best_trial(experiment);
+            if now == "ERROR" {
+                note_failure(client, experiment, &all_trials(client, id).await?).await?;
+            }
             return Ok(code_for(&now));
         }
         tokio::time::sleep(interval).await;
@@ -184,6 +190,7 @@ async fn search(client: &Client, id: ExperimentId) -> Result<ExitCode, CliError>
                 "experiment {id} has ended: {}",
                 view.summary()
             ))?;
+            note_failure(client, &answer["experiment"], &trials).await?;
             return Ok(code_for(&view.state));
         }
         display.show(&view);

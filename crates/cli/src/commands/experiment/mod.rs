@@ -6,6 +6,7 @@ mod download;
 mod follow;
 mod lifecycle;
 pub(super) mod list;
+mod outcome;
 mod progress;
 mod set;
 
@@ -128,7 +129,8 @@ pub(crate) async fn run(args: ExperimentArgs, context: &Context) -> Result<ExitC
                 CliError::request(format!("experiment {experiment_id} has no trial yet"))
                     .with_hint(format!("wait for one with `det e follow {experiment_id}`"))
             })?;
-            logs::print(client, &LogSource::Trial(trial), Query::new(), &logs).await
+            logs::print(client, &LogSource::Trial(trial), Query::new(), &logs).await?;
+            note_other_trials(client, experiment_id, trial).await
         }
         ExperimentAction::Wait(args) => return follow::wait(client, &args).await,
         ExperimentAction::Follow { experiment_id } => {
@@ -179,6 +181,24 @@ fn path_below(experiment: ExperimentId, below: &str) -> String {
 /// The master's answer about an experiment: `experiment` itself, `config` and `jobSummary`.
 async fn get(client: &Client, experiment: ExperimentId) -> Result<Value, det_client::ClientError> {
     client.get(&path(experiment), &Query::new()).await
+}
+
+/// Names the best trial of a search, of whose first trial the logs were printed.
+async fn note_other_trials(
+    client: &Client,
+    experiment: ExperimentId,
+    printed: TrialId,
+) -> Result<(), CliError> {
+    let answer = get(client, experiment).await?;
+    let trials = answer["experiment"]["numTrials"].as_i64().unwrap_or(1);
+    if trials > 1 {
+        let best = outcome::best_trial(&answer["experiment"]);
+        let best = best.map_or_else(String::new, |best| format!("; the best is {best}"));
+        output::note(format_args!(
+            "these are the logs of trial {printed}, of {trials} trials{best}: `det trial logs ID` prints those of another"
+        ));
+    }
+    Ok(())
 }
 
 /// The trial with the lowest id on the first page; `None` while there is none.

@@ -128,6 +128,7 @@ pub fn agent(row: &AgentRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
         // An agent of another protocol is refused, so that all of them speak the master's version of the API.
         version: API_VERSION.to_owned(),
         agent_version: row.version.clone(),
+        disconnected: away,
     })
 }
 
@@ -253,7 +254,7 @@ mod tests {
             ..row()
         };
         let agent = agent(&away, &[]).unwrap();
-        assert!(!agent.enabled && agent.draining);
+        assert!(!agent.enabled && agent.draining && agent.disconnected);
         assert!(agent.slots.values().all(|s| !s.enabled && s.draining));
         let stats = &agent.slot_stats.type_stats["TYPE_CPU"];
         assert_eq!((stats.total, stats.disabled, stats.draining), (2, 0, 2));

@@ -1,0 +1,120 @@
+//! What came of an experiment: its best trial, and why it or its trials failed.
+
+use std::collections::BTreeMap;
+
+use det_client::{Client, ClientError, Query, api_path};
+use serde_json::Value;
+
+use crate::error::CliError;
+use crate::output;
+use crate::values::{items, number, rounded, state, text};
+
+/// Most failed trials whose reasons are asked for; each takes a request.
+const ASKED: usize = 5;
+/// Events of a page.
+const PAGE: u32 = 1_000;
+
+/// The best trial of an experiment by the searcher's metric, in words; `None` before the first validation. `experiment`
+/// is as the API returns it.
+pub(super) fn best_trial(experiment: &Value) -> Option<String> {
+    let trial = experiment["bestTrialId"].as_i64()?;
+    let metric = text(&experiment["config"]["searcher"], "metric");
+    let value = number(&experiment["bestTrialSearcherMetric"]);
+    let value = value.map_or_else(String::new, |value| {
+        format!(", {metric} {}", rounded(value))
+    });
+    Some(format!("trial {trial}{value}"))
+}
+
+/// Prints which trial of an experiment is the best.
+pub(super) fn note_best_trial(experiment: &Value) {
+    if let Some(best) = best_trial(experiment) {
+        let id = text(experiment, "id");
+        output::note(format_args!("best trial of experiment {id}: {best}"));
+    }
+}
+
+/// Prints why an experiment that ended in an error did: what its failed trials failed of, or, where none failed, what the
+/// record of changes has of its end.
+pub(super) async fn note_failure(
+    client: &Client,
+    experiment: &Value,
+    trials: &[Value],
+) -> Result<(), CliError> {
+    if state(experiment, "state") != "ERROR" {
+        return Ok(());
+    }
+    let failed: Vec<String> = trials
+        .iter()
+        .filter(|trial| state(trial, "state") == "ERROR")
+        .map(|trial| text(trial, "id"))
+        .collect();
+    let mut by_reason: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for id in failed.iter().take(ASKED) {
+        if let Some(reason) = reason_of_failure(client, "trial", id).await? {
+            by_reason.entry(reason).or_default().push(id);
+        }
+    }
+    for (reason, ids) in &by_reason {
+        let trials = if ids.len() == 1 { "trial" } else { "trials" };
+        output::note(format_args!("{trials} {} failed: {reason}", ids.join(", ")));
+    }
+    if failed.len() > ASKED {
+        output::note(format_args!("{} more trials failed", failed.len() - ASKED));
+    }
+    if failed.is_empty() {
+        let id = text(experiment, "id");
+        if let Some(reason) = reason_of_failure(client, "experiment", &id).await? {
+            output::note(format_args!("experiment {id} failed: {reason}"));
+        }
+    }
+    Ok(())
+}
+
+/// The reason with which something last went into the state `ERROR`; `None` where the record has none, or the master keeps
+/// no record.
+async fn reason_of_failure(
+    client: &Client,
+    kind: &str,
+    id: &str,
+) -> Result<Option<String>, CliError> {
+    let mut found = None;
+    let mut after = "0".to_owned();
+    loop {
+        let query = Query::new()
+            .with("subjectKind", kind)
+            .with("subjectId", id)
+            .with("after", &after)
+            .with("limit", PAGE);
+        let answer = match client.get(&api_path(["events"]), &query).await {
+            Err(ClientError::NotFound { .. }) => return Ok(None),
+            answer => answer?,
+        };
+        for event in items(&answer["events"]) {
+            if text(event, "to") == "ERROR" {
+                found = Some(text(event, "reason")).filter(|reason| !reason.is_empty());
+            }
+        }
+        let next = text(&answer, "nextAfter");
+        if next.is_empty() || next == after {
+            return Ok(found);
+        }
+        after = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_best_trial_is_named_with_its_metric() {
+        let mut experiment = json!({"id": 3, "config": {"searcher": {"metric": "loss"}}});
+        assert_eq!(best_trial(&experiment), None);
+        experiment["bestTrialId"] = json!(7);
+        assert_eq!(best_trial(&experiment).unwrap(), "trial 7");
+        experiment["bestTrialSearcherMetric"] = json!(0.123_456);
+        assert_eq!(best_trial(&experiment).unwrap(), "trial 7, loss 0.1235");
+    }
+}
