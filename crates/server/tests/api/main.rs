@@ -27,6 +27,7 @@ mod logs;
 mod managers;
 mod master;
 mod origin;
+mod pages;
 mod pools;
 mod projects;
 mod races;
