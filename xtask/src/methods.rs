@@ -14,7 +14,6 @@ const LARGER: &[(&str, &str, usize)] = &[
     ("scenario/cluster", "Cluster", 34),
     ("scenario/operate", "Cluster", 24),
     ("simulator/master", "Tx", 28),
-    ("simulator/world", "World", 80),
     ("store/unit", "Unit", 34),
 ];
 

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::TrialId;
 use det_invariants::{
     Allocation, Checkpoint, Container, Event, Experiment, Place, Process, Report, ReportContent,
-    Search, Snapshot, Trial, Violation, check,
+    Search, Snapshot, Trial, Violation, Watch, check,
 };
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::task::TaskState;
@@ -13,85 +12,103 @@ use det_orchestrator::Task;
 use det_searcher::TrialState as SearchTrial;
 
 use super::World;
+use super::code::Code;
+use super::host::AgentHost;
+use super::process::Master;
+use super::scene::Scene;
 use crate::master::{PATIENCE, Planned, replay};
-use crate::rows::{self, SECOND};
+use crate::rows::{self, Rows, SECOND, Time};
+
+/// Events after which everything is looked at, and not only what changed.
+const WHOLE_EVERY: u64 = 512;
+/// The same, in simulated time.
+const WHOLE_WITHIN: Time = 300 * SECOND;
+
+/// What was looked at, and what must still be there at the end.
+#[derive(Default)]
+pub(super) struct Checks {
+    /// Reports that were acknowledged.
+    acknowledged: Vec<Report>,
+    /// Those of them that were not checked yet.
+    fresh: Vec<Report>,
+    watch: Watch,
+    /// The version of the rows that was checked last.
+    checked: u64,
+    /// When everything was looked at last.
+    whole_at: Time,
+}
+
+impl Checks {
+    /// A report was acknowledged.
+    pub(super) fn acknowledge(&mut self, report: Option<Report>) {
+        self.fresh.extend(report);
+    }
+
+    /// Whether to look now, and then (`true`) at everything.
+    pub(super) fn is_due(&mut self, scene: &Scene, version: u64) -> Option<bool> {
+        let whole = scene.counts.events.is_multiple_of(WHOLE_EVERY)
+            || scene.now >= self.whole_at + WHOLE_WITHIN;
+        if whole {
+            self.whole_at = scene.now;
+        }
+        (whole || self.checked != version || !self.fresh.is_empty()).then_some(whole)
+    }
+
+    /// What must be stored (all that was acknowledged, or what is new of it), and what of it is.
+    fn reports(&self, rows: &Rows, whole: bool) -> (Vec<Report>, Vec<Report>) {
+        if whole {
+            let mut all = self.acknowledged.clone();
+            all.extend(self.fresh.iter().cloned());
+            all.retain(|r| rows.trials.contains_key(&r.trial_id));
+            return (all, all_stored(rows));
+        }
+        let stored = self.fresh.iter().filter(|report| is_stored(rows, report));
+        (self.fresh.clone(), stored.cloned().collect())
+    }
+}
 
 impl World {
     /// Holds the invariants against what changed, or (`whole`) against everything.
     pub(super) fn check(&mut self, whole: bool) {
-        self.checked = self.rows.version;
-        self.counts.checks += 1;
+        self.checks.checked = self.master.rows().version;
+        self.scene.counts.checks += 1;
         let settled = self.is_settled();
-        self.counts.settled += u64::from(settled);
-        let planned = settled.then(|| Planned::of(&self.rows, self.history.rule, self.now, None));
+        self.scene.counts.settled += u64::from(settled);
+        let planned = settled.then(|| {
+            let rows = self.master.rows();
+            Planned::of(rows, self.history.rule, self.scene.now, None)
+        });
         let snapshot = self.snapshot(whole, planned.as_ref());
         let mut found = check(&snapshot);
-        found.extend(self.watch.observe(&snapshot));
+        found.extend(self.checks.watch.observe(&snapshot));
         found.extend(planned.as_ref().and_then(idle_although));
-        found.extend(self.waits_too_long());
-        found.extend(untrue_task(&self.rows));
-        let fresh = std::mem::take(&mut self.fresh);
-        self.acknowledged.extend(fresh);
-        self.refusals.clear();
-        self.rows.touched = rows::Touched::default();
+        found.extend(waits_too_long(&self.master, self.scene.now));
+        found.extend(untrue_task(self.master.rows()));
+        let fresh = std::mem::take(&mut self.checks.fresh);
+        self.checks.acknowledged.extend(fresh);
+        self.master.store.refusals.clear();
+        self.master.store.rows.touched = rows::Touched::default();
         if let Some(first) = found.into_iter().next() {
-            self.violated(first);
+            self.scene.violated(first);
         }
     }
 
     /// Whether nothing is under way between rows, memory and agents.
     fn is_settled(&self) -> bool {
-        self.memory.is_some()
-            && self.in_flight == 0
-            && self.passes.is_empty()
-            && self.now >= self.store_away_until
-            && self.now > self.retry_at
-            && self.agents.iter().all(|host| {
-                host.up
-                    && host.greeted
-                    && host.cut_until <= self.now
-                    && host.records.values().all(|r| !r.forget)
-            })
-            && self.planned.is_none()
-            && self.links.values().all(|l| l.agent_open == l.master_open)
-    }
-
-    /// An agent that stays away is given up in time, if anybody could.
-    fn waits_too_long(&self) -> Option<Violation> {
-        let quiet = self.memory.is_some()
-            && self.passes.is_empty()
-            && self.now >= self.store_away_until
-            && self.now > self.retry_at;
-        let memory = self.memory.as_ref()?;
-        let forgotten = |a: &&rows::Agent| {
-            a.disconnected_at.is_none() && !memory.connections.contains_key(&a.id)
-        };
-        if let Some(agent) = self.rows.agents.values().find(forgotten).filter(|_| quiet) {
-            return Some(Violation {
-                number: 8,
-                what: format!(
-                    "agent {} is not connected, and its row does not know it",
-                    agent.id
-                ),
-            });
-        }
-        let late = |a: &&rows::Agent| {
-            a.disconnected_at
-                .is_some_and(|since| since + PATIENCE + SECOND < self.now)
-        };
-        let agent = self.rows.agents.values().find(late).filter(|_| quiet)?;
-        Some(Violation {
-            number: 4,
-            what: format!(
-                "agent {} has been away since {:?} and is still waited for",
-                agent.id, agent.disconnected_at
-            ),
-        })
+        let now = self.scene.now;
+        self.master.is_settled(now)
+            && self.network.is_settled(now)
+            && self.hosts.iter().all(AgentHost::is_settled)
     }
 
     /// `planned` = what the planner returns just now, when nothing is under way.
     fn snapshot(&mut self, whole: bool, planned: Option<&Planned>) -> Snapshot {
-        let rows = &self.rows;
+        let processes = if whole {
+            self.process_facts()
+        } else {
+            Vec::new()
+        };
+        let rows = self.master.rows();
         let touched = &rows.touched;
         let experiments: Vec<&rows::Experiment> = if whole {
             rows.experiments.values().collect()
@@ -145,21 +162,8 @@ impl World {
                 .iter()
                 .map(|a| ("allocation", a.row.id.to_string())),
         );
-        let events = subjects.iter().flat_map(|s| self.events_of(s)).collect();
-        let (acknowledged, stored) = if whole {
-            let mut all = self.acknowledged.clone();
-            all.extend(self.fresh.iter().cloned());
-            all.retain(|r| rows.trials.contains_key(&r.trial_id));
-            (all, self.all_stored())
-        } else {
-            let fresh: Vec<Report> = self.fresh.clone();
-            let stored = fresh
-                .iter()
-                .filter(|r| self.is_stored(&r.what, r.trial_id, r.run_id))
-                .cloned()
-                .collect();
-            (fresh, stored)
-        };
+        let events = subjects.iter().flat_map(|s| events_of(rows, s)).collect();
+        let (acknowledged, stored) = self.checks.reports(rows, whole);
         Snapshot {
             experiments: experiments.into_iter().map(experiment).collect(),
             trials: trials.into_iter().map(trial).collect(),
@@ -173,177 +177,194 @@ impl World {
             containers,
             places: self.place_facts(),
             checkpoints: if whole {
-                self.checkpoints()
+                checkpoints(rows, &self.code)
             } else {
                 Vec::new()
             },
-            searches: if whole { self.searches() } else { Vec::new() },
+            searches: if whole {
+                searches(&self.master)
+            } else {
+                Vec::new()
+            },
             events: Some(events),
             acknowledged,
             stored,
-            processes: if whole {
-                self.process_facts()
-            } else {
-                Vec::new()
-            },
-            refusals: self.refusals.clone(),
+            processes,
+            refusals: self.master.store.refusals.clone(),
             quiescent: planned.is_some(),
         }
     }
 
-    fn events_of(&self, subject: &(&'static str, String)) -> Vec<Event> {
-        let Some((to, happened)) = self.rows.recorded.get(subject) else {
-            return Vec::new();
-        };
-        happened
-            .iter()
-            .map(|kind| Event {
-                subject_kind: subject.0.to_owned(),
-                subject_id: subject.1.clone(),
-                kind: (*kind).to_owned(),
-                to: to.map(str::to_owned),
-            })
-            .collect()
-    }
-
     fn place_facts(&self) -> Vec<Place> {
-        self.rows
-            .agents
-            .values()
-            .map(|row| {
-                let host = self.agents.iter().find(|h| h.id == row.id);
-                Place {
-                    id: row.id.clone(),
-                    slots: (0..row.slots).collect(),
-                    connected: row.disconnected_at.is_none(),
-                    connection: self
-                        .memory
-                        .as_ref()
-                        .map(|m| m.connections.contains_key(&row.id)),
-                    holds: host.map(|h| h.records.keys().cloned().collect()),
-                }
-            })
-            .collect()
-    }
-
-    fn is_stored(&self, what: &ReportContent, trial_id: TrialId, run_id: i64) -> bool {
-        // An experiment may be deleted between the change and its answer.
-        if !self.rows.trials.contains_key(&trial_id) {
-            return true;
-        }
-        match what {
-            ReportContent::Metric { step, .. } => self
-                .rows
-                .steps
-                .get(&(trial_id, run_id))
-                .is_some_and(|steps| steps.contains(step)),
-            ReportContent::Checkpoint { uuid } => self.rows.checkpoints.contains_key(uuid),
-            ReportContent::Control { .. } => true,
-            ReportContent::Line { spool, sequence } => self
-                .rows
-                .spools
-                .get(spool)
-                .is_some_and(|next| next > sequence),
-        }
-    }
-
-    fn all_stored(&self) -> Vec<Report> {
-        let report = |trial_id, run_id, what| Report {
-            trial_id,
-            run_id,
-            newest_run: run_id,
-            what,
-        };
-        let metrics = self.rows.metrics.iter().map(|m| {
-            let what = ReportContent::Metric {
-                step: m.step,
-                value: m.value,
-            };
-            report(m.trial_id, m.run_id, what)
-        });
-        let checkpoints = self.rows.checkpoints.values().map(|c| {
-            let uuid = c.uuid.clone();
-            report(c.trial_id, c.run_id, ReportContent::Checkpoint { uuid })
-        });
-        let lines = self.rows.lines.iter().map(|l| {
-            let what = ReportContent::Line {
-                spool: l.spool.clone(),
-                sequence: l.sequence,
-            };
-            report(l.trial_id, l.run_id, what)
-        });
-        metrics.chain(checkpoints).chain(lines).collect()
-    }
-
-    fn checkpoints(&self) -> Vec<Checkpoint> {
-        self.rows
-            .checkpoints
-            .values()
-            .map(|row| Checkpoint {
-                uuid: row.uuid.clone(),
-                trial_id: Some(row.trial_id),
-                complete: true,
-                manifest: row.files.clone(),
-                files: Some(self.storage.get(&row.uuid).cloned().unwrap_or_default()),
-            })
-            .collect()
-    }
-
-    fn searches(&self) -> Vec<Search> {
-        let mut all = Vec::new();
-        for (id, stored) in &self.rows.searches {
-            let Some(experiment) = self.rows.experiments.get(id) else {
-                continue;
-            };
-            // What cannot be replayed differs from everything.
-            let (replayed, asked_for) = match replay(&experiment.submission, stored) {
-                Ok(state) => (
-                    state.search.snapshot().to_string(),
-                    state
-                        .search
-                        .trials()
-                        .map(|(name, state)| {
-                            let ended = matches!(state, SearchTrial::Ended(_));
-                            (name.clone(), ended)
-                        })
-                        .collect(),
-                ),
-                Err(error) => (error, BTreeMap::new()),
-            };
-            let loaded = self.memory.as_ref().and_then(|m| m.searches.get(id));
-            all.push(Search {
-                experiment_id: *id,
-                remembered: loaded.map(|l| l.search.snapshot().to_string()),
-                replayed,
-                asked_for,
-            });
-        }
-        all
+        let connections = self.master.memory.as_ref().map(|m| &m.connections);
+        let rows = self.master.rows().agents.values();
+        rows.map(|row| {
+            let host = self.hosts.iter().find(|h| h.id == row.id);
+            Place {
+                id: row.id.clone(),
+                slots: (0..row.slots).collect(),
+                connected: row.disconnected_at.is_none(),
+                connection: connections.map(|known| known.contains_key(&row.id)),
+                holds: host.map(|h| h.records.keys().cloned().collect()),
+            }
+        })
+        .collect()
     }
 
     /// How long each process has been unwanted, while its agent could have heard of it.
     fn process_facts(&mut self) -> Vec<Process> {
         let mut facts = Vec::new();
-        for (id, process) in self.processes.iter_mut().filter(|(_, p)| p.alive) {
-            let host = &self.agents[process.agent];
-            let reachable = host.up
-                && host.greeted
-                && host.cut_until <= self.now
-                && self.memory.is_some()
-                && self.now >= self.store_away_until;
-            let wanted = self.rows.live.containers.contains(id);
-            process.unwanted_since = match (wanted, reachable) {
+        let now = self.scene.now;
+        let reachable = self.master.memory.is_some() && !self.master.store.is_away(now);
+        let live = &self.master.rows().live.containers;
+        for (id, process) in self.code.alive() {
+            let host = &self.hosts[process.agent];
+            let reachable =
+                reachable && host.is_connected() && !self.network.is_cut(now, process.agent);
+            process.unwanted_since = match (live.contains(id), reachable) {
                 (true, _) | (false, false) => None,
-                (false, true) => process.unwanted_since.or(Some(self.now)),
+                (false, true) => process.unwanted_since.or(Some(now)),
             };
             facts.push(Process {
                 place_id: host.id.clone(),
                 container_id: id.clone(),
-                unwanted_micros: process.unwanted_since.map_or(0, |since| self.now - since),
+                unwanted_micros: process.unwanted_since.map_or(0, |since| now - since),
             });
         }
         facts
     }
+}
+
+/// An agent that stays away is given up in time, if anybody could.
+fn waits_too_long(master: &Master, now: Time) -> Option<Violation> {
+    let memory = master.memory.as_ref().filter(|_| master.is_quiet(now))?;
+    let mut agents = master.rows().agents.values();
+    let unnoticed =
+        |a: &&rows::Agent| a.disconnected_at.is_none() && !memory.connections.contains_key(&a.id);
+    if let Some(agent) = agents.clone().find(unnoticed) {
+        return Some(Violation {
+            number: 8,
+            what: format!(
+                "agent {} is not connected, and its row does not know it",
+                agent.id
+            ),
+        });
+    }
+    let late = |a: &&rows::Agent| {
+        a.disconnected_at
+            .is_some_and(|since| since + PATIENCE + SECOND < now)
+    };
+    let agent = agents.find(late)?;
+    Some(Violation {
+        number: 4,
+        what: format!(
+            "agent {} has been away since {:?} and is still waited for",
+            agent.id, agent.disconnected_at
+        ),
+    })
+}
+
+fn events_of(rows: &Rows, subject: &rows::Subject) -> Vec<Event> {
+    let Some((to, happened)) = rows.recorded.get(subject) else {
+        return Vec::new();
+    };
+    happened
+        .iter()
+        .map(|kind| Event {
+            subject_kind: subject.0.to_owned(),
+            subject_id: subject.1.clone(),
+            kind: (*kind).to_owned(),
+            to: to.map(str::to_owned),
+        })
+        .collect()
+}
+
+fn is_stored(rows: &Rows, report: &Report) -> bool {
+    // An experiment may be deleted between the change and its answer.
+    if !rows.trials.contains_key(&report.trial_id) {
+        return true;
+    }
+    match &report.what {
+        ReportContent::Metric { step, .. } => rows
+            .steps
+            .get(&(report.trial_id, report.run_id))
+            .is_some_and(|steps| steps.contains(step)),
+        ReportContent::Checkpoint { uuid } => rows.checkpoints.contains_key(uuid),
+        ReportContent::Control { .. } => true,
+        ReportContent::Line { spool, sequence } => {
+            rows.spools.get(spool).is_some_and(|next| next > sequence)
+        }
+    }
+}
+
+fn all_stored(rows: &Rows) -> Vec<Report> {
+    let report = |trial_id, run_id, what| Report {
+        trial_id,
+        run_id,
+        newest_run: run_id,
+        what,
+    };
+    let metrics = rows.metrics.iter().map(|m| {
+        let what = ReportContent::Metric {
+            step: m.step,
+            value: m.value,
+        };
+        report(m.trial_id, m.run_id, what)
+    });
+    let checkpoints = rows.checkpoints.values().map(|c| {
+        let uuid = c.uuid.clone();
+        report(c.trial_id, c.run_id, ReportContent::Checkpoint { uuid })
+    });
+    let lines = rows.lines.iter().map(|l| {
+        let what = ReportContent::Line {
+            spool: l.spool.clone(),
+            sequence: l.sequence,
+        };
+        report(l.trial_id, l.run_id, what)
+    });
+    metrics.chain(checkpoints).chain(lines).collect()
+}
+
+fn checkpoints(rows: &Rows, code: &Code) -> Vec<Checkpoint> {
+    rows.checkpoints
+        .values()
+        .map(|row| Checkpoint {
+            uuid: row.uuid.clone(),
+            trial_id: Some(row.trial_id),
+            complete: true,
+            manifest: row.files.clone(),
+            files: Some(code.files(&row.uuid)),
+        })
+        .collect()
+}
+
+fn searches(master: &Master) -> Vec<Search> {
+    let rows = master.rows();
+    let mut all = Vec::new();
+    for (id, stored) in &rows.searches {
+        let Some(experiment) = rows.experiments.get(id) else {
+            continue;
+        };
+        // What cannot be replayed differs from everything.
+        let (replayed, asked_for) = match replay(&experiment.submission, stored) {
+            Ok(state) => {
+                let trials = state.search.trials().map(|(name, state)| {
+                    let ended = matches!(state, SearchTrial::Ended(_));
+                    (name.clone(), ended)
+                });
+                (state.search.snapshot().to_string(), trials.collect())
+            }
+            Err(error) => (error, BTreeMap::new()),
+        };
+        let loaded = master.memory.as_ref().and_then(|m| m.searches.get(id));
+        all.push(Search {
+            experiment_id: *id,
+            remembered: loaded.map(|l| l.search.snapshot().to_string()),
+            replayed,
+            asked_for,
+        });
+    }
+    all
 }
 
 /// When nothing is under way the planner has nothing left to decide.
@@ -412,7 +433,7 @@ fn container(of: &rows::Container) -> Container {
 }
 
 /// A task has a live allocation exactly when its state says so.
-fn untrue_task(rows: &rows::Rows) -> Option<Violation> {
+fn untrue_task(rows: &Rows) -> Option<Violation> {
     let trials = rows.live.trials.union(&rows.touched.trials);
     let mut tasks = trials
         .filter_map(|id| rows.trials.get(id))

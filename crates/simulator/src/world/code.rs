@@ -8,10 +8,13 @@ use det_invariants::{Report, ReportContent};
 use det_lifecycle::trial::EarlyExit;
 use det_taskspec::ContainerExit;
 
-use super::{Answer, Asked, Event, Failed, Spec, World};
+use super::network::{Network, Way};
+use super::process::Master;
+use super::scene::Scene;
+use super::{Answer, Asked, Event, Failed, Spec};
 use crate::master::{Call, Reply};
 use crate::random::Stream;
-use crate::rows::SECOND;
+use crate::rows::{Rows, SECOND};
 
 /// The processes of a container.
 pub(super) struct Process {
@@ -78,6 +81,41 @@ impl Process {
         self.number += 1;
     }
 
+    /// Trains one step, after which its code calls or ends.
+    fn train(&mut self) {
+        self.step += 1;
+        let step = self.step;
+        if self.fails_at == Some(step) {
+            self.exit = Some(1);
+            return;
+        }
+        if let Some((_, reason)) = self.early.filter(|(at, _)| *at == step) {
+            self.pending.push_back(Call::EarlyExit(reason));
+            // Some code says that it ends and does not; then the master ends it.
+            if !self.deaf {
+                self.exit = Some(0);
+            }
+            return;
+        }
+        let value = self.metric(step);
+        self.pending.push_back(Call::Metric { step, value });
+        let sequence = self.sequence;
+        self.sequence += 1;
+        self.pending.push_back(Call::Line { sequence });
+        let submission = self.spec.submission.clone();
+        if step >= submission.steps {
+            push_checkpoint(self, step);
+            self.exit = Some(0);
+        } else {
+            if step % submission.checkpoint_every == 0 {
+                push_checkpoint(self, step);
+            }
+            if !self.deaf {
+                self.pending.push_back(Call::Poll);
+            }
+        }
+    }
+
     fn metric(&self, step: i64) -> f64 {
         let mut luck = Stream::of(u64::from(self.spec.seed), &format!("metric {step}"));
         #[expect(clippy::cast_precision_loss, reason = "small numbers")]
@@ -86,17 +124,77 @@ impl Process {
     }
 }
 
-impl World {
-    pub(super) fn start_process(&mut self, agent: usize, spec: Rc<Spec>) {
-        self.counts.runs += u64::from(spec.member == 0);
+/// Users' code, and the checkpoints that it has stored.
+pub(super) struct Code {
+    seed: u64,
+    processes: BTreeMap<ContainerId, Process>,
+    /// Files of checkpoints, by name.
+    storage: BTreeMap<String, BTreeMap<String, i64>>,
+}
+
+impl Code {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            processes: BTreeMap::new(),
+            storage: BTreeMap::new(),
+        }
+    }
+
+    /// The processes of a container, ended ones included until they are removed.
+    pub(super) fn process(&self, id: &ContainerId) -> Option<&Process> {
+        self.processes.get(id)
+    }
+
+    /// All processes that run.
+    pub(super) fn alive(&mut self) -> impl Iterator<Item = (&ContainerId, &mut Process)> {
+        self.processes.iter_mut().filter(|(_, p)| p.alive)
+    }
+
+    /// The containers whose processes run on an agent's host.
+    pub(super) fn alive_on(&self, agent: usize) -> Vec<ContainerId> {
+        let alive = self
+            .processes
+            .iter()
+            .filter(|(_, p)| p.alive && p.agent == agent);
+        alive.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// All processes on a host end without a report.
+    pub(super) fn end_all_on(&mut self, agent: usize) {
+        let gone = self.alive().filter(|(_, p)| p.agent == agent);
+        for (_, process) in gone {
+            process.end(None);
+        }
+    }
+
+    /// Removes what is known of a container.
+    pub(super) fn remove(&mut self, id: &ContainerId) {
+        self.processes.remove(id);
+    }
+
+    /// The stored files of a checkpoint.
+    pub(super) fn files(&self, checkpoint: &str) -> BTreeMap<String, i64> {
+        self.storage.get(checkpoint).cloned().unwrap_or_default()
+    }
+
+    /// Starts the processes of a container on an agent's host.
+    pub(super) fn start(
+        &mut self,
+        scene: &mut Scene,
+        network: &Network,
+        agent: usize,
+        spec: Rc<Spec>,
+    ) {
+        scene.counts.runs += u64::from(spec.member == 0);
         let id = spec.container.clone();
         self.processes
-            .insert(id.clone(), Process::new(self.history.seed, agent, spec));
-        self.send_call(&id, SECOND / 10);
+            .insert(id.clone(), Process::new(self.seed, agent, spec));
+        self.send_call(scene, network, &id, SECOND / 10);
     }
 
     /// Sends the first pending call after some time.
-    fn send_call(&mut self, id: &ContainerId, wait: i64) {
+    fn send_call(&mut self, scene: &mut Scene, network: &Network, id: &ContainerId, wait: i64) {
         let Some(process) = self.processes.get_mut(id) else {
             return;
         };
@@ -105,21 +203,26 @@ impl World {
         };
         process.number += 1;
         let (number, agent) = (process.number, process.agent);
-        let way = self.delay(agent);
-        let event = if self.cut_until(agent, true).is_some() {
-            Event::Answer(id.clone(), number, None)
+        let way = network.delay(scene, agent);
+        let cut = network.cut_until(scene.now, agent, Way::ToMaster);
+        let (event, late) = if cut.is_some() {
+            (Event::Answer(id.clone(), number, None), 10 * SECOND)
         } else {
-            Event::CallArrives(id.clone(), number, call)
+            (Event::CallArrives(id.clone(), number, call), 0)
         };
-        let late = if matches!(event, Event::Answer(..)) {
-            10 * SECOND
-        } else {
-            0
-        };
-        self.after(wait + way + late, event);
+        scene.after(wait + way + late, event);
     }
 
-    pub(super) fn call_arrives(&mut self, id: &ContainerId, number: u64, call: Call) {
+    /// A call reaches the master.
+    pub(super) fn call_arrives(
+        &mut self,
+        scene: &mut Scene,
+        network: &mut Network,
+        master: &mut Master,
+        id: &ContainerId,
+        number: u64,
+        call: Call,
+    ) {
         let Some(process) = self.processes.get(id) else {
             return;
         };
@@ -128,8 +231,8 @@ impl World {
             // Files are stored before they are reported.
             self.storage.insert(uuid.clone(), files.clone());
         }
-        let report = self.report_of(&spec, &call);
-        let outcome = self.write(Asked::FromOutside, |tx| {
+        let report = report_of(master.rows(), &spec, &call);
+        let outcome = master.write(scene, network, Asked::FromOutside, |tx| {
             tx.take(&spec.allocation, &spec.container, call)
         });
         let answer = match outcome {
@@ -143,58 +246,40 @@ impl World {
             }),
             Err(Failed::Unavailable | Failed::Crashed) => None,
         };
-        let lost = self.cut_until(agent, false).is_some();
-        let wait = if lost { 10 * SECOND } else { self.delay(agent) };
+        let lost = network.cut_until(scene.now, agent, Way::ToHost).is_some();
+        let wait = if lost {
+            10 * SECOND
+        } else {
+            network.delay(scene, agent)
+        };
         let answer = answer.filter(|_| !lost);
-        self.after(wait, Event::Answer(id.clone(), number, answer));
+        scene.after(wait, Event::Answer(id.clone(), number, answer));
     }
 
-    /// What an answer to this call would acknowledge.
-    fn report_of(&self, spec: &Spec, call: &Call) -> Option<Report> {
-        let what = match call {
-            Call::Metric { step, value } => ReportContent::Metric {
-                step: *step,
-                value: *value,
-            },
-            Call::Checkpoint { uuid, .. } => ReportContent::Checkpoint { uuid: uuid.clone() },
-            Call::Line { sequence } => ReportContent::Line {
-                spool: spec.container.to_string(),
-                sequence: *sequence,
-            },
-            Call::EarlyExit(reason) => ReportContent::Control {
-                what: format!("it ends early: {reason:?}"),
-            },
-            Call::Meet | Call::Poll | Call::Acknowledge => return None,
-        };
-        Some(Report {
-            trial_id: spec.trial_id,
-            run_id: spec.run_id,
-            newest_run: self
-                .rows
-                .trials
-                .get(&spec.trial_id)
-                .map_or(spec.run_id, |t| t.row.run_id),
-            what,
-        })
-    }
-
-    pub(super) fn answer(&mut self, id: &ContainerId, number: u64, answer: Option<Answer>) {
-        let Some(process) = self.processes.get_mut(id) else {
-            return;
-        };
+    /// The answer to a call reaches the code; gives what is acknowledged by it.
+    pub(super) fn answer(
+        &mut self,
+        scene: &mut Scene,
+        network: &Network,
+        id: &ContainerId,
+        number: u64,
+        answer: Option<Answer>,
+    ) -> Option<Report> {
+        let process = self.processes.get_mut(id)?;
         if process.number != number || !process.alive {
-            return;
+            return None;
         }
-        let Some(answer) = answer else {
+        let Some(Answer { outcome, report }) = answer else {
             let wait = process.luck.between(SECOND, 8 * SECOND);
-            return self.send_call(id, wait);
+            self.send_call(scene, network, id, wait);
+            return None;
         };
-        if let Some(report) = answer.report {
-            self.counts.acknowledged += 1;
-            self.fresh.push(report);
-        }
-        match answer.outcome {
-            Ok(Reply::NotYet) => return self.send_call(id, 2 * SECOND),
+        scene.counts.acknowledged += u64::from(report.is_some());
+        match outcome {
+            Ok(Reply::NotYet) => {
+                self.send_call(scene, network, id, 2 * SECOND);
+                return report;
+            }
             Ok(Reply::Done | Reply::Preempt(false)) => {
                 process.pending.pop_front();
             }
@@ -217,20 +302,21 @@ impl World {
                 process.exit = Some(1);
             }
         }
-        self.go_on_with_code(id);
+        self.go_on(scene, network, id);
+        report
     }
 
-    fn go_on_with_code(&mut self, id: &ContainerId) {
+    fn go_on(&mut self, scene: &mut Scene, network: &Network, id: &ContainerId) {
         let Some(process) = self.processes.get_mut(id) else {
             return;
         };
         if !process.pending.is_empty() {
-            return self.send_call(id, 1_000);
+            return self.send_call(scene, network, id, 1_000);
         }
         if let Some(code) = process.exit {
             let wait = process.luck.between(1_000, 2 * SECOND);
             let exit = ContainerExit::Exited { code };
-            return self.after(wait, Event::Dies(id.clone(), Some(exit)));
+            return scene.after(wait, Event::Dies(id.clone(), Some(exit)));
         }
         // Only the chief works by itself; the others end with it.
         if process.spec.member == 0 {
@@ -238,78 +324,85 @@ impl World {
             let time = process.spec.submission.step_time;
             let wait = process.luck.between(time / 2, time * 3 / 2);
             let number = process.number;
-            self.after(wait, Event::Code(id.clone(), number));
+            scene.after(wait, Event::Code(id.clone(), number));
         }
     }
 
     /// Trains one step.
-    pub(super) fn code_step(&mut self, id: &ContainerId, number: u64) {
+    pub(super) fn step(
+        &mut self,
+        scene: &mut Scene,
+        network: &Network,
+        id: &ContainerId,
+        number: u64,
+    ) {
         let Some(process) = self.processes.get_mut(id) else {
             return;
         };
         if process.number != number || !process.alive {
             return;
         }
-        process.step += 1;
-        let step = process.step;
-        if process.fails_at == Some(step) {
-            process.exit = Some(1);
-            return self.go_on_with_code(id);
-        }
-        if let Some((_, reason)) = process.early.filter(|(at, _)| *at == step) {
-            process.pending.push_back(Call::EarlyExit(reason));
-            // Some code says that it ends and does not; then the master ends it.
-            if !process.deaf {
-                process.exit = Some(0);
-            }
-            return self.go_on_with_code(id);
-        }
-        let value = process.metric(step);
-        process.pending.push_back(Call::Metric { step, value });
-        let sequence = process.sequence;
-        process.sequence += 1;
-        process.pending.push_back(Call::Line { sequence });
-        let submission = process.spec.submission.clone();
-        if step >= submission.steps {
-            push_checkpoint(process, step);
-            process.exit = Some(0);
-        } else {
-            if step % submission.checkpoint_every == 0 {
-                push_checkpoint(process, step);
-            }
-            if !process.deaf {
-                process.pending.push_back(Call::Poll);
-            }
-        }
-        self.go_on_with_code(id);
+        process.train();
+        self.go_on(scene, network, id);
     }
 
-    /// Processes end.
-    pub(super) fn dies(&mut self, id: &ContainerId, report: Option<ContainerExit>) {
-        let Some(process) = self.processes.get_mut(id).filter(|p| p.alive) else {
-            return;
-        };
+    /// Processes end; gives the agent on whose host they were. The rest of a gang ends with its chief.
+    pub(super) fn dies(
+        &mut self,
+        scene: &mut Scene,
+        id: &ContainerId,
+        report: Option<ContainerExit>,
+    ) -> Option<Ended> {
+        let process = self.processes.get_mut(id).filter(|p| p.alive)?;
         let ended_well = report == Some(ContainerExit::Exited { code: 0 });
         let what = format!("{id} on a{} ends: {report:?}", process.agent);
         process.end(report);
         let (agent, spec) = (process.agent, process.spec.clone());
-        self.note(|| what);
-        self.end_is_seen(agent, id);
-        if spec.member != 0 || !ended_well {
-            return;
-        }
-        let peers: Vec<ContainerId> = self
-            .processes
-            .values()
-            .filter(|p| p.alive && p.spec.allocation == spec.allocation)
-            .map(|p| p.spec.container.clone())
-            .collect();
-        for peer in peers {
-            let wait = self.luck.between(1_000, 3 * SECOND);
-            let exit = Some(ContainerExit::Exited { code: 0 });
-            self.after(wait, Event::Dies(peer, exit));
-        }
+        scene.note(|| what);
+        let peers = if spec.member == 0 && ended_well {
+            let peers = self
+                .alive()
+                .filter(|(_, p)| p.spec.allocation == spec.allocation);
+            peers.map(|(id, _)| id.clone()).collect()
+        } else {
+            Vec::new()
+        };
+        Some(Ended { agent, peers })
     }
+}
+
+/// Processes that have ended.
+pub(super) struct Ended {
+    /// The index of the agent on whose host they were.
+    pub(super) agent: usize,
+    /// Containers that end with them.
+    pub(super) peers: Vec<ContainerId>,
+}
+
+/// What an answer to this call would acknowledge.
+fn report_of(rows: &Rows, spec: &Spec, call: &Call) -> Option<Report> {
+    let what = match call {
+        Call::Metric { step, value } => ReportContent::Metric {
+            step: *step,
+            value: *value,
+        },
+        Call::Checkpoint { uuid, .. } => ReportContent::Checkpoint { uuid: uuid.clone() },
+        Call::Line { sequence } => ReportContent::Line {
+            spool: spec.container.to_string(),
+            sequence: *sequence,
+        },
+        Call::EarlyExit(reason) => ReportContent::Control {
+            what: format!("it ends early: {reason:?}"),
+        },
+        Call::Meet | Call::Poll | Call::Acknowledge => return None,
+    };
+    let trial = rows.trials.get(&spec.trial_id);
+    Some(Report {
+        trial_id: spec.trial_id,
+        run_id: spec.run_id,
+        newest_run: trial.map_or(spec.run_id, |t| t.row.run_id),
+        what,
+    })
 }
 
 fn push_checkpoint(process: &mut Process, steps: i64) {

@@ -9,33 +9,33 @@ use det_ids::{ContainerId, PlaceId};
 use det_invariants::Violation;
 use det_taskspec::ContainerExit;
 
-use super::{Event, Link, Spec, ToAgent, ToMaster, World};
-use crate::history::{Host, Ways};
+use super::code::Code;
+use super::network::Network;
+use super::scene::Scene;
+use super::{Event, Spec, ToAgent, ToMaster};
+use crate::history::Host;
 use crate::mutant::Mutant;
-use crate::random::Stream;
 use crate::rows::{SECOND, Time};
 
 /// A host with its agent.
 pub(super) struct AgentHost {
+    /// Its index among all agents.
+    number: usize,
     pub(super) id: PlaceId,
-    pub(super) slots: u32,
+    slots: u32,
     /// Identity of its data directory.
-    pub(super) instance: u32,
-    pub(super) up: bool,
+    instance: u32,
+    up: bool,
     /// Counts starts of the agent.
-    pub(super) start: u64,
+    start: u64,
     /// Whether this start has ever been welcomed.
-    pub(super) session: bool,
+    session: bool,
     pub(super) link: Option<u64>,
-    pub(super) greeted: bool,
+    greeted: bool,
     /// What is to be said once the greeting is answered.
     outbox: Vec<ContainerId>,
     /// On disk.
     pub(super) records: BTreeMap<ContainerId, Record>,
-    pub(super) cut_until: Time,
-    pub(super) cut_ways: Ways,
-    pub(super) slow_until: Time,
-    pub(super) slow_by: Time,
 }
 
 /// What an agent has written down of a container, and what it remembers besides.
@@ -45,11 +45,24 @@ pub(super) struct Record {
     phase: Phase,
     kill: bool,
     /// In memory: forget it once it has ended.
-    pub(super) forget: bool,
+    forget: bool,
     /// In memory: how far this start of the agent is with a launch.
     launch: Launch,
     /// In memory: the signal to end was sent.
     end_sent: bool,
+}
+
+impl Record {
+    fn new(spec: Rc<Spec>) -> Self {
+        Self {
+            spec,
+            phase: Phase::Assigned,
+            kill: false,
+            forget: false,
+            launch: Launch::None,
+            end_sent: false,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -70,27 +83,6 @@ enum Launch {
     Spawned,
 }
 
-impl AgentHost {
-    pub(super) fn new(place: usize, slots: u32) -> Self {
-        Self {
-            id: format!("a{place}").into(),
-            slots,
-            instance: 1,
-            up: false,
-            start: 0,
-            session: false,
-            link: None,
-            greeted: false,
-            outbox: Vec::new(),
-            records: BTreeMap::new(),
-            cut_until: 0,
-            cut_ways: Ways::Both,
-            slow_until: 0,
-            slow_by: 0,
-        }
-    }
-}
-
 /// What an end is called, as `containers/exit.rs` of the agent does.
 fn name(report: Option<ContainerExit>, kill: bool) -> ContainerExit {
     match report {
@@ -102,133 +94,140 @@ fn name(report: Option<ContainerExit>, kill: bool) -> ContainerExit {
     }
 }
 
-impl World {
-    pub(super) fn agent_up(&mut self, agent: usize) {
-        let host = &mut self.agents[agent];
-        if host.up {
+/// The id of the agent with this index.
+pub(super) fn agent_id(number: usize) -> PlaceId {
+    format!("a{number}").into()
+}
+
+impl AgentHost {
+    pub(super) fn new(number: usize, slots: u32) -> Self {
+        Self {
+            number,
+            id: agent_id(number),
+            slots,
+            instance: 1,
+            up: false,
+            start: 0,
+            session: false,
+            link: None,
+            greeted: false,
+            outbox: Vec::new(),
+            records: BTreeMap::new(),
+        }
+    }
+
+    /// Whether the agent runs and the master has answered its greeting.
+    pub(super) fn is_connected(&self) -> bool {
+        self.up && self.greeted
+    }
+
+    /// Whether the agent has nothing left to do by itself.
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_connected() && self.records.values().all(|r| !r.forget)
+    }
+
+    /// The agent is started.
+    pub(super) fn starts(&mut self, scene: &mut Scene) {
+        if self.up {
             return;
         }
-        host.up = true;
-        host.start += 1;
-        host.session = false;
-        for record in host.records.values_mut() {
+        self.up = true;
+        self.start += 1;
+        self.session = false;
+        for record in self.records.values_mut() {
             record.forget = false;
             record.launch = Launch::None;
             record.end_sent = false;
         }
-        let (start, known): (u64, Vec<ContainerId>) =
-            (host.start, host.records.keys().cloned().collect());
-        self.note(|| format!("a{agent} starts with {known:?}"));
+        let known: Vec<ContainerId> = self.records.keys().cloned().collect();
+        let number = self.number;
+        scene.note(|| format!("a{number} starts with {known:?}"));
         for container in known {
-            self.after(1, Event::Container(agent, start, container));
+            scene.after(1, Event::Container(number, self.start, container));
         }
-        self.after(1_000, Event::Connect(agent, start));
+        scene.after(1_000, Event::Connect(number, self.start));
     }
 
-    pub(super) fn agent_dies(&mut self, agent: usize, down: Time, host: Host) {
-        if !self.agents[agent].up {
+    /// The agent dies, and with it perhaps its host.
+    pub(super) fn dies(
+        &mut self,
+        scene: &mut Scene,
+        network: &mut Network,
+        code: &mut Code,
+        down: Time,
+        host: Host,
+    ) {
+        if !self.up {
             return;
         }
-        self.note(|| format!("a{agent} dies for {} s, host {host:?}", down / SECOND));
-        self.agents[agent].up = false;
-        self.drop_link(agent);
+        let number = self.number;
+        scene.note(|| format!("a{number} dies for {} s, host {host:?}", down / SECOND));
+        self.up = false;
+        self.drop_link(scene, network);
         if host != Host::Stays {
-            let gone: Vec<ContainerId> = self
-                .processes
-                .values()
-                .filter(|p| p.agent == agent && p.alive)
-                .map(|p| p.spec.container.clone())
-                .collect();
-            for container in gone {
-                if let Some(process) = self.processes.get_mut(&container) {
-                    process.end(None);
-                }
-            }
+            code.end_all_on(number);
         }
         if host == Host::Anew {
-            let known = std::mem::take(&mut self.agents[agent].records);
-            for container in known.keys() {
-                self.processes.remove(container);
+            for container in std::mem::take(&mut self.records).keys() {
+                code.remove(container);
             }
-            self.agents[agent].instance += 1;
+            self.instance += 1;
         }
-        self.after(down, Event::AgentUp(agent));
+        scene.after(down, Event::AgentUp(number));
     }
 
     /// The agent's side of its connection ends.
-    pub(super) fn drop_link(&mut self, agent: usize) {
-        let Some(link) = self.agents[agent].link.take() else {
+    fn drop_link(&mut self, scene: &mut Scene, network: &mut Network) {
+        let Some(link) = self.link.take() else {
             return;
         };
-        self.agents[agent].greeted = false;
-        self.agents[agent].outbox.clear();
-        if let Some(link) = self.links.get_mut(&link) {
-            link.agent_open = false;
-        }
-        self.notify_of_end(link, true);
+        self.greeted = false;
+        self.outbox.clear();
+        network.close_at_host(scene, link);
     }
 
-    pub(super) fn connect(&mut self, agent: usize, start: u64) {
-        let host = &self.agents[agent];
-        if !host.up || host.start != start || host.link.is_some() {
+    /// A start of the agent tries to connect.
+    pub(super) fn connect(
+        &mut self,
+        scene: &mut Scene,
+        network: &mut Network,
+        code: &Code,
+        start: u64,
+        master_is_up: bool,
+    ) {
+        if !self.up || self.start != start || self.link.is_some() {
             return;
         }
-        let cut = host.cut_until > self.now;
-        if cut || self.memory.is_none() {
+        let cut = network.is_cut(scene.now, self.number);
+        if cut || !master_is_up {
             let wait = if cut { 10 } else { 2 } * SECOND;
-            let wait = self.luck.between(wait / 2, wait);
-            self.after(wait, Event::Connect(agent, start));
+            let wait = scene.luck.between(wait / 2, wait);
+            scene.after(wait, Event::Connect(self.number, start));
             return;
         }
-        self.last_link += 1;
-        let link = self.last_link;
-        self.links.insert(
-            link,
-            Link {
-                agent,
-                agent_open: true,
-                master_open: true,
-                last_to_master: 0,
-                last_to_agent: 0,
-                luck: Stream::of(self.history.seed, &format!("link {link}")),
-            },
-        );
-        self.links.retain(|_, l| l.agent_open || l.master_open);
-        let host = &self.agents[agent];
+        let link = network.open(self.number);
+        let containers = self.records.keys().cloned();
         let hello = ToMaster::Hello {
-            instance: host.instance,
-            slots: host.slots,
-            containers: host
-                .records
-                .keys()
-                .cloned()
-                .filter_map(|id| Some((id.clone(), self.reported(agent, &id)?)))
+            instance: self.instance,
+            slots: self.slots,
+            containers: containers
+                .filter_map(|id| Some((id.clone(), self.reported(code, &id)?)))
                 .collect(),
         };
-        self.agents[agent].link = Some(link);
-        self.say_to_master(link, hello);
+        self.link = Some(link);
+        network.say_to_master(scene, link, hello);
     }
 
-    pub(super) fn agent_notices(&mut self, link: u64, silence: bool) {
-        let Some(agent) = self
-            .links
-            .get(&link)
-            .filter(|l| l.agent_open)
-            .map(|l| l.agent)
-        else {
-            return;
-        };
-        if silence && self.cut_until(agent, false).is_none() {
-            return;
-        }
-        self.drop_link(agent);
-        let wait = self.luck.between(SECOND / 20, 3 * SECOND);
-        self.after(wait, Event::Connect(agent, self.agents[agent].start));
+    /// The agent finds that its connection is gone, and connects again.
+    pub(super) fn loses_link(&mut self, scene: &mut Scene, network: &mut Network) {
+        self.drop_link(scene, network);
+        let wait = scene.luck.between(SECOND / 20, 3 * SECOND);
+        scene.after(wait, Event::Connect(self.number, self.start));
     }
 
     /// The state of a container that is reported to the master.
-    fn reported(&self, agent: usize, container: &ContainerId) -> Option<ContainerState> {
-        let record = self.agents[agent].records.get(container)?;
+    fn reported(&self, code: &Code, container: &ContainerId) -> Option<ContainerState> {
+        let record = self.records.get(container)?;
         let running = || ContainerState::Running {
             host_address: String::new(),
             ports: Vec::new(),
@@ -238,211 +237,227 @@ impl World {
             Phase::Assigned => ContainerState::Assigned,
             Phase::Launching => ContainerState::Starting,
             Phase::Started => running(),
-            Phase::Ended(_) if self.processes.contains_key(container) => running(),
+            Phase::Ended(_) if code.process(container).is_some() => running(),
             Phase::Ended(_) => ContainerState::Starting,
             Phase::Terminated(exit) => ContainerState::Terminated { exit: exit.clone() },
         })
     }
 
-    fn report(&mut self, agent: usize, container: &ContainerId) {
-        let host = &mut self.agents[agent];
-        let Some(link) = host.link else {
+    fn report(
+        &mut self,
+        scene: &mut Scene,
+        network: &mut Network,
+        code: &Code,
+        container: &ContainerId,
+    ) {
+        let Some(link) = self.link else {
             return;
         };
-        if !host.greeted {
-            host.outbox.push(container.clone());
+        if !self.greeted {
+            self.outbox.push(container.clone());
             return;
         }
-        if let Some(state) = self.reported(agent, container) {
-            self.say_to_master(link, ToMaster::Container(container.clone(), state));
+        if let Some(state) = self.reported(code, container) {
+            let report = ToMaster::Container(container.clone(), state);
+            network.say_to_master(scene, link, report);
         }
     }
 
-    /// Something reaches an agent.
-    pub(super) fn reach(&mut self, link: u64, message: ToAgent) {
-        let Some(agent) = self
-            .links
-            .get(&link)
-            .filter(|l| l.agent_open)
-            .map(|l| l.agent)
-        else {
-            return;
-        };
-        let start = self.agents[agent].start;
+    /// A message reaches the agent.
+    pub(super) fn receive(
+        &mut self,
+        scene: &mut Scene,
+        network: &mut Network,
+        code: &Code,
+        message: ToAgent,
+    ) {
+        let goes_on = |id| Event::Container(self.number, self.start, id);
         match message {
             ToAgent::Welcome => {
-                let host = &mut self.agents[agent];
-                host.greeted = true;
-                host.session = true;
-                let waiting = std::mem::take(&mut host.outbox);
-                let known: Vec<ContainerId> = host.records.keys().cloned().collect();
-                for container in waiting {
-                    self.report(agent, &container);
+                self.greeted = true;
+                self.session = true;
+                let known: Vec<ContainerId> = self.records.keys().cloned().collect();
+                for container in std::mem::take(&mut self.outbox) {
+                    self.report(scene, network, code, &container);
                 }
                 for container in known {
-                    self.after(1, Event::Container(agent, start, container));
+                    scene.after(1, Event::Container(self.number, self.start, container));
                 }
             }
-            ToAgent::Refused => self.agent_notices(link, false),
+            ToAgent::Refused => self.loses_link(scene, network),
             ToAgent::Start(spec) => {
                 let id = spec.container.clone();
-                if !self.agents[agent].records.contains_key(&id) {
-                    let record = Record {
-                        spec,
-                        phase: Phase::Assigned,
-                        kill: false,
-                        forget: false,
-                        launch: Launch::None,
-                        end_sent: false,
-                    };
-                    self.agents[agent].records.insert(id.clone(), record);
-                    self.after(1_000, Event::Container(agent, start, id.clone()));
+                if !self.records.contains_key(&id) {
+                    scene.after(1_000, goes_on(id.clone()));
+                    self.records.insert(id.clone(), Record::new(spec));
                 }
-                self.report(agent, &id);
+                self.report(scene, network, code, &id);
             }
             ToAgent::Kill(id) => {
-                let Some(record) = self.agents[agent].records.get_mut(&id) else {
+                let event = goes_on(id.clone());
+                let Some(record) = self.records.get_mut(&id) else {
                     return;
                 };
                 record.kill = true;
                 if matches!(record.phase, Phase::Terminated(_)) {
-                    self.report(agent, &id);
+                    self.report(scene, network, code, &id);
                 }
-                self.after(1, Event::Container(agent, start, id));
+                scene.after(1, event);
             }
             ToAgent::Forget(id) => {
-                if let Some(record) = self.agents[agent].records.get_mut(&id) {
+                let event = goes_on(id.clone());
+                if let Some(record) = self.records.get_mut(&id) {
                     record.forget = true;
                     record.kill = true;
-                    self.after(1, Event::Container(agent, start, id));
+                    scene.after(1, event);
                 }
             }
         }
     }
 
-    /// An agent goes on with a container, one step at a time: it may die between any two.
-    pub(super) fn container_step(&mut self, agent: usize, start: u64, id: &ContainerId) {
-        let host = &self.agents[agent];
-        if !host.up || host.start != start {
+    /// The agent goes on with a container, one step at a time: it may die between any two.
+    pub(super) fn step(
+        &mut self,
+        scene: &mut Scene,
+        network: &mut Network,
+        code: &mut Code,
+        start: u64,
+        id: &ContainerId,
+    ) {
+        if !self.up || self.start != start {
             return;
         }
-        let session = host.session;
-        let Some(record) = host.records.get(id) else {
+        let session = self.session;
+        let Some(record) = self.records.get(id) else {
             return;
         };
-        match (record.phase.clone(), record.launch) {
-            (Phase::Assigned, _) if record.kill => {
-                self.enter(agent, id, Phase::Ended(ContainerExit::Killed));
-            }
+        let next = match (record.phase.clone(), record.launch) {
+            (Phase::Assigned, _) if record.kill => Phase::Ended(ContainerExit::Killed),
             (Phase::Assigned, _) if session => {
-                self.set_launch(agent, id, Launch::Begun);
-                self.enter(agent, id, Phase::Launching);
+                self.set_launch(id, Launch::Begun);
+                Phase::Launching
             }
-            (Phase::Assigned, _) => {}
             (Phase::Launching, Launch::Begun) => {
-                self.spawn(agent, id);
-                self.set_launch(agent, id, Launch::Spawned);
-                self.go_on(agent, id, 20_000);
+                self.spawn(scene, network, code, id);
+                self.set_launch(id, Launch::Spawned);
+                return self.go_on(scene, id, 20_000);
             }
-            (Phase::Launching, Launch::Spawned) => self.enter(agent, id, Phase::Started),
-            (Phase::Launching, Launch::None) if session || record.kill => self.look(agent, id),
-            (Phase::Launching, Launch::None) => {}
-            (Phase::Started, _) => self.watch(agent, id),
-            (Phase::Ended(exit), _) => self.enter(agent, id, Phase::Terminated(exit)),
-            (Phase::Terminated(_), _) => {
-                if record.forget {
-                    self.agents[agent].records.remove(id);
-                    self.processes.remove(id);
+            (Phase::Launching, Launch::Spawned) => Phase::Started,
+            (Phase::Launching, Launch::None) if session || record.kill => {
+                match self.look(scene, code, id) {
+                    Some(phase) => phase,
+                    None => return,
                 }
             }
-        }
+            (Phase::Assigned, _) | (Phase::Launching, Launch::None) => return,
+            (Phase::Started, _) => match self.watch(scene, code, id) {
+                Some(phase) => phase,
+                None => return,
+            },
+            (Phase::Ended(exit), _) => Phase::Terminated(exit),
+            (Phase::Terminated(_), _) => {
+                if record.forget {
+                    self.records.remove(id);
+                    code.remove(id);
+                }
+                return;
+            }
+        };
+        self.enter(scene, network, code, id, next);
     }
 
-    fn set_launch(&mut self, agent: usize, id: &ContainerId, launch: Launch) {
-        if let Some(record) = self.agents[agent].records.get_mut(id) {
+    fn set_launch(&mut self, id: &ContainerId, launch: Launch) {
+        if let Some(record) = self.records.get_mut(id) {
             record.launch = launch;
         }
     }
 
     /// Records a phase, reports it to the master, and goes on.
-    fn enter(&mut self, agent: usize, id: &ContainerId, phase: Phase) {
+    fn enter(
+        &mut self,
+        scene: &mut Scene,
+        network: &mut Network,
+        code: &Code,
+        id: &ContainerId,
+        phase: Phase,
+    ) {
         let is_reported = !matches!(phase, Phase::Ended(_));
-        if let Some(record) = self.agents[agent].records.get_mut(id) {
+        if let Some(record) = self.records.get_mut(id) {
             record.phase = phase;
         }
         if is_reported {
-            self.report(agent, id);
+            self.report(scene, network, code, id);
         }
-        self.go_on(agent, id, SECOND);
+        self.go_on(scene, id, SECOND);
     }
 
-    fn go_on(&mut self, agent: usize, id: &ContainerId, at_most: Time) {
-        let wait = self.luck.between(1_000, at_most);
-        let start = self.agents[agent].start;
-        self.after(wait, Event::Container(agent, start, id.clone()));
+    fn go_on(&self, scene: &mut Scene, id: &ContainerId, at_most: Time) {
+        let wait = scene.luck.between(1_000, at_most);
+        scene.after(wait, Event::Container(self.number, self.start, id.clone()));
     }
 
-    /// Finds out what became of a start that an earlier agent announced.
-    fn look(&mut self, agent: usize, id: &ContainerId) {
-        let process = self.processes.get(id);
+    /// Finds out what became of a start that an earlier agent announced; `None` = nothing, and it launches now.
+    fn look(&mut self, scene: &mut Scene, code: &Code, id: &ContainerId) -> Option<Phase> {
+        let process = code.process(id);
         let (runs, has_run) = (process.is_some_and(|p| p.alive), process.is_some());
         let report = process.and_then(|p| p.report.clone());
-        let kill = self.agents[agent].records.get(id).is_some_and(|r| r.kill);
-        let decided = if self.is(Mutant::AgentStartsTwice) {
+        let kill = self.records.get(id).is_some_and(|r| r.kill);
+        let decided = if scene.is(Mutant::AgentStartsTwice) {
             Adoption::Launch
         } else {
             adoption(runs, has_run, kill)
         };
         match decided {
-            Adoption::TakeUp => self.enter(agent, id, Phase::Started),
-            Adoption::NameEnd => self.enter(agent, id, Phase::Ended(name(report, kill))),
-            Adoption::NeverRan => self.enter(agent, id, Phase::Ended(ContainerExit::Killed)),
+            Adoption::TakeUp => Some(Phase::Started),
+            Adoption::NameEnd => Some(Phase::Ended(name(report, kill))),
+            Adoption::NeverRan => Some(Phase::Ended(ContainerExit::Killed)),
             Adoption::Launch => {
-                self.set_launch(agent, id, Launch::Begun);
-                self.go_on(agent, id, SECOND);
+                self.set_launch(id, Launch::Begun);
+                self.go_on(scene, id, SECOND);
+                None
             }
         }
     }
 
-    fn spawn(&mut self, agent: usize, id: &ContainerId) {
-        if self.processes.contains_key(id) {
-            self.violated(Violation {
+    fn spawn(&self, scene: &mut Scene, network: &Network, code: &mut Code, id: &ContainerId) {
+        if code.process(id).is_some() {
+            scene.violated(Violation {
                 number: 1,
-                what: format!("container {id} was started twice on a{agent}"),
+                what: format!("container {id} was started twice on a{}", self.number),
             });
             return;
         }
-        let spec = self.agents[agent].records.get(id).map(|r| r.spec.clone());
-        if let Some(spec) = spec {
-            self.start_process(agent, spec);
+        if let Some(record) = self.records.get(id) {
+            code.start(scene, network, self.number, record.spec.clone());
         }
     }
 
-    fn watch(&mut self, agent: usize, id: &ContainerId) {
-        let process = self.processes.get(id);
+    /// Looks after a container that runs; gives its phase if its processes have ended.
+    fn watch(&mut self, scene: &mut Scene, code: &Code, id: &ContainerId) -> Option<Phase> {
+        let process = code.process(id);
         let alive = process.is_some_and(|p| p.alive);
         let report = process.and_then(|p| p.report.clone());
-        let Some(record) = self.agents[agent].records.get_mut(id) else {
-            return;
-        };
+        let record = self.records.get_mut(id)?;
         let kill = record.kill;
         if !alive {
-            self.enter(agent, id, Phase::Ended(name(report, kill)));
-        } else if kill && !record.end_sent {
+            return Some(Phase::Ended(name(report, kill)));
+        }
+        if kill && !record.end_sent {
             record.end_sent = true;
-            let wait = self.luck.between(SECOND / 10, 5 * SECOND);
+            let wait = scene.luck.between(SECOND / 10, 5 * SECOND);
             let end = ContainerExit::Signaled {
                 signal: 15,
                 out_of_memory: false,
             };
-            self.after(wait, Event::Dies(id.clone(), Some(end)));
+            scene.after(wait, Event::Dies(id.clone(), Some(end)));
         }
+        None
     }
 
-    /// An agent finds that a process has ended.
-    pub(super) fn end_is_seen(&mut self, agent: usize, id: &ContainerId) {
-        if self.agents[agent].up {
-            self.go_on(agent, id, SECOND / 2);
+    /// The agent finds that a process has ended.
+    pub(super) fn end_is_seen(&self, scene: &mut Scene, id: &ContainerId) {
+        if self.up {
+            self.go_on(scene, id, SECOND / 2);
         }
     }
 }

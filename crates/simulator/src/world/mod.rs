@@ -1,35 +1,36 @@
-//! The world outside the pure crates: time, network, faults of the store, hosts, users' code. One event after another.
+//! The world around the pure crates: time, network, store, hosts, users' code, and the process of the master. One event after another.
 
+mod background;
 mod check;
 mod code;
+mod connections;
 mod host;
+mod network;
 mod outside;
-mod server;
+mod process;
+mod scene;
 
-use std::collections::{BTreeMap, BTreeSet};
+mod store;
+
 use std::rc::Rc;
 
 use det_agent_proto::ContainerState;
-use det_ids::{AllocationId, ContainerId, ExperimentId, TrialId};
-use det_invariants::{Refusal, Report, Violation, Watch};
+use det_ids::{AllocationId, ContainerId, TrialId};
+use det_invariants::{Report, Violation};
 use det_taskspec::ContainerExit;
 
-use crate::history::{History, Submission, Ways};
-use crate::master::{Call, Memory, Planned, Refused, Reply, Topic, Tx};
+use crate::history::{History, Submission};
+use crate::master::{Call, Refused, Reply, Topic};
 use crate::mutant::Mutant;
-use crate::random::Stream;
-use crate::rows::{Rows, SECOND, Time};
-use code::Process;
+use crate::rows::{SECOND, Time};
+use background::Passes;
+use check::Checks;
+use code::Code;
+use connections::Connections;
 use host::AgentHost;
-
-/// A side that has heard nothing for this long ends a connection.
-const SILENCE: Time = 35 * SECOND;
-/// After the faults end, everything live must have come to its end within this time.
-const PROGRESS: Time = 72 * 3600 * SECOND;
-/// Events after which everything is looked at, and not only what changed.
-const WHOLE_EVERY: u64 = 512;
-/// The same, in simulated time.
-const WHOLE_WITHIN: Time = 300 * SECOND;
+use network::{Network, Way};
+use process::Master;
+use scene::Scene;
 
 /// What came of playing a history.
 #[derive(Debug, Clone, PartialEq)]
@@ -192,27 +193,6 @@ struct Spec {
     submission: Rc<Submission>,
 }
 
-/// A connection of an agent.
-#[derive(Debug, Clone)]
-struct Link {
-    agent: usize,
-    agent_open: bool,
-    master_open: bool,
-    /// Bytes of one connection stay in order.
-    last_to_master: Time,
-    last_to_agent: Time,
-    luck: Stream,
-}
-
-/// What goes wrong with a commit.
-#[derive(Debug, Clone, Copy)]
-enum CommitFault {
-    /// It is answered with a failure.
-    Fails { committed: bool },
-    /// The master dies.
-    Crash { committed: bool, down: Time },
-}
-
 /// Why a change was not made, as far as its caller knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Failed {
@@ -230,393 +210,155 @@ enum Asked {
     FromInside,
 }
 
-/// A simulated cluster.
+/// A simulated cluster: a master, hosts with agents, users' code, the network between them, and what checks all of it.
 pub(crate) struct World {
     history: History,
-    mutant: Option<Mutant>,
-    now: Time,
-    queue: BTreeMap<(Time, u64), Event>,
-    sequence: u64,
-    rows: Rows,
-    /// `None` while the master is down.
-    memory: Option<Memory>,
-    /// Counts starts of the master.
-    start: u64,
-    /// What is woken and has not looked yet.
-    passes: BTreeSet<Topic>,
-    store_away_until: Time,
-    /// Until when something that failed waits for being tried again.
-    retry_at: Time,
-    armed: Vec<(u32, CommitFault)>,
-    agents: Vec<AgentHost>,
-    links: BTreeMap<u64, Link>,
-    last_link: u64,
-    in_flight: u64,
-    processes: BTreeMap<ContainerId, Process>,
-    /// Files of checkpoints.
-    storage: BTreeMap<String, BTreeMap<String, i64>>,
-    acknowledged: Vec<Report>,
-    fresh: Vec<Report>,
-    refusals: Vec<Refusal>,
-    watch: Watch,
-    checked: u64,
-    /// When everything was looked at last.
-    whole_at: Time,
-    /// What the planner has decided and is not stored yet.
-    planned: Option<Planned>,
+    scene: Scene,
+    network: Network,
+    master: Master,
+    /// By index of the agent.
+    hosts: Vec<AgentHost>,
+    code: Code,
+    checks: Checks,
     done: bool,
-    counts: Counts,
-    luck: Stream,
-    recent: std::collections::VecDeque<String>,
-    violation: Option<Found>,
 }
 
 /// Plays a history to its end, or to the first thing that does not hold.
 pub fn play(history: &History, mutant: Option<Mutant>) -> Outcome {
     let mut world = World::new(history.clone(), mutant);
-    while world.violation.is_none() && !world.done && world.next() {}
-    world.counts.time = world.now;
+    while world.scene.violation.is_none() && !world.done && world.next() {}
     Outcome {
-        counts: world.counts,
-        violation: world.violation,
+        counts: Counts {
+            time: world.scene.now,
+            ..world.scene.counts
+        },
+        violation: world.scene.violation,
     }
 }
 
 impl World {
     fn new(history: History, mutant: Option<Mutant>) -> Self {
-        let agents = history
-            .agents
-            .iter()
-            .enumerate()
-            .map(|(place, slots)| AgentHost::new(place, *slots))
+        let hosts = history.agents.iter().enumerate();
+        let hosts: Vec<AgentHost> = hosts
+            .map(|(number, slots)| AgentHost::new(number, *slots))
             .collect();
-        let mut world = Self {
-            luck: Stream::of(history.seed, "world"),
-            history,
-            mutant,
-            now: 0,
-            queue: BTreeMap::new(),
-            sequence: 0,
-            rows: Rows::default(),
-            memory: Some(Memory::default()),
-            start: 1,
-            passes: BTreeSet::new(),
-            store_away_until: 0,
-            retry_at: 0,
-            armed: Vec::new(),
-            agents,
-            links: BTreeMap::new(),
-            last_link: 0,
-            in_flight: 0,
-            processes: BTreeMap::new(),
-            storage: BTreeMap::new(),
-            acknowledged: Vec::new(),
-            fresh: Vec::new(),
-            refusals: Vec::new(),
-            watch: Watch::default(),
-            checked: 0,
-            whole_at: 0,
-            planned: None,
+        let mut scene = Scene::new(history.seed, mutant);
+        for (step, (at, _)) in history.steps.iter().enumerate() {
+            scene.push(*at, Event::Outside(step));
+        }
+        scene.push(history.heal_at, Event::Heal);
+        for agent in 0..hosts.len() {
+            scene.push(0, Event::AgentUp(agent));
+        }
+        Self {
+            scene,
+            network: Network::new(history.seed, hosts.len()),
+            master: Master::new(history.rule),
+            hosts,
+            code: Code::new(history.seed),
+            checks: Checks::default(),
             done: false,
-            counts: Counts::default(),
-            recent: std::collections::VecDeque::new(),
-            violation: None,
-        };
-        for step in 0..world.history.steps.len() {
-            world.push(world.history.steps[step].0, Event::Outside(step));
-        }
-        world.push(world.history.heal_at, Event::Heal);
-        for agent in 0..world.agents.len() {
-            world.push(0, Event::AgentUp(agent));
-        }
-        world
-    }
-
-    fn push(&mut self, at: Time, event: Event) {
-        self.sequence += 1;
-        self.queue.insert((at.max(self.now), self.sequence), event);
-    }
-
-    fn after(&mut self, wait: Time, event: Event) {
-        self.push(self.now + wait, event);
-    }
-
-    fn is(&self, mutant: Mutant) -> bool {
-        self.mutant == Some(mutant)
-    }
-
-    fn note(&mut self, what: impl FnOnce() -> String) {
-        if self.recent.len() == 60 {
-            self.recent.pop_front();
-        }
-        let line = format!("{:>12.3} {}", seconds(self.now), what());
-        self.recent.push_back(line);
-    }
-
-    fn violated(&mut self, violation: Violation) {
-        if self.violation.is_none() {
-            self.violation = Some(Found {
-                at: self.now,
-                violation,
-                before: self.recent.iter().cloned().collect(),
-            });
+            history,
         }
     }
 
     /// Lets the next event happen and checks; `false` at the end.
     fn next(&mut self) -> bool {
-        let Some(((at, _), event)) = self.queue.pop_first() else {
+        let Some(event) = self.scene.next_event() else {
             return false;
         };
-        self.now = at;
-        self.counts.events += 1;
         self.happen(event);
-        let whole = self.counts.events.is_multiple_of(WHOLE_EVERY)
-            || self.now >= self.whole_at + WHOLE_WITHIN;
-        if whole {
-            self.whole_at = self.now;
-        }
-        if whole || self.checked != self.rows.version || !self.fresh.is_empty() {
+        let version = self.master.rows().version;
+        if let Some(whole) = self.checks.is_due(&self.scene, version) {
             self.check(whole);
         }
         true
     }
 
     fn happen(&mut self, event: Event) {
+        let (scene, network) = (&mut self.scene, &mut self.network);
         match event {
             Event::Outside(step) => self.outside(step),
             Event::Heal => self.heal(),
             Event::Tidy => self.tidy(),
-            Event::MasterUp => self.master_up(),
-            Event::Pass(start, topic) => self.pass(start, topic),
-            Event::Apply(start) => self.apply(start),
-            Event::Timer(start, topic) => {
-                if start == self.start {
-                    self.wake(topic);
-                }
+            Event::MasterUp => self.master.starts(scene, network),
+            Event::Pass(start, topic) => self.passes().pass(start, topic),
+            Event::Apply(start) => self.passes().apply(start),
+            Event::Timer(start, topic) => self.master.timer(scene, start, topic),
+            Event::Connect(agent, start) => {
+                let is_up = self.master.memory.is_some();
+                self.hosts[agent].connect(scene, network, &self.code, start, is_up);
             }
-            Event::Connect(agent, start) => self.connect(agent, start),
             Event::Arrive(link, message) => {
-                self.in_flight -= 1;
-                self.arrive(link, message);
+                network.arrived();
+                self.connections().receive(link, message);
             }
             Event::Reach(link, message) => {
-                self.in_flight -= 1;
-                self.reach(link, message);
+                network.arrived();
+                if let Some(agent) = network.agent_at_host(link) {
+                    self.hosts[agent].receive(scene, network, &self.code, message);
+                }
             }
-            Event::MasterNotices(link, silence) => self.master_notices(link, silence),
+            Event::MasterNotices(link, silence) => self.connections().notices(link, silence),
             Event::AgentNotices(link, silence) => self.agent_notices(link, silence),
-            Event::Repeat(link) => self.repeat(link),
-            Event::AgentUp(agent) => self.agent_up(agent),
-            Event::Container(agent, start, container) => {
-                self.container_step(agent, start, &container);
+            Event::Repeat(link) => self.connections().repeat(link),
+            Event::AgentUp(agent) => self.hosts[agent].starts(scene),
+            Event::Container(agent, start, id) => {
+                self.hosts[agent].step(scene, network, &mut self.code, start, &id);
             }
-            Event::Code(container, number) => self.code_step(&container, number),
-            Event::CallArrives(container, number, call) => {
-                self.call_arrives(&container, number, call);
+            Event::Code(id, number) => self.code.step(scene, network, &id, number),
+            Event::CallArrives(id, number, call) => {
+                let master = &mut self.master;
+                self.code
+                    .call_arrives(scene, network, master, &id, number, call);
             }
-            Event::Answer(container, number, answer) => self.answer(&container, number, answer),
-            Event::Dies(container, report) => self.dies(&container, report),
+            Event::Answer(id, number, answer) => {
+                let acknowledged = self.code.answer(scene, network, &id, number, answer);
+                self.checks.acknowledge(acknowledged);
+            }
+            Event::Dies(id, report) => self.processes_end(&id, report),
         }
     }
 
-    /// Makes a change as the writer does: all of it or nothing, wakes after the commit. What may go wrong with a commit
-    /// goes wrong here.
-    fn write<T>(
-        &mut self,
-        asked: Asked,
-        change: impl FnOnce(&mut Tx<'_>) -> Result<T, Refused>,
-    ) -> Result<T, Failed> {
-        if self.now < self.store_away_until {
-            return Err(Failed::Unavailable);
-        }
-        let Some(memory) = &mut self.memory else {
-            return Err(Failed::Crashed);
-        };
-        for (wait, _) in &mut self.armed {
-            *wait = wait.saturating_sub(1);
-        }
-        let due = self.armed.iter().position(|(wait, _)| *wait == 0);
-        let fault = due.map(|place| self.armed.remove(place).1);
-        let backup = (fault.is_some() || asked == Asked::FromOutside).then(|| self.rows.clone());
-        let version = self.rows.version;
-        let mut tx = Tx::new(&mut self.rows, memory, self.now, self.mutant);
-        let outcome = change(&mut tx);
-        let (wakes, searches) = (tx.wakes, tx.searches);
-        let value = match outcome {
-            Ok(value) => value,
-            Err(refused) => {
-                self.drop_searches(&searches);
-                let dirty = self.rows.version != version;
-                match backup {
-                    Some(rows) if self.mutant != Some(Mutant::DirtyRefusal) => self.rows = rows,
-                    Some(_) | None => {}
-                }
-                let left_something = dirty && self.rows.version != version;
-                self.refusals.push(Refusal {
-                    what: refused.clone(),
-                    left_something,
-                });
-                return Err(Failed::Refused(refused));
-            }
-        };
-        let committed = match fault {
-            None => true,
-            Some(CommitFault::Fails { committed } | CommitFault::Crash { committed, .. }) => {
-                committed
-            }
-        };
-        if committed {
-            self.counts.commits += 1;
-        } else if let Some(rows) = backup {
-            self.rows = rows;
-            self.rows.version = version + 1;
-        }
-        let early = self.mutant == Some(Mutant::AnswersEarly);
-        match fault {
-            None => {
-                self.wake_all(wakes);
-                Ok(value)
-            }
-            Some(CommitFault::Fails { .. }) => {
-                self.drop_searches(&searches);
-                // Whether it happened is unknown: all that might have something to do are woken.
-                if !self.is(Mutant::LosesWakes) {
-                    self.wake_all(wakes);
-                }
-                if early {
-                    Ok(value)
-                } else {
-                    Err(Failed::Unavailable)
-                }
-            }
-            Some(CommitFault::Crash { down, .. }) => {
-                self.master_dies(down);
-                if early {
-                    Ok(value)
-                } else {
-                    Err(Failed::Crashed)
-                }
-            }
+    fn passes(&mut self) -> Passes<'_> {
+        Passes {
+            master: &mut self.master,
+            scene: &mut self.scene,
+            network: &mut self.network,
         }
     }
 
-    /// A change was not made: what memory holds of it goes, and comes back from the rows.
-    fn drop_searches(&mut self, searches: &BTreeSet<ExperimentId>) {
-        let keeps = self.is(Mutant::KeepsSearchAfterFailure);
-        if let Some(memory) = self.memory.as_mut().filter(|_| !keeps) {
-            memory.searches.retain(|id, _| !searches.contains(id));
+    fn connections(&mut self) -> Connections<'_> {
+        Connections {
+            master: &mut self.master,
+            scene: &mut self.scene,
+            network: &mut self.network,
         }
     }
 
-    /// A change that the master makes by itself.
-    fn change(
-        &mut self,
-        change: impl FnOnce(&mut Tx<'_>) -> Result<(), Refused>,
-    ) -> Result<(), Failed> {
-        let outcome = self.write(Asked::FromInside, change);
-        if let Err(Failed::Refused(refused)) = &outcome {
-            self.violated(Violation {
-                number: 9,
-                what: format!("a change of the master itself was refused: {refused}"),
-            });
-        }
-        outcome
-    }
-
-    fn wake_all(&mut self, topics: BTreeSet<Topic>) {
-        for topic in topics {
-            self.wake(topic);
-        }
-    }
-
-    fn wake(&mut self, topic: Topic) {
-        if self.memory.is_some() && self.passes.insert(topic.clone()) {
-            let wait = self.luck.between(0, 5_000);
-            self.after(wait, Event::Pass(self.start, topic));
-        }
-    }
-
-    /// How long something takes between an agent's host and the master.
-    fn delay(&mut self, agent: usize) -> Time {
-        let host = &self.agents[agent];
-        let slow = if self.now < host.slow_until {
-            host.slow_by
-        } else {
-            0
-        };
-        self.luck.between(200, 3_000)
-            + if slow > 0 {
-                self.luck.between(0, slow)
-            } else {
-                0
-            }
-    }
-
-    /// Until when nothing gets through this way.
-    fn cut_until(&self, agent: usize, to_master: bool) -> Option<Time> {
-        let host = &self.agents[agent];
-        let concerned = match host.cut_ways {
-            Ways::Both => true,
-            Ways::ToMaster => to_master,
-            Ways::ToHost => !to_master,
-        };
-        (concerned && host.cut_until > self.now).then_some(host.cut_until)
-    }
-
-    fn say_to_master(&mut self, link: u64, message: ToMaster) {
-        let Some(agent) = self.links.get(&link).map(|l| l.agent) else {
+    /// An agent finds that its connection is gone, with `silence` because nothing is heard.
+    fn agent_notices(&mut self, link: u64, silence: bool) {
+        let Some(agent) = self.network.agent_at_host(link) else {
             return;
         };
-        let wait = self.delay(agent);
-        let cut = self.cut_until(agent, true).unwrap_or(self.now);
-        if let Some(link) = self.links.get_mut(&link) {
-            // What waits in the sender's buffers goes out once the path is there again.
-            link.last_to_master = (cut + wait).max(link.last_to_master + 1);
+        let cut = self.network.cut_until(self.scene.now, agent, Way::ToHost);
+        if silence && cut.is_none() {
+            return;
         }
-        let at = self.links.get(&link).map_or(0, |l| l.last_to_master);
-        self.in_flight += 1;
-        self.push(at, Event::Arrive(link, message));
+        self.hosts[agent].loses_link(&mut self.scene, &mut self.network);
     }
 
-    fn say_to_agent(&mut self, link: u64, message: ToAgent) {
-        let Some(agent) = self.links.get(&link).map(|l| l.agent) else {
+    /// Processes of a container end, and the rest of a gang with its chief.
+    fn processes_end(&mut self, id: &ContainerId, report: Option<ContainerExit>) {
+        let scene = &mut self.scene;
+        let Some(ended) = self.code.dies(scene, id, report) else {
             return;
         };
-        let wait = self.delay(agent);
-        let cut = self.cut_until(agent, false).unwrap_or(self.now);
-        if let Some(link) = self.links.get_mut(&link) {
-            link.last_to_agent = (cut + wait).max(link.last_to_agent + 1);
+        self.hosts[ended.agent].end_is_seen(scene, id);
+        for peer in ended.peers {
+            let wait = scene.luck.between(1_000, 3 * SECOND);
+            let exit = Some(ContainerExit::Exited { code: 0 });
+            scene.after(wait, Event::Dies(peer, exit));
         }
-        let at = self.links.get(&link).map_or(0, |l| l.last_to_agent);
-        self.in_flight += 1;
-        self.push(at, Event::Reach(link, message));
     }
-
-    /// One side is gone: when the other finds out. Without a way for the news, by silence.
-    fn notify_of_end(&mut self, link: u64, to_master: bool) {
-        let Some((agent, last)) = self.links.get_mut(&link).map(|l| {
-            let silence = l.luck.between(SILENCE, SILENCE + 10 * SECOND);
-            (l.agent, silence)
-        }) else {
-            return;
-        };
-        let news = self.delay(agent);
-        let wait = match self.cut_until(agent, to_master) {
-            Some(until) => (until - self.now + news).min(last),
-            None => news,
-        };
-        let event = if to_master {
-            Event::MasterNotices(link, false)
-        } else {
-            Event::AgentNotices(link, false)
-        };
-        self.after(wait, event);
-    }
-}
-
-fn seconds(at: Time) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "for people")]
-    let micros = at as f64;
-    micros / 1e6
 }

@@ -7,10 +7,15 @@ use det_invariants::Violation;
 use det_lifecycle::experiment::ExperimentState;
 use det_taskspec::ContainerExit;
 
-use super::{Asked, CommitFault, Event, Failed, PROGRESS, SILENCE, World};
-use crate::history::{Service, Submission, Ways, What, Wish};
+use super::host::agent_id;
+use super::store::CommitFault;
+use super::{Asked, Event, Failed, World};
+use crate::history::{Service, Submission, What, Wish};
 use crate::master::{Refused, Topic, Tx, can_ever_fit};
 use crate::rows::{SECOND, Time};
+
+/// After the faults end, everything live must have come to its end within this time.
+const PROGRESS: Time = 72 * 3600 * SECOND;
 
 /// People look after the cluster this often once the faults have ended.
 const TIDY: Time = 60 * SECOND;
@@ -18,25 +23,26 @@ const TIDY: Time = 60 * SECOND;
 impl World {
     /// A user asks; a refusal or a master that is away is their own matter.
     fn ask(&mut self, ask: impl FnOnce(&mut Tx<'_>) -> Result<(), Refused>) -> bool {
-        match self.write(Asked::FromOutside, ask) {
+        let (scene, network) = (&mut self.scene, &mut self.network);
+        match self.master.write(scene, network, Asked::FromOutside, ask) {
             Ok(()) => true,
             Err(Failed::Refused(_) | Failed::Unavailable | Failed::Crashed) => false,
         }
     }
 
     fn experiment_at(&self, place: usize) -> Option<ExperimentId> {
-        let ids: Vec<ExperimentId> = self.rows.experiments.keys().copied().collect();
+        let ids: Vec<ExperimentId> = self.master.rows().experiments.keys().copied().collect();
         (!ids.is_empty()).then(|| ids[place % ids.len()])
     }
 
     pub(super) fn outside(&mut self, step: usize) {
         let what = self.history.steps[step].1.clone();
-        self.note(|| format!("{what:?}"));
+        self.scene.note(|| format!("{what:?}"));
         match what {
             What::Submit(submission) => {
                 let submission = Rc::new(submission);
                 if self.ask(|tx| tx.create_experiment(&submission).map(|_| ())) {
-                    self.counts.experiments += 1;
+                    self.scene.counts.experiments += 1;
                 }
             }
             What::Steer(place, wish) => {
@@ -47,7 +53,7 @@ impl World {
             What::KillTrial(place, trial) => {
                 let live = self
                     .experiment_at(place)
-                    .map(|id| self.rows.live_trials_of(id))
+                    .map(|id| self.master.rows().live_trials_of(id))
                     .unwrap_or_default();
                 if !live.is_empty() {
                     let id = live[trial % live.len()];
@@ -83,15 +89,15 @@ impl World {
                 });
             }
             What::Service(agent, service) => {
-                let id = format!("a{agent}").into();
+                let id = agent_id(agent);
                 self.ask(|tx| tx.set_agent_service(&id, service));
             }
             What::SlotService(agent, slot, enable) => {
-                let id = format!("a{agent}").into();
+                let id = agent_id(agent);
                 self.ask(|tx| tx.set_slot_service(&id, slot, enable));
             }
             fault => {
-                self.counts.faults += 1;
+                self.scene.counts.faults += 1;
                 self.fault(fault);
             }
         }
@@ -126,46 +132,49 @@ impl World {
     )]
     fn fault(&mut self, fault: What) {
         match fault {
-            What::MasterCrash(down) => self.master_dies(down),
+            What::MasterCrash(down) => {
+                self.master.dies(&mut self.scene, &mut self.network, down);
+            }
             What::CrashAtCommit {
                 skip,
                 committed,
                 down,
-            } => self
-                .armed
-                .push((skip + 1, CommitFault::Crash { committed, down })),
-            What::CommitFails { skip, committed } => self
-                .armed
-                .push((skip + 1, CommitFault::Fails { committed })),
-            What::StoreAway(long) => {
-                self.store_away_until = self.store_away_until.max(self.now + long);
+            } => {
+                let fault = CommitFault::Crash { committed, down };
+                self.master.store.arm(skip, fault);
             }
-            What::AgentCrash { agent, down, host } => self.agent_dies(agent, down, host),
-            What::Cut { agent, long, ways } => self.cut(agent, long, ways),
+            What::CommitFails { skip, committed } => {
+                let fault = CommitFault::Fails { committed };
+                self.master.store.arm(skip, fault);
+            }
+            What::StoreAway(long) => {
+                let store = &mut self.master.store;
+                store.away_until = store.away_until.max(self.scene.now + long);
+            }
+            What::AgentCrash { agent, down, host } => {
+                let (scene, network) = (&mut self.scene, &mut self.network);
+                self.hosts[agent].dies(scene, network, &mut self.code, down, host);
+            }
+            What::Cut { agent, long, ways } => {
+                self.network.cut(&mut self.scene, agent, long, ways);
+            }
             What::Reset(agent) => {
-                if let Some(link) = self.agents[agent].link {
+                if let Some(link) = self.hosts[agent].link {
                     self.agent_notices(link, false);
                 }
             }
             What::Slow { agent, delay, long } => {
-                let host = &mut self.agents[agent];
-                host.slow_by = delay;
-                host.slow_until = self.now + long;
+                self.network.slow(self.scene.now, agent, delay, long);
             }
             What::ProcessKilled(agent, which, supervisor) => {
-                let alive: Vec<ContainerId> = self
-                    .processes
-                    .values()
-                    .filter(|p| p.alive && p.agent == agent)
-                    .map(|p| p.spec.container.clone())
-                    .collect();
+                let alive = self.code.alive_on(agent);
                 if !alive.is_empty() {
                     let id = alive[which % alive.len()].clone();
                     let report = (!supervisor).then_some(ContainerExit::Signaled {
                         signal: 9,
                         out_of_memory: false,
                     });
-                    self.dies(&id, report);
+                    self.processes_end(&id, report);
                 }
             }
             What::Submit(_)
@@ -179,49 +188,23 @@ impl World {
         }
     }
 
-    fn cut(&mut self, agent: usize, long: Time, ways: Ways) {
-        let host = &mut self.agents[agent];
-        if host.cut_until > self.now {
-            return;
-        }
-        host.cut_until = self.now + long;
-        host.cut_ways = ways;
-        let open: Vec<u64> = self
-            .links
-            .iter()
-            .filter(|(_, l)| l.agent == agent)
-            .map(|(id, _)| *id)
-            .collect();
-        for link in open {
-            let wait = self.luck.between(SILENCE, SILENCE + 10 * SECOND);
-            if ways != Ways::ToHost {
-                self.after(wait, Event::MasterNotices(link, true));
-            }
-            if ways != Ways::ToMaster {
-                self.after(SILENCE, Event::AgentNotices(link, true));
-            }
-        }
-    }
-
     /// All faults end.
     pub(super) fn heal(&mut self) {
-        self.note(|| "the faults end".to_owned());
-        self.armed.clear();
-        self.store_away_until = 0;
-        for agent in 0..self.agents.len() {
-            self.agents[agent].cut_until = 0;
-            self.agents[agent].slow_until = 0;
-            self.after(SECOND, Event::AgentUp(agent));
+        self.scene.note(|| "the faults end".to_owned());
+        self.master.store.heal();
+        for agent in 0..self.hosts.len() {
+            self.network.heal(agent);
+            self.scene.after(SECOND, Event::AgentUp(agent));
         }
-        self.after(SECOND, Event::MasterUp);
-        self.after(TIDY, Event::Tidy);
+        self.scene.after(SECOND, Event::MasterUp);
+        self.scene.after(TIDY, Event::Tidy);
     }
 
     /// People put everything into service and let everything run, until all has ended.
     pub(super) fn tidy(&mut self) {
-        for agent in 0..self.agents.len() {
-            let id = format!("a{agent}").into();
-            let Some(row) = self.rows.agents.get(&id).cloned() else {
+        for agent in 0..self.hosts.len() {
+            let id = agent_id(agent);
+            let Some(row) = self.master.rows().agents.get(&id).cloned() else {
                 continue;
             };
             if !row.enabled {
@@ -232,7 +215,8 @@ impl World {
             }
         }
         let paused: Vec<ExperimentId> = self
-            .rows
+            .master
+            .rows()
             .experiments
             .values()
             .filter(|e| e.row.state == ExperimentState::Paused)
@@ -242,48 +226,51 @@ impl World {
             self.ask(|tx| tx.steer(id, Wish::Activate));
         }
         // Taken in while the agents were away, and too large for all of them: it waits for good, and says so.
-        if self.rows.agents.len() == self.agents.len() {
+        if self.master.rows().agents.len() == self.hosts.len() {
             let live: Vec<(ExperimentId, Rc<Submission>)> = self
-                .rows
+                .master
+                .rows()
                 .experiments
                 .values()
                 .filter(|e| e.row.state.is_live())
                 .map(|e| (e.row.id, e.submission.clone()))
                 .collect();
             for (id, submission) in live {
-                if can_ever_fit(&self.rows, &submission).is_err() {
+                if can_ever_fit(self.master.rows(), &submission).is_err() {
                     self.ask(|tx| tx.steer(id, Wish::Kill));
                 }
             }
         }
         let busy = self
-            .rows
+            .master
+            .rows()
             .experiments
             .values()
             .any(|e| e.row.state.is_live() || e.row.state == ExperimentState::Deleting);
-        let held = self.agents.iter().any(|host| !host.records.is_empty());
-        let running = self.processes.values().any(|p| p.alive);
+        let held = self.hosts.iter().any(|host| !host.records.is_empty());
+        let running = self.code.alive().next().is_some();
         if !busy && !held && !running {
             self.check(true);
             self.done = true;
             return;
         }
-        if self.now > self.history.heal_at + PROGRESS {
+        if self.scene.now > self.history.heal_at + PROGRESS {
             self.stuck();
             return;
         }
-        self.after(TIDY, Event::Tidy);
+        self.scene.after(TIDY, Event::Tidy);
     }
 
     fn stuck(&mut self) {
         let live: Vec<String> = self
-            .rows
+            .master
+            .rows()
             .live
             .trials
             .iter()
-            .filter_map(|id| self.rows.trials.get(id))
+            .filter_map(|id| self.master.rows().trials.get(id))
             .map(|t| {
-                let allocation = self.rows.live_of_task(&t.row.task_id);
+                let allocation = self.master.rows().live_of_task(&t.row.task_id);
                 format!(
                     "trial {} {:?}, allocation {:?}",
                     t.row.id,
@@ -293,18 +280,19 @@ impl World {
             })
             .collect();
         let experiments: Vec<(ExperimentId, ExperimentState)> = self
-            .rows
+            .master
+            .rows()
             .experiments
             .values()
             .filter(|e| e.row.state.is_live() || e.row.state == ExperimentState::Deleting)
             .map(|e| (e.row.id, e.row.state))
             .collect();
         let held: Vec<&ContainerId> = self
-            .agents
+            .hosts
             .iter()
             .flat_map(|host| host.records.keys())
             .collect();
-        self.violated(Violation {
+        self.scene.violated(Violation {
             number: 4,
             what: format!(
                 "no progress since the faults ended: experiments {experiments:?}; {live:?}; agents hold {held:?}"

@@ -1,0 +1,306 @@
+//! The master's side of the connections of agents.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use det_agent_proto::ContainerState;
+use det_ids::{ContainerId, PlaceId};
+use det_lifecycle::container::{Desired, Observed};
+use det_orchestrator::Event as Decide;
+use det_rm::{Heard, Order, reconcile};
+
+use super::host::agent_id;
+use super::network::{Network, Way};
+use super::process::Master;
+use super::scene::Scene;
+use super::{Event, Failed, Spec, ToAgent, ToMaster};
+use crate::master::{Connection, REPEAT_END, Refused, Topic, Tx, place};
+use crate::mutant::Mutant;
+use crate::rows::Rows;
+
+/// The master while it serves a connection.
+pub(super) struct Connections<'a> {
+    pub(super) master: &'a mut Master,
+    pub(super) scene: &'a mut Scene,
+    pub(super) network: &'a mut Network,
+}
+
+impl Connections<'_> {
+    /// Something reaches the master on a connection.
+    pub(super) fn receive(&mut self, link: u64, message: ToMaster) {
+        let Some(id) = self.network.agent_at_master(link).map(agent_id) else {
+            return;
+        };
+        match message {
+            ToMaster::Hello {
+                instance,
+                slots,
+                containers,
+            } => self.hello(link, &id, instance, slots, &containers),
+            ToMaster::Container(container, state) => {
+                let Some(memory) = &mut self.master.memory else {
+                    return;
+                };
+                if let Some(connection) = memory.connections.get_mut(&id)
+                    && connection.link == link
+                {
+                    connection.heard.entry(container.clone()).or_default().state =
+                        Some(state.clone().into());
+                }
+                self.scene
+                    .note(|| format!("{id} reports {container} {state:?}"));
+                let outcome = self.change(|tx| {
+                    tx.advance([Decide::Observed {
+                        place: id.clone(),
+                        container_id: container.clone(),
+                        observed: state.into(),
+                    }])
+                });
+                match outcome {
+                    // The loop of the connection compares after every message.
+                    Ok(()) => self.master.wake(self.scene, place(&id)),
+                    Err(Failed::Crashed) => {}
+                    Err(_) => self.end_connection(link),
+                }
+            }
+        }
+    }
+
+    fn hello(
+        &mut self,
+        link: u64,
+        id: &PlaceId,
+        instance: u32,
+        slots: u32,
+        containers: &[(ContainerId, ContainerState)],
+    ) {
+        let Some(memory) = &mut self.master.memory else {
+            return;
+        };
+        let mut replaced = None;
+        if let Some(other) = memory.connections.get(id) {
+            if other.instance != instance {
+                self.network
+                    .say_to_agent(self.scene, link, ToAgent::Refused);
+                self.network.close_at_master(link);
+                return;
+            }
+            replaced = Some(other.link);
+        }
+        let heard: BTreeMap<ContainerId, Heard> = containers
+            .iter()
+            .map(|(container, state)| {
+                let heard = Heard {
+                    state: Some(state.clone().into()),
+                    ..Heard::default()
+                };
+                (container.clone(), heard)
+            })
+            .collect();
+        memory.connections.insert(
+            id.clone(),
+            Connection {
+                link,
+                instance,
+                heard,
+            },
+        );
+        if let Some(old) = replaced {
+            // Its task may still be about to handle something.
+            let wait = self.scene.luck.between(0, 500_000);
+            self.scene.after(wait, Event::MasterNotices(old, false));
+        }
+        self.scene
+            .note(|| format!("{id} says hello with {containers:?}"));
+        match self.change(|tx| tx.agent_joined(id, instance, slots, containers)) {
+            Ok(()) => {
+                self.network
+                    .say_to_agent(self.scene, link, ToAgent::Welcome);
+                self.master.wake(self.scene, place(id));
+            }
+            Err(Failed::Crashed) => {}
+            Err(_) => self.end_connection(link),
+        }
+    }
+
+    pub(super) fn notices(&mut self, link: u64, silence: bool) {
+        let Some(agent) = self.network.agent_of(link) else {
+            return;
+        };
+        let cut = self.network.cut_until(self.scene.now, agent, Way::ToMaster);
+        if silence && cut.is_none() {
+            return;
+        }
+        self.end_connection(link);
+    }
+
+    /// The master's side of a connection ends.
+    fn end_connection(&mut self, link: u64) {
+        let Some(id) = self.network.agent_at_master(link).map(agent_id) else {
+            return;
+        };
+        self.network.close_at_master(link);
+        self.network.notify_of_end(self.scene, link, Way::ToHost);
+        let Some(memory) = &mut self.master.memory else {
+            return;
+        };
+        if memory.connections.get(&id).is_none_or(|c| c.link != link) {
+            return;
+        }
+        memory.connections.remove(&id);
+        self.scene.note(|| format!("{id} is disconnected"));
+        let stored = self.change(|tx| {
+            tx.agent_left(&id);
+            Ok(())
+        });
+        if stored == Err(Failed::Unavailable) && !self.scene.is(Mutant::ForgetsAbsence) {
+            self.master.wake(self.scene, Topic::Deadlines);
+        }
+    }
+
+    /// Sends an agent what is missing.
+    pub(super) fn reconcile(&mut self, id: &PlaceId) {
+        let Some(connection) = self
+            .master
+            .memory
+            .as_ref()
+            .and_then(|m| m.connections.get(id))
+        else {
+            return;
+        };
+        let link = connection.link;
+        if self.master.store.is_away(self.scene.now) {
+            self.end_connection(link);
+            return;
+        }
+        let rows: BTreeMap<ContainerId, Desired> = self
+            .master
+            .rows()
+            .live_containers_of(id)
+            .into_iter()
+            .map(|c| (c.row.id.clone(), c.row.desired))
+            .collect();
+        for order in reconcile(&rows, &connection.heard) {
+            if !self.follow_order(id, link, order) {
+                return;
+            }
+        }
+    }
+
+    /// Sends one order; `false` when the connection is gone.
+    fn follow_order(&mut self, id: &PlaceId, link: u64, order: Order) -> bool {
+        let leaves_strays = self.scene.is(Mutant::LeavesStrays);
+        let outcome = match &order {
+            // A token is stored for it.
+            Order::Start(_) => self.change(|_| Ok(())),
+            Order::NeverStarted(container) => {
+                let id = container.clone();
+                self.change(|tx| tx.advance([Decide::NeverStarted { id }]))
+            }
+            Order::End { .. } | Order::Forget(_) => Ok(()),
+        };
+        if let Err(failed) = outcome {
+            if failed != Failed::Crashed {
+                self.end_connection(link);
+            }
+            return false;
+        }
+        let spec = match &order {
+            Order::Start(container) => spec(self.master.rows(), container),
+            _ => None,
+        };
+        let Some(connection) = self
+            .master
+            .memory
+            .as_mut()
+            .and_then(|m| m.connections.get_mut(id))
+            .filter(|c| c.link == link)
+        else {
+            return false;
+        };
+        let message = match order {
+            Order::Start(container) => {
+                let Some(spec) = spec else {
+                    return true;
+                };
+                connection.heard.entry(container).or_default().start_sent = true;
+                ToAgent::Start(Rc::new(spec))
+            }
+            Order::End {
+                container_id,
+                grace,
+            } => {
+                let sent = if grace { Desired::Stop } else { Desired::Kill };
+                connection
+                    .heard
+                    .entry(container_id.clone())
+                    .or_default()
+                    .end_sent = Some(sent);
+                self.scene.after(REPEAT_END, Event::Repeat(link));
+                ToAgent::Kill(container_id)
+            }
+            Order::NeverStarted(_) => return true,
+            Order::Forget(container) => {
+                let heard = connection.heard.remove(&container);
+                let ended =
+                    heard.is_none_or(|h| matches!(h.state, Some(Observed::Terminated { .. })));
+                if leaves_strays && !ended {
+                    return true;
+                }
+                ToAgent::Forget(container)
+            }
+        };
+        self.scene.note(|| format!("to {id}: {message:?}"));
+        self.network.say_to_agent(self.scene, link, message);
+        true
+    }
+
+    /// Orders to end that had no effect are given again.
+    pub(super) fn repeat(&mut self, link: u64) {
+        let Some(id) = self.network.agent_at_master(link).map(agent_id) else {
+            return;
+        };
+        let connection = self
+            .master
+            .memory
+            .as_mut()
+            .and_then(|m| m.connections.get_mut(&id))
+            .filter(|c| c.link == link);
+        if let Some(connection) = connection {
+            for heard in connection.heard.values_mut() {
+                heard.end_sent = None;
+            }
+            self.master.wake(self.scene, place(&id));
+        }
+    }
+
+    fn change(
+        &mut self,
+        change: impl FnOnce(&mut Tx<'_>) -> Result<(), Refused>,
+    ) -> Result<(), Failed> {
+        self.master.change(self.scene, self.network, change)
+    }
+}
+
+/// What a container is started with; `None` = it is not to run any more.
+fn spec(rows: &Rows, container: &ContainerId) -> Option<Spec> {
+    let held = rows.containers.get(container)?;
+    let row = &held.row;
+    let allocation = &rows.allocations.get(&row.allocation_id)?.row;
+    let trial = rows.trials.get(&allocation.trial_id?)?;
+    let experiment = rows.experiments.get(&trial.row.experiment_id)?;
+    // The row may have changed since it was read.
+    (row.ended_at.is_none() && row.desired == Desired::Run).then(|| Spec {
+        container: row.id.clone(),
+        allocation: allocation.id.clone(),
+        trial_id: trial.row.id,
+        run_id: allocation.run_id,
+        seed: trial.seed,
+        member: usize::try_from(row.member).unwrap_or(usize::MAX),
+        from_step: trial
+            .latest_checkpoint
+            .as_ref()
+            .map_or(0, |(_, steps)| *steps),
+        submission: experiment.submission.clone(),
+    })
+}

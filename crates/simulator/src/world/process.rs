@@ -1,0 +1,247 @@
+//! The master as a process: its changes, its background work, its starts and ends.
+
+use std::collections::BTreeSet;
+
+use det_ids::{ExperimentId, PlaceId};
+use det_invariants::Violation;
+
+use super::network::{Network, Way};
+use super::scene::Scene;
+use super::store::{CommitFault, Store};
+use super::{Asked, Event, Failed};
+use crate::history::Rule;
+use crate::master::{Memory, Planned, Refused, Topic, Tx};
+use crate::mutant::Mutant;
+use crate::rows::{Rows, SECOND, Time};
+
+/// The master: its store, and what it remembers while it is up.
+pub(super) struct Master {
+    pub(super) rule: Rule,
+    pub(super) store: Store,
+    /// `None` while the master is down.
+    pub(super) memory: Option<Memory>,
+    pub(super) work: Background,
+}
+
+/// Background work of the master, as far as it is under way.
+#[derive(Default)]
+pub(super) struct Background {
+    /// Counts starts of the master: what an earlier one has begun is over.
+    pub(super) start: u64,
+    /// What is woken and has not looked yet.
+    pub(super) passes: BTreeSet<Topic>,
+    /// Until when something that failed waits for being tried again.
+    retry_at: Time,
+    /// What the planner has decided and is not stored yet.
+    pub(super) planned: Option<Planned>,
+}
+
+impl Background {
+    /// Looks at something soon.
+    fn wake(&mut self, scene: &mut Scene, topic: Topic) {
+        if self.passes.insert(topic.clone()) {
+            let wait = scene.luck.between(0, 5_000);
+            scene.after(wait, Event::Pass(self.start, topic));
+        }
+    }
+
+    /// Looks again after some time, although nothing changes.
+    pub(super) fn again(&self, scene: &mut Scene, wait: Time, topic: Topic) {
+        scene.after(wait, Event::Timer(self.start, topic));
+    }
+
+    /// Tries again after some time.
+    pub(super) fn retry(&mut self, scene: &mut Scene, wait: Time, topic: Topic) {
+        self.retry_at = self.retry_at.max(scene.now + wait);
+        self.again(scene, wait, topic);
+    }
+
+    /// The master has died.
+    fn end(&mut self) {
+        self.passes.clear();
+        self.planned = None;
+        self.start += 1;
+    }
+}
+
+impl Master {
+    /// A master that runs.
+    pub(super) fn new(rule: Rule) -> Self {
+        Self {
+            rule,
+            store: Store::default(),
+            memory: Some(Memory::default()),
+            work: Background::default(),
+        }
+    }
+
+    /// What is committed.
+    pub(super) fn rows(&self) -> &Rows {
+        &self.store.rows
+    }
+
+    /// Whether the master runs, has its database, and has nothing to look at.
+    pub(super) fn is_quiet(&self, now: Time) -> bool {
+        self.memory.is_some()
+            && self.work.passes.is_empty()
+            && !self.store.is_away(now)
+            && now > self.work.retry_at
+    }
+
+    /// Whether it is quiet and has decided nothing that is not stored.
+    pub(super) fn is_settled(&self, now: Time) -> bool {
+        self.is_quiet(now) && self.work.planned.is_none()
+    }
+
+    /// Makes a change as the writer does: all of it or nothing, wakes after the commit.
+    pub(super) fn write<T>(
+        &mut self,
+        scene: &mut Scene,
+        network: &mut Network,
+        asked: Asked,
+        change: impl FnOnce(&mut Tx<'_>) -> Result<T, Refused>,
+    ) -> Result<T, Failed> {
+        if self.store.is_away(scene.now) {
+            return Err(Failed::Unavailable);
+        }
+        let Some(memory) = &mut self.memory else {
+            return Err(Failed::Crashed);
+        };
+        let done = self.store.write(scene, memory, asked, change);
+        let value = match done.outcome {
+            Ok(value) => value,
+            Err(refused) => {
+                self.drop_searches(scene, &done.searches);
+                return Err(Failed::Refused(refused));
+            }
+        };
+        let early = scene.is(Mutant::AnswersEarly);
+        match done.fault {
+            None => {
+                self.wake_all(scene, done.wakes);
+                Ok(value)
+            }
+            Some(CommitFault::Fails { .. }) => {
+                self.drop_searches(scene, &done.searches);
+                // Whether it happened is unknown: all that might have something to do are woken.
+                if !scene.is(Mutant::LosesWakes) {
+                    self.wake_all(scene, done.wakes);
+                }
+                if early {
+                    Ok(value)
+                } else {
+                    Err(Failed::Unavailable)
+                }
+            }
+            Some(CommitFault::Crash { down, .. }) => {
+                self.dies(scene, network, down);
+                if early {
+                    Ok(value)
+                } else {
+                    Err(Failed::Crashed)
+                }
+            }
+        }
+    }
+
+    /// A change was not made: what memory holds of it goes, and comes back from the rows.
+    fn drop_searches(&mut self, scene: &Scene, searches: &BTreeSet<ExperimentId>) {
+        let keeps = scene.is(Mutant::KeepsSearchAfterFailure);
+        if let Some(memory) = self.memory.as_mut().filter(|_| !keeps) {
+            memory.searches.retain(|id, _| !searches.contains(id));
+        }
+    }
+
+    /// A change that the master makes by itself.
+    pub(super) fn change(
+        &mut self,
+        scene: &mut Scene,
+        network: &mut Network,
+        change: impl FnOnce(&mut Tx<'_>) -> Result<(), Refused>,
+    ) -> Result<(), Failed> {
+        let outcome = self.write(scene, network, Asked::FromInside, change);
+        if let Err(Failed::Refused(refused)) = &outcome {
+            scene.violated(Violation {
+                number: 9,
+                what: format!("a change of the master itself was refused: {refused}"),
+            });
+        }
+        outcome
+    }
+
+    /// A moment that the master waits for has come.
+    pub(super) fn timer(&mut self, scene: &mut Scene, start: u64, topic: Topic) {
+        if start == self.work.start {
+            self.wake(scene, topic);
+        }
+    }
+
+    fn wake_all(&mut self, scene: &mut Scene, topics: BTreeSet<Topic>) {
+        for topic in topics {
+            self.wake(scene, topic);
+        }
+    }
+
+    pub(super) fn wake(&mut self, scene: &mut Scene, topic: Topic) {
+        if self.memory.is_some() {
+            self.work.wake(scene, topic);
+        }
+    }
+
+    /// The master dies: what it remembers is lost.
+    pub(super) fn dies(&mut self, scene: &mut Scene, network: &mut Network, down: Time) {
+        if self.memory.take().is_none() {
+            return;
+        }
+        scene.note(|| format!("master dies for {} s", down / SECOND));
+        self.work.end();
+        for link in network.open_at_master() {
+            network.close_at_master(link);
+            network.notify_of_end(scene, link, Way::ToHost);
+        }
+        scene.after(down, Event::MasterUp);
+    }
+
+    /// The master is started.
+    pub(super) fn starts(&mut self, scene: &mut Scene, network: &mut Network) {
+        if self.memory.is_some() {
+            return;
+        }
+        if self.store.is_away(scene.now) {
+            // It cannot start without its database and is started again.
+            scene.after(SECOND, Event::MasterUp);
+            return;
+        }
+        scene.note(|| "master starts".to_owned());
+        self.memory = Some(Memory::default());
+        let marked = self.change(scene, network, |tx| {
+            let connected: Vec<PlaceId> = tx
+                .rows
+                .agents
+                .values()
+                .filter(|a| a.disconnected_at.is_none())
+                .map(|a| a.id.clone())
+                .collect();
+            for agent in connected {
+                tx.agent_left(&agent);
+            }
+            tx.wakes.clear();
+            Ok(())
+        });
+        match marked {
+            Ok(()) => {}
+            // The start failed.
+            Err(Failed::Unavailable | Failed::Refused(_)) => {
+                self.dies(scene, network, SECOND);
+                return;
+            }
+            Err(Failed::Crashed) => return,
+        }
+        if scene.is(Mutant::SleepsAfterStart) {
+            return;
+        }
+        for topic in [Topic::Schedule, Topic::Deadlines, Topic::CleanUp] {
+            self.wake(scene, topic);
+        }
+    }
+}
