@@ -14,7 +14,6 @@ const LARGER: &[(&str, &str, usize)] = &[
     ("scenario/cluster", "Cluster", 34),
     ("scenario/operate", "Cluster", 24),
     ("simulator/master", "Tx", 28),
-    ("store/unit", "Unit", 34),
 ];
 
 /// Methods of all types. Types of the same name differ by the first step of their modules.

@@ -57,7 +57,7 @@ pub async fn find(conn: &mut Conn<'_>, id: &PlaceId) -> Result<Option<AgentRow>,
     }
     let row = fetch_optional!(conn, AgentRow, "SELECT * FROM agents WHERE id = $1", id)?;
     if let (Some(unit), Some(row)) = (&mut conn.unit, &row) {
-        unit.keep_agent(row.clone(), false);
+        unit.agents.keep(Arc::new(row.clone()), false);
     }
     Ok(row)
 }
@@ -69,7 +69,7 @@ pub async fn save(conn: &mut Conn<'_>, row: &AgentRow) -> Result<(), StoreError>
     if let Some(known) = known {
         row.registered_at = known.registered_at;
     }
-    conn.writing()?.keep_agent(row, true);
+    conn.writing()?.agents.keep(Arc::new(row), true);
     Ok(())
 }
 

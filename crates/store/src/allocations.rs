@@ -12,7 +12,7 @@ use det_taskspec::TaskKind;
 use crate::column;
 use crate::db::Link;
 use crate::query::{Query, Value, pieces};
-use crate::unit::save_rows;
+use crate::unit::{TaskCell, save_rows};
 use crate::{Conn, StoreError};
 
 /// What runs containers.
@@ -183,7 +183,8 @@ async fn edit_task<T>(
     }
     let mut outcome = None;
     conn.writing()?
-        .edit_task(id, |row| outcome = Some(change(row)));
+        .tasks
+        .edit(id, |row| outcome = Some(change(row)));
     Ok(outcome)
 }
 
@@ -220,7 +221,7 @@ pub async fn find_task(conn: &mut Conn<'_>, id: &TaskId) -> Result<Option<TaskRo
     }
     let row = fetch_optional!(conn, TaskRow, "SELECT * FROM tasks WHERE id = $1", id)?;
     if let (Some(unit), Some(row)) = (&mut conn.unit, &row) {
-        unit.keep_task(row.clone(), false);
+        unit.tasks.keep(TaskCell::of(row.clone(), false), false);
     }
     Ok(row)
 }
@@ -597,7 +598,8 @@ pub async fn insert_token(
     token_hash: &[u8],
     allocation_id: &AllocationId,
 ) -> Result<(), StoreError> {
-    conn.writing()?.append_token(token_hash, allocation_id);
+    let token = (token_hash.to_vec(), allocation_id.clone());
+    conn.writing()?.tokens.push(token);
     Ok(())
 }
 
@@ -694,7 +696,8 @@ pub async fn expire_tokens(
     allocation_id: &AllocationId,
     at: i64,
 ) -> Result<(), StoreError> {
-    conn.writing()?.expire_tokens(allocation_id, at);
+    let expiry = (allocation_id.clone(), at);
+    conn.writing()?.expiries.push(expiry);
     Ok(())
 }
 

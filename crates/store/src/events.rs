@@ -67,7 +67,7 @@ pub(crate) struct StoredEvent {
 pub async fn append(tx: &mut WriteTx, event: NewEvent<'_>) -> Result<(), StoreError> {
     // A text that PostgreSQL cannot hold must not keep the changes of others from being stored.
     let text = |text: &str| text.replace('\0', "\\0");
-    tx.conn().writing()?.append_event(StoredEvent {
+    tx.conn().writing()?.events.push(StoredEvent {
         at: crate::now(),
         actor: text(event.actor),
         subject_kind: event.subject_kind,

@@ -10,6 +10,7 @@ use strum::{EnumString, IntoStaticStr, VariantNames};
 
 use crate::column;
 use crate::query::{Query, Value, pieces};
+use crate::unit::ExperimentCell;
 use crate::{Conn, Store, StoreError, users};
 
 /// What a job of the queue is for.
@@ -327,7 +328,8 @@ pub async fn find(
     query.condition("e.id = ").bind(id);
     let row = query.fetch_all::<ExperimentRow>(conn).await?.pop();
     if let (Some(unit), Some(row)) = (&mut conn.unit, &row) {
-        unit.keep_experiment(row.clone());
+        unit.experiments
+            .keep(ExperimentCell::of(row.clone()), false);
     }
     Ok(row)
 }
@@ -341,7 +343,7 @@ async fn edit(
     if conn.writing()?.experiments.get(&id).is_none() {
         find(conn, id).await?;
     }
-    conn.writing()?.edit_experiment(id, change);
+    conn.writing()?.experiments.edit(&id, change);
     Ok(())
 }
 
@@ -458,7 +460,7 @@ pub async fn insert_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
         job.submitted_at,
         job.workspace_id
     )?;
-    conn.writing()?.job_changed(&job.id);
+    conn.writing()?.jobs.push(job.id.clone());
     Ok(())
 }
 
@@ -694,8 +696,8 @@ pub async fn live_jobs(conn: &mut Conn<'_>) -> Result<Vec<JobRow>, StoreError> {
 pub async fn update_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreError> {
     conn.flush().await?;
     let unit = conn.writing()?;
-    unit.evict_experiments();
-    unit.job_changed(&job.id);
+    unit.experiments.remove_all();
+    unit.jobs.push(job.id.clone());
     execute!(
         conn,
         "UPDATE jobs SET resource_pool = $1, priority = $2, weight = $3, max_slots = $4, position = $5, moved = $6, \

@@ -325,7 +325,9 @@ pub async fn apply(conn: &mut Conn<'_>, compaction: Compaction) -> Result<(), St
         Link::Pg(pg) => apply_lists(pg, &compaction.summaries, &compaction.steps).await?,
     }
     if let Ok(unit) = conn.writing() {
-        unit.evict_trials(compaction.steps.iter().map(|steps| steps.trial_id));
+        for steps in &compaction.steps {
+            unit.trials.remove(&steps.trial_id);
+        }
     }
     execute!(
         conn,

@@ -9,7 +9,7 @@ use crate::agents::{self, AgentRow};
 use crate::allocations::{self, AllocationRow, ContainerRow, TaskRow};
 use crate::experiments::{self, ExperimentRow};
 use crate::trials::{self, TrialRow};
-use crate::unit::Unit;
+use crate::unit::{TaskCell, Unit};
 use crate::{StoreError, WriteTx};
 
 /// Rows that have been loaded in this or an earlier change.
@@ -85,7 +85,7 @@ impl LiveRows<'_> {
 
     /// Changes an experiment.
     pub fn edit_experiment(&mut self, id: ExperimentId, change: impl FnOnce(&mut ExperimentRow)) {
-        self.unit.edit_experiment(id, change);
+        self.unit.experiments.edit(&id, change);
     }
 
     /// A trial.
@@ -105,12 +105,12 @@ impl LiveRows<'_> {
 
     /// Adds a task.
     pub fn add_task(&mut self, row: TaskRow) {
-        self.unit.keep_task(row, true);
+        self.unit.tasks.keep(TaskCell::of(row, true), true);
     }
 
     /// Changes a task.
     pub fn edit_task(&mut self, id: &TaskId, change: impl FnOnce(&mut TaskRow)) {
-        self.unit.edit_task(id, change);
+        self.unit.tasks.edit(id, change);
     }
 
     /// The live allocation of a task.
@@ -181,5 +181,9 @@ impl LiveRows<'_> {
     /// An agent.
     pub fn agent(&self, id: &PlaceId) -> Option<&AgentRow> {
         self.unit.agents.get(id).map(|row| &**row)
+    }
+    /// Changes an agent.
+    pub fn edit_agent(&mut self, id: &PlaceId, change: impl FnOnce(&mut AgentRow)) {
+        self.unit.agents.edit(id, change);
     }
 }

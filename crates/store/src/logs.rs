@@ -7,7 +7,7 @@ use det_ids::{AgentId, AllocationId, ContainerId, TaskId};
 use memchr::memmem::Finder;
 
 use crate::chunk::unpacked_size;
-use crate::unit::save_rows;
+use crate::unit::{Line, save_rows};
 use crate::{Conn, StoreError};
 
 pub use lines::{Origin, Packer};
@@ -215,7 +215,8 @@ pub fn pack(lines: &[LogLine]) -> Result<Packed, StoreError> {
 
 /// Appends a line to a task's log, if the task exists. Lines of one transaction are stored together.
 pub fn append_line(conn: &mut Conn<'_>, task_id: &TaskId, line: LogLine) -> Result<(), StoreError> {
-    conn.writing()?.append_line(task_id, line);
+    let task_id = task_id.clone();
+    conn.writing()?.lines.push(Line { task_id, line });
     Ok(())
 }
 

@@ -53,8 +53,8 @@ pub async fn append_event(
     seq: i64,
     event: &str,
 ) -> Result<(), StoreError> {
-    conn.writing()?
-        .append_search_event(experiment_id, seq, event);
+    let event = (experiment_id, seq, event.to_owned());
+    conn.writing()?.search_events.push(event);
     Ok(())
 }
 

@@ -115,7 +115,7 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<TrialId, Stor
         new.log_retention_days
     )?;
     let unit = conn.writing()?;
-    unit.keep_trial(new.row(id), false);
+    unit.trials.keep(Arc::new(new.row(id)), false);
     unit.count_trials(new.experiment_id, 1);
     Ok(id)
 }
@@ -216,7 +216,7 @@ pub async fn find(conn: &mut Conn<'_>, id: TrialId) -> Result<Option<TrialRow>, 
     }
     let row = fetch_optional!(conn, TrialRow, "SELECT * FROM trials WHERE id = $1", id)?;
     if let (Some(unit), Some(row)) = (&mut conn.unit, &row) {
-        unit.keep_trial(row.clone(), false);
+        unit.trials.keep(Arc::new(row.clone()), false);
     }
     Ok(row)
 }
@@ -237,7 +237,7 @@ pub async fn set_log_retention_of_experiment(
     days: Option<i64>,
 ) -> Result<(), StoreError> {
     conn.flush().await?;
-    conn.writing()?.evict_all_trials();
+    conn.writing()?.trials.remove_all();
     execute!(
         conn,
         "UPDATE trials SET log_retention_days = $1 WHERE experiment_id = $2",
@@ -342,7 +342,8 @@ pub async fn count_live(
         experiment_id
     )?;
     if let Some(unit) = &mut conn.unit {
-        unit.set_live_trials(experiment_id, n);
+        unit.experiments
+            .note(&experiment_id, |cell| cell.live_trials = Some(n));
     }
     Ok(n)
 }

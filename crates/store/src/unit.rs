@@ -13,23 +13,28 @@
 //!   written (`Conn::flush`).
 //! - In builds with debug assertions every row that a group wrote is read again before the commit and compared.
 //!
+//! A table takes part in all of this from its line in `unit!` and its `Cell`; so does a list.
+//!
 //! [`Changes`] has what a commit has changed for an observer, so that others can keep a cache of the live rows too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::agents::AgentRow;
-use crate::allocations::{AllocationRow, ContainerRow, TaskRow};
+use crate::allocations::{AllocationRow, ContainerRow};
 use crate::events::StoredEvent;
-use crate::experiments::ExperimentRow;
 use crate::logs::LogLine;
 use crate::trials::TrialRow;
+use crate::{Conn, StoreError};
 
+mod cells;
 mod table;
 mod write;
 
+pub(crate) use cells::{AllocationCell, ExperimentCell, TaskCell};
 use det_ids::{AllocationId, ContainerId, ExperimentId, JobId, PlaceId, TaskId, TrialId};
-use table::{Appended, Noted, Table};
+pub(crate) use table::{Appended, Appendix, Cell};
+use table::{Noted, Table};
 pub(crate) use write::{insert_texts, save_rows};
 
 /// Rows kept at most after a commit; beyond it all are dropped and read again when needed.
@@ -63,43 +68,21 @@ impl Changes {
     }
 }
 
-/// An experiment, and how many of its trials live, once that was counted.
-#[derive(Clone)]
-pub(crate) struct ExperimentCell {
-    pub(crate) row: Arc<ExperimentRow>,
-    pub(crate) live_trials: Option<i64>,
-}
-
-/// A task, and its live allocation, once that was looked for.
-#[derive(Clone)]
-#[expect(
-    clippy::option_option,
-    reason = "not looked for yet, looked for and absent, and there are three things"
-)]
-pub(crate) struct TaskCell {
-    pub(crate) row: Arc<TaskRow>,
-    pub(crate) live: Option<Option<AllocationId>>,
-}
-
-/// An allocation with its containers.
-#[derive(Clone)]
-pub(crate) struct AllocationCell {
-    pub(crate) row: Arc<AllocationRow>,
-    /// Whether the row itself differs from what is stored.
-    pub(crate) row_dirty: bool,
-    /// In order of their place, once they were read; each with whether it differs from its row.
-    pub(crate) containers: Option<Vec<(Arc<ContainerRow>, bool)>>,
-}
-
 /// A line of the master's own for a task's log.
-struct Line {
-    task_id: TaskId,
-    line: LogLine,
+pub(crate) struct Line {
+    pub(crate) task_id: TaskId,
+    pub(crate) line: LogLine,
 }
 
-/// Declares [`Unit`] with its parts. A part takes part in all that follows from its declaration alone.
+/// Declares [`Unit`] with its parts. A part takes part in all that follows from its declaration alone: `tables` and
+/// `lists` are written in this order, what is referred to before what refers to it; `others` are not written, or in a way
+/// of their own.
 macro_rules! unit {
-    ($($(#[$doc:meta])* $visibility:vis $part:ident: $kind:ty,)+) => {
+    (
+        tables { $($(#[$table_doc:meta])* $table:ident: $cell:ty,)+ }
+        lists { $($(#[$list_doc:meta])* $list:ident: $item:ty,)+ }
+        others { $($(#[$doc:meta])* $part:ident: $kind:ty,)+ }
+    ) => {
         /// The rows in memory, and what waits to be written.
         #[derive(Default)]
         pub struct Unit {
@@ -108,38 +91,69 @@ macro_rules! unit {
             /// The allocation of a container. A hint: it may name an allocation that is not kept any more.
             allocation_of: HashMap<ContainerId, AllocationId>,
             own_event: bool,
-            $($(#[$doc])* $visibility $part: $kind,)+
+            $($(#[$table_doc])* pub(crate) $table: Table<$cell>,)+
+            $($(#[$list_doc])* pub(crate) $list: Appended<$item>,)+
+            $($(#[$doc])* pub(crate) $part: $kind,)+
         }
 
         impl Unit {
             fn parts(&mut self) -> impl Iterator<Item = &mut dyn Part> {
-                [$(&mut self.$part as &mut dyn Part),+].into_iter()
+                [
+                    $(&mut self.$table as &mut dyn Part,)+
+                    $(&mut self.$list as &mut dyn Part,)+
+                    $(&mut self.$part as &mut dyn Part,)+
+                ]
+                .into_iter()
+            }
+
+            /// Writes the tables and lists.
+            async fn write(&mut self, conn: &mut Conn<'_>) -> Result<(), StoreError> {
+                $(self.$table.write(conn).await?;)+
+                $(self.$list.write(conn).await?;)+
+                Ok(())
+            }
+
+            /// What the tables have changed for observers; the rows of what has ended are dropped.
+            fn take_changes(&mut self) -> Changes {
+                let mut changes = Changes::default();
+                $(self.$table.committed(&mut changes);)+
+                changes
             }
         }
     };
 }
 
 unit! {
-    pub(crate) trials: Table<TrialId, Arc<TrialRow>>,
-    pub(crate) experiments: Table<ExperimentId, ExperimentCell>,
-    pub(crate) tasks: Table<TaskId, TaskCell>,
-    pub(crate) allocations: Table<AllocationId, AllocationCell>,
-    pub(crate) agents: Table<PlaceId, Arc<AgentRow>>,
-    events: Appended<StoredEvent>,
-    lines: Appended<Line>,
-    tokens: Appended<(Vec<u8>, AllocationId)>,
-    /// Allocations whose tokens expire, and when.
-    expiries: Appended<(AllocationId, i64)>,
-    search_events: Appended<(ExperimentId, i64, String)>,
-    removed_agents: Noted<PlaceId>,
-    jobs: Noted<JobId>,
-    everything: Noted<()>,
+    tables {
+        experiments: ExperimentCell,
+        trials: Arc<TrialRow>,
+        tasks: TaskCell,
+        allocations: AllocationCell,
+        agents: Arc<AgentRow>,
+    }
+    lists {
+        events: StoredEvent,
+        /// Hashes of tokens that act for an allocation.
+        tokens: (Vec<u8>, AllocationId),
+        /// Allocations whose tokens expire, and when.
+        expiries: (AllocationId, i64),
+        /// Events of searches, each with its number and JSON text.
+        search_events: (ExperimentId, i64, String),
+    }
+    others {
+        /// Packed into chunks, and counted in their tasks, before the tables are written.
+        lines: Appended<Line>,
+        removed_agents: Noted<PlaceId>,
+        /// Jobs that observers must look at again.
+        jobs: Noted<JobId>,
+        everything: Noted<()>,
+    }
 }
 
 /// A part of the unit: a table of rows, or a list. All parts begin, are undone and end together.
 trait Part {
-    /// A change begins.
-    fn begin(&mut self);
+    /// A change begins, which has this number.
+    fn begin(&mut self, serial: u64);
     /// The change that began last is refused.
     fn undo(&mut self);
     /// Whether something of it waits to be written.
@@ -147,7 +161,7 @@ trait Part {
     /// Rows that it keeps between groups.
     fn kept(&self) -> usize;
     /// Drops all rows, which are read again when needed.
-    fn evict(&mut self, serial: u64);
+    fn evict(&mut self);
     /// The group is over: lists are emptied.
     fn clear(&mut self);
 }
@@ -156,8 +170,9 @@ impl Unit {
     /// A change begins.
     pub(crate) fn begin(&mut self) {
         self.serial += 1;
+        let serial = self.serial;
         for part in self.parts() {
-            part.begin();
+            part.begin(serial);
         }
     }
 
@@ -175,34 +190,19 @@ impl Unit {
 
     /// The group is committed. Gives what it changed, and drops the rows of what has ended.
     pub(crate) fn committed(&mut self) -> Option<Changes> {
-        self.trials.take_written(|row| row.ended_at.is_some());
-        self.experiments
-            .take_written(|cell| cell.row.ended_at.is_some());
-        self.tasks.take_written(|cell| cell.row.ended_at.is_some());
-        let mut changes = Changes {
-            agents: self.agents.take_written(|_| false),
+        let changes = Changes {
             removed_agents: std::mem::take(&mut self.removed_agents.items),
             jobs: std::mem::take(&mut self.jobs.items),
             everything: !self.everything.items.is_empty(),
             own_event: std::mem::take(&mut self.own_event),
-            ..Changes::default()
+            ..self.take_changes()
         };
-        for cell in self
-            .allocations
-            .take_written(|cell| cell.row.ended_at.is_some())
-        {
-            let containers: Vec<Arc<ContainerRow>> = cell
-                .containers
-                .into_iter()
-                .flatten()
-                .map(|(row, _)| row)
-                .collect();
-            if cell.row.ended_at.is_some() {
-                for container in &containers {
+        for (row, containers) in &changes.allocations {
+            if row.ended_at.is_some() {
+                for container in containers {
                     self.allocation_of.remove(&container.id);
                 }
             }
-            changes.allocations.push((cell.row, containers));
         }
         let mut kept = 0;
         for part in self.parts() {
@@ -223,16 +223,10 @@ impl Unit {
         };
     }
 
-    // Trials.
-
-    pub(crate) fn keep_trial(&mut self, row: TrialRow, dirty: bool) {
-        self.trials.set(self.serial, row.id, Arc::new(row), dirty);
-    }
-
+    /// Changes a trial. Its experiment counts those that live.
     pub(crate) fn edit_trial(&mut self, id: TrialId, change: impl FnOnce(&mut TrialRow)) {
         let mut ended = None;
-        self.trials.edit(self.serial, &id, |row| {
-            let row = Arc::make_mut(row);
+        self.trials.edit(&id, |row| {
             let before = row.ended_at.is_some();
             change(row);
             if before != row.ended_at.is_some() {
@@ -246,86 +240,38 @@ impl Unit {
 
     /// So many trials more live.
     pub(crate) fn count_trials(&mut self, experiment_id: ExperimentId, more: i64) {
-        self.experiments.note(self.serial, &experiment_id, |cell| {
+        self.experiments.note(&experiment_id, |cell| {
             cell.live_trials = cell.live_trials.map(|n| n + more);
         });
     }
 
-    // Experiments.
-
-    pub(crate) fn keep_experiment(&mut self, row: ExperimentRow) {
-        let cell = ExperimentCell {
-            row: Arc::new(row),
-            live_trials: None,
-        };
-        self.experiments.set(self.serial, cell.row.id, cell, false);
-    }
-
-    pub(crate) fn edit_experiment(
-        &mut self,
-        id: ExperimentId,
-        change: impl FnOnce(&mut ExperimentRow),
-    ) {
-        self.experiments.edit(self.serial, &id, |cell| {
-            change(Arc::make_mut(&mut cell.row));
-        });
-    }
-
-    pub(crate) fn set_live_trials(&mut self, id: ExperimentId, count: i64) {
-        self.experiments
-            .note(self.serial, &id, |cell| cell.live_trials = Some(count));
-    }
-
-    // Tasks.
-
-    pub(crate) fn keep_task(&mut self, row: TaskRow, is_new: bool) {
-        let cell = TaskCell {
-            row: Arc::new(row),
-            // A new one has none.
-            live: is_new.then_some(None),
-        };
-        let key = cell.row.id.clone();
-        self.tasks.set(self.serial, key, cell, is_new);
-    }
-
-    pub(crate) fn edit_task(&mut self, id: &TaskId, change: impl FnOnce(&mut TaskRow)) {
-        self.tasks
-            .edit(self.serial, id, |cell| change(Arc::make_mut(&mut cell.row)));
-    }
-
+    /// The live allocation of a kept task; `None` = it has none.
     pub(crate) fn set_live_allocation(
         &mut self,
         task_id: &TaskId,
         allocation_id: Option<AllocationId>,
     ) {
         self.tasks
-            .note(self.serial, task_id, |cell| cell.live = Some(allocation_id));
+            .note(task_id, |cell| cell.live = Some(allocation_id));
     }
 
-    // Allocations and their containers.
-
+    /// Keeps an allocation. A new one has no containers yet, and is its task's live one.
     pub(crate) fn keep_allocation(&mut self, row: AllocationRow, is_new: bool) {
         if is_new && row.ended_at.is_none() {
             self.set_live_allocation(&row.task_id, Some(row.id.clone()));
         }
-        let cell = AllocationCell {
-            row: Arc::new(row),
-            row_dirty: is_new,
-            containers: is_new.then(Vec::new),
-        };
-        let key = cell.row.id.clone();
-        self.allocations.set(self.serial, key, cell, is_new);
+        self.allocations
+            .keep(AllocationCell::of(row, is_new), is_new);
     }
 
+    /// Changes an allocation.
     pub(crate) fn edit_allocation(
         &mut self,
         id: &AllocationId,
         change: impl FnOnce(&mut AllocationRow),
     ) {
         let mut ended = None;
-        self.allocations.edit(self.serial, id, |cell| {
-            cell.row_dirty = true;
-            let row = Arc::make_mut(&mut cell.row);
+        self.allocations.edit(id, |row| {
             change(row);
             if row.ended_at.is_some() {
                 ended = Some(row.task_id.clone());
@@ -353,7 +299,7 @@ impl Unit {
             self.allocation_of
                 .insert(row.id.clone(), allocation_id.clone());
         }
-        self.allocations.note(self.serial, allocation_id, |cell| {
+        self.allocations.note(allocation_id, |cell| {
             let rows = rows.into_iter().map(|row| (Arc::new(row), false));
             cell.containers = Some(rows.collect());
         });
@@ -364,20 +310,21 @@ impl Unit {
         self.allocation_of
             .insert(row.id.clone(), row.allocation_id.clone());
         let allocation_id = row.allocation_id.clone();
-        self.allocations.edit(self.serial, &allocation_id, |cell| {
+        self.allocations.edit_cell(&allocation_id, |cell| {
             let rows = cell.containers.get_or_insert_default();
             let at = rows.partition_point(|(other, _)| other.member <= row.member);
             rows.insert(at, (Arc::new(row), true));
         });
     }
 
+    /// Changes a container of a kept allocation.
     pub(crate) fn edit_container(
         &mut self,
         allocation_id: &AllocationId,
         id: &ContainerId,
         change: impl FnOnce(&mut ContainerRow),
     ) {
-        self.allocations.edit(self.serial, allocation_id, |cell| {
+        self.allocations.edit_cell(allocation_id, |cell| {
             let rows = cell.containers.iter_mut().flatten();
             if let Some((row, dirty)) = rows.into_iter().find(|(row, _)| row.id == *id) {
                 *dirty = true;
@@ -390,37 +337,18 @@ impl Unit {
     pub(crate) fn allocation_of(&self, container_id: &ContainerId) -> Option<&AllocationId> {
         self.allocation_of
             .get(container_id)
-            .filter(|id| self.allocations.get(*id).is_some())
+            .filter(|id| self.allocations.get(id).is_some())
     }
 
-    // Agents.
-
-    pub(crate) fn keep_agent(&mut self, row: AgentRow, dirty: bool) {
-        self.agents
-            .set(self.serial, row.id.clone(), Arc::new(row), dirty);
-    }
-
+    /// An agent's row is gone.
     pub(crate) fn remove_agent(&mut self, id: &PlaceId) {
-        self.agents.remove(self.serial, id);
-        self.removed_agents.items.push(id.clone());
-    }
-
-    // What is only appended.
-
-    pub(crate) fn append_event(&mut self, event: StoredEvent) {
-        self.events.items.push(event);
+        self.agents.remove(id);
+        self.removed_agents.push(id.clone());
     }
 
     /// The store itself records an event with the commit that comes now.
     pub(crate) fn note_own_event(&mut self) {
         self.own_event = true;
-    }
-
-    pub(crate) fn append_line(&mut self, task_id: &TaskId, line: LogLine) {
-        self.lines.items.push(Line {
-            task_id: task_id.clone(),
-            line,
-        });
     }
 
     /// Whether lines wait for this task's log.
@@ -430,56 +358,12 @@ impl Unit {
             .any(|line| line.task_id == *task_id)
     }
 
-    pub(crate) fn append_token(&mut self, hash: &[u8], allocation_id: &AllocationId) {
-        self.tokens
-            .items
-            .push((hash.to_vec(), allocation_id.clone()));
-    }
-
-    pub(crate) fn expire_tokens(&mut self, allocation_id: &AllocationId, at: i64) {
-        self.expiries.items.push((allocation_id.clone(), at));
-    }
-
-    pub(crate) fn append_search_event(
-        &mut self,
-        experiment_id: ExperimentId,
-        seq: i64,
-        event: &str,
-    ) {
-        self.search_events
-            .items
-            .push((experiment_id, seq, event.to_owned()));
-    }
-
-    /// Observers must look at this job again.
-    pub(crate) fn job_changed(&mut self, job_id: &JobId) {
-        self.jobs.items.push(job_id.clone());
-    }
-
     /// Rows were changed past the unit, everything waiting having been written before: they are read again when
     /// needed, here and by observers.
     pub(crate) fn evict_rows(&mut self) {
-        let serial = self.serial;
         for part in self.parts() {
-            part.evict(serial);
+            part.evict();
         }
-        self.everything.items.push(());
-    }
-
-    /// The same of some trials, which nobody observes.
-    pub(crate) fn evict_trials(&mut self, ids: impl IntoIterator<Item = TrialId>) {
-        for id in ids {
-            self.trials.remove(self.serial, &id);
-        }
-    }
-
-    /// The same of all trials.
-    pub(crate) fn evict_all_trials(&mut self) {
-        self.trials.remove_all(self.serial);
-    }
-
-    /// The same of experiments alone, which nobody observes.
-    pub(crate) fn evict_experiments(&mut self) {
-        self.experiments.remove_all(self.serial);
+        self.everything.push(());
     }
 }

@@ -78,7 +78,7 @@ pub async fn set_project(
     workspace_id: i64,
 ) -> Result<(), StoreError> {
     conn.flush().await?;
-    conn.writing()?.evict_experiments();
+    conn.writing()?.experiments.remove_all();
     execute!(
         conn,
         update!("project_id = $1 WHERE id = $2"),
@@ -117,7 +117,7 @@ pub async fn follow_project(
 fn note_jobs(conn: &mut Conn<'_>, jobs: Vec<(JobId,)>) -> Result<(), StoreError> {
     let unit = conn.writing()?;
     for (job,) in jobs {
-        unit.job_changed(&job);
+        unit.jobs.push(job);
     }
     Ok(())
 }

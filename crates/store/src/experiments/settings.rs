@@ -14,7 +14,7 @@ pub async fn set_texts(
     notes: &str,
 ) -> Result<(), StoreError> {
     conn.flush().await?;
-    conn.writing()?.evict_experiments();
+    conn.writing()?.experiments.remove_all();
     execute!(
         conn,
         update!(
@@ -40,7 +40,7 @@ pub async fn set_searcher(
     smaller_is_better: bool,
 ) -> Result<(), StoreError> {
     conn.flush().await?;
-    conn.writing()?.evict_experiments();
+    conn.writing()?.experiments.remove_all();
     execute!(
         conn,
         update!(
@@ -60,7 +60,7 @@ pub async fn set_config(
     config: &str,
 ) -> Result<(), StoreError> {
     conn.flush().await?;
-    conn.writing()?.evict_experiments();
+    conn.writing()?.experiments.remove_all();
     execute!(
         conn,
         "UPDATE experiment_configs SET config = $1 WHERE experiment_id = $2",

@@ -3,17 +3,55 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
-use super::Part;
+use super::{Changes, Part};
+use crate::{Conn, StoreError};
+
+/// What a table keeps for one key: a row of the database, with what is known beside it.
+pub(crate) trait Cell: Clone + Send + Sync {
+    /// What rows are found by.
+    type Key: Clone + Eq + Hash + Ord + Send + Sync;
+    /// A row of the database.
+    type Row;
+
+    /// The key of this one.
+    fn key(&self) -> Self::Key;
+
+    /// The row, to be changed.
+    fn row_mut(&mut self) -> &mut Self::Row;
+
+    /// Whether nothing will ask for it any more once it is written.
+    fn is_over(&self) -> bool;
+
+    /// It has been written.
+    fn written(&mut self) {}
+
+    /// Adds it to what a commit has changed for observers.
+    fn observe(self, _changes: &mut Changes) {}
+
+    /// Writes new and changed ones.
+    fn save(
+        conn: &mut Conn<'_>,
+        cells: &[Self],
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// What of it the database holds otherwise than memory, once it is written; `None` = nothing.
+    fn difference(
+        &self,
+        conn: &mut Conn<'_>,
+    ) -> impl Future<Output = Result<Option<String>, StoreError>> + Send;
+}
 
 /// One kind of rows, by key.
-pub(crate) struct Table<K, C> {
-    cells: HashMap<K, Kept<C>>,
+pub(crate) struct Table<C: Cell> {
+    cells: HashMap<C::Key, Kept<C>>,
     /// Cells as they were when the change under way first touched them, in the order of touching.
-    journal: Vec<(K, Option<Kept<C>>)>,
+    journal: Vec<(C::Key, Option<Kept<C>>)>,
     /// Keys of cells that may differ from their rows.
-    dirty: BTreeSet<K>,
+    dirty: BTreeSet<C::Key>,
     /// Keys of cells that were written in this group.
-    written: BTreeSet<K>,
+    written: BTreeSet<C::Key>,
+    /// The number of the change under way.
+    serial: u64,
 }
 
 #[derive(Clone)]
@@ -25,19 +63,21 @@ struct Kept<C> {
     serial: u64,
 }
 
-impl<K, C> Default for Table<K, C> {
+impl<C: Cell> Default for Table<C> {
     fn default() -> Self {
         Self {
             cells: HashMap::new(),
             journal: Vec::new(),
             dirty: BTreeSet::new(),
             written: BTreeSet::new(),
+            serial: 0,
         }
     }
 }
 
-impl<K: Clone + Eq + Hash + Ord, C: Clone> Part for Table<K, C> {
-    fn begin(&mut self) {
+impl<C: Cell> Part for Table<C> {
+    fn begin(&mut self, serial: u64) {
+        self.serial = serial;
         self.journal.clear();
     }
 
@@ -65,125 +105,152 @@ impl<K: Clone + Eq + Hash + Ord, C: Clone> Part for Table<K, C> {
         self.cells.len()
     }
 
-    fn evict(&mut self, serial: u64) {
-        self.remove_all(serial);
+    fn evict(&mut self) {
+        self.remove_all();
     }
 
     fn clear(&mut self) {}
 }
 
-impl<K: Clone + Eq + Hash + Ord, C: Clone> Table<K, C> {
-    pub(crate) fn get<Q>(&self, key: &Q) -> Option<&C>
-    where
-        K: std::borrow::Borrow<Q>,
-        Q: Eq + Hash + ?Sized,
-    {
+impl<C: Cell> Table<C> {
+    /// What is kept for a key.
+    pub(crate) fn get(&self, key: &C::Key) -> Option<&C> {
         self.cells.get(key).map(|kept| &kept.cell)
     }
 
-    pub(super) fn set(&mut self, serial: u64, key: K, cell: C, dirty: bool) {
+    /// Keeps a row; `dirty` = it differs from what is stored.
+    pub(crate) fn keep(&mut self, cell: C, dirty: bool) {
+        let key = cell.key();
         let kept = Kept {
             cell,
             dirty,
-            serial,
+            serial: self.serial,
         };
         if dirty {
             self.dirty.insert(key.clone());
         }
         let before = self.cells.insert(key.clone(), kept);
-        if before.as_ref().is_none_or(|kept| kept.serial != serial) {
+        if before
+            .as_ref()
+            .is_none_or(|kept| kept.serial != self.serial)
+        {
             self.journal.push((key, before));
         }
     }
 
-    pub(super) fn edit<Q>(&mut self, serial: u64, key: &Q, change: impl FnOnce(&mut C)) -> bool
-    where
-        K: std::borrow::Borrow<Q>,
-        Q: Eq + Hash + ToOwned<Owned = K> + ?Sized,
-    {
+    /// Changes the row of a key, if it is kept.
+    pub(crate) fn edit(&mut self, key: &C::Key, change: impl FnOnce(&mut C::Row)) {
+        self.edit_cell(key, |cell| change(cell.row_mut()));
+    }
+
+    /// Changes what is kept for a key, if anything is: it is to be written.
+    pub(super) fn edit_cell(&mut self, key: &C::Key, change: impl FnOnce(&mut C)) {
         let Some(kept) = self.cells.get_mut(key) else {
-            return false;
+            return;
         };
-        if kept.serial != serial {
-            self.journal.push((key.to_owned(), Some(kept.clone())));
-            kept.serial = serial;
+        if kept.serial != self.serial {
+            self.journal.push((key.clone(), Some(kept.clone())));
+            kept.serial = self.serial;
         }
         if !kept.dirty {
             kept.dirty = true;
-            self.dirty.insert(key.to_owned());
+            self.dirty.insert(key.clone());
         }
         change(&mut kept.cell);
-        true
     }
 
     /// Changes what the cell holds besides its row: nothing is to be written.
-    pub(super) fn note<Q>(&mut self, serial: u64, key: &Q, change: impl FnOnce(&mut C))
-    where
-        K: std::borrow::Borrow<Q>,
-        Q: Eq + Hash + ToOwned<Owned = K> + ?Sized,
-    {
+    pub(crate) fn note(&mut self, key: &C::Key, change: impl FnOnce(&mut C)) {
         if let Some(kept) = self.cells.get_mut(key) {
-            if kept.serial != serial {
-                self.journal.push((key.to_owned(), Some(kept.clone())));
-                kept.serial = serial;
+            if kept.serial != self.serial {
+                self.journal.push((key.clone(), Some(kept.clone())));
+                kept.serial = self.serial;
             }
             change(&mut kept.cell);
         }
     }
 
-    pub(super) fn remove(&mut self, serial: u64, key: &K) {
+    /// Rows were changed past the unit, everything waiting having been written before: one is read again when needed.
+    pub(crate) fn remove(&mut self, key: &C::Key) {
         if let Some(kept) = self.cells.remove(key)
-            && kept.serial != serial
+            && kept.serial != self.serial
         {
             self.journal.push((key.clone(), Some(kept)));
         }
     }
 
-    pub(super) fn remove_all(&mut self, serial: u64) {
-        let keys: Vec<K> = self.cells.keys().cloned().collect();
+    /// The same of all of them.
+    pub(crate) fn remove_all(&mut self) {
+        let keys: Vec<C::Key> = self.cells.keys().cloned().collect();
         for key in keys {
-            self.remove(serial, &key);
+            self.remove(&key);
         }
     }
 
     /// The cells that differ from their rows, in order of their keys; they count as written from now on.
-    pub(super) fn take_dirty(&mut self, serial: u64) -> Vec<C> {
+    fn take_dirty(&mut self) -> Vec<C> {
         let mut cells = Vec::new();
         for key in std::mem::take(&mut self.dirty) {
             if let Some(kept) = self.cells.get_mut(&key)
                 && kept.dirty
             {
-                if kept.serial != serial {
+                if kept.serial != self.serial {
                     self.journal.push((key.clone(), Some(kept.clone())));
-                    kept.serial = serial;
+                    kept.serial = self.serial;
                 }
                 cells.push(kept.cell.clone());
                 kept.dirty = false;
+                kept.cell.written();
                 self.written.insert(key);
             }
         }
         cells
     }
 
-    /// The cells written in the group that has been committed. Those for which `over` returns `true` are dropped.
-    pub(super) fn take_written(&mut self, over: impl Fn(&C) -> bool) -> Vec<C> {
+    /// Writes the rows that differ from what is stored. In builds with debug assertions they are read again and compared.
+    pub(super) async fn write(&mut self, conn: &mut Conn<'_>) -> Result<(), StoreError> {
+        let cells = self.take_dirty();
+        C::save(conn, &cells).await?;
+        if cfg!(debug_assertions) {
+            for cell in &cells {
+                if let Some(what) = cell.difference(conn).await? {
+                    return Err(StoreError::Corrupt {
+                        what,
+                        message: "memory and row differ: a defect of the store".into(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The group is committed: gives the cells written in it to observers, and drops those that are over.
+    pub(super) fn committed(&mut self, changes: &mut Changes) {
         self.journal.clear();
-        let mut cells = Vec::with_capacity(self.written.len());
         for key in std::mem::take(&mut self.written) {
             let Some(kept) = self.cells.get(&key) else {
                 continue;
             };
-            cells.push(kept.cell.clone());
-            if over(&kept.cell) {
+            let cell = kept.cell.clone();
+            if cell.is_over() {
                 self.cells.remove(&key);
             }
+            cell.observe(changes);
         }
-        cells
     }
 }
 
+/// Something that is only ever appended.
+pub(crate) trait Appendix: Sized + Sync {
+    /// Writes new ones.
+    fn save(
+        conn: &mut Conn<'_>,
+        items: &[Self],
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
 /// A list of rows that are written once, at the end of the group.
-pub(super) struct Appended<T> {
+pub(crate) struct Appended<T> {
     pub(super) items: Vec<T>,
     /// How many of them have been written.
     pub(super) written: usize,
@@ -202,7 +269,7 @@ impl<T> Default for Appended<T> {
 }
 
 impl<T> Part for Appended<T> {
-    fn begin(&mut self) {
+    fn begin(&mut self, _serial: u64) {
         self.mark = (self.items.len(), self.written);
     }
 
@@ -219,7 +286,7 @@ impl<T> Part for Appended<T> {
         0
     }
 
-    fn evict(&mut self, _serial: u64) {}
+    fn evict(&mut self) {}
 
     fn clear(&mut self) {
         self.items.clear();
@@ -229,15 +296,28 @@ impl<T> Part for Appended<T> {
 }
 
 impl<T> Appended<T> {
-    pub(super) fn take_new(&mut self) -> std::ops::Range<usize> {
+    /// Adds one.
+    pub(crate) fn push(&mut self, item: T) {
+        self.items.push(item);
+    }
+
+    /// Those that were not written yet; they count as written from now on.
+    pub(super) fn take_new(&mut self) -> &[T] {
         let new = self.written..self.items.len();
         self.written = self.items.len();
-        new
+        &self.items[new]
+    }
+}
+
+impl<T: Appendix> Appended<T> {
+    /// Writes those that were not written yet.
+    pub(super) async fn write(&mut self, conn: &mut Conn<'_>) -> Result<(), StoreError> {
+        T::save(conn, self.take_new()).await
     }
 }
 
 /// A list for observers of the commit, which is not written.
-pub(super) struct Noted<T> {
+pub(crate) struct Noted<T> {
     pub(super) items: Vec<T>,
     /// How many there were when the change under way began.
     mark: usize,
@@ -253,7 +333,7 @@ impl<T> Default for Noted<T> {
 }
 
 impl<T> Part for Noted<T> {
-    fn begin(&mut self) {
+    fn begin(&mut self, _serial: u64) {
         self.mark = self.items.len();
     }
 
@@ -269,10 +349,17 @@ impl<T> Part for Noted<T> {
         0
     }
 
-    fn evict(&mut self, _serial: u64) {}
+    fn evict(&mut self) {}
 
     fn clear(&mut self) {
         self.items.clear();
         self.mark = 0;
+    }
+}
+
+impl<T> Noted<T> {
+    /// Adds one.
+    pub(crate) fn push(&mut self, item: T) {
+        self.items.push(item);
     }
 }
