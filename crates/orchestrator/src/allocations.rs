@@ -7,12 +7,13 @@ use det_lifecycle::allocation::{
     AllocationEffect, AllocationEvent, AllocationExit, AllocationState, Member, MemberProgress,
 };
 use det_lifecycle::container::Desired;
+use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::TaskEvent;
 use det_taskspec::TaskKind;
 
 use crate::{
-    Allocation, Cause, Container, Effect, Mutant, Record, Refused, Rows, Scene, Subject, Topic,
-    Waiting, tasks,
+    Allocation, Cause, Container, Effect, Mutant, Record, Refused, Rows, Scene, Topic, Waiting,
+    tasks,
 };
 
 /// Why an allocation ended whose code came to its end; scripts look for it in logs.
@@ -119,7 +120,7 @@ fn enter<R: Rows>(
         scene.record(Record {
             cause: cause.clone(),
             subject: Subject::Allocation(row.id.clone()),
-            kind: "state",
+            kind: EventKind::State,
             from: Some(before.name()),
             to: Some(row.state.name()),
             detail: None,
@@ -185,7 +186,7 @@ fn end<R: Rows>(
     scene.record(Record {
         cause: cause.clone(),
         subject: Subject::Allocation(row.id.clone()),
-        kind: "ended",
+        kind: EventKind::Ended,
         from: Some(before.name()),
         to: Some(row.state.name()),
         detail: None,

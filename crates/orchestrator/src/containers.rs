@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState, Phase};
 use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::TaskEvent;
 use det_scheduler::Placement;
 use det_taskspec::ContainerExit;
 
 use crate::{
     Allocation, Cause, Container, Effect, Event, Mutant, Placed, Record, Refused, Rows, Scene,
-    Subject, Topic, allocations, tasks,
+    Topic, allocations, tasks,
 };
 
 /// The exit code that an exit is shown with.
@@ -86,7 +87,7 @@ pub(crate) fn place<R: Rows>(scene: &mut Scene<'_, R>, placed: Placed) -> Result
     scene.record(Record {
         cause: Cause::actor("master"),
         subject: Subject::Allocation(id.clone()),
-        kind: "placed",
+        kind: EventKind::Placed,
         from: Some(AllocationState::Pending.name()),
         to: Some(AllocationState::Starting(Phase::Assigned).name()),
         detail: Some(serde_json::json!(places).to_string()),

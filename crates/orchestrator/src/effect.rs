@@ -3,6 +3,7 @@
 use det_ids::{
     AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, TaskId, TrialId,
 };
+use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::trial::TrialState;
 
 use crate::Cause;
@@ -110,49 +111,14 @@ pub struct Record {
     pub cause: Cause,
     /// What it is about.
     pub subject: Subject,
-    /// `created`, `state`, `placed`, `ended`.
-    pub kind: &'static str,
+    /// What happened.
+    pub kind: EventKind,
     /// Name of the state before.
     pub from: Option<&'static str>,
     /// Name of the state now.
     pub to: Option<&'static str>,
     /// More, as JSON.
     pub detail: Option<String>,
-}
-
-/// What a record is about.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Subject {
-    /// An experiment.
-    Experiment(ExperimentId),
-    /// A trial.
-    Trial(TrialId),
-    /// A task.
-    Task(TaskId),
-    /// An allocation.
-    Allocation(AllocationId),
-}
-
-impl Subject {
-    /// The kind's name in the record: `experiment`, `trial`, `task`, `allocation`.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Experiment(_) => "experiment",
-            Self::Trial(_) => "trial",
-            Self::Task(_) => "task",
-            Self::Allocation(_) => "allocation",
-        }
-    }
-
-    /// Its identifier as text.
-    pub fn id(&self) -> String {
-        match self {
-            Self::Experiment(id) => id.to_string(),
-            Self::Trial(id) => id.to_string(),
-            Self::Task(id) => id.0.clone(),
-            Self::Allocation(id) => id.0.clone(),
-        }
-    }
 }
 
 /// A trial to be added.

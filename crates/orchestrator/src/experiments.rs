@@ -2,11 +2,12 @@
 
 use det_ids::ExperimentId;
 use det_lifecycle::experiment::{ExperimentEffect, ExperimentEvent, ExperimentState};
+use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::trial::{TrialEvent, TrialState};
 use det_searcher::{Action, Event as SearchEvent, Search};
 
 use crate::searches::json;
-use crate::{Cause, Continuation, Effect, Event, Record, Refused, Rows, Scene, Subject, Topic};
+use crate::{Cause, Continuation, Effect, Event, Record, Refused, Rows, Scene, Topic};
 
 /// Something happens to an experiment.
 pub(crate) fn on<R: Rows>(
@@ -30,7 +31,7 @@ pub(crate) fn on<R: Rows>(
         scene.record(Record {
             cause: cause.clone(),
             subject: Subject::Experiment(id),
-            kind: "state",
+            kind: EventKind::State,
             from: Some(before.stored_name()),
             to: Some(step.state.stored_name()),
             detail: None,

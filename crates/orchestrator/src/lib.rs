@@ -25,8 +25,8 @@ mod trials;
 use std::sync::Arc;
 
 use det_ids::{AllocationId, Micros, TaskId, TrialId};
-
-pub use effect::{Effect, NewTrial, Record, Subject, Topic};
+use det_lifecycle::record::Subject;
+pub use effect::{Effect, NewTrial, Record, Topic};
 pub use event::{Continuation, Event, Need, Placed, Waiting};
 pub use mutant::Mutant;
 pub use rows::{

@@ -2,12 +2,12 @@
 
 use det_ids::TaskId;
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::{Demand, RestartPolicy, TaskEffect, TaskEnd, TaskEvent};
 use det_lifecycle::trial::TrialEvent;
 
 use crate::{
-    Allocation, Cause, Event, Record, Refused, Rows, Scene, Subject, Task, Topic, Unreadable,
-    trials,
+    Allocation, Cause, Event, Record, Refused, Rows, Scene, Task, Topic, Unreadable, trials,
 };
 
 fn known<R: Rows>(scene: &Scene<'_, R>, id: &TaskId) -> Result<Task, Refused> {
@@ -73,7 +73,7 @@ pub(crate) fn on<R: Rows>(
             scene.record(Record {
                 cause: cause.clone(),
                 subject: Subject::Task(id.clone()),
-                kind: "state",
+                kind: EventKind::State,
                 from: Some(before.name()),
                 to: Some(step.state.name()),
                 detail: None,
@@ -168,7 +168,7 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
     scene.record(Record {
         cause: Cause::actor("master"),
         subject: Subject::Allocation(row.id.clone()),
-        kind: "created",
+        kind: EventKind::Created,
         from: None,
         to: Some(row.state.name()),
         detail: None,

@@ -1,16 +1,17 @@
 //! What follows for a trial.
 
-use det_ids::PlaceId;
-use det_ids::{ExperimentId, RequestId, TaskId, TrialId};
+use std::collections::BTreeSet;
+
+use det_ids::{ExperimentId, PlaceId, RequestId, TaskId, TrialId};
+use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::{TaskEnd, TaskEvent, TaskState};
 use det_lifecycle::trial::{EarlyExit, History, TrialEffect, TrialEvent, TrialState};
 use det_searcher::{Event as SearchEvent, ExitReason};
 use det_taskspec::TaskKind;
-use std::collections::BTreeSet;
 
 use crate::{
-    Cause, Effect, Event, Experiment, Mutant, Record, Refused, Rows, Scene, Subject, Task, Topic,
-    Trial, tasks,
+    Cause, Effect, Event, Experiment, Mutant, Record, Refused, Rows, Scene, Task, Topic, Trial,
+    tasks,
 };
 
 fn known<R: Rows>(scene: &Scene<'_, R>, id: TrialId) -> Result<(Trial, Experiment), Refused> {
@@ -74,7 +75,7 @@ pub(crate) fn on<R: Rows>(
         scene.record(Record {
             cause: cause.clone(),
             subject: Subject::Trial(id),
-            kind: "state",
+            kind: EventKind::State,
             from: Some(before.stored_name()),
             to: Some(step.state.stored_name()),
             detail: None,
@@ -184,7 +185,7 @@ pub(crate) fn created<R: Rows>(
     scene.record(Record {
         cause: Cause::actor("master"),
         subject: Subject::Trial(trial.id),
-        kind: "created",
+        kind: EventKind::Created,
         from: None,
         to: Some(trial.state.stored_name()),
         detail: Some(format!("{{\"experimentId\":{experiment_id}}}")),

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use det_ids::{AllocationId, ExperimentId, TaskId, TrialId};
+use det_lifecycle::record::{EventKind, Subject};
 use det_orchestrator::require_current_run;
 use det_store::users::{SessionRow, UserChange, UserRow};
 use det_store::{Conn, Store, StoreError, WriteTx, allocations, users};
@@ -600,7 +601,7 @@ impl Auth {
                 allow(&user, &all)?;
                 let id = users::insert(&mut tx.conn(), &user).await?;
                 let user = UserRow { id, ..user };
-                record(tx, &actor, &user.username, "created").await?;
+                record(tx, &actor, &user.username, EventKind::Created).await?;
                 Ok((user, false))
             })
         })
@@ -626,7 +627,7 @@ impl Auth {
                 if edit.end_sessions {
                     users::delete_sessions_of(&mut tx.conn(), id).await?;
                 }
-                record(tx, &actor, &user.username, "changed").await?;
+                record(tx, &actor, &user.username, EventKind::Changed).await?;
                 Ok((user, edit.end_sessions))
             })
         })
@@ -678,19 +679,8 @@ async fn found(conn: &mut Conn<'_>, id: i64) -> AppResult<UserRow> {
         .ok_or_else(|| AppError::not_found("user", id))
 }
 
-async fn record(
-    tx: &mut WriteTx,
-    actor: &str,
-    username: &str,
-    kind: &'static str,
-) -> AppResult<()> {
-    let event = det_store::events::NewEvent {
-        actor,
-        subject_kind: "user",
-        subject_id: username.to_owned(),
-        kind,
-        ..Default::default()
-    };
+async fn record(tx: &mut WriteTx, actor: &str, username: &str, kind: EventKind) -> AppResult<()> {
+    let event = det_store::events::NewEvent::new(actor, Subject::User(username.to_owned()), kind);
     Ok(det_store::events::append(tx, event).await?)
 }
 

@@ -1,6 +1,7 @@
 //! Whether the database has disk space: notices when changes are refused because its disk is full, and reports when
 //! they are accepted again.
 
+use det_lifecycle::record::{EventKind, Subject};
 use serde_json::json;
 
 use crate::StoreError;
@@ -96,15 +97,15 @@ pub(crate) struct Recovery {
 
 impl Recovery {
     /// The event that records it, with `database` as its subject.
-    pub(crate) fn event(&self, database: &str) -> NewEvent<'_> {
+    pub(crate) fn event(&self, database: &str) -> NewEvent {
         NewEvent {
-            actor: "master",
-            subject_kind: "database",
-            subject_id: database.to_owned(),
-            kind: "disk_was_full",
-            reason: Some(&self.reason),
             detail: Some(self.detail.clone()),
-            ..NewEvent::default()
+            ..NewEvent::new(
+                "master",
+                Subject::Database(database.to_owned()),
+                EventKind::DiskWasFull,
+            )
+            .reason(&*self.reason)
         }
     }
 }

@@ -1,27 +1,69 @@
 //! The ordered record of every change.
 
+use det_lifecycle::record::{EventKind, Subject};
+use serde_json::Value;
+
 use crate::unit::save_rows;
 use crate::{Conn, StoreError, WriteTx};
 
 /// A change to record.
-#[derive(Debug, Clone, Default)]
-pub struct NewEvent<'a> {
+#[derive(Debug, Clone)]
+pub struct NewEvent {
     /// Who or what: `user:alice`, `master`, `agent:a1`, `task:1.x`.
-    pub actor: &'a str,
-    /// What kind of thing changed: `experiment`, `trial`, `allocation`, `agent`, `user`, `checkpoint`.
-    pub subject_kind: &'static str,
-    /// The id of the subject.
-    pub subject_id: String,
-    /// What happened: `created`, `state`, `deleted`, …
-    pub kind: &'static str,
+    pub actor: String,
+    /// What changed.
+    pub subject: Subject,
+    /// What happened.
+    pub kind: EventKind,
     /// State before; `None` = the event is no change of state.
-    pub from: Option<&'a str>,
+    pub from: Option<String>,
     /// State after; `None` = the event is no change of state.
-    pub to: Option<&'a str>,
+    pub to: Option<String>,
     /// The reason, as a sentence for users.
-    pub reason: Option<&'a str>,
+    pub reason: Option<String>,
     /// More, as JSON.
     pub detail: Option<String>,
+}
+
+impl NewEvent {
+    /// A change with no more to it than this.
+    pub fn new(actor: impl Into<String>, subject: Subject, kind: EventKind) -> Self {
+        Self {
+            actor: actor.into(),
+            subject,
+            kind,
+            from: None,
+            to: None,
+            reason: None,
+            detail: None,
+        }
+    }
+
+    /// The same, as a change from one state to another.
+    #[must_use]
+    pub fn states<'a>(
+        mut self,
+        from: impl Into<Option<&'a str>>,
+        to: impl Into<Option<&'a str>>,
+    ) -> Self {
+        self.from = from.into().map(str::to_owned);
+        self.to = to.into().map(str::to_owned);
+        self
+    }
+
+    /// The same, for this reason.
+    #[must_use]
+    pub fn reason<'a>(mut self, reason: impl Into<Option<&'a str>>) -> Self {
+        self.reason = reason.into().map(str::to_owned);
+        self
+    }
+
+    /// The same, with this detail.
+    #[must_use]
+    pub fn detail(mut self, detail: impl Into<Option<Value>>) -> Self {
+        self.detail = detail.into().map(|detail| detail.to_string());
+        self
+    }
 }
 
 /// A recorded change.
@@ -52,33 +94,35 @@ pub struct EventRow {
 /// A change as it waits to be written.
 pub(crate) struct StoredEvent {
     at: i64,
-    actor: String,
-    subject_kind: &'static str,
     subject_id: String,
-    kind: &'static str,
-    from: Option<String>,
-    to: Option<String>,
-    reason: Option<String>,
-    detail: Option<String>,
+    event: NewEvent,
 }
 
 /// Records a change in the transaction that makes it. Events get their numbers in the order of these calls.
 #[expect(clippy::unused_async, reason = "like all functions of rows")]
-pub async fn append(tx: &mut WriteTx, event: NewEvent<'_>) -> Result<(), StoreError> {
-    // A text that PostgreSQL cannot hold must not keep the changes of others from being stored.
-    let text = |text: &str| text.replace('\0', "\\0");
+pub async fn append(tx: &mut WriteTx, event: NewEvent) -> Result<(), StoreError> {
     tx.conn().writing()?.events.push(StoredEvent {
         at: crate::now(),
-        actor: text(event.actor),
-        subject_kind: event.subject_kind,
-        subject_id: text(&event.subject_id),
-        kind: event.kind,
-        from: event.from.map(text),
-        to: event.to.map(text),
-        reason: event.reason.map(text),
-        detail: event.detail.as_deref().map(text),
+        subject_id: storable(event.subject.to_string()),
+        event: NewEvent {
+            actor: storable(event.actor),
+            from: event.from.map(storable),
+            to: event.to.map(storable),
+            reason: event.reason.map(storable),
+            detail: event.detail.map(storable),
+            ..event
+        },
     });
     Ok(())
+}
+
+/// A text that PostgreSQL cannot hold must not keep the changes of others from being stored.
+fn storable(text: String) -> String {
+    if text.contains('\0') {
+        text.replace('\0', "\\0")
+    } else {
+        text
+    }
 }
 
 /// Writes events in their order.
@@ -89,14 +133,14 @@ pub(crate) async fn save_all(conn: &mut Conn<'_>, rows: &[StoredEvent]) -> Resul
         "INSERT INTO events",
         (
             at: "bigint" = |row| row.at,
-            actor: "text" = |row| row.actor.as_str(),
-            subject_kind: "text" = |row| row.subject_kind,
+            actor: "text" = |row| row.event.actor.as_str(),
+            subject_kind: "text" = |row| row.event.subject.kind(),
             subject_id: "text" = |row| row.subject_id.as_str(),
-            kind: "text" = |row| row.kind,
-            from_state: "text" = |row| row.from.as_deref(),
-            to_state: "text" = |row| row.to.as_deref(),
-            reason: "text" = |row| row.reason.as_deref(),
-            detail: "text" = |row| row.detail.as_deref(),
+            kind: "text" = |row| row.event.kind.name(),
+            from_state: "text" = |row| row.event.from.as_deref(),
+            to_state: "text" = |row| row.event.to.as_deref(),
+            reason: "text" = |row| row.event.reason.as_deref(),
+            detail: "text" = |row| row.event.detail.as_deref(),
         ),
         ""
     );

@@ -8,13 +8,13 @@ use det_ids::{Micros, TrialId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
+use det_lifecycle::record::Subject;
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::{EarlyExit, TrialState};
-use det_orchestrator::{Cause, Effect, Event, Record, Refused, Subject, Topic, Waiting};
+use det_orchestrator::{Cause, Effect, Event, Record, Refused, Topic, Waiting};
 use det_scheduler::WaitKind;
 use det_searcher::Event as SearchEvent;
 use det_taskspec::ContainerExit;
-
 use world::{EXPERIMENT, World, running, world};
 
 const SINGLE: &SearchMethod = &SearchMethod::Single;

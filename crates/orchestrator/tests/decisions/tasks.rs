@@ -5,9 +5,10 @@ use det_ids::{Micros, TaskId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_lifecycle::container::Desired;
 use det_lifecycle::experiment::ExperimentEvent;
+use det_lifecycle::record::Subject;
 use det_lifecycle::task::{Demand, Stop, TaskEnd, TaskEvent, TaskState};
 use det_lifecycle::trial::TrialState;
-use det_orchestrator::{Event, Refused, Subject, Task, Topic};
+use det_orchestrator::{Event, Refused, Task, Topic};
 use det_taskspec::{ContainerExit, TaskKind};
 
 use crate::world::{World, world};

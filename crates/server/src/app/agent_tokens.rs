@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use det_authz::{Kind, Permission};
 use det_ids::{AgentId, PlaceId};
+use det_lifecycle::record::{EventKind, Subject};
 use det_rm_agents::NotAdmitted;
 use det_store::events::NewEvent;
 use det_store::{WriteTx, agent_tokens, agents};
@@ -140,7 +141,7 @@ impl AgentTokens {
                     let now = det_store::now();
                     agent_tokens::accept(&mut tx.conn(), &id, &credential.own, now).await?;
                     service
-                        .record_token(tx, &format!("agent:{id}"), &id, "joined")
+                        .record_token(tx, &format!("agent:{id}"), &id, EventKind::Joined)
                         .await?;
                     Ok::<_, AppError>(Ok(()))
                 })
@@ -187,7 +188,9 @@ impl AgentTokens {
                         let reason = format!("the token of agent \"{id}\" was revoked");
                         service.places.remove(tx, &place, &reason).await?;
                     }
-                    service.record_token(tx, &actor, &id, "revoked").await?;
+                    service
+                        .record_token(tx, &actor, &id, EventKind::TokenRevoked)
+                        .await?;
                     tx.after_commit(move || service.places.connections.cut(&place));
                     Ok::<_, AppError>(())
                 })
@@ -200,15 +203,9 @@ impl AgentTokens {
         tx: &mut WriteTx,
         actor: &str,
         agent_id: &AgentId,
-        kind: &'static str,
+        kind: EventKind,
     ) -> AppResult<()> {
-        let event = NewEvent {
-            actor,
-            subject_kind: "agent",
-            subject_id: agent_id.to_string(),
-            kind,
-            ..Default::default()
-        };
+        let event = NewEvent::new(actor, Subject::Agent(agent_id.clone().into()), kind);
         Ok(self.context.record(tx, event).await?)
     }
 }

@@ -6,6 +6,7 @@ use det_agent_proto::{AgentLog, Hello, PROTOCOL_VERSION, Welcome};
 use det_authz::{Kind, Permission};
 use det_failpoints::failpoint;
 use det_ids::{AgentId, PlaceId};
+use det_lifecycle::record::{EventKind, Subject};
 use det_rm::{Capacity, Joined};
 use det_rm_agents::{NotAdmitted, Registry};
 use det_store::agents::{self, AgentRow};
@@ -14,6 +15,7 @@ use det_store::events::NewEvent;
 use det_store::logs::{self, LogLine};
 use det_store::{StoreError, WriteTx, allocations};
 use det_taskspec::{Device, DeviceKind};
+use serde_json::json;
 
 use crate::app::agent_tokens::{AgentTokens, Credential};
 use crate::app::context::Context;
@@ -191,18 +193,16 @@ impl Agents {
         self.context
             .record(
                 tx,
-                NewEvent {
+                NewEvent::new(
                     actor,
-                    subject_kind: "agent",
-                    subject_id: agent_id.to_string(),
-                    kind: match service {
-                        Service::Enable => "enabled",
-                        Service::Drain => "draining",
-                        Service::Disable => "disabled",
+                    Subject::Agent(agent_id.clone()),
+                    match service {
+                        Service::Enable => EventKind::Enabled,
+                        Service::Drain => EventKind::Draining,
+                        Service::Disable => EventKind::Disabled,
                     },
-                    detail: slot.map(|s| format!("{{\"slot\":{s}}}")),
-                    ..Default::default()
-                },
+                )
+                .detail(slot.map(|slot| json!({"slot": slot}))),
             )
             .await
     }

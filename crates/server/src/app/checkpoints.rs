@@ -44,6 +44,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
 use det_ids::{AllocationId, ExperimentId, TaskId, TrialId};
+use det_lifecycle::record::{EventKind, Subject};
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
@@ -186,18 +187,7 @@ impl Checkpoints {
         self.recount(tx, &row).await?;
         self.context.record(
             tx,
-            NewEvent {
-                actor: &actor.name(),
-                subject_kind: "checkpoint",
-                subject_id: row.uuid.clone(),
-                kind: "created",
-                to: Some(row.state.name()),
-                detail: Some(
-                    json!({"experimentId": experiment.id, "trialId": trial_id, "steps": row.steps, "bytes": row.bytes})
-                        .to_string(),
-                ),
-                ..Default::default()
-            },
+            NewEvent::new(actor.name(), Subject::Checkpoint(row.uuid.clone()), EventKind::Created).states(None, row.state.name()).detail(json!({"experimentId": experiment.id, "trialId": trial_id, "steps": row.steps, "bytes": row.bytes})),
         )
         .await?;
         if experiment.ended_at.is_some() {
@@ -267,14 +257,12 @@ impl Checkpoints {
                         .context
                         .record(
                             tx,
-                            NewEvent {
-                                actor: &actor.name(),
-                                subject_kind: "checkpoint",
-                                subject_id: row.uuid.clone(),
-                                kind: "changed",
-                                reason: Some("its metadata were replaced"),
-                                ..Default::default()
-                            },
+                            NewEvent::new(
+                                actor.name(),
+                                Subject::Checkpoint(row.uuid.clone()),
+                                EventKind::Changed,
+                            )
+                            .reason("its metadata were replaced"),
                         )
                         .await?;
                     Ok(row)
@@ -357,16 +345,13 @@ impl Checkpoints {
         self.context
             .record(
                 tx,
-                NewEvent {
+                NewEvent::new(
                     actor,
-                    subject_kind: "checkpoint",
-                    subject_id: row.uuid.clone(),
-                    kind: "state",
-                    from: Some(before.name()),
-                    to: Some(row.state.name()),
-                    reason,
-                    ..Default::default()
-                },
+                    Subject::Checkpoint(row.uuid.clone()),
+                    EventKind::State,
+                )
+                .states(before.name(), row.state.name())
+                .reason(reason),
             )
             .await?;
         Ok(())

@@ -5,6 +5,7 @@ use det_authz::{Kind, Permission, Target};
 use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::policies::{Policies, Workload, fixed_pool};
 use det_config::yaml;
+use det_lifecycle::record::{EventKind, Subject};
 use det_store::config_policies::{self, ConfigPolicyRow, StoredWorkload};
 use det_store::events::NewEvent;
 use det_store::experiments::JobRow;
@@ -149,13 +150,11 @@ impl ConfigPolicies {
                 Box::pin(async move {
                     scope.require_unarchived(&Homes::load(&mut tx.conn()).await?)?;
                     config_policies::set(&mut tx.conn(), &row).await?;
-                    let event = NewEvent {
-                        actor: &name,
-                        subject_kind: "config_policies",
-                        subject_id: format!("{}/{}", row.workspace_id, row.workload),
-                        kind: "changed",
-                        ..Default::default()
-                    };
+                    let event = NewEvent::new(
+                        &name,
+                        Subject::ConfigPolicies(row.workspace_id, row.workload.to_string()),
+                        EventKind::Changed,
+                    );
                     service.context.record(tx, event).await?;
                     Ok::<_, AppError>(())
                 })
@@ -181,13 +180,11 @@ impl ConfigPolicies {
                     if !config_policies::delete(&mut tx.conn(), id, kind).await? {
                         return Ok(());
                     }
-                    let event = NewEvent {
-                        actor: &actor,
-                        subject_kind: "config_policies",
-                        subject_id: format!("{id}/{kind}"),
-                        kind: "deleted",
-                        ..Default::default()
-                    };
+                    let event = NewEvent::new(
+                        &actor,
+                        Subject::ConfigPolicies(id, kind.to_string()),
+                        EventKind::Deleted,
+                    );
                     service.context.record(tx, event).await?;
                     Ok::<_, AppError>(())
                 })

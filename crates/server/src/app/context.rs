@@ -68,11 +68,7 @@ impl Context {
     }
 
     /// Records a change of state in the transaction that makes it, and wakes those who read events.
-    pub(crate) async fn record(
-        &self,
-        tx: &mut WriteTx,
-        event: NewEvent<'_>,
-    ) -> Result<(), StoreError> {
+    pub(crate) async fn record(&self, tx: &mut WriteTx, event: NewEvent) -> Result<(), StoreError> {
         events::append(tx, event).await?;
         self.wake(tx, Topic::Events);
         Ok(())

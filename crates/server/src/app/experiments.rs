@@ -8,6 +8,7 @@ use det_config::submitted::{Experiment, Submitted};
 use det_failpoints::failpoint;
 use det_ids::ExperimentId;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
+use det_lifecycle::record::{EventKind, Subject};
 use det_orchestrator::Event;
 use det_searcher::Search;
 use det_store::events::NewEvent;
@@ -210,14 +211,8 @@ impl Experiments {
         self.context
             .record(
                 tx,
-                NewEvent {
-                    actor,
-                    subject_kind: "experiment",
-                    subject_id: id.to_string(),
-                    kind: "created",
-                    to: Some(state.stored_name()),
-                    ..Default::default()
-                },
+                NewEvent::new(actor, Subject::Experiment(id), EventKind::Created)
+                    .states(None, state.stored_name()),
             )
             .await?;
         let begins = Event::SearchBegins {
@@ -336,13 +331,15 @@ impl Experiments {
                         .context
                         .record(
                             tx,
-                            NewEvent {
-                                actor: &actor,
-                                subject_kind: "experiment",
-                                subject_id: id.to_string(),
-                                kind: if archived { "archived" } else { "unarchived" },
-                                ..Default::default()
-                            },
+                            NewEvent::new(
+                                &actor,
+                                Subject::Experiment(id),
+                                if archived {
+                                    EventKind::Archived
+                                } else {
+                                    EventKind::Unarchived
+                                },
+                            ),
                         )
                         .await?;
                     Ok(())

@@ -2,6 +2,7 @@
 
 use det_config::policies::Workload;
 use det_ids::{JobId, TaskId};
+use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::TaskEvent;
 use det_orchestrator::Event;
 use det_scheduler::{Policy, Side, move_job};
@@ -222,14 +223,8 @@ impl JobChanges {
     async fn record(&self, tx: &mut WriteTx, job: &JobRow, actor: &str) -> AppResult<()> {
         let now = json!({"priority": job.priority, "weight": job.weight, "maxSlots": job.max_slots,
             "position": job.position, "resourcePool": job.resource_pool});
-        let event = NewEvent {
-            actor,
-            subject_kind: "job",
-            subject_id: job.id.to_string(),
-            kind: "changed",
-            detail: Some(now.to_string()),
-            ..Default::default()
-        };
+        let event =
+            NewEvent::new(actor, Subject::Job(job.id.clone()), EventKind::Changed).detail(now);
         self.context.record(tx, event).await?;
         self.context.wake(tx, Topic::Schedule);
         Ok(())

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_failpoints::failpoint;
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::record::{EventKind, Subject};
 use det_orchestrator::Event;
 use det_rm::{Core, Joined};
 use det_rm_agents::{Connections, Lease};
@@ -91,14 +92,8 @@ impl Places {
         };
         self.orchestration.advance(tx, [lost]).await?;
         agents::delete(&mut tx.conn(), id).await?;
-        let event = NewEvent {
-            actor: "master",
-            subject_kind: "agent",
-            subject_id: id.to_string(),
-            kind: "removed",
-            reason: Some(reason),
-            ..Default::default()
-        };
+        let event =
+            NewEvent::new("master", Subject::Agent(id.clone()), EventKind::Removed).reason(reason);
         self.context.record(tx, event).await?;
         self.context.wake(tx, Topic::Schedule);
         Ok(())
@@ -119,13 +114,11 @@ impl Places {
         self.context
             .record(
                 tx,
-                NewEvent {
-                    actor: &format!("agent:{}", row.id),
-                    subject_kind: "agent",
-                    subject_id: row.id.to_string(),
-                    kind: "connected",
-                    ..Default::default()
-                },
+                NewEvent::new(
+                    format!("agent:{}", row.id),
+                    Subject::Agent(row.id.clone()),
+                    EventKind::Connected,
+                ),
             )
             .await?;
         let returned = Event::PlaceReturned {
@@ -159,13 +152,11 @@ impl Places {
                         .context
                         .record(
                             tx,
-                            NewEvent {
-                                actor: "master",
-                                subject_kind: "agent",
-                                subject_id: row.id.to_string(),
-                                kind: "disconnected",
-                                ..Default::default()
-                            },
+                            NewEvent::new(
+                                "master",
+                                Subject::Agent(row.id.clone()),
+                                EventKind::Disconnected,
+                            ),
                         )
                         .await?;
                     service.context.wake(tx, Topic::Deadlines);

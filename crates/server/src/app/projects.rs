@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use det_authz::{Kind, Permission, Target};
 use det_ids::ExperimentId;
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::experiments::{self, ExperimentRow, Member};
 use det_store::workspaces::{self, DeletionState, ProjectRow, ProjectTexts, WorkspaceRow};
@@ -143,7 +144,7 @@ impl Projects {
                     let detail = json!({"name": row.name, "workspaceId": row.workspace_id});
                     service
                         .changes
-                        .record_project(tx, &actor, "created", &row, Some(detail))
+                        .record_project(tx, &actor, EventKind::Created, &row, Some(detail))
                         .await?;
                     Ok(row)
                 })
@@ -187,7 +188,7 @@ impl Projects {
                     let detail = json!({"name": row.name, "key": row.key});
                     service
                         .changes
-                        .record_project(tx, &actor.name(), "changed", &row, Some(detail))
+                        .record_project(tx, &actor.name(), EventKind::Changed, &row, Some(detail))
                         .await?;
                     Ok(row)
                 })
@@ -234,7 +235,7 @@ impl Projects {
                 workspaces::set_notes(&mut tx.conn(), id, &text).await?;
                 let detail = json!({"notes": notes.len()});
                 service
-                    .changes.record_project(tx, &actor, "changed", row, Some(detail))
+                    .changes.record_project(tx, &actor, EventKind::Changed, row, Some(detail))
                     .await?;
                 Ok(notes)
             })
@@ -263,7 +264,11 @@ impl Projects {
                     }
                     row.archived = archived;
                     workspaces::update_project(&mut tx.conn(), &row).await?;
-                    let kind = if archived { "archived" } else { "unarchived" };
+                    let kind = if archived {
+                        EventKind::Archived
+                    } else {
+                        EventKind::Unarchived
+                    };
                     service
                         .changes
                         .record_project(tx, &actor.name(), kind, &row, None)
@@ -346,7 +351,7 @@ impl Projects {
                     }
                     service
                         .changes
-                        .record_project(tx, &actor.name(), "moved", &row, Some(detail))
+                        .record_project(tx, &actor.name(), EventKind::Moved, &row, Some(detail))
                         .await?;
                     service.context.wake(tx, Topic::Schedule);
                     Ok(())
@@ -451,14 +456,7 @@ impl Projects {
             self.renewals.store(tx, &row, &renewed, &cause).await?;
         }
         let detail = json!({"from": row.project_id, "to": to});
-        let event = NewEvent {
-            actor,
-            subject_kind: "experiment",
-            subject_id: id.to_string(),
-            kind: "moved",
-            detail: Some(detail.to_string()),
-            ..Default::default()
-        };
+        let event = NewEvent::new(actor, Subject::Experiment(id), EventKind::Moved).detail(detail);
         self.context.record(tx, event).await?;
         self.context.wake(tx, Topic::Schedule);
         Ok(true)

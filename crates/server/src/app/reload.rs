@@ -13,6 +13,7 @@ use det_config::errors::{ConfigError, ConfigWarning};
 use det_config::explain::ExplainedKey;
 use det_config::master::{Change, MasterConfig, NotLive};
 use det_config::origin::{Layer, Origin, Source};
+use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx, agents, allocations, experiments};
 use serde_json::{Value, json};
@@ -204,14 +205,12 @@ impl Reload {
         changes: &[Change],
     ) -> Result<(), StoreError> {
         let changes: Vec<Value> = changes.iter().map(Change::to_json).collect();
-        let event = NewEvent {
+        let event = NewEvent::new(
             actor,
-            subject_kind: "master",
-            subject_id: self.cluster_id.clone(),
-            kind: "configuration",
-            detail: Some(json!({"changes": changes}).to_string()),
-            ..Default::default()
-        };
+            Subject::Master(self.cluster_id.clone()),
+            EventKind::Configuration,
+        )
+        .detail(json!({"changes": changes}));
         self.context.record(tx, event).await
     }
 
@@ -383,15 +382,13 @@ impl Reload {
         self.context
             .write(move |tx| {
                 Box::pin(async move {
-                    let event = NewEvent {
-                        actor: &actor,
-                        subject_kind: "master",
-                        subject_id: service.cluster_id.clone(),
-                        kind: "configuration_refused",
-                        reason: Some(&reason),
-                        detail: Some(detail.to_string()),
-                        ..Default::default()
-                    };
+                    let event = NewEvent::new(
+                        &actor,
+                        Subject::Master(service.cluster_id.clone()),
+                        EventKind::ConfigurationRefused,
+                    )
+                    .reason(&*reason)
+                    .detail(detail);
                     service.context.record(tx, event).await?;
                     Ok::<_, AppError>(())
                 })

@@ -9,6 +9,7 @@ use det_config::experiment::ExperimentConfig;
 use det_config::policies::{Policies, Workload};
 use det_config::submitted::{CompletionDefaults, Submitted, TrialSize};
 use det_ids::ExperimentId;
+use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::experiments::{self, ExperimentRow};
 use det_store::workspaces::WorkspaceRow;
@@ -229,14 +230,8 @@ impl Renewals {
         }
         self.update_job(tx, row, before, config, cause).await?;
         let reason = renewed.warnings.join("; ");
-        let event = NewEvent {
-            actor: &cause.actor,
-            subject_kind: "experiment",
-            subject_id: id.to_string(),
-            kind: "changed",
-            reason: Some(reason.as_str()).filter(|reason| !reason.is_empty()),
-            ..Default::default()
-        };
+        let event = NewEvent::new(&*cause.actor, Subject::Experiment(id), EventKind::Changed)
+            .reason(Some(reason.as_str()).filter(|reason| !reason.is_empty()));
         self.context.record(tx, event).await?;
         self.context.wake(tx, Topic::Schedule);
         Ok(())

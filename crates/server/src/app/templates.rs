@@ -6,6 +6,7 @@ use det_authz::{Kind, Permission, Target};
 use det_config::origin::{Layer, Source};
 use det_config::submitted::{Experiment, Submitted};
 use det_config::template::Template;
+use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::templates::{self, TemplateRow};
 use det_store::workspaces::{self, DeletionState, UNCATEGORIZED_ID};
@@ -59,7 +60,7 @@ impl Templates {
                     return Err(taken(&row.name));
                 }
                 service
-                    .record(tx, &actor.name(), "created", &row.name, None)
+                    .record(tx, &actor.name(), EventKind::Created, &row.name, None)
                     .await?;
                 shown(&row, &actor)
             })
@@ -81,14 +82,14 @@ impl Templates {
             Box::pin(async move {
                 require_workspace(&mut tx.conn(), row.workspace_id).await?;
                 let kind = if templates::insert(&mut tx.conn(), &row).await? {
-                    "created"
+                    EventKind::Created
                 } else {
                     let known = stored(&mut tx.conn(), &row.name).await?;
                     service.require_own(&actor, &known, Permission::Change, "change")?;
                     require_unarchived(&mut tx.conn(), &known).await?;
                     templates::set_config(&mut tx.conn(), &row.name, &row.config, row.modified_at)
                         .await?;
-                    "changed"
+                    EventKind::Changed
                 };
                 service
                     .record(tx, &actor.name(), kind, &row.name, None)
@@ -126,7 +127,7 @@ impl Templates {
                 require_unarchived(&mut tx.conn(), &known).await?;
                 templates::set_config(&mut tx.conn(), name, config, row.modified_at).await?;
                 service
-                    .record(tx, &actor.name(), "changed", name, None)
+                    .record(tx, &actor.name(), EventKind::Changed, name, None)
                     .await?;
                 shown(&stored(&mut tx.conn(), name).await?, &actor)
             })
@@ -153,9 +154,9 @@ impl Templates {
                     return Err(taken(&to));
                 }
                 templates::rename(&mut tx.conn(), &from, &to).await?;
-                let detail = json!({"from": from}).to_string();
+                let detail = json!({"from": from});
                 service
-                    .record(tx, &actor.name(), "renamed", &to, Some(detail))
+                    .record(tx, &actor.name(), EventKind::Renamed, &to, Some(detail))
                     .await?;
                 shown(&stored(&mut tx.conn(), &to).await?, &actor)
             })
@@ -174,10 +175,10 @@ impl Templates {
                 require_unarchived(&mut tx.conn(), &row).await?;
                 // Everybody reads events, and a page of them is held in memory: they do not contain what it sets.
                 let bytes = row.config.len();
-                let detail = json!({"workspaceId": row.workspace_id, "bytes": bytes}).to_string();
+                let detail = json!({"workspaceId": row.workspace_id, "bytes": bytes});
                 templates::delete(&mut tx.conn(), &name).await?;
                 service
-                    .record(tx, &actor.name(), "deleted", &name, Some(detail))
+                    .record(tx, &actor.name(), EventKind::Deleted, &name, Some(detail))
                     .await?;
                 Ok(())
             })
@@ -219,21 +220,14 @@ impl Templates {
         &self,
         tx: &mut WriteTx,
         actor: &str,
-        kind: &'static str,
+        kind: EventKind,
         name: &str,
-        detail: Option<String>,
+        detail: Option<Value>,
     ) -> Result<(), StoreError> {
         self.context
             .record(
                 tx,
-                NewEvent {
-                    actor,
-                    subject_kind: "template",
-                    subject_id: name.to_owned(),
-                    kind,
-                    detail,
-                    ..Default::default()
-                },
+                NewEvent::new(actor, Subject::Template(name.to_owned()), kind).detail(detail),
             )
             .await
     }

@@ -13,6 +13,7 @@ pub use changes::HomeChanges;
 pub(crate) use checks::FieldErrors;
 pub use deletion::HomeDeletion;
 use det_authz::{Kind, Permission, Target};
+use det_lifecycle::record::EventKind;
 use det_store::experiments;
 use det_store::workspaces::{self, DeletionState, PinRow, WorkspaceRow};
 use serde_json::{Map, Value, json};
@@ -137,7 +138,13 @@ impl Workspaces {
                     workspaces::pin(&mut tx.conn(), &pin).await?;
                     service
                         .changes
-                        .record_workspace(tx, &actor, "created", &row, Some(shown_settings(&row)))
+                        .record_workspace(
+                            tx,
+                            &actor,
+                            EventKind::Created,
+                            &row,
+                            Some(shown_settings(&row)),
+                        )
                         .await?;
                     Ok(row)
                 })
@@ -191,7 +198,7 @@ impl Workspaces {
                     let detail = Some(shown_settings(&row));
                     service
                         .changes
-                        .record_workspace(tx, &actor.name(), "changed", &row, detail)
+                        .record_workspace(tx, &actor.name(), EventKind::Changed, &row, detail)
                         .await?;
                     if row.max_slots != before.max_slots {
                         service.context.wake(tx, Topic::Schedule);
@@ -259,7 +266,11 @@ impl Workspaces {
                     }
                     row.archived = archived;
                     workspaces::update(&mut tx.conn(), &row).await?;
-                    let kind = if archived { "archived" } else { "unarchived" };
+                    let kind = if archived {
+                        EventKind::Archived
+                    } else {
+                        EventKind::Unarchived
+                    };
                     service
                         .changes
                         .record_workspace(tx, &actor.name(), kind, &row, None)
@@ -291,7 +302,11 @@ impl Workspaces {
                     } else {
                         workspaces::unpin(&mut tx.conn(), user_id, id).await?;
                     }
-                    let kind = if pinned { "pinned" } else { "unpinned" };
+                    let kind = if pinned {
+                        EventKind::Pinned
+                    } else {
+                        EventKind::Unpinned
+                    };
                     service
                         .changes
                         .record_workspace(tx, &actor, kind, row, None)
@@ -331,7 +346,7 @@ impl Workspaces {
                         workspaces::delete(&mut tx.conn(), id).await?;
                         service
                             .changes
-                            .record_workspace(tx, &actor.name(), "deleted", &row, None)
+                            .record_workspace(tx, &actor.name(), EventKind::Deleted, &row, None)
                             .await?;
                         return Ok(true);
                     }
@@ -341,7 +356,7 @@ impl Workspaces {
                         workspaces::update(&mut tx.conn(), &row).await?;
                         service
                             .changes
-                            .record_workspace(tx, &actor.name(), "deleting", &row, None)
+                            .record_workspace(tx, &actor.name(), EventKind::Deleting, &row, None)
                             .await?;
                     }
                     Ok(false)

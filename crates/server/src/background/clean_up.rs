@@ -8,6 +8,7 @@ use std::time::Duration;
 use det_failpoints::failpoint;
 use det_ids::ExperimentId;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
+use det_lifecycle::record::{EventKind, Subject};
 use det_orchestrator::Event;
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::events::NewEvent;
@@ -135,14 +136,8 @@ async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                 }
                 experiments::set_collected(&mut tx.conn(), id, true).await?;
                 if let Some(reason) = &reason {
-                    let event = NewEvent {
-                        actor: ACTOR,
-                        subject_kind: "experiment",
-                        subject_id: id.to_string(),
-                        kind: "collected",
-                        reason: Some(reason),
-                        ..Default::default()
-                    };
+                    let event = NewEvent::new(ACTOR, Subject::Experiment(id), EventKind::Collected)
+                        .reason(&**reason);
                     handler.context.record(tx, event).await?;
                 }
                 Ok::<_, AppError>(())
@@ -211,14 +206,8 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                 }
                 handler.metric_journal.evict_all();
                 experiments::delete(&mut tx.conn(), id).await?;
-                let event = NewEvent {
-                    actor: ACTOR,
-                    subject_kind: "experiment",
-                    subject_id: id.to_string(),
-                    kind: "deleted",
-                    from: Some(row.state.stored_name()),
-                    ..Default::default()
-                };
+                let event = NewEvent::new(ACTOR, Subject::Experiment(id), EventKind::Deleted)
+                    .states(row.state.stored_name(), None);
                 handler.context.record(tx, event).await?;
                 handler
                     .home_deletion

@@ -9,17 +9,16 @@ mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(crate) use background::{Planned, can_ever_fit};
 use det_ids::{ContainerId, ExperimentId, Micros, PlaceId, TrialId};
+pub(crate) use det_orchestrator::Topic;
 use det_orchestrator::{Agenda, Clock, Core, Effect, Event, NewTrial, SearchState, Trial};
 use det_rm::Heard;
+pub(crate) use experiments::replay;
+pub(crate) use tasks::{Call, Reply};
 
 use crate::mutant::Mutant;
 use crate::rows::{self as stored, Rows, SECOND, Time};
-
-pub(crate) use background::{Planned, can_ever_fit};
-pub(crate) use det_orchestrator::Topic;
-pub(crate) use experiments::replay;
-pub(crate) use tasks::{Call, Reply};
 
 /// How long an agent may be away before its tasks are given up.
 pub(crate) const PATIENCE: Time = 600 * SECOND;
@@ -118,8 +117,8 @@ impl<'a> Tx<'a> {
         match effect {
             Effect::Record(record) => self.record(
                 record.subject.kind(),
-                record.subject.id(),
-                record.kind,
+                record.subject.to_string(),
+                record.kind.name(),
                 record.to,
             ),
             Effect::Wake(topic) => self.wake(topic),

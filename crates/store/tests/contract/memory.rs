@@ -4,6 +4,7 @@
 use det_ids::{ExperimentId, PlaceId, RequestId, TaskId, TrialId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::Observed;
+use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::trial::TrialState;
 use det_store::agents::{self, AgentRow};
 use det_store::events::{self, NewEvent};
@@ -269,14 +270,9 @@ async fn act_on_the_rest(
             searches::append_event(&mut tx.conn(), search, seq, &format!("{n}")).await
         }
         18 => {
-            let event = NewEvent {
-                actor: "somebody",
-                subject_kind: "trial",
-                subject_id: format!("run {run}"),
-                kind: "state",
-                detail: Some(format!("{n}")),
-                ..NewEvent::default()
-            };
+            let subject = Subject::Task(format!("run {run}").into());
+            let event =
+                NewEvent::new("somebody", subject, EventKind::State).detail(serde_json::json!(n));
             events::append(tx, event).await
         }
         19 => {

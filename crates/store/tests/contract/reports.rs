@@ -1,6 +1,7 @@
 //! What tasks report: logs, metrics, checkpoints; and what the master keeps of searches and events.
 
 use det_ids::{ExperimentId, TrialId};
+use det_lifecycle::record::{EventKind, Subject};
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::events::{self, NewEvent};
 use det_store::journal::{self, Entry};
@@ -677,19 +678,13 @@ pub(crate) async fn a_search_is_its_snapshot_and_the_events_since(world: &World)
 }
 
 pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &World) {
-    let record = |subject: &'static str, kind: &'static str, refuse: bool| {
+    let record = |subject: i64, kind: EventKind, refuse: bool| {
         world.write(move |tx| {
             Box::pin(async move {
-                let event = NewEvent {
-                    actor: "user:ada",
-                    subject_kind: "experiment",
-                    subject_id: subject.into(),
-                    kind,
-                    from: Some("ACTIVE"),
-                    to: Some("PAUSED"),
-                    reason: None,
-                    detail: Some(r#"{"n":1}"#.into()),
-                };
+                let subject = Subject::Experiment(ExperimentId(subject));
+                let event = NewEvent::new("user:ada", subject, kind)
+                    .states("ACTIVE", "PAUSED")
+                    .detail(json!({"n": 1}));
                 events::append(tx, event).await?;
                 if refuse {
                     return Err(det_store::StoreError::Closed);
@@ -699,10 +694,10 @@ pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &Wo
         })
     };
     let (first, refused, second, third) = futures::join!(
-        record("1", "created", false),
-        record("1", "refused", true),
-        record("2", "created", false),
-        record("1", "state", false),
+        record(1, EventKind::Created, false),
+        record(1, EventKind::Changed, true),
+        record(2, EventKind::Created, false),
+        record(1, EventKind::State, false),
     );
     first.and(second).and(third).unwrap();
     refused.unwrap_err();
@@ -746,13 +741,10 @@ pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &Wo
     );
 
     let large = async |bytes: usize| {
+        let subject = Subject::Template("t".to_owned());
         let event = NewEvent {
-            actor: "master",
-            subject_kind: "template",
-            subject_id: "t".to_owned(),
-            kind: "deleted",
             detail: Some("x".repeat(bytes)),
-            ..NewEvent::default()
+            ..NewEvent::new("master", subject, EventKind::Deleted)
         };
         world
             .write(move |tx| Box::pin(async move { events::append(tx, event).await }))

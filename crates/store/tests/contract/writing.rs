@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use det_ids::ExperimentId;
+use det_lifecycle::record::{EventKind, Subject};
 use det_store::{StoreError, events, settings, users};
 use tokio::sync::{Notify, mpsc};
 
@@ -234,13 +236,11 @@ pub(crate) async fn readers_see_only_what_is_committed(world: &World) {
                 settings::set(&mut tx.conn(), "draft", "v").await?;
                 events::append(
                     tx,
-                    events::NewEvent {
-                        actor: "master",
-                        subject_kind: "experiment",
-                        subject_id: "1".into(),
-                        kind: "created",
-                        ..Default::default()
-                    },
+                    events::NewEvent::new(
+                        "master",
+                        Subject::Experiment(ExperimentId(1)),
+                        EventKind::Created,
+                    ),
                 )
                 .await?;
                 let mut reader = store.read().await?;

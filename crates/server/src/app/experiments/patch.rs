@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use det_config::policies::Workload;
 use det_ids::ExperimentId;
+use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
 use det_store::{WriteTx, experiments};
@@ -242,13 +243,7 @@ impl Experiments {
         self.context
             .record(
                 tx,
-                NewEvent {
-                    actor,
-                    subject_kind: "experiment",
-                    subject_id: id.to_string(),
-                    kind: "changed",
-                    ..Default::default()
-                },
+                NewEvent::new(actor, Subject::Experiment(id), EventKind::Changed),
             )
             .await?;
         Ok(())

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use det_ids::{ExperimentId, TaskId};
+use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::logs::{self, LogLine, Packed, pack};
 use det_store::{WriteTx, allocations};
@@ -159,15 +160,13 @@ impl Logs {
             outage.cause
         );
         let detail = json!({"since": outage.since, "until": outage.until, "lost": outage.lost});
-        let event = NewEvent {
-            actor: &format!("task:{task_id}"),
-            subject_kind: "task",
-            subject_id: task_id.to_string(),
-            kind: "log_held",
-            reason: Some(&reason),
-            detail: Some(detail.to_string()),
-            ..NewEvent::default()
-        };
+        let event = NewEvent::new(
+            format!("task:{task_id}"),
+            Subject::Task(task_id.clone()),
+            EventKind::LogHeld,
+        )
+        .reason(&*reason)
+        .detail(detail);
         Ok(self.context.record(tx, event).await?)
     }
 }

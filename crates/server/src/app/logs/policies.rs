@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use det_config::container::LogAction;
 use det_ids::{ExperimentId, PlaceId, TaskId, TrialId};
+use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::logs::{LogLine, Packed};
 use det_store::trials::TrialRow;
@@ -224,14 +225,12 @@ impl LogPolicies {
         self.context
             .record(
                 tx,
-                NewEvent {
-                    actor: "master",
-                    subject_kind: "trial",
-                    subject_id: trial_id.to_string(),
-                    kind: "log_policy_matched",
-                    detail: Some(detail.to_string()),
-                    ..Default::default()
-                },
+                NewEvent::new(
+                    "master",
+                    Subject::Trial(trial_id),
+                    EventKind::LogPolicyMatched,
+                )
+                .detail(detail),
             )
             .await
     }

@@ -12,6 +12,7 @@ use det_config::experiment::ExperimentConfig;
 use det_config::policies::Workload;
 use det_failpoints::failpoint;
 use det_ids::{ExperimentId, TaskId, TrialId};
+use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
 use det_store::logs::retention::{self, EndedLog};
@@ -116,7 +117,9 @@ impl LogRetention {
                     trials::set_log_retention_of_experiment(&mut tx.conn(), id, Some(days)).await?;
                     let reason =
                         format!("logs of its trials are kept {}", Kept::of(Some(days), None));
-                    service.record(tx, &actor, "experiment", id, &reason).await
+                    service
+                        .record(tx, &actor, Subject::Experiment(id), &reason)
+                        .await
                 })
             })
             .await
@@ -137,7 +140,9 @@ impl LogRetention {
                     service.require_days_unfixed(tx, &row, days).await?;
                     trials::set_log_retention(&mut tx.conn(), id, Some(days)).await?;
                     let reason = format!("its logs are kept {}", Kept::of(Some(days), None));
-                    service.record(tx, &actor, "trial", id, &reason).await
+                    service
+                        .record(tx, &actor, Subject::Trial(id), &reason)
+                        .await
                 })
             })
             .await
@@ -163,18 +168,10 @@ impl LogRetention {
         &self,
         tx: &mut WriteTx,
         actor: &str,
-        subject_kind: &'static str,
-        id: impl std::fmt::Display,
+        subject: Subject,
         reason: &str,
     ) -> AppResult<()> {
-        let event = NewEvent {
-            actor,
-            subject_kind,
-            subject_id: id.to_string(),
-            kind: "log_retention",
-            reason: Some(reason),
-            ..Default::default()
-        };
+        let event = NewEvent::new(actor, subject, EventKind::LogRetention).reason(reason);
         Ok(self.context.record(tx, event).await?)
     }
 
@@ -282,14 +279,8 @@ impl LogRetention {
             }
             swept.tasks += 1;
             let reason = format!("its log was deleted: it is kept {}", self.kept(log.days));
-            let event = NewEvent {
-                actor,
-                subject_kind: "task",
-                subject_id: task_id.0,
-                kind: "logs_deleted",
-                reason: Some(&reason),
-                ..Default::default()
-            };
+            let event = NewEvent::new(actor, Subject::Task(task_id), EventKind::LogsDeleted)
+                .reason(&*reason);
             self.context.record(tx, event).await?;
         }
         Ok(swept)

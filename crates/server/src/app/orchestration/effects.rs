@@ -4,13 +4,11 @@ use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
 use det_ids::TrialId;
 use det_orchestrator::{Effect, NewTrial, Record, Topic};
-use det_store::checkpoints;
 use det_store::events::NewEvent;
-use det_store::{StoreError, WriteTx, allocations, experiments, searches, trials};
+use det_store::{StoreError, WriteTx, allocations, checkpoints, experiments, searches, trials};
 
-use super::Orchestration;
-use super::PlacedRequest;
 use super::loading::Facts;
+use super::{Orchestration, PlacedRequest};
 use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::existing;
@@ -141,14 +139,10 @@ fn hub_topic(topic: Topic) -> hub::Topic {
 
 async fn append(context: &Context, tx: &mut WriteTx, record: &Record) -> Result<(), StoreError> {
     let event = NewEvent {
-        actor: &record.cause.actor,
-        subject_kind: record.subject.kind(),
-        subject_id: record.subject.id(),
-        kind: record.kind,
-        from: record.from,
-        to: record.to,
-        reason: record.cause.reason.as_deref(),
         detail: record.detail.clone(),
+        ..NewEvent::new(&*record.cause.actor, record.subject.clone(), record.kind)
+            .states(record.from, record.to)
+            .reason(record.cause.reason.as_deref())
     };
     context.record(tx, event).await
 }

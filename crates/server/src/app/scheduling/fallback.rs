@@ -3,11 +3,12 @@
 //!
 //! A request keeps its place in its own pool meanwhile. The next run of its trial asks in the first pool again.
 
-use det_config::experiment::ExperimentConfig;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
+use det_config::experiment::ExperimentConfig;
 use det_ids::{AllocationId, JobId, Micros};
+use det_lifecycle::record::{EventKind, Subject};
 use det_scheduler::Planner;
 use det_store::WriteTx;
 use det_store::allocations::{self, AllocationRow};
@@ -244,16 +245,14 @@ impl Scheduling {
         self.context
             .record(
                 tx,
-                NewEvent {
-                    actor: "master",
-                    subject_kind: "allocation",
-                    subject_id: row.id.to_string(),
-                    kind: "resource_pool",
-                    from: Some(&from),
-                    to: Some(&row.resource_pool),
-                    reason: Some("it would have waited on in its pool, and starts in this one"),
-                    detail: Some(detail.to_string()),
-                },
+                NewEvent::new(
+                    "master",
+                    Subject::Allocation(row.id.clone()),
+                    EventKind::ResourcePool,
+                )
+                .states(&*from, &*row.resource_pool)
+                .reason("it would have waited on in its pool, and starts in this one")
+                .detail(detail),
             )
             .await?;
         self.context.wake(tx, Topic::Schedule);

@@ -1,5 +1,6 @@
 //! Changes of workspaces and projects, and how the copy in memory follows them.
 
+use det_lifecycle::record::{EventKind, Subject};
 use det_store::WriteTx;
 use det_store::events::NewEvent;
 use det_store::workspaces::{ProjectRow, WorkspaceRow};
@@ -64,12 +65,12 @@ impl HomeChanges {
         &self,
         tx: &mut WriteTx,
         actor: &str,
-        kind: &'static str,
+        kind: EventKind,
         row: &WorkspaceRow,
         detail: Option<Value>,
     ) -> AppResult<()> {
         let (id, error) = (row.id, row.error.as_deref());
-        self.record(tx, actor, ("workspace", id, kind), error, detail)
+        self.record(tx, actor, Subject::Workspace(id), kind, error, detail)
             .await
     }
 
@@ -78,12 +79,12 @@ impl HomeChanges {
         &self,
         tx: &mut WriteTx,
         actor: &str,
-        kind: &'static str,
+        kind: EventKind,
         row: &ProjectRow,
         detail: Option<Value>,
     ) -> AppResult<()> {
         let (id, error) = (row.id, row.error.as_deref());
-        self.record(tx, actor, ("project", id, kind), error, detail)
+        self.record(tx, actor, Subject::Project(id), kind, error, detail)
             .await
     }
 
@@ -92,19 +93,14 @@ impl HomeChanges {
         &self,
         tx: &mut WriteTx,
         actor: &str,
-        (subject_kind, id, kind): (&'static str, i64, &'static str),
+        subject: Subject,
+        kind: EventKind,
         error: Option<&str>,
         detail: Option<Value>,
     ) -> AppResult<()> {
-        let event = NewEvent {
-            actor,
-            subject_kind,
-            subject_id: id.to_string(),
-            kind,
-            reason: error,
-            detail: detail.map(|detail| detail.to_string()),
-            ..Default::default()
-        };
+        let event = NewEvent::new(actor, subject, kind)
+            .reason(error)
+            .detail(detail);
         Ok(self.context.record(tx, event).await?)
     }
 }

@@ -2,6 +2,7 @@
 
 use det_authz::{Kind, Permission, Target};
 use det_lifecycle::experiment::ExperimentEvent;
+use det_lifecycle::record::EventKind;
 use det_orchestrator::Event;
 use det_store::WriteTx;
 use det_store::experiments::{self, Member};
@@ -110,14 +111,14 @@ impl HomeDeletion {
             project.error = Some(why.to_owned());
             workspaces::update_project(&mut tx.conn(), &project).await?;
             self.changes
-                .record_project(tx, actor, "delete_failed", &project, None)
+                .record_project(tx, actor, EventKind::DeleteFailed, &project, None)
                 .await?;
             if let Some(mut workspace) = workspace {
                 workspace.state = Some(DeletionState::DeleteFailed);
                 workspace.error = Some(why.to_owned());
                 workspaces::update(&mut tx.conn(), &workspace).await?;
                 self.changes
-                    .record_workspace(tx, actor, "delete_failed", &workspace, None)
+                    .record_workspace(tx, actor, EventKind::DeleteFailed, &workspace, None)
                     .await?;
             }
             return self.changes.learn(tx).await;
@@ -127,14 +128,14 @@ impl HomeDeletion {
         }
         workspaces::delete_project(&mut tx.conn(), project_id).await?;
         self.changes
-            .record_project(tx, actor, "deleted", &project, None)
+            .record_project(tx, actor, EventKind::Deleted, &project, None)
             .await?;
         if let Some(workspace) = workspace {
             let homes = Homes::load(&mut tx.conn()).await?;
             if homes.projects_of(workspace.id).next().is_none() {
                 workspaces::delete(&mut tx.conn(), workspace.id).await?;
                 self.changes
-                    .record_workspace(tx, actor, "deleted", &workspace, None)
+                    .record_workspace(tx, actor, EventKind::Deleted, &workspace, None)
                     .await?;
             }
         }
@@ -153,7 +154,7 @@ impl HomeDeletion {
             workspaces::delete_project(&mut tx.conn(), row.id).await?;
             return self
                 .changes
-                .record_project(tx, &actor.name(), "deleted", row, None)
+                .record_project(tx, &actor.name(), EventKind::Deleted, row, None)
                 .await;
         }
         if row.state == Some(DeletionState::Deleting) {
@@ -166,7 +167,7 @@ impl HomeDeletion {
         };
         workspaces::update_project(&mut tx.conn(), &row).await?;
         self.changes
-            .record_project(tx, &actor.name(), "deleting", &row, None)
+            .record_project(tx, &actor.name(), EventKind::Deleting, &row, None)
             .await
     }
 }
