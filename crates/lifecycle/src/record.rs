@@ -33,7 +33,7 @@ pub enum Subject {
     ConfigPolicies(i64, String),
     /// The master, by the id of its cluster.
     Master(String),
-    /// The database, by its address without a password.
+    /// The database, by its kind: `sqlite` or `postgres`.
     Database(String),
 }
 

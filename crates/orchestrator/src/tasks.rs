@@ -128,7 +128,7 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
                 Refused::Unreadable(Unreadable {
                     what: format!("trial of task {id}"),
                     message: format!(
-                        "a task of kind {} names the trial that it follows",
+                        "it names none, and a task of kind {} follows one",
                         task.kind.name()
                     ),
                 })

@@ -213,7 +213,7 @@ async fn all_gather(
     Path(id): Path<AllocationId>,
     body: RawBody,
 ) -> Answer {
-    let Gift { uuid, peers, data } = Gift::of(body).await?;
+    let Contribution { uuid, peers, data } = Contribution::of(body).await?;
     let all = master
         .allocations
         .all_gather(&actor, &id, uuid, peers, data)
@@ -232,7 +232,7 @@ async fn notify_container_running(
     Path(id): Path<AllocationId>,
     body: RawBody,
 ) -> Answer {
-    let Gift { uuid, peers, data } = Gift::of(body).await?;
+    let Contribution { uuid, peers, data } = Contribution::of(body).await?;
     let all = master
         .allocations
         .all_gather(&actor, &id, uuid, peers, data)
@@ -242,7 +242,7 @@ async fn notify_container_running(
 
 /// What a member brings to an exchange: who it is, among how many, and its data as text: an object as it came, anything
 /// else as `{"value":…}`.
-struct Gift {
+struct Contribution {
     uuid: String,
     peers: usize,
     data: Bytes,
@@ -263,7 +263,7 @@ struct PlainGift<'a> {
     data: &'a RawValue,
 }
 
-impl Gift {
+impl Contribution {
     async fn of(body: RawBody) -> Result<Self, ApiError> {
         body.decode(|body| Ok(Self::read(body)?)).await
     }

@@ -194,7 +194,8 @@ async fn a_line_that_reports_a_full_disk_leaves_an_event_of_the_task_once() {
             )
         })
         .collect();
-    let words = "its log could not be written to its place's disk for 7.5 s (No space left on device (os error 28))";
+    let words =
+        "its log could not be written to disk for 7.5 s (No space left on device (os error 28))";
     let first = format!("{words}: its output waited meanwhile, and nothing of it is missing");
     let second = format!("{words}: 7 lines of it are missing");
     assert_eq!(

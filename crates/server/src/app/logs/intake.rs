@@ -156,7 +156,7 @@ impl Logs {
             lines => format!("{lines} lines of it are missing"),
         };
         let reason = format!(
-            "its log could not be written to its place's disk for {seconds:.1} s ({}): {missing}",
+            "its log could not be written to disk for {seconds:.1} s ({}): {missing}",
             outage.cause
         );
         let detail = json!({"since": outage.since, "until": outage.until, "lost": outage.lost});
