@@ -38,6 +38,7 @@ ADDITIONS = {
     ("ResourceManagerHealth", "name"),
     ("HealthCheck", "background"),
     ("v1Agent", "agentVersion"),
+    ("v1Agent", "disconnected"),
 }
 # Query parameters that the client does not have: our own, and of a query that several operations share here.
 OTHER_PARAMETERS = {("get_TrialLogs", "allocationIds"), ("get_MasterLogs", "trialId")}
