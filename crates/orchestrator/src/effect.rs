@@ -94,6 +94,8 @@ pub enum Topic {
     Deadlines,
     /// Work left behind by ended experiments.
     CleanUp,
+    /// Trials of an experiment that are left over by one change: [`crate::Event::CatchUp`] is to come in another one.
+    Backlog(ExperimentId),
     /// What a place should run.
     Place(PlaceId),
     /// An allocation: preemption, readiness, members.

@@ -27,7 +27,8 @@ pub enum Event {
         /// Who and why.
         cause: Cause,
     },
-    /// The same happens to each live trial of an experiment.
+    /// The same happens to each live trial of an experiment: at once to those that are being stopped, and to
+    /// [`crate::Core::trials_at_once`] others. The rest follows with [`Event::CatchUp`].
     LiveTrials {
         /// Which experiment.
         id: ExperimentId,
@@ -35,6 +36,12 @@ pub enum Event {
         event: TrialEvent,
         /// Who and why.
         cause: Cause,
+    },
+    /// Live trials that do not do yet what their experiment does, or trials that its search has yet to create: some of them
+    /// are dealt with. After [`crate::Topic::Backlog`], and after a start of the master; nothing if there are none.
+    CatchUp {
+        /// Which experiment.
+        id: ExperimentId,
     },
     /// A trial has ended: without another live one its experiment may end.
     TrialMayBeLast {
@@ -65,13 +72,13 @@ pub enum Event {
     ContinueTrials(Continuation),
 
     // Searches.
-    /// A search has been started for an experiment that begins.
+    /// The search of an experiment that begins, or is continued.
     SearchBegins {
         /// Which experiment.
         id: ExperimentId,
-        /// The search.
+        /// The search; it is started if it is not yet.
         search: Box<Search>,
-        /// What it asks for at its start.
+        /// What one that was started has asked for.
         actions: Vec<Action>,
     },
     /// The search of a live experiment is notified.
@@ -314,7 +321,8 @@ pub struct Waiting {
 pub enum Need {
     /// An experiment and its terms.
     Experiment(ExperimentId),
-    /// The numbers of its live trials.
+    /// Its live trials with their states: all that are being stopped, and of those that are active, and of those that are
+    /// paused, one more than [`crate::Core::trials_at_once`], if there are so many.
     LiveTrials(ExperimentId),
     /// How many of its trials live.
     LiveTrialCount(ExperimentId),
@@ -355,6 +363,11 @@ impl Event {
                 _ => vec![Need::Experiment(*id)],
             },
             Self::LiveTrials { id, .. } => vec![Need::LiveTrials(*id)],
+            Self::CatchUp { id } => vec![
+                Need::Experiment(*id),
+                Need::LiveTrials(*id),
+                Need::Search(*id),
+            ],
             Self::TrialMayBeLast { id, .. } => {
                 vec![Need::Experiment(*id), Need::LiveTrialCount(*id)]
             }

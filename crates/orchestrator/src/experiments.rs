@@ -1,13 +1,13 @@
 //! What follows for an experiment.
 
 use det_ids::ExperimentId;
-use det_lifecycle::experiment::{ExperimentEffect, ExperimentEvent, ExperimentState};
+use det_lifecycle::experiment::{ExperimentEffect, ExperimentEvent, ExperimentState, Stop};
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::trial::{TrialEvent, TrialState};
 use det_searcher::{Action, Event as SearchEvent, Search};
 
 use crate::searches::json;
-use crate::{Cause, Continuation, Effect, Event, Record, Refused, Rows, Scene, Topic};
+use crate::{Cause, Continuation, Effect, Event, Record, Refused, Rows, Scene, SearchState, Topic};
 
 /// Something happens to an experiment.
 pub(crate) fn on<R: Rows>(
@@ -75,7 +75,51 @@ pub(crate) fn each_live_trial<R: Rows>(
     event: &TrialEvent,
     cause: &Cause,
 ) {
-    for trial in scene.rows.live_trials(id) {
+    if matches!(event, TrialEvent::Cancel | TrialEvent::Kill) {
+        // As many as there are slots at most.
+        for (trial, state) in scene.rows.live_trials(id) {
+            if matches!(state, TrialState::Stopping(_)) {
+                let (event, cause) = (event.clone(), cause.clone());
+                scene.then(Event::Trial {
+                    id: trial,
+                    event,
+                    cause,
+                });
+            }
+        }
+    }
+    some_follow(scene, id, event, cause);
+    // The last trial may end on the way; one that was paused ends at once.
+    if matches!(event, TrialEvent::Cancel | TrialEvent::Kill) {
+        let cause = cause.clone();
+        scene.then(Event::TrialMayBeLast { id, cause });
+    }
+}
+
+/// Some of the trials that do not do yet what `event` asks of them are asked; whether there were any.
+fn some_follow<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: ExperimentId,
+    event: &TrialEvent,
+    cause: &Cause,
+) -> bool {
+    let mut left = scene.core.trials_at_once;
+    let mut any = false;
+    for (trial, state) in scene.rows.live_trials(id) {
+        let lags = match event {
+            TrialEvent::Pause => state == TrialState::Active,
+            TrialEvent::Activate => matches!(state, TrialState::Paused | TrialState::Pausing),
+            _ => !matches!(state, TrialState::Stopping(_)),
+        };
+        if !lags {
+            continue;
+        }
+        if left == 0 {
+            scene.wake(Topic::Backlog(id));
+            break;
+        }
+        left -= 1;
+        any = true;
         let (event, cause) = (event.clone(), cause.clone());
         scene.then(Event::Trial {
             id: trial,
@@ -83,10 +127,37 @@ pub(crate) fn each_live_trial<R: Rows>(
             cause,
         });
     }
-    // The last trial may end on the way; one that was paused ends at once.
-    if matches!(event, TrialEvent::Cancel | TrialEvent::Kill) {
-        let cause = cause.clone();
-        scene.then(Event::TrialMayBeLast { id, cause });
+    any
+}
+
+/// Goes on with what one change has left: trials that are to follow their experiment, then those that are to be created.
+pub(crate) fn catch_up<R: Rows>(scene: &mut Scene<'_, R>, id: ExperimentId) {
+    let Some(row) = scene.rows.experiment(id) else {
+        return;
+    };
+    let (event, why) = match row.state {
+        ExperimentState::Active => (TrialEvent::Activate, "its experiment was activated"),
+        ExperimentState::Paused => (TrialEvent::Pause, "its experiment was paused"),
+        ExperimentState::Stopping(Stop::Killed)
+        | ExperimentState::StoppingToDelete(Stop::Killed) => {
+            (TrialEvent::Kill, "its experiment was killed")
+        }
+        ExperimentState::Stopping(_) | ExperimentState::StoppingToDelete(_) => {
+            (TrialEvent::Cancel, "its experiment is being stopped")
+        }
+        _ => return,
+    };
+    let owes = |search: &mut SearchState| search.search.owes_trials();
+    let owes = scene.rows.search(id).is_some_and(owes);
+    let followed = some_follow(scene, id, &event, &Cause::master(why));
+    match (owes, followed) {
+        (true, true) => scene.wake(Topic::Backlog(id)),
+        (true, false) => {
+            let most = scene.core.trials_at_once;
+            let event = SearchEvent::More { most };
+            scene.then(Event::Search { id, event });
+        }
+        (false, _) => {}
     }
 }
 
@@ -137,7 +208,7 @@ pub(crate) fn continue_it<R: Rows>(
     row.ended_at = None;
     scene.rows.update_experiment(&row);
     scene.effect(Effect::ExperimentContinued(id));
-    let waiting = search.start();
+    let waiting = search.start_some(scene.core.trials_at_once);
     scene.then(Event::ContinueTrials(Continuation {
         id,
         search,
@@ -158,13 +229,19 @@ pub(crate) fn continue_trials<R: Rows>(
 ) -> Result<(), Refused> {
     let id = continuation.id;
     let Some(action) = continuation.waiting.pop() else {
+        let decided = continuation.resumed > 0 || !continuation.new.is_empty();
+        if !decided && continuation.search.owes_trials() {
+            let most = scene.core.trials_at_once;
+            continuation.waiting = continuation.search.on(SearchEvent::More { most });
+            scene.then(Event::ContinueTrials(continuation));
+            return Ok(());
+        }
         let Continuation {
             search,
             new: actions,
-            resumed,
             ..
         } = continuation;
-        if resumed == 0 && actions.is_empty() {
+        if !decided {
             return Err(Refused::Precondition(format!(
                 "experiment {id} cannot be continued: all its trials have completed"
             )));

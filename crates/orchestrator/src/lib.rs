@@ -140,6 +140,9 @@ impl Agenda {
 pub struct Core {
     /// Events of a search after which a new snapshot replaces them; a restart replays at most this many.
     pub snapshot_every: i64,
+    /// Trials of an experiment that one change creates, or has follow the experiment, at most: each takes some time, in which
+    /// nobody else can change anything. The others come with [`Event::CatchUp`].
+    pub trials_at_once: u32,
     /// A deliberate defect. Ignored unless the feature `mutants` is enabled.
     pub mutant: Option<Mutant>,
 }
@@ -219,6 +222,10 @@ impl<R: Rows> Scene<'_, R> {
             Event::Experiment { id, event, cause } => experiments::on(self, id, event, &cause),
             Event::LiveTrials { id, event, cause } => {
                 experiments::each_live_trial(self, id, &event, &cause);
+                Ok(())
+            }
+            Event::CatchUp { id } => {
+                experiments::catch_up(self, id);
                 Ok(())
             }
             Event::TrialMayBeLast { id, cause } => experiments::trial_ended(self, id, &cause),

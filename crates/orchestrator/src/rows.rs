@@ -241,8 +241,8 @@ pub trait Rows {
     /// # Errors
     /// The stored configuration cannot be read.
     fn terms(&self, id: ExperimentId) -> Result<Terms, Unreadable>;
-    /// Its live trials in the order of their numbers.
-    fn live_trials(&self, id: ExperimentId) -> Vec<TrialId>;
+    /// Its live trials with their states, in the order of their numbers; as [`crate::Need::LiveTrials`] has them, or more.
+    fn live_trials(&self, id: ExperimentId) -> Vec<(TrialId, TrialState)>;
     /// How many of its trials live.
     fn live_trial_count(&self, id: ExperimentId) -> usize;
     /// Its search, to be notified of events; `None` = it cannot be restored from its rows.

@@ -12,13 +12,17 @@ fn cause() -> Cause {
     Cause::master("the search decided it")
 }
 
-/// A search begins: it is stored, and what it asks for is carried out.
+/// A search begins: it is started if it is not yet, stored, and what it asks for is carried out.
 pub(crate) fn begin<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: ExperimentId,
-    search: Search,
-    actions: Vec<Action>,
+    mut search: Search,
+    mut actions: Vec<Action>,
 ) -> Result<(), Refused> {
+    actions.extend(search.start_some(scene.core.trials_at_once));
+    if search.owes_trials() {
+        scene.wake(Topic::Backlog(id));
+    }
     let experiment = scene
         .rows
         .experiment(id)
@@ -61,6 +65,9 @@ pub(crate) fn on<R: Rows>(
         }
         return Ok(());
     };
+    if matches!(event, SearchEvent::More { .. }) && !loaded.search.owes_trials() {
+        return Ok(());
+    }
     let text = serde_json::to_string(&event).map_err(|error| {
         Refused::Precondition(format!(
             "an event of the search of experiment {id} cannot be stored: {error}"
@@ -70,6 +77,7 @@ pub(crate) fn on<R: Rows>(
     let number = loaded.through;
     let actions = loaded.search.on(event);
     let progress = loaded.search.progress();
+    let owes = loaded.search.owes_trials();
     let snapshot = (number - loaded.snapshot >= every).then(|| {
         loaded.snapshot = number;
         loaded.search.snapshot().to_string()
@@ -87,6 +95,9 @@ pub(crate) fn on<R: Rows>(
             through: number,
             snapshot,
         });
+    }
+    if owes {
+        scene.wake(Topic::Backlog(id));
     }
     if progress > experiment.progress {
         experiment.progress = progress;

@@ -116,6 +116,11 @@ impl Halving {
         self.brackets.iter().map(|bracket| bracket.max_trials).sum()
     }
 
+    /// Whether a trial may start now.
+    pub(crate) fn may_claim(&self) -> bool {
+        self.brackets.iter().any(Bracket::may_claim)
+    }
+
     /// Whether a trial is to start now; if so it is counted in the first bracket with free concurrency.
     pub(crate) fn claim(&mut self) -> bool {
         match self.brackets.iter_mut().position(Bracket::claim) {

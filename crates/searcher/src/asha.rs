@@ -104,9 +104,14 @@ impl Bracket {
         self.rungs.iter().map(|rung| rung.need)
     }
 
+    /// Whether a trial may start now.
+    pub(crate) fn may_claim(&self) -> bool {
+        self.at_work < self.places && self.counted < self.max_trials
+    }
+
     /// Whether a trial is to start now; if so it is counted.
     pub(crate) fn claim(&mut self) -> bool {
-        let free = self.at_work < self.places && self.counted < self.max_trials;
+        let free = self.may_claim();
         if free {
             self.at_work += 1;
             self.counted += 1;

@@ -51,6 +51,11 @@ pub enum Event {
         /// Id of the trial.
         request_id: RequestId,
     },
+    /// Trials that may start now are to be created, after [`crate::Search::owes_trials`].
+    More {
+        /// Trials to create at most. It is part of the event, so that a replay creates the same.
+        most: u32,
+    },
     /// The experiment is being stopped: from now on the search creates and stops nothing, and shuts down when its
     /// trials have ended.
     Close,

@@ -39,9 +39,14 @@ impl Grid {
         }
     }
 
+    /// Whether a trial may start now.
+    pub(crate) fn may_claim(&self) -> bool {
+        self.live < self.places && self.next < self.points
+    }
+
     /// The number of the next point, if a trial may start now.
     pub(crate) fn claim(&mut self) -> Option<u64> {
-        (self.live < self.places && self.next < self.points).then(|| {
+        self.may_claim().then(|| {
             self.live += 1;
             self.next += 1;
             self.next - 1

@@ -41,6 +41,7 @@
 
 mod adaptive;
 mod asha;
+mod creation;
 mod divisor;
 mod error;
 mod event;

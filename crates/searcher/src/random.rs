@@ -27,9 +27,14 @@ impl Random {
         }
     }
 
+    /// Whether a trial may start now.
+    pub(crate) fn may_claim(&self) -> bool {
+        self.live < self.places && self.counted < self.max_trials
+    }
+
     /// Whether a trial is to start now; if so it is counted.
     pub(crate) fn claim(&mut self) -> bool {
-        let free = self.live < self.places && self.counted < self.max_trials;
+        let free = self.may_claim();
         if free {
             self.live += 1;
             self.counted += 1;

@@ -34,9 +34,6 @@ pub(crate) const WHOLE_TRIAL: u64 = 1_000_000_000;
 /// The highest progress of a search that is not over.
 pub(crate) const NEARLY_DONE: f64 = 0.999;
 
-/// The largest trial seed plus one, as a mask.
-const LARGEST_TRIAL_SEED: u64 = (1 << 31) - 1;
-
 /// The whole state of one experiment's search.
 ///
 /// Handling an event takes time logarithmic in the number of trials, plus moving the results of a rung by one place.
@@ -173,7 +170,7 @@ pub(crate) enum Method {
 }
 
 /// How the hyperparameters of a new trial are chosen.
-enum HyperparameterSource {
+pub(crate) enum HyperparameterSource {
     Sample,
     Point(u64),
 }
@@ -225,7 +222,17 @@ impl Method {
         }
     }
 
-    fn claim(&mut self) -> Option<HyperparameterSource> {
+    /// Whether a trial may start now.
+    pub(crate) fn may_claim(&self) -> bool {
+        match self {
+            Self::Single(random) | Self::Random(random) => random.may_claim(),
+            Self::Grid(grid) => grid.may_claim(),
+            Self::Halving(halving) => halving.may_claim(),
+        }
+    }
+
+    /// Counts a trial that starts now; `None` = none may.
+    pub(crate) fn claim(&mut self) -> Option<HyperparameterSource> {
         match self {
             Self::Single(random) | Self::Random(random) => {
                 random.claim().then_some(HyperparameterSource::Sample)
@@ -301,19 +308,6 @@ impl Search {
         })
     }
 
-    /// Starts the search and returns the creation of the first trials. A second start returns nothing.
-    pub fn start(&mut self) -> Vec<Action> {
-        let mut actions = Vec::new();
-        match self.phase {
-            Phase::New => {
-                self.phase = Phase::Searching;
-                self.fill(&mut actions);
-            }
-            Phase::Searching | Phase::Closing | Phase::Over(_) => {}
-        }
-        actions
-    }
-
     /// Processes an event and returns the actions that follow, in the order in which they are to be done.
     ///
     /// Never errs: what does not fit the state (a request id unknown here, a second end, a validation after the stop)
@@ -324,6 +318,12 @@ impl Search {
             Phase::Searching | Phase::Closing => {}
             Phase::New | Phase::Over(_) => return actions,
         }
+        let most = match event {
+            Event::More { most } => most,
+            // What is left to be created comes in parts of a size that was asked for.
+            _ if self.owes_trials() => 0,
+            _ => u32::MAX,
+        };
         match event {
             Event::Validation {
                 request_id,
@@ -338,8 +338,9 @@ impl Search {
             Event::EarlyExit { request_id, reason } => self.record_failure(&request_id, reason),
             Event::Ended { request_id } => self.ended(&request_id),
             Event::Close => self.phase = Phase::Closing,
+            Event::More { .. } => {}
         }
-        self.fill(&mut actions);
+        self.create_some(most, &mut actions);
         if let Some(outcome) = self.outcome_now() {
             self.phase = Phase::Over(outcome);
             actions.push(Action::Shutdown(outcome));
@@ -379,45 +380,6 @@ impl Search {
         self.numbers
             .get(request_id)
             .is_some_and(|number| self.trials[number.0].reports.has_unusable())
-    }
-
-    /// Creates one trial, if one may start now.
-    pub(crate) fn create_next(&mut self) -> Option<Action> {
-        let hparams = match self.method.claim()? {
-            HyperparameterSource::Sample => sample::draw(&self.space, &mut self.stream),
-            HyperparameterSource::Point(index) => grid::point(&self.space, index),
-        };
-        let bytes = self.stream.bytes16();
-        let request_id = RequestId(
-            uuid::Builder::from_random_bytes(bytes)
-                .into_uuid()
-                .to_string(),
-        );
-        let seed =
-            u32::try_from(self.stream.at_most(LARGEST_TRIAL_SEED)).expect("the bound has 31 bits");
-        self.numbers
-            .insert(request_id.clone(), TrialNo(self.trials.len()));
-        self.trials.push(Trial {
-            request_id: request_id.clone(),
-            state: TrialState::Running,
-            reports: Reports::Nothing,
-            done: 0,
-        });
-        Some(Action::Create {
-            request_id,
-            hparams,
-            seed,
-        })
-    }
-
-    /// Creates as many trials as may start now.
-    fn fill(&mut self, actions: &mut Vec<Action>) {
-        let gives_up =
-            self.method.replaces_invalid() && self.invalid_in_a_row >= MAX_INVALID_IN_A_ROW;
-        if self.phase != Phase::Searching || gives_up || self.has_no_metric() {
-            return;
-        }
-        actions.extend(std::iter::from_fn(|| self.create_next()));
     }
 
     fn record_validation(
@@ -555,7 +517,7 @@ impl Search {
     /// Whether this search decides by metrics that its code does not seem to report: a trial reported, never with
     /// them,
     /// and ended by itself, and no other trial reported them.
-    fn has_no_metric(&self) -> bool {
+    pub(crate) fn has_no_metric(&self) -> bool {
         self.decides_by_metric() && self.counts.without_metric > 0 && self.counts.usable == 0
     }
 
@@ -572,7 +534,7 @@ impl Search {
         if searching && self.has_no_metric() {
             return Some(Outcome::Failed);
         }
-        if self.counts.ended < count(self.trials.len()) {
+        if self.counts.ended < count(self.trials.len()) || self.owes_trials() {
             return None;
         }
         let counted = self.counts.ended - self.counts.invalid;

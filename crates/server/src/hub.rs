@@ -29,6 +29,8 @@ pub enum Topic {
     Deadlines,
     /// Work left behind by ended experiments.
     CleanUp,
+    /// Experiments with trials that one change has left to others.
+    Backlog,
     /// When old logs are deleted.
     LogSweep,
     /// The master's own log.

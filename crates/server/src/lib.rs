@@ -275,6 +275,11 @@ fn spawn_works(tasks: &mut JoinSet<()>, master: &Master) {
     ));
     tasks.spawn(supervise(
         master.clone(),
+        "backlog",
+        background::backlog::run,
+    ));
+    tasks.spawn(supervise(
+        master.clone(),
         "deadlines",
         background::deadlines::run,
     ));

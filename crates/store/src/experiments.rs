@@ -383,6 +383,20 @@ pub async fn live(conn: &mut Conn<'_>) -> Result<Vec<ExperimentRow>, StoreError>
     live_query().fetch_all(conn).await
 }
 
+/// The numbers of experiments that have not ended, with this many trials or more.
+pub async fn live_with_trials(
+    conn: &mut Conn<'_>,
+    least: i64,
+) -> Result<Vec<ExperimentId>, StoreError> {
+    let mut query = Query::new("SELECT id FROM experiments");
+    query.any_of("state", LIVE.map(|state| Value::Text(state.to_owned())));
+    query
+        .condition("trial_count >= ")
+        .bind(Value::Integer(least));
+    let rows: Vec<(ExperimentId,)> = query.fetch_all(conn).await?;
+    Ok(rows.into_iter().map(|(id,)| id).collect())
+}
+
 pub(crate) fn live_query() -> Query {
     let mut query = Query::new(SELECT);
     query.any_of("e.state", LIVE.map(|state| Value::Text(state.to_owned())));

@@ -95,6 +95,17 @@ fn trial_lists(experiment_id: ExperimentId) -> Vec<(String, Query)> {
         "trials: page".into(),
         trials::rows_query(&[1, 2, 3].map(TrialId)),
     ));
+    for (name, sql, rest) in [
+        ("trials: stopping", trials::STOPPING, Vec::new()),
+        (
+            "trials: live of a state",
+            trials::LIVE_OF_STATE,
+            vec![Value::Text("ACTIVE".to_owned()), Value::Integer(3)],
+        ),
+    ] {
+        let values = [vec![experiment_id.into()], rest].concat();
+        all.push((name.to_owned(), Query::fixed(sql, values)));
+    }
     all.push((
         "metrics: chunks by number".into(),
         metrics::rows_query(&[1, 2, 3]),

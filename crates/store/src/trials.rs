@@ -309,6 +309,55 @@ pub async fn ids_of_experiment(
     Ok(rows.into_iter().map(|(id,)| id).collect())
 }
 
+/// A live trial and its state.
+#[derive(Debug, Clone, PartialEq, crate::Row)]
+pub struct LiveTrial {
+    /// See [`TrialRow`].
+    pub id: TrialId,
+    /// See [`TrialRow`].
+    #[row(json = "machine")]
+    pub state: TrialState,
+}
+
+/// See [`live_states`].
+macro_rules! live {
+    ($which:literal) => {
+        concat!(
+            "SELECT id, machine FROM trials WHERE experiment_id = $1 AND ended_at IS NULL AND ",
+            $which
+        )
+    };
+}
+
+/// See [`live_states`].
+pub(crate) const LIVE_OF_STATE: &str = live!("state = $2 ORDER BY id LIMIT $3");
+/// See [`live_states`].
+pub(crate) const STOPPING: &str = live!("state NOT IN ('ACTIVE', 'PAUSED') ORDER BY id");
+
+/// Live trials of an experiment by number: all that are being stopped, and at most `most` of those that are active, and of
+/// those that are paused.
+pub async fn live_states(
+    conn: &mut Conn<'_>,
+    experiment_id: ExperimentId,
+    most: i64,
+) -> Result<Vec<LiveTrial>, StoreError> {
+    conn.flush().await?;
+    let mut live = fetch_all!(conn, LiveTrial, STOPPING, experiment_id)?;
+    for state in [TrialState::Active, TrialState::Paused] {
+        let state = state.stored_name();
+        live.extend(fetch_all!(
+            conn,
+            LiveTrial,
+            LIVE_OF_STATE,
+            experiment_id,
+            state,
+            most
+        )?);
+    }
+    live.sort_unstable_by_key(|trial| trial.id);
+    Ok(live)
+}
+
 /// Live trials of an experiment by number.
 pub async fn live_of_experiment(
     conn: &mut Conn<'_>,

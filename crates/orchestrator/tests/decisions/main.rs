@@ -1,5 +1,6 @@
 //! What follows from events, as scenarios over rows in maps. The simulator plays the same code through whole histories.
 
+mod backlog;
 mod tasks;
 mod world;
 

@@ -11,6 +11,7 @@ use det_ids::{
 use det_lifecycle::container::Observed;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::task::Demand;
+use det_lifecycle::trial::TrialState;
 use det_orchestrator::{
     Agenda, Allocation, Cause, Clock, Container, Core, Effect, Event, Experiment, Place, Placed,
     Refused, Rows, SearchState, Task, Terms, Topic, Trial, Unreadable,
@@ -36,23 +37,31 @@ pub(crate) struct World {
 
 pub(crate) const EXPERIMENT: ExperimentId = ExperimentId(1);
 
-/// A search by this method, not started.
-pub(crate) fn search(method: &SearchMethod) -> Search {
-    let config = SearcherConfig {
+/// What searches by this method are made of.
+pub(crate) fn searcher(method: &SearchMethod) -> SearcherConfig {
+    SearcherConfig {
         metric: "loss".to_owned(),
         smaller_is_better: true,
         source_trial_id: None,
         source_checkpoint_uuid: None,
         method: method.clone(),
-    };
+    }
+}
+
+/// What they search.
+pub(crate) fn space() -> Space {
     let rate = Hyperparameter::Log {
         minval: -4.0,
         maxval: -1.0,
         base: 10.0,
         count: None,
     };
-    let space = Space::from([("rate".to_owned(), rate)]);
-    Search::new(&config, &space, 7).expect("a search")
+    Space::from([("rate".to_owned(), rate)])
+}
+
+/// A search by this method, not started.
+pub(crate) fn search(method: &SearchMethod) -> Search {
+    Search::new(&searcher(method), &space(), 7).expect("a search")
 }
 
 /// An active experiment whose search, by this method, has begun.
@@ -86,13 +95,10 @@ pub(crate) fn world(method: &SearchMethod, max_restarts: u32) -> World {
         forbidden: None,
         effects: Vec::new(),
     };
-    let mut search = search(method);
-    let actions = search.start();
-    let search = Box::new(search);
     world.happens(Event::SearchBegins {
         id: EXPERIMENT,
-        search,
-        actions,
+        search: Box::new(search(method)),
+        actions: Vec::new(),
     });
     world
 }
@@ -105,11 +111,15 @@ fn place() -> Place {
     }
 }
 
+/// Trials that one change deals with at most.
+pub(crate) const AT_ONCE: u32 = 3;
+
 impl World {
     /// Decides on an event with everything that follows.
     pub(crate) fn try_event(&mut self, event: Event) -> Result<(), Refused> {
         let core = Core {
             snapshot_every: 100,
+            trials_at_once: AT_ONCE,
             mutant: None,
         };
         let mut agenda = Agenda::new([event]);
@@ -236,9 +246,9 @@ impl Rows for World {
     fn terms(&self, _id: ExperimentId) -> Result<Terms, Unreadable> {
         Ok(self.terms)
     }
-    fn live_trials(&self, _id: ExperimentId) -> Vec<TrialId> {
+    fn live_trials(&self, _id: ExperimentId) -> Vec<(TrialId, TrialState)> {
         let live = self.trials.values().filter(|t| t.ended_at.is_none());
-        live.map(|t| t.id).collect()
+        live.map(|t| (t.id, t.state)).collect()
     }
     fn live_trial_count(&self, id: ExperimentId) -> usize {
         self.live_trials(id).len()

@@ -540,3 +540,65 @@ fn events_and_actions_are_stored_as_json() {
         action
     );
 }
+
+/// What a search creates a few at a time is what it creates at once, whatever happens meanwhile.
+#[test]
+fn trials_that_are_created_some_at_a_time_are_the_same() {
+    let grid = SearchMethod::Grid {
+        max_concurrent_trials: 0,
+    };
+    for method in [random(7, 0), grid, asha(2, 2.0, 100, 9, 8)] {
+        let config = minimise(method);
+        let create = |actions: Vec<Action>| -> Vec<Action> {
+            let created = |action: &Action| matches!(action, Action::Create { .. });
+            actions.into_iter().filter(created).collect()
+        };
+        let new = || Search::new(&config, &space(), 3).expect("a valid search");
+        let at_once = create(new().start());
+        let mut search = new();
+        let mut created = search.start_some(2);
+        assert_eq!(created.len(), 2);
+        let Action::Create { request_id, .. } = &created[0] else {
+            panic!("a trial is created first");
+        };
+        let request_id = request_id.clone();
+        assert_eq!(
+            search.on(Event::Ended { request_id }),
+            [],
+            "only what is asked for is created"
+        );
+        while search.owes_trials() {
+            let text = search.snapshot();
+            search = Search::restore(&config, &space(), &text).expect("own snapshot");
+            let more = search.on(Event::More { most: 3 });
+            assert!((1..=3).contains(&more.len()), "{more:?}");
+            created.extend(more);
+        }
+        assert_eq!(search.on(Event::More { most: 3 }), [], "nothing is owed");
+        let same = created.iter().zip(&at_once);
+        assert!(same.clone().all(|(a, b)| a == b) && created.len() >= at_once.len());
+        assert_eq!(search.outcome(), None);
+    }
+}
+
+/// Trials that all end before the next are created do not end the search.
+#[test]
+fn a_search_that_owes_trials_is_not_over() {
+    let mut search = Search::new(&minimise(random(3, 0)), &space(), 3).expect("a valid search");
+    let mut actions = search.start_some(1);
+    for owed in [true, true, false] {
+        let Some(Action::Create { request_id, .. }) = actions.pop() else {
+            panic!("a trial is created");
+        };
+        assert_eq!(search.owes_trials(), owed);
+        let over = search.on(Event::Ended { request_id });
+        assert_eq!(over.is_empty(), owed, "{over:?}");
+        actions = search.on(Event::More { most: 1 });
+    }
+    assert_eq!(search.outcome(), Some(Outcome::Completed));
+    // A search that is being closed owes nothing.
+    let mut search = Search::new(&minimise(random(3, 0)), &space(), 3).expect("a valid search");
+    search.start_some(1);
+    search.on(Event::Close);
+    assert!(!search.owes_trials());
+}

@@ -194,7 +194,7 @@ impl Experiments {
         &self,
         tx: &mut WriteTx,
         mut new: NewExperiment,
-        mut search: Search,
+        search: Search,
         state: ExperimentState,
         actor: &str,
     ) -> AppResult<ExperimentId> {
@@ -217,8 +217,8 @@ impl Experiments {
             .await?;
         let begins = Event::SearchBegins {
             id,
-            actions: search.start(),
             search: Box::new(search),
+            actions: Vec::new(),
         };
         self.orchestration.advance(tx, [begins]).await?;
         Ok(id)

@@ -1,6 +1,7 @@
 //! Orchestration on the rows of a change: loads what an event needs, lets [`det_orchestrator`] decide, carries out the
 //! effects, and goes on with what follows, all in one transaction.
 
+mod backlog;
 mod effects;
 mod loading;
 mod rows;
@@ -21,12 +22,14 @@ use crate::app::searches::Searches;
 use crate::app::specs::FreshTokens;
 use crate::auth::Auth;
 use crate::error::{AppError, AppResult};
+use backlog::Backlog;
 use loading::Facts;
 use rows::TxRows;
 
-/// A restart replays at most this many events of a search.
+/// A restart replays at most so many events of a search, and a change takes some 25 ms for so many trials.
 const CORE: Core = Core {
     snapshot_every: 4096,
+    trials_at_once: 256,
     mutant: None,
 };
 
@@ -51,6 +54,7 @@ pub struct Orchestration {
     restarts: Restarts,
     run_changed: RunChanged,
     memory: TaskMemory,
+    backlog: Backlog,
 }
 
 /// What the memory of the master holds of live tasks, dropped with their ends.
@@ -81,6 +85,7 @@ impl Orchestration {
             restarts,
             run_changed,
             memory,
+            backlog: Backlog::default(),
         }
     }
 

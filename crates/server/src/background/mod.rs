@@ -6,6 +6,7 @@
 //! All of it is supervised: work that ends in a panic is started again, and the master ends when that does not help. A
 //! master that listens does its work.
 
+pub mod backlog;
 pub mod clean_up;
 pub mod deadlines;
 pub mod log_sweep;

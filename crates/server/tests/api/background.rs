@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::support::{Client, Cluster, within};
 
-const WORKS: [&str; 5] = [
+const WORKS: [&str; 6] = [
+    "backlog",
     "clean_up",
     "deadlines",
     "fold_metrics",

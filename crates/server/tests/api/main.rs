@@ -21,6 +21,7 @@ mod experiments;
 mod gangs;
 mod intake;
 mod jobs;
+mod large_searches;
 mod log_policies;
 mod log_retention;
 mod logs;

@@ -41,7 +41,7 @@ impl Tx<'_> {
             return Err(never.to_string());
         }
         let id = ExperimentId(self.rows.last_experiment + 1);
-        let mut search = search_of(submission, id)?;
+        let search = search_of(submission, id)?;
         self.rows.last_experiment = id.0;
         self.rows.experiments.insert(
             id,
@@ -66,8 +66,8 @@ impl Tx<'_> {
         self.record("experiment", id.to_string(), "created", Some("ACTIVE"));
         self.advance([Event::SearchBegins {
             id,
-            actions: search.start(),
             search: Box::new(search),
+            actions: Vec::new(),
         }])?;
         Ok(id)
     }

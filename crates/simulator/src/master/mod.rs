@@ -26,6 +26,8 @@ pub(crate) const PATIENCE: Time = 600 * SECOND;
 pub(crate) const REPEAT_END: Time = 30 * SECOND;
 /// Events after which a snapshot replaces them; small, so that it happens often here.
 const SNAPSHOT_EVERY: i64 = 16;
+/// Fewer than experiments have, so that one change seldom deals with all of them.
+pub(crate) const TRIALS_AT_ONCE: u32 = 2;
 
 /// A request that does not fit; nothing of it is stored.
 pub(crate) type Refused = String;
@@ -86,6 +88,7 @@ impl<'a> Tx<'a> {
     fn core(&self) -> Core {
         Core {
             snapshot_every: SNAPSHOT_EVERY,
+            trials_at_once: TRIALS_AT_ONCE,
             mutant: self.mutant.and_then(Mutant::of_core),
         }
     }
@@ -203,7 +206,11 @@ impl<'a> Tx<'a> {
 
     fn wake(&mut self, topic: Topic) {
         match topic {
-            Topic::Schedule | Topic::Deadlines | Topic::CleanUp | Topic::Place(_) => {
+            Topic::Schedule
+            | Topic::Deadlines
+            | Topic::CleanUp
+            | Topic::Backlog(_)
+            | Topic::Place(_) => {
                 self.wakes.insert(topic);
             }
             // Code asks again by itself.

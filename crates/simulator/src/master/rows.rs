@@ -4,6 +4,7 @@ use det_ids::{
     AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, SlotId, TaskId, TrialId,
 };
 use det_lifecycle::task::Demand;
+use det_lifecycle::trial::TrialState;
 use det_orchestrator::{
     Allocation, Container, Experiment, Place, SearchState, Task, Terms, Trial, Unreadable,
 };
@@ -41,8 +42,10 @@ impl det_orchestrator::Rows for Tx<'_> {
         })
     }
 
-    fn live_trials(&self, id: ExperimentId) -> Vec<TrialId> {
-        self.rows.live_trials_of(id)
+    fn live_trials(&self, id: ExperimentId) -> Vec<(TrialId, TrialState)> {
+        let ids = self.rows.live_trials_of(id).into_iter();
+        ids.filter_map(|id| Some((id, self.trial(id)?.state)))
+            .collect()
     }
 
     fn live_trial_count(&self, id: ExperimentId) -> usize {

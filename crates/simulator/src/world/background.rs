@@ -31,6 +31,7 @@ impl Passes<'_> {
             Topic::Schedule => self.schedule(),
             Topic::Deadlines => self.deadlines(),
             Topic::CleanUp => self.clean_up(),
+            Topic::Backlog(id) => self.catch_up(id),
             Topic::Place(id) => Connections {
                 master: self.master,
                 scene: self.scene,
@@ -187,6 +188,15 @@ impl Passes<'_> {
             }
         }
         Ok(next)
+    }
+
+    fn catch_up(&mut self, id: ExperimentId) {
+        let away = self.master.store.is_away(self.scene.now);
+        let event = Decide::CatchUp { id };
+        if away || self.change(|tx| tx.advance([event])) == Err(Failed::Unavailable) {
+            let topic = Topic::Backlog(id);
+            self.master.work.retry(self.scene, SECOND, topic);
+        }
     }
 
     fn clean_up(&mut self) {

@@ -10,7 +10,7 @@ use super::scene::Scene;
 use super::store::{CommitFault, Store};
 use super::{Asked, Event, Failed};
 use crate::history::Rule;
-use crate::master::{Memory, Planned, Refused, Topic, Tx};
+use crate::master::{Memory, Planned, Refused, TRIALS_AT_ONCE, Topic, Tx};
 use crate::mutant::Mutant;
 use crate::rows::{Rows, SECOND, Time};
 
@@ -242,6 +242,13 @@ impl Master {
         }
         for topic in [Topic::Schedule, Topic::Deadlines, Topic::CleanUp] {
             self.wake(scene, topic);
+        }
+        let all = self.rows().experiments.values().map(|it| &it.row);
+        let least = i64::from(TRIALS_AT_ONCE);
+        let large = all.filter(|row| row.state.is_live() && row.trial_count >= least);
+        let large: Vec<ExperimentId> = large.map(|row| row.id).collect();
+        for id in large {
+            self.wake(scene, Topic::Backlog(id));
         }
     }
 }

@@ -4,7 +4,7 @@ use det_ids::{ExperimentId, JobId, TrialId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::task::{Demand, Stop, TaskEnd, TaskState};
-use det_lifecycle::trial::TrialState;
+use det_lifecycle::trial::{Stop as TrialStop, TrialState};
 use det_store::agent_tokens;
 use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, AllocationRow, TaskRow};
@@ -88,8 +88,37 @@ pub(crate) async fn trials_move_through_their_runs(world: &World) {
     );
     let live = read!(world, conn => trials::live_of_experiment(conn, experiment_id).await);
     assert_eq!(live.iter().map(|t| t.id).collect::<Vec<_>>(), [other]);
+    let third = stored_trial(world, experiment_id, "r3").await;
+    let fourth = stored_trial(world, experiment_id, "r4").await;
+    let stopping = TrialState::Stopping(TrialStop::Killed);
+    change_live!(world, tx => {
+        edit_trial(tx, fourth, |row| row.state = stopping).await
+    });
+    let states = |most: i64| async move {
+        let live = read!(world, conn => trials::live_states(conn, experiment_id, most).await);
+        live.into_iter()
+            .map(|trial| (trial.id, trial.state))
+            .collect::<Vec<_>>()
+    };
+    let active = TrialState::Active;
+    assert_eq!(
+        states(2).await,
+        [(other, active), (third, active), (fourth, stopping)]
+    );
+    assert_eq!(states(1).await, [(other, active), (fourth, stopping)]);
+    let large =
+        async |least: i64| read!(world, conn => experiments::live_with_trials(conn, least).await);
+    assert_eq!(large(0).await, [experiment_id]);
+    assert_eq!(large(5).await, []);
     let all = read!(world, conn => trials::of_experiment(conn, experiment_id).await);
-    assert_eq!(all.iter().map(|t| t.id).collect::<Vec<_>>(), [id, other]);
+    assert_eq!(
+        all.iter().map(|t| t.id).collect::<Vec<_>>(),
+        [id, other, third, fourth]
+    );
+    assert_eq!(
+        read!(world, conn => trials::ids_of_experiment(conn, experiment_id).await),
+        [id, other, third, fourth]
+    );
     let found =
         read!(world, conn => trials::find_by_request(conn, experiment_id, &"r2".into()).await);
     assert_eq!(found.map(|t| t.id), Some(other));

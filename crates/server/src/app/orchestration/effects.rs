@@ -42,6 +42,9 @@ impl Orchestration {
                 logs::write_line(&self.context.hub, tx, &task_id, of, &text)?;
             }
             Effect::Wake(topic) => {
+                if let Topic::Backlog(id) = topic {
+                    self.backlog.add(tx, id);
+                }
                 self.context.wake(tx, hub_topic(topic));
             }
             Effect::InsertTrial(new) => insert_trial(&self.configs, tx, new, facts).await?,
@@ -130,6 +133,7 @@ fn hub_topic(topic: Topic) -> hub::Topic {
         Topic::Schedule => hub::Topic::Schedule,
         Topic::Deadlines => hub::Topic::Deadlines,
         Topic::CleanUp => hub::Topic::CleanUp,
+        Topic::Backlog(_) => hub::Topic::Backlog,
         Topic::Place(id) => hub::Topic::Place(id),
         Topic::Allocation(id) => hub::Topic::Allocation(id),
         Topic::TaskLog(id) => hub::Topic::TaskLog(id),

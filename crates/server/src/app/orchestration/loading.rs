@@ -7,12 +7,13 @@ use det_ids::{
     AllocationId, ExperimentId, JobId, Micros, PlaceId, RequestId, SlotId, TaskId, TrialId,
 };
 use det_lifecycle::task::Demand;
+use det_lifecycle::trial::TrialState;
 use det_orchestrator::{Container, Event, Need, Place, SearchState, Terms, Unreadable};
 use det_store::agents::AgentRow;
 use det_store::allocations::ContainerRow;
 use det_store::{Conn, StoreError, WriteTx, allocations, experiments, trials};
 
-use super::Orchestration;
+use super::{CORE, Orchestration};
 use crate::app::logs::policies::LogFindings;
 use crate::app::searches::Searches;
 use crate::error::{AppError, AppResult};
@@ -22,7 +23,7 @@ use crate::slots::slot_set;
 #[derive(Default)]
 pub(super) struct Facts {
     pub(super) terms: HashMap<ExperimentId, Result<Terms, Unreadable>>,
-    pub(super) live_trials: HashMap<ExperimentId, Vec<TrialId>>,
+    pub(super) live_trials: HashMap<ExperimentId, Vec<(TrialId, TrialState)>>,
     pub(super) live_trial_counts: HashMap<ExperimentId, usize>,
     pub(super) named: HashMap<(ExperimentId, RequestId), TrialId>,
     pub(super) excluded: HashMap<TrialId, Result<Option<BTreeSet<PlaceId>>, Unreadable>>,
@@ -58,9 +59,10 @@ impl Facts {
         match need {
             Need::Experiment(id) => self.load_experiment(service, tx, id).await?,
             Need::LiveTrials(id) => {
-                let rows = trials::live_of_experiment(&mut tx.conn(), id).await?;
-                let ids = rows.into_iter().map(|row| row.id).collect();
-                self.live_trials.insert(id, ids);
+                let most = i64::from(CORE.trials_at_once) + 1;
+                let live = trials::live_states(&mut tx.conn(), id, most).await?;
+                let live = live.into_iter().map(|row| (row.id, row.state));
+                self.live_trials.insert(id, live.collect());
             }
             Need::LiveTrialCount(id) => {
                 let count = trials::count_live(&mut tx.conn(), id).await?;

@@ -4,6 +4,7 @@ use det_ids::{
     AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, SlotId, TaskId, TrialId,
 };
 use det_lifecycle::task::RestartPolicy;
+use det_lifecycle::trial::TrialState;
 use det_orchestrator::{
     Allocation, Container, Experiment, Place, Rows, SearchState, Task, Terms, Trial, Unreadable,
 };
@@ -65,7 +66,7 @@ impl Rows for TxRows<'_> {
             .unwrap_or_else(|| Err(unknown()))
     }
 
-    fn live_trials(&self, id: ExperimentId) -> Vec<TrialId> {
+    fn live_trials(&self, id: ExperimentId) -> Vec<(TrialId, TrialState)> {
         self.facts.live_trials.get(&id).cloned().unwrap_or_default()
     }
 
