@@ -1,16 +1,21 @@
 //! Log policies as they are held against lines: patterns compiled once for each experiment. Knows no rows.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use det_config::container::{LogAction, LogPolicy, compile_patterns};
 use det_store::StoreError;
 use det_store::logs::{LogLine, Packed};
+use nix::time::{ClockId, clock_gettime};
 use regex::bytes::RegexSet;
 
 use crate::error::{AppError, AppResult};
 
 /// Bytes of a line that are looked at.
 const MAX_LOOKED_AT: usize = 64 << 10;
+/// Processor time that the lines of one report are searched for at most: only patterns and lines made for it take as long. The
+/// clock is looked at between lines, and between the texts of the first look.
+pub(crate) const SEARCH_TIME: Duration = Duration::from_secs(2);
 /// Bytes of lines that are searched as one text at most; more have a long line among them.
 const MAX_TEXTS: usize = 512 << 10;
 
@@ -41,6 +46,22 @@ pub(crate) struct Found {
     pub(super) line: LogLine,
 }
 
+/// What came of lines that were held against policies.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Searched {
+    /// What matched.
+    pub(super) found: Vec<Found>,
+    /// How many of the last lines were not looked at, because it had taken too long.
+    pub(super) left: usize,
+}
+
+impl Searched {
+    /// Whether there is nothing to note.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.found.is_empty() && self.left == 0
+    }
+}
+
 impl CompiledPolicies {
     /// `None`: no policy has a pattern.
     pub(crate) fn of(policies: &[LogPolicy]) -> AppResult<Option<Self>> {
@@ -66,13 +87,29 @@ impl CompiledPolicies {
         }))
     }
 
-    /// What matches, once for each policy and origin of lines. Of a long line only the beginning is looked at.
-    pub(crate) fn find(&self, packed: &Packed) -> Result<Vec<Found>, StoreError> {
-        if !packed.any_text(|texts| texts.len() > MAX_TEXTS || self.any.is_match(texts))? {
-            return Ok(Vec::new());
+    /// What matches, once for each policy and origin of lines. Of a long line only the beginning is looked at. `used` is the
+    /// processor time that this thread has used so far: after [`SEARCH_TIME`] the rest is left.
+    pub(crate) fn find(
+        &self,
+        packed: &Packed,
+        used: impl Fn() -> Duration,
+    ) -> Result<Searched, StoreError> {
+        let end = used() + SEARCH_TIME;
+        let is_over = || used() >= end;
+        let may_match =
+            |texts: &[u8]| is_over() || texts.len() > MAX_TEXTS || self.any.is_match(texts);
+        let mut searched = Searched::default();
+        if !packed.any_text(may_match)? {
+            return Ok(searched);
         }
-        let (mut found, mut seen) = (Vec::new(), HashSet::new());
-        for mut line in packed.unpack()? {
+        let mut seen = HashSet::new();
+        let lines = packed.unpack()?;
+        let count = lines.len();
+        for (index, mut line) in lines.into_iter().enumerate() {
+            if is_over() {
+                searched.left = count - index;
+                break;
+            }
             let text = std::mem::take(&mut line.log);
             let looked_at = text.floor_char_boundary(MAX_LOOKED_AT);
             let text = &text[..looked_at];
@@ -88,7 +125,7 @@ impl CompiledPolicies {
                     line.agent_id.clone(),
                 );
                 if seen.insert(origin) {
-                    found.push(Found {
+                    searched.found.push(Found {
                         label: policy.label.clone(),
                         pattern: policy.pattern.clone(),
                         action: policy.action,
@@ -97,8 +134,14 @@ impl CompiledPolicies {
                 }
             }
         }
-        Ok(found)
+        Ok(searched)
     }
+}
+
+/// The processor time that this thread has used since its start.
+pub(crate) fn thread_time() -> Duration {
+    // The clock of a thread is there wherever the master runs.
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 impl Compiled {
@@ -110,6 +153,8 @@ impl Compiled {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use det_store::logs;
 
@@ -131,8 +176,13 @@ mod tests {
             .collect();
         let packed = logs::pack(&lines).unwrap();
         let policies = CompiledPolicies::of(policies).unwrap().unwrap();
-        let found = policies.find(&packed).unwrap();
-        found.into_iter().map(|found| found.label).collect()
+        let searched = policies.find(&packed, thread_time).unwrap();
+        assert_eq!(searched.left, 0);
+        searched
+            .found
+            .into_iter()
+            .map(|found| found.label)
+            .collect()
     }
 
     #[test]
@@ -164,9 +214,34 @@ mod tests {
         };
         let packed = logs::pack(&[line("a"), line("a"), line("b")]).unwrap();
         let policies = CompiledPolicies::of(&policies).unwrap().unwrap();
-        let found = policies.find(&packed).unwrap();
+        let found = policies.find(&packed, thread_time).unwrap().found;
         assert_eq!(found.len(), 2);
         assert!(found.iter().all(|found| found.line.log.is_empty()));
+    }
+
+    #[test]
+    fn a_search_that_takes_too_long_leaves_the_rest_and_counts_it() {
+        let policies = [policy(Some("oom"), Some("out of memory"), None)];
+        let lines = ["a", "b", "c", "d", "e"].map(|agent| LogLine {
+            log: "out of memory\n".to_owned(),
+            agent_id: Some(agent.into()),
+            ..LogLine::default()
+        });
+        let packed = logs::pack(&lines).unwrap();
+        let policies = CompiledPolicies::of(&policies).unwrap().unwrap();
+        let searched = |each: Duration| {
+            let asked = Cell::new(0);
+            let used = || {
+                asked.set(asked.get() + 1);
+                each * asked.get()
+            };
+            let searched = policies.find(&packed, used).unwrap();
+            (searched.found.len(), searched.left)
+        };
+        assert_eq!(searched(Duration::ZERO), (5, 0));
+        // The first two looks at the clock are for the start and for all lines as one text.
+        assert_eq!(searched(SEARCH_TIME / 4), (2, 3));
+        assert_eq!(searched(SEARCH_TIME), (0, 5));
     }
 
     #[test]

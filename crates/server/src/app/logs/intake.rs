@@ -9,6 +9,7 @@ use det_store::logs::{self, LogLine, Packed, pack};
 use det_store::{WriteTx, allocations};
 use serde_json::json;
 
+use crate::app::log_patterns::Searched;
 use crate::app::logs::Logs;
 use crate::app::ownership::Reported;
 use crate::auth::Actor;
@@ -94,10 +95,10 @@ impl Logs {
         packed: Packed,
         spool: Option<SpoolBatch>,
     ) -> AppResult<()> {
-        let found = match experiment_id {
+        let searched = match experiment_id {
             Some(id) => self.policies.find(id, &packed).await?,
             // Only configurations of experiments have log policies.
-            None => Vec::new(),
+            None => Searched::default(),
         };
         let service = self.clone();
         self.context
@@ -124,8 +125,8 @@ impl Logs {
                     if !logs::append(&mut tx.conn(), &task_id, &packed).await? {
                         return Err(AppError::not_found("task", &task_id));
                     }
-                    if !found.is_empty() {
-                        service.policies.apply(tx, &task_id, found).await?;
+                    if !searched.is_empty() {
+                        service.policies.apply(tx, &task_id, searched).await?;
                     }
                     if let Some(spool) = spool {
                         let new = (spool.first + known)..spool.first.saturating_add(count);

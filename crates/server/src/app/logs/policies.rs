@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::app::beside;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
-use crate::app::log_patterns::{CompiledPolicies, Found};
+use crate::app::log_patterns::{CompiledPolicies, Found, SEARCH_TIME, Searched, thread_time};
 use crate::app::logs::write_line;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
@@ -60,6 +60,15 @@ impl LogFindings {
     }
 }
 
+/// What the log of a task says of lines that were held against no policy.
+fn not_applied(lines: usize) -> String {
+    format!(
+        "The log policies were not applied to {lines} lines that came at this moment: holding them against the patterns takes \
+         more than {} s of processor time. Write patterns with fewer or shorter repetitions",
+        SEARCH_TIME.as_secs()
+    )
+}
+
 /// What lines of logs do to trials. Cheap to clone.
 #[derive(Clone)]
 pub struct LogPolicies {
@@ -78,15 +87,15 @@ impl LogPolicies {
         &self,
         experiment_id: ExperimentId,
         packed: &Packed,
-    ) -> AppResult<Vec<Found>> {
+    ) -> AppResult<Searched> {
         let Some(policies) = self.compiled(experiment_id).await? else {
-            return Ok(Vec::new());
+            return Ok(Searched::default());
         };
         if packed.unpacked_bytes() < LONG_LINES {
-            return Ok(policies.find(packed)?);
+            return Ok(policies.find(packed, thread_time)?);
         }
         let packed = packed.clone();
-        Ok(beside(true, move || policies.find(&packed)).await??)
+        Ok(beside(true, move || policies.find(&packed, thread_time)).await??)
     }
 
     async fn compiled(
@@ -117,13 +126,19 @@ impl LogPolicies {
         Ok(policies)
     }
 
-    /// Notes what was found in a task's log, and does what the policies say.
+    /// Notes what was found in a task's log, and does what the policies say. Lines that were not looked at are a line of the
+    /// log.
     pub(crate) async fn apply(
         &self,
         tx: &mut WriteTx,
         task_id: &TaskId,
-        found: Vec<Found>,
+        searched: Searched,
     ) -> AppResult<()> {
+        let Searched { found, left } = searched;
+        if left > 0 {
+            let text = not_applied(left);
+            write_line(&self.context.hub, tx, task_id, None, &text)?;
+        }
         let Some(trial_id) = allocations::find_task(&mut tx.conn(), task_id)
             .await?
             .and_then(|task| task.trial_id)
