@@ -13,7 +13,6 @@ const LARGER: &[(&str, &str, usize)] = &[
     ("config/submitted", "Submitted", 28),
     ("scenario/cluster", "Cluster", 34),
     ("scenario/operate", "Cluster", 24),
-    ("simulator/master", "Tx", 28),
 ];
 
 /// Methods of all types. Types of the same name differ by the first step of their modules.

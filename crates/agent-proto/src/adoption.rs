@@ -15,9 +15,19 @@ pub enum Adoption {
     Launch,
 }
 
+/// A deliberate defect, to show that checks of the decision can fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// A restarted agent starts again what it had started.
+    StartsTwice,
+}
+
 /// Decides what to do. `runs` = the runtime has it; `has_run` = a supervisor has left traces in its directory; `to_end` =
-/// the master has asked for its end.
-pub fn adoption(runs: bool, has_run: bool, to_end: bool) -> Adoption {
+/// the master has asked for its end. `mutant` is ignored unless the feature `mutants` is enabled.
+pub fn adoption(runs: bool, has_run: bool, to_end: bool, mutant: Option<Mutant>) -> Adoption {
+    if cfg!(feature = "mutants") && mutant == Some(Mutant::StartsTwice) {
+        return Adoption::Launch;
+    }
     match (runs, has_run, to_end) {
         (true, _, _) => Adoption::TakeUp,
         (false, true, _) => Adoption::NameEnd,
@@ -28,7 +38,11 @@ pub fn adoption(runs: bool, has_run: bool, to_end: bool) -> Adoption {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::Adoption;
+
+    fn adoption(runs: bool, has_run: bool, to_end: bool) -> Adoption {
+        super::adoption(runs, has_run, to_end, None)
+    }
 
     #[test]
     fn what_ran_is_not_started_again() {

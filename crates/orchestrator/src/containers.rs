@@ -104,11 +104,10 @@ pub(crate) fn place<R: Rows>(scene: &mut Scene<'_, R>, placed: Placed) -> Result
 
 fn still_fits<R: Rows>(scene: &Scene<'_, R>, row: &Allocation, placement: &Placement) -> bool {
     placement.parts.iter().all(|(id, slots)| {
-        scene.rows.place(id).is_some_and(|place| {
-            place.takes_work
-                && place.resource_pool == row.resource_pool
-                && !slots.iter().any(|slot| place.out_of_service.contains(slot))
-        })
+        scene
+            .rows
+            .place(id)
+            .is_some_and(|place| place.resource_pool == row.resource_pool && place.takes(slots))
     })
 }
 
@@ -242,31 +241,6 @@ pub(crate) fn daemon<R: Rows>(
     let event = AllocationEvent::MembersChanged;
     scene.then(Event::Allocation { id, event, cause });
     Ok(())
-}
-
-/// A place has connected again: what it holds is compared with what is known.
-pub(crate) fn place_returned<R: Rows>(
-    scene: &mut Scene<'_, R>,
-    place: PlaceId,
-    is_new: bool,
-    observed: Vec<(ContainerId, Observed)>,
-) {
-    if is_new {
-        scene.then(Event::PlaceLost {
-            place: place.clone(),
-            reason: "the place came back without its tasks".to_owned(),
-        });
-    }
-    let held = observed.iter().map(|(id, _)| id.clone()).collect();
-    for (container_id, observed) in observed {
-        scene.then(Event::Observed {
-            place: place.clone(),
-            container_id,
-            observed,
-        });
-    }
-    scene.then(Event::Missing { place, held });
-    scene.wake(Topic::Schedule);
 }
 
 /// What a place reported before and does not hold any more is lost.

@@ -70,6 +70,8 @@ pub enum Effect {
     },
     /// A container has ended: drop what is kept for its start.
     ContainerEnded(ContainerId),
+    /// A place has been given up: remove its row.
+    RemovePlace(PlaceId),
     /// A request has been placed, for statistics of the queue.
     Placed {
         /// The resource pool.

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId, TrialId};
+use det_ids::{
+    AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, SlotId, TaskId, TrialId,
+};
 use det_lifecycle::allocation::AllocationEvent;
 use det_lifecycle::container::Observed;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::task::TaskEvent;
 use det_lifecycle::trial::{EarlyExit, TrialEvent};
-use det_scheduler::{Placement, WaitKind};
+use det_scheduler::{Placement, Service, WaitKind};
 use det_searcher::{Action, Event as SearchEvent, Search};
 use det_taskspec::ContainerExit;
 
@@ -252,14 +254,48 @@ pub enum Event {
         /// Who reports.
         cause: Cause,
     },
-    /// A place has connected again, with everything it holds.
-    PlaceReturned {
+    /// A place has joined, for the first time or again, and its row is stored ([`crate::Place::joined`]).
+    PlaceJoined {
         /// Which place.
         place: PlaceId,
-        /// Whether what ran there before is gone for good.
-        is_new: bool,
-        /// What it holds.
+        /// The instance that its row contained before; `None` = there was no row. With another one than now, what ran there
+        /// is gone for good.
+        known_instance: Option<String>,
+        /// Everything that it holds.
         observed: Vec<(ContainerId, Observed)>,
+    },
+    /// The connection of a place has ended, and it has no other; nothing if its row says so already.
+    PlaceLeft {
+        /// Which place.
+        place: PlaceId,
+    },
+    /// A place is given up: its containers are lost, and its row goes. Nothing if there is no such place.
+    PlaceGivenUp {
+        /// Which place.
+        place: PlaceId,
+        /// It has been away since this moment, and nothing happens if it has not any more; `None` = whether it is away or
+        /// not.
+        since: Option<Micros>,
+        /// For people.
+        reason: String,
+    },
+    /// What was on a place that is given up is lost; its row goes.
+    PlaceRemoved {
+        /// Which place.
+        place: PlaceId,
+        /// For people.
+        reason: String,
+    },
+    /// A user lets a place or a slot do something else. What runs on one that is disabled starts elsewhere.
+    ServiceChanged {
+        /// Which place.
+        place: PlaceId,
+        /// Which of its slots; `None` = the place as a whole.
+        slot: Option<SlotId>,
+        /// What it is to do.
+        service: Service,
+        /// Who asks.
+        cause: Cause,
     },
     /// Containers that a place reported before and does not hold any more are lost: starting them again could make two.
     Missing {
@@ -346,6 +382,8 @@ pub enum Need {
     Place(PlaceId),
     /// The containers on a place that hold slots.
     LiveContainersOn(PlaceId),
+    /// The allocations that hold something on a place, with their slots.
+    Holders(PlaceId),
 }
 
 impl Event {
@@ -412,7 +450,17 @@ impl Event {
             Self::ContainerEnded { id, .. } | Self::NeverStarted { id } => {
                 vec![Need::Container(id.clone())]
             }
-            Self::PlaceReturned { .. } => Vec::new(),
+            Self::PlaceJoined { place, .. }
+            | Self::PlaceLeft { place }
+            | Self::PlaceGivenUp { place, .. } => vec![Need::Place(place.clone())],
+            Self::PlaceRemoved { .. } => Vec::new(),
+            Self::ServiceChanged { place, service, .. } => {
+                let mut needs = vec![Need::Place(place.clone())];
+                if *service == Service::Disabled {
+                    needs.push(Need::Holders(place.clone()));
+                }
+                needs
+            }
             Self::Missing { place, .. } | Self::PlaceLost { place, .. } => {
                 vec![Need::LiveContainersOn(place.clone())]
             }

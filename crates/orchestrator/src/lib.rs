@@ -17,6 +17,8 @@ mod effect;
 mod event;
 mod experiments;
 mod mutant;
+mod places;
+mod planning;
 mod rows;
 mod searches;
 mod tasks;
@@ -29,8 +31,10 @@ use det_lifecycle::record::Subject;
 pub use effect::{Effect, NewTrial, Record, Topic};
 pub use event::{Continuation, Event, Need, Placed, Waiting};
 pub use mutant::Mutant;
+pub use places::{Absence, Place};
+pub use planning::{Course, Decided, Due};
 pub use rows::{
-    Allocation, Container, Experiment, Place, Rows, SearchState, Task, Terms, Trial, Unreadable,
+    Allocation, Container, Experiment, Rows, SearchState, Task, Terms, Trial, Unreadable,
 };
 
 /// Two readings of the clock at the moment of a decision.
@@ -305,14 +309,33 @@ impl<R: Rows> Scene<'_, R> {
                 container_id,
                 cause,
             } => containers::daemon(self, id, &container_id, cause),
-            Event::PlaceReturned {
+            Event::PlaceJoined {
                 place,
-                is_new,
+                known_instance,
                 observed,
-            } => {
-                containers::place_returned(self, place, is_new, observed);
+            } => places::joined(self, place, known_instance.as_deref(), observed),
+            Event::PlaceLeft { place } => {
+                places::left(self, &place);
                 Ok(())
             }
+            Event::PlaceGivenUp {
+                place,
+                since,
+                reason,
+            } => {
+                places::given_up(self, place, since, reason);
+                Ok(())
+            }
+            Event::PlaceRemoved { place, reason } => {
+                places::removed(self, &place, &reason);
+                Ok(())
+            }
+            Event::ServiceChanged {
+                place,
+                slot,
+                service,
+                cause,
+            } => places::serve(self, &place, slot, service, cause),
             Event::Missing { place, held } => {
                 containers::missing(self, &place, &held);
                 Ok(())

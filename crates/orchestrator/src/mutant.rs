@@ -19,4 +19,10 @@ pub enum Mutant {
     CreatesTwice,
     /// The planner is not woken when code is about to end.
     UntoldEnd,
+    /// The planner does not receive which slots are held.
+    DoublePlacement,
+    /// Places that stay away are waited for without end.
+    EndlessPatience,
+    /// When the end of a connection cannot be stored, it is not tried again.
+    ForgetsAbsence,
 }

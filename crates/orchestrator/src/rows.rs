@@ -16,6 +16,8 @@ use det_scheduler::WaitKind;
 use det_searcher::Search;
 use det_taskspec::TaskKind;
 
+use crate::Place;
+
 /// An experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
@@ -158,17 +160,6 @@ pub struct Container {
     pub ended_at: Option<Micros>,
 }
 
-/// Somewhere containers run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// Whether it takes new work: connected and enabled.
-    pub takes_work: bool,
-    /// Its resource pool.
-    pub resource_pool: String,
-    /// Slots that take no new work, disabled or draining.
-    pub out_of_service: BTreeSet<SlotId>,
-}
-
 /// A search in memory, with how much of it is stored.
 #[derive(Debug, Clone)]
 pub struct SearchState {
@@ -301,6 +292,14 @@ pub trait Rows {
 
     /// A place.
     fn place(&self, id: &PlaceId) -> Option<Place>;
+    /// Stores what users let a place do, and since when it is away.
+    fn update_place(&mut self, id: &PlaceId, row: &Place);
+    /// The allocations that hold something on a place, each with its slots there; an allocation may be named more than
+    /// once.
+    ///
+    /// # Errors
+    /// The slots of one of them cannot be read.
+    fn holders(&self, id: &PlaceId) -> Result<Vec<(AllocationId, BTreeSet<SlotId>)>, Unreadable>;
     /// The containers on a place that hold slots, by allocation and rank.
     fn live_containers_on(&self, place: &PlaceId) -> Vec<Container>;
 }

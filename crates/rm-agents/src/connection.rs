@@ -303,7 +303,7 @@ impl<R: Registry> Connection<R> {
     /// Sends what is missing; `false` when the connection is gone.
     async fn reconcile(&mut self) -> Result<bool, ErrorOf<R>> {
         let rows = self.registry.core().desired(&self.place).await?;
-        for order in reconcile(&rows, &self.heard) {
+        for order in reconcile(&rows, &self.heard, None) {
             let message = match order {
                 Order::Start(id) => {
                     // The row may have changed since it was read; then there is nothing to start any more.

@@ -13,4 +13,4 @@ mod reconcile;
 
 pub use self::core::{Capacity, Changes, Core, Joined};
 pub use manager::{Health, Manager, Pool};
-pub use reconcile::{Heard, Order, reconcile};
+pub use reconcile::{Heard, Mutant, Order, reconcile};

@@ -1,6 +1,6 @@
 //! What is to be done at a place: a comparison of what rows want with what the place has reported.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use det_ids::ContainerId;
 use det_lifecycle::container::{Desired, Observed};
@@ -34,11 +34,19 @@ pub enum Order {
     Forget(ContainerId),
 }
 
+/// A deliberate defect, to show that checks of the comparison can fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// What no row wants is left running.
+    LeavesStrays,
+}
+
 /// Compares rows with reports. `rows` = the place's containers that hold slots; `heard` = all containers that this
-/// connection knows, both by id.
+/// connection knows, both by id. `mutant` is ignored unless the feature `mutants` is enabled.
 pub fn reconcile(
     rows: &BTreeMap<ContainerId, Desired>,
     heard: &BTreeMap<ContainerId, Heard>,
+    mutant: Option<Mutant>,
 ) -> Vec<Order> {
     let mut orders = Vec::new();
     let unknown = Heard::default();
@@ -63,9 +71,11 @@ pub fn reconcile(
             }
         }
     }
-    let known: BTreeSet<&ContainerId> = rows.keys().collect();
-    for id in heard.keys().filter(|id| !known.contains(id)) {
-        orders.push(Order::Forget(id.clone()));
+    let leaves_strays = cfg!(feature = "mutants") && mutant == Some(Mutant::LeavesStrays);
+    for (id, heard) in heard.iter().filter(|(id, _)| !rows.contains_key(id)) {
+        if !leaves_strays || matches!(heard.state, Some(Observed::Terminated { .. })) {
+            orders.push(Order::Forget(id.clone()));
+        }
     }
     orders
 }
@@ -97,6 +107,7 @@ mod tests {
                 .iter()
                 .map(|(id, h)| (ContainerId::from(*id), h.clone()))
                 .collect(),
+            None,
         )
     }
 

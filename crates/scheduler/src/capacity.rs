@@ -6,7 +6,7 @@ use std::fmt;
 use det_ids::PlaceId;
 
 use crate::gang::{Group, divide};
-use crate::model::{PlaceSnapshot, PlaceState, PoolSettings, PoolSnapshot, Request, SlotState};
+use crate::model::{PlaceSnapshot, PlaceState, PoolSettings, PoolSnapshot, SlotState};
 use crate::reason::{PlaceGroup, WaitReason};
 
 /// How far [`nearest`] looks for an uneven sum of places.
@@ -31,29 +31,24 @@ impl fmt::Display for NeverFits {
 
 impl std::error::Error for NeverFits {}
 
-/// Whether `request` could run in the pool at all: on its places, regardless of their state and of the work on them, or
-/// on those a provisioner may add.
+/// Whether what is asked for could run in the pool at all: on its places, regardless of their state and of the work on
+/// them, or on those a provisioner may add.
 ///
 /// # Errors
 /// [`NeverFits`] when no combination of them holds the request.
-pub fn can_ever_fit(pool: &PoolSnapshot, request: &Request) -> Result<(), NeverFits> {
-    let ask = SlotDemand {
-        slots: request.slots,
-        single_place: request.single_place,
-        excluded: &request.excluded_places,
-    };
+pub fn can_ever_fit(pool: &PoolSnapshot, ask: &SlotDemand<'_>) -> Result<(), NeverFits> {
     let (settings, places) = (&pool.settings, &pool.places.iter().collect::<Vec<_>>());
-    match feasibility(settings, places, &ask) {
+    match feasibility(settings, places, ask) {
         Feasibility::Usable | Feasibility::Returning(_) | Feasibility::NeedsAdministrator(_) => {
             Ok(())
         }
         Feasibility::Never(reason) => {
-            let nearest = if request.slots == 0 {
+            let nearest = if ask.slots == 0 {
                 Vec::new()
             } else {
                 nearest(
-                    &Capacity::new(settings, places, &ask, CountedPlaces::Ever),
-                    &ask,
+                    &Capacity::new(settings, places, ask, CountedPlaces::Ever),
+                    ask,
                     settings,
                 )
             };
@@ -69,10 +64,13 @@ pub fn can_ever_fit(pool: &PoolSnapshot, request: &Request) -> Result<(), NeverF
 
 /// The part of a request that decides where it can fit.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct SlotDemand<'a> {
-    pub(crate) slots: u32,
-    pub(crate) single_place: bool,
-    pub(crate) excluded: &'a BTreeSet<PlaceId>,
+pub struct SlotDemand<'a> {
+    /// Number of slots; 0 asks for one auxiliary unit.
+    pub slots: u32,
+    /// Whether all slots must be on one place.
+    pub single_place: bool,
+    /// Places that it must not run on.
+    pub excluded: &'a BTreeSet<PlaceId>,
 }
 
 /// Whether a request could fit if all running work ended, and if not, what has to change first.

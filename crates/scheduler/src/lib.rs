@@ -38,18 +38,21 @@ mod priority;
 mod reason;
 mod reserve;
 mod round_robin;
+mod service;
 mod shares;
 mod space;
 mod victims;
 mod workspaces;
 
-pub use capacity::{NeverFits, can_ever_fit};
+pub use capacity::{NeverFits, SlotDemand, can_ever_fit};
 pub use estimate::{Estimate, estimate};
 pub use model::{
     Fitting, Job, PlaceSnapshot, PlaceState, Policy, PoolSettings, PoolSnapshot, Progress,
-    Provisionable, Queue, Request, RunningAllocation, SlotSnapshot, SlotState, WorkspaceLimit,
+    Provisionable, Queue, Request, RunningAllocation, SlotSnapshot, SlotState, Work,
+    WorkspaceLimit,
 };
 pub use moves::{MoveError, QueueEntry, Side, move_job};
 pub use plan::{HandOver, Placement, Plan, PreemptReason, Preemption, Reservation, plan};
 pub use planner::{Pass, Planner};
 pub use reason::{BlockingCause, Holder, Holders, PlaceGroup, WaitKind, WaitReason};
+pub use service::{Service, Services};

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder, SlotId, TaskId, WorkspaceId};
 
+use crate::capacity::SlotDemand;
+
 /// One resource pool at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PoolSnapshot {
@@ -152,6 +154,15 @@ pub struct RunningAllocation {
     pub progress: Progress,
 }
 
+/// What an allocation does in its pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    /// It waits for slots.
+    Waits(Request),
+    /// It holds something, or is about to give it back.
+    Runs(RunningAllocation),
+}
+
 /// Whether a running allocation has been asked to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
@@ -211,6 +222,17 @@ pub struct Request {
     pub excluded_places: BTreeSet<PlaceId>,
     /// When it started to wait.
     pub requested_at: Micros,
+}
+
+impl Request {
+    /// The part that decides where it can fit.
+    pub fn demand(&self) -> SlotDemand<'_> {
+        SlotDemand {
+            slots: self.slots,
+            single_place: self.single_place,
+            excluded: &self.excluded_places,
+        }
+    }
 }
 
 /// An entry of the job queue.

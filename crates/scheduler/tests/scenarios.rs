@@ -668,7 +668,7 @@ fn slots_of_work_that_stops_for_other_reasons_are_counted() {
 fn what_can_never_run_is_refused_with_the_nearest_sizes() {
     let refused = |world: World| {
         let request = world.queue.requests[0].clone();
-        can_ever_fit(&world.pool, &request).expect_err("it cannot fit")
+        can_ever_fit(&world.pool, &request.demand()).expect_err("it cannot fit")
     };
     let wide = refused(pool().places(&[8, 8, 8]).queued("t", 12, &prio(42)));
     assert_eq!(wide.nearest, [8, 16]);
@@ -690,7 +690,7 @@ fn what_can_never_run_is_refused_with_the_nearest_sizes() {
     let uneven = refused(pool().places(&[8, 4]).uneven().queued("t", 10, &prio(42)));
     assert_eq!(uneven.nearest, [8, 12]);
 
-    let fits = |world: World| can_ever_fit(&world.pool, &world.queue.requests[0]).is_ok();
+    let fits = |world: World| can_ever_fit(&world.pool, &world.queue.requests[0].demand()).is_ok();
     assert!(fits(
         pool()
             .place_in("a", 4, 0, PlaceState::Disabled)

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::{AllocationId, ContainerId, JobId, PlaceId, SlotId};
 use det_lifecycle::container::Desired;
-use det_scheduler::{Job, PlaceSnapshot, PlaceState, Request, RunningAllocation};
+use det_scheduler::{Job, PlaceSnapshot, Services, Work};
 use det_store::agents::AgentRow;
 use det_store::allocations::{AllocationRow, ContainerRow};
 use det_store::experiments::JobRow;
@@ -23,7 +23,7 @@ use det_store::unit::Changes;
 use det_store::{Conn, Store, StoreError, agents, allocations, experiments};
 
 use crate::labels::TaskLabel;
-use crate::slots::{devices, slot_set};
+use crate::slots::{devices, services, slot_set};
 pub(crate) use planned::request;
 use planned::{entry, place_snapshot, work};
 
@@ -173,8 +173,7 @@ impl Touched {
 struct Place {
     row: Arc<AgentRow>,
     slots: Vec<SlotId>,
-    disabled: BTreeSet<u32>,
-    draining: BTreeSet<u32>,
+    services: Services,
 }
 
 /// An allocation with its containers that hold slots.
@@ -202,23 +201,9 @@ impl Place {
     fn read(row: Arc<AgentRow>) -> Result<Self, StoreError> {
         Ok(Self {
             slots: devices(&row)?.into_iter().map(|d| d.id).collect(),
-            disabled: slot_set(&row.disabled_slots)?,
-            draining: slot_set(&row.draining_slots)?,
+            services: services(&row)?,
             row,
         })
-    }
-
-    fn state(&self) -> PlaceState {
-        match (
-            self.row.disconnected_at,
-            self.row.enabled,
-            self.row.draining,
-        ) {
-            (Some(_), _, _) => PlaceState::Disconnected,
-            (None, _, true) => PlaceState::Draining,
-            (None, true, false) => PlaceState::Enabled,
-            (None, false, false) => PlaceState::Disabled,
-        }
     }
 }
 
@@ -653,14 +638,6 @@ impl Image {
         waiting.sort_by(|(a, _), (b, _)| (a.requested_at, &a.id).cmp(&(b.requested_at, &b.id)));
         waiting
     }
-}
-
-/// What an allocation does in its pool.
-pub(crate) enum Work {
-    /// It waits.
-    Waits(Request),
-    /// It holds something, or is about to give it back.
-    Runs(RunningAllocation),
 }
 
 #[cfg(test)]

@@ -145,6 +145,16 @@ pub enum Service {
     Disable,
 }
 
+impl From<Service> for det_scheduler::Service {
+    fn from(wanted: Service) -> Self {
+        match wanted {
+            Service::Enable => Self::Enabled,
+            Service::Drain => Self::Draining,
+            Service::Disable => Self::Disabled,
+        }
+    }
+}
+
 /// What becomes of a dead agent's containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

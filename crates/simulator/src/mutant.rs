@@ -1,9 +1,14 @@
 //! Deliberate defects, to show that the checks can fail.
 
+use det_agent_proto::adoption::Mutant as AgentMutant;
 use det_orchestrator::Mutant as CoreMutant;
+use det_rm::Mutant as ManagerMutant;
 use serde::{Deserialize, Serialize};
 
-/// A defect of the code that connects the pure crates. Most of them were defects of the real one at some time.
+/// A defect. Most of them were defects of the product at some time.
+///
+/// Each is a switch in the code that ships, or a fault of the world around it: then that world, which is simulated, does
+/// not keep what the code that ships relies on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mutant {
@@ -15,17 +20,18 @@ pub enum Mutant {
     UnfencedEarlyExit,
     /// The planner does not receive which slots are held.
     DoublePlacement,
-    /// A repeated metric report is a second point.
+    /// A fault of the store: it does not find again what it holds, so that a repeated metric report is a second point.
     DoubledMetrics,
-    /// An answer is given before the commit.
+    /// A fault of the store: it reports a change as durable before its commit.
     AnswersEarly,
-    /// The search in memory stays ahead of its rows when a commit fails.
+    /// A fault of the store: it does not report that a change was undone, so that the search in memory stays ahead of its
+    /// rows.
     KeepsSearchAfterFailure,
     /// The search receives events that are not stored.
     ForgetsSearchEvents,
-    /// After a start what waits is not looked at.
+    /// A fault of the master's process: after a start its background work sleeps until something wakes it.
     SleepsAfterStart,
-    /// A commit whose answer is lost wakes nothing.
+    /// A fault of the store: it reports nothing of a commit whose answer is lost, so that nothing is woken.
     LosesWakes,
     /// When the end of a connection cannot be stored, it is not tried again.
     ForgetsAbsence,
@@ -37,7 +43,7 @@ pub enum Mutant {
     LeavesStrays,
     /// Changes of trials leave no event.
     NoEvents,
-    /// A refused request has written something before.
+    /// A fault of the store: it does not undo what a refused request has written.
     DirtyRefusal,
     /// A restarted agent starts again what it had started.
     AgentStartsTwice,
@@ -47,29 +53,61 @@ pub enum Mutant {
     UntoldEnd,
 }
 
+/// Where a defect is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Where {
+    Core(CoreMutant),
+    Manager(ManagerMutant),
+    Agent(AgentMutant),
+    World,
+}
+
 impl Mutant {
-    /// The defect in the orchestration core that this one is; `None` = it is one of what surrounds the core here.
-    pub(crate) fn of_core(self) -> Option<CoreMutant> {
+    fn place(self) -> Where {
         match self {
-            Self::UnfencedMetrics => Some(CoreMutant::UnfencedMetrics),
-            Self::UnfencedCheckpoints => Some(CoreMutant::UnfencedCheckpoints),
-            Self::UnfencedEarlyExit => Some(CoreMutant::UnfencedEarlyExit),
-            Self::ForgetsSearchEvents => Some(CoreMutant::ForgetsSearchEvents),
-            Self::MovesBack => Some(CoreMutant::MovesBack),
-            Self::NoEvents => Some(CoreMutant::NoEvents),
-            Self::CreatesTwice => Some(CoreMutant::CreatesTwice),
-            Self::UntoldEnd => Some(CoreMutant::UntoldEnd),
-            Self::DoublePlacement
-            | Self::DoubledMetrics
+            Self::UnfencedMetrics => Where::Core(CoreMutant::UnfencedMetrics),
+            Self::UnfencedCheckpoints => Where::Core(CoreMutant::UnfencedCheckpoints),
+            Self::UnfencedEarlyExit => Where::Core(CoreMutant::UnfencedEarlyExit),
+            Self::DoublePlacement => Where::Core(CoreMutant::DoublePlacement),
+            Self::ForgetsSearchEvents => Where::Core(CoreMutant::ForgetsSearchEvents),
+            Self::ForgetsAbsence => Where::Core(CoreMutant::ForgetsAbsence),
+            Self::MovesBack => Where::Core(CoreMutant::MovesBack),
+            Self::EndlessPatience => Where::Core(CoreMutant::EndlessPatience),
+            Self::NoEvents => Where::Core(CoreMutant::NoEvents),
+            Self::CreatesTwice => Where::Core(CoreMutant::CreatesTwice),
+            Self::UntoldEnd => Where::Core(CoreMutant::UntoldEnd),
+            Self::LeavesStrays => Where::Manager(ManagerMutant::LeavesStrays),
+            Self::AgentStartsTwice => Where::Agent(AgentMutant::StartsTwice),
+            Self::DoubledMetrics
             | Self::AnswersEarly
             | Self::KeepsSearchAfterFailure
             | Self::SleepsAfterStart
             | Self::LosesWakes
-            | Self::ForgetsAbsence
-            | Self::EndlessPatience
-            | Self::LeavesStrays
-            | Self::DirtyRefusal
-            | Self::AgentStartsTwice => None,
+            | Self::DirtyRefusal => Where::World,
+        }
+    }
+
+    /// The defect of the orchestration core that this one is.
+    pub(crate) fn of_core(self) -> Option<CoreMutant> {
+        match self.place() {
+            Where::Core(mutant) => Some(mutant),
+            _ => None,
+        }
+    }
+
+    /// The defect of the comparison with a place that this one is.
+    pub(crate) fn of_manager(self) -> Option<ManagerMutant> {
+        match self.place() {
+            Where::Manager(mutant) => Some(mutant),
+            _ => None,
+        }
+    }
+
+    /// The defect of the agent that this one is.
+    pub(crate) fn of_agent(self) -> Option<AgentMutant> {
+        match self.place() {
+            Where::Agent(mutant) => Some(mutant),
+            _ => None,
         }
     }
 

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId, TrialId};
+use det_ids::{
+    AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, SlotId, TaskId, TrialId,
+};
 use det_orchestrator::Task;
 use det_scheduler::WaitKind;
 
@@ -47,19 +49,27 @@ pub(crate) struct Allocation {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Container {
     pub(crate) row: det_orchestrator::Container,
-    pub(crate) slots: BTreeSet<u32>,
+    pub(crate) slots: Vec<SlotId>,
 }
 
 /// An agent as last seen.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Agent {
     pub(crate) id: PlaceId,
-    pub(crate) instance: u32,
     pub(crate) slots: u32,
-    pub(crate) enabled: bool,
-    pub(crate) draining: bool,
-    pub(crate) disabled_slots: BTreeSet<u32>,
-    pub(crate) disconnected_at: Option<Time>,
+    pub(crate) row: det_orchestrator::Place,
+}
+
+impl Agent {
+    /// Whether its row says that it is connected.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.row.disconnected_at.is_none()
+    }
+
+    /// Its slots.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = SlotId> {
+        (0..self.slots).map(SlotId)
+    }
 }
 
 /// A checkpoint.
@@ -186,12 +196,6 @@ impl Rows {
         Some(container)
     }
 
-    /// An agent, to be changed.
-    pub(crate) fn agent_mut(&mut self, id: &PlaceId) -> Option<&mut Agent> {
-        self.version += 1;
-        self.agents.get_mut(id)
-    }
-
     pub(crate) fn insert_trial(&mut self, trial: Trial) {
         let (id, of) = (trial.row.id, trial.row.experiment_id);
         self.version += 1;
@@ -223,6 +227,40 @@ impl Rows {
             .or_default()
             .push(id.clone());
         self.containers.insert(id, container);
+    }
+
+    /// Adds a line to the record of changes; with `to` a subject's new state.
+    pub(crate) fn record(
+        &mut self,
+        (kind, id): (&'static str, String),
+        what: &'static str,
+        to: Option<&'static str>,
+    ) {
+        self.version += 1;
+        self.events += 1;
+        let known = self.recorded.entry((kind, id)).or_default();
+        known.0 = to.or(known.0);
+        known.1.insert(what);
+    }
+
+    /// Stores a metric report, unless the run has reported that step already; whether it was stored.
+    pub(crate) fn insert_metric(&mut self, metric: Metric, forgets: bool) -> bool {
+        let run = (metric.trial_id, metric.run_id);
+        let is_new = self.steps.entry(run).or_default().insert(metric.step);
+        if is_new || forgets {
+            self.version += 1;
+            self.metrics.push(metric);
+        }
+        is_new || forgets
+    }
+
+    /// The row of an allocation.
+    pub(crate) fn allocation(
+        &self,
+        id: &AllocationId,
+    ) -> Result<&det_orchestrator::Allocation, String> {
+        let found = self.allocations.get(id).map(|it| &it.row);
+        found.ok_or_else(|| format!("allocation {id} not found"))
     }
 
     /// The containers of an allocation, the chief first.

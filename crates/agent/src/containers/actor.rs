@@ -297,6 +297,7 @@ impl Actor {
                     false,
                     self.container.dir.has_run(),
                     self.record.kill.is_some(),
+                    None,
                 ) {
                     Adoption::NameEnd => self.end(RuntimeEnd::Process, None).await,
                     Adoption::NeverRan => self.fail(LaunchError::Killed),

@@ -1,6 +1,7 @@
 //! What follows from events, as scenarios over rows in maps. The simulator plays the same code through whole histories.
 
 mod backlog;
+mod places;
 mod tasks;
 mod world;
 
@@ -133,15 +134,15 @@ fn a_lost_place_costs_no_restart() {
 fn what_a_place_does_not_hold_any_more_is_lost_and_what_it_never_reported_is_not() {
     let mut world = world(SINGLE, 0);
     let ids = world.runs_on(1, &["a"]);
-    world.happens(Event::PlaceReturned {
+    world.happens(Event::PlaceJoined {
         place: "a".into(),
-        is_new: false,
+        known_instance: Some("disk 1".to_owned()),
         observed: vec![(ids[0].clone(), running())],
     });
     assert!(world.containers[&ids[0]].ended_at.is_none());
-    world.happens(Event::PlaceReturned {
+    world.happens(Event::PlaceJoined {
         place: "a".into(),
-        is_new: false,
+        known_instance: Some("disk 1".to_owned()),
         observed: Vec::new(),
     });
     assert!(world.containers[&ids[0]].ended_at.is_some());
@@ -162,11 +163,7 @@ fn a_late_report_moves_no_container_back() {
 #[test]
 fn a_placement_that_was_overtaken_changes_nothing() {
     let mut world = world(SINGLE, 0);
-    world
-        .places
-        .get_mut(&"a".into())
-        .expect("a place")
-        .takes_work = false;
+    world.happens(Event::PlaceLeft { place: "a".into() });
     let id = world.live(1);
     let before = world.allocations[&id].clone();
     world.happens(Event::Place(det_orchestrator::Placed {

@@ -10,13 +10,14 @@ use det_ids::{
 };
 use det_lifecycle::container::Observed;
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::Demand;
 use det_lifecycle::trial::TrialState;
 use det_orchestrator::{
     Agenda, Allocation, Cause, Clock, Container, Core, Effect, Event, Experiment, Place, Placed,
     Refused, Rows, SearchState, Task, Terms, Topic, Trial, Unreadable,
 };
-use det_scheduler::{Placement, WaitKind};
+use det_scheduler::{Placement, Services, WaitKind};
 use det_searcher::Search;
 
 /// One experiment and all its rows.
@@ -30,6 +31,7 @@ pub(crate) struct World {
     pub(crate) tasks: BTreeMap<TaskId, Task>,
     pub(crate) allocations: BTreeMap<AllocationId, Allocation>,
     pub(crate) containers: BTreeMap<ContainerId, Container>,
+    slots: BTreeMap<ContainerId, BTreeSet<SlotId>>,
     pub(crate) places: BTreeMap<PlaceId, Place>,
     pub(crate) forbidden: Option<String>,
     pub(crate) effects: Vec<Effect>,
@@ -91,6 +93,7 @@ pub(crate) fn world(method: &SearchMethod, max_restarts: u32) -> World {
         tasks: BTreeMap::new(),
         allocations: BTreeMap::new(),
         containers: BTreeMap::new(),
+        slots: BTreeMap::new(),
         places: BTreeMap::from([("a".into(), place()), ("b".into(), place())]),
         forbidden: None,
         effects: Vec::new(),
@@ -105,9 +108,10 @@ pub(crate) fn world(method: &SearchMethod, max_restarts: u32) -> World {
 
 fn place() -> Place {
     Place {
-        takes_work: true,
         resource_pool: "default".to_owned(),
-        out_of_service: [].into(),
+        instance: "disk 1".to_owned(),
+        services: Services::default(),
+        disconnected_at: None,
     }
 }
 
@@ -147,6 +151,9 @@ impl World {
                         self.trials.insert(id, trial);
                     }
                     Effect::EndSearch(_) => self.search = None,
+                    Effect::RemovePlace(id) => {
+                        self.places.remove(id);
+                    }
                     _ => {}
                 }
                 self.effects.push(effect);
@@ -220,6 +227,16 @@ impl World {
             _ => None,
         });
         lines.collect()
+    }
+
+    /// Kinds of the records about a place, in order.
+    pub(crate) fn records_of_place(&self, place: &str) -> Vec<EventKind> {
+        let subject = Subject::Agent(place.into());
+        let kinds = self.effects.iter().filter_map(|effect| match effect {
+            Effect::Record(record) if record.subject == subject => Some(record.kind),
+            _ => None,
+        });
+        kinds.collect()
     }
 
     pub(crate) fn is_woken(&self, topic: &Topic) -> bool {
@@ -333,7 +350,9 @@ impl Rows for World {
         let all = self.containers.values();
         all.filter(|c| c.allocation_id == *id).cloned().collect()
     }
-    fn insert_container(&mut self, row: Container, _slots: &[SlotId]) {
+    fn insert_container(&mut self, row: Container, slots: &[SlotId]) {
+        let slots = slots.iter().copied().collect();
+        self.slots.insert(row.id.clone(), slots);
         self.containers.insert(row.id.clone(), row);
     }
     fn update_container(&mut self, row: &Container) {
@@ -341,6 +360,14 @@ impl Rows for World {
     }
     fn place(&self, id: &PlaceId) -> Option<Place> {
         self.places.get(id).cloned()
+    }
+    fn update_place(&mut self, id: &PlaceId, row: &Place) {
+        self.places.insert(id.clone(), row.clone());
+    }
+    fn holders(&self, id: &PlaceId) -> Result<Vec<(AllocationId, BTreeSet<SlotId>)>, Unreadable> {
+        let live = self.live_containers_on(id).into_iter();
+        let slots = live.map(|c| (c.allocation_id, self.slots[&c.id].clone()));
+        Ok(slots.collect())
     }
     fn live_containers_on(&self, place: &PlaceId) -> Vec<Container> {
         let on = |c: &&Container| c.place == *place && c.ended_at.is_none();

@@ -127,7 +127,7 @@ fn old_requests_start(scenario: &Scenario) {
                 continue;
             }
             let job = request.job_id.0.clone();
-            let never = det_scheduler::can_ever_fit(&state.pool, request).is_err();
+            let never = det_scheduler::can_ever_fit(&state.pool, &request.demand()).is_err();
             *impossible.entry(job.clone()).or_default() |= never;
             if let Some(part) = parts.get(&request.job_id) {
                 *short.entry(job).or_default() |= part.nominal < u64::from(request.slots);

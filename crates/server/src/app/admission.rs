@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use det_config::errors::ConfigError;
 use det_config::submitted::{Placement, TrialSize};
-use det_ids::{AllocationId, JobId, Micros, PriorityOrder, TaskId};
-use det_scheduler::{Request, WaitReason, can_ever_fit};
+use det_ids::PriorityOrder;
+use det_scheduler::{SlotDemand, WaitReason, can_ever_fit};
 use det_store::workspaces::WorkspaceRow;
 
 use crate::app::context::Context;
@@ -228,17 +228,12 @@ impl Admission {
             ));
             return Ok(Fits::Perhaps);
         }
-        let request = Request {
-            allocation_id: AllocationId("submission".into()),
-            task_id: TaskId("submission".into()),
-            job_id: JobId("submission".into()),
+        let ask = SlotDemand {
             slots: size.slots,
             single_place: size.is_single_node,
-            preemptible: true,
-            excluded_places: BTreeSet::new(),
-            requested_at: Micros(0),
+            excluded: &BTreeSet::new(),
         };
-        let Err(never) = can_ever_fit(&snapshot, &request) else {
+        let Err(never) = can_ever_fit(&snapshot, &ask) else {
             return Ok(Fits::Yes);
         };
         // Clients match these two words. More places may be added to a pool, but none that is larger than its kind.

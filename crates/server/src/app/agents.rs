@@ -5,41 +5,29 @@ use std::collections::BTreeSet;
 use det_agent_proto::{AgentLog, Hello, PROTOCOL_VERSION, Welcome};
 use det_authz::{Kind, Permission};
 use det_failpoints::failpoint;
-use det_ids::{AgentId, PlaceId};
-use det_lifecycle::record::{EventKind, Subject};
+use det_ids::{AgentId, PlaceId, SlotId};
+use det_orchestrator::Event;
 use det_rm::{Capacity, Joined};
 use det_rm_agents::{NotAdmitted, Registry};
+use det_scheduler::Service;
 use det_store::agents::{self, AgentRow};
 use det_store::allocations::{AllocationRow, ContainerRow};
-use det_store::events::NewEvent;
 use det_store::logs::{self, LogLine};
 use det_store::{StoreError, WriteTx, allocations};
 use det_taskspec::{Device, DeviceKind};
-use serde_json::json;
 
 use crate::app::agent_tokens::{AgentTokens, Credential};
 use crate::app::context::Context;
 use crate::app::logs::Logs;
-use crate::app::orchestration::Orchestration;
-use crate::app::places::{Details, Places, platform_failures};
+use crate::app::orchestration::{Cause, Orchestration};
+use crate::app::places::{Details, Places};
 use crate::app::pools::Pools;
 use crate::app::reads::agents::AgentView;
 use crate::app::specs::MasterIdentity;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
-use crate::slots::{devices, slot_set, slot_text};
-
-/// What a person wants of an agent or slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Service {
-    /// Takes work.
-    Enable,
-    /// Finishes what it has and takes nothing new.
-    Drain,
-    /// Takes nothing; what runs is killed and starts elsewhere.
-    Disable,
-}
+use crate::slots::devices;
 
 /// How an agent that says hello differs from what is known of it, as a sentence; `None` if it does not. The order of
 /// devices and the names of products do not count: they come from drivers and may change with them.
@@ -65,25 +53,6 @@ fn changes(known: &AgentRow, hello: &Hello) -> Result<Option<String>, StoreError
         });
     }
     Ok((!changes.is_empty()).then(|| changes.join(", and ")))
-}
-
-/// Changes what one slot of an agent may do.
-fn put_slot(row: &mut AgentRow, slot: u32, service: Service) -> AppResult<()> {
-    if !devices(row)?.iter().any(|d| d.id.0 == slot) {
-        return Err(AppError::not_found("slot", format!("{}/{slot}", row.id)));
-    }
-    for (stored, without) in [
-        (&mut row.disabled_slots, Service::Disable),
-        (&mut row.draining_slots, Service::Drain),
-    ] {
-        let mut slots = slot_set(stored)?;
-        slots.remove(&slot);
-        if service == without {
-            slots.insert(slot);
-        }
-        *stored = slot_text(&slots);
-    }
-    Ok(())
 }
 
 /// Agents and their slots as administrators change them, and what they say of themselves. Cheap to clone.
@@ -132,79 +101,42 @@ impl Agents {
         let to_do = format!("enable or disable {what}");
         actor.require(Permission::Administer, Kind::Agent, &to_do)?;
         self.require_connected(agent_id)?;
-        let this = self.clone();
-        let (agent_id, actor) = (agent_id.clone(), actor.name());
+        let (this, cause) = (self.clone(), Cause::actor(actor.name()));
+        let event = Event::ServiceChanged {
+            place: agent_id.clone(),
+            slot: slot.map(SlotId),
+            service,
+            cause,
+        };
+        let id = agent_id.clone();
         self.context
             .write(move |tx| {
                 Box::pin(async move {
-                    let Some(mut row) = agents::find(&mut tx.conn(), &agent_id).await? else {
-                        return Err(AppError::not_found("agent", &agent_id));
-                    };
-                    match slot {
-                        Some(slot) => put_slot(&mut row, slot, service)?,
-                        None => {
-                            row.enabled = service == Service::Enable;
-                            row.draining = service == Service::Drain;
-                        }
-                    }
-                    agents::save(&mut tx.conn(), &row).await?;
-                    if service == Service::Disable {
-                        this.end_work(tx, &agent_id, slot).await?;
-                    }
-                    this.record_service(tx, &actor, &agent_id, service, slot)
-                        .await?;
-                    this.context.wake(tx, Topic::Schedule);
-                    let live =
-                        allocations::live_containers_of_place(&mut tx.conn(), &agent_id).await?;
+                    this.require_slot(tx, &id, slot).await?;
+                    this.orchestration.advance(tx, [event]).await?;
+                    let row = agents::find(&mut tx.conn(), &id).await?;
+                    let row = row.ok_or_else(|| AppError::not_found("agent", &id))?;
+                    let live = allocations::live_containers_of_place(&mut tx.conn(), &id).await?;
                     Ok((row, live))
                 })
             })
             .await
     }
 
-    /// Ends what runs on an agent, or on one slot of it, which was disabled.
-    async fn end_work(
+    async fn require_slot(
         &self,
         tx: &mut WriteTx,
         agent_id: &PlaceId,
         slot: Option<u32>,
     ) -> AppResult<()> {
-        let mut ids = Vec::new();
-        for container in allocations::live_containers_of_place(&mut tx.conn(), agent_id).await? {
-            let slots = slot_set(&container.slots)?;
-            if slot.is_none_or(|slot| slots.contains(&slot)) {
-                ids.push(container.allocation_id);
+        let found = agents::find(&mut tx.conn(), agent_id).await?;
+        let row = found.ok_or_else(|| AppError::not_found("agent", agent_id))?;
+        match slot {
+            Some(slot) if !devices(&row)?.iter().any(|d| d.id.0 == slot) => {
+                Err(AppError::not_found("slot", format!("{agent_id}/{slot}")))
             }
+            _ => Ok(()),
         }
-        let of_agent = slot.map_or_else(String::new, |slot| format!("slot {slot} of "));
-        let reason = format!("{of_agent}agent \"{agent_id}\" was disabled");
-        let failures = platform_failures(ids, &reason);
-        self.orchestration.advance(tx, failures).await
-    }
-
-    async fn record_service(
-        &self,
-        tx: &mut WriteTx,
-        actor: &str,
-        agent_id: &PlaceId,
-        service: Service,
-        slot: Option<u32>,
-    ) -> Result<(), StoreError> {
-        self.context
-            .record(
-                tx,
-                NewEvent::new(
-                    actor,
-                    Subject::Agent(agent_id.clone()),
-                    match service {
-                        Service::Enable => EventKind::Enabled,
-                        Service::Drain => EventKind::Draining,
-                        Service::Disable => EventKind::Disabled,
-                    },
-                )
-                .detail(slot.map(|slot| json!({"slot": slot}))),
-            )
-            .await
     }
 
     fn require_connected(&self, agent_id: &PlaceId) -> AppResult<()> {

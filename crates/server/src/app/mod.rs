@@ -15,6 +15,7 @@ pub(crate) mod composition;
 pub mod config_policies;
 pub mod configs;
 pub mod context;
+mod decisions;
 pub(crate) mod documents;
 pub(crate) mod existing;
 pub mod experiments;

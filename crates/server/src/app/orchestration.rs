@@ -9,13 +9,14 @@ mod rows;
 use std::sync::Arc;
 
 use det_ids::{Micros, TrialId};
-use det_orchestrator::{Agenda, Clock, Core, Event, Refused};
+use det_orchestrator::{Agenda, Clock, Event, Refused};
 use det_store::{StoreError, WriteTx};
 
 pub(crate) use det_orchestrator::Cause;
 
 use crate::app::configs::Configs;
 use crate::app::context::Context;
+use crate::app::decisions::CORE;
 use crate::app::gatherings::Gatherings;
 use crate::app::restarts::Restarts;
 use crate::app::searches::Searches;
@@ -24,14 +25,8 @@ use crate::auth::Auth;
 use crate::error::{AppError, AppResult};
 use backlog::Backlog;
 use loading::Facts;
+pub(crate) use loading::place_of;
 use rows::TxRows;
-
-/// A restart replays at most so many events of a search, and a change takes some 25 ms for so many trials.
-const CORE: Core = Core {
-    snapshot_every: 4096,
-    trials_at_once: 256,
-    mutant: None,
-};
 
 /// A request that was placed.
 #[derive(Debug, Clone, PartialEq, Eq)]

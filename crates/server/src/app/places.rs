@@ -1,27 +1,27 @@
 //! Places: where containers run, whatever resource manager they belong to. Joining, leaving, what they report, and what
 //! they are to run: the master's side of [`det_rm::Core`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use det_failpoints::failpoint;
-use det_ids::{AllocationId, ContainerId, PlaceId};
+use det_ids::{ContainerId, Micros, PlaceId};
 use det_lifecycle::container::{Desired, Observed};
-use det_lifecycle::record::{EventKind, Subject};
-use det_orchestrator::Event;
+use det_orchestrator::{Absence, Event, Place};
 use det_rm::{Core, Joined};
 use det_rm_agents::{Connections, Lease};
 use det_store::agents::{self, AgentRow};
-use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx};
 use det_taskspec::{ContainerExit, ContainerSpec};
 
 use crate::app::context::Context;
-use crate::app::orchestration::Orchestration;
+use crate::app::decisions::CORE;
+use crate::app::orchestration::{Orchestration, place_of};
 use crate::app::pools::Pools;
 use crate::app::specs::Specs;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::{Subscription, Topic};
 use crate::live::Live;
+use crate::slots::set_services;
 
 /// The places of all resource managers. Cheap to clone.
 #[derive(Clone)]
@@ -44,20 +44,6 @@ pub(crate) struct Details {
     pub(crate) version: String,
     /// What containers are started with.
     pub(crate) runtime: String,
-}
-
-/// The platform fails these allocations, each once.
-pub(crate) fn platform_failures(
-    ids: impl IntoIterator<Item = AllocationId>,
-    reason: &str,
-) -> Vec<Event> {
-    let ids: BTreeSet<AllocationId> = ids.into_iter().collect();
-    ids.into_iter()
-        .map(|id| Event::PlatformFailed {
-            id,
-            reason: reason.to_owned(),
-        })
-        .collect()
 }
 
 impl Places {
@@ -86,17 +72,12 @@ impl Places {
         id: &PlaceId,
         reason: &str,
     ) -> AppResult<()> {
-        let lost = Event::PlaceLost {
+        let given_up = Event::PlaceGivenUp {
             place: id.clone(),
+            since: None,
             reason: reason.to_owned(),
         };
-        self.orchestration.advance(tx, [lost]).await?;
-        agents::delete(&mut tx.conn(), id).await?;
-        let event =
-            NewEvent::new("master", Subject::Agent(id.clone()), EventKind::Removed).reason(reason);
-        self.context.record(tx, event).await?;
-        self.context.wake(tx, Topic::Schedule);
-        Ok(())
+        self.orchestration.advance(tx, [given_up]).await
     }
 
     /// Stores that a place is there, with all its containers.
@@ -111,23 +92,12 @@ impl Places {
         let before = agents::find(&mut tx.conn(), &joined.place).await?;
         let row = row_of(&joined, &details, before.as_ref())?;
         agents::save(&mut tx.conn(), &row).await?;
-        self.context
-            .record(
-                tx,
-                NewEvent::new(
-                    format!("agent:{}", row.id),
-                    Subject::Agent(row.id.clone()),
-                    EventKind::Connected,
-                ),
-            )
-            .await?;
-        let returned = Event::PlaceReturned {
+        let joined = Event::PlaceJoined {
             place: joined.place,
-            // Containers of another data directory than before are gone for good.
-            is_new: before.is_some_and(|b| b.instance_id != row.instance_id),
+            known_instance: before.map(|row| row.instance_id),
             observed: joined.containers,
         };
-        self.orchestration.advance(tx, [returned]).await?;
+        self.orchestration.advance(tx, [joined]).await?;
         failpoint!("server::places::join::before_commit");
         Ok(())
     }
@@ -135,33 +105,15 @@ impl Places {
     /// Stores that a place is away, unless it is connected again. Its tasks go on; only after the pool's patience are they
     /// given up. What cannot be stored now is stored by the watch over deadlines.
     pub(crate) async fn note_left(&self, place: &PlaceId) -> AppResult<()> {
-        let service = self.clone();
-        let id = place.clone();
+        let (service, place) = (self.clone(), place.clone());
         self.context
             .write(move |tx| {
                 Box::pin(async move {
-                    let Some(mut row) = agents::find(&mut tx.conn(), &id).await? else {
-                        return Ok(());
-                    };
-                    if row.disconnected_at.is_some() || service.connections.is_connected(&id) {
+                    if service.connections.is_connected(&place) {
                         return Ok(());
                     }
-                    row.disconnected_at = Some(det_store::steady_now());
-                    agents::save(&mut tx.conn(), &row).await?;
-                    service
-                        .context
-                        .record(
-                            tx,
-                            NewEvent::new(
-                                "master",
-                                Subject::Agent(row.id.clone()),
-                                EventKind::Disconnected,
-                            ),
-                        )
-                        .await?;
-                    service.context.wake(tx, Topic::Deadlines);
-                    service.context.wake(tx, Topic::Schedule);
-                    Ok::<_, AppError>(())
+                    let left = Event::PlaceLeft { place };
+                    service.orchestration.advance(tx, [left]).await
                 })
             })
             .await
@@ -170,42 +122,30 @@ impl Places {
     /// Gives up containers of places that have been away longer than their pool's patience. Idempotent; gives the
     /// moment at which to look again.
     pub(crate) async fn give_up_lost(&self) -> AppResult<Option<i64>> {
-        let now = det_store::steady_now();
+        let now = Micros(det_store::steady_now());
         let rows = {
             let mut conn = self.context.store.read().await?;
             agents::list(&mut conn.conn()).await?
         };
         let mut next: Option<i64> = None;
         for row in rows {
-            let Some(since) = row.disconnected_at else {
-                if !self.connections.is_connected(&row.id) {
-                    // The end of its connection could not be stored when it came.
-                    self.note_left(&row.id).await?;
+            let is_connected = self.connections.is_connected(&row.id);
+            let patience = self.pools.reconnect_patience_micros(&row.resource_pool);
+            let since = row.disconnected_at.map(Micros);
+            match CORE.absence(since, is_connected, patience, now) {
+                Absence::None => {}
+                Absence::Unstored => self.note_left(&row.id).await?,
+                Absence::Until(at) => next = Some(next.map_or(at.0, |n| n.min(at.0))),
+                Absence::TooLong(since) => {
+                    let reason = format!("place \"{}\" was away for too long", row.id);
+                    let given_up = Event::PlaceGivenUp {
+                        place: row.id,
+                        since: Some(since),
+                        reason,
+                    };
+                    self.orchestration.commit(given_up).await?;
                 }
-                continue;
-            };
-            let until =
-                since.saturating_add(self.pools.reconnect_patience_micros(&row.resource_pool));
-            if until > now {
-                next = Some(next.map_or(until, |n| n.min(until)));
-                continue;
             }
-            let service = self.clone();
-            self.context
-                .write(move |tx| {
-                    Box::pin(async move {
-                        let Some(current) = agents::find(&mut tx.conn(), &row.id).await? else {
-                            return Ok(());
-                        };
-                        if current.disconnected_at != Some(since) {
-                            return Ok(());
-                        }
-                        let message = format!("place \"{}\" was away for too long", row.id);
-                        service.remove(tx, &row.id, &message).await?;
-                        Ok::<_, AppError>(())
-                    })
-                })
-                .await?;
         }
         Ok(next)
     }
@@ -323,26 +263,28 @@ impl Core for Places {
     }
 }
 
-/// The row of a place that joins; what people set of it stays as it was before.
+/// The row of a place that joins.
 fn row_of(joined: &Joined, details: &Details, before: Option<&AgentRow>) -> AppResult<AgentRow> {
     let json = |value: serde_json::Result<String>| value.map_err(AppError::internal);
-    let kept = |slots: fn(&AgentRow) -> &String| {
-        before.map_or_else(|| "[]".to_owned(), |row| slots(row).clone())
-    };
-    Ok(AgentRow {
+    // What the database cannot hold must not keep a place from joining.
+    let instance_id = joined.instance.replace('\0', "");
+    let known = before.map(place_of).transpose()?;
+    let place = Place::joined(known.as_ref(), joined.resource_pool.clone(), instance_id);
+    let mut row = AgentRow {
         id: joined.place.clone(),
-        resource_pool: joined.resource_pool.clone(),
-        // What the database cannot hold must not keep a place from joining.
-        instance_id: joined.instance.replace('\0', ""),
-        enabled: before.is_none_or(|b| b.enabled),
-        draining: before.is_some_and(|b| b.draining),
-        disabled_slots: kept(|row| &row.disabled_slots),
-        draining_slots: kept(|row| &row.draining_slots),
+        resource_pool: place.resource_pool,
+        instance_id: place.instance,
+        enabled: true,
+        draining: false,
+        disabled_slots: String::new(),
+        draining_slots: String::new(),
         devices: json(serde_json::to_string(&joined.capacity))?,
         addresses: json(serde_json::to_string(&details.addresses))?,
         version: details.version.replace('\0', ""),
         runtime: details.runtime.replace('\0', ""),
         registered_at: before.map_or_else(det_store::now, |b| b.registered_at),
-        disconnected_at: None,
-    })
+        disconnected_at: place.disconnected_at.map(|at| at.0),
+    };
+    set_services(&mut row, &place.services);
+    Ok(row)
 }

@@ -1,7 +1,6 @@
 //! Whether a trial that fails may be started again, beyond the count of its restarts.
 
-use det_ids::{AllocationId, Micros};
-use det_scheduler::{Request, can_ever_fit};
+use det_scheduler::{SlotDemand, can_ever_fit};
 use det_store::experiments::ExperimentRow;
 use det_store::trials::TrialRow;
 
@@ -45,18 +44,13 @@ impl Restarts {
             return Ok(None);
         }
         let config = self.configs.of(experiment)?;
-        let request = Request {
-            allocation_id: AllocationId("next".into()),
-            task_id: trial.task_id.clone(),
-            job_id: experiment.job_id.clone(),
+        let ask = SlotDemand {
             slots: config.resources.slots_per_trial,
             single_place: config.resources.is_single_node.unwrap_or(false),
-            preemptible: true,
-            excluded_places: findings.excluded_places,
-            requested_at: Micros(0),
+            excluded: &findings.excluded_places,
         };
         let snapshot = self.snapshots.of_pool(&experiment.resource_pool).await?;
-        Ok(can_ever_fit(&snapshot, &request).err().map(|never| {
+        Ok(can_ever_fit(&snapshot, &ask).err().map(|never| {
             format!(
                 "without the places that its log policies exclude, resource pool \"{}\" cannot run it: {never}",
                 experiment.resource_pool

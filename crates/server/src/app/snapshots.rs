@@ -3,11 +3,12 @@
 use det_scheduler::{Planner, PoolSnapshot, Queue};
 
 use crate::app::context::Context;
+use crate::app::decisions::CORE;
 use crate::app::homes::KnownHomes;
 use crate::app::limits::Limits;
 use crate::app::pools::Pools;
 use crate::error::AppResult;
-use crate::live::{Image, Live, Work};
+use crate::live::{Image, Live};
 
 /// Looks at what is live, pool by pool. Cheap to clone.
 #[derive(Clone)]
@@ -47,19 +48,15 @@ impl Snapshots {
         pool: &str,
         limits: &Limits,
     ) -> (PoolSnapshot, Queue) {
-        let mut snapshot = self.places_in(image, pool);
-        let mut queue = Queue {
-            jobs: image.jobs(pool).collect(),
-            workspaces: limits.in_pool(pool),
-            ..Queue::default()
-        };
-        for work in image.work(pool) {
-            match work {
-                Work::Waits(request) => queue.requests.push(request),
-                Work::Runs(running) => snapshot.running.push(running),
-            }
-        }
-        (snapshot, queue)
+        CORE.pool(
+            (
+                self.pools.settings(pool),
+                image.places(pool, self.pools.aux_limit(pool)),
+            ),
+            image.work(pool),
+            image.jobs(pool).collect(),
+            limits.in_pool(pool),
+        )
     }
 
     /// A pool without what runs in it.

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use det_orchestrator::Event;
+use det_ids::Micros;
+use det_orchestrator::{Due, Event};
 use det_store::{allocations, users};
 
 use crate::app::Master;
@@ -70,22 +71,16 @@ async fn sweep(master: &Master) -> AppResult<()> {
 }
 
 async fn end_overdue(master: &Master) -> AppResult<Option<i64>> {
-    let now = det_store::steady_now();
-    let due = {
+    let rows = {
         let mut conn = master.context.store.read().await?;
         allocations::with_deadline(&mut conn.conn()).await?
     };
-    let next = due
-        .iter()
-        .filter_map(|row| row.preempt_deadline)
-        .filter(|at| *at > now)
-        .min();
-    let overdue = due
+    let deadlines = rows
         .into_iter()
-        .filter(|row| row.preempt_deadline.is_some_and(|at| at <= now));
-    for row in overdue {
-        let event = Event::Overdue { id: row.id };
-        master.orchestration.commit(event).await?;
+        .filter_map(|row| Some((row.id, Micros(row.preempt_deadline?))));
+    let due = Due::of(deadlines, Micros(det_store::steady_now()));
+    for id in due.now {
+        master.orchestration.commit(Event::Overdue { id }).await?;
     }
-    Ok(next)
+    Ok(due.next.map(|at| at.0))
 }

@@ -13,10 +13,10 @@ use det_api_types::agents::{
     GetSlotResponse, GetSlotsResponse, RevokeAgentResponse,
 };
 use det_ids::{AgentId, PlaceId};
+use det_scheduler::Service;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::agents::Service;
 use crate::app::{Master, reads};
 use crate::error::{AppError, AppResult};
 use crate::http::error::ApiError;
@@ -97,7 +97,7 @@ async fn get_agent(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>)
 async fn enable_agent(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>) -> Answer {
     let changed = master
         .agents
-        .set_service(&actor, &agent_id, None, Service::Enable)
+        .set_service(&actor, &agent_id, None, Service::Enabled)
         .await?;
     message(&EnableAgentResponse {
         agent: views::agents::one(&changed)?,
@@ -125,9 +125,9 @@ async fn disable_agent(
 
 fn service(drain: bool) -> Service {
     if drain {
-        Service::Drain
+        Service::Draining
     } else {
-        Service::Disable
+        Service::Disabled
     }
 }
 
@@ -172,7 +172,7 @@ async fn enable_slot(Caller(master, actor): Caller, path: SlotPath) -> Answer {
     let (agent_id, slot) = slot_path(path)?;
     let changed = master
         .agents
-        .set_service(&actor, &agent_id, Some(slot), Service::Enable)
+        .set_service(&actor, &agent_id, Some(slot), Service::Enabled)
         .await?;
     message(&EnableSlotResponse {
         slot: views::agents::slot(&changed, slot)?,

@@ -1,23 +1,25 @@
 //! Live rows in the form that the planner gets.
 
-use std::collections::HashMap;
-
-use det_ids::{AllocationId, Micros, WorkspaceId};
-use det_lifecycle::allocation::AllocationState;
-use det_scheduler::{
-    Job, PlaceSnapshot, Progress, Request, RunningAllocation, SlotSnapshot, SlotState,
-};
+use det_ids::{Micros, WorkspaceId};
+use det_orchestrator::Course;
+use det_scheduler::{Job, PlaceSnapshot, Request, Work};
 use det_store::allocations::AllocationRow;
 use det_store::experiments::JobRow;
 
-use super::{Allocation, Container, Place, Work};
+use super::{Allocation, Container, Place};
 
+/// What an allocation does in its pool.
 pub(super) fn work(allocation: &Allocation) -> Work {
-    if allocation.row.placed_at.is_none() {
-        Work::Waits(request(&allocation.row))
-    } else {
-        Work::Runs(running(allocation))
-    }
+    let row = &allocation.row;
+    let course = Course {
+        placed_at: row.placed_at.map(Micros),
+        preempted_for: row.preempted_for.as_ref(),
+        preempt_deadline: row.preempt_deadline.map(Micros),
+        state: &row.state,
+    };
+    let containers = allocation.containers.iter();
+    let held = containers.map(|c| (c.row.place_id.clone(), c.slots.clone()));
+    course.work(request(row), held.collect())
 }
 
 /// A place with the containers on it, each with its allocation.
@@ -26,57 +28,13 @@ pub(super) fn place_snapshot<'a>(
     containers: impl Iterator<Item = (&'a Allocation, &'a Container)>,
     aux_limit: u32,
 ) -> PlaceSnapshot {
-    let mut held: HashMap<u32, &AllocationId> = HashMap::new();
-    let mut aux_used = 0;
-    for (allocation, own) in containers {
-        held.extend(own.slots.iter().map(|slot| (slot.0, &allocation.row.id)));
-        aux_used += u32::from(own.slots.is_empty());
-    }
-    PlaceSnapshot {
-        id: place.row.id.clone(),
-        state: place.state(),
-        slots: slots(place, &held),
+    PlaceSnapshot::of(
+        place.row.id.clone(),
+        (&place.services, place.row.disconnected_at.is_none()),
+        place.slots.iter().copied(),
         aux_limit,
-        aux_used,
-    }
-}
-
-fn slots(place: &Place, held: &HashMap<u32, &AllocationId>) -> Vec<SlotSnapshot> {
-    place
-        .slots
-        .iter()
-        .map(|slot| {
-            let holder = held.get(&slot.0).copied().cloned();
-            let state = if place.disabled.contains(&slot.0) {
-                SlotState::Disabled(holder)
-            } else if place.draining.contains(&slot.0) {
-                SlotState::Draining(holder)
-            } else {
-                holder.map_or(SlotState::Free, SlotState::Held)
-            };
-            SlotSnapshot { id: *slot, state }
-        })
-        .collect()
-}
-
-pub(super) fn running(allocation: &Allocation) -> RunningAllocation {
-    let row = &allocation.row;
-    RunningAllocation {
-        request: request(row),
-        placement: allocation
-            .containers
-            .iter()
-            .map(|c| (c.row.place_id.clone(), c.slots.clone()))
-            .collect(),
-        started_at: Micros(row.placed_at.unwrap_or(row.requested_at)),
-        progress: match (&row.preempted_for, row.preempt_deadline, &row.state) {
-            (Some(other), _, _) => Progress::PreemptedFor(other.clone()),
-            (None, Some(_), _) | (None, None, AllocationState::Killing { .. }) => {
-                Progress::Stopping
-            }
-            (None, None, _) => Progress::Active,
-        },
-    }
+        containers.map(|(of, container)| (&of.row.id, container.slots.as_slice())),
+    )
 }
 
 /// What a row asks for.

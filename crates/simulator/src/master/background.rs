@@ -1,20 +1,20 @@
 //! Scheduling: what the planner is given, and what becomes of its plan.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use det_ids::{AllocationId, ContainerId, JobId, Micros, PlaceId, SlotId};
-use det_lifecycle::allocation::AllocationState;
-use det_orchestrator::{Event, Placed, Waiting};
+use det_ids::{AllocationId, ContainerId, Micros};
+use det_lifecycle::task::RestartPolicy;
+use det_orchestrator::{Core, Course, Decided, Waiting};
 use det_scheduler::{
-    Job, NeverFits, PlaceSnapshot, PlaceState, Plan, Policy, PoolSettings, PoolSnapshot, Progress,
-    Queue, Request, RunningAllocation, SlotSnapshot, SlotState, plan,
+    Job, NeverFits, PlaceSnapshot, Plan, Planner, Policy, PoolSettings, PoolSnapshot, Queue,
+    Request, SlotDemand, WaitKind, Work,
 };
 
 use super::{Refused, Tx};
 use crate::history::{Rule, Submission};
-use crate::mutant::Mutant;
-use crate::rows::{Rows, Time};
+use crate::rows::{Agent, Allocation, Experiment, Rows, Time};
 
 /// Zero-slot containers that each agent takes at once.
 const AUX_LIMIT: u32 = 2;
@@ -29,223 +29,156 @@ pub(crate) struct Planned {
 
 impl Planned {
     /// Asks the planner about the rows as they are.
-    pub(crate) fn of(rows: &Rows, rule: Rule, now: Time, mutant: Option<Mutant>) -> Self {
-        let (snapshot, queue) = pool(rows, rule, mutant);
-        let age = i64::try_from(RESERVE_AFTER.as_micros()).unwrap_or(i64::MAX);
-        let look_again = queue
-            .requests
-            .iter()
-            .map(|r| r.requested_at.0 + age)
-            .filter(|due| *due > now)
-            .min();
+    pub(crate) fn of(core: Core, rows: &Rows, rule: Rule, now: Time) -> Self {
+        let (snapshot, queue) = pool(core, rows, rule);
+        let mut planner = Planner::of(&snapshot, &queue);
         Self {
-            plan: plan(&snapshot, &queue, Micros(now)),
-            look_again,
+            plan: planner.plan(Micros(now)),
+            look_again: planner.next_reservation_at(Micros(now)).map(|at| at.0),
         }
     }
 
     /// The reasons of waiting, as they are stored.
     pub(crate) fn reasons(&self) -> BTreeMap<&AllocationId, String> {
-        self.plan
-            .waiting
-            .iter()
-            .map(|(id, reason)| (id, reason.to_string()))
-            .collect()
+        let waiting = self.plan.waiting.iter();
+        waiting.map(|(id, why)| (id, why.to_string())).collect()
     }
-}
 
-fn pool(rows: &Rows, rule: Rule, mutant: Option<Mutant>) -> (PoolSnapshot, Queue) {
-    let mut held: BTreeMap<(&PlaceId, u32), AllocationId> = BTreeMap::new();
-    let mut aux: BTreeMap<&PlaceId, u32> = BTreeMap::new();
-    let live = || {
-        rows.live
-            .containers
-            .iter()
-            .filter_map(|id| rows.containers.get(id))
-    };
-    let mut parts: BTreeMap<&AllocationId, Vec<(PlaceId, Vec<SlotId>)>> = BTreeMap::new();
-    for container in live() {
-        for slot in &container.slots {
-            held.insert(
-                (&container.row.place, *slot),
-                container.row.allocation_id.clone(),
-            );
-        }
-        if container.slots.is_empty() {
-            *aux.entry(&container.row.place).or_default() += 1;
-        }
-        let of = &container.row.allocation_id;
-        parts.entry(of).or_default().push((
-            container.row.place.clone(),
-            container.slots.iter().copied().map(SlotId).collect(),
-        ));
-    }
-    let unheld = mutant == Some(Mutant::DoublePlacement);
-    if unheld {
-        held.clear();
-        parts.clear();
-    }
-    let mut snapshot = PoolSnapshot {
-        settings: PoolSettings {
-            policy: match rule {
-                Rule::Priority => Policy::Priority {
-                    preemption: true,
-                    default_priority: 42,
-                },
-                Rule::FairShare => Policy::FairShare,
-                Rule::RoundRobin => Policy::RoundRobin,
-            },
-            reserve_after: Some(RESERVE_AFTER),
-            ..PoolSettings::default()
-        },
-        ..PoolSnapshot::default()
-    };
-    for agent in rows.agents.values() {
-        let slot = |number: u32| {
-            let holder = held.get(&(&agent.id, number)).cloned();
-            SlotSnapshot {
-                id: SlotId(number),
-                state: if agent.disabled_slots.contains(&number) {
-                    SlotState::Disabled(holder)
-                } else {
-                    holder.map_or(SlotState::Free, SlotState::Held)
-                },
-            }
-        };
-        snapshot.places.push(PlaceSnapshot {
-            id: agent.id.clone(),
-            state: match (agent.disconnected_at, agent.enabled, agent.draining) {
-                (Some(_), _, _) => PlaceState::Disconnected,
-                (None, _, true) => PlaceState::Draining,
-                (None, true, false) => PlaceState::Enabled,
-                (None, false, false) => PlaceState::Disabled,
-            },
-            slots: (0..agent.slots).map(slot).collect(),
-            aux_limit: AUX_LIMIT,
-            aux_used: aux.get(&agent.id).copied().unwrap_or(0),
+    /// What of it is to be stored.
+    pub(crate) fn decided(&self, rows: &Rows) -> Decided {
+        let waiting = self.plan.waiting.iter().map(|(id, reason)| {
+            let message = reason.to_string();
+            let waiting = Waiting {
+                kind: reason.kind(),
+                stored: message.clone(),
+                message,
+            };
+            (id.clone(), Arc::new(waiting))
         });
-    }
-    let mut queue = Queue::default();
-    for row in rows
-        .live
-        .allocations
-        .iter()
-        .filter_map(|id| rows.allocations.get(id))
-    {
-        let row = &row.row;
-        if row.placed_at.is_none() {
-            queue.requests.push(request(row));
-        } else if !unheld {
-            snapshot.running.push(RunningAllocation {
-                request: request(row),
-                placement: parts.remove(&row.id).unwrap_or_default(),
-                started_at: row.placed_at.unwrap_or(row.requested_at),
-                progress: match (&row.preempted_for, row.preempt_deadline, &row.state) {
-                    (Some(other), _, _) => Progress::PreemptedFor(other.clone()),
-                    (None, Some(_), _) | (None, None, AllocationState::Killing { .. }) => {
-                        Progress::Stopping
-                    }
-                    (None, None, _) => Progress::Active,
-                },
-            });
-        }
-    }
-    for id in rows
-        .live
-        .allocations
-        .iter()
-        .filter_map(|id| rows.allocations.get(id))
-        .filter_map(|a| a.row.experiment_id)
-        .collect::<BTreeSet<_>>()
-    {
-        let Some(experiment) = rows.experiments.get(&id) else {
-            continue;
+        let mut decided = Decided {
+            placements: self.plan.placements.clone(),
+            preempt: self.plan.preempt.clone(),
+            hand_over: self.plan.hand_over.clone(),
+            waiting: waiting.collect(),
         };
-        queue.jobs.insert(
-            JobId(id.to_string()),
-            Job {
-                priority: experiment.priority,
-                weight: f64::from(experiment.weight) / 2.0,
-                max_slots: experiment.max_slots,
-                submitted_at: Micros(experiment.submitted_at),
-                position: None,
-                moved: false,
-                workspace: None,
-            },
-        );
+        decided.keep_news(|id| {
+            let row = &rows.allocations.get(id)?.row;
+            let waits = row.placed_at.is_none() && row.ended_at.is_none();
+            waits.then_some(row.wait_reason.as_deref())
+        });
+        decided
     }
-    (snapshot, queue)
 }
 
-fn request(row: &det_orchestrator::Allocation) -> Request {
-    Request {
+fn settings(rule: Rule) -> PoolSettings {
+    PoolSettings {
+        policy: match rule {
+            Rule::Priority => Policy::Priority {
+                preemption: true,
+                default_priority: 42,
+            },
+            Rule::FairShare => Policy::FairShare,
+            Rule::RoundRobin => Policy::RoundRobin,
+        },
+        reserve_after: Some(RESERVE_AFTER),
+        ..PoolSettings::default()
+    }
+}
+
+fn pool(core: Core, rows: &Rows, rule: Rule) -> (PoolSnapshot, Queue) {
+    let live = rows.live.allocations.iter();
+    let live: Vec<&Allocation> = live.filter_map(|id| rows.allocations.get(id)).collect();
+    let experiments: BTreeSet<_> = live.iter().filter_map(|a| a.row.experiment_id).collect();
+    let jobs = experiments.iter().filter_map(|id| rows.experiments.get(id));
+    let jobs = jobs.map(|experiment| (experiment.row.job_id.clone(), job(experiment)));
+    let work = live.into_iter().map(|allocation| work(rows, allocation));
+    let pool = (settings(rule), places(rows));
+    core.pool(pool, work, jobs.collect(), BTreeMap::new())
+}
+
+fn places(rows: &Rows) -> Vec<PlaceSnapshot> {
+    let place = |agent: &Agent| {
+        let containers = rows.live_containers_of(&agent.id).into_iter();
+        PlaceSnapshot::of(
+            agent.id.clone(),
+            (&agent.row.services, agent.is_connected()),
+            agent.slots(),
+            AUX_LIMIT,
+            containers.map(|c| (&c.row.allocation_id, c.slots.as_slice())),
+        )
+    };
+    rows.agents.values().map(place).collect()
+}
+
+fn work(rows: &Rows, allocation: &Allocation) -> Work {
+    let row = &allocation.row;
+    let request = Request {
         allocation_id: row.id.clone(),
         task_id: row.task_id.clone(),
         job_id: row.job_id.clone(),
         slots: row.slots,
         single_place: row.single_place,
-        preemptible: true,
+        preemptible: RestartPolicy::of(row.kind).is_preemptible(),
         excluded_places: BTreeSet::new(),
         requested_at: row.requested_at,
+    };
+    let course = Course {
+        placed_at: row.placed_at,
+        preempted_for: row.preempted_for.as_ref(),
+        preempt_deadline: row.preempt_deadline,
+        state: &row.state,
+    };
+    let held = rows.members(&row.id).into_iter();
+    let held = held.filter(|container| container.row.ended_at.is_none());
+    let held = held.map(|container| (container.row.place.clone(), container.slots.clone()));
+    course.work(request, held.collect())
+}
+
+fn job(experiment: &Experiment) -> Job {
+    Job {
+        priority: experiment.priority,
+        weight: f64::from(experiment.weight) / 2.0,
+        max_slots: experiment.max_slots,
+        submitted_at: Micros(experiment.submitted_at),
+        position: None,
+        moved: false,
+        workspace: None,
     }
 }
 
 /// Whether a submission can ever run on the agents that there are. A pool without agents cannot say no.
 pub(crate) fn can_ever_fit(rows: &Rows, submission: &Submission) -> Result<(), NeverFits> {
-    let (snapshot, _) = pool(rows, Rule::default(), None);
+    let snapshot = PoolSnapshot {
+        settings: settings(Rule::default()),
+        places: places(rows),
+        running: Vec::new(),
+    };
     if snapshot.places.is_empty() {
         return Ok(());
     }
-    let request = Request {
-        allocation_id: "submission".into(),
-        task_id: "submission".into(),
-        job_id: "submission".into(),
+    let ask = SlotDemand {
         slots: submission.slots,
         single_place: submission.single_place,
-        preemptible: true,
-        excluded_places: BTreeSet::new(),
-        requested_at: Micros(0),
+        excluded: &BTreeSet::new(),
     };
-    det_scheduler::can_ever_fit(&snapshot, &request)
+    det_scheduler::can_ever_fit(&snapshot, &ask)
 }
 
 impl Tx<'_> {
     /// Stores a plan.
-    pub(crate) fn apply_plan(&mut self, planned: &Planned) -> Result<(), Refused> {
-        let plan = &planned.plan;
-        for placement in &plan.placements {
-            let last = self.rows.last_container;
-            let ids = (last + 1..).take(placement.parts.len());
-            self.advance([Event::Place(Placed {
-                placement: placement.clone(),
-                container_ids: ids.map(|n| ContainerId(format!("c{n}"))).collect(),
-            })])?;
-        }
-        let preempt = plan.preempt.iter().map(|it| Event::PreemptFor {
-            id: it.allocation_id.clone(),
-            for_allocation: it.for_allocation.clone(),
-            reason: it.reason.to_string(),
+    pub(crate) fn apply_plan(&mut self, decided: Decided) -> Result<(), Refused> {
+        let kinds: Vec<(AllocationId, WaitKind)> = decided
+            .waiting
+            .iter()
+            .map(|(id, waiting)| (id.clone(), waiting.kind))
+            .collect();
+        let events = decided.into_events(|| {
+            self.rows.last_container += 1;
+            ContainerId(format!("c{}", self.rows.last_container))
         });
-        let hand_over = plan.hand_over.iter().map(|it| Event::HandOver {
-            id: it.allocation_id.clone(),
-            for_allocation: it.for_allocation.clone(),
-        });
-        self.advance(preempt.chain(hand_over))?;
-        for (id, reason) in &plan.waiting {
-            let (kind, message) = (reason.kind(), reason.to_string());
-            let stored = self.rows.allocations.get(id);
-            if stored.is_none_or(|it| it.row.wait_reason.as_ref() == Some(&message)) {
-                continue;
-            }
-            self.advance([Event::Waits {
-                id: id.clone(),
-                waiting: Waiting {
-                    kind,
-                    stored: message.clone(),
-                    message,
-                },
-            }])?;
-            if let Some(row) = self.rows.allocation_mut(id) {
+        self.advance(events)?;
+        for (id, kind) in kinds {
+            if let Some(row) = self.rows.allocation_mut(&id) {
                 row.wait_kind = row.row.wait_reason.is_some().then_some(kind);
             }
         }

@@ -11,7 +11,6 @@ use det_searcher::Search;
 
 use super::{Refused, Tx};
 use crate::history::{Submission, Wish};
-use crate::mutant::Mutant;
 use crate::rows::{Experiment, StoredSearch};
 
 fn search_of(submission: &Submission, experiment_id: ExperimentId) -> Result<Search, Refused> {
@@ -63,7 +62,8 @@ impl Tx<'_> {
             },
         );
         self.rows.experiment_mut(id);
-        self.record("experiment", id.to_string(), "created", Some("ACTIVE"));
+        self.rows
+            .record(("experiment", id.to_string()), "created", Some("ACTIVE"));
         self.advance([Event::SearchBegins {
             id,
             search: Box::new(search),
@@ -82,11 +82,6 @@ impl Tx<'_> {
             Wish::Delete => ExperimentEvent::Delete,
             Wish::Continue => return self.continue_in(id),
         };
-        if self.is(Mutant::DirtyRefusal)
-            && let Some(experiment) = self.rows.experiment_mut(id)
-        {
-            experiment.priority = experiment.priority.wrapping_add(1);
-        }
         self.advance([Event::Experiment {
             id,
             event,

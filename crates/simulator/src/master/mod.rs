@@ -52,6 +52,15 @@ pub(crate) struct Connection {
     pub(crate) heard: BTreeMap<ContainerId, Heard>,
 }
 
+/// What decides, with this defect.
+pub(crate) fn core(mutant: Option<Mutant>) -> Core {
+    Core {
+        snapshot_every: SNAPSHOT_EVERY,
+        trials_at_once: TRIALS_AT_ONCE,
+        mutant: mutant.and_then(Mutant::of_core),
+    }
+}
+
 /// A change being made.
 pub(crate) struct Tx<'a> {
     pub(crate) rows: &'a mut Rows,
@@ -81,18 +90,6 @@ impl<'a> Tx<'a> {
         }
     }
 
-    fn is(&self, mutant: Mutant) -> bool {
-        self.mutant == Some(mutant)
-    }
-
-    fn core(&self) -> Core {
-        Core {
-            snapshot_every: SNAPSHOT_EVERY,
-            trials_at_once: TRIALS_AT_ONCE,
-            mutant: self.mutant.and_then(Mutant::of_core),
-        }
-    }
-
     /// Decides on events in their order, each with everything that follows from it.
     pub(crate) fn advance(
         &mut self,
@@ -103,7 +100,7 @@ impl<'a> Tx<'a> {
             wall: Micros(self.now),
             steady: Micros(self.now),
         };
-        let core = self.core();
+        let core = core(self.mutant);
         while let Some(event) = agenda.next_event() {
             let outcome = core
                 .decide(self, clock, event)
@@ -118,13 +115,19 @@ impl<'a> Tx<'a> {
 
     fn carry_out(&mut self, effect: Effect) {
         match effect {
-            Effect::Record(record) => self.record(
-                record.subject.kind(),
-                record.subject.to_string(),
-                record.kind.name(),
-                record.to,
-            ),
-            Effect::Wake(topic) => self.wake(topic),
+            Effect::Record(record) => {
+                let subject = (record.subject.kind(), record.subject.to_string());
+                self.rows.record(subject, record.kind.name(), record.to);
+            }
+            // Code asks again by itself.
+            Effect::Wake(Topic::Allocation(_) | Topic::TaskLog(_) | Topic::Trial(_)) => {}
+            Effect::Wake(topic) => {
+                self.wakes.insert(topic);
+            }
+            Effect::RemovePlace(id) => {
+                self.rows.version += 1;
+                self.rows.agents.remove(&id);
+            }
             Effect::InsertTrial(new) => self.insert_trial(new),
             Effect::AppendSearchEvent {
                 experiment_id,
@@ -187,35 +190,6 @@ impl<'a> Tx<'a> {
             seed: new.seed,
             latest_checkpoint: None,
         });
-    }
-
-    /// Records what happened to a subject, and with `to` its new state.
-    fn record(
-        &mut self,
-        subject: &'static str,
-        id: String,
-        kind: &'static str,
-        to: Option<&'static str>,
-    ) {
-        self.rows.version += 1;
-        self.rows.events += 1;
-        let known = self.rows.recorded.entry((subject, id)).or_default();
-        known.0 = to.or(known.0);
-        known.1.insert(kind);
-    }
-
-    fn wake(&mut self, topic: Topic) {
-        match topic {
-            Topic::Schedule
-            | Topic::Deadlines
-            | Topic::CleanUp
-            | Topic::Backlog(_)
-            | Topic::Place(_) => {
-                self.wakes.insert(topic);
-            }
-            // Code asks again by itself.
-            Topic::Allocation(_) | Topic::TaskLog(_) | Topic::Trial(_) => {}
-        }
     }
 }
 

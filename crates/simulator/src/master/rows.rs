@@ -170,11 +170,8 @@ impl det_orchestrator::Rows for Tx<'_> {
     }
 
     fn insert_container(&mut self, row: Container, slots: &[SlotId]) {
-        self.rows.last_container += 1;
-        self.rows.insert_container(rows::Container {
-            row,
-            slots: slots.iter().map(|slot| slot.0).collect(),
-        });
+        let slots = slots.to_vec();
+        self.rows.insert_container(rows::Container { row, slots });
     }
 
     fn update_container(&mut self, row: &Container) {
@@ -187,13 +184,23 @@ impl det_orchestrator::Rows for Tx<'_> {
     }
 
     fn place(&self, id: &PlaceId) -> Option<Place> {
-        let row = self.rows.agents.get(id)?;
-        Some(Place {
-            takes_work: row.disconnected_at.is_none() && row.enabled,
-            // There is one pool here.
-            resource_pool: String::new(),
-            out_of_service: row.disabled_slots.iter().copied().map(SlotId).collect(),
-        })
+        self.rows.agents.get(id).map(|agent| agent.row.clone())
+    }
+
+    fn update_place(&mut self, id: &PlaceId, row: &Place) {
+        self.rows.version += 1;
+        if let Some(known) = self.rows.agents.get_mut(id) {
+            known.row.clone_from(row);
+        }
+    }
+
+    fn holders(&self, id: &PlaceId) -> Result<Vec<(AllocationId, BTreeSet<SlotId>)>, Unreadable> {
+        let live = self.rows.live_containers_of(id).into_iter();
+        let holders = live.map(|c| {
+            let slots = c.slots.iter().copied().collect();
+            (c.row.allocation_id.clone(), slots)
+        });
+        Ok(holders.collect())
     }
 
     fn live_containers_on(&self, place: &PlaceId) -> Vec<Container> {

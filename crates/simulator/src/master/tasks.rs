@@ -9,7 +9,7 @@ use det_lifecycle::trial::EarlyExit;
 use det_orchestrator::{Allocation, Cause, Event, Mutant as CoreMutant};
 use det_searcher::Event as SearchEvent;
 
-use super::{Refused, Tx};
+use super::{Refused, Tx, core};
 use crate::mutant::Mutant;
 use crate::rows::{Checkpoint, Line, Metric};
 
@@ -83,7 +83,14 @@ impl Tx<'_> {
                 self.report_checkpoint(allocation, uuid, steps, files)
             }
             Call::Line { sequence } => self.append_line(allocation, container, sequence),
-            Call::Poll => Ok(Reply::Preempt(self.preemption_signal(allocation))),
+            Call::Poll => Ok(Reply::Preempt(self.rows.allocation(allocation).is_ok_and(
+                |row| {
+                    matches!(
+                        row.state,
+                        AllocationState::Preempting | AllocationState::Saving
+                    )
+                },
+            ))),
             Call::Acknowledge => {
                 self.advance([Event::Allocation {
                     id: allocation.clone(),
@@ -93,7 +100,7 @@ impl Tx<'_> {
                 Ok(Reply::Done)
             }
             Call::EarlyExit(reason) => {
-                let row = self.allocation_row(allocation)?;
+                let row = self.rows.allocation(allocation)?;
                 let (id, run) = (reporter(row)?, Some(row.run_id));
                 self.advance([Event::EarlyExit {
                     id,
@@ -132,33 +139,17 @@ impl Tx<'_> {
         }
     }
 
-    fn preemption_signal(&self, allocation: &AllocationId) -> bool {
-        self.rows.allocations.get(allocation).is_some_and(|a| {
-            matches!(
-                a.row.state,
-                AllocationState::Preempting | AllocationState::Saving
-            )
-        })
-    }
-
-    fn allocation_row(&self, id: &AllocationId) -> Result<&Allocation, Refused> {
-        let found = self.rows.allocations.get(id);
-        found
-            .map(|it| &it.row)
-            .ok_or_else(|| format!("allocation {id} not found"))
-    }
-
     /// The trial and run that an allocation reports for; refuses an older run.
     fn fenced(
         &self,
         allocation: &AllocationId,
         open: CoreMutant,
     ) -> Result<(TrialId, i64), Refused> {
-        let row = self.allocation_row(allocation)?;
+        let row = self.rows.allocation(allocation)?;
         let id = reporter(row)?;
         let trial = self.rows.trials.get(&id);
         let trial = trial.ok_or_else(|| format!("trial {id} not found"))?;
-        self.core()
+        core(self.mutant)
             .require_current_run(&trial.row, Some(row.run_id), open)
             .map_err(|refused| refused.to_string())?;
         Ok((id, row.run_id))
@@ -171,18 +162,16 @@ impl Tx<'_> {
         value: f64,
     ) -> Result<Reply, Refused> {
         let (trial_id, run_id) = self.fenced(allocation, CoreMutant::UnfencedMetrics)?;
-        let doubled = self.is(Mutant::DoubledMetrics);
-        let known = self.rows.steps.entry((trial_id, run_id)).or_default();
-        if !known.insert(step) && !doubled {
-            return Ok(Reply::Done);
-        }
-        self.rows.version += 1;
-        self.rows.metrics.push(Metric {
+        let metric = Metric {
             trial_id,
             run_id,
             step,
             value,
-        });
+        };
+        let forgets = self.mutant == Some(Mutant::DoubledMetrics);
+        if !self.rows.insert_metric(metric, forgets) {
+            return Ok(Reply::Done);
+        }
         let trial = self
             .rows
             .trials
@@ -231,7 +220,8 @@ impl Tx<'_> {
         {
             trial.latest_checkpoint = Some((uuid.clone(), steps));
         }
-        self.record("checkpoint", uuid, "created", Some("COMPLETED"));
+        self.rows
+            .record(("checkpoint", uuid), "created", Some("COMPLETED"));
         Ok(Reply::Done)
     }
 
@@ -242,7 +232,7 @@ impl Tx<'_> {
         container: &ContainerId,
         sequence: i64,
     ) -> Result<Reply, Refused> {
-        let row = self.allocation_row(allocation)?;
+        let row = self.rows.allocation(allocation)?;
         let line = Line {
             trial_id: reporter(row)?,
             run_id: row.run_id,

@@ -1,16 +1,15 @@
 //! Background work of the master: scheduling, deadlines, what ended experiments leave behind.
 
-use det_ids::{AllocationId, ExperimentId};
+use det_ids::{ExperimentId, Micros, PlaceId};
 use det_lifecycle::experiment::ExperimentState;
-use det_orchestrator::Event as Decide;
+use det_orchestrator::{Absence, Core, Due, Event as Decide};
 
 use super::connections::Connections;
 use super::network::Network;
 use super::process::Master;
 use super::scene::Scene;
 use super::{Event, Failed};
-use crate::master::{Planned, Refused, Topic, Tx};
-use crate::mutant::Mutant;
+use crate::master::{PATIENCE, Planned, Refused, Topic, Tx, core};
 use crate::rows::{SECOND, Time};
 
 /// The master while it does background work.
@@ -57,47 +56,33 @@ impl Passes<'_> {
                 .retry(self.scene, SECOND / 2, Topic::Schedule);
             return;
         }
-        let planned = Planned::of(
-            self.master.rows(),
-            self.master.rule,
-            self.scene.now,
-            self.scene.mutant(),
-        );
+        let (rule, now) = (self.master.rule, self.scene.now);
+        let planned = Planned::of(self.core(), self.master.rows(), rule, now);
         if let Some(at) = planned.look_again {
             self.master
                 .work
-                .again(self.scene, at - self.scene.now, Topic::Schedule);
+                .again(self.scene, at - now, Topic::Schedule);
         }
-        let reasons = planned.reasons();
-        let same = reasons.iter().all(|(id, reason)| {
-            self.master
-                .rows()
-                .allocations
-                .get(*id)
-                .is_none_or(|a| a.row.wait_reason.as_deref() == Some(reason))
-        });
-        let plan = &planned.plan;
-        if plan.placements.is_empty()
-            && plan.preempt.is_empty()
-            && plan.hand_over.is_empty()
-            && same
-        {
+        let decided = planned.decided(self.master.rows());
+        if decided.is_empty() {
             return;
         }
         self.scene.note(|| {
             format!(
                 "plan: place {:?}, preempt {:?}",
-                plan.placements
+                decided
+                    .placements
                     .iter()
                     .map(|p| (p.allocation_id.as_str(), &p.parts))
                     .collect::<Vec<_>>(),
-                plan.preempt
+                decided
+                    .preempt
                     .iter()
                     .map(|p| p.allocation_id.as_str())
                     .collect::<Vec<_>>()
             )
         });
-        self.master.work.planned = Some(planned);
+        self.master.work.planned = Some(decided);
         let wait = self.scene.luck.between(0, 20_000);
         self.scene.after(wait, Event::Apply(self.master.work.start));
     }
@@ -108,10 +93,10 @@ impl Passes<'_> {
         if start != self.master.work.start {
             return;
         }
-        let Some(planned) = self.master.work.planned.take() else {
+        let Some(decided) = self.master.work.planned.take() else {
             return;
         };
-        if self.change(|tx| tx.apply_plan(&planned)) == Err(Failed::Unavailable) {
+        if self.change(|tx| tx.apply_plan(decided)) == Err(Failed::Unavailable) {
             self.master
                 .work
                 .retry(self.scene, SECOND / 2, Topic::Schedule);
@@ -133,61 +118,46 @@ impl Passes<'_> {
         if self.master.store.is_away(self.scene.now) {
             return Err(Failed::Unavailable);
         }
-        let mut next: Option<Time> = None;
+        let now = Micros(self.scene.now);
+        let mut next: Option<Micros> = None;
         let agents: Vec<_> = self.master.rows().agents.values().cloned().collect();
         for agent in agents {
-            let connected = self
-                .master
-                .memory
-                .as_ref()
-                .is_some_and(|m| m.connections.contains_key(&agent.id));
-            // The end of its connection could not be stored when it came.
-            if agent.disconnected_at.is_none()
-                && !connected
-                && !self.scene.is(Mutant::ForgetsAbsence)
-            {
-                self.change(|tx| {
-                    tx.agent_left(&agent.id);
-                    Ok(())
-                })?;
-                continue;
-            }
-            let mut due = None;
-            if let (Some(memory), Some(since)) = (&mut self.master.memory, agent.disconnected_at) {
-                let tx = Tx::new(
-                    &mut self.master.store.rows,
-                    memory,
-                    self.scene.now,
-                    self.scene.mutant(),
-                );
-                due = tx.given_up_at(&agent).map(|due| (since, due));
-            }
-            match due {
-                Some((since, due)) if due <= self.scene.now => {
-                    self.scene.note(|| format!("{} is given up", agent.id));
-                    self.change(|tx| tx.give_up_agent(&agent.id, since))?;
+            let (core, since) = (self.core(), agent.row.disconnected_at);
+            match core.absence(since, self.is_connected(&agent.id), PATIENCE, now) {
+                Absence::None => {}
+                Absence::Unstored => {
+                    self.change(|tx| tx.advance([Decide::PlaceLeft { place: agent.id }]))?;
                 }
-                Some((_, due)) => next = Some(next.map_or(due, |n| n.min(due))),
-                None => {}
+                Absence::Until(at) => next = Some(next.map_or(at, |next| next.min(at))),
+                Absence::TooLong(since) => {
+                    self.scene.note(|| format!("{} is given up", agent.id));
+                    let given_up = Decide::PlaceGivenUp {
+                        place: agent.id,
+                        since: Some(since),
+                        reason: "the agent was away for too long".to_owned(),
+                    };
+                    self.change(|tx| tx.advance([given_up]))?;
+                }
             }
         }
-        let live: Vec<(AllocationId, Time)> = self
-            .master
-            .rows()
-            .live
-            .allocations
-            .iter()
-            .filter_map(|id| self.master.rows().allocations.get(id))
-            .filter_map(|a| Some((a.row.id.clone(), a.row.preempt_deadline?.0)))
-            .collect();
-        for (id, due) in live {
-            if due > self.scene.now {
-                next = Some(next.map_or(due, |n| n.min(due)));
-            } else {
-                self.change(|tx| tx.advance([Decide::Overdue { id: id.clone() }]))?;
-            }
+        let rows = self.master.rows();
+        let live = rows.live.allocations.iter();
+        let live = live.filter_map(|id| rows.allocations.get(id));
+        let deadlines = live.filter_map(|a| Some((a.row.id.clone(), a.row.preempt_deadline?)));
+        let due = Due::of(deadlines, now);
+        for id in due.now {
+            self.change(|tx| tx.advance([Decide::Overdue { id }]))?;
         }
-        Ok(next)
+        Ok(next.into_iter().chain(due.next).min().map(|at| at.0))
+    }
+
+    fn is_connected(&self, place: &PlaceId) -> bool {
+        let memory = self.master.memory.as_ref();
+        memory.is_some_and(|memory| memory.connections.contains_key(place))
+    }
+
+    fn core(&self) -> Core {
+        core(self.scene.mutant())
     }
 
     fn catch_up(&mut self, id: ExperimentId) {

@@ -16,7 +16,7 @@ use super::code::Code;
 use super::host::AgentHost;
 use super::process::Master;
 use super::scene::Scene;
-use crate::master::{PATIENCE, Planned, replay};
+use crate::master::{PATIENCE, Planned, core, replay};
 use crate::rows::{self, Rows, SECOND, Time};
 
 /// Events after which everything is looked at, and not only what changed.
@@ -76,7 +76,7 @@ impl World {
         self.scene.counts.settled += u64::from(settled);
         let planned = settled.then(|| {
             let rows = self.master.rows();
-            Planned::of(rows, self.history.rule, self.scene.now, None)
+            Planned::of(core(None), rows, self.history.rule, self.scene.now)
         });
         let snapshot = self.snapshot(whole, planned.as_ref());
         let mut found = check(&snapshot);
@@ -202,8 +202,8 @@ impl World {
             let host = self.hosts.iter().find(|h| h.id == row.id);
             Place {
                 id: row.id.clone(),
-                slots: (0..row.slots).collect(),
-                connected: row.disconnected_at.is_none(),
+                slots: row.slots().map(|slot| slot.0).collect(),
+                connected: row.is_connected(),
                 connection: connections.map(|known| known.contains_key(&row.id)),
                 holds: host.map(|h| h.records.keys().cloned().collect()),
             }
@@ -239,8 +239,7 @@ impl World {
 fn waits_too_long(master: &Master, now: Time) -> Option<Violation> {
     let memory = master.memory.as_ref().filter(|_| master.is_quiet(now))?;
     let mut agents = master.rows().agents.values();
-    let unnoticed =
-        |a: &&rows::Agent| a.disconnected_at.is_none() && !memory.connections.contains_key(&a.id);
+    let unnoticed = |a: &&rows::Agent| a.is_connected() && !memory.connections.contains_key(&a.id);
     if let Some(agent) = agents.clone().find(unnoticed) {
         return Some(Violation {
             number: 8,
@@ -251,15 +250,16 @@ fn waits_too_long(master: &Master, now: Time) -> Option<Violation> {
         });
     }
     let late = |a: &&rows::Agent| {
-        a.disconnected_at
-            .is_some_and(|since| since + PATIENCE + SECOND < now)
+        a.row
+            .disconnected_at
+            .is_some_and(|since| since.0 + PATIENCE + SECOND < now)
     };
     let agent = agents.find(late)?;
     Some(Violation {
         number: 4,
         what: format!(
             "agent {} has been away since {:?} and is still waited for",
-            agent.id, agent.disconnected_at
+            agent.id, agent.row.disconnected_at
         ),
     })
 }
@@ -427,7 +427,7 @@ fn container(of: &rows::Container) -> Container {
         id: row.id.clone(),
         allocation_id: row.allocation_id.clone(),
         place_id: row.place.clone(),
-        slots: of.slots.clone(),
+        slots: of.slots.iter().map(|slot| slot.0).collect(),
         ended: row.ended_at.is_some(),
     }
 }

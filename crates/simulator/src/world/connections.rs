@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use det_agent_proto::ContainerState;
 use det_ids::{ContainerId, PlaceId};
-use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::container::Desired;
 use det_orchestrator::Event as Decide;
 use det_rm::{Heard, Order, reconcile};
 
@@ -149,11 +149,8 @@ impl Connections<'_> {
         }
         memory.connections.remove(&id);
         self.scene.note(|| format!("{id} is disconnected"));
-        let stored = self.change(|tx| {
-            tx.agent_left(&id);
-            Ok(())
-        });
-        if stored == Err(Failed::Unavailable) && !self.scene.is(Mutant::ForgetsAbsence) {
+        let left = Decide::PlaceLeft { place: id };
+        if self.change(|tx| tx.advance([left])) == Err(Failed::Unavailable) {
             self.master.wake(self.scene, Topic::Deadlines);
         }
     }
@@ -180,7 +177,8 @@ impl Connections<'_> {
             .into_iter()
             .map(|c| (c.row.id.clone(), c.row.desired))
             .collect();
-        for order in reconcile(&rows, &connection.heard) {
+        let mutant = self.scene.mutant().and_then(Mutant::of_manager);
+        for order in reconcile(&rows, &connection.heard, mutant) {
             if !self.follow_order(id, link, order) {
                 return;
             }
@@ -189,7 +187,6 @@ impl Connections<'_> {
 
     /// Sends one order; `false` when the connection is gone.
     fn follow_order(&mut self, id: &PlaceId, link: u64, order: Order) -> bool {
-        let leaves_strays = self.scene.is(Mutant::LeavesStrays);
         let outcome = match &order {
             // A token is stored for it.
             Order::Start(_) => self.change(|_| Ok(())),
@@ -241,12 +238,7 @@ impl Connections<'_> {
             }
             Order::NeverStarted(_) => return true,
             Order::Forget(container) => {
-                let heard = connection.heard.remove(&container);
-                let ended =
-                    heard.is_none_or(|h| matches!(h.state, Some(Observed::Terminated { .. })));
-                if leaves_strays && !ended {
-                    return true;
-                }
+                connection.heard.remove(&container);
                 ToAgent::Forget(container)
             }
         };

@@ -402,12 +402,8 @@ impl AgentHost {
         let (runs, has_run) = (process.is_some_and(|p| p.alive), process.is_some());
         let report = process.and_then(|p| p.report.clone());
         let kill = self.records.get(id).is_some_and(|r| r.kill);
-        let decided = if scene.is(Mutant::AgentStartsTwice) {
-            Adoption::Launch
-        } else {
-            adoption(runs, has_run, kill)
-        };
-        match decided {
+        let mutant = scene.mutant().and_then(Mutant::of_agent);
+        match adoption(runs, has_run, kill, mutant) {
             Adoption::TakeUp => Some(Phase::Started),
             Adoption::NameEnd => Some(Phase::Ended(name(report, kill))),
             Adoption::NeverRan => Some(Phase::Ended(ContainerExit::Killed)),

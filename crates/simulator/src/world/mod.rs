@@ -9,7 +9,6 @@ mod network;
 mod outside;
 mod process;
 mod scene;
-
 mod store;
 
 use std::rc::Rc;

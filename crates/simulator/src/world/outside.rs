@@ -5,12 +5,13 @@ use std::rc::Rc;
 use det_ids::{ContainerId, ExperimentId};
 use det_invariants::Violation;
 use det_lifecycle::experiment::ExperimentState;
+use det_scheduler::Service;
 use det_taskspec::ContainerExit;
 
 use super::host::agent_id;
 use super::store::CommitFault;
 use super::{Asked, Event, Failed, World};
-use crate::history::{Service, Submission, What, Wish};
+use crate::history::{Submission, What, Wish};
 use crate::master::{Refused, Topic, Tx, can_ever_fit};
 use crate::rows::{SECOND, Time};
 
@@ -78,23 +79,29 @@ impl World {
             }
             What::MaxSlots(place, max_slots) => {
                 self.change_job(place, |tx, id| {
-                    let Some(row) = tx.rows.experiment_mut(id) else {
-                        return Ok(());
-                    };
-                    if max_slots.is_some_and(|n| n < row.submission.slots) {
+                    let known = tx.rows.experiments.get(&id);
+                    let least = known.map_or(0, |it| it.submission.slots);
+                    if max_slots.is_some_and(|n| n < least) {
                         return Err("fewer than one trial needs".to_owned());
                     }
-                    row.max_slots = max_slots;
+                    if let Some(row) = tx.rows.experiment_mut(id) {
+                        row.max_slots = max_slots;
+                    }
                     Ok(())
                 });
             }
             What::Service(agent, service) => {
                 let id = agent_id(agent);
-                self.ask(|tx| tx.set_agent_service(&id, service));
+                self.ask(|tx| tx.serve(&id, None, service.into()));
             }
             What::SlotService(agent, slot, enable) => {
                 let id = agent_id(agent);
-                self.ask(|tx| tx.set_slot_service(&id, slot, enable));
+                let service = if enable {
+                    Service::Enabled
+                } else {
+                    Service::Disabled
+                };
+                self.ask(|tx| tx.serve(&id, Some(slot), service));
             }
             fault => {
                 self.scene.counts.faults += 1;
@@ -207,11 +214,12 @@ impl World {
             let Some(row) = self.master.rows().agents.get(&id).cloned() else {
                 continue;
             };
-            if !row.enabled {
-                self.ask(|tx| tx.set_agent_service(&id, Service::Enable));
+            let services = row.row.services;
+            if services.place != Service::Enabled {
+                self.ask(|tx| tx.serve(&id, None, Service::Enabled));
             }
-            for slot in row.disabled_slots {
-                self.ask(|tx| tx.set_slot_service(&id, slot, true));
+            for slot in services.slots.into_keys() {
+                self.ask(|tx| tx.serve(&id, Some(slot.0), Service::Enabled));
             }
         }
         let paused: Vec<ExperimentId> = self

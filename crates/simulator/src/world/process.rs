@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use det_ids::{ExperimentId, PlaceId};
 use det_invariants::Violation;
+use det_orchestrator::{Decided, Event as Decide};
 
 use super::network::{Network, Way};
 use super::scene::Scene;
 use super::store::{CommitFault, Store};
 use super::{Asked, Event, Failed};
 use crate::history::Rule;
-use crate::master::{Memory, Planned, Refused, TRIALS_AT_ONCE, Topic, Tx};
+use crate::master::{Memory, Refused, TRIALS_AT_ONCE, Topic, Tx};
 use crate::mutant::Mutant;
 use crate::rows::{Rows, SECOND, Time};
 
@@ -33,7 +34,7 @@ pub(super) struct Background {
     /// Until when something that failed waits for being tried again.
     retry_at: Time,
     /// What the planner has decided and is not stored yet.
-    pub(super) planned: Option<Planned>,
+    pub(super) planned: Option<Decided>,
 }
 
 impl Background {
@@ -215,16 +216,8 @@ impl Master {
         scene.note(|| "master starts".to_owned());
         self.memory = Some(Memory::default());
         let marked = self.change(scene, network, |tx| {
-            let connected: Vec<PlaceId> = tx
-                .rows
-                .agents
-                .values()
-                .filter(|a| a.disconnected_at.is_none())
-                .map(|a| a.id.clone())
-                .collect();
-            for agent in connected {
-                tx.agent_left(&agent);
-            }
+            let places: Vec<PlaceId> = tx.rows.agents.keys().cloned().collect();
+            tx.advance(places.into_iter().map(|place| Decide::PlaceLeft { place }))?;
             tx.wakes.clear();
             Ok(())
         });

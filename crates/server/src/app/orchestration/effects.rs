@@ -5,7 +5,9 @@ use det_failpoints::failpoint;
 use det_ids::TrialId;
 use det_orchestrator::{Effect, NewTrial, Record, Topic};
 use det_store::events::NewEvent;
-use det_store::{StoreError, WriteTx, allocations, checkpoints, experiments, searches, trials};
+use det_store::{
+    StoreError, WriteTx, agents, allocations, checkpoints, experiments, searches, trials,
+};
 
 use super::loading::Facts;
 use super::{Orchestration, PlacedRequest};
@@ -100,6 +102,7 @@ impl Orchestration {
                     tokens.take(&id);
                 });
             }
+            Effect::RemovePlace(id) => agents::delete(&mut tx.conn(), &id).await?,
             Effect::Placed {
                 resource_pool,
                 requested_at,

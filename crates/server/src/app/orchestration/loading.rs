@@ -17,7 +17,10 @@ use super::{CORE, Orchestration};
 use crate::app::logs::policies::LogFindings;
 use crate::app::searches::Searches;
 use crate::error::{AppError, AppResult};
-use crate::slots::slot_set;
+use crate::slots::{services, slot_set};
+
+/// Allocations that hold something on a place, each with its slots there.
+type Holders = Vec<(AllocationId, BTreeSet<SlotId>)>;
 
 /// What decisions read beside the live rows. Each entry is as it was when it was last loaded.
 #[derive(Default)]
@@ -32,6 +35,7 @@ pub(super) struct Facts {
     pub(super) pools: HashMap<JobId, String>,
     pub(super) places: HashMap<PlaceId, Place>,
     pub(super) live_containers: HashMap<PlaceId, Vec<Container>>,
+    pub(super) holders: HashMap<PlaceId, Result<Holders, Unreadable>>,
     /// The search that the event notifies or begins.
     pub(super) search: Option<(ExperimentId, SearchState)>,
 }
@@ -111,6 +115,15 @@ impl Facts {
                 let rows = rows.iter().map(container_of).collect();
                 self.live_containers.insert(place, rows);
             }
+            Need::Holders(place) => {
+                let rows = allocations::live_containers_of_place(&mut tx.conn(), &place).await?;
+                let slots = rows.into_iter().map(|row| {
+                    let slots = slot_set(&row.slots)?.into_iter().map(SlotId).collect();
+                    Ok((row.allocation_id, slots))
+                });
+                let holders = readable(slots.collect())?;
+                self.holders.insert(place, holders);
+            }
         }
         Ok(())
     }
@@ -126,18 +139,15 @@ impl Facts {
         let Some(row) = rows.experiment(id) else {
             return Ok(());
         };
-        let terms = match service.configs.of(row) {
-            Ok(config) => Ok(Terms {
-                max_restarts: config.max_restarts,
-                demand: Demand {
-                    slots: config.resources.slots_per_trial,
-                    single_place: config.resources.is_single_node.unwrap_or(false),
-                    preemption_timeout: config.preemption_timeout,
-                },
-            }),
-            Err(StoreError::Corrupt { what, message }) => Err(Unreadable { what, message }),
-            Err(error) => return Err(error.into()),
-        };
+        let terms = service.configs.of(row).map(|config| Terms {
+            max_restarts: config.max_restarts,
+            demand: Demand {
+                slots: config.resources.slots_per_trial,
+                single_place: config.resources.is_single_node.unwrap_or(false),
+                preemption_timeout: config.preemption_timeout,
+            },
+        });
+        let terms = readable(terms)?;
         self.terms.insert(id, terms);
         Ok(())
     }
@@ -153,11 +163,7 @@ impl Facts {
         let Some(row) = rows.trial(id) else {
             return Ok(());
         };
-        let excluded = match LogFindings::of(row) {
-            Ok(findings) => Ok(findings.exclusions()),
-            Err(StoreError::Corrupt { what, message }) => Err(Unreadable { what, message }),
-            Err(error) => return Err(error.into()),
-        };
+        let excluded = readable(LogFindings::of(row).map(|findings| findings.exclusions()))?;
         let (experiment_id, task_id) = (row.experiment_id, row.task_id.clone());
         self.excluded.insert(id, excluded);
         self.load_experiment(service, tx, experiment_id).await?;
@@ -287,15 +293,20 @@ pub(super) fn container_of(row: &ContainerRow) -> Container {
 }
 
 /// A place, from its agent's row, for decisions.
-pub(super) fn place_of(row: &AgentRow) -> Result<Place, StoreError> {
-    let (disabled, draining) = (
-        slot_set(&row.disabled_slots)?,
-        slot_set(&row.draining_slots)?,
-    );
-    let out_of_service: BTreeSet<SlotId> = disabled.union(&draining).copied().map(SlotId).collect();
+pub(crate) fn place_of(row: &AgentRow) -> Result<Place, StoreError> {
     Ok(Place {
-        takes_work: row.disconnected_at.is_none() && row.enabled,
         resource_pool: row.resource_pool.clone(),
-        out_of_service,
+        instance: row.instance_id.clone(),
+        services: services(row)?,
+        disconnected_at: row.disconnected_at.map(Micros),
     })
+}
+
+/// What was read; the inner error = it is stored and cannot be read.
+fn readable<T>(read: Result<T, StoreError>) -> Result<Result<T, Unreadable>, StoreError> {
+    match read {
+        Ok(value) => Ok(Ok(value)),
+        Err(StoreError::Corrupt { what, message }) => Ok(Err(Unreadable { what, message })),
+        Err(error) => Err(error),
+    }
 }

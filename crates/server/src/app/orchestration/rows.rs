@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 
 use super::loading::{Facts, container_of};
 use crate::app::wait_reasons::stored_kind;
+use crate::slots::set_services;
 
 /// Live rows and what was loaded beside them.
 pub(super) struct TxRows<'a> {
@@ -310,6 +311,21 @@ impl Rows for TxRows<'_> {
 
     fn place(&self, id: &PlaceId) -> Option<Place> {
         self.facts.places.get(id).cloned()
+    }
+
+    fn update_place(&mut self, id: &PlaceId, row: &Place) {
+        self.live.edit_agent(id, |known| {
+            set_services(known, &row.services);
+            known.disconnected_at = raw(row.disconnected_at);
+        });
+    }
+
+    fn holders(&self, id: &PlaceId) -> Result<Vec<(AllocationId, BTreeSet<SlotId>)>, Unreadable> {
+        self.facts
+            .holders
+            .get(id)
+            .cloned()
+            .unwrap_or(Ok(Vec::new()))
     }
 
     fn live_containers_on(&self, place: &PlaceId) -> Vec<Container> {

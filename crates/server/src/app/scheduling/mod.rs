@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use det_failpoints::failpoint;
 use det_ids::{AllocationId, ContainerId, Micros};
-use det_orchestrator::{Event, Placed, Waiting};
-use det_scheduler::{Pass, Placement, WaitReason};
+use det_orchestrator::{Decided, Waiting};
+use det_scheduler::{Pass, WaitReason};
 use det_store::queue_days::{self, QueueDay};
 use planners::Planners;
 
@@ -167,25 +167,21 @@ impl Scheduling {
     async fn apply(&self, pool: &str, decided: Pass) -> AppResult<()> {
         let (waiting, homes) = (decided.waiting, self.snapshots.homes.get());
         let removed = Some(pool).filter(|pool| !self.pools.is_configured(pool));
+        let mut decided = Decided {
+            placements: decided.placements,
+            preempt: decided.preempt,
+            hand_over: decided.hand_over,
+            waiting: Vec::new(),
+        };
         // After a restart the reasons that were stored before are known by their texts.
-        let texts = self
-            .snapshots
-            .live
-            .look(&self.context.store, |image| {
-                let mut texts = in_words(waiting, |id| image.label(id), &homes, removed)?;
-                texts.retain(|(id, text)| {
-                    image
-                        .stored_wait(id)
-                        .is_some_and(|known| known != Some(text.stored.as_str()))
-                });
-                Ok::<_, AppError>(texts)
-            })
-            .await??;
-        if decided.placements.is_empty()
-            && decided.preempt.is_empty()
-            && decided.hand_over.is_empty()
-            && texts.is_empty()
-        {
+        let look = |image: &Image| {
+            decided.waiting = in_words(waiting, |id| image.label(id), &homes, removed)?;
+            decided.keep_news(|id| image.stored_wait(id));
+            Ok::<_, AppError>(decided)
+        };
+        let decided = self.snapshots.live.look(&self.context.store, look);
+        let decided = decided.await??;
+        if decided.is_empty() {
             return Ok(());
         }
         let orchestration = self.orchestration.clone();
@@ -193,24 +189,8 @@ impl Scheduling {
         self.context
             .write(move |tx| {
                 Box::pin(async move {
-                    let place = decided.placements.into_iter().map(placed);
-                    let preempt = decided
-                        .preempt
-                        .into_iter()
-                        .map(|preemption| Event::PreemptFor {
-                            id: preemption.allocation_id,
-                            for_allocation: preemption.for_allocation,
-                            reason: preemption.reason.to_string(),
-                        });
-                    let hand_over = decided.hand_over.into_iter().map(|it| Event::HandOver {
-                        id: it.allocation_id,
-                        for_allocation: it.for_allocation,
-                    });
-                    let waits = texts.into_iter().map(|(id, waiting)| Event::Waits {
-                        id,
-                        waiting: Waiting::clone(&waiting),
-                    });
-                    let events = place.chain(preempt).chain(hand_over).chain(waits);
+                    let new_id = || ContainerId(uuid::Uuid::new_v4().to_string());
+                    let events = decided.into_events(new_id);
                     let placed = orchestration.advance_counting(tx, events).await?;
                     let mut waits: BTreeMap<(String, i64), QueueDay> = BTreeMap::new();
                     for request in placed {
@@ -231,18 +211,6 @@ impl Scheduling {
         }
         Ok(())
     }
-}
-
-/// A placement with new ids for its containers.
-fn placed(placement: Placement) -> Event {
-    let ids = placement
-        .parts
-        .iter()
-        .map(|_| ContainerId(uuid::Uuid::new_v4().to_string()));
-    Event::Place(Placed {
-        container_ids: ids.collect(),
-        placement,
-    })
 }
 
 /// Adds what a request has waited to the day on which it was placed.

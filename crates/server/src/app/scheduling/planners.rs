@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::Micros;
-use det_scheduler::Planner;
+use det_scheduler::{Planner, Work};
 
 use crate::app::limits::Limits;
 use crate::app::pools::Pools;
 use crate::app::snapshots::Snapshots;
-use crate::live::{Image, Touched, Work};
+use crate::live::{Image, Touched};
 
 /// Any moment, to compare plans.
 const NOON: Micros = Micros(43_200_000_000);

@@ -74,7 +74,7 @@ impl FakePlace {
         within(&format!("something to do at {place}"), async {
             loop {
                 let rows = self.core.desired(&self.place).await.unwrap();
-                let next = reconcile(&rows, &self.heard).into_iter().next();
+                let next = reconcile(&rows, &self.heard, None).into_iter().next();
                 let Some(order) = next else {
                     self.changes.changed().await;
                     continue;

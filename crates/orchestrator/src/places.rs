@@ -1,0 +1,212 @@
+//! Places: joining, leaving, being given up, and what users let them do.
+
+use std::collections::BTreeSet;
+
+use det_ids::{AllocationId, ContainerId, Micros, PlaceId, SlotId};
+use det_lifecycle::container::Observed;
+use det_lifecycle::record::{EventKind, Subject};
+use det_scheduler::{Service, Services};
+
+use crate::{Cause, Core, Effect, Event, Mutant, Record, Refused, Rows, Scene, Topic};
+
+/// Somewhere containers run, as its row contains it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Its resource pool.
+    pub resource_pool: String,
+    /// Identity of what it keeps between its connections.
+    pub instance: String,
+    /// What users let it and its slots do.
+    pub services: Services,
+    /// Since when it is away, by the steady clock; `None` = it is connected.
+    pub disconnected_at: Option<Micros>,
+}
+
+impl Place {
+    /// The row of a place that joins; what users let it do stays as it was before.
+    pub fn joined(before: Option<&Self>, resource_pool: String, instance: String) -> Self {
+        Self {
+            resource_pool,
+            instance,
+            services: before.map_or_else(Services::default, |known| known.services.clone()),
+            disconnected_at: None,
+        }
+    }
+
+    /// Whether new work may be placed on these slots.
+    pub fn takes(&self, slots: &[SlotId]) -> bool {
+        let serves = |slot: &SlotId| self.services.of_slot(*slot) == Service::Enabled;
+        self.disconnected_at.is_none()
+            && self.services.place == Service::Enabled
+            && slots.iter().all(serves)
+    }
+}
+
+/// What is to be done about a place that may be away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absence {
+    /// Nothing: it is there, or is waited for without end.
+    None,
+    /// It is away and its row does not say so: the end of its connection could not be stored when it came.
+    Unstored,
+    /// It is waited for until this moment.
+    Until(Micros),
+    /// It has been away since this moment, which is too long: it is given up.
+    TooLong(Micros),
+}
+
+impl Core {
+    /// What is to be done about a place. `disconnected_at` = since when it is away, as its row contains it; `patience` = how
+    /// long places of its pool may be away, in microseconds. All moments are by the steady clock.
+    pub fn absence(
+        &self,
+        disconnected_at: Option<Micros>,
+        is_connected: bool,
+        patience: i64,
+        now: Micros,
+    ) -> Absence {
+        match disconnected_at {
+            None if is_connected || self.is(Mutant::ForgetsAbsence) => Absence::None,
+            None => Absence::Unstored,
+            Some(_) if self.is(Mutant::EndlessPatience) => Absence::None,
+            Some(since) => match Micros(since.0.saturating_add(patience)) {
+                until if until > now => Absence::Until(until),
+                _ => Absence::TooLong(since),
+            },
+        }
+    }
+}
+
+/// Records what happens to a place.
+fn record<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    place: &PlaceId,
+    kind: EventKind,
+    cause: Cause,
+    detail: Option<String>,
+) {
+    scene.record(Record {
+        cause,
+        subject: Subject::Agent(place.clone()),
+        kind,
+        from: None,
+        to: None,
+        detail,
+    });
+}
+
+/// A place has joined, and its row is stored: what it holds is compared with what is known.
+pub(crate) fn joined<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    place: PlaceId,
+    known_instance: Option<&str>,
+    observed: Vec<(ContainerId, Observed)>,
+) -> Result<(), Refused> {
+    let row = scene
+        .rows
+        .place(&place)
+        .ok_or_else(|| Refused::not_found("agent", &place))?;
+    let cause = Cause::actor(format!("agent:{place}"));
+    record(scene, &place, EventKind::Connected, cause, None);
+    if known_instance.is_some_and(|known| known != row.instance) {
+        scene.then(Event::PlaceLost {
+            place: place.clone(),
+            reason: "the place came back without its tasks".to_owned(),
+        });
+    }
+    let held = observed.iter().map(|(id, _)| id.clone()).collect();
+    for (container_id, observed) in observed {
+        scene.then(Event::Observed {
+            place: place.clone(),
+            container_id,
+            observed,
+        });
+    }
+    scene.then(Event::Missing { place, held });
+    scene.wake(Topic::Schedule);
+    Ok(())
+}
+
+/// A place is away. Its containers go on; after the pool's patience they are given up.
+pub(crate) fn left<R: Rows>(scene: &mut Scene<'_, R>, place: &PlaceId) {
+    let found = scene.rows.place(place);
+    let Some(mut row) = found.filter(|row| row.disconnected_at.is_none()) else {
+        return;
+    };
+    row.disconnected_at = Some(scene.clock.steady);
+    scene.rows.update_place(place, &row);
+    let cause = Cause::actor("master");
+    record(scene, place, EventKind::Disconnected, cause, None);
+    scene.wake(Topic::Deadlines);
+    scene.wake(Topic::Schedule);
+}
+
+/// A place is given up with everything on it, unless it has come back since.
+pub(crate) fn given_up<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    place: PlaceId,
+    since: Option<Micros>,
+    reason: String,
+) {
+    let found = scene.rows.place(&place);
+    if found.is_some_and(|row| since.is_none() || row.disconnected_at == since) {
+        scene.then(Event::PlaceLost {
+            place: place.clone(),
+            reason: reason.clone(),
+        });
+        scene.then(Event::PlaceRemoved { place, reason });
+    }
+}
+
+/// Nothing is left on a place that was given up: its row goes.
+pub(crate) fn removed<R: Rows>(scene: &mut Scene<'_, R>, place: &PlaceId, reason: &str) {
+    scene.effect(Effect::RemovePlace(place.clone()));
+    record(
+        scene,
+        place,
+        EventKind::Removed,
+        Cause::master(reason),
+        None,
+    );
+    scene.wake(Topic::Schedule);
+}
+
+/// Users let a place, or one of its slots, do something else.
+pub(crate) fn serve<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    place: &PlaceId,
+    slot: Option<SlotId>,
+    service: Service,
+    cause: Cause,
+) -> Result<(), Refused> {
+    let mut row = scene
+        .rows
+        .place(place)
+        .ok_or_else(|| Refused::not_found("agent", place))?;
+    row.services.set(slot, service);
+    scene.rows.update_place(place, &row);
+    let kind = match service {
+        Service::Enabled => EventKind::Enabled,
+        Service::Draining => EventKind::Draining,
+        Service::Disabled => EventKind::Disabled,
+    };
+    let detail = slot.map(|slot| format!("{{\"slot\":{}}}", slot.0));
+    record(scene, place, kind, cause, detail);
+    if service == Service::Disabled {
+        let what = match slot {
+            Some(slot) => format!("slot {} of agent \"{place}\"", slot.0),
+            None => format!("agent \"{place}\""),
+        };
+        let holders = scene.rows.holders(place)?.into_iter();
+        let concerned: BTreeSet<AllocationId> = holders
+            .filter(|(_, slots)| slot.is_none_or(|slot| slots.contains(&slot)))
+            .map(|(id, _)| id)
+            .collect();
+        for id in concerned {
+            let reason = format!("{what} was disabled");
+            scene.then(Event::PlatformFailed { id, reason });
+        }
+    }
+    scene.wake(Topic::Schedule);
+    Ok(())
+}

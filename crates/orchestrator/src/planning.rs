@@ -1,0 +1,168 @@
+//! What the planner is given, and what its plan does to the rows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use det_ids::{AllocationId, ContainerId, JobId, Micros, PlaceId, SlotId, WorkspaceId};
+use det_lifecycle::allocation::AllocationState;
+use det_scheduler::{
+    HandOver, Job, PlaceSnapshot, Placement, PoolSettings, PoolSnapshot, Preemption, Progress,
+    Queue, Request, RunningAllocation, SlotState, Work, WorkspaceLimit,
+};
+
+use crate::{Core, Event, Mutant, Placed, Waiting};
+
+/// How far an allocation is, as its row contains it.
+#[derive(Debug, Clone, Copy)]
+pub struct Course<'a> {
+    /// When it was given slots; `None` = it waits.
+    pub placed_at: Option<Micros>,
+    /// The waiting allocation that its slots go to once it has stopped.
+    pub preempted_for: Option<&'a AllocationId>,
+    /// When it is killed if it has not exited by then.
+    pub preempt_deadline: Option<Micros>,
+    /// Where it is in its life.
+    pub state: &'a AllocationState,
+}
+
+impl Course<'_> {
+    /// What an allocation that has not ended does in its pool. `placement` = what it still holds, slots by place.
+    pub fn work(self, request: Request, placement: Vec<(PlaceId, Vec<SlotId>)>) -> Work {
+        let Some(started_at) = self.placed_at else {
+            return Work::Waits(request);
+        };
+        let progress = match (self.preempted_for, self.preempt_deadline, self.state) {
+            (Some(other), _, _) => Progress::PreemptedFor(other.clone()),
+            (None, Some(_), _) | (None, None, AllocationState::Killing { .. }) => {
+                Progress::Stopping
+            }
+            (None, None, _) => Progress::Active,
+        };
+        Work::Runs(RunningAllocation {
+            request,
+            placement,
+            started_at,
+            progress,
+        })
+    }
+}
+
+impl Core {
+    /// A pool and its queue as the planner gets them.
+    pub fn pool(
+        &self,
+        (settings, places): (PoolSettings, Vec<PlaceSnapshot>),
+        work: impl IntoIterator<Item = Work>,
+        jobs: BTreeMap<JobId, Job>,
+        workspaces: BTreeMap<WorkspaceId, WorkspaceLimit>,
+    ) -> (PoolSnapshot, Queue) {
+        let mut pool = PoolSnapshot {
+            settings,
+            places,
+            running: Vec::new(),
+        };
+        let mut queue = Queue {
+            requests: Vec::new(),
+            jobs,
+            workspaces,
+        };
+        for work in work {
+            match work {
+                Work::Waits(request) => queue.requests.push(request),
+                Work::Runs(running) => pool.running.push(running),
+            }
+        }
+        if self.is(Mutant::DoublePlacement) {
+            pool.running.clear();
+            let slots = pool.places.iter_mut().flat_map(|place| &mut place.slots);
+            for slot in slots.filter(|slot| matches!(slot.state, SlotState::Held(_))) {
+                slot.state = SlotState::Free;
+            }
+        }
+        (pool, queue)
+    }
+}
+
+/// What a pass of the scheduler decided for a pool, to be stored.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Decided {
+    /// Requests that start.
+    pub placements: Vec<Placement>,
+    /// Running allocations that are asked to stop.
+    pub preempt: Vec<Preemption>,
+    /// Stopping allocations whose slots are for another request from now on.
+    pub hand_over: Vec<HandOver>,
+    /// Requests with the reason why they wait; many may wait for the same one.
+    pub waiting: Vec<(AllocationId, Arc<Waiting>)>,
+}
+
+impl Decided {
+    /// Leaves out reasons that are stored already, and those of allocations that do not wait any more. `stored` gives the
+    /// text of the stored reason of an allocation that waits; the outer `None` = it does not wait.
+    pub fn keep_news<'a>(&mut self, stored: impl Fn(&AllocationId) -> Option<Option<&'a str>>) {
+        self.waiting.retain(|(id, waiting)| {
+            stored(id).is_some_and(|known| known != Some(waiting.stored.as_str()))
+        });
+    }
+
+    /// Whether there is nothing to store.
+    pub fn is_empty(&self) -> bool {
+        self.placements.is_empty()
+            && self.preempt.is_empty()
+            && self.hand_over.is_empty()
+            && self.waiting.is_empty()
+    }
+
+    /// The events that store it, in their order: what starts, what is asked to stop, why the rest waits. `new_id` makes the
+    /// id of a container that starts.
+    pub fn into_events(self, mut new_id: impl FnMut() -> ContainerId) -> Vec<Event> {
+        let mut events: Vec<Event> = Vec::new();
+        events.extend(self.placements.into_iter().map(|placement| {
+            Event::Place(Placed {
+                container_ids: placement.parts.iter().map(|_| new_id()).collect(),
+                placement,
+            })
+        }));
+        events.extend(self.preempt.into_iter().map(|it| Event::PreemptFor {
+            id: it.allocation_id,
+            for_allocation: it.for_allocation,
+            reason: it.reason.to_string(),
+        }));
+        events.extend(self.hand_over.into_iter().map(|it| Event::HandOver {
+            id: it.allocation_id,
+            for_allocation: it.for_allocation,
+        }));
+        events.extend(self.waiting.into_iter().map(|(id, waiting)| Event::Waits {
+            id,
+            waiting: Arc::unwrap_or_clone(waiting),
+        }));
+        events
+    }
+}
+
+/// What of several things is due at a moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Due<T> {
+    /// Those that are due.
+    pub now: Vec<T>,
+    /// When the next one of the others is.
+    pub next: Option<Micros>,
+}
+
+impl<T> Due<T> {
+    /// Of things that are due at these moments.
+    pub fn of(things: impl IntoIterator<Item = (T, Micros)>, now: Micros) -> Self {
+        let mut due = Self {
+            now: Vec::new(),
+            next: None,
+        };
+        for (thing, at) in things {
+            if at <= now {
+                due.now.push(thing);
+            } else {
+                due.next = Some(due.next.map_or(at, |next| next.min(at)));
+            }
+        }
+        due
+    }
+}

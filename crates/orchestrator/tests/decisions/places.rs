@@ -1,0 +1,241 @@
+//! Places that leave, come back, are given up, and are taken out of service.
+
+use det_config::hyperparameters::SearchMethod;
+use det_ids::{Micros, SlotId};
+use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::container::Desired;
+use det_lifecycle::record::EventKind;
+use det_orchestrator::{
+    Absence, Cause, Core, Course, Decided, Due, Event, Place, Refused, Topic, Waiting,
+};
+use det_scheduler::{
+    PlaceSnapshot, PoolSettings, Progress, Request, Service, Services, WaitKind, Work,
+};
+use std::sync::Arc;
+
+use crate::world::world;
+
+const SINGLE: &SearchMethod = &SearchMethod::Single;
+const CORE: Core = Core {
+    snapshot_every: 1,
+    trials_at_once: 100,
+    mutant: None,
+};
+
+#[test]
+fn a_place_that_leaves_is_noted_once() {
+    let mut world = world(SINGLE, 0);
+    let left = || Event::PlaceLeft { place: "a".into() };
+    world.happens(left());
+    assert_eq!(
+        world.places[&"a".into()].disconnected_at,
+        Some(Micros(world.now))
+    );
+    assert!(world.is_woken(&Topic::Deadlines));
+    world.now += 1;
+    world.happens(left());
+    assert_eq!(world.records_of_place("a"), [EventKind::Disconnected]);
+    world.happens(Event::PlaceLeft {
+        place: "unknown".into(),
+    });
+    assert!(!world.places.contains_key(&"unknown".into()));
+}
+
+#[test]
+fn a_place_that_has_come_back_is_not_given_up() {
+    let mut world = world(SINGLE, 0);
+    let ids = world.runs_on(1, &["a"]);
+    world.happens(Event::PlaceLeft { place: "a".into() });
+    let since = world.places[&"a".into()].disconnected_at;
+    let gives_up = |since| Event::PlaceGivenUp {
+        place: "a".into(),
+        since,
+        reason: "it was away for too long".to_owned(),
+    };
+    world.happens(gives_up(Some(Micros(7))));
+    assert!(world.containers[&ids[0]].ended_at.is_none());
+    world.happens(gives_up(since));
+    assert!(world.containers[&ids[0]].ended_at.is_some());
+    assert!(!world.places.contains_key(&"a".into()));
+    assert_eq!(
+        world.records_of_place("a"),
+        [EventKind::Disconnected, EventKind::Removed]
+    );
+    world.happens(gives_up(None));
+    assert_eq!(world.records_of_place("a").len(), 2, "it is gone already");
+}
+
+#[test]
+fn with_another_instance_everything_that_ran_there_is_lost() {
+    let mut world = world(SINGLE, 0);
+    let ids = world.runs_on(1, &["a"]);
+    let place = world.places.get_mut(&"a".into()).expect("a");
+    *place = Place::joined(Some(place), "default".to_owned(), "disk 2".to_owned());
+    world.happens(Event::PlaceJoined {
+        place: "a".into(),
+        known_instance: Some("disk 1".to_owned()),
+        observed: Vec::new(),
+    });
+    assert!(world.containers[&ids[0]].ended_at.is_some());
+    assert_eq!(world.records_of_place("a"), [EventKind::Connected]);
+}
+
+#[test]
+fn what_users_set_of_a_place_stays_when_it_joins_again() {
+    let mut services = Services::default();
+    services.set(Some(SlotId(1)), Service::Draining);
+    services.set(None, Service::Disabled);
+    let known = Place {
+        resource_pool: "a".to_owned(),
+        instance: "disk 1".to_owned(),
+        services: services.clone(),
+        disconnected_at: Some(Micros(5)),
+    };
+    let row = Place::joined(Some(&known), "b".to_owned(), "disk 1".to_owned());
+    assert_eq!(
+        (row.services, row.disconnected_at, row.resource_pool),
+        (services, None, "b".to_owned())
+    );
+    let new = Place::joined(None, "b".to_owned(), "disk 1".to_owned());
+    assert!(new.takes(&[SlotId(0), SlotId(1)]));
+}
+
+#[test]
+fn work_on_a_slot_that_is_disabled_starts_elsewhere_and_on_a_drained_one_goes_on() {
+    let mut world = world(SINGLE, 0);
+    let ids = world.runs_on(1, &["a"]);
+    let mut serve = |slot: Option<u32>, service| {
+        world.happens(Event::ServiceChanged {
+            place: "a".into(),
+            slot: slot.map(SlotId),
+            service,
+            cause: Cause::actor("user:ada"),
+        });
+        world.containers[&ids[0]].desired
+    };
+    assert_eq!(serve(Some(0), Service::Draining), Desired::Run);
+    // It holds another slot.
+    assert_eq!(serve(Some(1), Service::Disabled), Desired::Run);
+    assert_eq!(serve(Some(0), Service::Enabled), Desired::Run);
+    assert_eq!(serve(Some(0), Service::Disabled), Desired::Kill);
+    assert_eq!(
+        world.records_of_place("a"),
+        [
+            EventKind::Draining,
+            EventKind::Disabled,
+            EventKind::Enabled,
+            EventKind::Disabled
+        ]
+    );
+    assert!(!world.places[&"a".into()].takes(&[SlotId(0)]));
+    assert!(world.places[&"a".into()].takes(&[SlotId(2)]));
+    let unknown = Event::ServiceChanged {
+        place: "z".into(),
+        slot: None,
+        service: Service::Disabled,
+        cause: Cause::actor("user:ada"),
+    };
+    let refused = world.try_event(unknown).expect_err("there is none");
+    assert!(matches!(refused, Refused::NotFound { what: "agent", .. }));
+}
+
+#[test]
+fn a_place_is_waited_for_as_long_as_its_pool_says() {
+    let absence = |since, connected| CORE.absence(since, connected, 60, Micros(100));
+    assert_eq!(absence(None, true), Absence::None);
+    assert_eq!(absence(None, false), Absence::Unstored);
+    assert_eq!(
+        absence(Some(Micros(41)), false),
+        Absence::Until(Micros(101))
+    );
+    assert_eq!(
+        absence(Some(Micros(40)), false),
+        Absence::TooLong(Micros(40))
+    );
+    let due = Due::of(
+        [("a", Micros(100)), ("b", Micros(120)), ("c", Micros(110))],
+        Micros(100),
+    );
+    assert_eq!((due.now, due.next), (vec!["a"], Some(Micros(110))));
+}
+
+#[test]
+fn an_allocation_waits_until_it_is_placed_and_then_runs_or_stops() {
+    let request = || Request {
+        allocation_id: "t.1".into(),
+        task_id: "t".into(),
+        job_id: "j".into(),
+        slots: 1,
+        single_place: false,
+        preemptible: true,
+        excluded_places: [].into(),
+        requested_at: Micros(1),
+    };
+    let course = Course {
+        placed_at: Some(Micros(2)),
+        preempted_for: None,
+        preempt_deadline: None,
+        state: &AllocationState::Pending,
+    };
+    let progress = |course: Course<'_>| match course.work(request(), Vec::new()) {
+        Work::Runs(running) => Some(running.progress),
+        Work::Waits(_) => None,
+    };
+    assert_eq!(progress(course), Some(Progress::Active));
+    let waits = Course {
+        placed_at: None,
+        ..course
+    };
+    assert_eq!(progress(waits), None);
+    let stops = Course {
+        preempt_deadline: Some(Micros(9)),
+        ..course
+    };
+    assert_eq!(progress(stops), Some(Progress::Stopping));
+    let other = "u.1".into();
+    let hands_over = Course {
+        preempted_for: Some(&other),
+        ..stops
+    };
+    assert_eq!(
+        progress(hands_over),
+        Some(Progress::PreemptedFor(other.clone()))
+    );
+    let places = vec![PlaceSnapshot::of(
+        "a".into(),
+        (&Services::default(), true),
+        [SlotId(0)],
+        0,
+        [],
+    )];
+    let work = [waits, course].map(|course| course.work(request(), Vec::new()));
+    let settings = PoolSettings::default();
+    let (pool, queue) = CORE.pool((settings, places), work, [].into(), [].into());
+    assert_eq!((pool.running.len(), queue.requests.len()), (1, 1));
+}
+
+#[test]
+fn only_reasons_that_are_new_are_stored() {
+    let waiting = |id: &str| {
+        let waiting = Waiting {
+            kind: WaitKind::ALL[0],
+            stored: "new".to_owned(),
+            message: String::new(),
+        };
+        (id.into(), Arc::new(waiting))
+    };
+    let mut decided = Decided {
+        waiting: ["same", "other", "first", "placed"].map(waiting).into(),
+        ..Decided::default()
+    };
+    decided.keep_news(|id| match id.as_str() {
+        "same" => Some(Some("new")),
+        "other" => Some(Some("old")),
+        "first" => Some(None),
+        _ => None,
+    });
+    let ids: Vec<&str> = decided.waiting.iter().map(|(id, _)| id.as_str()).collect();
+    assert_eq!(ids, ["other", "first"]);
+    assert_eq!(decided.into_events(|| "c".into()).len(), 2);
+    assert!(Decided::default().is_empty());
+}

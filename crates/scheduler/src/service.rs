@@ -1,0 +1,158 @@
+//! What users let places and their slots do, and how the planner sees a place with it.
+
+use std::collections::BTreeMap;
+
+use det_ids::{AllocationId, PlaceId, SlotId};
+
+use crate::model::{PlaceSnapshot, PlaceState, SlotSnapshot, SlotState};
+
+/// What users let a place or a slot do.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Default,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Service {
+    /// It takes new work.
+    #[default]
+    Enabled,
+    /// It finishes what it has and takes nothing new.
+    Draining,
+    /// It takes nothing; what runs there is killed and starts elsewhere.
+    Disabled,
+}
+
+impl Service {
+    /// The service that a row contains as two flags. What drains takes no new work, whatever the other flag says.
+    pub fn of(enabled: bool, draining: bool) -> Self {
+        match (enabled, draining) {
+            (_, true) => Self::Draining,
+            (true, false) => Self::Enabled,
+            (false, false) => Self::Disabled,
+        }
+    }
+
+    /// The state of a place with this service.
+    pub fn of_place(self, connected: bool) -> PlaceState {
+        match self {
+            _ if !connected => PlaceState::Disconnected,
+            Self::Enabled => PlaceState::Enabled,
+            Self::Draining => PlaceState::Draining,
+            Self::Disabled => PlaceState::Disabled,
+        }
+    }
+
+    /// The state of a slot with this service, which `holder` holds.
+    pub fn of_slot(self, holder: Option<AllocationId>) -> SlotState {
+        match self {
+            Self::Enabled => holder.map_or(SlotState::Free, SlotState::Held),
+            Self::Draining => SlotState::Draining(holder),
+            Self::Disabled => SlotState::Disabled(holder),
+        }
+    }
+}
+
+/// What users let a place and each of its slots do.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Services {
+    /// Of the place as a whole.
+    pub place: Service,
+    /// Of its slots; one that is missing is enabled.
+    pub slots: BTreeMap<SlotId, Service>,
+}
+
+impl Services {
+    /// Of one slot by itself.
+    pub fn of_slot(&self, slot: SlotId) -> Service {
+        self.slots.get(&slot).copied().unwrap_or_default()
+    }
+
+    /// Lets a slot, or (`None`) the place as a whole, do something else.
+    pub fn set(&mut self, slot: Option<SlotId>, service: Service) {
+        match slot {
+            None => self.place = service,
+            Some(slot) if service == Service::Enabled => {
+                self.slots.remove(&slot);
+            }
+            Some(slot) => {
+                self.slots.insert(slot, service);
+            }
+        }
+    }
+}
+
+impl PlaceSnapshot {
+    /// A place with these slots, as what runs on it leaves it. `containers` = those that hold something there, each with
+    /// its allocation and slots; one without slots counts as an auxiliary unit.
+    pub fn of<'a>(
+        id: PlaceId,
+        (services, connected): (&Services, bool),
+        slots: impl IntoIterator<Item = SlotId>,
+        aux_limit: u32,
+        containers: impl IntoIterator<Item = (&'a AllocationId, &'a [SlotId])>,
+    ) -> Self {
+        let mut held: BTreeMap<SlotId, &AllocationId> = BTreeMap::new();
+        let mut aux_used = 0;
+        for (allocation, own) in containers {
+            held.extend(own.iter().map(|slot| (*slot, allocation)));
+            aux_used += u32::from(own.is_empty());
+        }
+        let slots = slots.into_iter().map(|slot| {
+            let holder = held.get(&slot).copied().cloned();
+            SlotSnapshot {
+                id: slot,
+                state: services.of_slot(slot).of_slot(holder),
+            }
+        });
+        Self {
+            id,
+            state: services.place.of_place(connected),
+            slots: slots.collect(),
+            aux_limit,
+            aux_used,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_shows_what_holds_its_slots_and_what_users_let_them_do() {
+        let mut services = Services::default();
+        services.set(Some(SlotId(1)), Service::Disabled);
+        services.set(Some(SlotId(2)), Service::Draining);
+        services.set(Some(SlotId(3)), Service::Disabled);
+        services.set(Some(SlotId(3)), Service::Enabled);
+        let (a, b) = (AllocationId::from("a"), AllocationId::from("b"));
+        let containers = [(&a, &[SlotId(0), SlotId(1)][..]), (&b, &[])];
+        let snapshot = |connected| {
+            let slots = (0..4).map(SlotId);
+            PlaceSnapshot::of("p".into(), (&services, connected), slots, 2, containers)
+        };
+        let states: Vec<SlotState> = snapshot(true).slots.into_iter().map(|s| s.state).collect();
+        assert_eq!(
+            states,
+            [
+                SlotState::Held(a.clone()),
+                SlotState::Disabled(Some(a.clone())),
+                SlotState::Draining(None),
+                SlotState::Free
+            ]
+        );
+        assert_eq!(snapshot(true).state, PlaceState::Enabled);
+        assert_eq!(snapshot(true).aux_used, 1);
+        assert_eq!(snapshot(false).state, PlaceState::Disconnected);
+        assert_eq!(Service::of(true, true), Service::Draining);
+        assert_eq!(Service::of(false, false), Service::Disabled);
+    }
+}
