@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use det_ids::{AllocationId, JobId, Micros, PlaceId, SlotId, TaskId, WorkspaceId};
 use det_scheduler::{
-    HandOver, Job as PlannerJob, PlaceSnapshot, PlaceState, Placement, Policy, PoolSettings,
-    PoolSnapshot, Preemption, Progress, Queue, Request, RunningAllocation, SlotSnapshot, SlotState,
-    WorkspaceLimit,
+    HandOver, Placement, Preemption, Progress, Request, RunningAllocation, WorkspaceLimit,
 };
 use serde::{Deserialize, Serialize};
 
@@ -19,10 +17,9 @@ const JOB_GAP: i64 = 1_000;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Cluster {
     pub(crate) now: i64,
-    /// The last time that was assigned: each further one is later, so that order is always determined.
-    stamp: i64,
+    stamps: Stamps,
     pub(crate) agents: BTreeMap<String, Agent>,
-    pub(crate) workspaces: BTreeMap<String, WorkspaceSettings>,
+    pub(crate) workspaces: Workspaces,
     pub(crate) jobs: BTreeMap<String, Job>,
     /// In order of submission.
     pub(crate) tasks: Vec<Task>,
@@ -33,27 +30,144 @@ pub(crate) struct Cluster {
     pub(crate) live: BTreeSet<usize>,
     /// Agents that were given up, for their return.
     pub(crate) gone: BTreeMap<String, Agent>,
-    /// Submission times of all jobs.
-    job_stamps: BTreeSet<i64>,
-    /// By wanted submission time, the last one that was assigned instead: all in between are taken.
-    #[serde(skip)]
-    job_stamp_after: HashMap<i64, i64>,
     /// Tasks by job, in order of submission.
     of_job: BTreeMap<String, Vec<usize>>,
     /// What running tasks hold.
     #[serde(skip)]
-    held: HeldSlots,
+    pub(crate) held: HeldSlots,
     /// What has changed since the planner was updated.
     #[serde(skip)]
-    changes: Changes,
+    pub(crate) changes: Changes,
+}
+
+/// Times that were assigned, so that order is always determined.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Stamps {
+    /// The last one of a request: each further one is later.
+    last: i64,
+    /// Submission times of all jobs.
+    jobs: BTreeSet<i64>,
+    /// By wanted submission time, the last one that was assigned instead: all in between are taken.
+    #[serde(skip)]
+    after: HashMap<i64, i64>,
+}
+
+impl Stamps {
+    /// A time later than all that were assigned before, at or after `now`.
+    fn next(&mut self, now: i64) -> i64 {
+        self.last = now.max(self.last + 1);
+        self.last
+    }
+
+    /// A submission time for a job, the wanted one or a little later, with free times between it and those of other jobs.
+    fn of_job(&mut self, wanted: i64) -> i64 {
+        let known = self.after.get(&wanted).copied();
+        let mut stamp = known.unwrap_or(wanted);
+        while let Some(taken) = self
+            .jobs
+            .range(stamp.saturating_sub(JOB_GAP - 1)..stamp.saturating_add(JOB_GAP))
+            .next_back()
+        {
+            stamp = taken.saturating_add(JOB_GAP);
+        }
+        self.jobs.insert(stamp);
+        self.after.insert(wanted, stamp);
+        stamp
+    }
+}
+
+/// Workspaces by name. The planner knows each by its number in this order, from 1.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Workspaces(pub(crate) BTreeMap<String, WorkspaceSettings>);
+
+impl Workspaces {
+    /// The workspaces that have a limit.
+    pub(crate) fn limits(&self) -> BTreeMap<WorkspaceId, WorkspaceLimit> {
+        let workspaces = self.0.values().zip(1..);
+        workspaces
+            .filter_map(|(workspace, number)| {
+                let limit = WorkspaceLimit {
+                    max_slots: workspace.max_slots?,
+                    in_other_pools: workspace.in_other_pools,
+                };
+                Some((WorkspaceId(number), limit))
+            })
+            .collect()
+    }
+
+    /// The name of a workspace, by its number.
+    pub(crate) fn name(&self, id: WorkspaceId) -> Option<String> {
+        let mut names = self.0.keys().zip(1..);
+        let found = names.find(|(_, number)| WorkspaceId(*number) == id);
+        found.map(|(name, _)| name.clone())
+    }
+
+    /// The number of a workspace, by its name.
+    pub(crate) fn number(&self, name: &str) -> Option<WorkspaceId> {
+        let mut names = self.0.keys().zip(1..);
+        let found = names.find(|(known, _)| *known == name);
+        found.map(|(_, number)| WorkspaceId(number))
+    }
+
+    /// Refuses the name of a workspace that does not exist.
+    pub(crate) fn require(&self, name: Option<&str>) -> Result<(), String> {
+        match name {
+            Some(name) if !self.0.contains_key(name) => Err(format!(
+                "there is no workspace \"{name}\"; list it below \"workspaces\""
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What running tasks hold, by agent. All of it can be computed from the tasks.
 #[derive(Debug, Clone, PartialEq, Default)]
-struct HeldSlots {
+pub(crate) struct HeldSlots {
     slots: BTreeMap<String, BTreeMap<u32, usize>>,
     aux: BTreeMap<String, u32>,
-    total: u64,
+    /// Slots in use.
+    pub(crate) total: u64,
+}
+
+impl HeldSlots {
+    /// A task holds these slots, by agent, from now on.
+    fn hold(&mut self, number: usize, parts: &[(String, Vec<u32>)]) {
+        for (agent, slots) in parts {
+            let here = self.slots.entry(agent.clone()).or_default();
+            here.extend(slots.iter().map(|slot| (*slot, number)));
+            if slots.is_empty() {
+                *self.aux.entry(agent.clone()).or_default() += 1;
+            }
+            self.total += slots.len() as u64;
+        }
+    }
+
+    /// These slots, by agent, are free from now on.
+    fn release(&mut self, parts: &[(String, Vec<u32>)]) {
+        for (agent, slots) in parts {
+            if let Some(here) = self.slots.get_mut(agent) {
+                for slot in slots {
+                    here.remove(slot);
+                }
+            }
+            if slots.is_empty()
+                && let Some(aux) = self.aux.get_mut(agent)
+            {
+                *aux = aux.saturating_sub(1);
+            }
+            self.total = self.total.saturating_sub(slots.len() as u64);
+        }
+    }
+
+    /// The task that holds a slot of an agent.
+    pub(crate) fn holder(&self, agent: &str, slot: u32) -> Option<usize> {
+        self.slots.get(agent)?.get(&slot).copied()
+    }
+
+    /// Zero-slot tasks on an agent.
+    pub(crate) fn aux_used(&self, agent: &str) -> u32 {
+        self.aux.get(agent).copied().unwrap_or(0)
+    }
 }
 
 /// What has changed since the planner was updated.
@@ -66,6 +180,27 @@ pub(crate) struct Changes {
     pub(crate) agents: BTreeSet<String>,
     /// Whether agents or slots were added, removed, or taken into or out of service.
     pub(crate) service: bool,
+}
+
+impl Changes {
+    /// Records that a job was changed.
+    pub(crate) fn touch_job(&mut self, job: &str) {
+        if !self.jobs.contains(job) {
+            self.jobs.insert(job.to_owned());
+        }
+    }
+
+    /// Records that an agent was added, removed, or taken into or out of service.
+    pub(crate) fn touch_agent(&mut self, agent: &str) {
+        self.agents.insert(agent.to_owned());
+        self.service = true;
+    }
+
+    /// Records that other slots of agents are in use.
+    fn touch_parts(&mut self, parts: &[(String, Vec<u32>)]) {
+        let agents = parts.iter().map(|(agent, _)| agent.clone());
+        self.agents.extend(agents);
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -210,33 +345,16 @@ impl RunningState {
 }
 
 impl Cluster {
-    /// Returns and clears what has changed since the last call.
-    pub(crate) fn take_changes(&mut self) -> Changes {
-        std::mem::take(&mut self.changes)
-    }
-
+    /// Records that a task was changed, and with it its job.
     pub(crate) fn touch_task(&mut self, number: usize) {
         self.changes.tasks.insert(number);
-        let job = &self.tasks[number].job;
-        if !self.changes.jobs.contains(job) {
-            self.changes.jobs.insert(job.clone());
-        }
-    }
-
-    pub(crate) fn touch_job(&mut self, job: &str) {
-        self.changes.jobs.insert(job.to_owned());
-    }
-
-    /// Records that an agent was added, removed, or taken into or out of service.
-    pub(crate) fn touch_agent(&mut self, agent: &str) {
-        self.changes.agents.insert(agent.to_owned());
-        self.changes.service = true;
+        self.changes.touch_job(&self.tasks[number].job);
     }
 
     /// Computes the fields that are not stored.
     pub(crate) fn restored(mut self) -> Self {
         self.held = HeldSlots::default();
-        self.job_stamp_after.clear();
+        self.stamps.after.clear();
         for number in self.live.clone() {
             self.hold(number);
         }
@@ -246,73 +364,23 @@ impl Cluster {
 
     /// Counts the slots that a running task holds.
     fn hold(&mut self, number: usize) {
-        let TaskState::Running(running) = &self.tasks[number].state else {
-            return;
-        };
-        for (agent, slots) in &running.parts {
-            let here = self.held.slots.entry(agent.clone()).or_default();
-            here.extend(slots.iter().map(|slot| (*slot, number)));
-            if slots.is_empty() {
-                *self.held.aux.entry(agent.clone()).or_default() += 1;
-            }
-            self.held.total += slots.len() as u64;
-            self.changes.agents.insert(agent.clone());
+        if let TaskState::Running(running) = &self.tasks[number].state {
+            self.held.hold(number, &running.parts);
+            self.changes.touch_parts(&running.parts);
         }
     }
 
     /// Releases the slots that a running task holds.
     fn release_slots(&mut self, number: usize) {
-        let TaskState::Running(running) = &self.tasks[number].state else {
-            return;
-        };
-        for (agent, slots) in &running.parts {
-            if let Some(here) = self.held.slots.get_mut(agent) {
-                for slot in slots {
-                    here.remove(slot);
-                }
-            }
-            if slots.is_empty()
-                && let Some(aux) = self.held.aux.get_mut(agent)
-            {
-                *aux = aux.saturating_sub(1);
-            }
-            self.held.total = self.held.total.saturating_sub(slots.len() as u64);
-            self.changes.agents.insert(agent.clone());
+        if let TaskState::Running(running) = &self.tasks[number].state {
+            self.held.release(&running.parts);
+            self.changes.touch_parts(&running.parts);
         }
     }
 
-    /// Slots that tasks hold on an agent.
-    pub(crate) fn held_on(&self, agent: &str) -> impl Fn(u32) -> bool + '_ {
-        let here = self.held.slots.get(agent);
-        move |slot| here.is_some_and(|here| here.contains_key(&slot))
-    }
-
-    /// Zero-slot tasks on an agent.
-    pub(crate) fn aux_used(&self, agent: &str) -> u32 {
-        self.held.aux.get(agent).copied().unwrap_or(0)
-    }
-
-    /// A time later than all that were assigned before, at or after `now`.
-    pub(crate) fn next_stamp(&mut self) -> i64 {
-        self.stamp = self.now.max(self.stamp + 1);
-        self.stamp
-    }
-
-    /// A submission time for a job, `waited` ago or a little later, with free times between it and those of other jobs.
+    /// A submission time for a job, `waited` ago or a little later.
     pub(crate) fn job_stamp(&mut self, waited: i64) -> i64 {
-        let wished = self.now.saturating_sub(waited);
-        let known = self.job_stamp_after.get(&wished).copied();
-        let mut stamp = known.unwrap_or(wished);
-        while let Some(taken) = self
-            .job_stamps
-            .range(stamp.saturating_sub(JOB_GAP - 1)..stamp.saturating_add(JOB_GAP))
-            .next_back()
-        {
-            stamp = taken.saturating_add(JOB_GAP);
-        }
-        self.job_stamps.insert(stamp);
-        self.job_stamp_after.insert(wished, stamp);
-        stamp
+        self.stamps.of_job(self.now.saturating_sub(waited))
     }
 
     pub(crate) fn task(&self, name: &str) -> Option<usize> {
@@ -325,102 +393,6 @@ impl Cluster {
             return self.of_job.get(name).cloned().unwrap_or_default();
         }
         self.task(name).into_iter().collect()
-    }
-
-    /// The pool and its queue as the planner's input.
-    pub(crate) fn snapshot(&self, settings: &PoolSettings) -> (PoolSnapshot, Queue) {
-        let mut pool = PoolSnapshot {
-            settings: settings.clone(),
-            ..PoolSnapshot::default()
-        };
-        let mut queue = Queue::default();
-        for &number in &self.live {
-            let task = &self.tasks[number];
-            match &task.state {
-                TaskState::Waiting(waiting) => {
-                    queue.requests.push(task.request(waiting.requested_at));
-                }
-                TaskState::Running(running) => {
-                    pool.running.push(allocation(task, running));
-                }
-                TaskState::Held | TaskState::Ended(..) => continue,
-            }
-            let job = &self.jobs[&task.job];
-            queue
-                .jobs
-                .entry(JobId(task.job.clone()))
-                .or_insert_with(|| self.planner_job(job));
-        }
-        queue.workspaces = self.limits();
-        pool.places = self
-            .agents
-            .iter()
-            .map(|(id, agent)| self.place_snapshot(id, agent))
-            .collect();
-        (pool, queue)
-    }
-
-    /// The workspaces that have a limit.
-    pub(crate) fn limits(&self) -> BTreeMap<WorkspaceId, WorkspaceLimit> {
-        let workspaces = self.workspaces.values().zip(1..);
-        workspaces
-            .filter_map(|(workspace, number)| {
-                let limit = WorkspaceLimit {
-                    max_slots: workspace.max_slots?,
-                    in_other_pools: workspace.in_other_pools,
-                };
-                Some((WorkspaceId(number), limit))
-            })
-            .collect()
-    }
-
-    /// The name of a workspace, by its number.
-    pub(crate) fn workspace_name(&self, id: WorkspaceId) -> Option<String> {
-        let mut names = self.workspaces.keys().zip(1..);
-        let found = names.find(|(_, number)| WorkspaceId(*number) == id);
-        found.map(|(name, _)| name.clone())
-    }
-
-    pub(crate) fn planner_job(&self, job: &Job) -> PlannerJob {
-        let mut names = self.workspaces.keys().zip(1..);
-        PlannerJob {
-            priority: job.priority,
-            weight: job.weight,
-            max_slots: job.max_slots,
-            submitted_at: Micros(job.submitted_at),
-            position: job.position,
-            moved: job.moved,
-            workspace: names
-                .find(|(name, _)| Some(*name) == job.workspace.as_ref())
-                .map(|(_, number)| WorkspaceId(number)),
-        }
-    }
-
-    /// An agent as the planner's input.
-    pub(crate) fn place_snapshot(&self, id: &str, agent: &Agent) -> PlaceSnapshot {
-        let here = self.held.slots.get(id);
-        PlaceSnapshot {
-            id: PlaceId(id.to_owned()),
-            state: match (agent.lost_at, agent.service) {
-                (Some(_), _) => PlaceState::Disconnected,
-                (None, Service::Enabled) => PlaceState::Enabled,
-                (None, Service::Draining) => PlaceState::Draining,
-                (None, Service::Disabled) => PlaceState::Disabled,
-            },
-            slots: agent
-                .slots
-                .iter()
-                .zip(0..)
-                .map(|(service, slot)| {
-                    let holder = here.and_then(|here| here.get(&slot));
-                    let holder =
-                        holder.map(|number| AllocationId(self.tasks[*number].allocation()));
-                    slot_snapshot(*service, slot, holder)
-                })
-                .collect(),
-            aux_limit: agent.aux,
-            aux_used: self.aux_used(id),
-        }
     }
 
     /// Applies decisions: starts tasks, and asks tasks to stop.
@@ -466,7 +438,7 @@ impl Cluster {
 
     /// Starts a waiting task on these slots.
     pub(crate) fn start(&mut self, number: usize, parts: Vec<(String, Vec<u32>)>) {
-        let started_at = self.next_stamp();
+        let started_at = self.stamps.next(self.now);
         let now = self.now;
         let task = &mut self.tasks[number];
         let TaskState::Waiting(waiting) = task.state else {
@@ -537,7 +509,7 @@ impl Cluster {
 
     /// A task asks for slots, as if it had done so `waited` ago.
     fn wait(&mut self, number: usize, waited: i64) {
-        let requested_at = self.next_stamp().saturating_sub(waited);
+        let requested_at = self.stamps.next(self.now).saturating_sub(waited);
         let since = self.now.saturating_sub(waited);
         let task = &mut self.tasks[number];
         task.run += 1;
@@ -626,15 +598,10 @@ impl Cluster {
         lost
     }
 
-    /// Slots in use.
-    pub(crate) fn used(&self) -> u64 {
-        self.held.total
-    }
-
     /// Slots of agents that take work.
     pub(crate) fn in_service(&self) -> u64 {
         let offered = |id: &String, agent: &Agent| {
-            let held = self.held_on(id);
+            let held = |slot| self.held.holder(id, slot).is_some();
             let serves = agent.service == Service::Enabled && agent.lost_at.is_none();
             let slots = agent.slots.iter().zip(0..);
             slots
@@ -654,42 +621,6 @@ impl Cluster {
                 || agent.lost_at.is_some()
                 || agent.slots.iter().any(|slot| *slot != Service::Enabled)
         })
-    }
-
-    /// Free slots of agents that take work.
-    pub(crate) fn free(&self, settings: &PoolSettings) -> u64 {
-        let (pool, _) = self.snapshot(settings);
-        let free = |agent: &PlaceSnapshot| {
-            let free = agent.slots.iter();
-            free.filter(|slot| slot.state == SlotState::Free).count() as u64
-        };
-        pool.places
-            .iter()
-            .filter(|agent| agent.state == PlaceState::Enabled)
-            .map(free)
-            .sum()
-    }
-
-    /// Live jobs in the order in which they are served; `None` if the policy has no order.
-    pub(crate) fn order(&self, settings: &PoolSettings) -> Option<Vec<&str>> {
-        let by_priority = match settings.policy {
-            Policy::Priority { .. } => true,
-            Policy::RoundRobin => false,
-            Policy::FairShare => return None,
-        };
-        let live: BTreeSet<&str> = self
-            .live
-            .iter()
-            .map(|number| self.tasks[*number].job.as_str())
-            .collect();
-        let mut order: Vec<&str> = live.into_iter().collect();
-        order.sort_by_key(|name| {
-            let job = &self.jobs[*name];
-            let rank = by_priority.then(|| settings.priority_order.rank(job.priority));
-            let position = job.position.unwrap_or(job.submitted_at);
-            (rank, position, job.submitted_at)
-        });
-        Some(order)
     }
 }
 
@@ -721,16 +652,5 @@ pub(crate) fn task_name(cluster: &Cluster, allocation: &AllocationId) -> String 
     match cluster.of_allocation(allocation) {
         Some(number) => cluster.tasks[number].name.clone(),
         None => allocation.0.clone(),
-    }
-}
-
-fn slot_snapshot(service: Service, slot: u32, holder: Option<AllocationId>) -> SlotSnapshot {
-    SlotSnapshot {
-        id: SlotId(slot),
-        state: match service {
-            Service::Enabled => holder.map_or(SlotState::Free, SlotState::Held),
-            Service::Draining => SlotState::Draining(holder),
-            Service::Disabled => SlotState::Disabled(holder),
-        },
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use det_scheduler::PoolSettings;
+pub use det_scheduler::Service;
 use serde_json::Value;
 
 /// A cluster, its workload, and what is expected of the planner.
@@ -50,20 +51,6 @@ pub struct AgentDescription {
     pub aux: u32,
     /// Whether it takes work.
     pub service: Service,
-}
-
-/// Whether an agent or a slot takes work.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Service {
-    /// Takes new work.
-    Enabled,
-    /// Finishes its work and takes none.
-    Draining,
-    /// Takes none; the work on it is killed.
-    Disabled,
 }
 
 /// Limits of a workspace.

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, End, TaskState, task_name};
 use crate::description::{Expectation, RunExpectation, WaitExpectation};
+use crate::planning::{free_slots, order};
 use crate::report::Mismatch;
 
 /// The state that expectations are compared with.
@@ -65,7 +66,7 @@ impl PoolState<'_> {
             check(format!("completed.{name}"), completed.to_string(), is);
         }
         if let Some(free) = expect.free {
-            let is = self.cluster.free(self.settings).to_string();
+            let is = free_slots(self.cluster, self.settings).to_string();
             check("free".to_owned(), free.to_string(), is);
         }
         found
@@ -193,7 +194,7 @@ impl PoolState<'_> {
     }
 
     fn ahead(&self, name: &str) -> String {
-        match self.cluster.order(self.settings) {
+        match order(self.cluster, self.settings) {
             None => "unknown".to_owned(),
             Some(order) => match order.iter().position(|job| *job == name) {
                 Some(ahead) => ahead.to_string(),

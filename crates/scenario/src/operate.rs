@@ -2,7 +2,7 @@
 
 use det_scheduler::{Policy, PoolSettings, Side};
 
-use crate::cluster::{Agent, Cluster, End, Job, Task, TaskState};
+use crate::cluster::{Agent, Cluster, End, Job, Task, TaskState, Workspaces};
 use crate::description::{
     AgentDescription, JobSettings, Operation, Scenario, Service, ServiceTarget, Start, Submission,
     WorkspaceSettings,
@@ -12,39 +12,34 @@ use crate::text::{count, micros, names};
 /// Most tasks of a scenario.
 const MOST_TASKS: usize = 1_000_000;
 
-impl Cluster {
-    /// The pool at the start of a scenario.
-    pub(crate) fn of(scenario: &Scenario) -> Self {
-        let mut cluster = Self::default();
-        cluster.workspaces.clone_from(&scenario.workspaces);
-        for agent in &scenario.pool.agents {
-            cluster.agents.insert(agent.id.clone(), Agent::of(agent));
-        }
-        cluster.restored()
-    }
+/// Applies operations to a pool with these settings.
+pub(crate) struct Operator<'a> {
+    pub(crate) scenario: &'a Scenario,
+    pub(crate) settings: &'a PoolSettings,
+    pub(crate) cluster: &'a mut Cluster,
+}
 
+impl Operator<'_> {
     /// Applies one operation.
-    pub(crate) fn operate(
-        &mut self,
-        scenario: &Scenario,
-        settings: &PoolSettings,
-        operation: &Operation,
-    ) -> Result<Vec<String>, String> {
+    pub(crate) fn operate(&mut self, operation: &Operation) -> Result<Vec<String>, String> {
         match operation {
-            Operation::Submit(submission) => self.submit_all(scenario, settings.policy, submission),
-            Operation::Finish(which) => self.end_running(which, "ends", |cluster, number| {
-                cluster.end(number, End::Completed);
+            Operation::Submit(submission) => self.submit_all(submission),
+            Operation::Finish(which) => self.end_running(which, "ends", |operator, number| {
+                operator.cluster.end(number, End::Completed);
             }),
             Operation::Fail(which) => self.end_running(which, "fails", Self::fail),
             Operation::Kill(which) => self.kill(which),
             Operation::Leave(which) => self.leave(which),
             Operation::Pause(jobs) => self.each_job(jobs, "is paused", Self::pause),
-            Operation::Activate(jobs) => self.each_job(jobs, "is active again", |cluster, name| {
-                if let Some(job) = cluster.jobs.get_mut(name) {
-                    job.paused = false;
-                }
-                cluster.release(name);
-            }),
+            Operation::Activate(jobs) => {
+                self.each_job(jobs, "is active again", |operator, name| {
+                    let cluster = &mut *operator.cluster;
+                    if let Some(job) = cluster.jobs.get_mut(name) {
+                        job.paused = false;
+                    }
+                    cluster.release(name);
+                })
+            }
             Operation::Set { job, settings: own } => self.set(job, own),
             Operation::Limit {
                 workspace,
@@ -56,57 +51,55 @@ impl Cluster {
                 } else {
                     (Side::Behind, "behind")
                 };
-                self.move_job(settings, job, anchor, side)?;
+                self.cluster.move_job(self.settings, job, anchor, side)?;
                 Ok(vec![format!("{job} moves {preposition} {anchor}")])
             }
             Operation::Exclude { tasks, agent } => self.exclude(tasks, agent),
             Operation::Serve { places, service } => {
-                let each = places.iter().map(|place| self.serve(place, *service));
+                let each = places
+                    .iter()
+                    .map(|place| self.cluster.serve(place, *service));
                 each.collect()
             }
-            Operation::Lose(agents) => self.each_agent(agents, |cluster, id| {
+            Operation::Lose(agents) => self.cluster.each_agent(agents, |cluster, id| {
                 let now = cluster.now;
                 if let Some(agent) = cluster.agents.get_mut(id) {
                     agent.lost_at.get_or_insert(now);
                 }
-                cluster.touch_agent(id);
+                cluster.changes.touch_agent(id);
                 format!("the connection of agent {id} is lost")
             }),
-            Operation::Return(agents) => self.bring_back(agents),
-            Operation::Join(agents) => self.join(agents),
-            Operation::Remove(agents) => self.each_agent(agents, |cluster, id| {
+            Operation::Return(agents) => self.cluster.bring_back(agents),
+            Operation::Join(agents) => self.cluster.join(agents),
+            Operation::Remove(agents) => self.cluster.each_agent(agents, |cluster, id| {
                 let lost = cluster.lose_work(id, None);
                 cluster.agents.remove(id);
-                cluster.touch_agent(id);
+                cluster.changes.touch_agent(id);
                 format!("agent {id} leaves the pool{}", cluster.losing(&lost))
             }),
             Operation::RestartMaster => {
-                let stored = serde_json::to_string(self).map_err(|error| error.to_string())?;
-                let restored: Self =
+                let stored =
+                    serde_json::to_string(&*self.cluster).map_err(|error| error.to_string())?;
+                let restored: Cluster =
                     serde_json::from_str(&stored).map_err(|error| error.to_string())?;
-                *self = restored.restored();
+                *self.cluster = restored.restored();
                 Ok(vec!["the master restarts".to_owned()])
             }
         }
     }
 
-    fn submit_all(
-        &mut self,
-        scenario: &Scenario,
-        policy: Policy,
-        submission: &Submission,
-    ) -> Result<Vec<String>, String> {
-        if self.tasks.len() + submission.tasks as usize > MOST_TASKS {
+    fn submit_all(&mut self, submission: &Submission) -> Result<Vec<String>, String> {
+        if self.cluster.tasks.len() + submission.tasks as usize > MOST_TASKS {
             return Err(format!("a scenario has at most {MOST_TASKS} tasks"));
         }
         let waited = micros(submission.waited);
         let name = &submission.job;
-        if !self.jobs.contains_key(name) {
-            if self.names.contains_key(name) {
+        if !self.cluster.jobs.contains_key(name) {
+            if self.cluster.names.contains_key(name) {
                 return Err(format!("\"{name}\" is the name of a task already"));
             }
-            let job = self.new_job(scenario, policy, submission)?;
-            self.jobs.insert(name.clone(), job);
+            let job = self.new_job(submission)?;
+            self.cluster.jobs.insert(name.clone(), job);
         } else if submission.settings != JobSettings::default() {
             return Err(format!(
                 "job \"{name}\" is there already: use \"set\" to change it"
@@ -114,25 +107,27 @@ impl Cluster {
         }
         let mut first = None;
         for _ in 0..submission.tasks {
-            let number = self.jobs[name].tasks + 1;
+            let number = self.cluster.jobs[name].tasks + 1;
             let task = submission
                 .name
                 .clone()
                 .unwrap_or_else(|| format!("{name}.{number}"));
-            if self.names.contains_key(&task) || (self.jobs.contains_key(&task) && task != *name) {
+            if self.cluster.names.contains_key(&task)
+                || (self.cluster.jobs.contains_key(&task) && task != *name)
+            {
                 return Err(format!("the name \"{task}\" is taken"));
             }
-            let number = self.submit(new_task(task, submission), waited);
+            let number = self.cluster.submit(new_task(task, submission), waited);
             first.get_or_insert(number);
             if let Some(on) = &submission.on {
                 self.start_on(number, on)?;
                 if submission.stopping {
-                    self.ask_to_stop(number, None);
+                    self.cluster.ask_to_stop(number, None);
                 }
             }
         }
-        let job = &self.jobs[name];
-        let priority = match policy {
+        let job = &self.cluster.jobs[name];
+        let priority = match self.settings.policy {
             Policy::Priority { .. } => format!(", priority {}", job.priority),
             Policy::FairShare => format!(", weight {}", job.weight),
             Policy::RoundRobin => String::new(),
@@ -148,18 +143,13 @@ impl Cluster {
         )])
     }
 
-    fn new_job(
-        &mut self,
-        scenario: &Scenario,
-        policy: Policy,
-        submission: &Submission,
-    ) -> Result<Job, String> {
-        let listed = scenario.jobs.get(&submission.job);
+    fn new_job(&mut self, submission: &Submission) -> Result<Job, String> {
+        let listed = self.scenario.jobs.get(&submission.job);
         let listed = listed.cloned().unwrap_or_default();
         let own = &submission.settings;
         let workspace = own.workspace.clone().or(listed.workspace);
-        self.known_workspace(workspace.as_deref())?;
-        let default_priority = match policy {
+        self.cluster.workspaces.require(workspace.as_deref())?;
+        let default_priority = match self.settings.policy {
             Policy::Priority {
                 default_priority, ..
             } => default_priority,
@@ -170,7 +160,9 @@ impl Cluster {
             weight: own.weight.or(listed.weight).unwrap_or(1.0),
             max_slots: own.max_slots.or(listed.max_slots).flatten(),
             concurrent: own.concurrent.or(listed.concurrent),
-            submitted_at: self.job_stamp(micros(submission.job_age.unwrap_or(submission.waited))),
+            submitted_at: self
+                .cluster
+                .job_stamp(micros(submission.job_age.unwrap_or(submission.waited))),
             workspace,
             ..Job::default()
         })
@@ -178,24 +170,29 @@ impl Cluster {
 
     /// Starts a new task on these agents.
     fn start_on(&mut self, number: usize, on: &[Start]) -> Result<(), String> {
-        if !matches!(self.tasks[number].state, TaskState::Waiting(_)) {
+        if !matches!(self.cluster.tasks[number].state, TaskState::Waiting(_)) {
             return Err("its job lets no more of its tasks start".to_owned());
         }
-        let mut left = self.tasks[number].slots;
+        let mut left = self.cluster.tasks[number].slots;
         let mut parts = Vec::new();
         for start in on {
-            let agent = self.known_agent(&start.agent)?;
-            if left == 0 && parts.is_empty() && self.aux_used(&start.agent) >= agent.aux {
+            let agent = self.cluster.known_agent(&start.agent)?;
+            if left == 0
+                && parts.is_empty()
+                && self.cluster.held.aux_used(&start.agent) >= agent.aux
+            {
                 return Err(format!(
                     "{} has no auxiliary place left for {}",
-                    start.agent, self.tasks[number].name
+                    start.agent, self.cluster.tasks[number].name
                 ));
             }
-            let taken = self.held_on(&start.agent);
+            let taken = &self.cluster.held;
             let wanted = start.slots.unwrap_or(left).min(left);
             let free: Vec<u32> = (0..)
                 .zip(&agent.slots)
-                .filter(|(slot, service)| **service == Service::Enabled && !taken(*slot))
+                .filter(|(slot, service)| {
+                    **service == Service::Enabled && taken.holder(&start.agent, *slot).is_none()
+                })
                 .map(|(slot, _)| slot)
                 .take(wanted as usize)
                 .collect();
@@ -206,11 +203,11 @@ impl Cluster {
             return Err(format!(
                 "{} has no free slots for {}: {} are missing there",
                 names(on.iter().map(|start| start.agent.as_str())),
-                self.tasks[number].name,
+                self.cluster.tasks[number].name,
                 count(left.into(), "slot"),
             ));
         }
-        self.start(number, parts);
+        self.cluster.start(number, parts);
         Ok(())
     }
 
@@ -222,16 +219,16 @@ impl Cluster {
     ) -> Result<Vec<String>, String> {
         let mut done = Vec::new();
         for name in which {
-            let found = self.known(name)?;
+            let found = self.cluster.known(name)?;
             let running: Vec<usize> = found
                 .into_iter()
-                .filter(|number| self.tasks[*number].running().is_some())
+                .filter(|number| self.cluster.tasks[*number].running().is_some())
                 .collect();
             if running.is_empty() {
                 return Err(format!("nothing of \"{name}\" runs"));
             }
             for number in running {
-                done.push(format!("{} {verb}", self.tasks[number].name));
+                done.push(format!("{} {verb}", self.cluster.tasks[number].name));
                 end(self, number);
             }
         }
@@ -239,12 +236,12 @@ impl Cluster {
     }
 
     fn fail(&mut self, number: usize) {
-        let task = &mut self.tasks[number];
+        let task = &mut self.cluster.tasks[number];
         if task.restarts == 0 {
-            self.end(number, End::Failed);
+            self.cluster.end(number, End::Failed);
         } else {
             task.restarts -= 1;
-            self.request_again(number);
+            self.cluster.request_again(number);
         }
     }
 
@@ -252,18 +249,19 @@ impl Cluster {
         let mut done = Vec::new();
         for name in which {
             let live: Vec<usize> = self
+                .cluster
                 .known(name)?
                 .into_iter()
-                .filter(|number| !matches!(self.tasks[*number].state, TaskState::Ended(..)))
+                .filter(|number| !matches!(self.cluster.tasks[*number].state, TaskState::Ended(..)))
                 .collect();
             if live.is_empty() {
                 return Err(format!("\"{name}\" has ended already"));
             }
             // Held tasks first, because ending a live one would release the next held one.
-            let held = |number: &usize| self.tasks[*number].state == TaskState::Held;
+            let held = |number: &usize| self.cluster.tasks[*number].state == TaskState::Held;
             let (held, rest): (Vec<usize>, Vec<usize>) = live.into_iter().partition(held);
             for number in held.into_iter().chain(rest) {
-                self.end(number, End::Killed);
+                self.cluster.end(number, End::Killed);
             }
             done.push(format!("{name} is killed"));
         }
@@ -275,36 +273,39 @@ impl Cluster {
         let mut done = Vec::new();
         for name in which {
             let stops = |number: &usize| {
-                self.tasks[*number]
+                self.cluster.tasks[*number]
                     .running()
                     .is_some_and(|running| running.stop.is_some())
             };
-            let stopping: Vec<usize> = self.known(name)?.into_iter().filter(stops).collect();
+            let stopping: Vec<usize> = self
+                .cluster
+                .known(name)?
+                .into_iter()
+                .filter(stops)
+                .collect();
             if stopping.is_empty() {
                 return Err(format!("nothing of \"{name}\" was asked to stop"));
             }
             for number in stopping {
-                done.push(format!("{} has saved and leaves", self.tasks[number].name));
-                self.leave_one(number);
+                done.push(format!(
+                    "{} has saved and leaves",
+                    self.cluster.tasks[number].name
+                ));
+                self.cluster.request_again(number);
             }
         }
         Ok(done)
     }
 
-    /// A task that was asked to stop gives up its slots.
-    pub(crate) fn leave_one(&mut self, number: usize) {
-        self.request_again(number);
-    }
-
     fn pause(&mut self, name: &str) {
-        if let Some(job) = self.jobs.get_mut(name) {
+        if let Some(job) = self.cluster.jobs.get_mut(name) {
             job.paused = true;
         }
-        for number in self.tasks_of(name) {
-            match &self.tasks[number].state {
-                TaskState::Waiting(_) => self.request_again(number),
+        for number in self.cluster.tasks_of(name) {
+            match &self.cluster.tasks[number].state {
+                TaskState::Waiting(_) => self.cluster.request_again(number),
                 TaskState::Running(running) if running.stop.is_none() => {
-                    self.ask_to_stop(number, None);
+                    self.cluster.ask_to_stop(number, None);
                 }
                 TaskState::Running(_) | TaskState::Held | TaskState::Ended(..) => {}
             }
@@ -319,7 +320,7 @@ impl Cluster {
     ) -> Result<Vec<String>, String> {
         let mut done = Vec::new();
         for name in jobs {
-            if !self.jobs.contains_key(name) {
+            if !self.cluster.jobs.contains_key(name) {
                 return Err(format!("there is no job \"{name}\""));
             }
             change(self, name);
@@ -329,8 +330,11 @@ impl Cluster {
     }
 
     fn set(&mut self, name: &str, settings: &JobSettings) -> Result<Vec<String>, String> {
-        self.known_workspace(settings.workspace.as_deref())?;
+        self.cluster
+            .workspaces
+            .require(settings.workspace.as_deref())?;
         let job = self
+            .cluster
             .jobs
             .get_mut(name)
             .ok_or_else(|| format!("there is no job \"{name}\""))?;
@@ -363,14 +367,14 @@ impl Cluster {
             job.workspace = Some(workspace.clone());
             done.push(format!("{name} moves to workspace {workspace}"));
         }
-        self.touch_job(name);
-        self.release(name);
+        self.cluster.changes.touch_job(name);
+        self.cluster.release(name);
         Ok(done)
     }
 
     fn limit(&mut self, name: &str, settings: WorkspaceSettings) -> Result<Vec<String>, String> {
-        self.known_workspace(Some(name))?;
-        self.workspaces.insert(name.to_owned(), settings);
+        self.cluster.workspaces.require(Some(name))?;
+        self.cluster.workspaces.0.insert(name.to_owned(), settings);
         let most = match settings.max_slots {
             Some(most) => format!("at most {}", count(most.into(), "slot")),
             None => "any number of slots".to_owned(),
@@ -378,25 +382,28 @@ impl Cluster {
         Ok(vec![format!("workspace {name} may use {most}")])
     }
 
-    fn known_workspace(&self, name: Option<&str>) -> Result<(), String> {
-        match name {
-            Some(name) if !self.workspaces.contains_key(name) => Err(format!(
-                "there is no workspace \"{name}\"; list it below \"workspaces\""
-            )),
-            _ => Ok(()),
-        }
-    }
-
     fn exclude(&mut self, which: &[String], agent: &str) -> Result<Vec<String>, String> {
-        self.known_agent(agent)?;
+        self.cluster.known_agent(agent)?;
         for name in which {
-            for number in self.known(name)? {
-                self.tasks[number].exclude.insert(agent.to_owned());
-                self.touch_task(number);
+            for number in self.cluster.known(name)? {
+                self.cluster.tasks[number].exclude.insert(agent.to_owned());
+                self.cluster.touch_task(number);
             }
         }
         let who = names(which.iter().map(String::as_str));
         Ok(vec![format!("{who} no longer may run on agent {agent}")])
+    }
+}
+
+impl Cluster {
+    /// The pool at the start of a scenario.
+    pub(crate) fn of(scenario: &Scenario) -> Self {
+        let mut cluster = Self::default();
+        cluster.workspaces = Workspaces(scenario.workspaces.clone());
+        for agent in &scenario.pool.agents {
+            cluster.agents.insert(agent.id.clone(), Agent::of(agent));
+        }
+        cluster.restored()
     }
 
     fn serve(&mut self, place: &ServiceTarget, service: Service) -> Result<String, String> {
@@ -411,7 +418,7 @@ impl Cluster {
             Some(slot) => format!("slot {slot} of agent {}", place.agent),
             None => format!("agent {}", place.agent),
         };
-        self.touch_agent(&place.agent);
+        self.changes.touch_agent(&place.agent);
         if let Some(agent) = self.agents.get_mut(&place.agent) {
             match place.slot {
                 None => agent.service = service,
@@ -465,7 +472,7 @@ impl Cluster {
             if let Some(agent) = self.agents.get_mut(id) {
                 agent.lost_at = None;
             }
-            self.touch_agent(id);
+            self.changes.touch_agent(id);
             done.push(format!("agent {id} is back"));
         }
         Ok(done)
@@ -480,7 +487,7 @@ impl Cluster {
             }
             self.gone.remove(id);
             self.agents.insert(id.clone(), Agent::of(agent));
-            self.touch_agent(id);
+            self.changes.touch_agent(id);
             let slots = count(agent.slots.into(), "slot");
             done.push(format!("agent {id} joins with {slots}"));
         }
@@ -494,7 +501,7 @@ impl Cluster {
             agent.lost_at = None;
             self.gone.insert(id.to_owned(), agent);
         }
-        self.touch_agent(id);
+        self.changes.touch_agent(id);
         format!("agent {id} is given up{}", self.losing(&lost))
     }
 

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use det_ids::{AllocationId, JobId, PlaceId};
-use det_scheduler::{Planner, PoolSettings};
+use det_ids::{AllocationId, JobId, Micros, PlaceId, SlotId};
+use det_scheduler::{
+    Job as PlannerJob, PlaceSnapshot, PlaceState, Planner, Policy, PoolSettings, PoolSnapshot,
+    Queue, SlotSnapshot, SlotState,
+};
 
-use crate::cluster::{Cluster, Task, TaskState, allocation};
+use crate::cluster::{Agent, Cluster, Job, Task, TaskState, Workspaces, allocation};
 use crate::text::micros;
 
 /// Requests that reach the age limit within this time, in microseconds, do so together.
@@ -41,7 +44,7 @@ impl PlanningState {
 
     /// Updates the planner with what has changed; returns the tasks that have changed.
     pub(crate) fn update_planner(&mut self, cluster: &mut Cluster) -> BTreeSet<usize> {
-        let mut changes = cluster.take_changes();
+        let mut changes = std::mem::take(&mut cluster.changes);
         if changes.everything {
             *self = Self::new(&self.settings);
             changes.tasks = (0..cluster.tasks.len()).collect();
@@ -57,7 +60,7 @@ impl PlanningState {
         }
         for id in &changes.agents {
             match cluster.agents.get(id) {
-                Some(agent) => self.planner.put_place(cluster.place_snapshot(id, agent)),
+                Some(agent) => self.planner.put_place(place_snapshot(cluster, id, agent)),
                 None => self.planner.remove_place(&PlaceId(id.clone())),
             }
         }
@@ -65,11 +68,13 @@ impl PlanningState {
         for name in &changes.jobs {
             let id = JobId(name.clone());
             match cluster.jobs.get(name).filter(|job| job.live > 0) {
-                Some(job) => self.planner.put_job(&id, cluster.planner_job(job)),
+                Some(job) => self
+                    .planner
+                    .put_job(&id, planner_job(&cluster.workspaces, job)),
                 None => gone.push(id),
             }
         }
-        self.planner.set_workspaces(cluster.limits());
+        self.planner.set_workspaces(cluster.workspaces.limits());
         for &number in &changes.tasks {
             self.update_task(&cluster.tasks[number], number);
             self.set_due(&cluster.tasks[number], number, cluster.now);
@@ -148,4 +153,112 @@ impl PlanningState {
         }
         tasks
     }
+}
+
+/// The pool and its queue as the planner's input.
+pub(crate) fn snapshot(cluster: &Cluster, settings: &PoolSettings) -> (PoolSnapshot, Queue) {
+    let mut pool = PoolSnapshot {
+        settings: settings.clone(),
+        ..PoolSnapshot::default()
+    };
+    let mut queue = Queue::default();
+    for &number in &cluster.live {
+        let task = &cluster.tasks[number];
+        match &task.state {
+            TaskState::Waiting(waiting) => {
+                queue.requests.push(task.request(waiting.requested_at));
+            }
+            TaskState::Running(running) => {
+                pool.running.push(allocation(task, running));
+            }
+            TaskState::Held | TaskState::Ended(..) => continue,
+        }
+        let job = &cluster.jobs[&task.job];
+        queue
+            .jobs
+            .entry(JobId(task.job.clone()))
+            .or_insert_with(|| planner_job(&cluster.workspaces, job));
+    }
+    queue.workspaces = cluster.workspaces.limits();
+    pool.places = cluster
+        .agents
+        .iter()
+        .map(|(id, agent)| place_snapshot(cluster, id, agent))
+        .collect();
+    (pool, queue)
+}
+
+/// A job as the planner's input.
+fn planner_job(workspaces: &Workspaces, job: &Job) -> PlannerJob {
+    PlannerJob {
+        priority: job.priority,
+        weight: job.weight,
+        max_slots: job.max_slots,
+        submitted_at: Micros(job.submitted_at),
+        position: job.position,
+        moved: job.moved,
+        workspace: job
+            .workspace
+            .as_deref()
+            .and_then(|name| workspaces.number(name)),
+    }
+}
+
+/// An agent as the planner's input.
+fn place_snapshot(cluster: &Cluster, id: &str, agent: &Agent) -> PlaceSnapshot {
+    PlaceSnapshot {
+        id: PlaceId(id.to_owned()),
+        state: agent.service.of_place(agent.lost_at.is_none()),
+        slots: agent
+            .slots
+            .iter()
+            .zip(0..)
+            .map(|(service, slot)| {
+                let holder = cluster.held.holder(id, slot);
+                let holder = holder.map(|number| AllocationId(cluster.tasks[number].allocation()));
+                SlotSnapshot {
+                    id: SlotId(slot),
+                    state: service.of_slot(holder),
+                }
+            })
+            .collect(),
+        aux_limit: agent.aux,
+        aux_used: cluster.held.aux_used(id),
+    }
+}
+
+/// Free slots of agents that take work.
+pub(crate) fn free_slots(cluster: &Cluster, settings: &PoolSettings) -> u64 {
+    let (pool, _) = snapshot(cluster, settings);
+    let free = |agent: &PlaceSnapshot| {
+        let free = agent.slots.iter();
+        free.filter(|slot| slot.state == SlotState::Free).count() as u64
+    };
+    pool.places
+        .iter()
+        .filter(|agent| agent.state == PlaceState::Enabled)
+        .map(free)
+        .sum()
+}
+
+/// Live jobs in the order in which they are served; `None` if the policy has no order.
+pub(crate) fn order<'a>(cluster: &'a Cluster, settings: &PoolSettings) -> Option<Vec<&'a str>> {
+    let by_priority = match settings.policy {
+        Policy::Priority { .. } => true,
+        Policy::RoundRobin => false,
+        Policy::FairShare => return None,
+    };
+    let live: BTreeSet<&str> = cluster
+        .live
+        .iter()
+        .map(|number| cluster.tasks[*number].job.as_str())
+        .collect();
+    let mut order: Vec<&str> = live.into_iter().collect();
+    order.sort_by_key(|name| {
+        let job = &cluster.jobs[*name];
+        let rank = by_priority.then(|| settings.priority_order.rank(job.priority));
+        let position = job.position.unwrap_or(job.submitted_at);
+        (rank, position, job.submitted_at)
+    });
+    Some(order)
 }

@@ -14,7 +14,8 @@ use crate::cluster::{Cluster, End, TaskState, task_name};
 use crate::description::{EndCondition, Expectation, Scenario, Step, StepTime};
 use crate::expect::PoolState;
 use crate::fields::{DescriptionError, DescriptionErrors};
-use crate::planning::PlanningState;
+use crate::operate::Operator;
+use crate::planning::{PlanningState, order, snapshot};
 use crate::report::{
     Decision, JobReport, Mismatch, Moment, QueueEntry, Report, RunningTask, Utilisation,
     WaitingTask, policy_text,
@@ -169,10 +170,12 @@ impl Player<'_> {
         self.pass_until(Some(at))?;
         let mut happened = Vec::new();
         for operation in &step.operations {
-            match self
-                .cluster
-                .operate(self.scenario, self.settings, operation)
-            {
+            let mut operator = Operator {
+                scenario: self.scenario,
+                settings: self.settings,
+                cluster: &mut self.cluster,
+            };
+            match operator.operate(operation) {
                 Ok(done) => happened.extend(done),
                 Err(message) if self.options.on_impossible == OnImpossible::Fail => {
                     return Err(wrong("", message).into());
@@ -255,7 +258,7 @@ impl Player<'_> {
                 self.cluster.end(number, End::Completed);
             } else if leaves {
                 happened.push(format!("{} has saved and leaves", task.name));
-                self.cluster.leave_one(number);
+                self.cluster.request_again(number);
             }
         }
         let wait = micros(self.scenario.pool.reconnect_wait);
@@ -379,7 +382,7 @@ impl Player<'_> {
         let plan = if self.reports_all_reasons() {
             let plan = self.planning.planner.plan(now);
             if let Some(watch) = &mut self.watch {
-                let (pool, queue) = self.cluster.snapshot(self.settings);
+                let (pool, queue) = snapshot(&self.cluster, self.settings);
                 watch(&Observation {
                     pool: &pool,
                     queue: &queue,
@@ -460,7 +463,7 @@ impl Player<'_> {
         {
             return;
         }
-        let (used, capacity) = (self.cluster.used(), self.planning.capacity);
+        let (used, capacity) = (self.cluster.held.total, self.planning.capacity);
         let everything = self.options.detail == Detail::Everything;
         self.moments.push(Moment {
             at: seconds(self.cluster.now),
@@ -489,7 +492,7 @@ impl Player<'_> {
             slots: task.slots,
             since: seconds(since),
             reason: reason.clone(),
-            message: reason.explain(|_| None, |id| self.cluster.workspace_name(id)),
+            message: reason.explain(|_| None, |id| self.cluster.workspaces.name(id)),
         }
     }
 
@@ -542,7 +545,7 @@ impl Player<'_> {
                 None => entry.waiting += 1,
             }
         }
-        match self.cluster.order(self.settings) {
+        match order(&self.cluster, self.settings) {
             None => entries.into_values().collect(),
             Some(order) => order
                 .into_iter()

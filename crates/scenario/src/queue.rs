@@ -45,7 +45,7 @@ impl Cluster {
                 job.position = queue_entry.position;
                 job.moved = queue_entry.moved;
             }
-            self.touch_job(&queue_entry.job_id.0);
+            self.changes.touch_job(&queue_entry.job_id.0);
         }
         Ok(())
     }
