@@ -321,7 +321,7 @@ fn check_alone(
                 options.templates,
             )?;
             let mut warnings = submitted.warnings.clone();
-            warnings.extend(submitted.drawn(&[]));
+            warnings.extend(submitted.under(&[]).drawn());
             if options.partial {
                 submitted.checked()?;
             } else {

@@ -55,7 +55,9 @@ pub use log::Log;
 pub use master::MasterConfig;
 pub use overrides::apply_overrides;
 pub use schema::{Key, Required, Status};
-pub use submitted::{CompletionDefaults, Experiment, Submitted, SubmittedTask, TaskDefaults};
+pub use submitted::{
+    CompletionDefaults, Experiment, Governed, Submitted, SubmittedTask, TaskDefaults,
+};
 pub use template::Template;
 pub use units::parse_byte_size;
 pub use workload::Workload;

@@ -1,8 +1,8 @@
 //! Documents of experiments and tasks as users submit them, and how they become complete.
 //!
 //! [`Submitted::parse`] reads and checks one document; [`Submitted::complete`] merges it over templates, the pool's
-//! defaults and the schema's, and gives what the work runs with. [`Submitted::explain`] does the same and gives the origin
-//! of each effective key. What differs between experiments and the kinds of task is in `submitted/experiment.rs` and `submitted/task.rs`.
+//! defaults and the schema's, and gives what the work runs with. [`Governed`] is a document under the policies of its home,
+//! and [`Governed::explain`] gives the origin of each effective key too. What differs between experiments and the kinds of task is in `submitted/experiment.rs` and `submitted/task.rs`.
 
 mod experiment;
 mod reveal;
@@ -193,7 +193,7 @@ impl<K: Rules> Submitted<K> {
         let left_out = leave_out_foreign(&mut layer.root, K::WORKLOAD);
         findings.warnings.extend(left_out);
         findings.errors = layer.errors;
-        Ok(Self::from_checked(kind, findings, layer.root))
+        Ok(checked_document(kind, findings, layer.root))
     }
 
     fn read_layer<S: AsRef<str>>(
@@ -212,13 +212,13 @@ impl<K: Rules> Submitted<K> {
         let mut findings = Findings::new(K::WORKLOAD.document(), Stage::Sane);
         findings.warnings = K::warnings_of_text(&layer);
         findings.errors = layer.errors;
-        Ok(Self::from_checked(kind, findings, layer.root))
+        Ok(checked_document(kind, findings, layer.root))
     }
 
     /// A document that is part of another one, with its places there. Errors that it has by itself are reported when it is
     /// completed.
     pub fn from_node(kind: K, node: Node) -> Self {
-        Self::from_checked(
+        checked_document(
             kind,
             Findings::new(K::WORKLOAD.document(), Stage::Sane),
             node,
@@ -239,20 +239,6 @@ impl<K: Rules> Submitted<K> {
         let mut root = Node::from(value);
         root.set_source(&Arc::new(source));
         Self::from_node(kind, root)
-    }
-
-    fn from_checked(kind: K, mut findings: Findings, mut root: Node) -> Self {
-        let written = root.clone();
-        check_document(&mut findings, &mut root);
-        kind.check(&mut findings, &mut root);
-        repair::propose(&mut findings, &written);
-        let (errors, warnings) = findings.taken();
-        Self {
-            warnings,
-            kind,
-            layers: Layers(vec![root]),
-            errors,
-        }
     }
 
     /// This document over a weaker one (its template). With several templates the last one named is laid under first.
@@ -278,11 +264,45 @@ impl<K: Rules> Submitted<K> {
         self.layers.clone().merged::<K>().to_value()
     }
 
+    /// Adds everything that the document leaves open and checks the whole.
+    ///
+    /// # Errors
+    /// Every error of the merged document: what is still missing, what does not go together.
+    pub fn complete(self, defaults: &K::Defaults<'_>) -> Result<K::Config, ConfigErrors> {
+        self.under(&[]).complete(defaults)
+    }
+
+    /// The document under these policies: their invariants are laid over everything, the last one's over the others'.
+    pub fn under<'a>(&'a self, policies: &'a [Policies]) -> Governed<'a, K> {
+        Governed {
+            submitted: self,
+            policies,
+        }
+    }
+}
+
+/// A document as submitted, under the policies of its home.
+#[derive(Debug, Clone, Copy)]
+pub struct Governed<'a, K = Experiment> {
+    submitted: &'a Submitted<K>,
+    policies: &'a [Policies],
+}
+
+#[expect(
+    private_bounds,
+    reason = "the rules of a kind of work speak of the schema, which callers need not know"
+)]
+impl<K: Rules> Governed<'_, K> {
+    /// The document with what it is laid over and what policies fix, all as one.
+    fn merged(&self) -> Node {
+        self.submitted.layers.under(self.policies).merged::<K>()
+    }
+
     /// Errors that only the caller can see, at the places of their paths, where a policy, the document or what it is laid
     /// over has them.
-    pub fn placed(&self, mut errors: Vec<ConfigError>, policies: &[Policies]) -> Vec<ConfigError> {
+    pub fn placed(&self, mut errors: Vec<ConfigError>) -> Vec<ConfigError> {
         if !errors.is_empty() {
-            let root = self.layers.under(policies).merged::<K>();
+            let root = self.merged();
             for error in &mut errors {
                 if let Some(place) = place_of_whole_path(&root, &error.path) {
                     *error = error.clone().placed(place);
@@ -292,45 +312,29 @@ impl<K: Rules> Submitted<K> {
         errors
     }
 
-    /// Adds everything that the document leaves open and checks the whole.
-    ///
-    /// # Errors
-    /// Every error of the merged document: what is still missing, what does not go together.
-    pub fn complete(self, defaults: &K::Defaults<'_>) -> Result<K::Config, ConfigErrors> {
-        self.complete_under(defaults, &[])
-    }
-
-    /// As [`Submitted::complete`], with policies: their invariants are laid over everything, the last one's over the
-    /// others', and the result must keep their constraints.
+    /// Adds everything that the document leaves open and checks the whole, which must keep the constraints of the
+    /// policies.
     ///
     /// # Errors
     /// As [`Submitted::complete`]; also every constraint that does not hold, with both numbers.
-    pub fn complete_under(
-        self,
-        defaults: &K::Defaults<'_>,
-        policies: &[Policies],
-    ) -> Result<K::Config, ConfigErrors> {
-        self.whole(defaults, &K::underlay(defaults), policies)?
-            .typed()
+    pub fn complete(&self, defaults: &K::Defaults<'_>) -> Result<K::Config, ConfigErrors> {
+        self.whole(defaults, &K::underlay(defaults))?.typed()
     }
 
-    /// As [`Submitted::complete_under`], and where each effective key comes from. `underlay` replaces what `defaults` contain
+    /// As [`Governed::complete`], and where each effective key comes from. `underlay` replaces what `defaults` contain
     /// of the master, with its places.
     ///
     /// # Errors
-    /// As [`Submitted::complete_under`].
+    /// As [`Governed::complete`].
     pub fn explain(
-        self,
+        &self,
         defaults: &K::Defaults<'_>,
         underlay: &Underlay,
-        policies: &[Policies],
     ) -> Result<Explained<K::Config>, ConfigErrors> {
-        let mut warnings = self.warnings.clone();
-        warnings.extend(K::warnings_of_whole(
-            &self.layers.under(policies).merged::<K>(),
-        ));
-        warnings.extend(self.replaced_by(policies));
-        let root = self.whole(defaults, underlay, policies)?;
+        let mut warnings = self.submitted.warnings.clone();
+        warnings.extend(K::warnings_of_whole(&self.merged()));
+        warnings.extend(self.replaced());
+        let root = self.whole(defaults, underlay)?;
         let config: K::Config = root.typed()?;
         let value =
             serde_json::to_value(&config).expect("maps with text keys and finite numbers are JSON");
@@ -341,30 +345,25 @@ impl<K: Rules> Submitted<K> {
         })
     }
 
-    /// A warning for each value that was written and that an invariant of these policies replaces.
-    pub fn replaced_by(&self, policies: &[Policies]) -> Vec<ConfigWarning> {
+    /// A warning for each value that was written and that an invariant of the policies replaces.
+    pub fn replaced(&self) -> Vec<ConfigWarning> {
         replaced(
-            &self.layers.clone().merged::<K>(),
-            &self.layers.under(policies).merged::<K>(),
-            policies,
+            &self.submitted.layers.clone().merged::<K>(),
+            &self.merged(),
+            self.policies,
             K::masked,
         )
     }
 
     /// All layers as one, checked, with every default.
-    fn whole(
-        self,
-        defaults: &K::Defaults<'_>,
-        underlay: &Underlay,
-        policies: &[Policies],
-    ) -> Result<Node, ConfigErrors> {
+    fn whole(&self, defaults: &K::Defaults<'_>, underlay: &Underlay) -> Result<Node, ConfigErrors> {
         let mut findings = Findings::new(K::WORKLOAD.document(), Stage::Complete);
-        let mut layers = self.layers.under(policies);
+        let (kind, errors) = (self.submitted.kind, self.submitted.errors.clone());
+        let mut layers = self.submitted.layers.under(self.policies);
         let asked = layers.clone().merged::<K>();
-        layers.0.extend(
-            self.kind
-                .layers_below(&mut findings, &asked, defaults, underlay),
-        );
+        layers
+            .0
+            .extend(kind.layers_below(&mut findings, &asked, defaults, underlay));
         let mut root = layers.merged::<K>();
         if let Some(pod) = root
             .get_mut("environment")
@@ -373,12 +372,27 @@ impl<K: Rules> Submitted<K> {
             let spec = std::mem::replace(pod, Node::new(Tree::Null));
             *pod = without_directives(spec);
         }
-        self.kind.check_merged(&mut findings, defaults, &mut root);
+        kind.check_merged(&mut findings, defaults, &mut root);
         check_document(&mut findings, &mut root);
-        self.kind.check(&mut findings, &mut root);
-        check_constraints(&mut findings, &mut root, policies, K::WORKLOAD);
-        findings.finish_after(self.errors)?;
+        kind.check(&mut findings, &mut root);
+        check_constraints(&mut findings, &mut root, self.policies, K::WORKLOAD);
+        findings.finish_after(errors)?;
         Ok(with_defaults(root, K::WORKLOAD.document().root))
+    }
+}
+
+/// A document with what a first check of it finds.
+fn checked_document<K: Rules>(kind: K, mut findings: Findings, mut root: Node) -> Submitted<K> {
+    let written = root.clone();
+    check_document(&mut findings, &mut root);
+    kind.check(&mut findings, &mut root);
+    repair::propose(&mut findings, &written);
+    let (errors, warnings) = findings.taken();
+    Submitted {
+        warnings,
+        kind,
+        layers: Layers(vec![root]),
+        errors,
     }
 }
 

@@ -76,10 +76,9 @@ fn explained(text: &str, options: CheckOptions<'_>, policies: &[Policies]) -> Ve
     let master = master(MASTER);
     layers("train.yaml", text, options)
         .and_then(|submitted| {
-            submitted.explain(
+            submitted.under(policies).explain(
                 &defaults(&TaskContainerDefaults::default()),
                 &master.underlay("gpu"),
-                policies,
             )
         })
         .unwrap_or_else(|errors| panic!("{errors}"))
@@ -218,7 +217,8 @@ fn what_the_master_explains_without_its_files_is_the_same_without_lines() {
     let complete = |underlay| {
         Submitted::parse(Experiment, TRAIN)
             .unwrap()
-            .explain(&defaults(&TaskContainerDefaults::default()), &underlay, &[])
+            .under(&[])
+            .explain(&defaults(&TaskContainerDefaults::default()), &underlay)
             .unwrap()
     };
     let (by_files, by_config) = (
@@ -351,7 +351,8 @@ fn constraints_are_held_against_the_result_with_both_numbers() {
         let tcd = TaskContainerDefaults::default();
         Submitted::parse(Experiment, &text)
             .unwrap()
-            .complete_under(&defaults(&tcd), policies)
+            .under(policies)
+            .complete(&defaults(&tcd))
             .map(|config| config.resources)
             .map_err(|errors| errors.to_string())
     };
@@ -385,13 +386,11 @@ fn constraints_are_held_against_the_result_with_both_numbers() {
     let tcd = TaskContainerDefaults::default();
     let config = Submitted::parse(Experiment, TRAIN)
         .unwrap()
-        .complete_under(
-            &CompletionDefaults {
-                default_priority: Some(42),
-                ..defaults(&tcd)
-            },
-            &[team],
-        )
+        .under(&[team])
+        .complete(&CompletionDefaults {
+            default_priority: Some(42),
+            ..defaults(&tcd)
+        })
         .unwrap();
     assert_eq!(config.resources.priority, Some(50));
 }
@@ -466,6 +465,7 @@ fn tasks_are_explained_as_well() {
     )
     .unwrap();
     let explained = submitted
+        .under(&[])
         .explain(
             &TaskDefaults {
                 description: "JupyterLab (a)".into(),
@@ -474,7 +474,6 @@ fn tasks_are_explained_as_well() {
                 has_context: false,
             },
             &master(MASTER).underlay("gpu"),
-            &[],
         )
         .unwrap();
     for (path, value, origin) in [
@@ -737,7 +736,7 @@ proptest! {
         let Ok(submitted) = layers("d.yaml", &text, options) else { return Ok(()) };
         let master = master(MASTER);
         let tcd = TaskContainerDefaults::default();
-        let Ok(explained) = submitted.explain(&defaults(&tcd), &master.underlay("gpu"), &[]) else { return Ok(()) };
+        let Ok(explained) = submitted.under(&[]).explain(&defaults(&tcd), &master.underlay("gpu")) else { return Ok(()) };
         let mut seen = std::collections::BTreeSet::new();
         for key in &explained.keys {
             prop_assert!(seen.insert(key.path.clone()), "{} twice", key.path);

@@ -62,7 +62,7 @@ fn no_document_takes_more_than_fifty_mebibytes() {
         let begin: String = text.chars().take(120).collect();
         let before = peak().unwrap_or_default();
         if let Ok(submitted) = Submitted::read(Experiment, text) {
-            let _ = submitted.placement(&[]);
+            let _ = submitted.under(&[]).placement();
             let _ = submitted.complete(&CompletionDefaults {
                 name: "n".into(),
                 experiment_seed: 0,

@@ -19,7 +19,8 @@ fn what_a_policy_replaces_is_reported_with_both_values() {
     )
     .unwrap_or_else(|errors| panic!("{errors}"))];
     let reported: Vec<String> = submitted
-        .replaced_by(&policies)
+        .under(&policies)
+        .replaced()
         .iter()
         .map(ToString::to_string)
         .collect();
@@ -42,7 +43,7 @@ fn lists_and_pools_that_a_policy_replaces_are_reported() {
         let submitted = Submitted::parse(Experiment, document).unwrap();
         let text = format!("invariant_config: {{{invariants}}}");
         let policies = [Policies::parse(Workload::Experiment, "the cluster", None, &text).unwrap()];
-        let warnings = submitted.replaced_by(&policies);
+        let warnings = submitted.under(&policies).replaced();
         warnings
             .iter()
             .map(|w| format!("{}: {}", w.path, w.message))

@@ -486,12 +486,15 @@ async fn explain_experiment(
     let submitted =
         Submitted::read_over_templates(Experiment, file, text, &args.overrides, &templates)?;
     let master = master(args)?;
-    let placement = submitted.placement(&[]);
+    let placement = submitted.under(&[]).placement();
     let of_file = (placement.workspace.as_deref(), placement.project.as_deref());
     let home = ask_home(args, context, of_file, Workload::Experiment).await?;
     let policies = policies(args, home.as_ref(), Workload::Experiment)?;
-    let slots = submitted.trial_size(&policies).map_or(1, |size| size.slots);
-    let placement = submitted.placement(&policies);
+    let slots = submitted
+        .under(&policies)
+        .trial_size()
+        .map_or(1, |size| size.slots);
+    let placement = submitted.under(&policies).placement();
     let several = placement.resource_pools.into_iter().next();
     let asked = several.or(placement.resource_pool);
     let own_pool = pool_of_home(args, home.as_ref(), asked.as_deref(), slots);
@@ -510,7 +513,7 @@ async fn explain_experiment(
         default_priority: None,
         managed: true,
     };
-    let explained = submitted.explain(&defaults, &underlay, &policies)?;
+    let explained = submitted.under(&policies).explain(&defaults, &underlay)?;
     note_warnings(&explained.warnings);
     Ok(explained.keys)
 }
@@ -542,7 +545,7 @@ async fn explain_task(
         default_priority: None,
         has_context: false,
     };
-    let explained = submitted.explain(&defaults, &underlay, &policies)?;
+    let explained = submitted.under(&policies).explain(&defaults, &underlay)?;
     note_warnings(&explained.warnings);
     Ok(explained.keys)
 }

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{Rules, Submitted, Work, layer_under, made};
+use super::{Governed, Rules, Submitted, Work, layer_under, made};
 use crate::container::TaskContainerDefaults;
 use crate::errors::{ConfigWarning, ErrorCode};
 use crate::experiment::{ExperimentConfig, drawn, mask_with_variables};
 use crate::layer_text::LayerText;
 use crate::master::Underlay;
 use crate::origin::Layer;
-use crate::policies::{ONE_POOL, Policies, SEVERAL_POOLS, has_value};
+use crate::policies::{ONE_POOL, SEVERAL_POOLS, has_value};
 use crate::schema::Findings;
 use crate::workload::Workload;
 use crate::yaml::{Node, Tree};
@@ -155,10 +155,12 @@ impl Submitted {
         let name = |key: &str| root.find(key)?.filled_text();
         (name("workspace"), name("project"))
     }
+}
 
-    /// Where it asks to run under these policies, which the caller resolves before completing.
-    pub fn placement(&self, policies: &[Policies]) -> Placement {
-        let root = self.layers.under(policies).merged::<Experiment>();
+impl Governed<'_> {
+    /// Where it asks to run, which the caller resolves before completing.
+    pub fn placement(&self) -> Placement {
+        let root = self.merged();
         let text = |path: &str| root.find(path)?.filled_text();
         let pools = match root.find(SEVERAL_POOLS).map(|node| &node.tree) {
             Some(Tree::List(items)) => items
@@ -176,8 +178,8 @@ impl Submitted {
     }
 
     /// How large its trials are. `None` when what is written is no size, which is reported when the document is completed.
-    pub fn trial_size(&self, policies: &[Policies]) -> Option<TrialSize> {
-        let root = self.layers.under(policies).merged::<Experiment>();
+    pub fn trial_size(&self) -> Option<TrialSize> {
+        let root = self.merged();
         let found = |path: &str| root.find(path).map(|node| &node.tree);
         Some(TrialSize {
             slots: match found("resources.slots_per_trial") {
@@ -188,10 +190,9 @@ impl Submitted {
         })
     }
 
-    /// A warning for each hyperparameter of a `single` search that is no constant, under these policies: one value is
-    /// drawn for it.
-    pub fn drawn(&self, policies: &[Policies]) -> Vec<ConfigWarning> {
-        drawn(&self.layers.under(policies).merged::<Experiment>())
+    /// A warning for each hyperparameter of a `single` search that is no constant: one value is drawn for it.
+    pub fn drawn(&self) -> Vec<ConfigWarning> {
+        drawn(&self.merged())
     }
 }
 

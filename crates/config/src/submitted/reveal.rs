@@ -258,10 +258,10 @@ mod tests {
             "environment": {"environment_variables": ["Y=1"]},
         });
         let policies = [policies];
-        let first = document(&own).complete_under(&defaults, &policies).unwrap();
+        let first = document(&own).under(&policies).complete(&defaults).unwrap();
         assert_eq!(first.max_restarts, 1);
         let again = Submitted::renewed(&first, &policies).unwrap();
-        let again = again.complete_under(&defaults, &policies).unwrap();
+        let again = again.under(&policies).complete(&defaults).unwrap();
         assert_eq!(again.to_json(), first.to_json());
     }
 

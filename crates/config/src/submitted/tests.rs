@@ -64,7 +64,8 @@ fn a_single_search_draws_from_ranges_and_says_so() {
     complete(&text);
     let submitted = Submitted::parse(Experiment, &text).unwrap();
     let warned: Vec<String> = submitted
-        .drawn(&[])
+        .under(&[])
+        .drawn()
         .iter()
         .map(ToString::to_string)
         .collect();
@@ -83,14 +84,17 @@ fn a_single_search_draws_from_ranges_and_says_so() {
         "hyperparameters: {lr: {type: int, minval: 1, maxval: 9}}",
     )
     .unwrap();
-    assert_eq!(over.drawn(&[]), []);
+    assert_eq!(over.under(&[]).drawn(), []);
     let whole = over.over(Submitted::parse(Experiment, MINIMAL).unwrap());
-    assert_eq!(whole.drawn(&[]).len(), 1);
+    assert_eq!(whole.under(&[]).drawn().len(), 1);
     let random = searching(
         "  name: random\n  max_trials: 2\nhyperparameters: {lr: {type: int, minval: 1, maxval: 9}}",
     );
     assert_eq!(
-        Submitted::parse(Experiment, &random).unwrap().drawn(&[]),
+        Submitted::parse(Experiment, &random)
+            .unwrap()
+            .under(&[])
+            .drawn(),
         []
     );
 }

@@ -49,7 +49,8 @@ impl Previews {
     fn preview(&self, config: &Value, seed: u32) -> AppResult<PreviewedSearch> {
         let submitted = Submitted::from_value(Experiment, config).map_err(config_error)?;
         let pool = submitted
-            .placement(&[])
+            .under(&[])
+            .placement()
             .resource_pool
             .or_else(|| self.pools.default_compute_pool())
             .unwrap_or_default();

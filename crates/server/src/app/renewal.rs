@@ -111,19 +111,19 @@ impl Renewals {
             .over(workspace.id, Workload::Experiment)
             .await?;
         let stored = Submitted::renewed(&before, &policies).map_err(|e| refused(&e))?;
-        let (placed, is_changed) = (stored.placement(&[]), over.is_some());
+        let (placed, is_changed) = (stored.under(&[]).placement(), over.is_some());
         let submitted = match over {
             Some(over) => over.over(stored),
             None => stored,
         };
         let mut findings = Findings::default();
-        let replaced = submitted.replaced_by(&policies);
+        let replaced = submitted.under(&policies).replaced();
         findings
             .warnings
             .extend(replaced.iter().map(ToString::to_string));
-        let placement = submitted.placement(&policies);
+        let placement = submitted.under(&policies).placement();
         let goes_elsewhere = placement != placed;
-        let size = submitted.trial_size(&policies);
+        let size = submitted.under(&policies).trial_size();
         let pools = if renewal == Renewal::Move && !goes_elsewhere {
             self.require_below_limit(workspace, size, &mut findings);
             Vec::new()
@@ -133,7 +133,8 @@ impl Renewals {
                 .await?
                 .pools
         };
-        let admission_errors = submitted.placed(std::mem::take(&mut findings.errors), &policies);
+        let errors = std::mem::take(&mut findings.errors);
+        let admission_errors = submitted.under(&policies).placed(errors);
         let first = pools.first().filter(|_| goes_elsewhere);
         let pool = first.unwrap_or(&before.resources.resource_pool);
         let order = self.admission.priority_order(pool);
@@ -141,7 +142,7 @@ impl Renewals {
             .into_iter()
             .map(|policies| policies.with_order(order))
             .collect();
-        let mut config = match complete(submitted, &before, &policies) {
+        let mut config = match complete(&submitted, &before, &policies) {
             Ok(config) if admission_errors.is_empty() => config,
             completed => {
                 let mut errors = completed.err().map_or_else(Vec::new, |errors| errors.0);
@@ -307,7 +308,7 @@ pub(crate) fn overtaken(id: ExperimentId) -> AppError {
 /// A stored configuration, changed or not, under policies. What the cluster gives where a document is silent it was given
 /// when it was submitted.
 fn complete(
-    submitted: Submitted,
+    submitted: &Submitted,
     before: &ExperimentConfig,
     policies: &[Policies],
 ) -> Result<ExperimentConfig, ConfigErrors> {
@@ -319,7 +320,7 @@ fn complete(
         default_priority: before.resources.priority,
         managed: true,
     };
-    submitted.complete_under(&defaults, policies)
+    submitted.under(policies).complete(&defaults)
 }
 
 /// Keeps what a search that has begun depends on, and the place where its checkpoints are.

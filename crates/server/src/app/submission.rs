@@ -187,8 +187,8 @@ impl<'p> Revealed<'p> {
     /// Lays policies over it.
     fn govern(mut self, policies: Vec<Policies>) -> Governed<'p> {
         let document = &mut self.homed.document;
-        let mut warnings = document.submitted.drawn(&policies);
-        warnings.extend(document.submitted.replaced_by(&policies));
+        let mut warnings = document.submitted.under(&policies).drawn();
+        warnings.extend(document.submitted.under(&policies).replaced());
         let warnings = warnings.iter().map(ToString::to_string);
         document.findings.warnings.extend(warnings);
         Governed {
@@ -318,8 +318,8 @@ impl Submissions {
         let policies = &governed.policies;
         let homed = &mut governed.revealed.homed;
         let document = &mut homed.document;
-        let size = document.submitted.trial_size(policies);
-        let placement = document.submitted.placement(policies);
+        let size = document.submitted.under(policies).trial_size();
+        let placement = document.submitted.under(policies).placement();
         let admitted = self
             .admission
             .admit(&placement, homed.workspace, size, &mut document.findings)
@@ -343,7 +343,7 @@ impl Submissions {
             findings,
         } = document;
         let pool = admitted.pools.first().cloned().unwrap_or_default();
-        let admission_errors = submitted.placed(findings.errors, &policies);
+        let admission_errors = submitted.under(&policies).placed(findings.errors);
         let submitted = over_workspace(submitted, workspace)?;
         let mut config = match self.complete(submitted, policies, &pool, long).await? {
             Ok(config) if admission_errors.is_empty() => config,
@@ -477,7 +477,7 @@ impl Submissions {
                 .into_iter()
                 .map(|policies| policies.with_order(order))
                 .collect();
-            submitted.complete_under(&defaults, &policies)
+            submitted.under(&policies).complete(&defaults)
         })
         .await
     }

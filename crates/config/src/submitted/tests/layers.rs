@@ -230,7 +230,7 @@ fn placement_is_known_before_completion() {
     )
     .unwrap();
     assert_eq!(
-        submitted.placement(&[]),
+        submitted.under(&[]).placement(),
         Placement {
             workspace: Some("w".into()),
             project: Some("p".into()),
@@ -244,11 +244,11 @@ fn placement_is_known_before_completion() {
             is_single_node,
         })
     };
-    assert_eq!(submitted.trial_size(&[]), size(0, true));
+    assert_eq!(submitted.under(&[]).trial_size(), size(0, true));
     assert_eq!(submitted.home(), (Some("w".into()), Some("p".into())));
     let silent = Submitted::parse(Experiment, "{}").unwrap();
     assert_eq!(silent.home(), (None, None));
-    assert_eq!(silent.trial_size(&[]), size(1, false));
+    assert_eq!(silent.under(&[]).trial_size(), size(1, false));
     let policies = Policies::parse(
         Workload::Experiment,
         "cluster",
@@ -256,7 +256,7 @@ fn placement_is_known_before_completion() {
         "invariant_config: {resources: {slots_per_trial: 3}}",
     )
     .unwrap();
-    assert_eq!(submitted.trial_size(&[policies]), size(3, true));
+    assert_eq!(submitted.under(&[policies]).trial_size(), size(3, true));
     for (fixed, one, several) in [
         ("resource_pool: gpu", Some("gpu"), vec![]),
         ("resource_pools: [gpu, spare]", None, vec!["gpu", "spare"]),
@@ -264,14 +264,17 @@ fn placement_is_known_before_completion() {
     ] {
         let text = format!("invariant_config: {{resources: {{{fixed}}}}}");
         let policies = [Policies::parse(Workload::Experiment, "cluster", None, &text).unwrap()];
-        let placement = submitted.placement(&policies);
+        let placement = submitted.under(&policies).placement();
         assert_eq!(placement.resource_pool.as_deref(), one, "{fixed}");
         assert_eq!(placement.resource_pools, several, "{fixed}");
     }
     for unreadable in ["-3", "many", "99999999999"] {
         let text = format!("resources: {{slots_per_trial: {unreadable}}}");
         assert_eq!(
-            Submitted::read(Experiment, &text).unwrap().trial_size(&[]),
+            Submitted::read(Experiment, &text)
+                .unwrap()
+                .under(&[])
+                .trial_size(),
             None
         );
     }

@@ -89,7 +89,7 @@ proptest! {
     ) {
         for text in [format!("{key}: {value}"), format!("{key}: {{{inner}: {value}}}"), format!("{key}: [{{{inner}: {value}}}]")] {
             if let Ok(submitted) = Submitted::parse(Experiment, &text) {
-                let _ = submitted.placement(&[]);
+                let _ = submitted.under(&[]).placement();
                 let _ = submitted.complete(&CompletionDefaults {
                     name: "n".into(),
                     experiment_seed: 0,

@@ -417,10 +417,8 @@ fn placement_and_policies() {
     )
     .unwrap();
     let message = task
-        .complete_under(
-            &defaults(&TaskContainerDefaults::default()),
-            std::slice::from_ref(&policies),
-        )
+        .under(std::slice::from_ref(&policies))
+        .complete(&defaults(&TaskContainerDefaults::default()))
         .unwrap_err()
         .to_string();
     for expected in [
@@ -430,7 +428,8 @@ fn placement_and_policies() {
         assert!(message.contains(expected), "{message}");
     }
     let config = submitted(TaskKind::Shell, "environment: {image: mine}")
-        .complete_under(&defaults(&TaskContainerDefaults::default()), &[policies])
+        .under(&[policies])
+        .complete(&defaults(&TaskContainerDefaults::default()))
         .unwrap();
     assert_eq!(config.environment.image.cpu, "fixed");
 }
