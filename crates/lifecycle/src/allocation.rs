@@ -288,6 +288,11 @@ impl AllocationState {
         matches!(self, Self::Terminated { .. })
     }
 
+    /// Whether its code is to save and exit.
+    pub fn is_to_save(&self) -> bool {
+        matches!(self, Self::Preempting | Self::Saving)
+    }
+
     /// The name it is stored, filtered and shown under (the wire adds `STATE_`): that of [`AllocationState::name`],
     /// except that clients know one name for everything that runs.
     pub fn stored_name(&self) -> &'static str {

@@ -54,6 +54,15 @@ impl Observed {
         self.rank() < other.rank()
     }
 
+    /// Where the other containers of an allocation reach one that `joined` their meeting: the address of its host. `None` =
+    /// it has not come, or does not run (yet, or any more).
+    pub fn met_at(joined: bool, observed: Option<&Self>) -> Option<&str> {
+        match observed {
+            Some(Self::Running { host_address, .. }) if joined => Some(host_address),
+            _ => None,
+        }
+    }
+
     fn rank(&self) -> u8 {
         match self {
             Self::Assigned => 0,

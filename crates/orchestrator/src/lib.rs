@@ -36,6 +36,7 @@ pub use planning::{Course, Decided, Due};
 pub use rows::{
     Allocation, Container, Experiment, Rows, SearchState, Task, Terms, Trial, Unreadable,
 };
+pub use searches::validation;
 
 /// Two readings of the clock at the moment of a decision.
 #[derive(Debug, Clone, Copy)]

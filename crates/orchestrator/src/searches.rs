@@ -12,6 +12,29 @@ fn cause() -> Cause {
     Cause::master("the search decided it")
 }
 
+/// What the search receives of a validation of the trial that it calls `request_id`. `metric` = the searcher's metric in
+/// it; `time` = how far the trial is by the metric that the search measures training by, the outer `None` = it measures
+/// none. The search cannot use a validation that lacks one of the two.
+pub fn validation(
+    request_id: RequestId,
+    metric: Option<f64>,
+    time: Option<Option<f64>>,
+) -> SearchEvent {
+    match (metric, time) {
+        (Some(metric), None) => SearchEvent::Validation {
+            request_id,
+            metric,
+            time: None,
+        },
+        (Some(metric), Some(Some(time))) => SearchEvent::Validation {
+            request_id,
+            metric,
+            time: Some(time),
+        },
+        (None, _) | (_, Some(None)) => SearchEvent::UnusableValidation { request_id },
+    }
+}
+
 /// A search begins: it is started if it is not yet, stored, and what it asks for is carried out.
 pub(crate) fn begin<R: Rows>(
     scene: &mut Scene<'_, R>,

@@ -13,7 +13,7 @@ use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::record::Subject;
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::{EarlyExit, TrialState};
-use det_orchestrator::{Cause, Effect, Event, Record, Refused, Topic, Waiting};
+use det_orchestrator::{Cause, Effect, Event, Record, Refused, Topic, Waiting, validation};
 use det_scheduler::WaitKind;
 use det_searcher::Event as SearchEvent;
 use det_taskspec::ContainerExit;
@@ -281,4 +281,21 @@ fn a_reason_to_wait_of_the_same_kind_is_no_new_line() {
     assert_eq!(world.lines().len(), lines + 1);
     let since = world.allocations[&id].wait_since;
     assert_eq!(since, Some(Micros(world.now - 5)));
+}
+
+#[test]
+fn a_validation_without_what_the_search_needs_is_unusable() {
+    let event = |metric, time| validation("r".into(), metric, time);
+    let usable = |time| SearchEvent::Validation {
+        request_id: "r".into(),
+        metric: 0.5,
+        time,
+    };
+    let unusable = SearchEvent::UnusableValidation {
+        request_id: "r".into(),
+    };
+    assert_eq!(event(Some(0.5), None), usable(None));
+    assert_eq!(event(Some(0.5), Some(Some(3.0))), usable(Some(3.0)));
+    assert_eq!(event(Some(0.5), Some(None)), unusable);
+    assert_eq!(event(None, Some(Some(3.0))), unusable);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use det_ids::{AllocationId, ContainerId};
-use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_lifecycle::allocation::AllocationEvent;
 use det_lifecycle::container::Observed;
 use det_orchestrator::Event;
 use det_store::allocations::{self, AllocationRow, ContainerRow};
@@ -80,13 +80,8 @@ impl Allocations {
                 allocations::find(&mut conn.conn(), allocation_id).await?
             };
             let Some(row) = row else { return Ok(false) };
-            match row.state {
-                AllocationState::Preempting | AllocationState::Saving => return Ok(true),
-                AllocationState::Terminated { .. } => return Ok(false),
-                AllocationState::Pending
-                | AllocationState::Starting(_)
-                | AllocationState::Ready
-                | AllocationState::Killing { .. } => {}
+            if row.state.is_to_save() || row.state.is_terminal() {
+                return Ok(row.state.is_to_save());
             }
             tokio::select! {
                 woken = timeout_at(deadline, changes.changed()) => {
@@ -298,16 +293,13 @@ fn meeting(
 ) -> AppResult<Option<Rendezvous>> {
     let (mut addresses, mut slots, mut rank) = (Vec::new(), Vec::new(), None);
     for row in containers {
-        let Some(Observed::Running { host_address, .. }) = &row.observed else {
+        let Some(address) = Observed::met_at(row.joined, row.observed.as_ref()) else {
             return Ok(None);
         };
-        if !row.joined {
-            return Ok(None);
-        }
         if row.id == *container_id {
             rank = Some(row.member);
         }
-        addresses.push(host_address.clone());
+        addresses.push(address.to_owned());
         slots.push(i64::try_from(slot_set(&row.slots)?.len()).unwrap_or(i64::MAX));
     }
     Ok(rank.map(|rank| Rendezvous {

@@ -50,7 +50,7 @@ use det_config::experiment::ExperimentConfig;
 use det_config::hyperparameters::SearchMethod;
 use det_failpoints::failpoint;
 use det_ids::TrialId;
-use det_orchestrator::Event;
+use det_orchestrator::{Event, validation};
 use det_searcher::Event as SearchEvent;
 use det_store::metrics::{StoredReport, number};
 use det_store::{WriteTx, experiments, trials};
@@ -288,23 +288,15 @@ impl Metrics {
             return Ok(());
         }
         let time_metric = time_metric(self.configs.of(&experiment)?.as_ref());
-        let time = time_metric.as_ref().and_then(|name| {
+        let time = time_metric.as_ref().map(|name| {
             report.metrics.get(name).and_then(number).or_else(|| {
                 #[expect(clippy::cast_precision_loss, reason = "steps stay far below 2^52")]
                 let steps = report.step.filter(|_| name == "batches").map(|s| s as f64);
                 steps
             })
         });
-        let request_id = trial.request_id.clone();
-        let unusable = metric.is_none() || (time_metric.is_some() && time.is_none());
-        let event = match metric {
-            Some(metric) if !unusable => SearchEvent::Validation {
-                request_id,
-                metric,
-                time,
-            },
-            _ => SearchEvent::UnusableValidation { request_id },
-        };
+        let event = validation(trial.request_id.clone(), metric, time);
+        let unusable = matches!(event, SearchEvent::UnusableValidation { .. });
         if unusable && trial.notice.is_none() {
             let wanted =
                 time_metric.map_or_else(String::new, |t| format!(" and the time metric \"{t}\""));

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use det_ids::{AllocationId, ContainerId, TrialId};
-use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_lifecycle::allocation::AllocationEvent;
 use det_lifecycle::container::Observed;
 use det_lifecycle::trial::EarlyExit;
-use det_orchestrator::{Allocation, Cause, Event, Mutant as CoreMutant};
-use det_searcher::Event as SearchEvent;
+use det_orchestrator::{Allocation, Cause, Event, Mutant as CoreMutant, validation};
 
 use super::{Refused, Tx, core};
 use crate::mutant::Mutant;
@@ -83,14 +82,10 @@ impl Tx<'_> {
                 self.report_checkpoint(allocation, uuid, steps, files)
             }
             Call::Line { sequence } => self.append_line(allocation, container, sequence),
-            Call::Poll => Ok(Reply::Preempt(self.rows.allocation(allocation).is_ok_and(
-                |row| {
-                    matches!(
-                        row.state,
-                        AllocationState::Preempting | AllocationState::Saving
-                    )
-                },
-            ))),
+            Call::Poll => {
+                let row = self.rows.allocation(allocation);
+                Ok(Reply::Preempt(row.is_ok_and(|row| row.state.is_to_save())))
+            }
             Call::Acknowledge => {
                 self.advance([Event::Allocation {
                     id: allocation.clone(),
@@ -126,7 +121,7 @@ impl Tx<'_> {
         let members = self.rows.members(allocation);
         let all_here = members
             .iter()
-            .all(|c| c.row.joined && matches!(c.row.observed, Some(Observed::Running { .. })));
+            .all(|c| Observed::met_at(c.row.joined, c.row.observed.as_ref()).is_some());
         let ended = self
             .rows
             .allocations
@@ -180,11 +175,8 @@ impl Tx<'_> {
         if trial.row.ended_at.is_none() {
             #[expect(clippy::cast_precision_loss, reason = "steps stay far below 2^52")]
             let time = Some(step as f64);
-            let event = SearchEvent::Validation {
-                request_id: trial.row.request_id.clone(),
-                metric: value,
-                time,
-            };
+            let request_id = trial.row.request_id.clone();
+            let event = validation(request_id, Some(value), Some(time));
             let id = trial.row.experiment_id;
             self.advance([Event::Search { id, event }])?;
         }
