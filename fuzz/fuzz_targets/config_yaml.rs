@@ -30,7 +30,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(submitted) = Submitted::parse(Experiment, text) else {
         return;
     };
-    let _ = submitted.placement(&[]);
+    let _ = submitted.under(&[]).placement();
     let _ = mask_document(&submitted.to_value());
     let container_defaults = TaskContainerDefaults::default();
     let defaults = CompletionDefaults {

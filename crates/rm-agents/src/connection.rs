@@ -1,6 +1,5 @@
 //! One agent's connection, from its first message to its end.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::extract::ws::{Message, WebSocket};
@@ -8,9 +7,8 @@ use det_agent_proto::{
     AfterRefusal, ContainerReport, Hello, PING_SECONDS, SILENCE_SECONDS, ToAgent, ToMaster,
 };
 use det_failpoints::failpoint;
-use det_ids::{AgentId, ContainerId, PlaceId};
-use det_lifecycle::container::{Desired, Observed};
-use det_rm::{Changes as _, Core as _, Heard, Order, reconcile};
+use det_ids::{AgentId, PlaceId};
+use det_rm::{Changes as _, Core as _, Order, PlaceView};
 use futures::FutureExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -88,7 +86,7 @@ pub async fn serve<R: Registry>(
         agent_id: agent_id.clone(),
         credential,
         socket,
-        heard: BTreeMap::new(),
+        view: PlaceView::default(),
     };
     let outcome = tokio::select! {
         outcome = connection.run(hello) => outcome,
@@ -167,7 +165,7 @@ struct Connection<R: Registry> {
     agent_id: AgentId,
     credential: R::Credential,
     socket: WebSocket,
-    heard: BTreeMap<ContainerId, Heard>,
+    view: PlaceView,
 }
 
 /// Why a connection ended, for the log.
@@ -177,13 +175,8 @@ impl<R: Registry> Connection<R> {
     async fn run(&mut self, hello: Hello) -> Result<Ended, ErrorOf<R>> {
         let mut changes = self.registry.core().changes(&self.place);
         for report in &hello.containers {
-            self.heard.insert(
-                report.container_id.clone(),
-                Heard {
-                    state: Some(report.state.clone().into()),
-                    ..Heard::default()
-                },
-            );
+            let state = report.state.clone().into();
+            self.view.received(&report.container_id, state);
         }
         self.registry.joined(hello, &self.credential).await?;
         let welcome = ToAgent::Welcome(self.registry.welcome());
@@ -201,9 +194,7 @@ impl<R: Registry> Connection<R> {
             tokio::select! {
                 () = changes.changed() => {}
                 _ = repeat.tick() => {
-                    for heard in self.heard.values_mut() {
-                        heard.end_sent = None;
-                    }
+                    self.view.repeat_ends();
                 }
                 _ = ping.tick() => {
                     if last_heard.elapsed() > Duration::from_secs(SILENCE_SECONDS) {
@@ -274,10 +265,8 @@ impl<R: Registry> Connection<R> {
     ) -> Result<(), ErrorOf<R>> {
         match serde_json::from_str(text) {
             Ok(ToMaster::Container(report)) => {
-                self.heard
-                    .entry(report.container_id.clone())
-                    .or_default()
-                    .state = Some(report.state.clone().into());
+                let state = report.state.clone().into();
+                self.view.received(&report.container_id, state);
                 reports.push(report);
                 Ok(())
             }
@@ -303,47 +292,43 @@ impl<R: Registry> Connection<R> {
     /// Sends what is missing; `false` when the connection is gone.
     async fn reconcile(&mut self) -> Result<bool, ErrorOf<R>> {
         let rows = self.registry.core().desired(&self.place).await?;
-        for order in reconcile(&rows, &self.heard, None) {
-            let message = match order {
+        for order in self.view.orders(&rows, None) {
+            let message = match &order {
                 Order::Start(id) => {
                     // The row may have changed since it was read; then there is nothing to start any more.
-                    let Some(spec) = self.registry.core().specification(&self.place, &id).await?
+                    let Some(spec) = self.registry.core().specification(&self.place, id).await?
                     else {
                         continue;
                     };
-                    self.heard.entry(id).or_default().start_sent = true;
                     failpoint!("rm_agents::connection::start::before_send");
                     ToAgent::Start(Box::new(spec))
                 }
                 Order::End {
                     container_id,
                     grace,
-                } => {
-                    self.heard.entry(container_id.clone()).or_default().end_sent =
-                        Some(if grace { Desired::Stop } else { Desired::Kill });
-                    ToAgent::Kill {
-                        container_id,
-                        grace,
-                    }
-                }
+                } => ToAgent::Kill {
+                    container_id: container_id.clone(),
+                    grace: *grace,
+                },
                 Order::NeverStarted(id) => {
-                    self.registry.core().never_started(&id).await?;
+                    self.registry.core().never_started(id).await?;
                     continue;
                 }
                 Order::Forget(id) => {
                     failpoint!("rm_agents::connection::forget::before_send");
-                    let heard = self.heard.remove(&id);
-                    if heard.is_some_and(|h| !matches!(h.state, Some(Observed::Terminated { .. })))
-                    {
+                    if self.view.is_live(id) {
                         tracing::info!(
                             agent.id = self.agent_id.as_str(),
                             container.id = id.as_str(),
                             "a container that nothing wants any more is removed"
                         );
                     }
-                    ToAgent::Forget { container_id: id }
+                    ToAgent::Forget {
+                        container_id: id.clone(),
+                    }
                 }
             };
+            self.view.sent(&order);
             if !self.send(&message).await {
                 return Ok(false);
             }

@@ -1,7 +1,7 @@
 //! Resource manager for agents: who is connected, what each should run, and sending it.
 //!
 //! An agent's connection is served by one task ([`serve`]). It holds nothing that is not also in a row or in the agent:
-//! after every change, and after a restart of either side, [`det_rm::reconcile`] compares what the rows want with what
+//! after every change, and after a restart of either side, [`det_rm::PlaceView`] compares what the rows want with what
 //! the agent has reported, and says what to send.
 //!
 //! The master is reached through [`Registry`]: the core that all resource managers share, and who may connect.

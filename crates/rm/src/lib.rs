@@ -2,8 +2,8 @@
 //!
 //! A [`Manager`] has resource pools. What runs in a pool runs on places: machines with agents, or whatever else runs
 //! containers. The core decides what is to run where and writes it into rows; a manager carries it out. It holds nothing
-//! that is not also in a row or at a place: after every change, and after a restart of either side, [`reconcile()`]
-//! compares what the rows want with what the place has reported, and says what to do.
+//! that is not also in a row or at a place: after every change, and after a restart of either side, a
+//! [`PlaceView`] compares what the rows want with what the place has reported, and says what to do.
 //!
 //! The core is reached through [`Core`], and a manager knows nothing else of the master. Read [`Core`] first.
 
@@ -13,4 +13,4 @@ mod reconcile;
 
 pub use self::core::{Capacity, Changes, Core, Joined};
 pub use manager::{Health, Manager, Pool};
-pub use reconcile::{Heard, Mutant, Order, reconcile};
+pub use reconcile::{Mutant, Order, PlaceView};

@@ -7,13 +7,76 @@ use det_lifecycle::container::{Desired, Observed};
 
 /// What the connection to its place has received and sent about one container.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Heard {
+struct Heard {
     /// The place's last report; `None` = it has not reported it on the connection to its place.
-    pub state: Option<Observed>,
+    state: Option<Observed>,
     /// Whether a start was sent on the connection to its place.
-    pub start_sent: bool,
+    start_sent: bool,
     /// The last order to end it that was sent on the connection to its place.
-    pub end_sent: Option<Desired>,
+    end_sent: Option<Desired>,
+}
+
+/// What a manager knows of the containers on a place, from what it has received and sent on its connection to it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PlaceView(BTreeMap<ContainerId, Heard>);
+
+impl PlaceView {
+    /// The place reports what it has observed of a container.
+    pub fn received(&mut self, id: &ContainerId, observed: Observed) {
+        self.0.entry(id.clone()).or_default().state = Some(observed);
+    }
+
+    /// An order is sent, or [`Order::NeverStarted`] is carried out.
+    pub fn sent(&mut self, order: &Order) {
+        match order {
+            Order::Start(id) => self.0.entry(id.clone()).or_default().start_sent = true,
+            Order::End {
+                container_id,
+                grace,
+            } => {
+                let sent = if *grace { Desired::Stop } else { Desired::Kill };
+                self.0.entry(container_id.clone()).or_default().end_sent = Some(sent);
+            }
+            Order::Forget(id) => {
+                self.0.remove(id);
+            }
+            Order::NeverStarted(_) => {}
+        }
+    }
+
+    /// Orders to end containers that have not ended are to be sent again.
+    pub fn repeat_ends(&mut self) {
+        for heard in self.0.values_mut() {
+            heard.end_sent = None;
+        }
+    }
+
+    /// Whether the place holds a container that it has not reported as ended.
+    pub fn is_live(&self, id: &ContainerId) -> bool {
+        let heard = self.0.get(id);
+        heard.is_some_and(|heard| !matches!(heard.state, Some(Observed::Terminated { .. })))
+    }
+
+    /// What is to be done there, for rows that want this of the containers that hold slots. `mutant` is ignored unless the
+    /// feature `mutants` is enabled.
+    pub fn orders(
+        &self,
+        rows: &BTreeMap<ContainerId, Desired>,
+        mutant: Option<Mutant>,
+    ) -> Vec<Order> {
+        reconcile(rows, &self.0, mutant)
+    }
+}
+
+impl FromIterator<(ContainerId, Observed)> for PlaceView {
+    /// Of a place that joins with these containers.
+    fn from_iter<I: IntoIterator<Item = (ContainerId, Observed)>>(reports: I) -> Self {
+        let mut view = Self::default();
+        for (id, observed) in reports {
+            view.received(&id, observed);
+        }
+        view
+    }
 }
 
 /// Something to do about one container.
@@ -42,8 +105,8 @@ pub enum Mutant {
 }
 
 /// Compares rows with reports. `rows` = the place's containers that hold slots; `heard` = all containers that this
-/// connection knows, both by id. `mutant` is ignored unless the feature `mutants` is enabled.
-pub fn reconcile(
+/// connection knows, both by id.
+fn reconcile(
     rows: &BTreeMap<ContainerId, Desired>,
     heard: &BTreeMap<ContainerId, Heard>,
     mutant: Option<Mutant>,
@@ -182,5 +245,33 @@ mod tests {
         };
         assert_eq!(orders(&[("c", Desired::Run)], &[("c", ended.clone())]), []);
         assert_eq!(orders(&[], &[("c", ended)]), [Order::Forget("c".into())]);
+    }
+    #[test]
+    fn a_view_knows_what_was_received_and_sent() {
+        let wanted = |desired| BTreeMap::from([(ContainerId::from("c"), desired)]);
+        let mut view = PlaceView::default();
+        let next = |view: &mut PlaceView, desired| {
+            let orders = view.orders(&wanted(desired), None);
+            for order in &orders {
+                view.sent(order);
+            }
+            orders.len()
+        };
+        assert_eq!(next(&mut view, Desired::Run), 1);
+        assert_eq!(next(&mut view, Desired::Run), 0);
+        assert_eq!(next(&mut view, Desired::Kill), 1);
+        assert_eq!(next(&mut view, Desired::Kill), 0);
+        view.repeat_ends();
+        assert_eq!(next(&mut view, Desired::Kill), 1);
+        assert!(view.is_live(&"c".into()));
+        let exit = ContainerExit::Killed;
+        view.received(&"c".into(), Observed::Terminated { exit });
+        assert!(!view.is_live(&"c".into()));
+        assert_eq!(
+            view.orders(&BTreeMap::new(), None),
+            [Order::Forget("c".into())]
+        );
+        view.sent(&Order::Forget("c".into()));
+        assert_eq!(view, PlaceView::default());
     }
 }

@@ -10,10 +10,10 @@ mod tasks;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use background::{Planned, can_ever_fit};
-use det_ids::{ContainerId, ExperimentId, Micros, PlaceId, TrialId};
+use det_ids::{ExperimentId, Micros, PlaceId, TrialId};
 pub(crate) use det_orchestrator::Topic;
 use det_orchestrator::{Agenda, Clock, Core, Effect, Event, NewTrial, SearchState, Trial};
-use det_rm::Heard;
+use det_rm::PlaceView;
 pub(crate) use experiments::replay;
 pub(crate) use tasks::{Call, Reply};
 
@@ -48,8 +48,8 @@ pub(crate) struct Connection {
     pub(crate) link: u64,
     /// Identity of the agent's data directory.
     pub(crate) instance: u32,
-    /// The messages that were received and sent on it.
-    pub(crate) heard: BTreeMap<ContainerId, Heard>,
+    /// What was received and sent on it.
+    pub(crate) view: PlaceView,
 }
 
 /// What decides, with this defect.

@@ -7,7 +7,7 @@ use det_agent_proto::ContainerState;
 use det_ids::{ContainerId, PlaceId};
 use det_lifecycle::container::Desired;
 use det_orchestrator::Event as Decide;
-use det_rm::{Heard, Order, reconcile};
+use det_rm::Order;
 
 use super::host::agent_id;
 use super::network::{Network, Way};
@@ -44,8 +44,7 @@ impl Connections<'_> {
                 if let Some(connection) = memory.connections.get_mut(&id)
                     && connection.link == link
                 {
-                    connection.heard.entry(container.clone()).or_default().state =
-                        Some(state.clone().into());
+                    connection.view.received(&container, state.clone().into());
                 }
                 self.scene
                     .note(|| format!("{id} reports {container} {state:?}"));
@@ -87,22 +86,14 @@ impl Connections<'_> {
             }
             replaced = Some(other.link);
         }
-        let heard: BTreeMap<ContainerId, Heard> = containers
-            .iter()
-            .map(|(container, state)| {
-                let heard = Heard {
-                    state: Some(state.clone().into()),
-                    ..Heard::default()
-                };
-                (container.clone(), heard)
-            })
-            .collect();
+        let reports = containers.iter().cloned();
+        let view = reports.map(|(id, state)| (id, state.into())).collect();
         memory.connections.insert(
             id.clone(),
             Connection {
                 link,
                 instance,
-                heard,
+                view,
             },
         );
         if let Some(old) = replaced {
@@ -178,16 +169,16 @@ impl Connections<'_> {
             .map(|c| (c.row.id.clone(), c.row.desired))
             .collect();
         let mutant = self.scene.mutant().and_then(Mutant::of_manager);
-        for order in reconcile(&rows, &connection.heard, mutant) {
-            if !self.follow_order(id, link, order) {
+        for order in connection.view.orders(&rows, mutant) {
+            if !self.follow_order(id, link, &order) {
                 return;
             }
         }
     }
 
     /// Sends one order; `false` when the connection is gone.
-    fn follow_order(&mut self, id: &PlaceId, link: u64, order: Order) -> bool {
-        let outcome = match &order {
+    fn follow_order(&mut self, id: &PlaceId, link: u64, order: &Order) -> bool {
+        let outcome = match order {
             // A token is stored for it.
             Order::Start(_) => self.change(|_| Ok(())),
             Order::NeverStarted(container) => {
@@ -202,7 +193,7 @@ impl Connections<'_> {
             }
             return false;
         }
-        let spec = match &order {
+        let spec = match order {
             Order::Start(container) => spec(self.master.rows(), container),
             _ => None,
         };
@@ -216,32 +207,18 @@ impl Connections<'_> {
             return false;
         };
         let message = match order {
-            Order::Start(container) => {
-                let Some(spec) = spec else {
-                    return true;
-                };
-                connection.heard.entry(container).or_default().start_sent = true;
-                ToAgent::Start(Rc::new(spec))
-            }
-            Order::End {
-                container_id,
-                grace,
-            } => {
-                let sent = if grace { Desired::Stop } else { Desired::Kill };
-                connection
-                    .heard
-                    .entry(container_id.clone())
-                    .or_default()
-                    .end_sent = Some(sent);
+            Order::Start(_) => match spec {
+                Some(spec) => ToAgent::Start(Rc::new(spec)),
+                None => return true,
+            },
+            Order::End { container_id, .. } => {
                 self.scene.after(REPEAT_END, Event::Repeat(link));
-                ToAgent::Kill(container_id)
+                ToAgent::Kill(container_id.clone())
             }
             Order::NeverStarted(_) => return true,
-            Order::Forget(container) => {
-                connection.heard.remove(&container);
-                ToAgent::Forget(container)
-            }
+            Order::Forget(container) => ToAgent::Forget(container.clone()),
         };
+        connection.view.sent(order);
         self.scene.note(|| format!("to {id}: {message:?}"));
         self.network.say_to_agent(self.scene, link, message);
         true
@@ -259,9 +236,7 @@ impl Connections<'_> {
             .and_then(|m| m.connections.get_mut(&id))
             .filter(|c| c.link == link);
         if let Some(connection) = connection {
-            for heard in connection.heard.values_mut() {
-                heard.end_sent = None;
-            }
+            connection.view.repeat_ends();
             self.master.wake(self.scene, place(&id));
         }
     }

@@ -1,11 +1,9 @@
 //! A resource manager that runs nothing: places whose slots are only counted, over [`det_rm::Core`] alone. It stands for
 //! every manager that is not the one of agents.
 
-use std::collections::BTreeMap;
-
 use det_ids::{ContainerId, PlaceId};
-use det_lifecycle::container::{Desired, Observed};
-use det_rm::{Capacity, Core, Heard, Joined, Order, reconcile};
+use det_lifecycle::container::Observed;
+use det_rm::{Capacity, Core, Joined, Order, PlaceView};
 use det_server::app::places::Places;
 use det_taskspec::{ContainerSpec, DeviceKind};
 
@@ -17,7 +15,7 @@ pub(crate) struct FakePlace {
     place: PlaceId,
     lease: <Places as Core>::Lease,
     changes: <Places as Core>::Changes,
-    heard: BTreeMap<ContainerId, Heard>,
+    view: PlaceView,
 }
 
 /// What the place is to do.
@@ -40,14 +38,7 @@ impl FakePlace {
         let core = cluster.master().places.clone();
         let place = PlaceId::from(id);
         let changes = core.changes(&place);
-        let heard = containers.iter().map(|(id, observed)| {
-            let heard = Heard {
-                state: Some(observed.clone()),
-                ..Heard::default()
-            };
-            (id.clone(), heard)
-        });
-        let heard = heard.collect();
+        let view = containers.iter().cloned().collect();
         let joined = Joined {
             place: place.clone(),
             resource_pool: pool.to_owned(),
@@ -64,7 +55,7 @@ impl FakePlace {
             place,
             lease,
             changes,
-            heard,
+            view,
         }
     }
 
@@ -74,7 +65,7 @@ impl FakePlace {
         within(&format!("something to do at {place}"), async {
             loop {
                 let rows = self.core.desired(&self.place).await.unwrap();
-                let next = reconcile(&rows, &self.heard, None).into_iter().next();
+                let next = self.view.orders(&rows, None).into_iter().next();
                 let Some(order) = next else {
                     self.changes.changed().await;
                     continue;
@@ -88,34 +79,25 @@ impl FakePlace {
     }
 
     async fn take(&mut self, order: Order) -> Option<Task> {
-        match order {
+        let task = match &order {
             Order::Start(id) => {
-                let spec = self.core.specification(&self.place, &id).await.unwrap()?;
-                self.heard.entry(id).or_default().start_sent = true;
+                let spec = self.core.specification(&self.place, id).await.unwrap()?;
                 Some(Task::Start(Box::new(spec)))
             }
-            Order::End {
-                container_id,
-                grace,
-            } => {
-                let sent = if grace { Desired::Stop } else { Desired::Kill };
-                self.heard.entry(container_id).or_default().end_sent = Some(sent);
-                Some(Task::End { grace })
-            }
+            Order::End { grace, .. } => Some(Task::End { grace: *grace }),
             Order::NeverStarted(id) => {
-                self.core.never_started(&id).await.unwrap();
+                self.core.never_started(id).await.unwrap();
                 None
             }
-            Order::Forget(id) => {
-                self.heard.remove(&id);
-                Some(Task::Forget(id))
-            }
-        }
+            Order::Forget(id) => Some(Task::Forget(id.clone())),
+        };
+        self.view.sent(&order);
+        task
     }
 
     /// Reports what it has observed of a container.
     pub(crate) async fn observes(&mut self, id: &ContainerId, observed: Observed) {
-        self.heard.entry(id.clone()).or_default().state = Some(observed.clone());
+        self.view.received(id, observed.clone());
         let observed = vec![(id.clone(), observed)];
         self.core.observed(&self.place, observed).await.unwrap();
     }
