@@ -57,8 +57,6 @@ pub enum Effect {
     ExperimentContinued(ExperimentId),
     /// A run of a trial begins: reports that are kept of the run before are invalid.
     RunStarted(TrialId),
-    /// A trial counts restarts anew: what its earlier logs matched does not forbid restarts any more.
-    RestartsAllowed(TrialId),
     /// A trial has ended.
     TrialEnded(TrialId),
     /// A container has a place: give it a token.

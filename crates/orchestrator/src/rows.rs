@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use det_config::hyperparameters::{SearcherConfig, Space};
 use det_ids::{
     AllocationId, ContainerId, ExperimentId, JobId, Micros, PlaceId, RequestId, SlotId, TaskId,
-    TrialId,
+    TrialId, UserId,
 };
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::task::{Demand, TaskState};
 use det_lifecycle::trial::TrialState;
 use det_scheduler::WaitKind;
@@ -27,6 +28,8 @@ pub struct Experiment {
     pub state: ExperimentState,
     /// Its entry in the queue.
     pub job_id: JobId,
+    /// Who owns it, and its tasks.
+    pub owner_id: UserId,
     /// Where its trials ask for slots.
     pub resource_pool: String,
     /// 0 to 1; never goes back.
@@ -44,6 +47,8 @@ pub struct Terms {
     pub max_restarts: u32,
     /// What each run asks for.
     pub demand: Demand,
+    /// Days that the logs of its tasks are kept after their end: -1 = for ever, `None` = as the cluster says.
+    pub log_retention_days: Option<i64>,
 }
 
 /// A trial.
@@ -76,6 +81,8 @@ pub struct Task {
     pub kind: TaskKind,
     /// Its entry in the queue.
     pub job_id: JobId,
+    /// Who owns it.
+    pub owner_id: UserId,
     /// The experiment that it works for, if any.
     pub experiment_id: Option<ExperimentId>,
     /// The trial that it works for, if any.
@@ -84,6 +91,10 @@ pub struct Task {
     pub state: TaskState,
     /// What each attempt asks for; `None` = what its experiment says.
     pub demand: Option<Demand>,
+    /// What log policies found in its log; `None` = nothing yet.
+    pub log_findings: Option<LogFindings>,
+    /// Days that its log is kept after its end: -1 = for ever, `None` = as the cluster says.
+    pub log_retention_days: Option<i64>,
     /// Allocations so far.
     pub attempts: u32,
     /// `None` while it may run again.
@@ -251,11 +262,6 @@ pub trait Rows {
     fn set_hparams(&mut self, id: TrialId, hparams: &str);
     /// Stores that a run begins: what the code of the run before reported of itself is reset.
     fn start_run(&mut self, id: TrialId, run_id: i64);
-    /// Places that the next run avoids, as the allocation's row holds them; `None` = none.
-    ///
-    /// # Errors
-    /// What its logs have come to cannot be read.
-    fn excluded_places(&self, id: TrialId) -> Result<Option<BTreeSet<PlaceId>>, Unreadable>;
     /// Why a run that fails now is not followed by another although restarts are left; `None` if it may be.
     fn restart_forbidden(&self, id: TrialId) -> Option<String>;
     /// How many tasks a trial has had.
@@ -263,7 +269,7 @@ pub trait Rows {
 
     /// A task.
     fn task(&self, id: &TaskId) -> Option<Task>;
-    /// Adds a task of an experiment's trial; its owner is the experiment's.
+    /// Adds a task.
     fn insert_task(&mut self, row: Task);
     /// Stores state, attempts and end of a task.
     fn update_task(&mut self, row: &Task);
@@ -274,7 +280,7 @@ pub trait Rows {
     fn allocation(&self, id: &AllocationId) -> Option<Allocation>;
     /// The live allocation of a task.
     fn live_allocation(&self, task_id: &TaskId) -> Option<AllocationId>;
-    /// Adds an allocation; `excluded` are places that it must not run on, as [`Rows::excluded_places`] gives them.
+    /// Adds an allocation; `excluded` are places that it must not run on, `None` = it may run on any.
     fn insert_allocation(&mut self, row: Allocation, excluded: Option<BTreeSet<PlaceId>>);
     /// Stores all that changes in an allocation's life.
     fn update_allocation(&mut self, row: &Allocation);

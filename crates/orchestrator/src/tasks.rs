@@ -2,6 +2,7 @@
 
 use det_ids::TaskId;
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::{Demand, RestartPolicy, TaskEffect, TaskEnd, TaskEvent};
 use det_lifecycle::trial::TrialEvent;
@@ -122,7 +123,9 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
         .ok_or_else(|| Refused::not_found("job", &task.job_id))?;
     task.attempts += 1;
     scene.rows.update_task(&task);
-    let (run_id, excluded, what) = match RestartPolicy::of(task.kind) {
+    let findings = task.log_findings.as_ref();
+    let excluded = findings.and_then(LogFindings::exclusions);
+    let (run_id, what) = match RestartPolicy::of(task.kind) {
         RestartPolicy::ByTrial => {
             let trial = task.trial_id.ok_or_else(|| {
                 Refused::Unreadable(Unreadable {
@@ -134,10 +137,10 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
                 })
             })?;
             let run = trials::begin_run(scene, trial)?;
-            (run.number, run.excluded_places, run.label)
+            (run.number, run.label)
         }
         RestartPolicy::Never | RestartPolicy::WhenReleased => {
-            (0, None, format!("task {id} (attempt {})", task.attempts))
+            (0, format!("task {id} (attempt {})", task.attempts))
         }
     };
     let row = Allocation {

@@ -1,8 +1,7 @@
 //! What follows for a trial.
 
-use std::collections::BTreeSet;
-
-use det_ids::{ExperimentId, PlaceId, RequestId, TaskId, TrialId};
+use det_ids::{ExperimentId, RequestId, TaskId, TrialId};
+use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::{TaskEnd, TaskEvent, TaskState};
 use det_lifecycle::trial::{EarlyExit, History, TrialEffect, TrialEvent, TrialState};
@@ -61,10 +60,7 @@ pub(crate) fn on<R: Rows>(
     for effect in &step.effects {
         match effect {
             TrialEffect::ChargeRestart => row.restarts += 1,
-            TrialEffect::ResetRestarts => {
-                row.restarts = 0;
-                scene.effect(Effect::RestartsAllowed(id));
-            }
+            TrialEffect::ResetRestarts => row.restarts = 0,
             _ => {}
         }
     }
@@ -181,7 +177,8 @@ pub(crate) fn created<R: Rows>(
         .rows
         .trial_of_request(experiment_id, request_id)
         .ok_or_else(|| Refused::not_found("trial", request_id))?;
-    insert_task(scene, &trial, trial.task_id.clone())?;
+    let days = scene.rows.terms(experiment_id)?.log_retention_days;
+    insert_task(scene, &trial, None, days)?;
     scene.record(Record {
         cause: Cause::actor("master"),
         subject: Subject::Trial(trial.id),
@@ -200,20 +197,24 @@ pub(crate) fn created<R: Rows>(
 fn insert_task<R: Rows>(
     scene: &mut Scene<'_, R>,
     trial: &Trial,
-    task_id: TaskId,
+    log_findings: Option<LogFindings>,
+    log_retention_days: Option<i64>,
 ) -> Result<(), Refused> {
     let experiment = scene
         .rows
         .experiment(trial.experiment_id)
         .ok_or_else(|| Refused::not_found("experiment", trial.experiment_id))?;
     scene.rows.insert_task(Task {
-        id: task_id,
+        id: trial.task_id.clone(),
         kind: TaskKind::Trial,
         job_id: experiment.job_id,
+        owner_id: experiment.owner_id,
         experiment_id: Some(trial.experiment_id),
         trial_id: Some(trial.id),
         state: TaskState::Suspended,
         demand: None,
+        log_findings,
+        log_retention_days,
         attempts: 0,
         ended_at: None,
     });
@@ -230,11 +231,16 @@ pub(crate) fn continue_in_new_task<R: Rows>(
 ) -> Result<(), Refused> {
     let (mut trial, _) = known(scene, id)?;
     let earlier = scene.rows.task_count(id);
+    let before = scene
+        .rows
+        .task(&trial.task_id)
+        .ok_or_else(|| Refused::not_found("task", &trial.task_id))?;
     trial.task_id = TaskId(format!(
         "{}.{}-{earlier}",
         trial.experiment_id, trial.request_id
     ));
-    insert_task(scene, &trial, trial.task_id.clone())?;
+    let findings = before.log_findings.map(LogFindings::continued);
+    insert_task(scene, &trial, findings, before.log_retention_days)?;
     scene.rows.update_trial(&trial);
     scene.rows.set_hparams(id, hparams);
     let event = TrialEvent::Continue;
@@ -246,8 +252,6 @@ pub(crate) fn continue_in_new_task<R: Rows>(
 pub(crate) struct Run {
     /// Counts the trial's runs from 1.
     pub(crate) number: i64,
-    /// Places that it avoids, as the allocation's row holds them; `None` = none.
-    pub(crate) excluded_places: Option<BTreeSet<PlaceId>>,
     /// What users call it.
     pub(crate) label: String,
 }
@@ -255,14 +259,12 @@ pub(crate) struct Run {
 /// Begins a trial's next run, which is the attempt that its task is about to make.
 pub(crate) fn begin_run<R: Rows>(scene: &mut Scene<'_, R>, id: TrialId) -> Result<Run, Refused> {
     let (trial, experiment) = known(scene, id)?;
-    let excluded_places = scene.rows.excluded_places(id)?;
     let number = trial.run_id + 1;
     scene.rows.start_run(id, number);
     scene.effect(Effect::RunStarted(id));
     scene.wake(Topic::Trial(id));
     Ok(Run {
         number,
-        excluded_places,
         label: format!("trial {id} (run {number}) of experiment {}", experiment.id),
     })
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use det_ids::{AllocationId, ContainerId, ExperimentId, JobId, PlaceId, TaskId, TrialId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::task::{Demand, TaskState};
 use det_taskspec::TaskKind;
 
@@ -47,6 +48,11 @@ pub struct TaskRow {
     pub ended_at: Option<i64>,
     /// When its log was deleted because it had been kept long enough; `None` = it was not, or lines came since.
     pub logs_deleted_at: Option<i64>,
+    /// What log policies found in its log; `None` = nothing yet.
+    #[row(json)]
+    pub log_findings: Option<LogFindings>,
+    /// Days that its log is kept after its end: -1 = for ever, `None` = as the cluster's configuration says.
+    pub log_retention_days: Option<i64>,
 }
 
 /// One attempt's claim on slots, with the kind and the experiment of its task.
@@ -165,9 +171,12 @@ pub(crate) async fn save_tasks(
             created_at: "bigint" = |row| row.created_at,
             ended_at: "bigint" = |row| row.ended_at,
             logs_deleted_at: "bigint" = |row| row.logs_deleted_at,
+            log_findings: "text" = |row| row.log_findings.as_ref().map(column::text),
+            log_retention_days: "bigint" = |row| row.log_retention_days,
         ),
         "ON CONFLICT (id) DO UPDATE SET machine = excluded.machine, attempts = excluded.attempts, \
-         log_lines = excluded.log_lines, ended_at = excluded.ended_at, logs_deleted_at = excluded.logs_deleted_at"
+         log_lines = excluded.log_lines, ended_at = excluded.ended_at, logs_deleted_at = excluded.logs_deleted_at, \
+         log_findings = excluded.log_findings, log_retention_days = excluded.log_retention_days"
     );
     Ok(())
 }
@@ -209,6 +218,43 @@ pub(crate) async fn set_logs_deleted(
     at: i64,
 ) -> Result<(), StoreError> {
     edit_task(conn, task_id, |row| row.logs_deleted_at = Some(at)).await?;
+    Ok(())
+}
+
+/// Stores what log policies found in a task's log.
+pub async fn set_log_findings(
+    conn: &mut Conn<'_>,
+    task_id: &TaskId,
+    findings: LogFindings,
+) -> Result<(), StoreError> {
+    edit_task(conn, task_id, |row| row.log_findings = Some(findings)).await?;
+    Ok(())
+}
+
+/// Stores how long a task's log is kept: see [`TaskRow::log_retention_days`].
+pub async fn set_log_retention(
+    conn: &mut Conn<'_>,
+    task_id: &TaskId,
+    days: Option<i64>,
+) -> Result<(), StoreError> {
+    edit_task(conn, task_id, |row| row.log_retention_days = days).await?;
+    Ok(())
+}
+
+/// The same of all tasks of an experiment.
+pub async fn set_log_retention_of_experiment(
+    conn: &mut Conn<'_>,
+    experiment_id: ExperimentId,
+    days: Option<i64>,
+) -> Result<(), StoreError> {
+    conn.flush().await?;
+    conn.writing()?.tasks.remove_all();
+    execute!(
+        conn,
+        "UPDATE tasks SET log_retention_days = $1 WHERE experiment_id = $2",
+        days,
+        experiment_id
+    )?;
     Ok(())
 }
 

@@ -59,6 +59,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "task states",
         text: include_str!("../migrations/0008_task_states.sql"),
     },
+    Migration {
+        version: 9,
+        name: "task logs",
+        text: include_str!("../migrations/0009_task_logs.sql"),
+    },
 ];
 
 /// Spellings of the tokens, SQLite first, then PostgreSQL.

@@ -61,10 +61,6 @@ pub struct TrialRow {
     pub checkpoint_bytes: i64,
     /// Something that users should know, such as reports without the searcher's metric.
     pub notice: Option<String>,
-    /// What log policies found in its logs, JSON; `None` = nothing yet.
-    pub log_findings: Option<String>,
-    /// Days that the logs of its tasks are kept after their end: -1 = for ever, `None` = as the cluster's configuration says.
-    pub log_retention_days: Option<i64>,
     /// When it was created, microseconds.
     pub created_at: i64,
     /// When it ended, microseconds; `None` while live.
@@ -89,8 +85,6 @@ pub struct NewTrial {
     /// See [`TrialRow`].
     pub warm_start_checkpoint: Option<String>,
     /// See [`TrialRow`].
-    pub log_retention_days: Option<i64>,
-    /// See [`TrialRow`].
     pub created_at: i64,
 }
 
@@ -101,8 +95,8 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<TrialId, Stor
         (TrialId,),
         "INSERT INTO trials (experiment_id, request_id, task_id, state, machine, hparams, seed, run_id, restarts, \
          warm_start_checkpoint, total_batches, progress, runner_state, metadata, checkpoint_count, checkpoint_bytes, \
-         created_at, log_retention_days) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, 0, 0, $8, 0, 0.0, '', '{}', 0, 0, $9, $10) RETURNING id",
+         created_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, 0, 0, $8, 0, 0.0, '', '{}', 0, 0, $9) RETURNING id",
         new.experiment_id,
         &new.request_id,
         &new.task_id,
@@ -111,8 +105,7 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<TrialId, Stor
         new.hparams.as_str(),
         new.seed,
         new.warm_start_checkpoint.as_deref(),
-        new.created_at,
-        new.log_retention_days
+        new.created_at
     )?;
     let unit = conn.writing()?;
     unit.trials.keep(Arc::new(new.row(id)), false);
@@ -147,8 +140,6 @@ impl NewTrial {
             checkpoint_count: 0,
             checkpoint_bytes: 0,
             notice: None,
-            log_findings: None,
-            log_retention_days: self.log_retention_days,
             created_at: self.created_at,
             ended_at: None,
         }
@@ -188,8 +179,6 @@ pub(crate) async fn save_changed(
             checkpoint_count: "bigint" = |row| row.checkpoint_count,
             checkpoint_bytes: "bigint" = |row| row.checkpoint_bytes,
             notice: "text" = |row| row.notice.as_deref(),
-            log_findings: "text" = |row| row.log_findings.as_deref(),
-            log_retention_days: "bigint" = |row| row.log_retention_days,
             created_at: "bigint" = |row| row.created_at,
             ended_at: "bigint" = |row| row.ended_at,
         ),
@@ -201,8 +190,7 @@ pub(crate) async fn save_changed(
          best_metric = excluded.best_metric, best_validation = excluded.best_validation, \
          latest_metric = excluded.latest_metric, latest_validation = excluded.latest_validation, \
          checkpoint_count = excluded.checkpoint_count, checkpoint_bytes = excluded.checkpoint_bytes, \
-         notice = excluded.notice, log_findings = excluded.log_findings, \
-         log_retention_days = excluded.log_retention_days, ended_at = excluded.ended_at"
+         notice = excluded.notice, ended_at = excluded.ended_at"
     );
     Ok(())
 }
@@ -219,32 +207,6 @@ pub async fn find(conn: &mut Conn<'_>, id: TrialId) -> Result<Option<TrialRow>, 
         unit.trials.keep(Arc::new(row.clone()), false);
     }
     Ok(row)
-}
-
-/// Stores how long the logs of a trial are kept: see [`TrialRow`].
-pub async fn set_log_retention(
-    conn: &mut Conn<'_>,
-    id: TrialId,
-    days: Option<i64>,
-) -> Result<(), StoreError> {
-    edit(conn, id, |row| row.log_retention_days = days).await
-}
-
-/// The same of all trials of an experiment.
-pub async fn set_log_retention_of_experiment(
-    conn: &mut Conn<'_>,
-    experiment_id: ExperimentId,
-    days: Option<i64>,
-) -> Result<(), StoreError> {
-    conn.flush().await?;
-    conn.writing()?.trials.remove_all();
-    execute!(
-        conn,
-        "UPDATE trials SET log_retention_days = $1 WHERE experiment_id = $2",
-        days,
-        experiment_id
-    )?;
-    Ok(())
 }
 
 /// Changes a trial, if there is one with this number.
@@ -468,7 +430,9 @@ impl Sort {
             Self::Duration => "ended_at - created_at",
             Self::Restarts => "restarts",
             Self::CheckpointSize => "checkpoint_bytes",
-            Self::LogRetentionDays => "log_retention_days",
+            Self::LogRetentionDays => {
+                "(SELECT t.log_retention_days FROM tasks t WHERE t.id = trials.task_id)"
+            }
         }
     }
 }
@@ -595,15 +559,6 @@ pub async fn set_notice(
     notice: Option<&str>,
 ) -> Result<(), StoreError> {
     edit(conn, id, |row| row.notice = notice.map(str::to_owned)).await
-}
-
-/// Stores what log policies found.
-pub async fn set_log_findings(
-    conn: &mut Conn<'_>,
-    id: TrialId,
-    findings: &str,
-) -> Result<(), StoreError> {
-    edit(conn, id, |row| row.log_findings = Some(findings.to_owned())).await
 }
 
 /// Stores best and latest validation. A metric that is not a number is stored as none (the databases disagree on NaN);

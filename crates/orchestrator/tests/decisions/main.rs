@@ -10,6 +10,7 @@ use det_ids::{Micros, TrialId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
+use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::Subject;
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::{EarlyExit, TrialState};
@@ -248,6 +249,11 @@ fn a_continued_trial_goes_on_as_a_further_task() {
     let ids = world.runs_on(1, &["a"]);
     world.observe("a", &ids[0], exits(3));
     let first = world.trial_row(1).task_id.clone();
+    let mut findings = LogFindings::default();
+    findings.retries_canceled_by = Some("oom".to_owned());
+    findings.exclude("a".into(), "bus error");
+    let task = world.tasks.get_mut(&first).unwrap();
+    (task.log_findings, task.log_retention_days) = (Some(findings), Some(7));
     world.happens(Event::Continue {
         id: EXPERIMENT,
         search: Box::new(world::search(SINGLE)),
@@ -260,6 +266,12 @@ fn a_continued_trial_goes_on_as_a_further_task() {
     assert_eq!(world.trial_row(1).task_id.0, format!("{first}-1"));
     assert_eq!(world.trial_row(1).restarts, 0);
     assert_eq!(world.trial_row(1).run_id, 2);
+    // Its log is kept as long, the same places are avoided, and it may restart again.
+    let task = &world.tasks[&world.trial_row(1).task_id];
+    assert_eq!(task.log_retention_days, Some(7));
+    let findings = task.log_findings.clone().unwrap();
+    assert_eq!(findings.retries_canceled_by, None);
+    assert_eq!(world.excluded[&world.live(1)], findings.excluded_places);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Tasks of all kinds: those of trials follow their trials, the others live by themselves.
 
 use det_config::hyperparameters::SearchMethod;
-use det_ids::{Micros, TaskId};
+use det_ids::{Micros, TaskId, UserId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_lifecycle::container::Desired;
 use det_lifecycle::experiment::ExperimentEvent;
@@ -26,6 +26,9 @@ fn with_task(kind: TaskKind) -> (World, TaskId) {
             id: id.clone(),
             kind,
             job_id: "job-of-t".into(),
+            owner_id: UserId(1),
+            log_findings: None,
+            log_retention_days: None,
             experiment_id: None,
             trial_id: None,
             state: TaskState::Suspended,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use det_config::hyperparameters::{Hyperparameter, SearchMethod, SearcherConfig, Space};
 use det_ids::{
     AllocationId, ContainerId, ExperimentId, JobId, Micros, PlaceId, RequestId, SlotId, TaskId,
-    TrialId,
+    TrialId, UserId,
 };
 use det_lifecycle::container::Observed;
 use det_lifecycle::experiment::ExperimentState;
@@ -31,6 +31,8 @@ pub(crate) struct World {
     pub(crate) tasks: BTreeMap<TaskId, Task>,
     pub(crate) allocations: BTreeMap<AllocationId, Allocation>,
     pub(crate) containers: BTreeMap<ContainerId, Container>,
+    /// Places that allocations must not run on.
+    pub(crate) excluded: BTreeMap<AllocationId, BTreeSet<PlaceId>>,
     slots: BTreeMap<ContainerId, BTreeSet<SlotId>>,
     pub(crate) places: BTreeMap<PlaceId, Place>,
     pub(crate) forbidden: Option<String>,
@@ -74,6 +76,7 @@ pub(crate) fn world(method: &SearchMethod, max_restarts: u32) -> World {
             id: EXPERIMENT,
             state: ExperimentState::Active,
             job_id: JobId::from("job"),
+            owner_id: UserId(1),
             resource_pool: "default".to_owned(),
             progress: 0.0,
             trial_count: 0,
@@ -86,6 +89,7 @@ pub(crate) fn world(method: &SearchMethod, max_restarts: u32) -> World {
                 single_place: false,
                 preemption_timeout: 60,
             },
+            log_retention_days: None,
         },
         search: None,
         trials: BTreeMap::new(),
@@ -93,6 +97,7 @@ pub(crate) fn world(method: &SearchMethod, max_restarts: u32) -> World {
         tasks: BTreeMap::new(),
         allocations: BTreeMap::new(),
         containers: BTreeMap::new(),
+        excluded: BTreeMap::new(),
         slots: BTreeMap::new(),
         places: BTreeMap::from([("a".into(), place()), ("b".into(), place())]),
         forbidden: None,
@@ -296,9 +301,6 @@ impl Rows for World {
             trial.run_id = run_id;
         }
     }
-    fn excluded_places(&self, _id: TrialId) -> Result<Option<BTreeSet<PlaceId>>, Unreadable> {
-        Ok(None)
-    }
     fn restart_forbidden(&self, _id: TrialId) -> Option<String> {
         self.forbidden.clone()
     }
@@ -330,7 +332,9 @@ impl Rows for World {
             .find(of_task)
             .map(|a| a.id.clone())
     }
-    fn insert_allocation(&mut self, row: Allocation, _excluded: Option<BTreeSet<PlaceId>>) {
+    fn insert_allocation(&mut self, row: Allocation, excluded: Option<BTreeSet<PlaceId>>) {
+        self.excluded
+            .extend(excluded.map(|places| (row.id.clone(), places)));
         self.allocations.insert(row.id.clone(), row);
     }
     fn update_allocation(&mut self, row: &Allocation) {

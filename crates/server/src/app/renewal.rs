@@ -13,7 +13,7 @@ use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::experiments::{self, ExperimentRow};
 use det_store::workspaces::WorkspaceRow;
-use det_store::{WriteTx, trials};
+use det_store::{WriteTx, allocations, trials};
 use serde_json::Value;
 
 use crate::app::admission::{Admission, Findings, above_limit};
@@ -227,7 +227,7 @@ impl Renewals {
         }
         let days = configured_days(config);
         if days != configured_days(before) {
-            trials::set_log_retention_of_experiment(&mut tx.conn(), id, days).await?;
+            allocations::set_log_retention_of_experiment(&mut tx.conn(), id, days).await?;
         }
         self.update_job(tx, row, before, config, cause).await?;
         let reason = renewed.warnings.join("; ");

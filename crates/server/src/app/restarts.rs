@@ -1,16 +1,15 @@
 //! Whether a trial that fails may be started again, beyond the count of its restarts.
 
 use det_scheduler::{SlotDemand, can_ever_fit};
+use det_store::allocations::TaskRow;
 use det_store::experiments::ExperimentRow;
-use det_store::trials::TrialRow;
 
 use crate::app::configs::Configs;
 use crate::app::context::Context;
-use crate::app::logs::policies::LogFindings;
 use crate::app::snapshots::Snapshots;
 use crate::error::AppResult;
 
-/// Asks what was found in the trial's log, and whether a place is left that it may run on. Cheap to clone.
+/// Asks what was found in the log of its task, and whether a place is left that it may run on. Cheap to clone.
 #[derive(Clone)]
 pub struct Restarts {
     context: Context,
@@ -32,9 +31,11 @@ impl Restarts {
     pub(crate) async fn forbidden_because(
         &self,
         experiment: &ExperimentRow,
-        trial: &TrialRow,
+        task: &TaskRow,
     ) -> AppResult<Option<String>> {
-        let findings = LogFindings::of(trial)?;
+        let Some(findings) = &task.log_findings else {
+            return Ok(None);
+        };
         if let Some(policy) = &findings.retries_canceled_by {
             return Ok(Some(format!(
                 "trial failed and matched logs to a don't retry policy (\"{policy}\")"

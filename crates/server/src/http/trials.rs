@@ -47,7 +47,7 @@ pub fn routes() -> OpenApiRouter<Master> {
 /// Trials, each with its parts, as clients see them.
 pub(crate) fn show_all(trials: Vec<Whole>) -> AppResult<Vec<Trial>> {
     let now = det_store::now();
-    let show = |(row, parts): Whole| views::trials::trial(&row, parts, now);
+    let show = |(row, parts): Whole| views::trials::trial(&row, &parts, now);
     Ok(trials.into_iter().map(show).collect::<Result<_, _>>()?)
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn show_all(trials: Vec<Whole>) -> AppResult<Vec<Trial>> {
 async fn get_trial(Caller(master, actor): Caller, PathId(id): PathId<TrialId>) -> Answer {
     let (row, parts) = reads::trials::whole(&master, &actor, id).await?;
     message(&GetTrialResponse {
-        trial: views::trials::trial(&row, parts, det_store::now())?,
+        trial: views::trials::trial(&row, &parts, det_store::now())?,
     })
 }
 

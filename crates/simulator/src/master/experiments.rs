@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use det_config::hyperparameters::SearchMethod;
-use det_ids::{ExperimentId, JobId, TrialId};
+use det_ids::{ExperimentId, JobId, TrialId, UserId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::trial::TrialEvent;
 use det_orchestrator::{Cause, Event, SearchState};
@@ -49,6 +49,7 @@ impl Tx<'_> {
                     id,
                     state: ExperimentState::Active,
                     job_id: JobId(id.to_string()),
+                    owner_id: UserId(1),
                     resource_pool: String::new(),
                     progress: 0.0,
                     trial_count: 0,

@@ -163,7 +163,6 @@ impl<'a> Tx<'a> {
             | Effect::ExperimentEnded { .. }
             | Effect::ExperimentContinued(_)
             | Effect::RunStarted(_)
-            | Effect::RestartsAllowed(_)
             | Effect::TrialEnded(_)
             | Effect::ContainerPlaced { .. }
             | Effect::ContainerEnded(_)

@@ -39,6 +39,7 @@ impl det_orchestrator::Rows for Tx<'_> {
                 preemption_timeout: u32::try_from(submission.preemption_timeout)
                     .unwrap_or(u32::MAX),
             },
+            log_retention_days: None,
         })
     }
 
@@ -95,11 +96,6 @@ impl det_orchestrator::Rows for Tx<'_> {
         if let Some(known) = self.rows.trial_mut(id) {
             known.row.run_id = run_id;
         }
-    }
-
-    fn excluded_places(&self, _id: TrialId) -> Result<Option<BTreeSet<PlaceId>>, Unreadable> {
-        // There are no log policies here.
-        Ok(None)
     }
 
     fn restart_forbidden(&self, _id: TrialId) -> Option<String> {

@@ -14,7 +14,7 @@ pub struct EndedLog {
     pub task_id: TaskId,
     /// When it ended, microseconds.
     pub ended_at: i64,
-    /// Days by its trial: see [`crate::trials::TrialRow::log_retention_days`].
+    /// See [`crate::allocations::TaskRow::log_retention_days`].
     pub days: Option<i64>,
 }
 
@@ -30,9 +30,9 @@ pub struct Deleted {
 }
 
 /// See [`page`].
-pub(crate) const ENDED: &str = "SELECT t.id AS task_id, t.ended_at, r.log_retention_days AS days FROM tasks t \
-     LEFT JOIN trials r ON r.id = t.trial_id WHERE t.ended_at IS NOT NULL AND t.logs_deleted_at IS NULL \
-     AND t.log_lines > 0 AND (t.ended_at, t.id) > ($1, $2) ORDER BY t.ended_at, t.id LIMIT $3";
+pub(crate) const ENDED: &str = "SELECT id AS task_id, ended_at, log_retention_days AS days FROM tasks \
+     WHERE ended_at IS NOT NULL AND logs_deleted_at IS NULL AND log_lines > 0 AND (ended_at, id) > ($1, $2) \
+     ORDER BY ended_at, id LIMIT $3";
 
 /// Tasks that have ended and whose logs are stored, by their end: at most `limit` of those after this end and task.
 pub async fn page(
@@ -52,14 +52,10 @@ pub async fn find(conn: &mut Conn<'_>, task_id: &TaskId) -> Result<Option<EndedL
     let (Some(ended_at), None) = (task.ended_at, task.logs_deleted_at) else {
         return Ok(None);
     };
-    let trial = match task.trial_id {
-        Some(id) => crate::trials::find(conn, id).await?,
-        None => None,
-    };
     Ok(Some(EndedLog {
         task_id: task.id,
         ended_at,
-        days: trial.and_then(|trial| trial.log_retention_days),
+        days: task.log_retention_days,
     }))
 }
 

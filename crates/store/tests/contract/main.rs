@@ -81,7 +81,10 @@ enum Kind {
 }
 
 /// What undoes the versions of the schema from the seventh on.
-const WITHOUT_PLACES: &str = "DROP INDEX tasks_by_job; ALTER TABLE tasks DROP COLUMN machine; \
+const WITHOUT_PLACES: &str = "ALTER TABLE tasks DROP COLUMN log_findings; \
+     ALTER TABLE tasks DROP COLUMN log_retention_days; ALTER TABLE trials ADD COLUMN log_findings TEXT; \
+     ALTER TABLE trials ADD COLUMN log_retention_days BIGINT; \
+     DROP INDEX tasks_by_job; ALTER TABLE tasks DROP COLUMN machine; \
      ALTER TABLE tasks DROP COLUMN demand; ALTER TABLE containers RENAME COLUMN place_id TO agent_id; \
      ALTER TABLE allocations RENAME COLUMN single_place TO single_agent; \
      ALTER TABLE allocations RENAME COLUMN excluded_places TO excluded_agents; \
@@ -305,7 +308,8 @@ suite! {
     retention:
         a_log_goes_in_steps_and_others_stay,
         lines_that_come_after_a_deletion_are_a_log_again,
-        logs_are_kept_as_long_as_their_trial_says,
+        a_log_is_kept_as_long_as_its_task_says,
+        what_log_policies_found_is_kept_with_the_task,
         an_older_store_keeps_logs_as_its_experiments_say;
     workspaces:
         everything_begins_uncategorized,

@@ -4,6 +4,7 @@
 use det_ids::{ExperimentId, PlaceId, RequestId, TaskId, TrialId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::Observed;
+use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::trial::TrialState;
 use det_store::agents::{self, AgentRow};
@@ -276,7 +277,10 @@ async fn act_on_the_rest(
             events::append(tx, event).await
         }
         19 => {
-            trials::set_log_retention(&mut tx.conn(), id, Some(n % 40)).await?;
+            allocations::set_log_retention(&mut tx.conn(), task_id, Some(n % 40)).await?;
+            let mut findings = LogFindings::default();
+            findings.add_match(&format!("policy {n}"));
+            allocations::set_log_findings(&mut tx.conn(), task_id, findings).await?;
             logs::retention::delete(&mut tx.conn(), task_id, 2, n)
                 .await
                 .map(|_| ())

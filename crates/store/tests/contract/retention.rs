@@ -1,9 +1,10 @@
 //! Logs that are deleted because they were kept long enough.
 
 use det_ids::{TaskId, TrialId};
+use det_lifecycle::log_findings::LogFindings;
 use det_store::logs::retention::{self, Deleted, EndedLog};
 use det_store::logs::{self, LogLine};
-use det_store::{allocations, experiments, trials};
+use det_store::{allocations, experiments};
 
 use crate::rows::{
     experiment, some_experiment, stored_experiment, stored_task, stored_trial, stored_user, task,
@@ -53,10 +54,8 @@ fn log(task: &str, ended_at: i64, days: Option<i64>) -> EndedLog {
 }
 
 pub(crate) async fn a_log_goes_in_steps_and_others_stay(world: &World) {
-    let experiment = some_experiment(world).await;
-    let own = stored_trial(world, experiment, "own").await;
-    change!(world, conn => trials::set_log_retention(conn, own, Some(0)).await);
-    logged(world, "own", Some(own), 5, Some(200)).await;
+    logged(world, "own", None, 5, Some(200)).await;
+    change!(world, conn => allocations::set_log_retention(conn, &"own".into(), Some(0)).await);
     logged(world, "none", None, 3, Some(100)).await;
     logged(world, "silent", None, 0, Some(100)).await;
     logged(world, "live", None, 2, None).await;
@@ -149,32 +148,47 @@ pub(crate) async fn lines_that_come_after_a_deletion_are_a_log_again(world: &Wor
     assert_eq!((gone.lines, gone.whole), (1, true));
 }
 
-pub(crate) async fn logs_are_kept_as_long_as_their_trial_says(world: &World) {
+pub(crate) async fn a_log_is_kept_as_long_as_its_task_says(world: &World) {
     let experiment = some_experiment(world).await;
-    let one = stored_trial(world, experiment, "one").await;
-    let two = stored_trial(world, experiment, "two").await;
     let owner = stored_user(world, "grace").await;
     let other = stored_experiment(world, crate::rows::experiment("other", owner)).await;
-    let third = stored_trial(world, other, "one").await;
+    let ids = ["one", "two", "third"].map(TaskId::from);
+    for (id, of) in ids.iter().zip([experiment, experiment, other]) {
+        stored_task(world, task(id.as_str(), Some(of), None)).await;
+    }
     let days = async || {
         let mut all = Vec::new();
-        for id in [one, two, third] {
-            let row = read!(world, conn => trials::find(conn, id).await).unwrap();
+        for id in &ids {
+            let row = read!(world, conn => allocations::find_task(conn, id).await).unwrap();
             all.push(row.log_retention_days);
         }
         all
     };
-    change!(world, conn => trials::set_log_retention(conn, one, Some(7)).await);
+    let [one, two, third] = ids.clone();
+    change!(world, conn => allocations::set_log_retention(conn, &one, Some(7)).await);
     assert_eq!(days().await, [Some(7), None, None]);
     change!(world, conn => {
         // Not written yet when the others are changed.
-        trials::set_log_retention(conn, two, Some(8)).await?;
-        trials::set_log_retention_of_experiment(conn, experiment, Some(-1)).await?;
-        trials::set_log_retention(conn, third, Some(0)).await
+        allocations::set_log_retention(conn, &two, Some(8)).await?;
+        allocations::set_log_retention_of_experiment(conn, experiment, Some(-1)).await?;
+        allocations::set_log_retention(conn, &third, Some(0)).await
     });
     assert_eq!(days().await, [Some(-1), Some(-1), Some(0)]);
-    change!(world, conn => trials::set_log_retention_of_experiment(conn, experiment, None).await);
+    change!(world, conn => allocations::set_log_retention_of_experiment(conn, experiment, None).await);
     assert_eq!(days().await, [None, None, Some(0)]);
+}
+
+pub(crate) async fn what_log_policies_found_is_kept_with_the_task(world: &World) {
+    let id = TaskId::from("t");
+    stored_task(world, task("t", None, None)).await;
+    let mut findings = LogFindings::default();
+    assert!(findings.add_match("oom") && findings.exclude("a".into(), "out of memory"));
+    let new = findings.clone();
+    change!(world, conn => allocations::set_log_findings(conn, &id, new).await);
+    let world = world.reopened().await;
+    let row = read!(world, conn => allocations::find_task(conn, &"t".into()).await).unwrap();
+    assert_eq!(row.log_findings, Some(findings));
+    world.store.close().await;
 }
 
 /// What a store of the second version is missing.
@@ -187,7 +201,7 @@ const BEFORE: &str = "DROP TABLE metric_runs; DROP TABLE agent_tokens; DROP INDE
 
 pub(crate) async fn an_older_store_keeps_logs_as_its_experiments_say(world: &World) {
     let owner = stored_user(world, "ada").await;
-    let mut trials_of = Vec::new();
+    let mut tasks = Vec::new();
     for (name, config) in [
         ("weeks", r#"{"retention_policy":{"log_retention_days":14}}"#),
         ("ever", r#"{"retention_policy":{"log_retention_days":-1}}"#),
@@ -200,18 +214,23 @@ pub(crate) async fn an_older_store_keeps_logs_as_its_experiments_say(world: &Wor
         let mut new = experiment(name, owner);
         new.config = config.into();
         let id = stored_experiment(world, new).await;
-        trials_of.push(stored_trial(world, id, "r").await);
+        let trial = stored_trial(world, id, "r").await;
+        logged(world, name, Some(trial), 1, Some(100)).await;
+        tasks.push(TaskId::from(name));
     }
-    logged(world, "t", Some(trials_of[0]), 1, Some(100)).await;
-    world.older(&[WITHOUT_PLACES, BEFORE].concat()).await;
+    let found = "UPDATE trials SET log_findings = '{\"matched\":[\"oom\"]}' WHERE id = 1; ";
+    world.older(&[WITHOUT_PLACES, found, BEFORE].concat()).await;
     let world = world.reopened().await;
     let mut days = Vec::new();
-    for id in trials_of {
-        let row = read!(world, conn => trials::find(conn, id).await).unwrap();
+    for id in &tasks {
+        let row = read!(world, conn => allocations::find_task(conn, id).await).unwrap();
         days.push(row.log_retention_days);
+        let matched = row.log_findings.map(|findings| findings.matched);
+        let expected = (id.as_str() == "weeks").then(|| vec!["oom".to_owned()]);
+        assert_eq!(matched, expected, "{id}");
     }
     assert_eq!(days, [Some(14), Some(-1), None, None]);
-    assert_eq!(ended(&world).await, [log("t", 100, Some(14))]);
+    assert_eq!(ended(&world).await[3], log("weeks", 100, Some(14)));
     assert!(read!(world, conn => experiments::live(conn).await).len() == 4);
     world.store.close().await;
 }

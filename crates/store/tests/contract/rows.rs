@@ -95,7 +95,6 @@ pub(crate) fn trial(experiment_id: ExperimentId, request_id: &str) -> NewTrial {
         hparams: r#"{"lr":0.1}"#.into(),
         seed: 7,
         warm_start_checkpoint: None,
-        log_retention_days: None,
         created_at: 2_000,
     }
 }
@@ -128,6 +127,8 @@ pub(crate) fn task(
         created_at: 3_000,
         ended_at: None,
         logs_deleted_at: None,
+        log_findings: None,
+        log_retention_days: None,
     }
 }
 

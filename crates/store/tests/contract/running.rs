@@ -151,8 +151,14 @@ pub(crate) async fn trials_are_listed_by_every_column(world: &World) {
             report_step(&mut tx.conn(), id, 0, if n == 1 { 0 } else { 10 }).await
         });
     }
-    for (id, days) in [(first, -1), (second, 30), (third, 0)] {
-        change!(world, conn => trials::set_log_retention(conn, id, Some(days)).await);
+    for (id, name, days) in [(first, "r0", -1), (second, "r1", 30), (third, "r2", 0)] {
+        let mut row = task(
+            &format!("{experiment_id}.{name}"),
+            Some(experiment_id),
+            Some(id),
+        );
+        row.log_retention_days = Some(days);
+        stored_task(world, row).await;
     }
     let row = checkpoint("c", experiment_id, second, 1);
     change!(world, conn => {

@@ -1,19 +1,18 @@
-//! Log policies: what a line in a task's log means for its trial (`docs/contract/configuration.md`).
+//! Log policies: what a line in a task's log means for its later attempts (`docs/contract/configuration.md`).
 //!
 //! Lines are matched as they come in, before they are stored; what was found is noted in the transaction that stores
 //! them. Noting the same twice changes nothing, so a batch that is sent again does no harm.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use det_config::container::LogAction;
-use det_ids::{ExperimentId, PlaceId, TaskId, TrialId};
+use det_ids::{ExperimentId, PlaceId, TaskId};
+use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::{EventKind, Subject};
+use det_store::allocations::TaskRow;
 use det_store::events::NewEvent;
 use det_store::logs::{LogLine, Packed};
-use det_store::trials::TrialRow;
 use det_store::{StoreError, WriteTx, allocations, experiments, trials};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::app::beside;
@@ -21,44 +20,11 @@ use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::log_patterns::{CompiledPolicies, Found, SEARCH_TIME, Searched, thread_time};
 use crate::app::logs::write_line;
-use crate::error::{AppError, AppResult};
+use crate::error::AppResult;
 use crate::hub::Topic;
 
 /// Lines of at least so many bytes are held against policies beside the other work.
 const LONG_LINES: usize = 4 << 10;
-
-/// What a trial's logs have come to; stored with it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct LogFindings {
-    /// Policies that matched, the first one first.
-    pub(crate) matched: Vec<String>,
-    /// Places that the trial's later runs avoid.
-    #[serde(rename = "excluded_agents")]
-    pub(crate) excluded_places: BTreeSet<PlaceId>,
-    /// Agent and pattern for each exclusion that was made: each is reported once.
-    exclusions: BTreeSet<(PlaceId, String)>,
-    /// The policy after whose match the trial is not restarted.
-    pub(crate) retries_canceled_by: Option<String>,
-}
-
-impl LogFindings {
-    /// Places that attempts must not run on, as an allocation's row has them; `None` = any will do.
-    pub(crate) fn exclusions(&self) -> Option<BTreeSet<PlaceId>> {
-        (!self.excluded_places.is_empty()).then(|| self.excluded_places.clone())
-    }
-
-    /// Of a trial.
-    pub(crate) fn of(trial: &TrialRow) -> Result<Self, StoreError> {
-        match &trial.log_findings {
-            None => Ok(Self::default()),
-            Some(text) => serde_json::from_str(text).map_err(|error| StoreError::Corrupt {
-                what: format!("the log findings of trial {}", trial.id),
-                message: error.to_string(),
-            }),
-        }
-    }
-}
 
 /// What the log of a task says of lines that were held against no policy.
 fn not_applied(lines: usize) -> String {
@@ -69,7 +35,7 @@ fn not_applied(lines: usize) -> String {
     )
 }
 
-/// What lines of logs do to trials. Cheap to clone.
+/// What lines of logs do to tasks. Cheap to clone.
 #[derive(Clone)]
 pub struct LogPolicies {
     context: Context,
@@ -139,27 +105,20 @@ impl LogPolicies {
             let text = not_applied(left);
             write_line(&self.context.hub, tx, task_id, None, &text)?;
         }
-        let Some(trial_id) = allocations::find_task(&mut tx.conn(), task_id)
-            .await?
-            .and_then(|task| task.trial_id)
-        else {
+        let Some(task) = self.noting_task(tx, task_id).await? else {
             return Ok(());
         };
-        let Some(trial) = trials::find(&mut tx.conn(), trial_id).await? else {
-            return Ok(());
-        };
-        let before = LogFindings::of(&trial)?;
+        let before = task.log_findings.clone().unwrap_or_default();
         let mut findings = before.clone();
         for found in found {
-            if !findings.matched.contains(&found.label) {
-                findings.matched.push(found.label.clone());
-                self.record_match(tx, trial_id, &found).await?;
+            if findings.add_match(&found.label) {
+                self.record_match(tx, &task, &found).await?;
             }
             match found.action {
                 None => {}
-                // A trial that was continued has a new task: what its earlier ones printed and shipped late is forgiven.
+                // What earlier tasks of a trial that was continued printed and shipped late is forgiven.
                 Some(LogAction::CancelRetries)
-                    if findings.retries_canceled_by.is_some() || trial.task_id != *task_id => {}
+                    if findings.retries_canceled_by.is_some() || task.id != *task_id => {}
                 Some(LogAction::CancelRetries) => {
                     let text = format!(
                         "The log policy \"{}\" matched: this trial is not restarted after a failure",
@@ -176,8 +135,7 @@ impl LogPolicies {
                 }
                 Some(LogAction::ExcludeNode) => {
                     for agent in agents_of(tx, task_id, &found.line).await? {
-                        let pair = (agent.clone(), found.pattern.clone());
-                        if !findings.exclusions.insert(pair) {
+                        if !findings.exclude(agent.clone(), &found.pattern) {
                             continue;
                         }
                         let text = format!(
@@ -192,7 +150,6 @@ impl LogPolicies {
                             found.line.allocation_id.as_ref(),
                             &text,
                         )?;
-                        findings.excluded_places.insert(agent);
                     }
                 }
             }
@@ -200,22 +157,38 @@ impl LogPolicies {
         if findings == before {
             return Ok(());
         }
-        let text = serde_json::to_string(&findings).map_err(AppError::internal)?;
-        trials::set_log_findings(&mut tx.conn(), trial_id, &text).await?;
         if findings.excluded_places != before.excluded_places {
-            self.exclude_from_waiting(tx, &trial, &findings).await?;
+            self.exclude_from_waiting(tx, &task.id, &findings).await?;
         }
-        Ok(())
+        Ok(allocations::set_log_findings(&mut tx.conn(), &task.id, findings).await?)
     }
 
-    /// A run that waits already avoids the agents as well: lines can come later than the end of the run that wrote them.
+    /// The task that notes what is found in the log of this one: of a trial that was continued its current task.
+    async fn noting_task(
+        &self,
+        tx: &mut WriteTx,
+        task_id: &TaskId,
+    ) -> Result<Option<TaskRow>, StoreError> {
+        let task = allocations::find_task(&mut tx.conn(), task_id).await?;
+        let Some(trial_id) = task.as_ref().and_then(|task| task.trial_id) else {
+            return Ok(task);
+        };
+        match trials::find(&mut tx.conn(), trial_id).await? {
+            Some(trial) if trial.task_id != *task_id => {
+                allocations::find_task(&mut tx.conn(), &trial.task_id).await
+            }
+            _ => Ok(task),
+        }
+    }
+
+    /// An attempt that waits already avoids the places as well: lines can come later than the end of the one that wrote them.
     async fn exclude_from_waiting(
         &self,
         tx: &mut WriteTx,
-        trial: &TrialRow,
+        task_id: &TaskId,
         findings: &LogFindings,
     ) -> AppResult<()> {
-        if let Some(mut live) = allocations::live_of_task(&mut tx.conn(), &trial.task_id).await?
+        if let Some(mut live) = allocations::live_of_task(&mut tx.conn(), task_id).await?
             && live.placed_at.is_none()
         {
             live.excluded_places = findings.exclusions();
@@ -228,7 +201,7 @@ impl LogPolicies {
     async fn record_match(
         &self,
         tx: &mut WriteTx,
-        trial_id: TrialId,
+        task: &TaskRow,
         found: &Found,
     ) -> Result<(), StoreError> {
         let detail = json!({
@@ -237,17 +210,12 @@ impl LogPolicies {
             "action": found.action,
             "agent": found.line.agent_id,
         });
-        self.context
-            .record(
-                tx,
-                NewEvent::new(
-                    "master",
-                    Subject::Trial(trial_id),
-                    EventKind::LogPolicyMatched,
-                )
-                .detail(detail),
-            )
-            .await
+        let subject = match task.trial_id {
+            Some(id) => Subject::Trial(id),
+            None => Subject::Task(task.id.clone()),
+        };
+        let event = NewEvent::new("master", subject, EventKind::LogPolicyMatched).detail(detail);
+        self.context.record(tx, event).await
     }
 }
 
@@ -277,18 +245,4 @@ async fn agents_of(
         })
         .map(|container| container.place_id.clone());
     Ok(agents.collect())
-}
-
-/// A trial that goes on counts its restarts anew: what its earlier runs printed does not forbid them any more. Places that
-/// it avoids stay avoided.
-pub(crate) async fn allow_restarts(tx: &mut WriteTx, trial: &TrialRow) -> Result<(), StoreError> {
-    let mut findings = LogFindings::of(trial)?;
-    if findings.retries_canceled_by.take().is_none() {
-        return Ok(());
-    }
-    let text = serde_json::to_string(&findings).map_err(|error| StoreError::Corrupt {
-        what: format!("the log findings of trial {}", trial.id),
-        message: error.to_string(),
-    })?;
-    trials::set_log_findings(&mut tx.conn(), trial.id, &text).await
 }

@@ -16,7 +16,7 @@ use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
 use det_store::logs::retention::{self, EndedLog};
-use det_store::{WriteTx, experiments, settings, trials};
+use det_store::{WriteTx, allocations, experiments, settings};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
@@ -114,7 +114,8 @@ impl LogRetention {
                     let config = config.to_string();
                     require_storable(&config)?;
                     experiments::set_config(&mut tx.conn(), id, &config).await?;
-                    trials::set_log_retention_of_experiment(&mut tx.conn(), id, Some(days)).await?;
+                    allocations::set_log_retention_of_experiment(&mut tx.conn(), id, Some(days))
+                        .await?;
                     let reason =
                         format!("logs of its trials are kept {}", Kept::of(Some(days), None));
                     service
@@ -138,7 +139,10 @@ impl LogRetention {
                     let trial = existing::trial(&mut tx.conn(), id).await?;
                     let row = existing::experiment(&mut tx.conn(), trial.experiment_id).await?;
                     service.require_days_unfixed(tx, &row, days).await?;
-                    trials::set_log_retention(&mut tx.conn(), id, Some(days)).await?;
+                    for task in allocations::tasks_of_trial(&mut tx.conn(), id).await? {
+                        allocations::set_log_retention(&mut tx.conn(), &task.id, Some(days))
+                            .await?;
+                    }
                     let reason = format!("its logs are kept {}", Kept::of(Some(days), None));
                     service
                         .record(tx, &actor, Subject::Trial(id), &reason)

@@ -13,10 +13,7 @@ use super::loading::Facts;
 use super::{Orchestration, PlacedRequest};
 use crate::app::configs::Configs;
 use crate::app::context::Context;
-use crate::app::existing;
 use crate::app::logs;
-use crate::app::logs::policies::allow_restarts;
-use crate::app::logs::retention::configured_days;
 use crate::auth::{new_token, token_hash};
 use crate::error::{AppError, AppResult};
 use crate::hub;
@@ -78,10 +75,6 @@ impl Orchestration {
             }
             Effect::ExperimentContinued(id) => experiments::clear_end(&mut tx.conn(), id).await?,
             Effect::RunStarted(id) => (self.run_changed)(id),
-            Effect::RestartsAllowed(id) => {
-                let row = existing::trial(&mut tx.conn(), id).await?;
-                allow_restarts(tx, &row).await?;
-            }
             Effect::TrialEnded(id) => {
                 (self.run_changed)(id);
                 // Stored, and those who wait for it are not woken.
@@ -175,7 +168,6 @@ async fn insert_trial(
         hparams: new.hparams,
         seed: i64::from(new.seed),
         warm_start_checkpoint: warm_start,
-        log_retention_days: configured_days(&config),
         created_at: det_store::now(),
     };
     let id = trials::insert(&mut tx.conn(), &row).await?;

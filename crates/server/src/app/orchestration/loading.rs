@@ -14,7 +14,7 @@ use det_store::allocations::ContainerRow;
 use det_store::{Conn, StoreError, WriteTx, allocations, experiments, trials};
 
 use super::{CORE, Orchestration};
-use crate::app::logs::policies::LogFindings;
+use crate::app::logs::retention::configured_days;
 use crate::app::searches::Searches;
 use crate::error::{AppError, AppResult};
 use crate::slots::{services, slot_set};
@@ -29,7 +29,6 @@ pub(super) struct Facts {
     pub(super) live_trials: HashMap<ExperimentId, Vec<(TrialId, TrialState)>>,
     pub(super) live_trial_counts: HashMap<ExperimentId, usize>,
     pub(super) named: HashMap<(ExperimentId, RequestId), TrialId>,
-    pub(super) excluded: HashMap<TrialId, Result<Option<BTreeSet<PlaceId>>, Unreadable>>,
     pub(super) restart_forbidden: HashMap<TrialId, Option<String>>,
     pub(super) task_counts: HashMap<TrialId, usize>,
     pub(super) pools: HashMap<JobId, String>,
@@ -146,6 +145,7 @@ impl Facts {
                 single_place: config.resources.is_single_node.unwrap_or(false),
                 preemption_timeout: config.preemption_timeout,
             },
+            log_retention_days: configured_days(&config),
         });
         let terms = readable(terms)?;
         self.terms.insert(id, terms);
@@ -163,9 +163,7 @@ impl Facts {
         let Some(row) = rows.trial(id) else {
             return Ok(());
         };
-        let excluded = readable(LogFindings::of(row).map(|findings| findings.exclusions()))?;
         let (experiment_id, task_id) = (row.experiment_id, row.task_id.clone());
-        self.excluded.insert(id, excluded);
         self.load_experiment(service, tx, experiment_id).await?;
         Ok(tx.load_task(&task_id).await?)
     }
@@ -204,14 +202,12 @@ impl Facts {
         let Some(experiment) = rows.experiment(trial.experiment_id) else {
             return Ok(());
         };
+        let Some(task) = rows.task(&trial.task_id) else {
+            return Ok(());
+        };
         // Of a configuration that cannot be read the decision does not ask.
         let why = match service.configs.of(experiment) {
-            Ok(_) => {
-                service
-                    .restarts
-                    .forbidden_because(experiment, trial)
-                    .await?
-            }
+            Ok(_) => service.restarts.forbidden_because(experiment, task).await?,
             Err(_) => None,
         };
         self.restart_forbidden.insert(id, why);

@@ -2,6 +2,7 @@
 
 use det_ids::{
     AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, SlotId, TaskId, TrialId,
+    UserId,
 };
 use det_lifecycle::task::RestartPolicy;
 use det_lifecycle::trial::TrialState;
@@ -39,6 +40,7 @@ impl Rows for TxRows<'_> {
             id,
             state: row.state,
             job_id: row.job_id.clone(),
+            owner_id: UserId(row.owner_id),
             resource_pool: row.resource_pool.clone(),
             progress: row.progress,
             trial_count: row.trial_count,
@@ -127,10 +129,6 @@ impl Rows for TxRows<'_> {
         });
     }
 
-    fn excluded_places(&self, id: TrialId) -> Result<Option<BTreeSet<PlaceId>>, Unreadable> {
-        self.facts.excluded.get(&id).cloned().unwrap_or(Ok(None))
-    }
-
     fn restart_forbidden(&self, id: TrialId) -> Option<String> {
         self.facts.restart_forbidden.get(&id).cloned().flatten()
     }
@@ -145,25 +143,24 @@ impl Rows for TxRows<'_> {
             id: id.clone(),
             kind: row.kind,
             job_id: row.job_id.clone(),
+            owner_id: UserId(row.owner_id),
             experiment_id: row.experiment_id,
             trial_id: row.trial_id,
             state: row.state,
             demand: row.demand,
+            log_findings: row.log_findings.clone(),
+            log_retention_days: row.log_retention_days,
             attempts: count(row.attempts),
             ended_at: row.ended_at.map(Micros),
         })
     }
 
     fn insert_task(&mut self, row: Task) {
-        let experiment = row.experiment_id.and_then(|id| self.live.experiment(id));
-        let owner_id = experiment
-            .expect("tasks are added for experiments that the decision has read")
-            .owner_id;
         self.live.add_task(TaskRow {
             id: row.id,
             kind: row.kind,
             job_id: row.job_id,
-            owner_id,
+            owner_id: row.owner_id.0,
             experiment_id: row.experiment_id,
             trial_id: row.trial_id,
             state: row.state,
@@ -173,6 +170,8 @@ impl Rows for TxRows<'_> {
             created_at: self.now.0,
             ended_at: raw(row.ended_at),
             logs_deleted_at: None,
+            log_findings: row.log_findings,
+            log_retention_days: row.log_retention_days,
         });
     }
 

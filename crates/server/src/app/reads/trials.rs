@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::trials::{GetExperimentTrialsQuery, TrialSortBy};
 use det_authz::Kind;
-use det_ids::{ExperimentId, TaskId, TrialId};
-use det_store::allocations::{self, AllocationRow};
+use det_ids::{ExperimentId, TrialId};
+use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::experiments::ExperimentRow;
 use det_store::metrics::{self, GroupSummary, StoredReport};
@@ -45,7 +45,7 @@ pub struct TrialParts {
     /// Its live allocation.
     pub allocation: Option<AllocationRow>,
     /// Its tasks, oldest first.
-    pub task_ids: Vec<TaskId>,
+    pub tasks: Vec<TaskRow>,
     /// Statistics of its metric groups.
     pub summaries: BTreeMap<String, GroupSummary>,
     /// The checkpoint of its best validation.
@@ -184,13 +184,13 @@ async fn with_parts(
         .and_then(Value::as_i64)
         .unwrap_or(i64::MAX);
     let ids: Vec<TrialId> = rows.iter().map(|row| row.id).collect();
-    let mut task_ids: BTreeMap<TrialId, Vec<TaskId>> = BTreeMap::new();
+    let mut tasks: BTreeMap<TrialId, Vec<TaskRow>> = BTreeMap::new();
     let mut summaries = BTreeMap::new();
     for batch in ids.chunks(BATCH) {
         let mut conn = store.read().await?;
         for task in allocations::tasks_of_trials(&mut conn.conn(), batch).await? {
             if let Some(trial_id) = task.trial_id {
-                task_ids.entry(trial_id).or_default().push(task.id);
+                tasks.entry(trial_id).or_default().push(task);
             }
         }
         summaries.extend(metrics::summaries_of(&mut conn.conn(), batch).await?);
@@ -200,7 +200,7 @@ async fn with_parts(
         let parts = TrialParts {
             phase: allocation.as_ref().map_or(Phase::Queued, phase_of),
             allocation,
-            task_ids: task_ids.remove(&row.id).unwrap_or_default(),
+            tasks: tasks.remove(&row.id).unwrap_or_default(),
             summaries: summaries.remove(&row.id).unwrap_or_default(),
             best_checkpoint: best.remove(&row.id),
             max_restarts,
@@ -260,7 +260,8 @@ pub(crate) async fn remaining_log_days(
     let trial = find(&master.context.store, actor, id).await?;
     let mut conn = master.context.store.read().await?;
     let task = allocations::find_task(&mut conn.conn(), &trial.task_id).await?;
-    let ended_at = task.and_then(|task| task.ended_at);
-    let kept = master.log_retention.kept(trial.log_retention_days);
+    let ended_at = task.as_ref().and_then(|task| task.ended_at);
+    let own = task.and_then(|task| task.log_retention_days);
+    let kept = master.log_retention.kept(own);
     Ok(kept.remaining(ended_at, det_store::now()))
 }

@@ -60,7 +60,7 @@ async fn compare_trials(
             }
         });
         trials.push(ComparableTrial {
-            trial: views::trials::trial(&row, parts, now)?,
+            trial: views::trials::trial(&row, &parts, now)?,
             metrics: metrics.collect(),
         });
     }

@@ -12,6 +12,7 @@ use det_api_types::wire::{Float, Int64, Object, RawList, RawObject, Timestamp};
 use det_config::experiment::{mask_member, mask_with_variables, may_hold_secrets};
 use det_ids::ExperimentId;
 use det_store::StoreError;
+use det_store::allocations::TaskRow;
 use det_store::checkpoints::CheckpointRow;
 use det_store::metrics::{GroupSummary, MetricSummary, StoredReport, ValueKind};
 use det_store::trials::TrialRow;
@@ -20,7 +21,6 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::app::checkpoints::resources;
-use crate::app::logs::policies::LogFindings;
 use crate::app::metrics::{TRAINING, VALIDATION};
 use crate::app::reads::trials::history::Entry;
 use crate::app::reads::trials::{TrialParts, validation};
@@ -29,7 +29,7 @@ use crate::http::views::experiments::{object, trial_state};
 use crate::http::views::tasks;
 
 /// A trial.
-pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, StoreError> {
+pub fn trial(row: &TrialRow, parts: &TrialParts, now: i64) -> Result<Trial, StoreError> {
     #[expect(
         clippy::cast_precision_loss,
         reason = "durations stay far below 2^52 microseconds"
@@ -41,11 +41,8 @@ pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, Store
         None => None,
     };
     let is_paused = state == TrialState::Paused;
-    let task_ids: Vec<String> = if parts.task_ids.is_empty() {
-        vec![row.task_id.to_string()]
-    } else {
-        parts.task_ids.into_iter().map(|id| id.0).collect()
-    };
+    let task = parts.tasks.iter().find(|task| task.id == row.task_id);
+    let task_ids: Vec<String> = parts.tasks.iter().map(|task| task.id.to_string()).collect();
     Ok(Trial {
         id: row.id.0,
         experiment_id: row.experiment_id.0,
@@ -71,9 +68,9 @@ pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, Store
         summary_metrics: Some(summary_metrics(&parts.summaries)),
         task_ids,
         searcher_metric_value: row.best_metric.map(Float),
-        log_retention_days: row.log_retention_days,
+        log_retention_days: task.and_then(|task| task.log_retention_days),
         metadata: Some(object("metadata of trial", row.id, &row.metadata)?),
-        log_policy_matched: log_policies_matched(row)?,
+        log_policy_matched: task.and_then(log_policies_matched),
         wait_reason: wait_reason.or_else(|| is_paused.then(|| paused(row.experiment_id))),
     })
 }
@@ -90,9 +87,9 @@ fn paused(experiment_id: ExperimentId) -> WaitReason {
 }
 
 /// The names of all log policies that matched, the first one first.
-fn log_policies_matched(row: &TrialRow) -> Result<Option<String>, StoreError> {
-    let matched = LogFindings::of(row)?.matched;
-    Ok((!matched.is_empty()).then(|| matched.join(", ")))
+fn log_policies_matched(task: &TaskRow) -> Option<String> {
+    let matched = &task.log_findings.as_ref()?.matched;
+    (!matched.is_empty()).then(|| matched.join(", "))
 }
 
 fn stored_validation(
@@ -260,6 +257,9 @@ pub(crate) mod tests {
     use super::*;
     use crate::app::reads::phase::Phase;
     use det_ids::TrialId;
+    use det_lifecycle::log_findings::LogFindings;
+    use det_lifecycle::task::TaskState;
+    use det_taskspec::TaskKind;
 
     pub(crate) fn row() -> TrialRow {
         TrialRow {
@@ -288,10 +288,30 @@ pub(crate) mod tests {
             checkpoint_count: 1,
             checkpoint_bytes: 26,
             notice: None,
-            log_findings: None,
-            log_retention_days: None,
             created_at: 1_000_000,
             ended_at: None,
+        }
+    }
+
+    fn task(id: &str, days: i64) -> TaskRow {
+        let mut findings = LogFindings::default();
+        findings.add_match(&format!("policy of {id}"));
+        TaskRow {
+            id: id.into(),
+            kind: TaskKind::Trial,
+            job_id: "job".into(),
+            owner_id: 1,
+            experiment_id: Some(ExperimentId(3)),
+            trial_id: Some(TrialId(7)),
+            state: TaskState::Running,
+            demand: None,
+            attempts: 1,
+            log_lines: 0,
+            created_at: 1,
+            ended_at: None,
+            logs_deleted_at: None,
+            log_findings: Some(findings),
+            log_retention_days: Some(days),
         }
     }
 
@@ -299,14 +319,18 @@ pub(crate) mod tests {
     fn a_trial_is_shown_with_what_clients_need() {
         let parts = TrialParts {
             phase: Phase::Running,
-            task_ids: vec!["3.r".into(), "3.r-1".into()],
+            tasks: vec![task("3.r", 7), task("3.r-1", 8)],
             max_restarts: 5,
             ..TrialParts::default()
         };
-        let shown = trial(&row(), parts, 3_500_000).unwrap();
+        let shown = trial(&row(), &parts, 3_500_000).unwrap();
         assert_eq!(shown.state, TrialState::Running);
         assert_eq!(shown.restarts, 5, "shown capped");
         assert_eq!(shown.task_id.as_deref(), Some("3.r"));
+        assert_eq!(shown.task_ids, ["3.r", "3.r-1"]);
+        // What its current task says.
+        assert_eq!(shown.log_retention_days, Some(7));
+        assert_eq!(shown.log_policy_matched.as_deref(), Some("policy of 3.r"));
         assert_eq!(shown.wall_clock_time, Float(2.5));
         let json = serde_json::to_value(&shown).unwrap();
         assert_eq!(json["bestValidation"]["metrics"]["avgMetrics"]["loss"], 0.5);
