@@ -39,7 +39,14 @@ const WORDS: &[(&[&str], &str)] = &[
         "\"reported\", \"updated\" or \"notified\"",
     ),
     (&["mistake", "mistakes"], "\"error\""),
-    (&["whoever"], "\"the caller\" or \"a user\""),
+    (&["whoever", "somebody"], "\"the caller\" or \"a user\""),
+    (&["stands"], "\"is\" or \"is stored\""),
+    (&["hears", "heard"], "\"receives\" or \"received\""),
+    (&["gathering", "gatherings"], "\"all-gather\""),
+    (
+        &["story", "stories"],
+        "\"explanation\", \"history\" or, for a test, \"scenario\"",
+    ),
     (
         &["room", "rooms"],
         "\"capacity\", \"free slots\", \"disk space\" or \"crate\"",

@@ -317,7 +317,7 @@ async fn serve(
     failpoint!("agent::connection::join::after_hello");
     let silence = Duration::from_secs(SILENCE_SECONDS);
     let ping = Duration::from_secs(PING_SECONDS);
-    let mut heard = Instant::now();
+    let mut last_received = Instant::now();
     let mut said = Instant::now();
     loop {
         tokio::select! {
@@ -326,7 +326,7 @@ async fn serve(
                 let _ = timeout(Duration::from_secs(1), socket.close(None)).await;
                 return Ok(());
             }
-            () = sleep_until(heard + silence) => return Err(LinkError::Silence),
+            () = sleep_until(last_received + silence) => return Err(LinkError::Silence),
             () = sleep_until(said + ping) => {
                 send_within_limit(socket, Message::Ping(Vec::new().into())).await?;
                 said = Instant::now();
@@ -342,7 +342,7 @@ async fn serve(
                     Some(Err(error)) => return Err(LinkError::WebSocket(error.to_string())),
                     Some(Ok(message)) => message,
                 };
-                heard = Instant::now();
+                last_received = Instant::now();
                 match message {
                     Message::Text(text) => {
                         handle(shared, manager, text.as_str(), &host_address, greeted)?;

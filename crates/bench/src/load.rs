@@ -190,7 +190,7 @@ fn percentile(sorted: &[Duration], percent: usize) -> f64 {
 
 /// The requests of one connection: heads and tails made ready, the step put between.
 struct Requests {
-    /// What stands before and behind the step.
+    /// What is before and behind the step.
     parts: Vec<(Vec<u8>, Vec<u8>)>,
     /// `None` where requests carry no step and repeat.
     next_step: Option<u64>,

@@ -1,4 +1,4 @@
-//! No error shows a secret: in place of every key that is or holds one, and of everything around it, stands what is
+//! No error shows a secret: in place of every key that is or holds one, and of everything around it, is what is
 //! none of what is allowed there.
 
 use det_config::DocumentKind;
@@ -37,7 +37,7 @@ fn errors(kind: DocumentKind, text: &str) -> String {
 }
 
 #[test]
-fn no_error_shows_what_stands_in_place_of_a_secret() {
+fn no_error_shows_what_is_in_place_of_a_secret() {
     let wrong = [
         json!("u:hush1"),
         json!("hush2"),

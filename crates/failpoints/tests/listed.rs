@@ -25,7 +25,7 @@ fn collect(directory: &Path, found: &mut BTreeMap<String, usize>) {
 }
 
 #[test]
-fn every_point_is_listed_once_and_stands_in_the_sources_once() {
+fn every_point_is_listed_once_and_is_in_the_sources_once() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut found = BTreeMap::new();
     for name in ["agent", "rm-agents", "server", "store"] {

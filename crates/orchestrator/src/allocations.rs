@@ -252,7 +252,7 @@ pub(crate) fn end_soon<R: Rows>(
     scene.rows.update_allocation(&row);
     scene.wake(Topic::Deadlines);
     // Its slots will be free soon: what waits for them may have another reason now.
-    if !scene.is(Mutant::UntoldEnd) {
+    if !scene.is(Mutant::UnreportedEnd) {
         scene.wake(Topic::Schedule);
     }
     Ok(())

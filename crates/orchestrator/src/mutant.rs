@@ -10,7 +10,7 @@ pub enum Mutant {
     /// An older run can end the trial early.
     UnfencedEarlyExit,
     /// Validations reach the search in memory and are not stored for it.
-    ForgetsSearchEvents,
+    LosesSearchEvents,
     /// A late report of an earlier connection moves a container back.
     MovesBack,
     /// Changes of trials leave no event.
@@ -18,11 +18,11 @@ pub enum Mutant {
     /// The search of a continued experiment creates its earlier trials once more.
     CreatesTwice,
     /// The planner is not woken when code is about to end.
-    UntoldEnd,
+    UnreportedEnd,
     /// The planner does not receive which slots are held.
     DoublePlacement,
     /// Places that stay away are waited for without end.
     EndlessPatience,
     /// When the end of a connection cannot be stored, it is not tried again.
-    ForgetsAbsence,
+    IgnoresAbsence,
 }

@@ -66,7 +66,7 @@ impl Core {
         now: Micros,
     ) -> Absence {
         match disconnected_at {
-            None if is_connected || self.is(Mutant::ForgetsAbsence) => Absence::None,
+            None if is_connected || self.is(Mutant::IgnoresAbsence) => Absence::None,
             None => Absence::Unstored,
             Some(_) if self.is(Mutant::EndlessPatience) => Absence::None,
             Some(since) => match Micros(since.0.saturating_add(patience)) {

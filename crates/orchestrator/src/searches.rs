@@ -79,7 +79,7 @@ pub(crate) fn on<R: Rows>(
     }
     let every = scene.core.snapshot_every;
     let skips_storing =
-        scene.is(Mutant::ForgetsSearchEvents) && matches!(event, SearchEvent::Validation { .. });
+        scene.is(Mutant::LosesSearchEvents) && matches!(event, SearchEvent::Validation { .. });
     let Some(loaded) = scene.rows.search(id) else {
         // Without its search an experiment can only end.
         if !matches!(state, ExperimentState::Stopping(_)) {

@@ -30,7 +30,7 @@ pub(crate) fn demand<R: Rows>(scene: &Scene<'_, R>, task: &Task) -> Result<Deman
     }
 }
 
-/// Somebody asks something of a task. A trial's task can be moved; everything else is asked of its trial.
+/// A user asks something of a task. A trial's task can be moved; everything else is asked of its trial.
 pub(crate) fn asked<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: &TaskId,

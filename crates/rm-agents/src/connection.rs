@@ -183,7 +183,7 @@ impl<R: Registry> Connection<R> {
         if !self.send(&welcome).await {
             return Ok("the connection ended");
         }
-        let mut last_heard = Instant::now();
+        let mut last_received = Instant::now();
         let mut ping = tokio::time::interval(Duration::from_secs(PING_SECONDS));
         let mut repeat = tokio::time::interval(REPEAT_END);
         repeat.reset();
@@ -197,15 +197,15 @@ impl<R: Registry> Connection<R> {
                     self.view.repeat_ends();
                 }
                 _ = ping.tick() => {
-                    if last_heard.elapsed() > Duration::from_secs(SILENCE_SECONDS) {
-                        return Ok("nothing was heard from it for too long");
+                    if last_received.elapsed() > Duration::from_secs(SILENCE_SECONDS) {
+                        return Ok("nothing was received from it for too long");
                     }
                     if !self.send_frame(Message::Ping(Vec::new().into())).await {
                         return Ok("the connection ended");
                     }
                 }
                 message = self.socket.recv() => {
-                    last_heard = Instant::now();
+                    last_received = Instant::now();
                     match message {
                         None | Some(Err(_)) => return Ok("the connection ended"),
                         Some(Ok(Message::Close(_))) => return Ok("it said goodbye"),
@@ -271,7 +271,7 @@ impl<R: Registry> Connection<R> {
                 Ok(())
             }
             Ok(ToMaster::Log(log)) => {
-                // What was reported before the lines were printed stands before them in the log.
+                // What was reported before the lines were printed is before them in the log.
                 self.store(reports).await?;
                 self.registry.logged(&self.agent_id, log).await
             }

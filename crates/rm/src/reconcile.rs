@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use det_ids::ContainerId;
 use det_lifecycle::container::{Desired, Observed};
 
-/// What the connection to its place has received and sent about one container.
+/// What was received and sent about one container on the connection to its place.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Heard {
-    /// The place's last report; `None` = it has not reported it on the connection to its place.
+struct Exchange {
+    /// The place's last report; `None` = it has not reported one on this connection.
     state: Option<Observed>,
-    /// Whether a start was sent on the connection to its place.
+    /// Whether a start was sent on this connection.
     start_sent: bool,
-    /// The last order to end it that was sent on the connection to its place.
+    /// The last order to end it that was sent on this connection.
     end_sent: Option<Desired>,
 }
 
 /// What a manager knows of the containers on a place, from what it has received and sent on its connection to it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct PlaceView(BTreeMap<ContainerId, Heard>);
+pub struct PlaceView(BTreeMap<ContainerId, Exchange>);
 
 impl PlaceView {
     /// The place reports what it has observed of a container.
@@ -46,15 +46,16 @@ impl PlaceView {
 
     /// Orders to end containers that have not ended are to be sent again.
     pub fn repeat_ends(&mut self) {
-        for heard in self.0.values_mut() {
-            heard.end_sent = None;
+        for exchange in self.0.values_mut() {
+            exchange.end_sent = None;
         }
     }
 
     /// Whether the place holds a container that it has not reported as ended.
     pub fn is_live(&self, id: &ContainerId) -> bool {
-        let heard = self.0.get(id);
-        heard.is_some_and(|heard| !matches!(heard.state, Some(Observed::Terminated { .. })))
+        let exchange = self.0.get(id);
+        exchange
+            .is_some_and(|exchange| !matches!(exchange.state, Some(Observed::Terminated { .. })))
     }
 
     /// What is to be done there, for rows that want this of the containers that hold slots. `mutant` is ignored unless the
@@ -104,28 +105,28 @@ pub enum Mutant {
     LeavesStrays,
 }
 
-/// Compares rows with reports. `rows` = the place's containers that hold slots; `heard` = all containers that this
+/// Compares rows with reports. `rows` = the place's containers that hold slots; `exchanges` = all containers that this
 /// connection knows, both by id.
 fn reconcile(
     rows: &BTreeMap<ContainerId, Desired>,
-    heard: &BTreeMap<ContainerId, Heard>,
+    exchanges: &BTreeMap<ContainerId, Exchange>,
     mutant: Option<Mutant>,
 ) -> Vec<Order> {
     let mut orders = Vec::new();
-    let unknown = Heard::default();
+    let unknown = Exchange::default();
     for (id, desired) in rows {
-        let heard = heard.get(id).unwrap_or(&unknown);
-        match (&heard.state, desired) {
+        let exchange = exchanges.get(id).unwrap_or(&unknown);
+        match (&exchange.state, desired) {
             // Reported as ended: the report is being stored, and ends the row.
             (Some(Observed::Terminated { .. }), _) => {}
             (Some(_), Desired::Run) => {}
-            (None, Desired::Run) if heard.start_sent => {}
+            (None, Desired::Run) if exchange.start_sent => {}
             (None, Desired::Run) => orders.push(Order::Start(id.clone())),
-            (None, Desired::Stop | Desired::Kill) if !heard.start_sent => {
+            (None, Desired::Stop | Desired::Kill) if !exchange.start_sent => {
                 orders.push(Order::NeverStarted(id.clone()));
             }
             (_, wanted @ (Desired::Stop | Desired::Kill)) => {
-                if heard.end_sent != Some(*wanted) && heard.end_sent != Some(Desired::Kill) {
+                if exchange.end_sent != Some(*wanted) && exchange.end_sent != Some(Desired::Kill) {
                     orders.push(Order::End {
                         container_id: id.clone(),
                         grace: *wanted == Desired::Stop,
@@ -135,8 +136,8 @@ fn reconcile(
         }
     }
     let leaves_strays = cfg!(feature = "mutants") && mutant == Some(Mutant::LeavesStrays);
-    for (id, heard) in heard.iter().filter(|(id, _)| !rows.contains_key(id)) {
-        if !leaves_strays || matches!(heard.state, Some(Observed::Terminated { .. })) {
+    for (id, exchange) in exchanges.iter().filter(|(id, _)| !rows.contains_key(id)) {
+        if !leaves_strays || matches!(exchange.state, Some(Observed::Terminated { .. })) {
             orders.push(Order::Forget(id.clone()));
         }
     }
@@ -149,24 +150,24 @@ mod tests {
 
     use super::*;
 
-    fn running() -> Heard {
-        Heard {
+    fn running() -> Exchange {
+        Exchange {
             state: Some(Observed::Running {
                 host_address: "h".into(),
                 ports: vec![],
                 runtime_id: "1".into(),
             }),
-            ..Heard::default()
+            ..Exchange::default()
         }
     }
 
-    fn orders(rows: &[(&str, Desired)], heard: &[(&str, Heard)]) -> Vec<Order> {
+    fn orders(rows: &[(&str, Desired)], exchange: &[(&str, Exchange)]) -> Vec<Order> {
         reconcile(
             &rows
                 .iter()
                 .map(|(id, d)| (ContainerId::from(*id), *d))
                 .collect(),
-            &heard
+            &exchange
                 .iter()
                 .map(|(id, h)| (ContainerId::from(*id), h.clone()))
                 .collect(),
@@ -180,9 +181,9 @@ mod tests {
             orders(&[("c", Desired::Run)], &[]),
             [Order::Start("c".into())]
         );
-        let sent = Heard {
+        let sent = Exchange {
             start_sent: true,
-            ..Heard::default()
+            ..Exchange::default()
         };
         assert_eq!(orders(&[("c", Desired::Run)], &[("c", sent)]), []);
         assert_eq!(orders(&[("c", Desired::Run)], &[("c", running())]), []);
@@ -198,7 +199,7 @@ mod tests {
             orders(&[("c", Desired::Stop)], &[("c", running())]),
             [end(true)]
         );
-        let stopped = Heard {
+        let stopped = Exchange {
             end_sent: Some(Desired::Stop),
             ..running()
         };
@@ -218,9 +219,9 @@ mod tests {
             orders(&[("c", Desired::Kill)], &[]),
             [Order::NeverStarted("c".into())]
         );
-        let sent = Heard {
+        let sent = Exchange {
             start_sent: true,
-            ..Heard::default()
+            ..Exchange::default()
         };
         assert_eq!(
             orders(&[("c", Desired::Kill)], &[("c", sent)]),
@@ -237,11 +238,11 @@ mod tests {
             orders(&[], &[("c", running())]),
             [Order::Forget("c".into())]
         );
-        let ended = Heard {
+        let ended = Exchange {
             state: Some(Observed::Terminated {
                 exit: ContainerExit::Killed,
             }),
-            ..Heard::default()
+            ..Exchange::default()
         };
         assert_eq!(orders(&[("c", Desired::Run)], &[("c", ended.clone())]), []);
         assert_eq!(orders(&[], &[("c", ended)]), [Order::Forget("c".into())]);

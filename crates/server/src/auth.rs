@@ -283,7 +283,7 @@ impl Auth {
         )
     }
 
-    /// The user who stands for what is the cluster's own: the first administrator.
+    /// The user who owns what is the cluster's own: the first administrator.
     pub(crate) fn cluster_owner(&self) -> Option<User> {
         let users = self.users();
         let admin = users.iter().find(|user| user.admin);
@@ -436,8 +436,8 @@ impl Auth {
             }))
     }
 
-    /// Forgets cached tokens of an allocation whose expiry has changed.
-    pub fn forget_allocation(&self, allocation_id: &AllocationId) {
+    /// Evicts cached tokens of an allocation whose expiry has changed.
+    pub fn evict_allocation(&self, allocation_id: &AllocationId) {
         self.change(|c| {
             c.ends += 1;
             for hash in c.tokens_of.remove(allocation_id).unwrap_or_default() {

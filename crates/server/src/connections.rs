@@ -1,6 +1,6 @@
 //! Connections within bounds: how many at once, and how long one may take to say what it wants.
 //!
-//! A connection costs a descriptor and some kilobytes. Somebody who opens thousands of them and says nothing, or sends
+//! A connection costs a descriptor and some kilobytes. A client that opens thousands of them and says nothing, or sends
 //! a header a minute, must not keep others away.
 
 use std::io;

@@ -1,6 +1,6 @@
 //! Who waits for what to change.
 //!
-//! A waiter subscribes, reads the rows, and if they do not yet say what it waits for, sleeps until somebody says that
+//! A waiter subscribes, reads the rows, and if they do not yet say what it waits for, sleeps until a caller says that
 //! they changed. The hub carries no data: the rows are the truth.
 
 use std::collections::HashMap;

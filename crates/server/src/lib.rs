@@ -267,7 +267,7 @@ fn spawn_works(tasks: &mut JoinSet<()>, master: &Master) {
         until_shutdown(master, async move { journal.run().await })
     };
     let sweep = |master: Master| until_shutdown(master.clone(), background::log_sweep::run(master));
-    tasks.spawn(supervise(master.clone(), "fold_metrics", compact));
+    tasks.spawn(supervise(master.clone(), "compact_metrics", compact));
     tasks.spawn(supervise(
         master.clone(),
         "schedule",

@@ -1,11 +1,11 @@
-//! An image of the live rows: places, allocations that have not ended, the containers that hold slots.
+//! A cache of the live rows: places, allocations that have not ended, the containers that hold slots.
 //!
 //! Scheduling looks at all of them at every pass, and each agent's connection at its own after every message: reading
-//! them from the database each time would cost more than everything else. The image is made from the rows once and then
-//! follows the commits ([`det_store::Store::observe`]): it changes before anybody hears that a change is durable, and it
+//! them from the database each time would cost more than everything else. The cache is made from the rows once and then
+//! follows the commits ([`det_store::Store::observe`]): it changes before any caller knows that a change is durable, and it
 //! never shows what is not. What it says can be had from the rows at any moment; [`Live::compare`] does, for tests.
 //!
-//! Scheduling thinks for long where a cluster is large, so it has an image of its own and is handed the changes
+//! Scheduling thinks for long where a cluster is large, so it has a cache of its own and is handed the changes
 //! (`Live::catch_up`): commits and connections do not wait for it.
 
 mod planned;
@@ -27,18 +27,18 @@ use crate::slots::{devices, services, slot_set};
 pub(crate) use planned::request;
 use planned::{entry, place_snapshot, work};
 
-/// The image, shared. Cheap to clone.
+/// The cache, shared. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Live {
     inner: Arc<Mutex<Inner>>,
-    /// Held by the caller that makes the image from the rows.
+    /// Held by the caller that makes the cache from the rows.
     loading: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Default)]
 struct Inner {
-    image: Image,
-    /// Whether the image has been made from the rows and follows them since.
+    cache: LiveCache,
+    /// Whether the cache has been made from the rows and follows them since.
     current: bool,
     /// How often more had changed than was reported.
     doubts: u64,
@@ -46,16 +46,16 @@ struct Inner {
     meanwhile: Vec<Changes>,
     /// Changes that scheduling has not taken in yet.
     for_scheduling: Vec<Changes>,
-    /// Whether scheduling's image follows; if not, it is to be copied from this one.
+    /// Whether scheduling's cache follows; if not, it is to be copied from this one.
     scheduling_follows: bool,
 }
 
-/// Changes kept for scheduling at most; beyond it copying the image is less work.
+/// Changes kept for scheduling at most; beyond it copying the cache is less work.
 const MOST_BEHIND: usize = 4096;
 
 /// What is live.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Image {
+pub(crate) struct LiveCache {
     places: BTreeMap<PlaceId, Place>,
     allocations: HashMap<AllocationId, Allocation>,
     /// By place: its containers that hold slots, with their allocations.
@@ -63,7 +63,7 @@ pub(crate) struct Image {
     jobs: LiveJobs,
 }
 
-/// The jobs of the allocations in an image.
+/// The jobs of the allocations in a cache.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct LiveJobs {
     /// Allocations by job.
@@ -139,10 +139,10 @@ impl LiveJobs {
     }
 }
 
-/// What has changed in an image since somebody looked at it.
+/// What has changed in a cache since it was last read.
 #[derive(Debug, Default)]
 pub(crate) struct Touched {
-    /// The image is another one.
+    /// The cache is another one.
     pub(crate) everything: bool,
     pub(crate) places: BTreeSet<PlaceId>,
     pub(crate) allocations: BTreeSet<AllocationId>,
@@ -150,8 +150,8 @@ pub(crate) struct Touched {
 }
 
 impl Touched {
-    /// Adds what changes are about to touch in an image.
-    fn add(&mut self, changes: &Changes, image: &Image) {
+    /// Adds what changes are about to touch in a cache.
+    fn add(&mut self, changes: &Changes, cache: &LiveCache) {
         self.places.extend(changes.removed_agents.iter().cloned());
         self.places
             .extend(changes.agents.iter().map(|row| row.id.clone()));
@@ -159,7 +159,7 @@ impl Touched {
         for (row, containers) in &changes.allocations {
             self.allocations.insert(row.id.clone());
             self.jobs.insert(row.job_id.clone());
-            let before = image.allocations.get(&row.id);
+            let before = cache.allocations.get(&row.id);
             let before = before.into_iter().flat_map(|known| &known.containers);
             let before = before.map(|container| &container.row);
             let on = before.chain(containers).map(|row| row.place_id.clone());
@@ -252,7 +252,7 @@ impl Live {
             } else {
                 inner.for_scheduling.clear();
             }
-            if let Err(error) = inner.image.apply(changes) {
+            if let Err(error) = inner.cache.apply(changes) {
                 // What cannot be read is reported where it is asked for.
                 tracing::error!(%error, "a stored row cannot be read; the live rows are read again");
                 inner.current = false;
@@ -262,34 +262,34 @@ impl Live {
         }
     }
 
-    /// Looks at the image, made anew from the rows first if need be.
+    /// Looks at the cache, made anew from the rows first if need be.
     pub(crate) async fn look<T>(
         &self,
         store: &Store,
-        look: impl FnOnce(&Image) -> T,
+        look: impl FnOnce(&LiveCache) -> T,
     ) -> Result<T, StoreError> {
         {
             let inner = self.lock();
             if inner.current {
-                return Ok(look(&inner.image));
+                return Ok(look(&inner.cache));
             }
         }
-        // One at a time: what is gathered meanwhile is for one image.
+        // One at a time: what is gathered meanwhile is for one cache.
         let _alone = self.loading.lock().await;
         loop {
             let doubts = {
                 let mut inner = self.lock();
                 if inner.current {
-                    return Ok(look(&inner.image));
+                    return Ok(look(&inner.cache));
                 }
                 // From here on every commit is either in what is read below or among these, or in both: each change
                 // says how things are then, so taking it in twice does no harm.
                 inner.meanwhile.clear();
                 inner.doubts
             };
-            let mut image = {
+            let mut cache = {
                 let mut conn = store.read().await?;
-                Image::load(&mut conn.conn()).await?
+                LiveCache::load(&mut conn.conn()).await?
             };
             let mut inner = self.lock();
             if inner.doubts != doubts {
@@ -297,10 +297,10 @@ impl Live {
                 continue;
             }
             for changes in std::mem::take(&mut inner.meanwhile) {
-                image.apply(changes)?;
+                cache.apply(changes)?;
             }
-            let outcome = look(&image);
-            inner.image = image;
+            let outcome = look(&cache);
+            inner.cache = cache;
             inner.current = true;
             inner.scheduling_follows = false;
             inner.for_scheduling.clear();
@@ -308,20 +308,20 @@ impl Live {
         }
     }
 
-    /// Looks at the image with the jobs of all live allocations.
+    /// Looks at the cache with the jobs of all live allocations.
     pub(crate) async fn look_at_jobs<T>(
         &self,
         store: &Store,
-        look: impl FnOnce(&Image) -> T,
+        look: impl FnOnce(&LiveCache) -> T,
     ) -> Result<T, StoreError> {
         let mut look = Some(look);
         loop {
-            let seen = |image: &Image| match look.take() {
-                Some(look) if image.jobs.unread.is_empty() => Ok(look(image)),
+            let seen = |cache: &LiveCache| match look.take() {
+                Some(look) if cache.jobs.unread.is_empty() => Ok(look(cache)),
                 later => {
                     look = later;
-                    let unread: Vec<JobId> = image.jobs.unread.iter().cloned().collect();
-                    Err((unread, image.jobs.changes))
+                    let unread: Vec<JobId> = cache.jobs.unread.iter().cloned().collect();
+                    Err((unread, cache.jobs.changes))
                 }
             };
             let (unread, changes) = match self.look(store, seen).await? {
@@ -334,22 +334,22 @@ impl Live {
             };
             let mut inner = self.lock();
             // Else they are read again.
-            if inner.current && inner.image.jobs.changes == changes {
-                inner.image.jobs.take_in(jobs, &unread);
+            if inner.current && inner.cache.jobs.changes == changes {
+                inner.cache.jobs.take_in(jobs, &unread);
             }
         }
     }
 
-    /// Brings scheduling's own image up to date, with the jobs of all live allocations, and returns what has changed
+    /// Brings scheduling's own cache up to date, with the jobs of all live allocations, and returns what has changed
     /// in it.
     pub(crate) async fn catch_up(
         &self,
         store: &Store,
-        scheduling: &mut Image,
+        scheduling: &mut LiveCache,
     ) -> Result<Touched, StoreError> {
         let mut touched = Touched::default();
         let changes = loop {
-            // Makes sure that there is an image; it may be found out of date again right afterwards.
+            // Makes sure that there is a cache; it may be found out of date again right afterwards.
             self.look(store, |_| ()).await?;
             let mut inner = self.lock();
             if !inner.current {
@@ -358,7 +358,7 @@ impl Live {
             let changes = std::mem::take(&mut inner.for_scheduling);
             if !inner.scheduling_follows {
                 inner.scheduling_follows = true;
-                *scheduling = inner.image.clone();
+                *scheduling = inner.cache.clone();
                 touched.everything = true;
                 break Vec::new();
             }
@@ -378,28 +378,28 @@ impl Live {
         Ok(touched)
     }
 
-    /// What differs between the image and the rows; `None` when nothing does. Of use only while nothing changes.
+    /// What differs between the cache and the rows; `None` when nothing does. Of use only while nothing changes.
     pub async fn compare(&self, store: &Store) -> Result<Option<String>, StoreError> {
-        let mut image = self.look(store, Clone::clone).await?;
+        let mut cache = self.look(store, Clone::clone).await?;
         let mut rows = {
             let mut conn = store.read().await?;
-            Image::load(&mut conn.conn()).await?
+            LiveCache::load(&mut conn.conn()).await?
         };
         // Jobs are brought in when they are needed.
-        for image in [&mut image, &mut rows] {
-            image.jobs.rows.clear();
-            image.jobs.unread.clear();
-            image.jobs.changes = 0;
+        for cache in [&mut cache, &mut rows] {
+            cache.jobs.rows.clear();
+            cache.jobs.unread.clear();
+            cache.jobs.changes = 0;
         }
-        Ok((image != rows).then(|| format!("in memory: {image:?}; rows: {rows:?}")))
+        Ok((cache != rows).then(|| format!("in memory: {cache:?}; rows: {rows:?}")))
     }
 }
 
-impl Image {
+impl LiveCache {
     async fn load(conn: &mut Conn<'_>) -> Result<Self, StoreError> {
-        let mut image = Self::default();
+        let mut cache = Self::default();
         for row in agents::list(conn).await? {
-            image
+            cache
                 .places
                 .insert(row.id.clone(), Place::read(Arc::new(row))?);
         }
@@ -412,9 +412,9 @@ impl Image {
         }
         for row in allocations::live(conn).await? {
             let containers = of_allocation.remove(&row.id).unwrap_or_default();
-            image.put(Arc::new(row), containers)?;
+            cache.put(Arc::new(row), containers)?;
         }
-        Ok(image)
+        Ok(cache)
     }
 
     fn apply(&mut self, changes: Changes) -> Result<(), StoreError> {
@@ -664,7 +664,7 @@ mod tests {
         }
     }
 
-    /// Commits, doubts about the image, and many who look at it, all at once: the image must not lose a commit that came
+    /// Commits, doubts about the cache, and many who look at it, all at once: the cache must not lose a commit that came
     /// while one of them made it.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn no_commit_is_missed_while_the_image_is_made() {

@@ -28,13 +28,13 @@ pub enum Mutant {
     /// rows.
     KeepsSearchAfterFailure,
     /// The search receives events that are not stored.
-    ForgetsSearchEvents,
+    LosesSearchEvents,
     /// A fault of the master's process: after a start its background work sleeps until something wakes it.
     SleepsAfterStart,
     /// A fault of the store: it reports nothing of a commit whose answer is lost, so that nothing is woken.
     LosesWakes,
     /// When the end of a connection cannot be stored, it is not tried again.
-    ForgetsAbsence,
+    IgnoresAbsence,
     /// A late report of an earlier connection moves a container back.
     MovesBack,
     /// Agents that stay away are waited for without end.
@@ -50,7 +50,7 @@ pub enum Mutant {
     /// The search of a continued experiment creates the trials of before once more.
     CreatesTwice,
     /// The planner does not receive that code is about to end.
-    UntoldEnd,
+    UnreportedEnd,
 }
 
 /// Where a defect is.
@@ -69,13 +69,13 @@ impl Mutant {
             Self::UnfencedCheckpoints => Where::Core(CoreMutant::UnfencedCheckpoints),
             Self::UnfencedEarlyExit => Where::Core(CoreMutant::UnfencedEarlyExit),
             Self::DoublePlacement => Where::Core(CoreMutant::DoublePlacement),
-            Self::ForgetsSearchEvents => Where::Core(CoreMutant::ForgetsSearchEvents),
-            Self::ForgetsAbsence => Where::Core(CoreMutant::ForgetsAbsence),
+            Self::LosesSearchEvents => Where::Core(CoreMutant::LosesSearchEvents),
+            Self::IgnoresAbsence => Where::Core(CoreMutant::IgnoresAbsence),
             Self::MovesBack => Where::Core(CoreMutant::MovesBack),
             Self::EndlessPatience => Where::Core(CoreMutant::EndlessPatience),
             Self::NoEvents => Where::Core(CoreMutant::NoEvents),
             Self::CreatesTwice => Where::Core(CoreMutant::CreatesTwice),
-            Self::UntoldEnd => Where::Core(CoreMutant::UntoldEnd),
+            Self::UnreportedEnd => Where::Core(CoreMutant::UnreportedEnd),
             Self::LeavesStrays => Where::Manager(ManagerMutant::LeavesStrays),
             Self::AgentStartsTwice => Where::Agent(AgentMutant::StartsTwice),
             Self::DoubledMetrics
@@ -120,10 +120,10 @@ impl Mutant {
         Self::DoubledMetrics,
         Self::AnswersEarly,
         Self::KeepsSearchAfterFailure,
-        Self::ForgetsSearchEvents,
+        Self::LosesSearchEvents,
         Self::SleepsAfterStart,
         Self::LosesWakes,
-        Self::ForgetsAbsence,
+        Self::IgnoresAbsence,
         Self::MovesBack,
         Self::EndlessPatience,
         Self::LeavesStrays,
@@ -131,6 +131,6 @@ impl Mutant {
         Self::DirtyRefusal,
         Self::AgentStartsTwice,
         Self::CreatesTwice,
-        Self::UntoldEnd,
+        Self::UnreportedEnd,
     ];
 }

@@ -244,14 +244,14 @@ impl Rows {
     }
 
     /// Stores a metric report, unless the run has reported that step already; whether it was stored.
-    pub(crate) fn insert_metric(&mut self, metric: Metric, forgets: bool) -> bool {
+    pub(crate) fn insert_metric(&mut self, metric: Metric, stores_twice: bool) -> bool {
         let run = (metric.trial_id, metric.run_id);
         let is_new = self.steps.entry(run).or_default().insert(metric.step);
-        if is_new || forgets {
+        if is_new || stores_twice {
             self.version += 1;
             self.metrics.push(metric);
         }
-        is_new || forgets
+        is_new || stores_twice
     }
 
     /// The row of an allocation.

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::WireError;
 
-/// Where a value was read from; text stands for every scalar in a query, and each is a list of its occurrences.
+/// Where a value was read from; text is every scalar of a query, and each is a list of its occurrences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     Body,

@@ -87,7 +87,7 @@ impl Admission {
         self.pools.priority_order(pool)
     }
 
-    /// The pools of a submission: those that it may choose and that could ever run a trial of this size. What stands
+    /// The pools of a submission: those that it may choose and that could ever run a trial of this size. What is
     /// against it is added to `findings`.
     pub(super) async fn admit(
         &self,
@@ -173,7 +173,7 @@ impl Admission {
         let (known, refuse) = (self.pools.serving(), self.context.config().launch_error);
         let (mut usable, mut too_small, mut unfulfillable) = (Vec::new(), Vec::new(), Vec::new());
         let mut slots_exceeded = true;
-        // A name that stands there twice is reported elsewhere, and there may be very many.
+        // A name that is there twice is reported elsewhere, and there may be very many.
         let mut earlier = BTreeSet::new();
         for pool in &pools {
             if !known.contains(pool) || !earlier.insert(pool) {

@@ -11,8 +11,8 @@ use det_store::allocations::{self, AllocationRow, ContainerRow};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
+use crate::app::all_gathers::AllGathers;
 use crate::app::context::Context;
-use crate::app::gatherings::Gatherings;
 use crate::app::orchestration::{Cause, Orchestration};
 use crate::app::ownership::{Ownership, Reported};
 use crate::app::reads;
@@ -41,7 +41,7 @@ pub struct Rendezvous {
 pub struct Allocations {
     context: Context,
     ownership: Ownership,
-    gatherings: Gatherings,
+    all_gathers: AllGathers,
     orchestration: Orchestration,
 }
 
@@ -50,13 +50,13 @@ impl Allocations {
     pub(crate) fn new(
         context: Context,
         ownership: Ownership,
-        gatherings: Gatherings,
+        all_gathers: AllGathers,
         orchestration: Orchestration,
     ) -> Self {
         Self {
             context,
             ownership,
-            gatherings,
+            all_gathers,
             orchestration,
         }
     }
@@ -228,7 +228,7 @@ impl Allocations {
         let mut changes = self.context.hub.subscribe(topic.clone());
         // Before anything is kept, so that nothing is after the end.
         self.require_unended(allocation_id).await?;
-        self.gatherings.give(
+        self.all_gathers.give(
             Some(actor.user().id),
             allocation_id,
             &request_uuid,
@@ -238,12 +238,12 @@ impl Allocations {
         self.context.hub.notify(&topic);
         loop {
             let answer = self
-                .gatherings
+                .all_gathers
                 .complete(allocation_id, &request_uuid, peers);
             // Again, should the allocation have ended between the look at it and the gift.
             let unended = self.require_unended(allocation_id).await;
             if unended.is_err() {
-                self.gatherings.remove(allocation_id);
+                self.all_gathers.remove(allocation_id);
             }
             if let Some(answer) = answer {
                 return Ok(answer);

@@ -271,7 +271,7 @@ impl Checkpoints {
             .await
     }
 
-    /// Takes note of what is left of checkpoints whose files somebody else has deleted.
+    /// Takes note of what is left of checkpoints whose files another program has deleted.
     pub async fn patch(
         &self,
         actor: &Actor,

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::admission::Admission;
 use crate::app::agent_tokens::AgentTokens;
 use crate::app::agents::Agents;
+use crate::app::all_gathers::AllGathers;
 use crate::app::allocations::Allocations;
 use crate::app::checkpoints::Checkpoints;
 use crate::app::checkpoints::files::CheckpointFiles;
@@ -18,7 +19,6 @@ use crate::app::config_policies::ConfigPolicies;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::experiments::Experiments;
-use crate::app::gatherings::Gatherings;
 use crate::app::homes::KnownHomes;
 use crate::app::job_changes::JobChanges;
 use crate::app::jobs::JobQueue;
@@ -46,7 +46,7 @@ use crate::app::submission::Submissions;
 use crate::app::templates::Templates;
 use crate::app::trials::Trials;
 use crate::app::users::Users;
-use crate::app::why::JobStories;
+use crate::app::why::Explanations;
 use crate::app::workspaces::{HomeChanges, HomeDeletion, Workspaces};
 use crate::app::{Inner, Master};
 use crate::auth::Auth;
@@ -101,7 +101,7 @@ impl Master {
         let of_runs = metric_journal.clone();
         let memory = TaskMemory {
             fresh_tokens: FreshTokens::default(),
-            gatherings: Gatherings::new(budgets.all_gathers.clone()),
+            all_gathers: AllGathers::new(budgets.all_gathers.clone()),
             auth: auth.clone(),
         };
         let orchestration = Orchestration::new(
@@ -157,7 +157,7 @@ impl Master {
             admission,
             job_changes: job_changes.clone(),
         };
-        let job_stories = JobStories::new(
+        let explanations = Explanations::new(
             context.clone(),
             pools.clone(),
             snapshots.clone(),
@@ -248,7 +248,7 @@ impl Master {
             users: Users::new(auth.clone(), blank_passwords),
             policies,
             queue,
-            job_stories,
+            explanations,
             experiments,
             trials: Trials::new(
                 context.clone(),
@@ -259,7 +259,7 @@ impl Master {
             allocations: Allocations::new(
                 context.clone(),
                 ownership.clone(),
-                memory.gatherings.clone(),
+                memory.all_gathers.clone(),
                 orchestration.clone(),
             ),
             workspaces: Workspaces::new(

@@ -76,8 +76,8 @@ impl Configs {
         }
     }
 
-    /// Forgets an experiment that has ended: nobody asks again and again.
-    pub(crate) fn forget(&self, experiment_id: ExperimentId) {
+    /// Evicts an experiment that has ended: nobody asks again and again.
+    pub(crate) fn evict(&self, experiment_id: ExperimentId) {
         self.lock().remove(&experiment_id);
     }
 }

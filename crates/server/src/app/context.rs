@@ -1,4 +1,4 @@
-//! What every service of the master stands on.
+//! What every service of the master uses.
 
 use std::sync::{Arc, OnceLock};
 

@@ -12,10 +12,10 @@ use serde_json::Value;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
-/// Bytes of a configuration from which on it is read beside the runtime's other work.
+/// Bytes of a configuration from which on it is read on a blocking thread.
 const LONG_CONFIG: usize = 16 << 10;
 
-/// Whether a configuration is read beside the runtime's other work: a long one, and one whose log policies have patterns
+/// Whether a configuration is read on a blocking thread: a long one, and one whose log policies have patterns
 /// to compile. A key may be written with escapes.
 pub(crate) fn takes_long(config: &str) -> bool {
     config.len() >= LONG_CONFIG || config.contains("log_policies") || config.contains('\\')
@@ -78,7 +78,7 @@ pub(crate) fn known_documents(row: &ExperimentRow) -> AppResult<Vec<Value>> {
         .collect())
 }
 
-/// A document of the cluster, not of somebody's work, for showing. A user who keeps it sees its variables word by word,
+/// A document of the cluster, not of a user's work, for showing. A user who keeps it sees its variables word by word,
 /// since they may have to be written again.
 pub(crate) fn masked_for(keeps_it: bool, config: &Value) -> Value {
     if keeps_it {
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hidden_secret_is_found_wherever_it_stands() {
+    fn a_hidden_secret_is_found_wherever_it_is() {
         let document = json!({"data": {"secrets": {"keys": ["a", MASK]}}});
         assert_eq!(
             hidden_secret(&document, "").as_deref(),

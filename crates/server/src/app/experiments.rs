@@ -17,7 +17,6 @@ use det_store::workspaces::UNCATEGORIZED_ID;
 use det_store::{Store, WriteTx, experiments, trials};
 use serde_json::Value;
 
-use crate::app::beside;
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
@@ -26,6 +25,7 @@ use crate::app::existing;
 use crate::app::homes::{Homes, KnownHomes};
 use crate::app::job_changes::JobChanges;
 use crate::app::model_archive::{self};
+use crate::app::offload;
 use crate::app::orchestration::{Cause, Orchestration};
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
@@ -357,7 +357,7 @@ impl Experiments {
         override_config: &str,
     ) -> AppResult<()> {
         let (long, text) = (takes_long(override_config), override_config.to_owned());
-        let over = beside(long, move || parse_override(&text)).await??;
+        let over = offload(long, move || parse_override(&text)).await??;
         if over.is_some() {
             // What runs would be the caller's, with the owner's identity, secrets and files.
             let to_do = format!("continue experiment {id} with another configuration");
@@ -446,7 +446,7 @@ pub(crate) async fn experiment_row(store: &Store, id: ExperimentId) -> AppResult
     existing::experiment(&mut conn.conn(), id).await
 }
 
-/// The document that lies over the configuration of a continued experiment; `None` when it says nothing.
+/// The document that overrides the configuration of a continued experiment; `None` when it says nothing.
 fn parse_override(text: &str) -> AppResult<Option<Submitted>> {
     if text.trim().is_empty() {
         return Ok(None);

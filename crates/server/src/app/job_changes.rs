@@ -230,7 +230,7 @@ impl JobChanges {
         Ok(())
     }
 
-    /// Gives the job as it stands after a move; others whose positions had to change are stored.
+    /// Gives the job as it is after a move; others whose positions had to change are stored.
     async fn move_in_queue(
         &self,
         tx: &mut WriteTx,

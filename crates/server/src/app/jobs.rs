@@ -24,7 +24,7 @@ use crate::app::queue_entry::{JobChange, standing};
 use crate::auth::{Actor, Auth};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::labels::TaskLabel;
-use crate::live::{Image, Live};
+use crate::live::{Live, LiveCache};
 
 /// Instead of the number of jobs ahead, where jobs share a pool or take turns.
 const NO_ORDER: i64 = -1;
@@ -207,7 +207,10 @@ impl JobQueue {
                 experiments::live_jobs(&mut conn.conn()).await?,
             )
         };
-        let held = self.live.look(&self.context.store, Image::held_by).await?;
+        let held = self
+            .live
+            .look(&self.context.store, LiveCache::held_by)
+            .await?;
         let held_by = |a: &AllocationRow| held.get(&a.id).copied().map_or(0, i64::from);
         // A job without work at present, such as a paused one, is in no queue. One that names several pools may be in
         // the queue of each.

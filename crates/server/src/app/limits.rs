@@ -7,7 +7,7 @@ use det_ids::WorkspaceId;
 use det_scheduler::{Placement, WorkspaceLimit};
 
 use crate::app::homes::Homes;
-use crate::live::Image;
+use crate::live::LiveCache;
 
 /// The limited workspaces and what they use.
 pub(crate) struct Limits {
@@ -22,7 +22,7 @@ struct Limit {
 
 impl Limits {
     /// As they are now.
-    pub(super) fn of(homes: &Homes, image: &Image) -> Self {
+    pub(super) fn of(homes: &Homes, cache: &LiveCache) -> Self {
         let mut by_workspace: BTreeMap<i64, Limit> = homes
             .slot_limits()
             .into_iter()
@@ -32,7 +32,7 @@ impl Limits {
             })
             .collect();
         if !by_workspace.is_empty() {
-            for (workspace, pool, slots) in image.held() {
+            for (workspace, pool, slots) in cache.held() {
                 if let Some(limit) = by_workspace.get_mut(&workspace) {
                     limit.add(pool, slots);
                 }
@@ -57,9 +57,9 @@ impl Limits {
     }
 
     /// A pass over a pool placed these.
-    pub(super) fn note(&mut self, image: &Image, pool: &str, placed: &[Placement]) {
+    pub(super) fn note(&mut self, cache: &LiveCache, pool: &str, placed: &[Placement]) {
         for placement in placed {
-            let workspace = image.workspace_of(&placement.allocation_id);
+            let workspace = cache.workspace_of(&placement.allocation_id);
             let limit = workspace.and_then(|workspace| self.by_workspace.get_mut(&workspace));
             if let Some(limit) = limit {
                 let slots: usize = placement.parts.iter().map(|(_, slots)| slots.len()).sum();

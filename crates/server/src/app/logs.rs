@@ -24,7 +24,7 @@
 //!
 //! # Services
 //!
-//! [`Logs`] ingests and reads, and stands on [`policies::LogPolicies`]; [`retention::LogRetention`] deletes. Lines of the
+//! [`Logs`] ingests and reads, and uses [`policies::LogPolicies`]; [`retention::LogRetention`] deletes. Lines of the
 //! master's own come from everywhere, orchestration among others, so `write_line` needs no service.
 
 pub mod intake;

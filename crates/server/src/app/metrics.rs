@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | gathered | in memory, beside the others that wait for the writer (`intake`) | the writer comes to it |
 //! | judged | in the transaction that stores it: new, partly new, a repeat, a conflict, of another run ([`journal`]) | the commit |
-//! | in the journal | a row for each commit, with the reports of many trials (`det_store::journal`) | compaction, some seconds later, or when somebody reads (`compaction`) |
+//! | in the journal | a row for each commit, with the reports of many trials (`det_store::journal`) | compaction, some seconds later, or when a client reads (`compaction`) |
 //! | compacted | in a chunk of its trial and group, in the statistics of each metric, in the trial's steps (`det_store::metrics`) | the deletion of its experiment |
 //!
 //! A report is acknowledged when it is in the journal. A validation goes by itself: the search's decision by it commits

@@ -7,6 +7,7 @@ pub(crate) mod actions;
 pub mod admission;
 pub mod agent_tokens;
 pub mod agents;
+pub mod all_gathers;
 pub mod allocations;
 mod backfill;
 pub(crate) mod changes;
@@ -19,7 +20,6 @@ mod decisions;
 pub(crate) mod documents;
 pub(crate) mod existing;
 pub mod experiments;
-pub mod gatherings;
 pub mod homes;
 pub mod job_changes;
 pub mod jobs;
@@ -83,7 +83,7 @@ impl std::ops::Deref for Master {
 
 /// The parts of [`Master`].
 pub struct Inner {
-    /// What every service stands on.
+    /// What every service uses.
     pub context: Context,
     /// Templates of configurations, and changes to them.
     pub templates: templates::Templates,
@@ -100,7 +100,7 @@ pub struct Inner {
     /// The queue of jobs.
     pub queue: jobs::JobQueue,
     /// Why jobs run or wait.
-    pub job_stories: why::JobStories,
+    pub explanations: why::Explanations,
     /// Experiments: creating, steering, continuing and changing them.
     pub experiments: experiments::Experiments,
     /// Trials: what their code and users report of them.
@@ -147,7 +147,7 @@ pub struct Inner {
     pub auth: Auth,
     /// Workspaces, projects and pins.
     pub homes: homes::KnownHomes,
-    /// An image of what is live.
+    /// A cache of the live rows.
     pub live: Live,
     /// Places: where containers run.
     pub places: places::Places,
@@ -182,8 +182,8 @@ pub struct Inner {
     pub background: crate::works::Works,
 }
 
-/// Runs work of the processor, beside the runtime's other work if it is long.
-pub(crate) async fn beside<T: Send + 'static>(
+/// Runs work of the processor: on a blocking thread if it is long, else here.
+pub(crate) async fn offload<T: Send + 'static>(
     long: bool,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> AppResult<T> {

@@ -14,10 +14,10 @@ use det_store::{StoreError, WriteTx};
 
 pub(crate) use det_orchestrator::Cause;
 
+use crate::app::all_gathers::AllGathers;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::decisions::CORE;
-use crate::app::gatherings::Gatherings;
 use crate::app::restarts::Restarts;
 use crate::app::searches::Searches;
 use crate::app::specs::FreshTokens;
@@ -58,7 +58,7 @@ pub(crate) struct TaskMemory {
     /// Tokens of containers that their places do not know yet.
     pub(crate) fresh_tokens: FreshTokens,
     /// Exchanges between the containers of an allocation.
-    pub(crate) gatherings: Gatherings,
+    pub(crate) all_gathers: AllGathers,
     /// Sessions, tokens of tasks among them.
     pub(crate) auth: Auth,
 }

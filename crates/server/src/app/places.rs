@@ -186,7 +186,7 @@ impl Core for Places {
     async fn desired(&self, place: &PlaceId) -> AppResult<BTreeMap<ContainerId, Desired>> {
         let look = self
             .live
-            .look(&self.context.store, |image| image.desired(place));
+            .look(&self.context.store, |cache| cache.desired(place));
         Ok(look.await?)
     }
 

@@ -5,9 +5,9 @@ use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
 use det_searcher::{Preview, preview};
 use serde_json::{Map, Value, json};
 
-use crate::app::beside;
 use crate::app::context::Context;
 use crate::app::documents::config_error;
+use crate::app::offload;
 use crate::app::pools::Pools;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
@@ -43,7 +43,7 @@ impl Previews {
     ) -> AppResult<PreviewedSearch> {
         actor.require(Permission::Create, Kind::Experiment, "preview searches")?;
         let service = self.clone();
-        beside(true, move || service.preview(&config, seed)).await?
+        offload(true, move || service.preview(&config, seed)).await?
     }
 
     fn preview(&self, config: &Value, seed: u32) -> AppResult<PreviewedSearch> {

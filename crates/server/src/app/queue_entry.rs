@@ -19,7 +19,7 @@ pub enum JobChange {
     Move(Side, JobId),
 }
 
-/// Where a job stands in the queue of its pool.
+/// The position of a job in the queue of its pool.
 pub(crate) fn standing(job: &JobRow) -> QueueEntry {
     QueueEntry {
         job_id: job.id.clone(),

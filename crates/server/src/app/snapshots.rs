@@ -8,7 +8,7 @@ use crate::app::homes::KnownHomes;
 use crate::app::limits::Limits;
 use crate::app::pools::Pools;
 use crate::error::AppResult;
-use crate::live::{Image, Live};
+use crate::live::{Live, LiveCache};
 
 /// Looks at what is live, pool by pool. Cheap to clone.
 #[derive(Clone)]
@@ -31,52 +31,52 @@ impl Snapshots {
     }
 
     /// What the limits of workspaces leave to each pool.
-    pub(super) fn limits(&self, image: &Image) -> Limits {
-        Limits::of(&self.homes.get(), image)
+    pub(super) fn limits(&self, cache: &LiveCache) -> Limits {
+        Limits::of(&self.homes.get(), cache)
     }
 
-    /// A planner of a pool as an image shows it.
-    pub(super) fn planner(&self, image: &Image, pool: &str, limits: &Limits) -> Planner {
-        let (snapshot, queue) = self.in_image(image, pool, limits);
+    /// A planner of a pool as a cache shows it.
+    pub(super) fn planner(&self, cache: &LiveCache, pool: &str, limits: &Limits) -> Planner {
+        let (snapshot, queue) = self.in_cache(cache, pool, limits);
         Planner::of(&snapshot, &queue)
     }
 
-    /// A pool and its queue as an image shows them.
-    pub(super) fn in_image(
+    /// A pool and its queue as a cache shows them.
+    pub(super) fn in_cache(
         &self,
-        image: &Image,
+        cache: &LiveCache,
         pool: &str,
         limits: &Limits,
     ) -> (PoolSnapshot, Queue) {
         CORE.pool(
             (
                 self.pools.settings(pool),
-                image.places(pool, self.pools.aux_limit(pool)),
+                cache.places(pool, self.pools.aux_limit(pool)),
             ),
-            image.work(pool),
-            image.jobs(pool).collect(),
+            cache.work(pool),
+            cache.jobs(pool).collect(),
             limits.in_pool(pool),
         )
     }
 
     /// A pool without what runs in it.
-    fn places_in(&self, image: &Image, pool: &str) -> PoolSnapshot {
+    fn places_in(&self, cache: &LiveCache, pool: &str) -> PoolSnapshot {
         PoolSnapshot {
             settings: self.pools.settings(pool),
-            places: image.places(pool, self.pools.aux_limit(pool)),
+            places: cache.places(pool, self.pools.aux_limit(pool)),
             running: Vec::new(),
         }
     }
 
     /// A pool and its queue as they are now, for estimates.
     pub(crate) async fn with_queue(&self, pool: &str) -> AppResult<(PoolSnapshot, Queue)> {
-        let look = |image: &Image| self.in_image(image, pool, &self.limits(image));
+        let look = |cache: &LiveCache| self.in_cache(cache, pool, &self.limits(cache));
         Ok(self.live.look_at_jobs(&self.context.store, look).await?)
     }
 
     /// The pool's places as they are now, without what runs there: for questions such as whether a request can ever fit.
     pub(crate) async fn of_pool(&self, pool: &str) -> AppResult<PoolSnapshot> {
-        let look = |image: &Image| self.places_in(image, pool);
+        let look = |cache: &LiveCache| self.places_in(cache, pool);
         Ok(self.live.look(&self.context.store, look).await?)
     }
 }

@@ -78,8 +78,8 @@ impl Specs {
     ) -> AppResult<Option<ContainerSpec>> {
         let startable = self
             .live
-            .look(&self.context.store, |image| {
-                image.startable(place, container_id)
+            .look(&self.context.store, |cache| {
+                cache.startable(place, container_id)
             })
             .await?;
         let Some(startable) = startable else {

@@ -17,7 +17,6 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 
 use crate::app::admission::{Admission, Admitted, Findings};
-use crate::app::beside;
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::context::Context;
 use crate::app::documents::{
@@ -25,6 +24,7 @@ use crate::app::documents::{
 };
 use crate::app::homes::{Homes, KnownHomes};
 use crate::app::model_archive::ContextFile;
+use crate::app::offload;
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
 use crate::app::renewal::Renewals;
@@ -127,7 +127,7 @@ fn over_workspace(submitted: Submitted, workspace: &WorkspaceRow) -> AppResult<S
 /// A document over its templates: the first of the phases of a check, each of which takes the result of the one before.
 struct Layered {
     submitted: Submitted,
-    /// Whether it is so long that it is worked on beside the runtime's other work.
+    /// Whether it is so long that it is worked on on a blocking thread.
     long: bool,
     /// What is reported together with the errors of the completed document.
     findings: Findings,
@@ -203,7 +203,7 @@ impl Completed {
     async fn search(self) -> AppResult<Checked> {
         let config = self.config;
         let seed = config.reproducibility.experiment_seed;
-        let (config, search) = beside(self.long, move || {
+        let (config, search) = offload(self.long, move || {
             let search = Search::new(&config.searcher, &config.hyperparameters, seed);
             (config, search)
         })
@@ -278,7 +278,7 @@ impl Submissions {
     /// show when the layers have come together.
     async fn layer(&self, request: &NewExperimentRequest, long: bool) -> AppResult<Layered> {
         let text = request.config.clone();
-        let submitted = beside(long, move || Submitted::read(Experiment, &text))
+        let submitted = offload(long, move || Submitted::read(Experiment, &text))
             .await?
             .map_err(config_error)?;
         let submitted = self.over_known_templates(submitted, request).await?;
@@ -461,7 +461,7 @@ impl Submissions {
         let storage = storage.map_err(AppError::internal)?;
         let default_priority = Some(self.pools.default_priority(pool));
         let order = self.pools.priority_order(pool);
-        beside(long, move || {
+        offload(long, move || {
             let defaults = CompletionDefaults {
                 name: generated_name(),
                 experiment_seed: u32::try_from(

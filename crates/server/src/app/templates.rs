@@ -18,7 +18,7 @@ use crate::app::documents::{require_real_secrets, takes_long};
 use crate::app::homes::require_unarchived_workspace;
 use crate::app::ownership::Ownership;
 use crate::app::reads::templates::{TemplateView, shown, stored};
-use crate::app::{beside, reads};
+use crate::app::{offload, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -269,7 +269,7 @@ impl Templates {
     ) -> AppResult<Submitted> {
         let rows = self.named(names).await?;
         let names = names.to_vec();
-        beside(true, move || {
+        offload(true, move || {
             for (name, row) in names.into_iter().zip(rows).rev() {
                 let source = Source::layer(Layer::Template(name));
                 let template = Submitted::read_template(Experiment, source, &row.config)
@@ -285,7 +285,7 @@ impl Templates {
 /// Templates that a configuration is laid over at most.
 const MOST_NAMED: usize = 16;
 
-/// What lies in a workspace that is put away stays as it is.
+/// What is in an archived workspace stays as it is.
 async fn require_unarchived(conn: &mut Conn<'_>, template: &TemplateRow) -> AppResult<()> {
     match workspaces::find(conn, template.workspace_id).await? {
         Some(workspace) => {
@@ -348,7 +348,7 @@ async fn checked(actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
     let text = config.to_string();
     let source = Source::layer(Layer::Template(new.name.clone()));
     let (long, document) = (takes_long(&text), text.clone());
-    beside(long, move || Template::parse(Some(source), &document))
+    offload(long, move || Template::parse(Some(source), &document))
         .await?
         .map_err(|errors| crate::app::documents::document_error("the template", &errors))?;
     let now = det_store::now();

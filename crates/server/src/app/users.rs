@@ -400,7 +400,7 @@ fn require_free_username(all: &[UserRow], id: i64, name: &str) -> AppResult<()> 
     Ok(())
 }
 
-/// Lists show display names: with another user's name somebody would pass for that user.
+/// Lists show display names: with another user's name a user would pass for that one.
 fn require_free_display_name(all: &[UserRow], id: i64, name: &str) -> AppResult<()> {
     let wanted = name.to_lowercase();
     let is_taken = |other: &&UserRow| {

@@ -1,4 +1,4 @@
-//! Why a job runs or waits: the whole story, from the rows and from the pool as scheduling sees it.
+//! Why a job runs or waits: from the rows and from the pool as scheduling sees it.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,9 @@ use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder};
 use det_scheduler::{Estimate, PlaceState, Policy, PoolSnapshot, Queue, SlotState, estimate};
 use det_store::{allocations, experiments, trials};
 
-use crate::app::beside;
 use crate::app::context::Context;
 use crate::app::jobs::{JobQueue, JobSubject, QueuedJob};
+use crate::app::offload;
 use crate::app::pools::Pools;
 use crate::app::scheduling::fallback::Fallback;
 use crate::app::snapshots::Snapshots;
@@ -19,7 +19,7 @@ const MOST_ESTIMATES: usize = 8;
 
 /// Everything that explains a job.
 #[derive(Debug, Clone)]
-pub struct JobStory {
+pub struct JobExplanation {
     /// The job.
     pub job_id: JobId,
     /// What it is the entry of.
@@ -101,14 +101,14 @@ impl PoolCapacity {
 
 /// Explains why jobs run or wait. Cheap to clone.
 #[derive(Clone)]
-pub struct JobStories {
+pub struct Explanations {
     context: Context,
     pools: Pools,
     snapshots: Snapshots,
     queue: JobQueue,
 }
 
-impl JobStories {
+impl Explanations {
     /// Puts the service together.
     pub(crate) fn new(
         context: Context,
@@ -125,7 +125,7 @@ impl JobStories {
     }
 
     /// The explanation of an experiment's job that has not been deleted, or of a task's job.
-    pub async fn explain(&self, job_id: &JobId) -> AppResult<JobStory> {
+    pub async fn explain(&self, job_id: &JobId) -> AppResult<JobExplanation> {
         let experiment = {
             let mut conn = self.context.store.read().await?;
             experiments::find_by_job(&mut conn.conn(), job_id).await?
@@ -180,7 +180,7 @@ impl JobStories {
         let (here, elsewhere_all): (Vec<_>, Vec<_>) = all
             .into_iter()
             .partition(|entry| entry.job.resource_pool == pool);
-        Ok(JobStory {
+        Ok(JobExplanation {
             estimates,
             other_pools,
             policy: self.pools.settings(&pool).policy,
@@ -252,7 +252,7 @@ impl JobStories {
         let ends = self.foreseen_ends(all, pool).await?;
         let (snapshot, queue) = looked;
         let now = Micros(det_store::now());
-        beside(true, move || {
+        offload(true, move || {
             let of = |id| (estimate(&snapshot, &queue, now, &ends, &id), id);
             let estimates = waiting.into_iter().map(of);
             estimates.map(|(estimate, id)| (id, estimate)).collect()

@@ -30,7 +30,7 @@ use crate::hub::Topic;
 /// What only administrators may do.
 const TO_LIMIT: &str = "limit the slots of workspaces";
 /// What would let people run their tasks as root, were it not for administrators only.
-const TO_BE_SOMEBODY: &str = "choose the Unix identity of tasks";
+const CHOOSE_IDENTITY: &str = "choose the Unix identity of tasks";
 
 /// Changes of a workspace, or what a new one is; `None` leaves things as they are.
 #[derive(Debug, Clone, Default)]
@@ -122,7 +122,7 @@ impl Workspaces {
             actor.require(Permission::Administer, Kind::Workspace, TO_LIMIT)?;
         }
         if identity_of(&row) != UnixIdentity::default() {
-            actor.require(Permission::Administer, Kind::Workspace, TO_BE_SOMEBODY)?;
+            actor.require(Permission::Administer, Kind::Workspace, CHOOSE_IDENTITY)?;
         }
         let actor = actor.name();
         self.changes
@@ -191,7 +191,7 @@ impl Workspaces {
                         actor.require(Permission::Administer, Kind::Workspace, TO_LIMIT)?;
                     }
                     if identity_of(&row) != identity_of(before) {
-                        actor.require(Permission::Administer, Kind::Workspace, TO_BE_SOMEBODY)?;
+                        actor.require(Permission::Administer, Kind::Workspace, CHOOSE_IDENTITY)?;
                     }
                     require_free(&homes, &row)?;
                     workspaces::update(&mut tx.conn(), &row).await?;

@@ -83,7 +83,7 @@ fn proc_form(address: SocketAddr, mapped: bool) -> String {
     form
 }
 
-/// Whether somebody is seen to hold the socket, and nobody in another process namespace does.
+/// Whether a process is seen to hold the socket, and none in another process namespace does.
 fn held_beside(socket: &str) -> io::Result<bool> {
     let own = namespace(Path::new("/proc/self"))?;
     let mut seen = false;

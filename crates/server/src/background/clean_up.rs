@@ -213,7 +213,7 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                     .home_deletion
                     .after_member(tx, ACTOR, row.project_id, None)
                     .await?;
-                tx.after_commit(move || handler.configs.forget(id));
+                tx.after_commit(move || handler.configs.evict(id));
                 failpoint!("server::clean_up::delete::before_commit");
                 Ok::<_, AppError>(())
             })

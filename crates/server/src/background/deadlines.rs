@@ -1,6 +1,6 @@
 //! What is due at a moment: preempted work that did not exit in time, agents that stayed away, expired tokens.
 //!
-//! Sleeps until the next due moment, or until somebody sets an earlier one.
+//! Sleeps until the next due moment, or until a change sets an earlier one.
 
 use std::time::Duration;
 

@@ -25,7 +25,7 @@ pub async fn run(master: Master) {
             Ok(next) => next,
             Err(error) => {
                 tracing::warn!(%error, cause = ?error.cause, "a scheduling pass failed; it is repeated");
-                state.forget_plans();
+                state.invalidate_plans();
                 Some(RETRY)
             }
         };

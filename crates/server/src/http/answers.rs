@@ -68,7 +68,7 @@ pub(crate) async fn bound(State(master): State<Master>, request: Request, next: 
     };
     let size = whole.len();
     parts.headers.insert(header::CONTENT_LENGTH, size.into());
-    // Copies: a piece that lies in the connection must not keep the whole.
+    // Copies: a piece that waits in the connection must not keep the whole.
     let pieces = futures::stream::iter((0..size).step_by(PIECE_BYTES)).map(move |start| {
         let end = (start + PIECE_BYTES).min(size);
         Ok(Bytes::copy_from_slice(&whole[start..end]))

@@ -437,7 +437,7 @@ impl Pieces {
         }
     }
 
-    /// Reads on, and forgets it.
+    /// Reads on, and drops it.
     async fn discard(mut self) {
         while self.received < DISCARD_BYTES {
             // An end of any kind is an end.

@@ -24,7 +24,7 @@ use crate::http::tokens::{allocation_token, session_token};
 #[derive(Debug)]
 pub struct WireBody<T>(pub T);
 
-/// Bodies from this size on are decoded beside the requests of others, not between them.
+/// Bodies from this size on are decoded on a blocking thread, not between the requests of others.
 const LARGE_BYTES: usize = 256 << 10;
 
 impl<T: DeserializeOwned + Default + Send + 'static> FromRequest<Master> for WireBody<T> {
@@ -60,7 +60,7 @@ impl RawBody {
         self.0.len()
     }
 
-    /// Decodes it, and gives its memory back: a large one beside the requests of others, as [`WireBody`].
+    /// Decodes it, and gives its memory back: a large one on a blocking thread, as [`WireBody`].
     pub(crate) async fn decode<T: Send + 'static>(
         self,
         decode: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,

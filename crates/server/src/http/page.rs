@@ -1,4 +1,4 @@
-//! The front page: what this is and how to use it, for somebody who opens the address in a browser.
+//! The front page: what this is and how to use it, for a user who opens the address in a browser.
 
 use axum::extract::State;
 use axum::http::{HeaderMap, header};

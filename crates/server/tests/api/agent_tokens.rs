@@ -219,7 +219,7 @@ async fn an_agent_speaks_for_its_own_containers_only() {
     b1.say(&theirs("from a stranger")).await;
     b1.exits(&spec, 0).await;
     b1.forgets(&spec).await;
-    // A container of its own, reported as one of somebody else's task.
+    // A container of its own, reported as one of another user's task.
     let experiment = cluster.experiment("running", 1).await;
     let own = b1.next_start().await;
     let (task, _) = cluster.task_of(experiment).await;

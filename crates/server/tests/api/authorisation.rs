@@ -275,7 +275,7 @@ impl World {
         (uuid, report)
     }
 
-    /// The address and body of a request that succeeds for somebody who may send it.
+    /// The address and body of a request that succeeds for a user who may send it.
     async fn request(&mut self, row: &str, operation: &Operation) -> (String, Value) {
         let name = operation.name.as_str();
         let steers = name.ends_with("Experiment")

@@ -9,8 +9,8 @@ use crate::support::{Client, Cluster, within};
 const WORKS: [&str; 6] = [
     "backlog",
     "clean_up",
+    "compact_metrics",
     "deadlines",
-    "fold_metrics",
     "log_sweep",
     "schedule",
 ];

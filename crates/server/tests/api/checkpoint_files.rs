@@ -29,7 +29,7 @@ async fn chosen_storage(
 #[tokio::test]
 async fn files_outside_what_an_administrator_allowed_are_neither_sent_nor_deleted() {
     let cluster = Cluster::start().await;
-    // As the directory of somebody's running container is: named by a UUID, with the token in it.
+    // As the directory of a running container is: named by a UUID, with the token in it.
     let elsewhere = tempfile::tempdir().unwrap();
     let data_dir = cluster.master().data_dir.clone();
     for (n, storage) in [(1, elsewhere.path()), (2, &data_dir.join("agents"))] {
@@ -184,7 +184,7 @@ async fn without_patterns_checkpoints_are_compared_with_the_storage() {
         assert!(storage.join(uuid(n)).join("d/m.txt").exists());
     }
     assert_eq!(sizes(&client).await, (3, json!("21"), json!("21")));
-    // Somebody else deletes: a file of the second, all of the third.
+    // Another program deletes: a file of the second, all of the third.
     std::fs::remove_file(storage.join(uuid(2)).join("d/m.txt")).unwrap();
     std::fs::remove_dir_all(storage.join(uuid(3))).unwrap();
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Taking in metrics: whatever happens between a report and the moment when somebody looks, the same is seen.
+//! Taking in metrics: whatever happens between a report and the moment when a client reads, the same is seen.
 
 use std::collections::BTreeMap;
 
@@ -222,7 +222,7 @@ async fn a_newer_run_outdates_what_nobody_has_looked_at_yet() {
         }
     }
     agent.exits(&spec, 1).await;
-    // It may forget the older container.
+    // It may drop the older container.
     agent.hear().await;
     let spec = agent.next_start().await;
     agent.runs(&spec).await;

@@ -251,7 +251,7 @@ async fn jobs_are_moved_ahead_of_and_behind_others() {
 }
 
 #[tokio::test]
-async fn a_job_explains_the_whole_story_of_its_wait() {
+async fn a_job_explains_why_it_waits() {
     let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
     let (mut agent, spec) = cluster.running_task().await;
     cluster.experiment("waiter", 1).await;
@@ -260,10 +260,10 @@ async fn a_job_explains_the_whole_story_of_its_wait() {
     let id = |index: usize| jobs["jobs"][index]["jobId"].as_str().unwrap().to_owned();
     let why = |id: &str| format!("/api/v1/job-queues/{id}/why");
     let waiting = why(&id(1));
-    let explained = |story: &Value| !story["waiting"][0]["waitReason"].is_null();
-    let story = cluster.until(&client, &waiting, explained).await;
-    assert_eq!(story["summary"], "waiting: its task has no slots");
-    let reason = &story["waiting"][0]["waitReason"];
+    let explained = |explanation: &Value| !explanation["waiting"][0]["waitReason"].is_null();
+    let explanation = cluster.until(&client, &waiting, explained).await;
+    assert_eq!(explanation["summary"], "waiting: its task has no slots");
+    let reason = &explanation["waiting"][0]["waitReason"];
     assert_eq!(
         (
             &reason["kind"],
@@ -274,14 +274,17 @@ async fn a_job_explains_the_whole_story_of_its_wait() {
     );
     assert!(reason["since"].is_string());
     assert_eq!(
-        (&story["pool"]["slots"], &story["pool"]["freeSlots"]),
+        (
+            &explanation["pool"]["slots"],
+            &explanation["pool"]["freeSlots"]
+        ),
         (&json!(1), &json!(0))
     );
     assert_eq!(
-        (&story["aheadCount"], &story["ahead"][0]["name"]),
+        (&explanation["aheadCount"], &explanation["ahead"][0]["name"]),
         (&json!(1), &json!("running"))
     );
-    let holder = &story["heldBy"][0];
+    let holder = &explanation["heldBy"][0];
     assert_eq!(
         (
             &holder["allocationId"],
@@ -297,7 +300,7 @@ async fn a_job_explains_the_whole_story_of_its_wait() {
         )
     );
     assert_eq!(
-        (&holder["label"], &story["waiting"][0]["label"]),
+        (&holder["label"], &explanation["waiting"][0]["label"]),
         (
             &json!("trial 1 of experiment 1"),
             &json!("trial 2 of experiment 2")
@@ -308,8 +311,8 @@ async fn a_job_explains_the_whole_story_of_its_wait() {
         message.contains("held by trial 1 of experiment 1 (1 slot"),
         "{message}"
     );
-    assert!(story["waiting"][0]["estimatedStart"].is_null());
-    let basis = story["waiting"][0]["estimateBasis"].as_str().unwrap();
+    assert!(explanation["waiting"][0]["estimatedStart"].is_null());
+    let basis = explanation["waiting"][0]["estimateBasis"].as_str().unwrap();
     assert!(
         basis.contains("the end of trial 1 of experiment 1 cannot be foreseen:"),
         "{basis}"
@@ -317,12 +320,12 @@ async fn a_job_explains_the_whole_story_of_its_wait() {
     let admin = cluster.admin().await;
     let progress = json!({"progress": 0.5});
     admin.post("/api/v1/trials/1/progress", progress).await.ok();
-    let estimated = |story: &Value| story["waiting"][0]["estimatedStart"].is_string();
+    let estimated = |explanation: &Value| explanation["waiting"][0]["estimatedStart"].is_string();
     cluster.until(&client, &waiting, estimated).await;
-    let story = client.get(&why(&id(0))).await.ok();
-    assert_eq!(story["summary"], "running: its 1 task has slots");
+    let explanation = client.get(&why(&id(0))).await.ok();
+    assert_eq!(explanation["summary"], "running: its 1 task has slots");
     assert_eq!(
-        (&story["running"][0]["slots"], &story["waiting"]),
+        (&explanation["running"][0]["slots"], &explanation["waiting"]),
         (&json!(1), &json!([]))
     );
 
@@ -330,10 +333,20 @@ async fn a_job_explains_the_whole_story_of_its_wait() {
         .post("/api/v1/experiments/2/pause", Value::Null)
         .await
         .ok();
-    let paused = |story: &Value| story["summary"].as_str().unwrap().starts_with("paused");
+    let paused = |explanation: &Value| {
+        explanation["summary"]
+            .as_str()
+            .unwrap()
+            .starts_with("paused")
+    };
     cluster.until(&client, &waiting, paused).await;
     agent.exits(&spec, 0).await;
-    let ended = |story: &Value| story["summary"].as_str().unwrap().contains("COMPLETED");
+    let ended = |explanation: &Value| {
+        explanation["summary"]
+            .as_str()
+            .unwrap()
+            .contains("COMPLETED")
+    };
     cluster.until(&client, &why(&id(0)), ended).await;
     let refused = client.get(&why("nothing")).await.refused(404);
     assert!(refused.contains("nothing"), "{refused}");

@@ -69,7 +69,7 @@ async fn a_cookie_counts_only_for_pages_of_this_master() {
             .await
             .refused(403);
         assert!(refusal.contains("another site"), "{refusal}");
-        // Nor does a page log a browser in as somebody.
+        // Nor does a page log a browser in as a user.
         client
             .and(header, value)
             .post("/api/v1/auth/login", login.clone())

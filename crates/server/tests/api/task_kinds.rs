@@ -115,15 +115,15 @@ async fn a_command_is_queued_explained_logged_and_retained_like_a_trial() {
 
     // Its wait can be explained, and its name does not follow from the text of its id.
     let why = format!("/api/v1/job-queues/{JOB}/why");
-    let explained = |story: &Value| story["waiting"][0]["waitReason"].is_object();
-    let story = cluster.until(&client, &why, explained).await;
+    let explained = |explanation: &Value| explanation["waiting"][0]["waitReason"].is_object();
+    let explanation = cluster.until(&client, &why, explained).await;
     assert_eq!(
         [
-            &story["summary"],
-            &story["job"]["label"],
-            &story["waiting"][0]["label"],
-            &story["waiting"][0]["waitReason"]["kind"],
-            &story["pool"]["priorityOrder"]
+            &explanation["summary"],
+            &explanation["job"]["label"],
+            &explanation["waiting"][0]["label"],
+            &explanation["waiting"][0]["waitReason"]["kind"],
+            &explanation["pool"]["priorityOrder"]
         ],
         [
             &json!("waiting: its task has no slots"),
@@ -158,12 +158,12 @@ async fn a_command_is_queued_explained_logged_and_retained_like_a_trial() {
     let path = format!("/api/v1/tasks/{task_id}");
     let ended = |answer: &Value| !answer["task"]["endTime"].is_null();
     cluster.until(&client, &path, ended).await;
-    let story = client.get(&why).await.ok();
+    let explanation = client.get(&why).await.ok();
     assert_eq!(
-        story["summary"],
+        explanation["summary"],
         "it has ended (ERROR): it asks for nothing any more"
     );
-    assert_eq!(story["job"]["label"], json!(label));
+    assert_eq!(explanation["job"]["label"], json!(label));
     let change = json!({"updates": [{"jobId": JOB, "priority": 3}]});
     let refusal = client.post("/api/v1/job-queues", change).await.refused(404);
     assert!(refusal.starts_with(&format!("{label} has ended (ERROR)")));

@@ -449,7 +449,7 @@ async fn nobody_is_displayed_with_the_name_of_another() {
         let user = json!({"user": {"username": "new", "displayName": taken}});
         admin.post("/api/v1/users", user).await.refused(409);
     }
-    // Somebody's own login name, and none at all, are nobody else's.
+    // A user's own login name, and none at all, are no other user's.
     for (given, kept) in [("Determined", "Determined"), ("", "")] {
         let changed = client.patch(&own, json!({"displayName": given})).await.ok();
         assert_eq!(changed["user"]["displayName"], kept);

@@ -549,12 +549,12 @@ async fn a_limit_holds_back_what_starts_and_counts_over_all_pools() {
         .await
         .ok();
     let job = experiment["experiment"]["jobId"].as_str().unwrap();
-    let story = client
+    let explanation = client
         .get(&format!("/api/v1/job-queues/{job}/why"))
         .await
         .ok();
     let holders = |member: &str| {
-        let listed = story[member].as_array().unwrap().iter();
+        let listed = explanation[member].as_array().unwrap().iter();
         let named = listed.map(|holder| (holder["name"].clone(), holder["resourcePool"].clone()));
         named.collect::<Vec<_>>()
     };

@@ -1,7 +1,7 @@
-//! Every listed point of the master, on both databases: a story that goes through all multi-step actions is played by
+//! Every listed point of the master, on both databases: a scenario that goes through all multi-step actions is played by
 //! clients and agents who repeat what got no answer, while the master ends at the point and is started again.
 //!
-//! The story must end as if nothing had happened: each action took effect once, and the invariants hold. The master is
+//! The scenario must end as if nothing had happened: each action took effect once, and the invariants hold. The master is
 //! a process of its own (this binary once more), so that its end is a real one.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
@@ -11,7 +11,7 @@ mod invariants;
 
 mod agent;
 mod master;
-mod story;
+mod scenario;
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ use futures::StreamExt as _;
 
 /// The writer's points are come to again and again: cut the first, and some on the way.
 const TIMES: [u32; 6] = [1, 2, 7, 12, 19, 27];
-/// Stories played side by side; each waits most of the time.
+/// Scenarios played side by side; each waits most of the time.
 const AT_ONCE: usize = 4;
 
 /// What to arm: each point once, those of the writer several times.
@@ -39,22 +39,22 @@ fn armings() -> Vec<String> {
         .collect()
 }
 
-/// Plays the story for each arming, some at a time; gives what went wrong.
+/// Plays the scenario for each arming, some at a time; gives what went wrong.
 async fn play_all(place: master::Database) {
     let mut failed = Vec::new();
     let mut reached = BTreeSet::new();
-    let mut stories = futures::stream::iter(armings())
+    let mut scenarios = futures::stream::iter(armings())
         .map(|arming| {
-            let story = tokio::spawn(story::play(place.clone(), arming.clone()));
-            async move { (arming, story.await) }
+            let scenario = tokio::spawn(scenario::play(place.clone(), arming.clone()));
+            async move { (arming, scenario.await) }
         })
         .buffer_unordered(AT_ONCE);
-    while let Some((arming, outcome)) = stories.next().await {
+    while let Some((arming, outcome)) = scenarios.next().await {
         match outcome {
             Ok(true) => {
                 reached.insert(arming.split('@').next().unwrap().to_owned());
             }
-            // A later time may not come in this story; the point itself must.
+            // A later time may not come in this scenario; the point itself must.
             Ok(false) => {}
             Err(error) => failed.push(format!("{arming}: {error}")),
         }
@@ -65,7 +65,10 @@ async fn play_all(place: master::Database) {
         .map(|(name, _)| *name)
         .collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
-    assert!(missed.is_empty(), "the story does not come to {missed:?}");
+    assert!(
+        missed.is_empty(),
+        "the scenario does not come to {missed:?}"
+    );
 }
 
 #[tokio::test]
@@ -86,7 +89,7 @@ async fn blind_submissions(place: master::Database) {
         ("server::experiments::create::before_commit@1", 1),
         ("server::experiments::create::after_commit@1", 2),
     ] {
-        let found = story::submit_blindly(place.clone(), arming.to_owned()).await;
+        let found = scenario::submit_blindly(place.clone(), arming.to_owned()).await;
         assert_eq!(found, there, "{arming}");
     }
 }

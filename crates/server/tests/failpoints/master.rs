@@ -168,7 +168,7 @@ async fn open(data_dir: PathBuf, port: u16, database: Option<String>) -> Running
     if let Some(url) = database {
         flags.push(("db.url".to_owned(), url));
     }
-    // Of several stories in one process the first one installs it.
+    // Of several scenarios in one process the first one installs it.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let sources = Sources {
         files: &[],
@@ -193,7 +193,7 @@ struct NoReload;
 
 impl Surroundings for NoReload {
     fn read_config(&self) -> Result<LoadedMaster, Unusable> {
-        unreachable!("no story reloads the configuration")
+        unreachable!("no scenario reloads the configuration")
     }
 
     fn set_log_level(&self, _level: &str) {}

@@ -192,7 +192,7 @@ impl FakeAgent {
         }
     }
 
-    /// Says where a container stands.
+    /// Reports the state of a container.
     pub(crate) async fn report(&mut self, spec: &ContainerSpec, state: ContainerState) {
         let report = ContainerReport {
             container_id: spec.container_id.clone(),

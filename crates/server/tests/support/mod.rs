@@ -138,7 +138,7 @@ impl Reply {
     }
 }
 
-/// Somebody who asks.
+/// A client with its credential.
 #[derive(Clone)]
 pub(crate) struct Client {
     http: reqwest::Client,
@@ -362,7 +362,7 @@ impl Cluster {
             let (options, written) = options(&directory, flags, port);
             match Box::pin(det_server::start(options)).await {
                 Ok(running) => break (running, written),
-                // Somebody took the port between the look and the start.
+                // Another process took the port between the look and the start.
                 Err(StartError::Listen { .. }) => {}
                 Err(error) => panic!("{error}"),
             }

@@ -163,8 +163,8 @@ impl Tx<'_> {
             step,
             value,
         };
-        let forgets = self.mutant == Some(Mutant::DoubledMetrics);
-        if !self.rows.insert_metric(metric, forgets) {
+        let stores_twice = self.mutant == Some(Mutant::DoubledMetrics);
+        if !self.rows.insert_metric(metric, stores_twice) {
             return Ok(Reply::Done);
         }
         let trial = self

@@ -211,7 +211,7 @@ impl World {
         .collect()
     }
 
-    /// How long each process has been unwanted, while its agent could have heard of it.
+    /// How long each process has been unwanted, while its agent could know of it.
     fn process_facts(&mut self) -> Vec<Process> {
         let mut facts = Vec::new();
         let now = self.scene.now;

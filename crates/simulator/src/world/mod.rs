@@ -130,7 +130,7 @@ enum Event {
     Arrive(u64, ToMaster),
     /// Something reaches an agent.
     Reach(u64, ToAgent),
-    /// The master finds that a connection is gone; with `true` because nothing is heard.
+    /// The master finds that a connection is gone; with `true` because nothing is received.
     MasterNotices(u64, bool),
     /// An agent finds that a connection is gone; likewise.
     AgentNotices(u64, bool),
@@ -335,7 +335,7 @@ impl World {
         }
     }
 
-    /// An agent finds that its connection is gone, with `silence` because nothing is heard.
+    /// An agent finds that its connection is gone, with `silence` because nothing is received.
     fn agent_notices(&mut self, link: u64, silence: bool) {
         let Some(agent) = self.network.agent_at_host(link) else {
             return;

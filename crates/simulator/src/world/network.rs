@@ -9,7 +9,7 @@ use crate::history::Ways;
 use crate::random::Stream;
 use crate::rows::{SECOND, Time};
 
-/// A side that has heard nothing for this long ends a connection.
+/// A side that has received nothing for this long ends a connection.
 const SILENCE: Time = 35 * SECOND;
 
 /// A direction of the network.

@@ -281,7 +281,7 @@ pub(crate) async fn a_newer_run_outdates_what_it_repeats(world: &World) {
         ("training", 1, Some(30), false),
         ("training", 2, Some(31), true),
         ("validation", 1, Some(20), true),
-        // In another group only what lies after the new run's first step is outdated.
+        // In another group only what is after the new run's first step is outdated.
         ("validation", 1, Some(21), true),
         ("validation", 1, Some(30), false),
         ("training", 1, None, true),

@@ -164,7 +164,7 @@ fn name_matches(pattern: &[char], name: &str) -> bool {
 
 /// What a bracket in a pattern makes of a character.
 enum Set {
-    /// The bracket is never closed and stands for itself.
+    /// The bracket is never closed and is a plain character.
     Unclosed,
     /// The set holds the character; the set's length in the pattern.
     Holds(usize),
@@ -176,7 +176,7 @@ enum Set {
 fn set(pattern: &[char], c: char) -> Set {
     let negated = pattern.get(1) == Some(&'!');
     let start = if negated { 2 } else { 1 };
-    // A closing bracket right at the beginning stands for itself.
+    // A closing bracket right at the beginning is a plain character.
     let Some(end) = (start + 1..pattern.len()).find(|i| pattern[*i] == ']') else {
         return Set::Unclosed;
     };

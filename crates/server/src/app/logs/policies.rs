@@ -15,15 +15,15 @@ use det_store::logs::{LogLine, Packed};
 use det_store::{StoreError, WriteTx, allocations, experiments, trials};
 use serde_json::json;
 
-use crate::app::beside;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::log_patterns::{CompiledPolicies, Found, SEARCH_TIME, Searched, thread_time};
 use crate::app::logs::write_line;
+use crate::app::offload;
 use crate::error::AppResult;
 use crate::hub::Topic;
 
-/// Lines of at least so many bytes are held against policies beside the other work.
+/// Lines of at least so many bytes are matched on a blocking thread.
 const LONG_LINES: usize = 4 << 10;
 
 /// What the log of a task says of lines that were held against no policy.
@@ -61,7 +61,7 @@ impl LogPolicies {
             return Ok(policies.find(packed, thread_time)?);
         }
         let packed = packed.clone();
-        Ok(beside(true, move || policies.find(&packed, thread_time)).await??)
+        Ok(offload(true, move || policies.find(&packed, thread_time)).await??)
     }
 
     async fn compiled(
@@ -78,7 +78,7 @@ impl LogPolicies {
         let Some(row) = row else { return Ok(None) };
         let config = self.configs.of(&row)?;
         let policies = config.log_policies.clone();
-        let compiled = beside(true, move || CompiledPolicies::of(&policies)).await?;
+        let compiled = offload(true, move || CompiledPolicies::of(&policies)).await?;
         // Kept as well where they cannot be compiled, as an earlier version may have accepted them. Of an ended experiment
         // nothing is kept, and each batch of lines that still comes would warn again.
         let policies = compiled.unwrap_or_else(|error| {

@@ -1,7 +1,7 @@
 //! Reading task logs: forwards, backwards, following, and looking for a text in them.
 //!
 //! Chunks are read by the page and given on as small messages. A reader that takes its time costs next to no memory:
-//! while it makes others wait nothing is held for it but the place where it stands, and what comes next is read again.
+//! while it makes others wait nothing is held for it but its position, and what comes next is read again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

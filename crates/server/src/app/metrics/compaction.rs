@@ -12,12 +12,12 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::journal::Journal;
-use crate::app::beside;
+use crate::app::offload;
 use crate::error::{AppError, AppResult, ErrorKind};
 
-/// Sorting and packing less than this is done where it is, more of it beside the runtime's other work.
+/// Sorting and packing less than this is done in place, more of it on a blocking thread.
 const LONG_WORK: usize = 256 << 10;
-/// How long to wait after a failure, unless somebody asks.
+/// How long to wait after a failure, unless a caller asks.
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl Journal {
@@ -78,12 +78,12 @@ impl Journal {
 
     async fn compact_rows(&self, rows: Vec<JournalRow>) -> AppResult<()> {
         let long = rows.iter().map(|row| row.data.len()).sum::<usize>() >= LONG_WORK;
-        let sorted = beside(long, move || Sorted::of(&rows)).await??;
+        let sorted = offload(long, move || Sorted::of(&rows)).await??;
         let stored = {
             let mut conn = self.context.store.read().await?;
             metrics::summaries_of(&mut conn.conn(), &sorted.trials()).await?
         };
-        let packed = beside(long, move || sorted.prepare(stored)).await??;
+        let packed = offload(long, move || sorted.prepare(stored)).await??;
         let journal = self.clone();
         self.context
             .write(move |tx| {
@@ -94,12 +94,12 @@ impl Journal {
                     journal.backlog().storing(through);
                     rows::apply(&mut tx.conn(), packed).await?;
                     tx.once_stored(move || journal.compacted(through));
-                    failpoint!("server::metrics::fold::before_commit");
+                    failpoint!("server::metrics::compact::before_commit");
                     Ok::<_, AppError>(())
                 })
             })
             .await?;
-        failpoint!("server::metrics::fold::after_commit");
+        failpoint!("server::metrics::compact::after_commit");
         Ok(())
     }
 

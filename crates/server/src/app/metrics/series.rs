@@ -124,7 +124,7 @@ impl Series {
         });
     }
 
-    /// Brings the stored series of a group up to date, unless somebody else does.
+    /// Brings the stored series of a group up to date, unless another caller does.
     async fn store(&self, trial_id: TrialId, group: &str) -> Result<(), StoreError> {
         if !self.work.begin(trial_id, group) {
             return Ok(());

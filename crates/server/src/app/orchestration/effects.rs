@@ -71,7 +71,7 @@ impl Orchestration {
                     trials::mean_progress(&mut tx.conn(), id).await?
                 };
                 experiments::set_progress(&mut tx.conn(), id, progress).await?;
-                self.configs.forget(id);
+                self.configs.evict(id);
             }
             Effect::ExperimentContinued(id) => experiments::clear_end(&mut tx.conn(), id).await?,
             Effect::RunStarted(id) => (self.run_changed)(id),
@@ -113,10 +113,11 @@ impl Orchestration {
             Effect::AllocationEnded(id) => {
                 let expiry = det_store::steady_now() + TOKEN_GRACE_MICROS;
                 allocations::expire_tokens(&mut tx.conn(), &id, expiry).await?;
-                let (gatherings, auth) = (self.memory.gatherings.clone(), self.memory.auth.clone());
+                let (all_gathers, auth) =
+                    (self.memory.all_gathers.clone(), self.memory.auth.clone());
                 tx.after_commit(move || {
-                    gatherings.remove(&id);
-                    auth.forget_allocation(&id);
+                    all_gathers.remove(&id);
+                    auth.evict_allocation(&id);
                 });
             }
         }

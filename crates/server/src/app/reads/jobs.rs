@@ -15,7 +15,7 @@ use det_store::queue_days::{self, QueueDay};
 
 use crate::app::jobs::QueuedJob;
 use crate::app::reads::paging;
-use crate::app::why::JobStory;
+use crate::app::why::JobExplanation;
 use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::AppResult;
@@ -109,9 +109,9 @@ pub(crate) async fn explanation(
     master: &Master,
     actor: &Actor,
     job_id: &JobId,
-) -> AppResult<JobStory> {
+) -> AppResult<JobExplanation> {
     require(actor)?;
-    master.job_stories.explain(job_id).await
+    master.explanations.explain(job_id).await
 }
 
 /// A resource pool as it is configured.

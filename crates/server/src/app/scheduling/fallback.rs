@@ -20,10 +20,10 @@ use serde_json::json;
 use super::Scheduling;
 use super::planners::Planners;
 use crate::app::snapshots::Snapshots;
-use crate::app::{beside, logs};
+use crate::app::{logs, offload};
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
-use crate::live::Image;
+use crate::live::LiveCache;
 
 /// Plans that one pass makes at most to see whether a request would start elsewhere.
 const MOST_PROBES: usize = 16;
@@ -72,7 +72,7 @@ pub(super) struct Sent {
 /// Sends requests that do not start where they wait on to pools in which they would start now, at most one to each pool.
 pub(super) async fn send_on(
     scheduling: &Scheduling,
-    image: &Image,
+    cache: &LiveCache,
     planners: &mut Planners,
 ) -> AppResult<Sent> {
     let now = det_store::now();
@@ -82,7 +82,7 @@ pub(super) async fn send_on(
     let mut sent: BTreeSet<AllocationId> = BTreeSet::new();
     // By pool: what starts there anyway.
     let mut starting: BTreeMap<String, HashSet<AllocationId>> = BTreeMap::new();
-    for (row, job) in image.with_fallback() {
+    for (row, job) in cache.with_fallback() {
         let Some(fallback) = Fallback::of(job) else {
             continue;
         };
@@ -113,7 +113,7 @@ pub(super) async fn send_on(
             };
             probes += 1;
             let request = crate::live::request(&row);
-            let entry = image.job_entry(job, pool);
+            let entry = cache.job_entry(job, pool);
             if planner
                 .wait_reason_if_added(request, entry, Micros(now))
                 .is_none()
@@ -140,13 +140,13 @@ impl Snapshots {
         job: &JobRow,
         pool: &str,
     ) -> AppResult<Option<String>> {
-        let look = |image: &Image| {
-            let (snapshot, queue) = self.in_image(image, pool, &self.limits(image));
-            (snapshot, queue, image.job_entry(job, pool))
+        let look = |cache: &LiveCache| {
+            let (snapshot, queue) = self.in_cache(cache, pool, &self.limits(cache));
+            (snapshot, queue, cache.job_entry(job, pool))
         };
         let (snapshot, queue, entry) = self.live.look_at_jobs(&self.context.store, look).await?;
         let request = crate::live::request(row);
-        let reason = beside(true, move || {
+        let reason = offload(true, move || {
             let now = Micros(det_store::now());
             Planner::of(&snapshot, &queue).wait_reason_if_added(request, entry, now)
         })
@@ -155,8 +155,8 @@ impl Snapshots {
             return Ok(None);
         };
         let homes = self.homes.get();
-        let explain = |image: &Image| {
-            let label = |id: &AllocationId| image.label(id);
+        let explain = |cache: &LiveCache| {
+            let label = |id: &AllocationId| cache.label(id);
             reason.explain(label, |id| homes.name_of(id))
         };
         Ok(Some(self.live.look(&self.context.store, explain).await?))

@@ -25,7 +25,7 @@ use crate::app::pools::Pools;
 use crate::app::snapshots::Snapshots;
 use crate::app::wait_reasons::waiting_of;
 use crate::error::{AppError, AppResult};
-use crate::live::Image;
+use crate::live::LiveCache;
 
 /// Waiting reasons of the same kind whose numbers have changed are stored this many a second at most, and this many at
 /// once.
@@ -35,7 +35,7 @@ const REFRESHED_AT_ONCE: u32 = 200;
 /// What scheduling keeps from one pass to the next; all of it can be had from the rows.
 pub(crate) struct State {
     /// What is live, for scheduling alone.
-    image: Image,
+    cache: LiveCache,
     planners: Planners,
     refreshes: Refreshes,
     /// Time that the last pass took to decide.
@@ -43,8 +43,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Forgets what the planners know: they may not have been notified of everything, or what they decided was not stored.
-    pub(crate) fn forget_plans(&mut self) {
+    /// Invalidates what the planners know: they may not have been notified of everything, or what they decided was not stored.
+    pub(crate) fn invalidate_plans(&mut self) {
         self.planners = Planners::default();
     }
 }
@@ -52,7 +52,7 @@ impl State {
 impl Default for State {
     fn default() -> Self {
         Self {
-            image: Image::default(),
+            cache: LiveCache::default(),
             planners: Planners::default(),
             refreshes: Refreshes {
                 left: REFRESHED_AT_ONCE,
@@ -120,18 +120,18 @@ impl Scheduling {
         let touched = self
             .snapshots
             .live
-            .catch_up(&self.context.store, &mut state.image)
+            .catch_up(&self.context.store, &mut state.cache)
             .await?;
         let began = Instant::now();
-        let mut limits = self.snapshots.limits(&state.image);
+        let mut limits = self.snapshots.limits(&state.cache);
         state.planners.update(
             &self.pools,
             &self.snapshots,
-            &state.image,
+            &state.cache,
             &touched,
             &limits,
         );
-        let sent = fallback::send_on(self, &state.image, &mut state.planners).await?;
+        let sent = fallback::send_on(self, &state.cache, &mut state.planners).await?;
         state.thought = began.elapsed();
         let mut next = sent.next;
         let mut sooner = |wait: Duration| next = Some(next.map_or(wait, |n| n.min(wait)));
@@ -157,7 +157,7 @@ impl Scheduling {
                 sooner(Duration::from_micros(wait));
             }
             state.thought += began.elapsed();
-            limits.note(&state.image, pool, &decided.placements);
+            limits.note(&state.cache, pool, &decided.placements);
             self.apply(pool, decided).await?;
         }
         Ok(next)
@@ -174,9 +174,9 @@ impl Scheduling {
             waiting: Vec::new(),
         };
         // After a restart the reasons that were stored before are known by their texts.
-        let look = |image: &Image| {
-            decided.waiting = in_words(waiting, |id| image.label(id), &homes, removed)?;
-            decided.keep_news(|id| image.stored_wait(id));
+        let look = |cache: &LiveCache| {
+            decided.waiting = in_words(waiting, |id| cache.label(id), &homes, removed)?;
+            decided.keep_news(|id| cache.stored_wait(id));
             Ok::<_, AppError>(decided)
         };
         let decided = self.snapshots.live.look(&self.context.store, look);

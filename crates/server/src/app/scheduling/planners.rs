@@ -8,12 +8,12 @@ use det_scheduler::{Planner, Work};
 use crate::app::limits::Limits;
 use crate::app::pools::Pools;
 use crate::app::snapshots::Snapshots;
-use crate::live::{Image, Touched};
+use crate::live::{LiveCache, Touched};
 
 /// Any moment, to compare plans.
 const NOON: Micros = Micros(43_200_000_000);
 
-/// The planners by pool. All of it can be had from an image.
+/// The planners by pool. All of it can be had from a cache.
 #[derive(Default)]
 pub(super) struct Planners {
     pools: BTreeMap<String, PoolPlanner>,
@@ -25,12 +25,12 @@ struct PoolPlanner {
 }
 
 impl Planners {
-    /// Updates the planners with how the pools are configured, and with what has changed in the image.
+    /// Updates the planners with how the pools are configured, and with what has changed in the cache.
     pub(super) fn update(
         &mut self,
         pools: &Pools,
         snapshots: &Snapshots,
-        image: &Image,
+        cache: &LiveCache,
         touched: &Touched,
         limits: &Limits,
     ) {
@@ -39,7 +39,7 @@ impl Planners {
         }
         // Work in a pool that was configured once waits there, and that is reported.
         let mut names: BTreeSet<String> = pools.names().into_iter().collect();
-        names.extend(image.pools_of(touched).map(str::to_owned));
+        names.extend(cache.pools_of(touched).map(str::to_owned));
         self.pools
             .retain(|pool, kept| names.contains(pool) || !kept.planner.is_idle());
         names.extend(self.pools.keys().cloned());
@@ -52,20 +52,20 @@ impl Planners {
                     known.push(pool);
                 }
                 _ => {
-                    let planner = snapshots.planner(image, &pool, limits);
+                    let planner = snapshots.planner(cache, &pool, limits);
                     self.pools.insert(pool, PoolPlanner { planner, aux_limit });
                 }
             }
         }
         for pool in known {
             if let Some(kept) = self.pools.get_mut(&pool) {
-                kept.catch_up(&pool, image, touched);
+                kept.catch_up(&pool, cache, touched);
                 kept.planner.set_workspaces(limits.in_pool(&pool));
                 // Builds for tests look at everything again.
                 debug_assert_eq!(
                     kept.planner.plan(NOON),
-                    snapshots.planner(image, &pool, limits).plan(NOON),
-                    "the planner of {pool} was not told all of {touched:?}"
+                    snapshots.planner(cache, &pool, limits).plan(NOON),
+                    "the planner of {pool} was not notified of all of {touched:?}"
                 );
             }
         }
@@ -86,23 +86,23 @@ impl Planners {
 }
 
 impl PoolPlanner {
-    fn catch_up(&mut self, pool: &str, image: &Image, touched: &Touched) {
+    fn catch_up(&mut self, pool: &str, cache: &LiveCache, touched: &Touched) {
         let planner = &mut self.planner;
         for id in &touched.places {
-            match image.place(id, self.aux_limit) {
+            match cache.place(id, self.aux_limit) {
                 Some((in_pool, place)) if in_pool == pool => planner.put_place(place),
                 _ => planner.remove_place(id),
             }
         }
         let mut gone = Vec::new();
         for id in &touched.jobs {
-            match image.job_in(id, pool) {
+            match cache.job_in(id, pool) {
                 Some(job) => planner.put_job(id, job),
                 None => gone.push(id),
             }
         }
         for id in &touched.allocations {
-            match image.work_of(id) {
+            match cache.work_of(id) {
                 Some((in_pool, Work::Waits(request))) if in_pool == pool => {
                     planner.put_request(request);
                 }

@@ -20,7 +20,7 @@ use crate::app::reads::phase::Phase;
 use crate::app::reads::sight::Sight;
 use crate::error::{AppError, AppResult};
 
-/// Words one of which stands in every configuration with a secret. A text without them needs no closer look.
+/// Words one of which is in every configuration with a secret. A text without them needs no closer look.
 const SECRET_WORDS: [&str; 6] = [
     "secret",
     "key",
@@ -90,7 +90,7 @@ struct ShownConfig {
 
 impl ShownConfig {
     /// Of the stored text. Only members that may hold secrets are read; a list has many experiments, and of each the rest
-    /// is copied as it stands.
+    /// is copied as it is.
     fn of(row: &ExperimentRow, sight: Sight) -> Result<Self, StoreError> {
         let corrupt = |e: serde_json::Error| StoreError::Corrupt {
             what: format!("configuration of experiment {}", row.id),

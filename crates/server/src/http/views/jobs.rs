@@ -24,7 +24,7 @@ use crate::http::views::agents::device_type;
 use crate::http::views::tasks::wait_reason;
 use crate::slots::{devices, slot_set};
 
-/// Where a job stands.
+/// The state of a job.
 pub fn summary(queued: &QueuedJob) -> JobSummary {
     JobSummary {
         state: state(queued),

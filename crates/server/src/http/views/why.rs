@@ -1,4 +1,4 @@
-//! The story of a job as clients see it.
+//! Why a job runs or waits, as clients see it.
 
 use det_api_types::jobs::{ExplainJobResponse, JobAhead, PoolSituation, SlotHolder, WaitingTask};
 use det_api_types::wire::{Float, Timestamp};
@@ -10,7 +10,7 @@ use det_store::StoreError;
 use det_store::allocations::AllocationRow;
 
 use crate::app::jobs::{JobSubject, QueuedJob};
-use crate::app::why::JobStory;
+use crate::app::why::JobExplanation;
 use crate::http::views::jobs::scheduler_type;
 use crate::http::views::tasks::{is_stopping, wait_reason};
 use crate::labels::TaskLabel;
@@ -18,9 +18,12 @@ use crate::labels::TaskLabel;
 /// Jobs, tasks, and holders of slots that are listed at most.
 const MOST: usize = 100;
 
-/// The whole story.
-pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
-    let own: &[AllocationRow] = story.entry.as_ref().map_or(&[], |entry| &entry.allocations);
+/// The whole explanation.
+pub fn explanation(explanation: &JobExplanation) -> Result<ExplainJobResponse, StoreError> {
+    let own: &[AllocationRow] = explanation
+        .entry
+        .as_ref()
+        .map_or(&[], |entry| &entry.allocations);
     let waiting = own
         .iter()
         .filter(|row| row.placed_at.is_none())
@@ -32,69 +35,81 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
                 since: Timestamp(row.requested_at),
                 resource_pool: row.resource_pool.clone(),
                 wait_reason: wait_reason(row)?,
-                estimated_start: match story.estimates.get(&row.id) {
+                estimated_start: match explanation.estimates.get(&row.id) {
                     Some(Estimate::At(at) | Estimate::AtTheLatest(at, _)) => Some(Timestamp(at.0)),
                     _ => None,
                 },
-                estimate_basis: basis(story, story.estimates.get(&row.id)),
+                estimate_basis: basis(explanation, explanation.estimates.get(&row.id)),
                 label: TaskLabel::from(row).to_string(),
-                other_pools: story.other_pools.get(&row.id).cloned().unwrap_or_default(),
+                other_pools: explanation
+                    .other_pools
+                    .get(&row.id)
+                    .cloned()
+                    .unwrap_or_default(),
             })
         })
         .collect::<Result<Vec<_>, StoreError>>()?;
-    let job_id = &story.job_id;
-    let ahead: Vec<JobAhead> = story
+    let job_id = &explanation.job_id;
+    let ahead: Vec<JobAhead> = explanation
         .entry
         .iter()
         .flat_map(|_| {
             // Where priorities decide, those before it; else everybody it shares the pool with.
-            let place = story.queue.iter().position(|entry| entry.job.id == *job_id);
-            let priorities = matches!(story.policy, Policy::Priority { .. });
-            let end = place.filter(|_| priorities).unwrap_or(story.queue.len());
-            let others = story.queue[..end].iter();
+            let place = explanation
+                .queue
+                .iter()
+                .position(|entry| entry.job.id == *job_id);
+            let priorities = matches!(explanation.policy, Policy::Priority { .. });
+            let end = place
+                .filter(|_| priorities)
+                .unwrap_or(explanation.queue.len());
+            let others = explanation.queue[..end].iter();
             others.filter(|entry| entry.job.id != *job_id)
         })
         .map(job_ahead)
         .collect();
     let ahead_count = ahead.len();
-    let others = story.queue.iter().filter(|entry| entry.job.id != *job_id);
+    let others = explanation
+        .queue
+        .iter()
+        .filter(|entry| entry.job.id != *job_id);
     // Where nothing waits, others are in nobody's way.
     let held_by = if waiting.is_empty() {
         Vec::new()
     } else {
-        largest(story, others)
+        largest(explanation, others)
     };
     let at_limit = waiting.iter().any(|task| {
         let reason = task.wait_reason.as_ref();
         reason.is_some_and(|reason| reason.kind == WaitKind::OverWorkspaceLimit.name())
     });
     let workspace_elsewhere = if at_limit {
-        largest(story, story.workspace_elsewhere.iter())
+        largest(explanation, explanation.workspace_elsewhere.iter())
     } else {
         Vec::new()
     };
     Ok(ExplainJobResponse {
         summary: summary(
-            story,
+            explanation,
             own.iter().filter(|row| row.placed_at.is_none()).count(),
         ),
-        job: match &story.entry {
+        job: match &explanation.entry {
             Some(entry) => job_ahead(entry),
             None => JobAhead {
                 job_id: job_id.to_string(),
-                entity_id: story.subject.entity_id(),
-                label: story.subject.label(),
-                name: story.subject.name(),
-                username: story.subject.username().to_owned(),
+                entity_id: explanation.subject.entity_id(),
+                label: explanation.subject.label(),
+                name: explanation.subject.name(),
+                username: explanation.subject.username().to_owned(),
                 ..JobAhead::default()
             },
         },
-        pool: pool(story),
+        pool: pool(explanation),
         waiting,
-        running: story
+        running: explanation
             .entry
             .iter()
-            .flat_map(|entry| holders(story, entry))
+            .flat_map(|entry| holders(explanation, entry))
             .take(MOST)
             .collect(),
         ahead: ahead
@@ -108,9 +123,12 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
 }
 
 /// The largest of those that hold slots for these jobs.
-fn largest<'a>(story: &'a JobStory, jobs: impl Iterator<Item = &'a QueuedJob>) -> Vec<SlotHolder> {
+fn largest<'a>(
+    explanation: &'a JobExplanation,
+    jobs: impl Iterator<Item = &'a QueuedJob>,
+) -> Vec<SlotHolder> {
     let mut found: Vec<SlotHolder> = jobs
-        .flat_map(|entry| holders(story, entry))
+        .flat_map(|entry| holders(explanation, entry))
         .filter(|holder| holder.slots > 0)
         .collect();
     found.sort_by(|a, b| (b.slots, &a.allocation_id).cmp(&(a.slots, &b.allocation_id)));
@@ -119,7 +137,7 @@ fn largest<'a>(story: &'a JobStory, jobs: impl Iterator<Item = &'a QueuedJob>) -
 }
 
 /// What an estimate rests on, or why there is none.
-fn basis(story: &JobStory, estimate: Option<&Estimate>) -> String {
+fn basis(explanation: &JobExplanation, estimate: Option<&Estimate>) -> String {
     match estimate {
         None => "only the first few waiting tasks of a job are estimated".to_owned(),
         Some(Estimate::At(_)) => {
@@ -128,7 +146,7 @@ fn basis(story: &JobStory, estimate: Option<&Estimate>) -> String {
         }
         Some(Estimate::AtTheLatest(_, stopping)) => format!(
             "at the latest: until then {} may take to save and stop",
-            some(story, stopping)
+            some(explanation, stopping)
         ),
         Some(Estimate::InOtherPools) => {
             "its workspace is at its limit, and what it uses in other pools counts".to_owned()
@@ -141,16 +159,19 @@ fn basis(story: &JobStory, estimate: Option<&Estimate>) -> String {
         Some(Estimate::Unforeseeable(held)) => {
             format!(
                 "the end of {} cannot be foreseen: only searches with a single trial that report progress (`context.train.report_progress`) say how long they take",
-                some(story, held)
+                some(explanation, held)
             )
         }
     }
 }
 
 /// The first few of a list.
-fn some(story: &JobStory, ids: &[AllocationId]) -> String {
+fn some(explanation: &JobExplanation, ids: &[AllocationId]) -> String {
     let name = |id: &AllocationId| {
-        let mut rows = story.queue.iter().flat_map(|entry| &entry.allocations);
+        let mut rows = explanation
+            .queue
+            .iter()
+            .flat_map(|entry| &entry.allocations);
         let row = rows.find(|row| row.id == *id)?;
         Some(TaskLabel::from(row).to_string())
     };
@@ -166,10 +187,10 @@ fn some(story: &JobStory, ids: &[AllocationId]) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-fn summary(story: &JobStory, waiting: usize) -> String {
-    let row = match &story.subject {
+fn summary(explanation: &JobExplanation, waiting: usize) -> String {
+    let row = match &explanation.subject {
         JobSubject::Experiment(row) => row,
-        JobSubject::Task { row, .. } => return summary_of_task(row.state, story, waiting),
+        JobSubject::Task { row, .. } => return summary_of_task(row.state, explanation, waiting),
     };
     match &row.state {
         ExperimentState::Paused => format!(
@@ -183,14 +204,16 @@ fn summary(story: &JobStory, waiting: usize) -> String {
         ExperimentState::StoppingToDelete(_) => {
             "it is being stopped: it is deleted when its running tasks have ended".to_owned()
         }
-        _ => in_queue(story, waiting),
+        _ => in_queue(explanation, waiting),
     }
 }
 
-fn summary_of_task(state: TaskState, story: &JobStory, waiting: usize) -> String {
+fn summary_of_task(state: TaskState, explanation: &JobExplanation, waiting: usize) -> String {
     match state {
         TaskState::Suspended => "suspended: it asks for nothing until it is resumed".to_owned(),
-        TaskState::Queued | TaskState::Running | TaskState::Stopping(_) => in_queue(story, waiting),
+        TaskState::Queued | TaskState::Running | TaskState::Stopping(_) => {
+            in_queue(explanation, waiting)
+        }
         TaskState::Ended(_) => ended(state.name()),
     }
 }
@@ -200,8 +223,8 @@ fn ended(state: &str) -> String {
 }
 
 /// How much of a live job waits and how much runs.
-fn in_queue(story: &JobStory, waiting: usize) -> String {
-    let Some(entry) = &story.entry else {
+fn in_queue(explanation: &JobExplanation, waiting: usize) -> String {
+    let Some(entry) = &explanation.entry else {
         return "active, and no task of it asks for slots at this moment".to_owned();
     };
     let all = entry.allocations.len();
@@ -222,16 +245,16 @@ fn tasks(number: usize) -> String {
     format!("{number} task{plural}")
 }
 
-fn pool(story: &JobStory) -> PoolSituation {
+fn pool(explanation: &JobExplanation) -> PoolSituation {
     PoolSituation {
-        name: story.pool.clone(),
-        priority_order: story.priority_order.to_string(),
-        scheduling: story.scheduling.clone(),
-        scheduler_type: scheduler_type(story.policy),
-        agents: story.capacity.places,
-        agents_out_of_service: story.capacity.out_of_service,
-        slots: story.capacity.slots,
-        free_slots: story.capacity.free,
+        name: explanation.pool.clone(),
+        priority_order: explanation.priority_order.to_string(),
+        scheduling: explanation.scheduling.clone(),
+        scheduler_type: scheduler_type(explanation.policy),
+        agents: explanation.capacity.places,
+        agents_out_of_service: explanation.capacity.out_of_service,
+        slots: explanation.capacity.slots,
+        free_slots: explanation.capacity.free,
     }
 }
 
@@ -249,7 +272,10 @@ fn job_ahead(entry: &QueuedJob) -> JobAhead {
     }
 }
 
-fn holders<'a>(story: &'a JobStory, entry: &'a QueuedJob) -> impl Iterator<Item = SlotHolder> + 'a {
+fn holders<'a>(
+    explanation: &'a JobExplanation,
+    entry: &'a QueuedJob,
+) -> impl Iterator<Item = SlotHolder> + 'a {
     entry
         .allocations
         .iter()
@@ -264,7 +290,7 @@ fn holders<'a>(story: &'a JobStory, entry: &'a QueuedJob) -> impl Iterator<Item 
             weight: Float(entry.job.weight),
             slots: row.slots,
             resource_pool: row.resource_pool.clone(),
-            agents: story
+            agents: explanation
                 .placements
                 .get(&row.id)
                 .into_iter()

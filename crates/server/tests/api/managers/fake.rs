@@ -1,4 +1,4 @@
-//! A resource manager that runs nothing: places whose slots are only counted, over [`det_rm::Core`] alone. It stands for
+//! A resource manager that runs nothing: places whose slots are only counted, over [`det_rm::Core`] alone. It is the double of
 //! every manager that is not the one of agents.
 
 use det_ids::{ContainerId, PlaceId};

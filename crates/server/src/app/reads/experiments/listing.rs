@@ -29,7 +29,7 @@ pub(crate) fn store_limit(limit: i64) -> i64 {
     }
 }
 
-/// Where a page of the *SQL* family lies. Beyond the end: an empty page at the end.
+/// The bounds of a page of the *SQL* family. Beyond the end: an empty page at the end.
 pub(crate) fn pagination(offset: i64, limit: i64, shown: usize, total: i64) -> Pagination {
     let start = offset.max(0).min(total);
     let end = start + i64::try_from(shown).unwrap_or(0);

@@ -11,7 +11,7 @@ use crate::app::reads::model_definition::Archive;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
-/// Directories below one another in a tree; what lies deeper is shown there under the rest of its path. Bounds the
+/// Directories below one another in a tree; what is deeper is shown there under the rest of its path. Bounds the
 /// depth of an answer whatever paths were submitted.
 const LEVELS: usize = 64;
 /// Bytes of a single file that is unpacked from an archive to be shown.

@@ -1,4 +1,4 @@
-//! The story: an experiment of a gang on two agents runs, reports, saves, is preempted, goes on, completes, is deleted.
+//! The scenario: an experiment of a gang on two agents runs, reports, saves, is preempted, goes on, completes, is deleted.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::agent::Agent;
 use crate::master::{Database, PATIENCE, Phoenix};
 
-const NAME: &str = "the story";
+const NAME: &str = "the scenario";
 const CHECKPOINT: &str = "11111111-2222-4333-8444-555555555555";
 
 /// People and tasks, who repeat what got no answer.
@@ -19,11 +19,11 @@ struct Teller {
     token: String,
 }
 
-/// Plays the story; returns whether the master was cut.
+/// Plays the scenario; returns whether the master was cut.
 pub(crate) async fn play(database: Database, arming: String) -> bool {
     tokio::time::timeout(PATIENCE, run(database, &arming))
         .await
-        .unwrap_or_else(|_| panic!("the story did not come to its end"))
+        .unwrap_or_else(|_| panic!("the scenario did not come to its end"))
 }
 
 /// Who submits blindly repeats the request until there is an answer. `POST /api/v1/experiments` knows no key by which a
@@ -32,7 +32,7 @@ pub(crate) async fn play(database: Database, arming: String) -> bool {
 pub(crate) async fn submit_blindly(database: Database, arming: String) -> usize {
     tokio::time::timeout(PATIENCE, run_blind_submission(database, &arming))
         .await
-        .unwrap_or_else(|_| panic!("the story did not come to its end"))
+        .unwrap_or_else(|_| panic!("the scenario did not come to its end"))
 }
 
 async fn run_blind_submission(database: Database, arming: &str) -> usize {
@@ -69,7 +69,7 @@ async fn run_blind_submission(database: Database, arming: &str) -> usize {
     all.len()
 }
 
-/// A master that is cut where it is armed, two agents of one slot, and somebody who is logged in.
+/// A master that is cut where it is armed, two agents of one slot, and a user who is logged in.
 async fn begin(database: Database, arming: &str) -> (Teller, [Agent; 2]) {
     let phoenix = Phoenix::start(database, arming).await;
     let agents = [
@@ -95,7 +95,7 @@ async fn begin(database: Database, arming: &str) -> (Teller, [Agent; 2]) {
     (teller, agents)
 }
 
-/// The experiment of the story: one trial, a gang of two.
+/// The experiment of the scenario: one trial, a gang of two.
 fn submission() -> Value {
     let config = json!({
         "name": NAME,

@@ -21,7 +21,7 @@ const MEMBER_BYTES: usize = 256;
 
 /// Exchanges by allocation. Cheap to clone.
 #[derive(Clone)]
-pub struct Gatherings {
+pub struct AllGathers {
     budget: Budget,
     rounds: Arc<Mutex<HashMap<AllocationId, Vec<Round>>>>,
 }
@@ -41,7 +41,7 @@ struct Given {
     _reserved: Reservation,
 }
 
-impl Gatherings {
+impl AllGathers {
     /// None yet. `budget` bounds what all of them hold.
     pub fn new(budget: Budget) -> Self {
         Self {
@@ -207,8 +207,8 @@ mod tests {
     use super::*;
     use crate::budget::{ALL_GATHERS, Limits};
 
-    fn gatherings(total: usize) -> Gatherings {
-        Gatherings::new(Budget::new(Limits {
+    fn all_gathers(total: usize) -> AllGathers {
+        AllGathers::new(Budget::new(Limits {
             total,
             share: total,
             wait: Duration::ZERO,
@@ -222,15 +222,16 @@ mod tests {
 
     #[test]
     fn each_exchange_is_a_round_of_its_own() {
-        let (gatherings, a) = (gatherings(1 << 20), AllocationId::from("a"));
-        let give = |uuid: &str, data: &str| gatherings.give(None, &a, uuid, 2, text(data)).unwrap();
+        let (all_gathers, a) = (all_gathers(1 << 20), AllocationId::from("a"));
+        let give =
+            |uuid: &str, data: &str| all_gathers.give(None, &a, uuid, 2, text(data)).unwrap();
         give("1", "\"x\"");
-        assert_eq!(gatherings.complete(&a, "1", 2), None);
+        assert_eq!(all_gathers.complete(&a, "1", 2), None);
         // A repeated call replaces what it gave.
         give("1", "\"y\"");
-        assert_eq!(gatherings.complete(&a, "1", 2), None);
+        assert_eq!(all_gathers.complete(&a, "1", 2), None);
         give("2", "\"z\"");
-        let all = gatherings.complete(&a, "1", 2).unwrap();
+        let all = all_gathers.complete(&a, "1", 2).unwrap();
         assert!(
             [
                 &b"{\"data\":[\"y\",\"z\"]}"[..],
@@ -241,41 +242,41 @@ mod tests {
         );
         // The next exchange does not see the last one's, whose answer is still there.
         give("3", "\"n\"");
-        assert_eq!(gatherings.complete(&a, "3", 2), None);
-        assert_eq!(gatherings.complete(&a, "2", 2), Some(all));
+        assert_eq!(all_gathers.complete(&a, "3", 2), None);
+        assert_eq!(all_gathers.complete(&a, "2", 2), Some(all));
     }
 
     #[test]
     fn all_of_it_is_released_at_the_end_of_the_allocation() {
-        let (gatherings, a) = (gatherings(1 << 20), AllocationId::from("a"));
+        let (all_gathers, a) = (all_gathers(1 << 20), AllocationId::from("a"));
         for n in 0..20 {
             let data = Bytes::from(vec![b'1'; 100_000]);
-            gatherings.give(None, &a, &n.to_string(), 1, data).unwrap();
-            assert!(gatherings.complete(&a, &n.to_string(), 1).is_some());
+            all_gathers.give(None, &a, &n.to_string(), 1, data).unwrap();
+            assert!(all_gathers.complete(&a, &n.to_string(), 1).is_some());
         }
-        let used = gatherings.budget.usage().used;
+        let used = all_gathers.budget.usage().used;
         assert!((400_000..500_000).contains(&used), "{used} bytes are kept");
-        gatherings.remove(&a);
-        assert_eq!(gatherings.budget.usage().used, 0);
-        assert!(gatherings.is_empty());
+        all_gathers.remove(&a);
+        assert_eq!(all_gathers.budget.usage().used, 0);
+        assert!(all_gathers.is_empty());
     }
 
     #[test]
     fn what_members_give_has_a_bound() {
-        let (gatherings, a) = (gatherings(300_000), AllocationId::from("a"));
+        let (all_gathers, a) = (all_gathers(300_000), AllocationId::from("a"));
         let large = || Bytes::from(vec![b'1'; 200_000]);
-        gatherings.give(None, &a, "1", 3, large()).unwrap();
-        let error = gatherings.give(None, &a, "2", 3, large()).unwrap_err();
+        all_gathers.give(None, &a, "1", 3, large()).unwrap();
+        let error = all_gathers.give(None, &a, "2", 3, large()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Busy);
         let huge = Bytes::from(vec![b'1'; ROUND_BYTES]);
-        let error = gatherings
+        let error = all_gathers
             .give(None, &AllocationId::from("b"), "1", 1, huge)
             .unwrap_err();
         assert_eq!(error.kind, ErrorKind::TooLarge);
-        assert_eq!(gatherings.len(), 1, "nothing is kept of what was refused");
+        assert_eq!(all_gathers.len(), 1, "nothing is kept of what was refused");
         // A finished exchange makes space for the next one.
-        gatherings.give(None, &a, "1", 1, large()).unwrap();
-        gatherings.complete(&a, "1", 1).unwrap();
-        gatherings.give(None, &a, "2", 1, large()).unwrap();
+        all_gathers.give(None, &a, "1", 1, large()).unwrap();
+        all_gathers.complete(&a, "1", 1).unwrap();
+        all_gathers.give(None, &a, "2", 1, large()).unwrap();
     }
 }
