@@ -185,18 +185,30 @@ pub(crate) fn carry_out<R: Rows>(
                 });
             }
         }
-        Action::Shutdown(outcome) => scene.then(Event::Experiment {
-            id,
-            event: ExperimentEvent::SearchOver {
-                outcome: match outcome {
-                    Outcome::Completed => SearchOutcome::Completed,
-                    Outcome::Canceled => SearchOutcome::Canceled,
-                    Outcome::Failed => SearchOutcome::Failed,
+        Action::Shutdown(outcome) => {
+            let (outcome, why) = match outcome {
+                Outcome::Completed => (
+                    SearchOutcome::Completed,
+                    "the search is complete: all its trials have ended",
+                ),
+                Outcome::Canceled => (
+                    SearchOutcome::Canceled,
+                    "all trials of the search were canceled",
+                ),
+                Outcome::Failed => (
+                    SearchOutcome::Failed,
+                    "the search failed: its trials failed, had invalid hyperparameters, or did not report the searcher metric",
+                ),
+            };
+            scene.then(Event::Experiment {
+                id,
+                event: ExperimentEvent::SearchOver {
+                    outcome,
+                    trials_live: scene.rows.live_trial_count(id) > 0,
                 },
-                trials_live: scene.rows.live_trial_count(id) > 0,
-            },
-            cause: cause(),
-        }),
+                cause: Cause::master(why),
+            });
+        }
     }
     Ok(())
 }

@@ -104,6 +104,12 @@ fn a_restart_that_is_forbidden_says_why() {
             .lines()
             .contains(&"Not started again after 0 restarts: its logs matched")
     );
+    let subject = Subject::Experiment(EXPERIMENT);
+    let why = world.effects.iter().rev().find_map(|effect| match effect {
+        Effect::Record(record) if record.subject == subject => record.cause.reason.clone(),
+        _ => None,
+    });
+    assert!(why.is_some_and(|why| why.starts_with("the search failed: ")));
 }
 
 #[test]
