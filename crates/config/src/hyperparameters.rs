@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use det_ids::TrialId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -56,7 +57,7 @@ pub struct SearcherConfig {
     /// Whether a lower metric is better.
     pub smaller_is_better: bool,
     /// Every trial starts from this trial's latest checkpoint. Never together with `source_checkpoint_uuid`.
-    pub source_trial_id: Option<i64>,
+    pub source_trial_id: Option<TrialId>,
     /// Every trial starts from this checkpoint.
     pub source_checkpoint_uuid: Option<String>,
     /// The method and its own settings.

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 
+use det_ids::TrialId;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use serde_json::{Map, Value, json};
 
@@ -111,7 +112,7 @@ impl<'de> Deserialize<'de> for Searcher {
             metric: String,
             smaller_is_better: bool,
             #[serde(default)]
-            source_trial_id: Option<i64>,
+            source_trial_id: Option<TrialId>,
             #[serde(default)]
             source_checkpoint_uuid: Option<String>,
             #[serde(default)]

@@ -2,7 +2,6 @@
 
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
-use det_ids::TrialId;
 use det_orchestrator::{Effect, NewTrial, Record, Topic};
 use det_store::events::NewEvent;
 use det_store::{
@@ -198,7 +197,7 @@ async fn warm_start_checkpoint(
             ))),
         };
     }
-    let Some(id) = config.searcher.source_trial_id.map(TrialId) else {
+    let Some(id) = config.searcher.source_trial_id else {
         return Ok(None);
     };
     let trial = trials::find(&mut tx.conn(), id).await?.ok_or_else(|| {
