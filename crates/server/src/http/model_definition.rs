@@ -37,7 +37,7 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(download_model_def_file))
 }
 
-/// `{"b64Tgz":"…"}`, from the store to the client part by part. Of an experiment without an archive the text is empty.
+/// `{"b64Tgz":"…"}`, from the store to the client part by part.
 pub(crate) async fn archive_as_text(archive: Archive) -> AppResult<Response> {
     let held = archive.reserve().await?;
     let text = |text: &'static [u8]| futures::stream::iter([Ok(Bytes::from_static(text))]);

@@ -86,8 +86,10 @@ async fn get_task_context_directory(
     Caller(master, actor): Caller,
     Path(task_id): Path<TaskId>,
 ) -> Answer {
-    let archive = Archive::of_task(&master, &actor, &task_id).await?;
-    Ok(archive_as_text(archive).await?)
+    match Archive::of_task(&master, &actor, &task_id).await? {
+        Some(archive) => Ok(archive_as_text(archive).await?),
+        None => message(&GetTaskContextDirectoryResponse::default()),
+    }
 }
 
 /// What the containers of all attempts of a task found for accelerators.

@@ -54,24 +54,20 @@ impl Archive {
         Ok(Self::new(master, actor, experiment_id, name, bytes))
     }
 
-    /// What a task starts with; empty for tasks without an archive.
+    /// What a task starts with; `None` for tasks without an archive.
     pub(crate) async fn of_task(
         master: &Master,
         actor: &Actor,
         task_id: &TaskId,
-    ) -> AppResult<Self> {
+    ) -> AppResult<Option<Self>> {
         let store = &master.context.store;
         let task = reads::tasks::find(store, actor, task_id).await?;
-        let id = task.experiment_id.unwrap_or(ExperimentId(0));
+        let Some(id) = task.experiment_id else {
+            return Ok(None);
+        };
         let mut conn = store.read().await?;
         let bytes = experiments::model_definition_size(&mut conn.conn(), id).await?;
-        Ok(Self::new(
-            master,
-            actor,
-            id,
-            String::new(),
-            bytes.unwrap_or(0),
-        ))
+        Ok(bytes.map(|bytes| Self::new(master, actor, id, String::new(), bytes)))
     }
 
     fn new(
