@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use det_ids::UserId;
 use det_taskspec::guard::HostGuard;
 use det_taskspec::sandbox::{Isolation, IsolationRow, RUN_SUBDIR, SANDBOX_FILE, SandboxSpec};
 use det_taskspec::{ContainerExit, Entrypoint, SCRIPT_FILE, Script, TaskUser, WORK_DIR};
@@ -94,7 +95,7 @@ fn ask(check: &Check<'_>, dir: &Path) -> io::Result<Vec<u8>> {
 
 fn spec(check: &Check<'_>) -> SandboxSpec {
     SandboxSpec {
-        user: process_user(&TaskUser::default(), 0, check.root_tasks),
+        user: process_user(&TaskUser::default(), UserId::default(), check.root_tasks),
         mounts: Vec::new(),
         shm_size_bytes: 1 << 20,
         memory_limit_bytes: None,

@@ -1,6 +1,6 @@
 //! The builder of specifications that unit tests and integration tests share.
 
-use det_ids::TaskId;
+use det_ids::{TaskId, UserId};
 use det_taskspec::{
     ClusterFacts, ContainerRequest, ContainerSpec, DeviceKind, Entrypoint, Granted, KindFacts,
     PerDevice, PlaceFacts, PoolDefaults, TaskFacts, TaskUser,
@@ -14,7 +14,7 @@ pub(crate) fn container_spec(id: &str, shell: &str) -> ContainerSpec {
         task_id,
         kind: KindFacts::Command,
         description: "command of a test".into(),
-        owner_id: 7,
+        owner_id: UserId(7),
         owner_name: "ada".into(),
         user: TaskUser::default(),
         request: ContainerRequest {

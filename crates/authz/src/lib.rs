@@ -26,11 +26,9 @@
 
 mod table;
 
-use det_ids::{AllocationId, TaskId, TrialId};
-
-pub use table::{Kind, Permission};
-
+use det_ids::{AllocationId, TaskId, TrialId, UserId};
 use table::row;
+pub use table::{Kind, Permission};
 
 /// The caller whose right is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,14 +36,14 @@ pub enum Actor<'a> {
     /// A user with a session.
     Person {
         /// The user's id.
-        id: i64,
+        id: UserId,
         /// Whether the user is an administrator.
         administrator: bool,
     },
     /// A task with its own token, which acts for its owner and has none of an administrator's rights.
     Task {
         /// The id of the user who owns the task.
-        owner: i64,
+        owner: UserId,
         /// The id of the task.
         task: &'a TaskId,
         /// The allocation that the token belongs to.
@@ -59,7 +57,7 @@ pub enum Actor<'a> {
 
 impl Actor<'_> {
     /// The id of the user who calls, or for whom the task acts.
-    pub fn user_id(&self) -> i64 {
+    pub fn user_id(&self) -> UserId {
         match self {
             Self::Person { id, .. } => *id,
             Self::Task { owner, .. } => *owner,
@@ -72,7 +70,7 @@ impl Actor<'_> {
 pub struct Target<'a> {
     kind: Kind,
     identity: Option<Identity<'a>>,
-    owner: Option<i64>,
+    owner: Option<UserId>,
 }
 
 /// Which of the things a task's token can belong to.
@@ -111,7 +109,7 @@ impl<'a> Target<'a> {
 
     /// The same, belonging to the user with this id.
     #[must_use]
-    pub const fn owned_by(self, user_id: i64) -> Self {
+    pub const fn owned_by(self, user_id: UserId) -> Self {
         Self {
             owner: Some(user_id),
             ..self
@@ -129,7 +127,7 @@ impl<'a> Target<'a> {
     }
 
     /// The user id of its owner; `None` = it has none, or it was not loaded.
-    pub const fn owner(&self) -> Option<i64> {
+    pub const fn owner(&self) -> Option<UserId> {
         self.owner
     }
 }
@@ -295,17 +293,17 @@ mod tests {
         Box::leak(Box::new(text.into()))
     }
 
-    const ADA: i64 = 1;
-    const BOB: i64 = 2;
+    const ADA: UserId = UserId(1);
+    const BOB: UserId = UserId(2);
 
-    fn person(id: i64) -> Actor<'static> {
+    fn person(id: UserId) -> Actor<'static> {
         Actor::Person {
             id,
             administrator: false,
         }
     }
 
-    fn administrator(id: i64) -> Actor<'static> {
+    fn administrator(id: UserId) -> Actor<'static> {
         Actor::Person {
             id,
             administrator: true,
@@ -313,7 +311,7 @@ mod tests {
     }
 
     /// The task `t`, whose allocation is `t.1` and whose trial is number 7.
-    fn task(owner: i64, ended: bool) -> Actor<'static> {
+    fn task(owner: UserId, ended: bool) -> Actor<'static> {
         Actor::Task {
             owner,
             task: id("t"),
@@ -426,7 +424,7 @@ mod tests {
         for actor in [person(ADA), administrator(ADA), task(ADA, false)] {
             for (permission, target) in every_question() {
                 if !depends_on_owner(&actor, permission, &target) {
-                    let answers = [ADA, BOB, 3]
+                    let answers = [ADA, BOB, UserId(3)]
                         .map(|owner| decide(&actor, permission, &target.owned_by(owner)));
                     let first = answers[0].is_allowed();
                     assert!(

@@ -243,10 +243,11 @@ pub(crate) fn row(permission: Permission, kind: Kind) -> Option<&'static Row> {
 
 #[cfg(test)]
 mod tests {
+    use det_ids::{TrialId, UserId};
+
     use super::*;
     use crate::tests::id;
     use crate::{Actor, Identity, Target, decide};
-    use det_ids::TrialId;
 
     /// The actors that ask about a target of user 1: an administrator, its owner, another user, the task that it is
     /// about, another task of the owner, a task of another user.
@@ -260,12 +261,12 @@ mod tests {
             ended: false,
         };
         [
-            person(9, true),
-            person(1, false),
-            person(2, false),
-            task(1, "t", "t.1", TrialId(7)),
-            task(1, "u", "u.1", TrialId(8)),
-            task(2, "v", "v.1", TrialId(9)),
+            person(UserId(9), true),
+            person(UserId(1), false),
+            person(UserId(2), false),
+            task(UserId(1), "t", "t.1", TrialId(7)),
+            task(UserId(1), "u", "u.1", TrialId(8)),
+            task(UserId(2), "v", "v.1", TrialId(9)),
         ]
     }
 
@@ -276,7 +277,7 @@ mod tests {
             Kind::Allocation => Target::identified(Identity::Allocation(id("t.1"))),
             kind => Target::of(kind),
         };
-        target.owned_by(1)
+        target.owned_by(UserId(1))
     }
 
     /// The answers for `actors`, as six letters: `y` or `-`.

@@ -9,7 +9,7 @@ mod rows;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use det_ids::{ExperimentId, TrialId};
+use det_ids::{ExperimentId, TrialId, UserId};
 use det_store::logs::{self, LogLine};
 use det_store::metrics::{GroupSummary, StoredReport};
 use det_store::users::UserRow;
@@ -168,21 +168,21 @@ where
 }
 
 /// The two users of a fresh database, and others without a password; gives the numbers of all.
-async fn add_users(store: &Store, count: usize) -> anyhow::Result<Vec<i64>> {
+async fn add_users(store: &Store, count: usize) -> anyhow::Result<Vec<UserId>> {
     let known = {
         let mut conn = store.read().await?;
         users::list(&mut conn.conn()).await?
     };
     let ids = write(store, move |tx| {
         Box::pin(async move {
-            let mut ids: Vec<i64> = known.iter().map(|user| user.id).collect();
+            let mut ids: Vec<UserId> = known.iter().map(|user| user.id).collect();
             let names = ["admin", "determined"].map(str::to_owned).into_iter();
             for name in names.chain((1..=count).map(|n| format!("user{n:03}"))) {
                 if known.iter().any(|user| user.username == name) {
                     continue;
                 }
                 let user = UserRow {
-                    id: 0,
+                    id: UserId::default(),
                     admin: name == "admin",
                     display_name: name
                         .strip_prefix("user")
@@ -216,7 +216,7 @@ struct Filled {
 async fn add_experiments(
     store: &Store,
     shape: &Shape,
-    owners: &[i64],
+    owners: &[UserId],
     draw: &mut Draw,
 ) -> anyhow::Result<Filled> {
     let mut filled = Filled {

@@ -1,8 +1,8 @@
 //! Typed identifiers and units.
 //!
-//! Every crate refers to experiments, trials, tasks, allocations and containers through these types, so that one cannot
-//! be handed in where another belongs. The crate knows nothing of what the identifiers mean. Read [`TaskId`],
-//! [`AllocationId`] and [`ContainerId`] first: they nest.
+//! Every crate refers to users, workspaces, projects, experiments, trials, tasks, allocations and containers through
+//! these types, so that one cannot be handed in where another belongs. The crate knows nothing of what the identifiers
+//! mean. Read [`TaskId`], [`AllocationId`] and [`ContainerId`] first: they nest.
 //!
 //! - A **task** is what runs containers: a trial, a notebook, a command.
 //! - An **allocation** is one attempt's claim on slots: `<task>.<n>`, n from 1.
@@ -14,9 +14,8 @@ mod priority;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 pub use priority::PriorityOrder;
+use serde::{Deserialize, Serialize};
 
 /// Text that is no number of an experiment, a trial or another thing that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,12 +102,19 @@ number_id!(
     TrialId
 );
 number_id!(
-    /// A user, counted from 1.
+    /// A user, counted from 1; the default, 0, is no user.
+    #[derive(Default)]
     UserId
 );
 number_id!(
-    /// A workspace, counted from 1.
+    /// A workspace, counted from 1; the default, 0, is no workspace.
+    #[derive(Default)]
     WorkspaceId
+);
+number_id!(
+    /// A project, counted from 1 over the whole cluster; the default, 0, is no project.
+    #[derive(Default)]
+    ProjectId
 );
 text_id!(
     /// A task: `<experiment>.<request uuid>` for trials, a UUID for everything else.

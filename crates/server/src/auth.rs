@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use det_ids::{AllocationId, ExperimentId, TaskId, TrialId};
+use det_ids::{AllocationId, ExperimentId, TaskId, TrialId, UserId};
 use det_lifecycle::record::{EventKind, Subject};
 use det_orchestrator::require_current_run;
 use det_store::users::{SessionRow, UserChange, UserRow};
@@ -182,8 +182,8 @@ struct Inner {
 
 #[derive(Default)]
 struct Cache {
-    users: HashMap<i64, User>,
-    by_name: HashMap<String, i64>,
+    users: HashMap<UserId, User>,
+    by_name: HashMap<String, UserId>,
     sessions: HashMap<Vec<u8>, Session>,
     tasks: HashMap<Vec<u8>, TaskIdentity>,
     /// The cached tokens of each allocation.
@@ -198,7 +198,7 @@ struct Cache {
 /// A session in memory.
 #[derive(Clone, Copy)]
 struct Session {
-    user_id: i64,
+    user_id: UserId,
     /// Microseconds since 1970.
     expires_at: i64,
     /// When the rows were asked last.
@@ -222,7 +222,7 @@ struct TaskIdentity {
     experiment_id: Option<ExperimentId>,
     trial_id: Option<TrialId>,
     run_id: i64,
-    owner_id: i64,
+    owner_id: UserId,
     /// When the rows were asked last.
     checked: Instant,
 }
@@ -298,7 +298,7 @@ impl Auth {
     }
 
     /// A user by number.
-    pub fn user(&self, id: i64) -> Option<User> {
+    pub fn user(&self, id: UserId) -> Option<User> {
         self.read(|c| c.users.get(&id).cloned())
     }
 
@@ -357,7 +357,7 @@ impl Auth {
     }
 
     /// Brings a user in memory up to the row, which another process may have changed.
-    async fn check_user(&self, id: i64) -> AppResult<()> {
+    async fn check_user(&self, id: UserId) -> AppResult<()> {
         let generation = self.read(|c| c.generation);
         let user = {
             let mut conn = self.inner.store.read().await?;
@@ -513,7 +513,7 @@ impl Auth {
 
     /// Starts a session for a user that lasts for `lifetime` microseconds, and gives its token. Nothing is asked of the
     /// user; with a lifetime below 0 the session has expired from the start.
-    pub async fn start_session(&self, user_id: i64, lifetime: i64) -> AppResult<String> {
+    pub async fn start_session(&self, user_id: UserId, lifetime: i64) -> AppResult<String> {
         let token = new_token();
         self.insert_session(user_id, lifetime, &token, |_| Ok(()))
             .await?;
@@ -523,7 +523,7 @@ impl Auth {
     /// Stores a session unless `allow` refuses the user as it is in the transaction. Returns the user after it.
     async fn insert_session(
         &self,
-        user_id: i64,
+        user_id: UserId,
         lifetime: i64,
         token: &str,
         allow: impl FnOnce(&UserRow) -> AppResult<()> + Send + 'static,
@@ -611,7 +611,7 @@ impl Auth {
     /// Changes the columns of a user that `decide` names, given all users as they are in the transaction.
     pub(crate) async fn change_user(
         &self,
-        id: i64,
+        id: UserId,
         actor: &Actor,
         decide: DecideUser,
     ) -> AppResult<User> {
@@ -673,7 +673,7 @@ impl Auth {
 }
 
 /// A user's row.
-async fn found(conn: &mut Conn<'_>, id: i64) -> AppResult<UserRow> {
+async fn found(conn: &mut Conn<'_>, id: UserId) -> AppResult<UserRow> {
     users::find(conn, id)
         .await?
         .ok_or_else(|| AppError::not_found("user", id))
@@ -702,7 +702,7 @@ impl Cache {
         self.users.insert(user.id, Arc::new(user));
     }
 
-    fn drop_user(&mut self, id: i64) {
+    fn drop_user(&mut self, id: UserId) {
         if let Some(old) = self.users.remove(&id) {
             self.by_name.remove(&old.username);
         }

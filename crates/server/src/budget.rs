@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use det_ids::UserId;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -17,7 +18,7 @@ const MIB: usize = 1 << 20;
 
 /// Who a reservation is counted for: the user behind a request; `None` = a request without a valid token. All requests
 /// without a token share one account.
-pub type Account = Option<i64>;
+pub type Account = Option<UserId>;
 
 /// Limits of one budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -441,11 +442,11 @@ mod tests {
     #[tokio::test]
     async fn a_user_gets_no_more_than_a_share_and_others_do_not_notice() {
         let budget = Budget::new(SMALL);
-        let _first = budget.reserve(Some(1), 30).await.unwrap();
-        let error = budget.reserve(Some(1), 20).await.unwrap_err();
+        let _first = budget.reserve(Some(UserId(1)), 30).await.unwrap();
+        let error = budget.reserve(Some(UserId(1)), 20).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Busy);
         assert!(error.message.contains("40 for one"), "{}", error.message);
-        let _second = budget.reserve(Some(2), 40).await.unwrap();
+        let _second = budget.reserve(Some(UserId(2)), 40).await.unwrap();
         assert_eq!(budget.usage().used, 70);
         assert_eq!(budget.usage().refused, 1);
     }
@@ -453,8 +454,8 @@ mod tests {
     #[tokio::test]
     async fn one_large_reservation_is_admitted_when_its_user_has_no_other() {
         let budget = Budget::new(SMALL);
-        let large = budget.reserve(Some(1), 100).await.unwrap();
-        assert!(budget.try_reserve(Some(2), 1).is_err());
+        let large = budget.reserve(Some(UserId(1)), 100).await.unwrap();
+        assert!(budget.try_reserve(Some(UserId(2)), 1).is_err());
         drop(large);
         assert!(budget.reserve(None, 101).await.is_err());
         assert_eq!(budget.usage().used, 0);
@@ -467,16 +468,16 @@ mod tests {
             ..SMALL
         };
         let budget = Budget::new(patient);
-        let held = budget.reserve(Some(1), 90).await.unwrap();
+        let held = budget.reserve(Some(UserId(1)), 90).await.unwrap();
         let waiting = {
             let budget = budget.clone();
-            tokio::spawn(async move { budget.reserve(Some(2), 40).await.unwrap() })
+            tokio::spawn(async move { budget.reserve(Some(UserId(2)), 40).await.unwrap() })
         };
         while budget.usage().waiting == 0 {
             tokio::task::yield_now().await;
         }
         assert!(
-            budget.try_reserve(Some(3), 5).is_err(),
+            budget.try_reserve(Some(UserId(3)), 5).is_err(),
             "nobody passes by the one that waits"
         );
         drop(held);
@@ -490,15 +491,15 @@ mod tests {
             ..SMALL
         };
         let budget = Budget::new(patient);
-        let held = budget.reserve(Some(1), 40).await.unwrap();
+        let held = budget.reserve(Some(UserId(1)), 40).await.unwrap();
         let waiting = {
             let budget = budget.clone();
-            tokio::spawn(async move { budget.reserve(Some(1), 10).await.map(drop) })
+            tokio::spawn(async move { budget.reserve(Some(UserId(1)), 10).await.map(drop) })
         };
         while budget.usage().waiting == 0 {
             tokio::task::yield_now().await;
         }
-        let other = budget.reserve(Some(2), 30).await.unwrap();
+        let other = budget.reserve(Some(UserId(2)), 30).await.unwrap();
         assert_eq!(other.bytes(), 30);
         drop(held);
         waiting.await.unwrap().unwrap();
@@ -511,10 +512,10 @@ mod tests {
             ..SMALL
         };
         let budget = Budget::new(patient);
-        let held = budget.reserve(Some(1), 90).await.unwrap();
+        let held = budget.reserve(Some(UserId(1)), 90).await.unwrap();
         let waiting = {
             let budget = budget.clone();
-            tokio::spawn(async move { budget.reserve(Some(2), 40).await.map(drop) })
+            tokio::spawn(async move { budget.reserve(Some(UserId(2)), 40).await.map(drop) })
         };
         while budget.usage().waiting == 0 {
             tokio::task::yield_now().await;
@@ -523,7 +524,7 @@ mod tests {
         assert!(waiting.await.is_err());
         drop(held);
         assert_eq!(budget.usage().used, 0);
-        assert!(budget.try_reserve(Some(3), 100).is_ok());
+        assert!(budget.try_reserve(Some(UserId(3)), 100).is_ok());
     }
 
     proptest! {
@@ -536,7 +537,7 @@ mod tests {
             for (account, bytes, release) in wanted {
                 if release {
                     held.pop();
-                } else if let Ok(reservation) = budget.try_reserve(Some(account), bytes) {
+                } else if let Ok(reservation) = budget.try_reserve(Some(UserId(account)), bytes) {
                     held.push(reservation);
                 } else if let Some(last) = held.last_mut() {
                     last.try_grow(bytes / 4);

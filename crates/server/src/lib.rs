@@ -32,6 +32,7 @@ use std::sync::Arc;
 use det_config::LoadedMaster;
 use det_config::master::MasterConfig;
 use det_config::storage::{CheckpointStorage, StorageLocation};
+use det_ids::UserId;
 use det_store::users::UserRow;
 use det_store::{Store, StoreError, StoreUrl, agents, settings, users};
 use tokio::net::TcpListener;
@@ -380,7 +381,7 @@ async fn create_users(store: &Store, auth: &Auth, config: &MasterConfig) -> Resu
             Box::pin(async move {
                 for (username, admin) in [("admin", true), ("determined", false)] {
                     let user = UserRow {
-                        id: 0,
+                        id: UserId::default(),
                         username: username.into(),
                         display_name: String::new(),
                         password_hash: hash.clone(),

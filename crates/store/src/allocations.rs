@@ -3,18 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, JobId, PlaceId, TaskId, TrialId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, JobId, PlaceId, TaskId, TrialId, UserId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::task::{Demand, TaskState};
 use det_taskspec::TaskKind;
 
-use crate::column;
 use crate::db::Link;
 use crate::query::{Query, Value, pieces};
 use crate::unit::{TaskCell, save_rows};
-use crate::{Conn, StoreError};
+use crate::{Conn, StoreError, column};
 
 /// What runs containers.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
@@ -27,7 +26,7 @@ pub struct TaskRow {
     /// Its job.
     pub job_id: JobId,
     /// The user who owns it.
-    pub owner_id: i64,
+    pub owner_id: UserId,
     /// Its experiment, for trials.
     pub experiment_id: Option<ExperimentId>,
     /// Its trial, for trials.
@@ -714,7 +713,7 @@ pub struct TokenOwner {
     /// The number of its trial's run; 0 without a trial.
     pub run_id: i64,
     /// The task's owner.
-    pub owner_id: i64,
+    pub owner_id: UserId,
     /// When it expires, microseconds; `None` = while the allocation lives.
     pub expires_at: Option<i64>,
 }

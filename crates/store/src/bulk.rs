@@ -4,15 +4,14 @@
 //! Texts are bound; numbers are part of the statement's text, since there can be more of them than a statement takes
 //! parameters.
 
-use det_ids::{AllocationId, ExperimentId, JobId, RequestId, TaskId, TrialId};
+use det_ids::{AllocationId, ExperimentId, JobId, RequestId, TaskId, TrialId, UserId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::TrialState;
 
-use crate::column;
 use crate::experiments::NewExperiment;
 use crate::query::{Query, Value};
-use crate::{Conn, StoreError};
+use crate::{Conn, StoreError, column};
 
 /// Rows in one statement: with some ten texts each, below the least number of parameters that either database takes.
 const ROWS: usize = 500;
@@ -146,7 +145,7 @@ pub async fn experiments(
             jobs.row()
                 .text(job.id.as_str())
                 .text(job.kind.into())
-                .integer(job.owner_id)
+                .integer(job.owner_id.0)
                 .text(&job.resource_pool)
                 .integer(job.priority)
                 .real(Some(job.weight))
@@ -167,7 +166,7 @@ pub async fn experiments(
             let new = &past.new;
             rows.row()
                 .text(new.job.id.as_str())
-                .integer(new.job.owner_id)
+                .integer(new.job.owner_id.0)
                 .integer(new.project_id)
                 .optional_integer(new.parent_id.map(|id| id.0))
                 .text(&new.name)
@@ -218,7 +217,7 @@ pub struct PastTrial {
     /// The job of its experiment.
     pub job_id: JobId,
     /// The user who owns it.
-    pub owner_id: i64,
+    pub owner_id: UserId,
     /// The searcher's name for it.
     pub request_id: RequestId,
     /// Its task, which is added as well.
@@ -292,7 +291,7 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<TrialI
                 .text(past.task_id.as_str())
                 .literal("'TRIAL'")
                 .text(past.job_id.as_str())
-                .integer(past.owner_id)
+                .integer(past.owner_id.0)
                 .integer(past.experiment_id.0)
                 .integer(id.0)
                 .text(&column::text(&TaskState::Ended(TaskEnd::Completed)))

@@ -14,7 +14,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{PoisonError, RwLock};
 
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, UserId};
 use memchr::memmem::Finder;
 
 use self::names::{Name, Names};
@@ -26,7 +26,7 @@ use crate::{Store, StoreError};
 struct Row {
     id: ExperimentId,
     revision: i64,
-    owner_id: i64,
+    owner_id: UserId,
     project_id: i64,
     parent_id: Option<ExperimentId>,
     name_folded: String,
@@ -141,8 +141,8 @@ struct Entries {
     unused: usize,
     names: Names,
     /// Numbers of the users who own something.
-    owners: Vec<i64>,
-    owner_of: HashMap<i64, Owner>,
+    owners: Vec<UserId>,
+    owner_of: HashMap<UserId, Owner>,
     label_sets: Vec<Box<[Name]>>,
     label_set_of: HashMap<Box<[Name]>, LabelSet>,
     /// The newest revision read of experiments that exist; `None` = nothing was read yet.
@@ -224,7 +224,7 @@ impl Catalogue {
         descending: bool,
         offset: i64,
         limit: i64,
-        user_names: &HashMap<i64, String>,
+        user_names: &HashMap<UserId, String>,
     ) -> (Vec<ExperimentId>, i64) {
         self.read(|entries| {
             let offset = usize::try_from(offset.max(0)).unwrap_or(usize::MAX);
@@ -355,7 +355,7 @@ impl Entries {
         })
     }
 
-    fn owner(&mut self, id: i64) -> Owner {
+    fn owner(&mut self, id: UserId) -> Owner {
         *self.owner_of.entry(id).or_insert_with(|| {
             self.owners.push(id);
             self.owners.len() - 1
@@ -669,7 +669,7 @@ mod tests {
         Row {
             id: ExperimentId(id),
             revision,
-            owner_id: 1,
+            owner_id: UserId(1),
             project_id: 1,
             parent_id: None,
             name_folded: name.to_owned(),

@@ -5,8 +5,8 @@
 use std::str::FromStr;
 
 use det_ids::{
-    AgentId, AllocationId, ContainerId, ExperimentId, JobId, PlaceId, RequestId, TaskId, TrialId,
-    UserId, WorkspaceId,
+    AgentId, AllocationId, ContainerId, ExperimentId, JobId, PlaceId, ProjectId, RequestId, TaskId,
+    TrialId, UserId, WorkspaceId,
 };
 use rusqlite::types::FromSql;
 use serde::Serialize;
@@ -138,7 +138,7 @@ macro_rules! texts {
     )+};
 }
 
-numbers!(ExperimentId, TrialId, UserId, WorkspaceId);
+numbers!(ExperimentId, TrialId, UserId, WorkspaceId, ProjectId);
 texts!(
     TaskId,
     AllocationId,

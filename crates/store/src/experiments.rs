@@ -2,16 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::catalogue::Catalogue;
-use crate::db::Link;
-use det_ids::{ExperimentId, JobId, TrialId};
+use det_ids::{ExperimentId, JobId, TrialId, UserId};
 use det_lifecycle::experiment::ExperimentState;
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
-use crate::column;
+use crate::catalogue::Catalogue;
+use crate::db::Link;
 use crate::query::{Query, Value, pieces};
 use crate::unit::ExperimentCell;
-use crate::{Conn, Store, StoreError, users};
+use crate::{Conn, Store, StoreError, column, users};
 
 /// What a job of the queue is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
@@ -32,7 +31,7 @@ pub struct JobRow {
     #[row(word)]
     pub kind: JobKind,
     /// The user who owns it.
-    pub owner_id: i64,
+    pub owner_id: UserId,
     /// Pool it runs in.
     pub resource_pool: String,
     /// 1 to 99, lower first.
@@ -61,7 +60,7 @@ pub struct ExperimentRow {
     /// Its job.
     pub job_id: JobId,
     /// The user who owns it.
-    pub owner_id: i64,
+    pub owner_id: UserId,
     /// Project, 1 = Uncategorized.
     pub project_id: i64,
     /// Experiment it was forked from.
@@ -172,7 +171,7 @@ pub struct Filter {
     /// All of these labels.
     pub labels: Vec<String>,
     /// Any of these owners.
-    pub owners: Option<Vec<i64>>,
+    pub owners: Option<Vec<UserId>>,
     /// Only archived, or only not archived.
     pub archived: Option<bool>,
     /// Any of these stored states.
@@ -298,7 +297,7 @@ pub async fn list(
     catalogue.refresh(store).await?;
     let mut conn = store.read().await?;
     let conn = &mut conn.conn();
-    let names: HashMap<i64, String> = match sort {
+    let names: HashMap<UserId, String> = match sort {
         Sort::User => users::names(conn).await?.into_iter().collect(),
         _ => HashMap::new(),
     };

@@ -1,5 +1,7 @@
 //! Templates of configurations.
 
+use det_ids::UserId;
+
 use crate::query::{Query, Value, pieces};
 use crate::{Conn, StoreError};
 
@@ -11,7 +13,7 @@ pub struct TemplateRow {
     /// Workspace it is in.
     pub workspace_id: i64,
     /// The user who added it.
-    pub owner_id: i64,
+    pub owner_id: UserId,
     /// What it sets, as JSON.
     pub config: String,
     /// When it was added, microseconds.

@@ -1,12 +1,14 @@
 //! Users and their sessions.
 
+use det_ids::UserId;
+
 use crate::{Conn, StoreError};
 
 /// A user.
 #[derive(Debug, Clone, crate::Row)]
 pub struct UserRow {
     /// Its number, unique over the cluster.
-    pub id: i64,
+    pub id: UserId,
     /// Login name, unique.
     pub username: String,
     /// Display name; may be empty.
@@ -37,7 +39,7 @@ pub struct SessionRow {
     /// SHA-256 of the token.
     pub token_hash: Vec<u8>,
     /// The user who logged in.
-    pub user_id: i64,
+    pub user_id: UserId,
     /// Until when, microseconds.
     pub expires_at: i64,
 }
@@ -52,19 +54,19 @@ pub async fn list(conn: &mut Conn<'_>) -> Result<Vec<UserRow>, StoreError> {
 }
 
 /// The login names of all users in lower case, by id.
-pub(crate) async fn names(conn: &mut Conn<'_>) -> Result<Vec<(i64, String)>, StoreError> {
+pub(crate) async fn names(conn: &mut Conn<'_>) -> Result<Vec<(UserId, String)>, StoreError> {
     Ok(fetch_all!(
         conn,
-        (i64, String),
+        (UserId, String),
         "SELECT id, LOWER(username) FROM users"
     )?)
 }
 
 /// Adds a user and gives its number.
-pub async fn insert(conn: &mut Conn<'_>, user: &UserRow) -> Result<i64, StoreError> {
+pub async fn insert(conn: &mut Conn<'_>, user: &UserRow) -> Result<UserId, StoreError> {
     let (id,) = fetch_one!(
         conn,
-        (i64,),
+        (UserId,),
         "INSERT INTO users (username, display_name, password_hash, admin, active, agent_uid, agent_user, agent_gid, \
          agent_group, modified_at, last_auth_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) RETURNING id",
         user.username.as_str(),
@@ -116,7 +118,7 @@ pub struct IdentityColumns {
 /// no such user. `at` becomes the time of the last change, in microseconds.
 pub async fn change(
     conn: &mut Conn<'_>,
-    id: i64,
+    id: UserId,
     change: &UserChange,
     at: i64,
 ) -> Result<Option<UserRow>, StoreError> {
@@ -149,7 +151,7 @@ pub async fn change(
 }
 
 /// One user by number.
-pub async fn find(conn: &mut Conn<'_>, id: i64) -> Result<Option<UserRow>, StoreError> {
+pub async fn find(conn: &mut Conn<'_>, id: UserId) -> Result<Option<UserRow>, StoreError> {
     Ok(fetch_optional!(
         conn,
         UserRow,
@@ -185,7 +187,7 @@ pub async fn find_session(
 }
 
 /// Notes a login.
-pub async fn note_login(conn: &mut Conn<'_>, user_id: i64, at: i64) -> Result<(), StoreError> {
+pub async fn note_login(conn: &mut Conn<'_>, user_id: UserId, at: i64) -> Result<(), StoreError> {
     execute!(
         conn,
         "UPDATE users SET last_auth_at = $1 WHERE id = $2",
@@ -229,7 +231,7 @@ pub async fn delete_session(conn: &mut Conn<'_>, token_hash: &[u8]) -> Result<()
 }
 
 /// Ends all sessions of a user.
-pub async fn delete_sessions_of(conn: &mut Conn<'_>, user_id: i64) -> Result<(), StoreError> {
+pub async fn delete_sessions_of(conn: &mut Conn<'_>, user_id: UserId) -> Result<(), StoreError> {
     execute!(conn, "DELETE FROM sessions WHERE user_id = $1", user_id)?;
     Ok(())
 }

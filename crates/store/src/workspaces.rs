@@ -1,5 +1,6 @@
 //! Workspaces, the projects in them, and who has pinned which.
 
+use det_ids::UserId;
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
 use crate::query::{Query, Value, pieces};
@@ -26,7 +27,7 @@ pub struct WorkspaceRow {
     /// Its name, unique over the cluster.
     pub name: String,
     /// The user who owns it; `None` = the cluster's own.
-    pub owner_id: Option<i64>,
+    pub owner_id: Option<UserId>,
     /// Whether it cannot be changed.
     pub immutable: bool,
     /// Whether it is archived.
@@ -68,7 +69,7 @@ pub struct ProjectRow {
     /// Short name, unique over the cluster.
     pub key: String,
     /// The user who owns it; `None` = the cluster's own.
-    pub owner_id: Option<i64>,
+    pub owner_id: Option<UserId>,
     /// Whether it cannot be changed.
     pub immutable: bool,
     /// Whether it is archived.
@@ -119,7 +120,7 @@ pub struct ProjectTextsHead {
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct PinRow {
     /// The user.
-    pub user_id: i64,
+    pub user_id: UserId,
     /// The workspace.
     pub workspace_id: i64,
     /// When it was pinned, microseconds.
@@ -351,7 +352,11 @@ pub async fn pin(conn: &mut Conn<'_>, row: &PinRow) -> Result<(), StoreError> {
 }
 
 /// Removes a user's pin.
-pub async fn unpin(conn: &mut Conn<'_>, user_id: i64, workspace_id: i64) -> Result<(), StoreError> {
+pub async fn unpin(
+    conn: &mut Conn<'_>,
+    user_id: UserId,
+    workspace_id: i64,
+) -> Result<(), StoreError> {
     execute!(
         conn,
         "DELETE FROM workspace_pins WHERE user_id = $1 AND workspace_id = $2",

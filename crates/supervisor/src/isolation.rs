@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use det_taskspec::sandbox::{Isolation, IsolationRow, SandboxSpec};
-use det_taskspec::{RUN_DIR, UNPRIVILEGED_ID, unprivileged_id};
+use det_taskspec::{FIRST_UNPRIVILEGED_ID, RUN_DIR, UNPRIVILEGED_ID};
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -205,8 +205,7 @@ fn identity(host: &HostFacts) -> String {
     } else if uid.as_raw() == UNPRIVILEGED_ID {
         // The account of this check; tasks have the ids of their users.
         format!(
-            "tasks of users without a mapping run under an id for each user, from {} on",
-            unprivileged_id(1)
+            "tasks of users without a mapping run under an id for each user, from {FIRST_UNPRIVILEGED_ID} on"
         )
     } else {
         format!("tasks run as uid {uid}")

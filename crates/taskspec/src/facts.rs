@@ -3,7 +3,7 @@
 //! All are plain values. `det-config` fills in what an experiment's configuration and a pool's defaults contain, the
 //! master what its rows and its own configuration contain.
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, SlotId, TaskId, TrialId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, SlotId, TaskId, TrialId, UserId};
 use serde::{Deserialize, Serialize};
 
 use crate::{DeviceKind, DeviceMapping, Entrypoint, Granted, RegistryAuth, TaskKind, TaskUser};
@@ -21,7 +21,7 @@ pub struct TaskFacts {
     /// One line for users: `trial 3 of experiment 1`.
     pub description: String,
     /// Number in the cluster of the user whose task this is.
-    pub owner_id: i64,
+    pub owner_id: UserId,
     /// That user's name.
     pub owner_name: String,
     /// Unix identity that the task is given.

@@ -25,8 +25,9 @@ pub use facts::{
 };
 pub use ports::RENDEZVOUS_PORT;
 pub use spec::{
-    ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint, Granted, Mount,
-    RegistryAuth, Script, TaskFile, TaskKind, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
+    ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint,
+    FIRST_UNPRIVILEGED_ID, Granted, Mount, RegistryAuth, Script, TaskFile, TaskKind, TaskUser,
+    UNPRIVILEGED_ID, unprivileged_id,
 };
 
 /// Fixed by the unmodified PyPI package: info files and work directory are below it in every container.

@@ -1,6 +1,6 @@
 //! The specification of one container, as the master sends it to the place that runs it.
 
-use det_ids::{AllocationId, ContainerId, SlotId, TaskId};
+use det_ids::{AllocationId, ContainerId, SlotId, TaskId, UserId};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
@@ -25,7 +25,7 @@ pub struct ContainerSpec {
     pub user: TaskUser,
     /// Number in the cluster of the user whose task this is; 0 from masters that do not send it.
     #[serde(default)]
-    pub owner_id: i64,
+    pub owner_id: UserId,
     /// What this container is granted of its place's slots.
     pub slots: Granted,
     /// Host directories to mount, in order.
@@ -215,14 +215,16 @@ pub const UNPRIVILEGED_ID: u32 = 65534;
 /// Below the user ids that unmapped users have in the process runtime. From a range that distributions and systemd leave
 /// free: <https://systemd.io/UIDS-GIDS/>.
 const UNPRIVILEGED_BASE: u32 = 2_000_000_000;
+/// The lowest user id that [`unprivileged_id`] gives to a user.
+pub const FIRST_UNPRIVILEGED_ID: u32 = UNPRIVILEGED_BASE + 1;
 /// Most unmapped users with ids of their own.
 const MAX_UNPRIVILEGED: u32 = 100_000_000;
 
 /// User and group id of an unmapped user's tasks in the process runtime, unless the agent's configuration lets them be
 /// root. The same on all hosts, and different for each user, because their checkpoints share a directory. `user_id` is
 /// the user's number in the cluster.
-pub fn unprivileged_id(user_id: i64) -> u32 {
-    match u32::try_from(user_id) {
+pub fn unprivileged_id(user_id: UserId) -> u32 {
+    match u32::try_from(user_id.0) {
         Ok(id @ 1..=MAX_UNPRIVILEGED) => UNPRIVILEGED_BASE + id,
         _ => UNPRIVILEGED_ID,
     }

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
+use det_ids::UserId;
 use det_taskspec::guard::HostGuard;
 use det_taskspec::sandbox::SandboxSpec;
 use det_taskspec::{
@@ -141,7 +142,7 @@ pub(crate) fn prepare(
 
 /// The account of the task on this host. A process task runs as root only if the agent's configuration allows it; in a
 /// container it is root of the image.
-fn identity(user: &TaskUser, owner_id: i64, inputs: &ContainerInputs<'_>) -> TaskUser {
+fn identity(user: &TaskUser, owner_id: UserId, inputs: &ContainerInputs<'_>) -> TaskUser {
     match inputs.runtime {
         RuntimeKind::Process => process_user(user, owner_id, inputs.root_tasks),
         RuntimeKind::Docker | RuntimeKind::Podman => user.clone(),
@@ -149,7 +150,7 @@ fn identity(user: &TaskUser, owner_id: i64, inputs: &ContainerInputs<'_>) -> Tas
 }
 
 /// The account of a process task of `user`, which belongs to the cluster's user with this id.
-pub(crate) fn process_user(user: &TaskUser, owner_id: i64, root_tasks: bool) -> TaskUser {
+pub(crate) fn process_user(user: &TaskUser, owner_id: UserId, root_tasks: bool) -> TaskUser {
     if user.uid != 0 || root_tasks || !nix::unistd::geteuid().is_root() {
         return user.clone();
     }
@@ -487,7 +488,7 @@ mod tests {
         let sandbox: SandboxSpec =
             serde_json::from_slice(&std::fs::read(scene.dir().sandbox()).unwrap()).unwrap();
         let expected = if nix::unistd::geteuid().is_root() {
-            [unprivileged_id(7), UNPRIVILEGED_ID]
+            [unprivileged_id(UserId(7)), UNPRIVILEGED_ID]
         } else {
             [0, 0]
         };
@@ -631,13 +632,13 @@ mod tests {
 
     #[test]
     fn each_unmapped_user_has_an_id_of_its_own_where_there_are_ids() {
-        assert_ne!(unprivileged_id(1), unprivileged_id(2));
-        assert_eq!(unprivileged_id(0), UNPRIVILEGED_ID);
-        assert_eq!(unprivileged_id(i64::MAX), UNPRIVILEGED_ID);
+        assert_ne!(unprivileged_id(UserId(1)), unprivileged_id(UserId(2)));
+        assert_eq!(unprivileged_id(UserId(0)), UNPRIVILEGED_ID);
+        assert_eq!(unprivileged_id(UserId(i64::MAX)), UNPRIVILEGED_ID);
         let everything = "         0          0 4294967295\n";
-        assert!(maps(everything, unprivileged_id(1)));
+        assert!(maps(everything, unprivileged_id(UserId(1))));
         let container = "0 1000 1\n1 100000 65536\n";
-        assert!(maps(container, UNPRIVILEGED_ID) && !maps(container, unprivileged_id(1)));
+        assert!(maps(container, UNPRIVILEGED_ID) && !maps(container, unprivileged_id(UserId(1))));
         assert!(!maps("", 0) && !maps("x y z", 1));
     }
 

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::common::{Agent, FakeMaster, Received, options, processes_of, spec, start, until};
 use det_taskspec::ContainerExit;
+
+use crate::common::{Agent, FakeMaster, Received, options, processes_of, spec, start, until};
 
 fn supervisor() -> Option<PathBuf> {
     let path = std::env::var_os("DET_SUPERVISOR").map(PathBuf::from);
@@ -60,7 +61,7 @@ async fn a_task_sees_its_environment_and_its_output_reaches_the_master() {
     assert!(lines.contains(&expected), "{lines:?}");
     // Nobody's task is root of the host. An agent that is not root shows its tasks its own account as root.
     let uid = if nix::unistd::geteuid().is_root() {
-        det_taskspec::unprivileged_id(7)
+        det_taskspec::unprivileged_id(det_ids::UserId(7))
     } else {
         0
     };

@@ -1,6 +1,6 @@
 //! Made-up rows that look like those of real experiments: names that repeat, states that mix, metrics that fall.
 
-use det_ids::{ExperimentId, TaskId};
+use det_ids::{ExperimentId, TaskId, UserId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
@@ -111,7 +111,7 @@ fn json_text<T: serde::Serialize>(value: &T) -> String {
 pub(super) fn experiment(
     number: usize,
     shape: &Shape,
-    owners: &[i64],
+    owners: &[UserId],
     draw: &mut Draw,
 ) -> PastExperiment {
     let trial_count = shape.trials_of(number, draw);

@@ -5,6 +5,7 @@ use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::experiment::{ExperimentConfig, mask_document, mask_with_variables};
 use det_config::secrets::{MASK, is_masked};
 use det_config::submitted::{Experiment, Submitted};
+use det_ids::UserId;
 use det_store::experiments::ExperimentRow;
 use det_taskspec::users_variables;
 use serde_json::Value;
@@ -64,7 +65,7 @@ pub(crate) fn document_error(what: &str, errors: &ConfigErrors) -> AppError {
 
 /// Whether an actor may have the secrets of an experiment of this owner put into another configuration. A task acts for its
 /// owner, but not with an administrator's powers.
-pub(crate) fn may_use_secrets(actor: &Actor, owner_id: i64) -> bool {
+pub(crate) fn may_use_secrets(actor: &Actor, owner_id: UserId) -> bool {
     let experiment = Target::of(Kind::Experiment).owned_by(owner_id);
     actor.may(Permission::UseSecrets, &experiment)
 }

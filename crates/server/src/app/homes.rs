@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use det_ids::WorkspaceId;
+use det_ids::{UserId, WorkspaceId};
 use det_store::workspaces::{self, DeletionState, ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
 use det_store::{Conn, Store, StoreError};
 
@@ -47,7 +47,7 @@ pub struct Homes {
     /// By number.
     pub projects: BTreeMap<i64, ProjectRow>,
     /// When a user (first) has pinned a workspace (second), in microseconds.
-    pub pins: BTreeMap<(i64, i64), i64>,
+    pub pins: BTreeMap<(UserId, i64), i64>,
 }
 
 impl Homes {

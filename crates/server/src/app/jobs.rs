@@ -420,6 +420,7 @@ impl JobQueue {
 
 #[cfg(test)]
 mod tests {
+    use det_ids::UserId;
     use det_store::experiments::JobKind;
 
     use super::*;
@@ -472,7 +473,7 @@ mod tests {
         let job = |id: &str, priority, position, submitted_at| JobRow {
             id: id.into(),
             kind: JobKind::Experiment,
-            owner_id: 1,
+            owner_id: UserId(1),
             resource_pool: "default".into(),
             priority,
             weight: 1.0,

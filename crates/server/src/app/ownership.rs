@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use det_authz::{Decision, Identity, Kind, Missing, Permission, Target, decide, depends_on_owner};
-use det_ids::{AllocationId, ExperimentId, JobId, TaskId, TrialId};
+use det_ids::{AllocationId, ExperimentId, JobId, TaskId, TrialId, UserId};
 use det_store::allocations::TaskRow;
 use det_store::checkpoints::CheckpointRow;
 use det_store::{Store, allocations, experiments, trials};
@@ -87,7 +87,7 @@ impl Ownership {
         Ok(())
     }
 
-    async fn owner_of(&self, about: Reported<'_>) -> AppResult<(String, i64)> {
+    async fn owner_of(&self, about: Reported<'_>) -> AppResult<(String, UserId)> {
         let mut conn = self.store.read().await?;
         let task = match about {
             Reported::Trial(id) => {
@@ -282,7 +282,7 @@ impl Ownership {
         Ok(task.map(|row| Entry::Task(Box::new(row))))
     }
 
-    pub(crate) fn name_of(&self, user_id: i64) -> String {
+    pub(crate) fn name_of(&self, user_id: UserId) -> String {
         self.auth.user(user_id).map_or_else(
             || format!("user {user_id}"),
             |user| format!("user \"{}\"", user.username),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use det_authz::{Kind, Permission};
 use det_config::ConfigError;
+use det_ids::UserId;
 use det_store::users::{IdentityColumns, UserChange, UserRow};
 
 use crate::app::reads;
@@ -227,7 +228,7 @@ impl Users {
         refuse_remote(new.remote)?;
         let identity = new.identity.checked().map_err(unusable)?;
         let row = UserRow {
-            id: 0,
+            id: UserId::default(),
             username: checked_username(&new.username)?,
             display_name: checked_display_name(&new.display_name)?,
             password_hash: self.auth.hash_password(new.password.client_hash()?).await?,
@@ -243,8 +244,8 @@ impl Users {
         let (asking, blank_allowed) = (actor.user().id, self.blank_passwords);
         let allow = move |new: &UserRow, all: &[UserRow]| {
             require_admin_now(all, asking, "add users")?;
-            require_free_username(all, 0, &new.username)?;
-            require_free_display_name(all, 0, &new.display_name)?;
+            require_free_username(all, UserId::default(), &new.username)?;
+            require_free_display_name(all, UserId::default(), &new.display_name)?;
             require_password(new, blank_allowed)
         };
         self.auth.add_user(row, actor, allow).await
@@ -253,7 +254,7 @@ impl Users {
     /// Changes a user. People may change their own display name and password; everything else is for administrators.
     /// A new password, and a deactivation, end the user's sessions. Who may do it, and what it changes, is decided in the
     /// transaction, from the rows as they are there: hashing a password takes long enough for other edits to come between.
-    pub async fn change(&self, actor: &Actor, id: i64, patch: UserPatch) -> AppResult<User> {
+    pub async fn change(&self, actor: &Actor, id: UserId, patch: UserPatch) -> AppResult<User> {
         actor.require(Permission::Change, Kind::User, "change users")?;
         let asking = actor.user().id;
         if let Some(remote) = patch.remote {
@@ -303,8 +304,8 @@ impl Users {
 /// What a change of user `id` that user `asking` wants comes to, given all users.
 fn decide(
     all: &[UserRow],
-    asking: i64,
-    id: i64,
+    asking: UserId,
+    id: UserId,
     wanted: UserChange,
     blank_allowed: bool,
 ) -> AppResult<UserEdit> {
@@ -374,7 +375,7 @@ fn decide(
 }
 
 /// Refuses what a user wants who is no active administrator in these rows, whatever the request began with.
-fn require_admin_now(all: &[UserRow], asking: i64, to_do: &str) -> AppResult<()> {
+fn require_admin_now(all: &[UserRow], asking: UserId, to_do: &str) -> AppResult<()> {
     let user = all
         .iter()
         .find(|user| user.id == asking && user.active)
@@ -387,7 +388,7 @@ fn require_admin_now(all: &[UserRow], asking: i64, to_do: &str) -> AppResult<()>
     Actor::User(Arc::new(user.clone())).require(Permission::Administer, Kind::User, to_do)
 }
 
-fn require_free_username(all: &[UserRow], id: i64, name: &str) -> AppResult<()> {
+fn require_free_username(all: &[UserRow], id: UserId, name: &str) -> AppResult<()> {
     if all
         .iter()
         .any(|other| other.id != id && other.username == name)
@@ -401,7 +402,7 @@ fn require_free_username(all: &[UserRow], id: i64, name: &str) -> AppResult<()> 
 }
 
 /// Lists show display names: with another user's name a user would pass for that one.
-fn require_free_display_name(all: &[UserRow], id: i64, name: &str) -> AppResult<()> {
+fn require_free_display_name(all: &[UserRow], id: UserId, name: &str) -> AppResult<()> {
     let wanted = name.to_lowercase();
     let is_taken = |other: &&UserRow| {
         other.username.to_lowercase() == wanted || other.display_name.to_lowercase() == wanted

@@ -176,7 +176,7 @@ struct PlainUser {
 impl From<&UserRow> for PlainUser {
     fn from(user: &UserRow) -> Self {
         Self {
-            id: user.id,
+            id: user.id.0,
             username: user.username.clone(),
             display_name: user.display_name.clone(),
             admin: user.admin,

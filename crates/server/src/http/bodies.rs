@@ -450,6 +450,8 @@ impl Pieces {
 
 #[cfg(test)]
 mod tests {
+    use det_ids::UserId;
+
     use super::*;
 
     #[test]
@@ -469,7 +471,7 @@ mod tests {
         Bounds {
             limit,
             tree: TREE_BYTES,
-            account: Some(1),
+            account: Some(UserId(1)),
             budgets: Budgets::default(),
             spool: spool.to_owned(),
             held: Arc::default(),

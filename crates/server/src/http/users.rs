@@ -6,12 +6,12 @@ use det_api_types::users::{
     PatchUser, PatchUserResponse, PostUserRequest, PostUserResponse, SetUserPasswordResponse,
 };
 use det_api_types::wire::Secret;
+use det_ids::UserId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::Master;
-use crate::app::reads;
 use crate::app::users::{NewPassword, NewUser, UnixIdentity, UserPatch};
+use crate::app::{Master, reads};
 use crate::error::AppError;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, message};
@@ -53,7 +53,7 @@ async fn get_users(
 #[utoipa::path(get, path = "/api/v1/users/{userId}", operation_id = "GetUser", tag = "users",
     params(("userId" = i64, Path, description = "the user's number")),
     responses((status = 200, body = GetUserResponse)))]
-async fn get_user(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
+async fn get_user(Caller(master, actor): Caller, PathId(id): PathId<UserId>) -> Answer {
     message(&GetUserResponse {
         user: views::users::user(&*reads::users::find(&master.auth, &actor, id)?),
     })
@@ -100,7 +100,7 @@ async fn post_user(
     request_body = PatchUser, responses((status = 200, body = PatchUserResponse)))]
 async fn patch_user(
     Caller(master, actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<UserId>,
     WireBody(body): WireBody<PatchUser>,
 ) -> Answer {
     let is_hashed = body.is_hashed;
@@ -128,7 +128,7 @@ async fn patch_user(
     request_body = Secret, responses((status = 200, body = SetUserPasswordResponse)))]
 async fn set_user_password(
     Caller(master, actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<UserId>,
     WireBody(password): WireBody<Secret>,
 ) -> Answer {
     if password.0.is_empty() {

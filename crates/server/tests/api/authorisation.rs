@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_agent_proto::PATH;
 use det_config::storage::StorageLocation;
-use det_ids::{ExperimentId, TrialId};
+use det_ids::{ExperimentId, TrialId, UserId};
 use det_server::http::openapi;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -113,7 +113,7 @@ struct World {
     task: String,
     allocation: String,
     container: String,
-    ada: i64,
+    ada: UserId,
     tokens: BTreeMap<&'static str, String>,
     /// Counts what is made for one request.
     made: i64,

@@ -1,6 +1,6 @@
 //! Which experiments are in which project, and moving them.
 
-use det_ids::{ExperimentId, JobId};
+use det_ids::{ExperimentId, JobId, UserId};
 use det_lifecycle::experiment::ExperimentState;
 
 use crate::{Conn, StoreError};
@@ -14,7 +14,7 @@ pub struct Member {
     /// See [`super::ExperimentRow`].
     pub project_id: i64,
     /// See [`super::ExperimentRow`].
-    pub owner_id: i64,
+    pub owner_id: UserId,
     /// See [`super::ExperimentRow`].
     #[row(json = "machine")]
     pub state: ExperimentState,

@@ -1,5 +1,6 @@
 //! Users, sessions, settings.
 
+use det_ids::UserId;
 use det_store::users::{self, IdentityColumns, SessionRow, UserChange, UserRow};
 use det_store::{StoreError, settings};
 
@@ -80,7 +81,7 @@ pub(crate) async fn users_keep_every_field(world: &World) {
     let by_name = read!(world, conn => users::find_by_name(conn, "grace").await);
     assert_eq!(by_name.map(|found| found.id), Some(id));
     let none = UserChange::default();
-    let absent = change!(world, conn => users::change(conn, id + 1, &none, 1).await);
+    let absent = change!(world, conn => users::change(conn, UserId(id.0 + 1), &none, 1).await);
     assert!(absent.is_none());
 }
 

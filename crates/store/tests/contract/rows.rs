@@ -1,6 +1,6 @@
 //! Rows for scenarios: complete, with plain values, changed by the scenario where it matters.
 
-use det_ids::{AllocationId, ExperimentId, TaskId, TrialId};
+use det_ids::{AllocationId, ExperimentId, TaskId, TrialId, UserId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::Desired;
 use det_lifecycle::experiment::ExperimentState;
@@ -8,19 +8,18 @@ use det_lifecycle::task::TaskState;
 use det_lifecycle::trial::TrialState;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
-use det_store::events;
 use det_store::experiments::{ExperimentRow, JobKind, JobRow, NewExperiment};
 use det_store::journal::{self, Entry};
 use det_store::metrics::{self, NewReport};
 use det_store::trials::{NewTrial, TrialRow};
 use det_store::users::UserRow;
-use det_store::{Conn, StoreError, WriteTx, experiments, trials, users};
+use det_store::{Conn, StoreError, WriteTx, events, experiments, trials, users};
 
 use crate::World;
 
 pub(crate) fn user(username: &str) -> UserRow {
     UserRow {
-        id: 0,
+        id: UserId(0),
         username: username.into(),
         display_name: String::new(),
         password_hash: None,
@@ -35,12 +34,12 @@ pub(crate) fn user(username: &str) -> UserRow {
     }
 }
 
-pub(crate) async fn stored_user(world: &World, username: &str) -> i64 {
+pub(crate) async fn stored_user(world: &World, username: &str) -> UserId {
     let row = user(username);
     change!(world, conn => users::insert(conn, &row).await)
 }
 
-pub(crate) fn job(id: &str, owner_id: i64) -> JobRow {
+pub(crate) fn job(id: &str, owner_id: UserId) -> JobRow {
     JobRow {
         id: id.into(),
         kind: JobKind::Experiment,
@@ -58,7 +57,7 @@ pub(crate) fn job(id: &str, owner_id: i64) -> JobRow {
 }
 
 /// An experiment called `name`, with a job of the same name.
-pub(crate) fn experiment(name: &str, owner_id: i64) -> NewExperiment {
+pub(crate) fn experiment(name: &str, owner_id: UserId) -> NewExperiment {
     NewExperiment {
         job: job(&format!("job-{name}"), owner_id),
         project_id: 1,
@@ -117,7 +116,7 @@ pub(crate) fn task(
         id: id.into(),
         kind: det_taskspec::TaskKind::Trial,
         job_id: "job".into(),
-        owner_id: 1,
+        owner_id: UserId(1),
         experiment_id,
         trial_id,
         state: TaskState::Suspended,

@@ -1,5 +1,6 @@
 //! Workspaces, projects, pins, and what is in a project.
 
+use det_ids::UserId;
 use det_store::experiments;
 use det_store::workspaces::{
     self, PinRow, ProjectRow, ProjectTexts, UNCATEGORIZED_ID, WorkspaceRow,
@@ -8,7 +9,7 @@ use det_store::workspaces::{
 use crate::rows::{experiment, stored_experiment, stored_user};
 use crate::{WITHOUT_PLACES, World};
 
-fn workspace(name: &str, owner_id: i64) -> WorkspaceRow {
+fn workspace(name: &str, owner_id: UserId) -> WorkspaceRow {
     WorkspaceRow {
         name: name.into(),
         owner_id: Some(owner_id),

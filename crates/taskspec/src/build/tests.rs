@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{ExperimentId, SlotId, TrialId};
+use det_ids::{ExperimentId, SlotId, TrialId, UserId};
 use serde_json::json;
 
 use super::*;
@@ -21,7 +21,7 @@ fn command() -> TaskFacts {
         allocation_id: "7c0f.2".into(),
         kind: KindFacts::Command,
         description: "command 7c0f".into(),
-        owner_id: 7,
+        owner_id: UserId(7),
         owner_name: "ada".into(),
         user: TaskUser::default(),
         request: ContainerRequest {

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use det_config::experiment::ExperimentConfig;
 use det_config::storage::StorageLocation;
-use det_ids::{ExperimentId, TrialId};
+use det_ids::{ExperimentId, TrialId, UserId};
 use det_taskspec::{SHARED_FS_DIR, UNPRIVILEGED_ID, unprivileged_id};
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
@@ -47,7 +47,7 @@ pub struct Owner {
     /// Unix user id of the task that stored it.
     pub uid: u32,
     /// The cluster's number of the user whose task it was.
-    pub user_id: i64,
+    pub user_id: UserId,
 }
 
 impl Owner {
@@ -380,7 +380,10 @@ impl Storage {
                 self.require_owner(
                     &entry.path.to_string_lossy(),
                     entry.uid,
-                    Owner { uid, user_id: 0 },
+                    Owner {
+                        uid,
+                        user_id: UserId::default(),
+                    },
                 )?;
             }
         }

@@ -2,7 +2,6 @@
 
 use det_ids::{
     AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, SlotId, TaskId, TrialId,
-    UserId,
 };
 use det_lifecycle::task::RestartPolicy;
 use det_lifecycle::trial::TrialState;
@@ -40,7 +39,7 @@ impl Rows for TxRows<'_> {
             id,
             state: row.state,
             job_id: row.job_id.clone(),
-            owner_id: UserId(row.owner_id),
+            owner_id: row.owner_id,
             resource_pool: row.resource_pool.clone(),
             progress: row.progress,
             trial_count: row.trial_count,
@@ -143,7 +142,7 @@ impl Rows for TxRows<'_> {
             id: id.clone(),
             kind: row.kind,
             job_id: row.job_id.clone(),
-            owner_id: UserId(row.owner_id),
+            owner_id: row.owner_id,
             experiment_id: row.experiment_id,
             trial_id: row.trial_id,
             state: row.state,
@@ -160,7 +159,7 @@ impl Rows for TxRows<'_> {
             id: row.id,
             kind: row.kind,
             job_id: row.job_id,
-            owner_id: row.owner_id.0,
+            owner_id: row.owner_id,
             experiment_id: row.experiment_id,
             trial_id: row.trial_id,
             state: row.state,

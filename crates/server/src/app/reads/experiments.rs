@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use det_authz::Kind;
-use det_ids::{ExperimentId, TrialId};
+use det_ids::{ExperimentId, TrialId, UserId};
 use det_lifecycle::experiment::ExperimentState;
 use det_store::experiments::ExperimentRow;
 use det_store::metrics::number;
@@ -50,7 +50,7 @@ pub struct Home<'a> {
     /// Name of its workspace.
     pub workspace: &'a str,
     /// Owner of its project.
-    pub owner_id: i64,
+    pub owner_id: UserId,
     /// Whether project or workspace are put away.
     pub archived: bool,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Shown {
     phases: BTreeMap<ExperimentId, Phase>,
     homes: Arc<Homes>,
     /// The user who represents the cluster.
-    cluster_owner: i64,
+    cluster_owner: UserId,
     reader: Actor,
 }
 
@@ -75,7 +75,10 @@ impl Shown {
         Ok(Self {
             phases: phases(&master.context.store, &active).await?,
             homes: reads::homes::all(&master.homes, actor)?,
-            cluster_owner: master.auth.cluster_owner().map_or(0, |user| user.id),
+            cluster_owner: master
+                .auth
+                .cluster_owner()
+                .map_or(UserId::default(), |user| user.id),
             reader: actor.clone(),
             rows,
         })

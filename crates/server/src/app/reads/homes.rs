@@ -9,6 +9,7 @@ use det_api_types::workspaces::{
     WorkspaceSortBy,
 };
 use det_authz::Kind;
+use det_ids::UserId;
 use det_store::Store;
 use det_store::catalogue::Totals;
 use det_store::workspaces::{self, ProjectRow, ProjectTexts, ProjectTextsHead, WorkspaceRow};
@@ -30,7 +31,7 @@ pub(crate) fn all(known: &KnownHomes, actor: &Actor) -> AppResult<Arc<Homes>> {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Owner {
     /// Number of the user.
-    pub(crate) id: i64,
+    pub(crate) id: UserId,
     /// Login name.
     pub(crate) username: String,
 }
@@ -72,7 +73,7 @@ struct Overview {
     auth: Auth,
     /// What is in each project.
     totals: BTreeMap<i64, Totals>,
-    reader: i64,
+    reader: UserId,
 }
 
 impl Overview {
@@ -89,7 +90,7 @@ impl Overview {
     }
 
     /// The owner of what has this owner.
-    fn owner(&self, owner_id: Option<i64>) -> Owner {
+    fn owner(&self, owner_id: Option<UserId>) -> Owner {
         let user = match owner_id {
             Some(id) => self.auth.user(id),
             None => self.auth.cluster_owner(),
@@ -160,7 +161,7 @@ struct Asked<'a> {
     name: &'a str,
     archived: Option<bool>,
     users: &'a [String],
-    user_ids: &'a [i64],
+    user_ids: Vec<UserId>,
 }
 
 impl Asked<'_> {
@@ -193,7 +194,7 @@ pub(crate) async fn workspaces(
         name: &query.name,
         archived: query.archived,
         users: &query.users,
-        user_ids: &query.user_ids,
+        user_ids: query.user_ids.iter().copied().map(UserId).collect(),
     };
     let exactly = &query.name_case_sensitive;
     let fits = |row: &&WorkspaceRow| {
@@ -273,7 +274,7 @@ pub(crate) async fn projects(
         name: &query.name,
         archived: query.archived,
         users: &query.users,
-        user_ids: &query.user_ids,
+        user_ids: query.user_ids.iter().copied().map(UserId).collect(),
     };
     let fits = |row: &&ProjectRow| {
         let owner = overview.owner(row.owner_id);
@@ -342,10 +343,10 @@ mod tests {
     #[test]
     fn they_are_found_by_part_of_their_name_and_by_their_owner() {
         let owner = Owner {
-            id: 1,
+            id: UserId(1),
             username: "admin".into(),
         };
-        let nobody: (&[String], &[i64]) = (&[], &[]);
+        let nobody: (&[String], &[UserId]) = (&[], &[]);
         let admin = ["admin".to_owned()];
         let bob = ["bob".to_owned()];
         for (name, archived, (users, user_ids), expected) in [
@@ -354,14 +355,14 @@ mod tests {
             ("other", None, nobody, false),
             ("", Some(true), nobody, false),
             ("", Some(false), (&admin[..], &[][..]), true),
-            ("", None, (&bob[..], &[2][..]), false),
-            ("", None, (&bob[..], &[1][..]), true),
+            ("", None, (&bob[..], &[UserId(2)][..]), false),
+            ("", None, (&bob[..], &[UserId(1)][..]), true),
         ] {
             let asked = Asked {
                 name,
                 archived,
                 users,
-                user_ids,
+                user_ids: user_ids.to_vec(),
             };
             assert_eq!(
                 asked.fits("Uncategorized", false, &owner),
@@ -377,7 +378,7 @@ mod tests {
             name: "Vision",
             archived: None,
             users: &[],
-            user_ids: &[],
+            user_ids: Vec::new(),
         };
         let mut names = ["vision", "Vision 2", "Vision", "my Vision"];
         asked.exact_first(&mut names, |name| name);

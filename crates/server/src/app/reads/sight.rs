@@ -2,6 +2,7 @@
 
 use det_authz::{Kind, Permission, Target};
 use det_config::experiment::{mask_document, mask_for_others};
+use det_ids::UserId;
 use serde_json::Value;
 
 use crate::auth::Actor;
@@ -17,7 +18,7 @@ pub enum Sight {
 
 impl Sight {
     /// Of an actor on what belongs to a user.
-    pub fn of(actor: &Actor, owner_id: i64) -> Self {
+    pub fn of(actor: &Actor, owner_id: UserId) -> Self {
         let experiment = Target::of(Kind::Experiment).owned_by(owner_id);
         if actor.may(Permission::ReadUnmasked, &experiment) {
             Self::Own

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::users::{GetUsersQuery, UserSortBy};
 use det_authz::Kind;
+use det_ids::UserId;
 use det_store::users::UserRow;
 
 use crate::app::reads;
@@ -75,7 +76,7 @@ fn shown_name(user: &UserRow) -> &str {
 }
 
 /// One user by id.
-pub(crate) fn find(auth: &Auth, actor: &Actor, id: i64) -> AppResult<User> {
+pub(crate) fn find(auth: &Auth, actor: &Actor, id: UserId) -> AppResult<User> {
     require(actor)?;
     auth.user(id).ok_or_else(|| AppError::not_found("user", id))
 }

@@ -195,7 +195,7 @@ pub fn experiment(
         archived: row.archived,
         num_trials: row.trial_count,
         display_name: row.display_name.clone(),
-        user_id: row.owner_id,
+        user_id: row.owner_id.0,
         username: row.username.clone(),
         resource_pool: row.resource_pool.clone(),
         searcher_type: row.searcher_name.clone(),
@@ -212,7 +212,7 @@ pub fn experiment(
         workspace_name: home.workspace.to_owned(),
         parent_archived: home.archived,
         original_config: masked_original(&row.original_config, sight),
-        project_owner_id: home.owner_id,
+        project_owner_id: home.owner_id.0,
         checkpoint_size: Int64(row.checkpoint_bytes),
         checkpoint_count: row.checkpoint_count,
         best_trial_id: row.best_trial_id.map(|id| id.0),
@@ -226,7 +226,7 @@ pub fn experiment(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use det_ids::{ExperimentId, TrialId};
+    use det_ids::{ExperimentId, TrialId, UserId};
     use serde_json::json;
 
     use super::*;
@@ -235,7 +235,7 @@ pub(crate) mod tests {
         ExperimentRow {
             id: ExperimentId(3),
             job_id: "job".into(),
-            owner_id: 2,
+            owner_id: UserId(2),
             project_id: 1,
             parent_id: None,
             name: "mnist".into(),

@@ -62,7 +62,7 @@ pub fn job(queued: &QueuedJob) -> Result<Job, StoreError> {
         kind: job_type(subject),
         submission_time: Timestamp(queued.job.submitted_at),
         username: subject.username().to_owned(),
-        user_id: queued.job.owner_id,
+        user_id: queued.job.owner_id.0,
         resource_pool: queued.job.resource_pool.clone(),
         is_preemptible: queued.is_preemptible(),
         priority: Some(queued.job.priority),

@@ -229,7 +229,7 @@ fn resources(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use det_ids::{ExperimentId, PriorityOrder, TrialId};
+    use det_ids::{ExperimentId, PriorityOrder, TrialId, UserId};
     use det_lifecycle::container::Desired;
     use det_store::agents::AgentRow;
     use det_store::experiments::JobRow;
@@ -331,7 +331,7 @@ pub(crate) mod tests {
         let job = JobRow {
             id: "j".into(),
             kind: det_store::experiments::JobKind::Experiment,
-            owner_id: 1,
+            owner_id: UserId(1),
             resource_pool: "default".into(),
             priority: 42,
             weight: 1.0,

@@ -256,7 +256,7 @@ pub fn hyperparameters(row: &TrialRow) -> Result<Object, StoreError> {
 pub(crate) mod tests {
     use super::*;
     use crate::app::reads::phase::Phase;
-    use det_ids::TrialId;
+    use det_ids::{TrialId, UserId};
     use det_lifecycle::log_findings::LogFindings;
     use det_lifecycle::task::TaskState;
     use det_taskspec::TaskKind;
@@ -300,7 +300,7 @@ pub(crate) mod tests {
             id: id.into(),
             kind: TaskKind::Trial,
             job_id: "job".into(),
-            owner_id: 1,
+            owner_id: UserId(1),
             experiment_id: Some(ExperimentId(3)),
             trial_id: Some(TrialId(7)),
             state: TaskState::Running,

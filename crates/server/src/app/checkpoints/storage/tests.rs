@@ -10,7 +10,7 @@ const UUID: &str = "0b6c5d1e-7f7a-4f3e-9c55-3f0f2d9b8a11";
 fn me() -> Owner {
     Owner {
         uid: geteuid().as_raw(),
-        user_id: 1,
+        user_id: UserId(1),
     }
 }
 
@@ -231,7 +231,7 @@ fn a_directory_of_another_user_is_neither_opened_nor_removed() {
     let (root, storage) = world();
     let other = Owner {
         uid: me().uid + 1000,
-        user_id: 1,
+        user_id: UserId(1),
     };
     if geteuid().is_root() {
         for error in [
@@ -265,7 +265,7 @@ fn tensorboard_files_of_another_user_are_left() {
     std::fs::write(files.join("events"), b"x").unwrap();
     let other = Owner {
         uid: me().uid + 1000,
-        user_id: 1,
+        user_id: UserId(1),
     };
     let remove = |owner| storage.remove_tensorboard(CLUSTER, ExperimentId(1), &[TrialId(1)], owner);
     if geteuid().is_root() {
@@ -302,7 +302,7 @@ fn directories_that_were_moved_into_another_user_s_tensorboard_files_are_left() 
     }
     let owner = Owner {
         uid: 1000,
-        user_id: 1,
+        user_id: UserId(1),
     };
     let error = storage
         .remove_tensorboard(CLUSTER, ExperimentId(1), &[TrialId(1)], owner)
@@ -359,7 +359,7 @@ fn directories_of_another_user_in_a_checkpoint_are_not_emptied() {
     chown(&moved, Some(2000), None).unwrap();
     let owner = Owner {
         uid: 1000,
-        user_id: 1,
+        user_id: UserId(1),
     };
     for texts in [["**/*"], ["sub"], ["sub/moved"], ["**/precious"]] {
         let error = storage

@@ -6,7 +6,7 @@ use det_api_types::experiments::{
     BulkExperimentFilters, ExperimentSortBy, ExperimentState, GetExperimentsQuery, Int32FieldFilter,
 };
 use det_api_types::page::{OrderBy, Pagination};
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, UserId};
 use det_store::allocations;
 use det_store::experiments::{self, Active, Filter, Sort};
 use tokio::sync::SemaphorePermit;
@@ -126,7 +126,7 @@ fn text(text: &str) -> Option<String> {
 }
 
 /// Owners by name or number; a name that nobody has matches nothing.
-fn owners(master: &Master, names: &[String], ids: &[i64]) -> Option<Vec<i64>> {
+fn owners(master: &Master, names: &[String], ids: &[i64]) -> Option<Vec<UserId>> {
     if names.is_empty() && ids.is_empty() {
         return None;
     }
@@ -134,7 +134,7 @@ fn owners(master: &Master, names: &[String], ids: &[i64]) -> Option<Vec<i64>> {
         .iter()
         .filter_map(|name| master.auth.user_by_name(name))
         .map(|user| user.id);
-    Some(named.chain(ids.iter().copied()).collect())
+    Some(named.chain(ids.iter().copied().map(UserId)).collect())
 }
 
 fn numbers(ids: &[i64]) -> impl Iterator<Item = ExperimentId> {
