@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use det_ids::{AllocationId, ExperimentId, JobId, PlaceId, TaskId, TrialId};
+use det_ids::{
+    AllocationId, ExperimentId, JobId, PlaceId, ProjectId, TaskId, TrialId, WorkspaceId,
+};
 
 /// What a change is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,11 +28,11 @@ pub enum Subject {
     /// A template, by name.
     Template(String),
     /// A workspace, by its number.
-    Workspace(i64),
+    Workspace(WorkspaceId),
     /// A project, by its number.
-    Project(i64),
+    Project(ProjectId),
     /// The configuration policies of a workspace (0 = of the cluster) for one kind of workload.
-    ConfigPolicies(i64, String),
+    ConfigPolicies(WorkspaceId, String),
     /// The master, by the id of its cluster.
     Master(String),
     /// The database, by its kind: `sqlite` or `postgres`.
@@ -74,7 +76,8 @@ impl fmt::Display for Subject {
             | Self::Template(name)
             | Self::Master(name)
             | Self::Database(name) => name.fmt(f),
-            Self::Workspace(id) | Self::Project(id) => id.fmt(f),
+            Self::Workspace(id) => id.fmt(f),
+            Self::Project(id) => id.fmt(f),
             Self::ConfigPolicies(workspace, workload) => write!(f, "{workspace}/{workload}"),
         }
     }

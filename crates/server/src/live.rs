@@ -13,7 +13,7 @@ mod planned;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AllocationId, ContainerId, JobId, PlaceId, SlotId};
+use det_ids::{AllocationId, ContainerId, JobId, PlaceId, SlotId, WorkspaceId};
 use det_lifecycle::container::Desired;
 use det_scheduler::{Job, PlaceSnapshot, Services, Work};
 use det_store::agents::AgentRow;
@@ -21,11 +21,11 @@ use det_store::allocations::{AllocationRow, ContainerRow};
 use det_store::experiments::JobRow;
 use det_store::unit::Changes;
 use det_store::{Conn, Store, StoreError, agents, allocations, experiments};
+pub(crate) use planned::request;
+use planned::{entry, place_snapshot, work};
 
 use crate::labels::TaskLabel;
 use crate::slots::{devices, services, slot_set};
-pub(crate) use planned::request;
-use planned::{entry, place_snapshot, work};
 
 /// The cache, shared. Cheap to clone.
 #[derive(Clone, Default)]
@@ -600,7 +600,7 @@ impl LiveCache {
     }
 
     /// Slots that allocations hold: of each its workspace, its pool, and how many.
-    pub(crate) fn held(&self) -> impl Iterator<Item = (i64, &str, u32)> {
+    pub(crate) fn held(&self) -> impl Iterator<Item = (WorkspaceId, &str, u32)> {
         self.jobs.rows.values().flat_map(|job| {
             let allocations = self.jobs.allocations_of(&job.id, &self.allocations);
             allocations.map(|allocation| {
@@ -620,7 +620,7 @@ impl LiveCache {
     }
 
     /// The workspace of an allocation's job.
-    pub(crate) fn workspace_of(&self, allocation_id: &AllocationId) -> Option<i64> {
+    pub(crate) fn workspace_of(&self, allocation_id: &AllocationId) -> Option<WorkspaceId> {
         let row = &self.allocations.get(allocation_id)?.row;
         Some(self.jobs.rows.get(&row.job_id)?.workspace_id)
     }

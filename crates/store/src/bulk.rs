@@ -167,7 +167,7 @@ pub async fn experiments(
             rows.row()
                 .text(new.job.id.as_str())
                 .integer(new.job.owner_id.0)
-                .integer(new.project_id)
+                .integer(new.project_id.0)
                 .optional_integer(new.parent_id.map(|id| id.0))
                 .text(&new.name)
                 .text(&new.name.to_lowercase())

@@ -14,7 +14,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{PoisonError, RwLock};
 
-use det_ids::{ExperimentId, UserId};
+use det_ids::{ExperimentId, ProjectId, UserId};
 use memchr::memmem::Finder;
 
 use self::names::{Name, Names};
@@ -27,7 +27,7 @@ struct Row {
     id: ExperimentId,
     revision: i64,
     owner_id: UserId,
-    project_id: i64,
+    project_id: ProjectId,
     parent_id: Option<ExperimentId>,
     name_folded: String,
     description_folded: String,
@@ -115,7 +115,7 @@ macro_rules! columns_of {
 columns_of! {
     id: ExperimentId,
     owner: Owner,
-    project_id: i64,
+    project_id: ProjectId,
     parent_id: Option<ExperimentId>,
     name: Span,
     description: Span,
@@ -250,14 +250,14 @@ impl Catalogue {
     }
 
     /// The totals of each project that has experiments.
-    pub fn totals(&self) -> BTreeMap<i64, Totals> {
+    pub fn totals(&self) -> BTreeMap<ProjectId, Totals> {
         self.read(|entries| {
             let all = &entries.all;
             let live: Vec<Name> = crate::experiments::LIVE
                 .iter()
                 .filter_map(|state| entries.names.find(state))
                 .collect();
-            let mut of_project: HashMap<i64, Totals> = HashMap::new();
+            let mut of_project: HashMap<ProjectId, Totals> = HashMap::new();
             for (place, project) in all.project_id.iter().enumerate() {
                 let totals = of_project.entry(*project).or_default();
                 totals.experiments += 1;
@@ -270,7 +270,7 @@ impl Catalogue {
     }
 
     /// All labels in use, sorted; of one project when given.
-    pub fn labels(&self, project_id: Option<i64>) -> Vec<String> {
+    pub fn labels(&self, project_id: Option<ProjectId>) -> Vec<String> {
         self.read(|entries| {
             let projects = entries.all.project_id.iter();
             let used: HashSet<Name> = projects
@@ -670,7 +670,7 @@ mod tests {
             id: ExperimentId(id),
             revision,
             owner_id: UserId(1),
-            project_id: 1,
+            project_id: ProjectId(1),
             parent_id: None,
             name_folded: name.to_owned(),
             description_folded: String::new(),

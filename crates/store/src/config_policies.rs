@@ -1,8 +1,12 @@
 //! Policies that administrators lay over configurations: of the cluster and of workspaces, for each kind of work.
 
+use det_ids::WorkspaceId;
 use strum::{Display, EnumString, IntoStaticStr, VariantNames};
 
 use crate::{Conn, StoreError};
+
+/// The workspace that policies of the whole cluster are stored with.
+pub const CLUSTER: WorkspaceId = WorkspaceId(0);
 
 /// The kind of work that policies are for, as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, IntoStaticStr, VariantNames)]
@@ -18,8 +22,8 @@ pub enum StoredWorkload {
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 #[row(kind = "config policies of workspace", id = "workspace_id")]
 pub struct ConfigPolicyRow {
-    /// 0 = the whole cluster, else the workspace.
-    pub workspace_id: i64,
+    /// [`CLUSTER`], or the workspace.
+    pub workspace_id: WorkspaceId,
     /// The kind of work.
     #[row(word)]
     pub workload: StoredWorkload,
@@ -29,10 +33,10 @@ pub struct ConfigPolicyRow {
     pub modified_at: i64,
 }
 
-/// The policies of the cluster (0) or of a workspace.
+/// The policies of the [`CLUSTER`] or of a workspace.
 pub async fn find(
     conn: &mut Conn<'_>,
-    workspace_id: i64,
+    workspace_id: WorkspaceId,
     workload: StoredWorkload,
 ) -> Result<Option<ConfigPolicyRow>, StoreError> {
     Ok(fetch_optional!(
@@ -62,7 +66,7 @@ pub async fn set(conn: &mut Conn<'_>, row: &ConfigPolicyRow) -> Result<(), Store
 /// Removes policies; `false` = there were none.
 pub async fn delete(
     conn: &mut Conn<'_>,
-    workspace_id: i64,
+    workspace_id: WorkspaceId,
     workload: StoredWorkload,
 ) -> Result<bool, StoreError> {
     let removed = execute!(

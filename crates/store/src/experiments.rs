@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use det_ids::{ExperimentId, JobId, TrialId, UserId};
+use det_ids::{ExperimentId, JobId, ProjectId, TrialId, UserId, WorkspaceId};
 use det_lifecycle::experiment::ExperimentState;
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
@@ -49,7 +49,7 @@ pub struct JobRow {
     /// When it was submitted, microseconds.
     pub submitted_at: i64,
     /// Workspace of its experiment's project.
-    pub workspace_id: i64,
+    pub workspace_id: WorkspaceId,
 }
 
 /// An experiment with its owner's name and its job's settings.
@@ -61,8 +61,8 @@ pub struct ExperimentRow {
     pub job_id: JobId,
     /// The user who owns it.
     pub owner_id: UserId,
-    /// Project, 1 = Uncategorized.
-    pub project_id: i64,
+    /// The project that it is in.
+    pub project_id: ProjectId,
     /// Experiment it was forked from.
     pub parent_id: Option<ExperimentId>,
     /// Display name.
@@ -177,9 +177,9 @@ pub struct Filter {
     /// Any of these stored states.
     pub states: Option<Vec<String>>,
     /// Only this project.
-    pub project_id: Option<i64>,
+    pub project_id: Option<ProjectId>,
     /// None of these projects.
-    pub not_projects: HashSet<i64>,
+    pub not_projects: HashSet<ProjectId>,
     /// Ids below.
     pub id_below: Option<ExperimentId>,
     /// Ids above.
@@ -429,7 +429,7 @@ pub struct NewExperiment {
     /// Its job.
     pub job: JobRow,
     /// See [`ExperimentRow`].
-    pub project_id: i64,
+    pub project_id: ProjectId,
     /// See [`ExperimentRow`].
     pub parent_id: Option<ExperimentId>,
     /// See [`ExperimentRow`].

@@ -1,6 +1,6 @@
 //! Templates of configurations.
 
-use det_ids::UserId;
+use det_ids::{UserId, WorkspaceId};
 
 use crate::query::{Query, Value, pieces};
 use crate::{Conn, StoreError};
@@ -11,7 +11,7 @@ pub struct TemplateRow {
     /// Its name, unique over the cluster.
     pub name: String,
     /// Workspace it is in.
-    pub workspace_id: i64,
+    pub workspace_id: WorkspaceId,
     /// The user who added it.
     pub owner_id: UserId,
     /// What it sets, as JSON.
@@ -28,7 +28,7 @@ pub struct TemplateHead {
     /// See [`TemplateRow`].
     pub name: String,
     /// See [`TemplateRow`].
-    pub workspace_id: i64,
+    pub workspace_id: WorkspaceId,
     /// Bytes of what it sets.
     pub bytes: i64,
 }

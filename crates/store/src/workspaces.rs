@@ -1,13 +1,16 @@
 //! Workspaces, the projects in them, and who has pinned which.
 
-use det_ids::UserId;
+use det_ids::{ProjectId, UserId, WorkspaceId};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
 use crate::query::{Query, Value, pieces};
 use crate::{Conn, StoreError};
 
-/// Number of the workspace, and of the project in it, where everything is that was put nowhere else.
-pub const UNCATEGORIZED_ID: i64 = 1;
+/// The workspace of everything that was put nowhere else.
+pub const UNCATEGORIZED_WORKSPACE: WorkspaceId = WorkspaceId(1);
+
+/// The project, in [`UNCATEGORIZED_WORKSPACE`], of everything that was put nowhere else.
+pub const UNCATEGORIZED_PROJECT: ProjectId = ProjectId(1);
 
 /// How far the deletion of a workspace or a project is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
@@ -23,7 +26,7 @@ pub enum DeletionState {
 #[derive(Debug, Clone, Default, PartialEq, Eq, crate::Row)]
 pub struct WorkspaceRow {
     /// Its number.
-    pub id: i64,
+    pub id: WorkspaceId,
     /// Its name, unique over the cluster.
     pub name: String,
     /// The user who owns it; `None` = the cluster's own.
@@ -61,9 +64,9 @@ pub struct WorkspaceRow {
 #[derive(Debug, Clone, Default, PartialEq, Eq, crate::Row)]
 pub struct ProjectRow {
     /// Its number.
-    pub id: i64,
+    pub id: ProjectId,
     /// Workspace it is in.
-    pub workspace_id: i64,
+    pub workspace_id: WorkspaceId,
     /// Unique in its workspace.
     pub name: String,
     /// Short name, unique over the cluster.
@@ -98,7 +101,7 @@ macro_rules! projects {
 #[derive(Debug, Clone, Default, PartialEq, Eq, crate::Row)]
 pub struct ProjectTexts {
     /// Number of the project.
-    pub id: i64,
+    pub id: ProjectId,
     /// Free text.
     pub description: String,
     /// JSON list of `{name, contents}`.
@@ -109,7 +112,7 @@ pub struct ProjectTexts {
 #[derive(Debug, Clone, Default, PartialEq, Eq, crate::Row)]
 pub struct ProjectTextsHead {
     /// Number of the project.
-    pub id: i64,
+    pub id: ProjectId,
     /// The first 200 characters of its description.
     pub beginning: String,
     /// Bytes of its description and notes.
@@ -122,7 +125,7 @@ pub struct PinRow {
     /// The user.
     pub user_id: UserId,
     /// The workspace.
-    pub workspace_id: i64,
+    pub workspace_id: WorkspaceId,
     /// When it was pinned, microseconds.
     pub pinned_at: i64,
 }
@@ -147,7 +150,10 @@ pub async fn pins(conn: &mut Conn<'_>) -> Result<Vec<PinRow>, StoreError> {
 }
 
 /// One workspace.
-pub async fn find(conn: &mut Conn<'_>, id: i64) -> Result<Option<WorkspaceRow>, StoreError> {
+pub async fn find(
+    conn: &mut Conn<'_>,
+    id: WorkspaceId,
+) -> Result<Option<WorkspaceRow>, StoreError> {
     Ok(fetch_optional!(
         conn,
         WorkspaceRow,
@@ -157,7 +163,10 @@ pub async fn find(conn: &mut Conn<'_>, id: i64) -> Result<Option<WorkspaceRow>, 
 }
 
 /// One project.
-pub async fn find_project(conn: &mut Conn<'_>, id: i64) -> Result<Option<ProjectRow>, StoreError> {
+pub async fn find_project(
+    conn: &mut Conn<'_>,
+    id: ProjectId,
+) -> Result<Option<ProjectRow>, StoreError> {
     Ok(fetch_optional!(
         conn,
         ProjectRow,
@@ -169,12 +178,12 @@ pub async fn find_project(conn: &mut Conn<'_>, id: i64) -> Result<Option<Project
 /// The texts of the projects with these numbers, in no order.
 pub async fn project_texts(
     conn: &mut Conn<'_>,
-    ids: &[i64],
+    ids: &[ProjectId],
 ) -> Result<Vec<ProjectTexts>, StoreError> {
     let mut found = Vec::new();
     for ids in pieces(ids) {
         let mut query = Query::new("SELECT id, description, notes FROM projects");
-        query.any_of("id", ids.iter().map(|id| Value::Integer(*id)));
+        query.any_of("id", ids.iter().map(|id| Value::from(*id)));
         found.extend(query.fetch_all(conn).await?);
     }
     Ok(found)
@@ -183,7 +192,7 @@ pub async fn project_texts(
 /// The beginnings and sizes of the texts of a workspace's projects, in no order.
 pub async fn project_text_heads(
     conn: &mut Conn<'_>,
-    workspace_id: i64,
+    workspace_id: WorkspaceId,
 ) -> Result<Vec<ProjectTextsHead>, StoreError> {
     Ok(fetch_all!(
         conn,
@@ -196,10 +205,10 @@ pub async fn project_text_heads(
 }
 
 /// Adds a workspace (its `id` is not looked at) and gives its number. Its name must be free.
-pub async fn insert(conn: &mut Conn<'_>, row: &WorkspaceRow) -> Result<i64, StoreError> {
+pub async fn insert(conn: &mut Conn<'_>, row: &WorkspaceRow) -> Result<WorkspaceId, StoreError> {
     let (id,) = fetch_one!(
         conn,
-        (i64,),
+        (WorkspaceId,),
         "INSERT INTO workspaces (name, owner_id, immutable, archived, agent_uid, agent_user, agent_gid, agent_group, \
          checkpoint_storage, default_compute_pool, default_aux_pool, max_slots, state, error, created_at) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) RETURNING id",
@@ -247,7 +256,7 @@ pub async fn update(conn: &mut Conn<'_>, row: &WorkspaceRow) -> Result<(), Store
 }
 
 /// Removes a workspace without projects, with its pins, templates and policies.
-pub async fn delete(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
+pub async fn delete(conn: &mut Conn<'_>, id: WorkspaceId) -> Result<(), StoreError> {
     for sql in [
         "DELETE FROM workspace_pins WHERE workspace_id = $1",
         "DELETE FROM templates WHERE workspace_id = $1",
@@ -265,10 +274,10 @@ pub async fn insert_project(
     conn: &mut Conn<'_>,
     row: &ProjectRow,
     description: &str,
-) -> Result<i64, StoreError> {
+) -> Result<ProjectId, StoreError> {
     let (id,) = fetch_one!(
         conn,
-        (i64,),
+        (ProjectId,),
         "INSERT INTO projects (workspace_id, name, key, owner_id, immutable, archived, description, notes, state, error, \
          created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, '[]', $8, $9, $10) RETURNING id",
         row.workspace_id,
@@ -305,7 +314,7 @@ pub async fn update_project(conn: &mut Conn<'_>, row: &ProjectRow) -> Result<(),
 /// Stores another description of a project.
 pub async fn set_description(
     conn: &mut Conn<'_>,
-    project_id: i64,
+    project_id: ProjectId,
     description: &str,
 ) -> Result<(), StoreError> {
     execute!(
@@ -320,7 +329,7 @@ pub async fn set_description(
 /// Stores other notes of a project.
 pub async fn set_notes(
     conn: &mut Conn<'_>,
-    project_id: i64,
+    project_id: ProjectId,
     notes: &str,
 ) -> Result<(), StoreError> {
     execute!(
@@ -333,7 +342,7 @@ pub async fn set_notes(
 }
 
 /// Removes a project without experiments.
-pub async fn delete_project(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
+pub async fn delete_project(conn: &mut Conn<'_>, id: ProjectId) -> Result<(), StoreError> {
     execute!(conn, "DELETE FROM projects WHERE id = $1", id)?;
     Ok(())
 }
@@ -355,7 +364,7 @@ pub async fn pin(conn: &mut Conn<'_>, row: &PinRow) -> Result<(), StoreError> {
 pub async fn unpin(
     conn: &mut Conn<'_>,
     user_id: UserId,
-    workspace_id: i64,
+    workspace_id: WorkspaceId,
 ) -> Result<(), StoreError> {
     execute!(
         conn,

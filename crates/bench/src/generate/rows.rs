@@ -9,6 +9,7 @@ use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::experiments::{JobKind, JobRow, NewExperiment};
 use det_store::logs::LogLine;
 use det_store::metrics::{GroupSummary, StoredReport};
+use det_store::workspaces::{UNCATEGORIZED_PROJECT, UNCATEGORIZED_WORKSPACE};
 use serde_json::{Map, Value, json};
 
 use super::NEEDLE;
@@ -152,9 +153,9 @@ pub(super) fn experiment(
                 moved: false,
                 fallback: None,
                 submitted_at: created_at,
-                workspace_id: 1,
+                workspace_id: UNCATEGORIZED_WORKSPACE,
             },
-            project_id: 1,
+            project_id: UNCATEGORIZED_PROJECT,
             parent_id: (number > 10 && draw.below(5) == 0)
                 .then(|| ExperimentId(i64::try_from(draw.below(number)).unwrap_or(0) + 1)),
             name: name.clone(),

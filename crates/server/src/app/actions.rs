@@ -1,6 +1,6 @@
 //! What is done to experiments, one or many: to each by itself, with an outcome for each.
 
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, ProjectId};
 use det_lifecycle::experiment::ExperimentEvent;
 
 use crate::app::reads::experiments::listing::{self, Chosen, named_project};
@@ -26,7 +26,7 @@ pub(crate) enum Action {
     /// Shows it again.
     Unarchive,
     /// Moves it to the project of this number.
-    Move(i64),
+    Move(ProjectId),
     /// Keeps its logs for so many days, -1 = for ever.
     KeepLogs(i16),
 }
@@ -60,7 +60,7 @@ pub(crate) async fn act(
 pub(crate) async fn act_on_all(
     master: &Master,
     actor: &Actor,
-    project_id: i64,
+    project_id: ProjectId,
     chosen: Chosen,
     action: Action,
 ) -> AppResult<Vec<(ExperimentId, AppResult<()>)>> {
@@ -83,7 +83,7 @@ pub(crate) async fn act_on_all(
 async fn act_within(
     master: &Master,
     actor: &Actor,
-    project_id: i64,
+    project_id: ProjectId,
     id: ExperimentId,
     action: Action,
 ) -> AppResult<()> {

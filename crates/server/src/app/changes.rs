@@ -1,6 +1,6 @@
 //! Changes that are answered with what they changed: a service makes the change, and a reader shows it to who asked.
 
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, ProjectId, WorkspaceId};
 use serde_json::{Map, Value};
 
 use crate::app::Master;
@@ -65,7 +65,7 @@ pub(crate) async fn create_workspace(
 pub(crate) async fn patch_workspace(
     master: &Master,
     actor: &Actor,
-    id: i64,
+    id: WorkspaceId,
     patch: WorkspacePatch,
 ) -> AppResult<WorkspaceView> {
     let row = master.workspaces.change(actor, id, patch).await?;
@@ -86,7 +86,7 @@ pub(crate) async fn create_project(
 pub(crate) async fn patch_project(
     master: &Master,
     actor: &Actor,
-    id: i64,
+    id: ProjectId,
     patch: ProjectPatch,
 ) -> AppResult<ProjectView> {
     let row = master.projects.change(actor, id, patch).await?;

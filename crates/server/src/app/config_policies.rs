@@ -5,6 +5,7 @@ use det_authz::{Kind, Permission, Target};
 use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::policies::{Policies, Workload, fixed_pool};
 use det_config::yaml;
+use det_ids::WorkspaceId;
 use det_lifecycle::record::{EventKind, Subject};
 use det_store::config_policies::{self, ConfigPolicyRow, StoredWorkload};
 use det_store::events::NewEvent;
@@ -25,13 +26,13 @@ pub enum Scope {
     /// Of everything.
     Cluster,
     /// Of a workspace.
-    Workspace(i64),
+    Workspace(WorkspaceId),
 }
 
 impl Scope {
-    fn stored(self) -> i64 {
+    fn stored(self) -> WorkspaceId {
         match self {
-            Self::Cluster => 0,
+            Self::Cluster => config_policies::CLUSTER,
             Self::Workspace(id) => id,
         }
     }
@@ -195,7 +196,7 @@ impl ConfigPolicies {
     /// The policies that lie over work in a workspace, the weakest first.
     pub(crate) async fn over(
         &self,
-        workspace_id: i64,
+        workspace_id: WorkspaceId,
         workload: Workload,
     ) -> AppResult<Vec<Policies>> {
         let homes = self.homes.get();
@@ -259,7 +260,7 @@ impl ConfigPolicies {
     /// Refuses a change of an experiment's key to which its policies give another value. Gives the policies.
     pub(crate) async fn require_unfixed(
         &self,
-        workspace_id: i64,
+        workspace_id: WorkspaceId,
         workload: Workload,
         path: &str,
         value: &Value,

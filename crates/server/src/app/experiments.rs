@@ -13,7 +13,7 @@ use det_orchestrator::Event;
 use det_searcher::Search;
 use det_store::events::NewEvent;
 use det_store::experiments::{ExperimentRow, JobKind, JobRow, NewExperiment};
-use det_store::workspaces::UNCATEGORIZED_ID;
+use det_store::workspaces::UNCATEGORIZED_PROJECT;
 use det_store::{Store, WriteTx, experiments, trials};
 use serde_json::Value;
 
@@ -203,7 +203,7 @@ impl Experiments {
         for pool in Fallback::of(&new.job).map_or_else(Vec::new, |fallback| fallback.pools) {
             self.pools.require(&pool)?;
         }
-        if new.project_id != UNCATEGORIZED_ID {
+        if new.project_id != UNCATEGORIZED_PROJECT {
             let homes = Homes::load(&mut tx.conn()).await?;
             new.job.workspace_id = homes.require_open(new.project_id)?.1.id;
         }

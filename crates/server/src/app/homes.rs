@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use det_ids::{UserId, WorkspaceId};
-use det_store::workspaces::{self, DeletionState, ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
+use det_ids::{ProjectId, UserId, WorkspaceId};
+use det_store::workspaces::{self, DeletionState, ProjectRow, UNCATEGORIZED_PROJECT, WorkspaceRow};
 use det_store::{Conn, Store, StoreError};
 
 use crate::error::{AppError, AppResult};
@@ -43,11 +43,11 @@ impl KnownHomes {
 #[derive(Debug, Clone, Default)]
 pub struct Homes {
     /// By number.
-    pub workspaces: BTreeMap<i64, WorkspaceRow>,
+    pub workspaces: BTreeMap<WorkspaceId, WorkspaceRow>,
     /// By number.
-    pub projects: BTreeMap<i64, ProjectRow>,
+    pub projects: BTreeMap<ProjectId, ProjectRow>,
     /// When a user (first) has pinned a workspace (second), in microseconds.
-    pub pins: BTreeMap<(UserId, i64), i64>,
+    pub pins: BTreeMap<(UserId, WorkspaceId), i64>,
 }
 
 impl Homes {
@@ -67,7 +67,7 @@ impl Homes {
     }
 
     /// A workspace.
-    pub fn workspace(&self, id: i64) -> AppResult<&WorkspaceRow> {
+    pub fn workspace(&self, id: WorkspaceId) -> AppResult<&WorkspaceRow> {
         self.workspaces
             .get(&id)
             .ok_or_else(|| AppError::not_found("workspace", id))
@@ -75,11 +75,11 @@ impl Homes {
 
     /// The name of a workspace, where it is known.
     pub(crate) fn name_of(&self, id: WorkspaceId) -> Option<String> {
-        self.workspaces.get(&id.0).map(|row| row.name.clone())
+        self.workspaces.get(&id).map(|row| row.name.clone())
     }
 
     /// A project with its workspace.
-    pub fn project(&self, id: i64) -> AppResult<(&ProjectRow, &WorkspaceRow)> {
+    pub fn project(&self, id: ProjectId) -> AppResult<(&ProjectRow, &WorkspaceRow)> {
         let found = self.projects.get(&id);
         let project = found.ok_or_else(|| AppError::not_found("project", id))?;
         Ok((project, self.workspace(project.workspace_id)?))
@@ -91,13 +91,13 @@ impl Homes {
     }
 
     /// The projects of a workspace, by number.
-    pub fn projects_of(&self, workspace_id: i64) -> impl Iterator<Item = &ProjectRow> {
+    pub fn projects_of(&self, workspace_id: WorkspaceId) -> impl Iterator<Item = &ProjectRow> {
         let all = self.projects.values();
         all.filter(move |row| row.workspace_id == workspace_id)
     }
 
     /// The project of exactly this name in a workspace.
-    pub fn project_named(&self, workspace_id: i64, name: &str) -> Option<&ProjectRow> {
+    pub fn project_named(&self, workspace_id: WorkspaceId, name: &str) -> Option<&ProjectRow> {
         self.projects_of(workspace_id).find(|row| row.name == name)
     }
 
@@ -108,7 +108,7 @@ impl Homes {
     }
 
     /// How many slots the work in each workspace that has a limit may have at once.
-    pub fn slot_limits(&self) -> BTreeMap<i64, u32> {
+    pub fn slot_limits(&self) -> BTreeMap<WorkspaceId, u32> {
         let limit = |row: &WorkspaceRow| {
             let slots = row.max_slots?;
             Some((row.id, u32::try_from(slots).unwrap_or(u32::MAX)))
@@ -117,7 +117,10 @@ impl Homes {
     }
 
     /// Refuses to put anything into a project that is put away or being deleted.
-    pub(crate) fn require_open(&self, project_id: i64) -> AppResult<(&ProjectRow, &WorkspaceRow)> {
+    pub(crate) fn require_open(
+        &self,
+        project_id: ProjectId,
+    ) -> AppResult<(&ProjectRow, &WorkspaceRow)> {
         let (project, workspace) = self.project(project_id)?;
         let path = path_of(project, workspace);
         if project.state == Some(DeletionState::Deleting) {
@@ -131,15 +134,15 @@ impl Homes {
 
     /// Refuses to change what is in a project that is put away, by itself or with its workspace. `so` says what does
     /// not follow.
-    pub(crate) fn require_unarchived(&self, project_id: i64, so: &str) -> AppResult<()> {
+    pub(crate) fn require_unarchived(&self, project_id: ProjectId, so: &str) -> AppResult<()> {
         let (project, workspace) = self.project(project_id)?;
         require_unarchived(project, workspace, so)
     }
 
     /// Where an experiment is, for showing. One whose project was deleted a moment ago is shown as uncategorized.
-    pub(crate) fn home(&self, project_id: i64) -> Option<(&ProjectRow, &WorkspaceRow)> {
+    pub(crate) fn home(&self, project_id: ProjectId) -> Option<(&ProjectRow, &WorkspaceRow)> {
         self.project(project_id)
-            .or_else(|_| self.project(UNCATEGORIZED_ID))
+            .or_else(|_| self.project(UNCATEGORIZED_PROJECT))
             .ok()
     }
 }

@@ -420,7 +420,7 @@ impl JobQueue {
 
 #[cfg(test)]
 mod tests {
-    use det_ids::UserId;
+    use det_ids::{UserId, WorkspaceId};
     use det_store::experiments::JobKind;
 
     use super::*;
@@ -482,7 +482,7 @@ mod tests {
             moved: position.is_some(),
             fallback: None,
             submitted_at,
-            workspace_id: 1,
+            workspace_id: WorkspaceId(1),
         };
         let mut jobs = [
             job("late", 42, None, 30),

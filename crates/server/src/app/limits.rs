@@ -11,7 +11,7 @@ use crate::live::LiveCache;
 
 /// The limited workspaces and what they use.
 pub(crate) struct Limits {
-    by_workspace: BTreeMap<i64, Limit>,
+    by_workspace: BTreeMap<WorkspaceId, Limit>,
 }
 
 struct Limit {
@@ -23,7 +23,7 @@ struct Limit {
 impl Limits {
     /// As they are now.
     pub(super) fn of(homes: &Homes, cache: &LiveCache) -> Self {
-        let mut by_workspace: BTreeMap<i64, Limit> = homes
+        let mut by_workspace: BTreeMap<WorkspaceId, Limit> = homes
             .slot_limits()
             .into_iter()
             .map(|(workspace, max_slots)| {
@@ -51,7 +51,7 @@ impl Limits {
                     max_slots: limit.max_slots,
                     in_other_pools: others.fold(0, |sum, (_, slots)| sum.saturating_add(*slots)),
                 };
-                (WorkspaceId(*workspace), limit)
+                (*workspace, limit)
             })
             .collect()
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use det_authz::{Kind, Permission, Target};
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, ProjectId, WorkspaceId};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
@@ -39,7 +39,7 @@ const LONGEST_TEXT: usize = 128 << 10;
 #[derive(Debug, Clone, Default)]
 pub struct NewProject {
     /// Workspace it goes into.
-    pub workspace_id: i64,
+    pub workspace_id: WorkspaceId,
     /// Its name.
     pub name: String,
     /// Free text.
@@ -156,7 +156,7 @@ impl Projects {
     pub async fn change(
         &self,
         actor: &Actor,
-        id: i64,
+        id: ProjectId,
         patch: ProjectPatch,
     ) -> AppResult<ProjectRow> {
         let actor = actor.clone();
@@ -200,7 +200,7 @@ impl Projects {
     pub async fn change_notes(
         &self,
         actor: &Actor,
-        id: i64,
+        id: ProjectId,
         change: NotesChange,
     ) -> AppResult<Vec<Note>> {
         actor.require(
@@ -244,7 +244,7 @@ impl Projects {
     }
 
     /// Puts a project away or takes it out again. What runs in it goes on.
-    pub async fn archive(&self, actor: &Actor, id: i64, archived: bool) -> AppResult<()> {
+    pub async fn archive(&self, actor: &Actor, id: ProjectId, archived: bool) -> AppResult<()> {
         let actor = actor.clone();
         self.changes
             .write(self.clone(), move |service, tx, homes| {
@@ -280,7 +280,7 @@ impl Projects {
 
     /// Deletes a project with everything in it. `true` = it is gone; else its experiments are being deleted, and it
     /// goes with the last of them.
-    pub async fn delete(&self, actor: &Actor, id: i64) -> AppResult<bool> {
+    pub async fn delete(&self, actor: &Actor, id: ProjectId) -> AppResult<bool> {
         let actor = actor.clone();
         self.changes
             .write(self.clone(), move |service, tx, homes| {
@@ -315,7 +315,7 @@ impl Projects {
     /// Moves a project with its experiments to another workspace. What runs goes on, under the limits of the new one.
     /// While experiments of others in it have not ended it is for administrators: what runs next of them may run with
     /// another Unix identity.
-    pub async fn move_to(&self, actor: &Actor, id: i64, to: i64) -> AppResult<()> {
+    pub async fn move_to(&self, actor: &Actor, id: ProjectId, to: WorkspaceId) -> AppResult<()> {
         let actor = actor.clone();
         self.owned_project(&actor, &self.homes.get(), id, "move")?;
         let decided = self.renew_members(id, to).await?;
@@ -361,7 +361,11 @@ impl Projects {
     }
 
     /// Decides about the live experiments of a project that is to be moved.
-    async fn renew_members(&self, id: i64, to: i64) -> AppResult<BTreeMap<ExperimentId, Renewed>> {
+    async fn renew_members(
+        &self,
+        id: ProjectId,
+        to: WorkspaceId,
+    ) -> AppResult<BTreeMap<ExperimentId, Renewed>> {
         let homes = self.homes.get();
         let workspace = homes.workspace(to)?;
         let rows: Vec<ExperimentRow> = {
@@ -383,7 +387,12 @@ impl Projects {
     }
 
     /// Moves an experiment to another project. What runs goes on, under the limits of the new workspace.
-    pub async fn move_experiment(&self, actor: &Actor, id: ExperimentId, to: i64) -> AppResult<()> {
+    pub async fn move_experiment(
+        &self,
+        actor: &Actor,
+        id: ExperimentId,
+        to: ProjectId,
+    ) -> AppResult<()> {
         // Another workspace may mean another Unix identity, other policies and other limits.
         let to_do = format!("move experiment {id}");
         self.ownership.require_owner(actor, id, &to_do).await?;
@@ -420,7 +429,7 @@ impl Projects {
         tx: &mut WriteTx,
         actor: &str,
         id: ExperimentId,
-        to: i64,
+        to: ProjectId,
         renewed: Option<Renewed>,
     ) -> AppResult<bool> {
         let row = existing::experiment(&mut tx.conn(), id).await?;
@@ -467,7 +476,7 @@ impl Projects {
         &self,
         actor: &Actor,
         homes: &'p Homes,
-        id: i64,
+        id: ProjectId,
         verb: &str,
     ) -> AppResult<&'p ProjectRow> {
         let (row, workspace) = homes.project(id)?;
@@ -511,7 +520,7 @@ fn require_own_live(actor: &Actor, path: &str, members: &[Member]) -> AppResult<
 }
 
 /// The texts of one project.
-async fn texts_of(conn: &mut Conn<'_>, id: i64) -> AppResult<ProjectTexts> {
+async fn texts_of(conn: &mut Conn<'_>, id: ProjectId) -> AppResult<ProjectTexts> {
     let found = workspaces::project_texts(conn, &[id]).await?.pop();
     found.ok_or_else(|| AppError::not_found("project", id))
 }
@@ -645,7 +654,11 @@ mod tests {
     fn keys_are_made_of_names_and_never_twice() {
         let mut homes = Homes::default();
         let mut keys = Vec::new();
-        for (id, name) in (1..).zip(["Vision", "vision 2", "v!", "éü", "äö", "Visionary"]) {
+        for (id, name) in
+            (1..)
+                .map(ProjectId)
+                .zip(["Vision", "vision 2", "v!", "éü", "äö", "Visionary"])
+        {
             let key = generated_key(name, &homes);
             keys.push(key.clone());
             let row = ProjectRow {

@@ -8,7 +8,7 @@ use det_config::errors::ConfigErrors;
 use det_config::experiment::ExperimentConfig;
 use det_config::policies::{Policies, Workload};
 use det_config::submitted::{CompletionDefaults, Submitted, TrialSize};
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, ProjectId};
 use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::experiments::{self, ExperimentRow};
@@ -49,7 +49,7 @@ pub(crate) struct Renewed {
     /// Text of the stored configuration that was decided about.
     from: String,
     /// Project that the experiment was in.
-    project_id: i64,
+    project_id: ProjectId,
     before: ExperimentConfig,
     /// The configuration from now on.
     pub(crate) config: ExperimentConfig,
@@ -281,7 +281,7 @@ impl Renewals {
 
     /// The checkpoint storages, as configurations have them, that experiments in a project get without asking: the
     /// cluster's, and its workspace's.
-    pub(crate) fn storage_of_everybody(&self, project_id: i64) -> AppResult<Vec<Value>> {
+    pub(crate) fn storage_of_everybody(&self, project_id: ProjectId) -> AppResult<Vec<Value>> {
         let mut all = Vec::new();
         if let Some(storage) = &self.context.config().checkpoint_storage {
             all.push(serde_json::to_value(storage).map_err(AppError::internal)?);

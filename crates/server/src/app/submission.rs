@@ -9,10 +9,10 @@ use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload};
 use det_config::secrets::MASK;
 use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, ProjectId, WorkspaceId};
 use det_searcher::Search;
 use det_store::experiments::{self};
-use det_store::workspaces::{ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
+use det_store::workspaces::{ProjectRow, UNCATEGORIZED_PROJECT, WorkspaceRow};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
@@ -41,9 +41,9 @@ pub(crate) struct Checked {
     /// The document to keep as the original, where it is not the text that came.
     pub(crate) original: Option<String>,
     /// Project it goes into.
-    pub(crate) project_id: i64,
+    pub(crate) project_id: ProjectId,
     /// Workspace of that project.
-    pub(crate) workspace_id: i64,
+    pub(crate) workspace_id: WorkspaceId,
 }
 
 /// Where a submission goes: the project that the request names, the one that the document names, else Uncategorized. What
@@ -57,7 +57,7 @@ pub struct NewExperimentRequest {
     /// Whether its trials may start.
     pub activate: bool,
     /// Project; overrides the configuration's when above 1.
-    pub project_id: Option<i64>,
+    pub project_id: Option<ProjectId>,
     /// Experiment it is forked from; without files, its files are used.
     pub parent_id: Option<ExperimentId>,
     /// Templates to lay the configuration over; a later one is stronger than an earlier one.
@@ -71,11 +71,11 @@ pub struct NewExperimentRequest {
 /// does not exist is noted.
 fn home_of<'p>(
     homes: &'p Homes,
-    project_id: Option<i64>,
+    project_id: Option<ProjectId>,
     named: &(Option<String>, Option<String>),
     findings: &mut Findings,
 ) -> AppResult<(&'p ProjectRow, &'p WorkspaceRow)> {
-    if let Some(id) = project_id.filter(|id| *id > UNCATEGORIZED_ID) {
+    if let Some(id) = project_id.filter(|id| *id > UNCATEGORIZED_PROJECT) {
         return homes.require_open(id);
     }
     let mut missing = |path: &str, refusal: AppError| {
@@ -110,7 +110,7 @@ fn home_of<'p>(
             },
         }
     }
-    homes.project(UNCATEGORIZED_ID)
+    homes.project(UNCATEGORIZED_PROJECT)
 }
 
 /// A document over the checkpoint storage of its workspace.
@@ -166,13 +166,13 @@ struct Completed {
     warnings: Vec<String>,
     slots_exceeded: bool,
     original: Option<String>,
-    project_id: i64,
-    workspace_id: i64,
+    project_id: ProjectId,
+    workspace_id: WorkspaceId,
 }
 
 impl Layered {
     /// Finds its project.
-    fn home(mut self, homes: &Homes, project_id: Option<i64>) -> AppResult<Homed<'_>> {
+    fn home(mut self, homes: &Homes, project_id: Option<ProjectId>) -> AppResult<Homed<'_>> {
         let named = self.submitted.home();
         let (project, workspace) = home_of(homes, project_id, &named, &mut self.findings)?;
         Ok(Homed {
@@ -376,7 +376,7 @@ impl Submissions {
         &self,
         actor: &Actor,
         request: &NewExperimentRequest,
-        project_id: i64,
+        project_id: ProjectId,
         submitted: &mut Submitted,
         findings: &mut Findings,
     ) -> AppResult<bool> {

@@ -6,10 +6,11 @@ use det_authz::{Kind, Permission, Target};
 use det_config::origin::{Layer, Source};
 use det_config::submitted::{Experiment, Submitted};
 use det_config::template::Template;
+use det_ids::WorkspaceId;
 use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::templates::{self, TemplateRow};
-use det_store::workspaces::{self, DeletionState, UNCATEGORIZED_ID};
+use det_store::workspaces::{self, DeletionState, UNCATEGORIZED_WORKSPACE};
 use det_store::{Conn, StoreError, WriteTx};
 use serde_json::{Map, Value, json};
 
@@ -30,8 +31,8 @@ const LONGEST_NAME: usize = 128;
 pub struct NewTemplate {
     /// Its name.
     pub name: String,
-    /// Workspace; 0 = Uncategorized.
-    pub workspace_id: i64,
+    /// Its workspace; `None` = Uncategorized.
+    pub workspace_id: Option<WorkspaceId>,
     /// What it sets.
     pub config: Map<String, Value>,
 }
@@ -113,7 +114,7 @@ impl Templates {
             actor,
             NewTemplate {
                 name,
-                workspace_id: 0,
+                workspace_id: None,
                 config,
             },
         )
@@ -296,7 +297,7 @@ async fn require_unarchived(conn: &mut Conn<'_>, template: &TemplateRow) -> AppR
 }
 
 /// Templates go into workspaces that are there and stay.
-async fn require_workspace(conn: &mut Conn<'_>, id: i64) -> AppResult<()> {
+async fn require_workspace(conn: &mut Conn<'_>, id: WorkspaceId) -> AppResult<()> {
     let row = workspaces::find(conn, id).await?;
     let row = row.ok_or_else(|| AppError::not_found("workspace", id))?;
     let refused = |how: &str| {
@@ -354,10 +355,7 @@ async fn checked(actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
     let now = det_store::now();
     Ok(TemplateRow {
         name: new.name,
-        workspace_id: match new.workspace_id {
-            0 => UNCATEGORIZED_ID,
-            id => id,
-        },
+        workspace_id: new.workspace_id.unwrap_or(UNCATEGORIZED_WORKSPACE),
         owner_id: owner,
         config: text,
         created_at: now,

@@ -13,6 +13,7 @@ pub use changes::HomeChanges;
 pub(crate) use checks::FieldErrors;
 pub use deletion::HomeDeletion;
 use det_authz::{Kind, Permission, Target};
+use det_ids::WorkspaceId;
 use det_lifecycle::record::EventKind;
 use det_store::experiments;
 use det_store::workspaces::{self, DeletionState, PinRow, WorkspaceRow};
@@ -156,7 +157,7 @@ impl Workspaces {
     pub async fn change(
         &self,
         actor: &Actor,
-        id: i64,
+        id: WorkspaceId,
         patch: WorkspacePatch,
     ) -> AppResult<WorkspaceRow> {
         if patch.namespaces {
@@ -246,7 +247,7 @@ impl Workspaces {
     }
 
     /// Puts a workspace away with its projects, or takes it out again. What runs in it goes on.
-    pub async fn archive(&self, actor: &Actor, id: i64, archived: bool) -> AppResult<()> {
+    pub async fn archive(&self, actor: &Actor, id: WorkspaceId, archived: bool) -> AppResult<()> {
         let actor = actor.clone();
         self.changes
             .write(self.clone(), move |service, tx, homes| {
@@ -281,7 +282,7 @@ impl Workspaces {
     }
 
     /// Pins a workspace for the person who asks, or takes the pin away.
-    pub async fn pin(&self, actor: &Actor, id: i64, pinned: bool) -> AppResult<()> {
+    pub async fn pin(&self, actor: &Actor, id: WorkspaceId, pinned: bool) -> AppResult<()> {
         actor.require(Permission::Annotate, Kind::Workspace, "pin workspaces")?;
         let user_id = actor.user().id;
         let actor = actor.name();
@@ -318,7 +319,7 @@ impl Workspaces {
 
     /// Deletes a workspace with everything in it. `true` = it is gone; else its experiments are being deleted, and it
     /// goes with the last of them.
-    pub async fn delete(&self, actor: &Actor, id: i64) -> AppResult<bool> {
+    pub async fn delete(&self, actor: &Actor, id: WorkspaceId) -> AppResult<bool> {
         let actor = actor.clone();
         self.changes
             .write(self.clone(), move |service, tx, homes| {

@@ -15,7 +15,7 @@ use det_api_types::jobs::{JobState, JobSummary};
 use det_api_types::page::Empty;
 use det_api_types::trials::{GetExperimentTrialsQuery, GetExperimentTrialsResponse};
 use det_api_types::wire::{Float, Object, Timestamp};
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, ProjectId};
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -122,7 +122,7 @@ async fn create_experiment(
             .map(context_file)
             .collect::<Result<_, _>>()?,
         activate: body.activate,
-        project_id: Some(body.project_id).filter(|id| *id > 1),
+        project_id: Some(body.project_id).filter(|id| *id != 0).map(ProjectId),
         parent_id: body.parent_id.filter(|id| *id != 0).map(ExperimentId),
         templates: body
             .template
@@ -311,7 +311,7 @@ async fn get_experiment_labels(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetExperimentLabelsQuery>,
 ) -> Answer {
-    let project = query.project_id.filter(|id| *id != 0);
+    let project = query.project_id.filter(|id| *id != 0).map(ProjectId);
     let labels = reads::experiments::labels(&master, &actor, project).await?;
     message(&GetExperimentLabelsResponse { labels })
 }

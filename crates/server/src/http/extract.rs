@@ -151,7 +151,7 @@ impl FromRequestParts<Master> for Shutdown {
 
 /// A number in a path; anything else is a bad request that names the segment.
 #[derive(Debug, Clone, Copy)]
-pub struct PathId<T = i64>(pub T);
+pub struct PathId<T>(pub T);
 
 impl<S: Send + Sync, T: FromStr> FromRequestParts<S> for PathId<T> {
     type Rejection = ApiError;

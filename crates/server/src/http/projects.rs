@@ -7,6 +7,7 @@ use det_api_types::workspaces::{
     MoveProjectRequest, Note, PatchProject, PostProjectRequest, ProjectNotesResponse,
     PutProjectNotesRequest,
 };
+use det_ids::{ProjectId, WorkspaceId};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -37,7 +38,7 @@ pub fn routes() -> OpenApiRouter<Master> {
     responses((status = 200, body = GetWorkspaceProjectsResponse)))]
 async fn get_workspace_projects(
     Caller(master, actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<WorkspaceId>,
     WireQuery(query): WireQuery<GetWorkspaceProjectsQuery>,
 ) -> Answer {
     let (rows, pagination) = reads::homes::projects(&master, &actor, id, &query).await?;
@@ -63,7 +64,7 @@ fn answer(view: &ProjectView) -> Answer {
     responses((status = 200, body = GetProjectResponse)))]
 async fn post_project(
     Caller(master, actor): Caller,
-    PathId(workspace_id): PathId,
+    PathId(workspace_id): PathId<WorkspaceId>,
     WireBody(body): WireBody<PostProjectRequest>,
 ) -> Answer {
     let new = NewProject {
@@ -78,7 +79,7 @@ async fn post_project(
 /// One project.
 #[utoipa::path(get, path = "/api/v1/projects/{id}", operation_id = "GetProject", tag = "projects",
     params(("id" = i64, Path)), responses((status = 200, body = GetProjectResponse)))]
-async fn get_project(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
+async fn get_project(Caller(master, actor): Caller, PathId(id): PathId<ProjectId>) -> Answer {
     answer(&reads::homes::project(&master, &actor, id).await?)
 }
 
@@ -95,7 +96,7 @@ async fn get_project_by_key(Caller(master, actor): Caller, Path(key): Path<Strin
     responses((status = 200, body = GetProjectResponse)))]
 async fn patch_project(
     Caller(master, actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ProjectId>,
     WireBody(body): WireBody<PatchProject>,
 ) -> Answer {
     let patch = ProjectPatch {
@@ -109,7 +110,7 @@ async fn patch_project(
 /// Deletes a project with everything in it, in the background where there are experiments.
 #[utoipa::path(delete, path = "/api/v1/projects/{id}", operation_id = "DeleteProject", tag = "projects",
     params(("id" = i64, Path)), responses((status = 200, body = DeletionResponse)))]
-async fn delete_project(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
+async fn delete_project(Caller(master, actor): Caller, PathId(id): PathId<ProjectId>) -> Answer {
     let completed = master.projects.delete(&actor, id).await?;
     message(&DeletionResponse { completed })
 }
@@ -117,7 +118,7 @@ async fn delete_project(Caller(master, actor): Caller, PathId(id): PathId) -> An
 /// Puts a project away.
 #[utoipa::path(post, path = "/api/v1/projects/{id}/archive", operation_id = "ArchiveProject", tag = "projects",
     params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn archive_project(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
+async fn archive_project(Caller(master, actor): Caller, PathId(id): PathId<ProjectId>) -> Answer {
     master.projects.archive(&actor, id, true).await?;
     empty()
 }
@@ -125,7 +126,7 @@ async fn archive_project(Caller(master, actor): Caller, PathId(id): PathId) -> A
 /// Takes a project out again.
 #[utoipa::path(post, path = "/api/v1/projects/{id}/unarchive", operation_id = "UnarchiveProject",
     tag = "projects", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn unarchive_project(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
+async fn unarchive_project(Caller(master, actor): Caller, PathId(id): PathId<ProjectId>) -> Answer {
     master.projects.archive(&actor, id, false).await?;
     empty()
 }
@@ -136,10 +137,10 @@ async fn unarchive_project(Caller(master, actor): Caller, PathId(id): PathId) ->
     responses((status = 200, body = Empty)))]
 async fn move_project(
     Caller(master, actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ProjectId>,
     WireBody(body): WireBody<MoveProjectRequest>,
 ) -> Answer {
-    let to = body.destination_workspace_id;
+    let to = WorkspaceId(body.destination_workspace_id);
     master.projects.move_to(&actor, id, to).await?;
     empty()
 }
@@ -150,7 +151,7 @@ async fn move_project(
     responses((status = 200, body = ProjectNotesResponse)))]
 async fn add_project_note(
     Caller(master, actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ProjectId>,
     WireBody(body): WireBody<Note>,
 ) -> Answer {
     let change = NotesChange::Add(note(body));
@@ -166,7 +167,7 @@ async fn add_project_note(
     responses((status = 200, body = ProjectNotesResponse)))]
 async fn put_project_notes(
     Caller(master, actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<ProjectId>,
     WireBody(body): WireBody<PutProjectNotesRequest>,
 ) -> Answer {
     let change = NotesChange::Replace(body.notes.into_iter().map(note).collect());

@@ -6,13 +6,13 @@ use det_api_types::templates::{
     GetTemplatesQuery, GetTemplatesResponse, PatchTemplateNameRequest, Template, TemplateResponse,
 };
 use det_api_types::wire::Object;
+use det_ids::WorkspaceId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::Master;
-use crate::app::reads;
 use crate::app::reads::templates::TemplateView;
 use crate::app::templates::NewTemplate;
+use crate::app::{Master, reads};
 use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
 
@@ -34,7 +34,7 @@ fn template(view: TemplateView) -> Template {
     Template {
         name: view.name,
         config: Object(view.config),
-        workspace_id: view.workspace_id,
+        workspace_id: view.workspace_id.0,
     }
 }
 
@@ -48,7 +48,9 @@ fn answer(view: TemplateView) -> Answer {
 fn new_template(name: String, body: Template) -> NewTemplate {
     NewTemplate {
         name,
-        workspace_id: body.workspace_id,
+        workspace_id: Some(body.workspace_id)
+            .filter(|id| *id != 0)
+            .map(WorkspaceId),
         config: body.config.0,
     }
 }

@@ -8,6 +8,7 @@ use det_api_types::workspaces::{
     ListRPsBoundToWorkspaceResponse, PatchWorkspace, PostWorkspaceRequest,
     SetResourceQuotasRequest,
 };
+use det_ids::WorkspaceId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -78,7 +79,7 @@ async fn post_workspace(
 /// One workspace.
 #[utoipa::path(get, path = "/api/v1/workspaces/{id}", operation_id = "GetWorkspace", tag = "workspaces",
     params(("id" = i64, Path)), responses((status = 200, body = GetWorkspaceResponse)))]
-async fn get_workspace(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
+async fn get_workspace(Caller(master, actor): Caller, PathId(id): PathId<WorkspaceId>) -> Answer {
     let view = reads::homes::workspace(&master, &actor, id).await?;
     message(&GetWorkspaceResponse {
         workspace: workspace(&view)?,
@@ -91,7 +92,7 @@ async fn get_workspace(Caller(master, actor): Caller, PathId(id): PathId) -> Ans
     responses((status = 200, body = ChangedWorkspaceResponse)))]
 async fn patch_workspace(
     Caller(master, actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<WorkspaceId>,
     WireBody(body): WireBody<PatchWorkspace>,
 ) -> Answer {
     let patch = WorkspacePatch {
@@ -112,7 +113,10 @@ async fn patch_workspace(
 /// Deletes a workspace with everything in it, in the background where there are experiments.
 #[utoipa::path(delete, path = "/api/v1/workspaces/{id}", operation_id = "DeleteWorkspace", tag = "workspaces",
     params(("id" = i64, Path)), responses((status = 200, body = DeletionResponse)))]
-async fn delete_workspace(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
+async fn delete_workspace(
+    Caller(master, actor): Caller,
+    PathId(id): PathId<WorkspaceId>,
+) -> Answer {
     let completed = master.workspaces.delete(&actor, id).await?;
     message(&DeletionResponse { completed })
 }
@@ -120,7 +124,10 @@ async fn delete_workspace(Caller(master, actor): Caller, PathId(id): PathId) -> 
 /// Puts a workspace away.
 #[utoipa::path(post, path = "/api/v1/workspaces/{id}/archive", operation_id = "ArchiveWorkspace",
     tag = "workspaces", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn archive_workspace(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
+async fn archive_workspace(
+    Caller(master, actor): Caller,
+    PathId(id): PathId<WorkspaceId>,
+) -> Answer {
     master.workspaces.archive(&actor, id, true).await?;
     empty()
 }
@@ -128,7 +135,10 @@ async fn archive_workspace(Caller(master, actor): Caller, PathId(id): PathId) ->
 /// Takes a workspace out again.
 #[utoipa::path(post, path = "/api/v1/workspaces/{id}/unarchive", operation_id = "UnarchiveWorkspace",
     tag = "workspaces", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn unarchive_workspace(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
+async fn unarchive_workspace(
+    Caller(master, actor): Caller,
+    PathId(id): PathId<WorkspaceId>,
+) -> Answer {
     master.workspaces.archive(&actor, id, false).await?;
     empty()
 }
@@ -136,7 +146,7 @@ async fn unarchive_workspace(Caller(master, actor): Caller, PathId(id): PathId) 
 /// Pins a workspace for the caller.
 #[utoipa::path(post, path = "/api/v1/workspaces/{id}/pin", operation_id = "PinWorkspace", tag = "workspaces",
     params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn pin_workspace(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
+async fn pin_workspace(Caller(master, actor): Caller, PathId(id): PathId<WorkspaceId>) -> Answer {
     master.workspaces.pin(&actor, id, true).await?;
     empty()
 }
@@ -144,7 +154,7 @@ async fn pin_workspace(Caller(master, actor): Caller, PathId(id): PathId) -> Ans
 /// Takes the caller's pin away.
 #[utoipa::path(post, path = "/api/v1/workspaces/{id}/unpin", operation_id = "UnpinWorkspace", tag = "workspaces",
     params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn unpin_workspace(Caller(master, actor): Caller, PathId(id): PathId) -> Answer {
+async fn unpin_workspace(Caller(master, actor): Caller, PathId(id): PathId<WorkspaceId>) -> Answer {
     master.workspaces.pin(&actor, id, false).await?;
     empty()
 }
@@ -155,7 +165,7 @@ async fn unpin_workspace(Caller(master, actor): Caller, PathId(id): PathId) -> A
     responses((status = 200, body = Empty)))]
 async fn set_resource_quotas(
     Caller(master, actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<WorkspaceId>,
     WireBody(body): WireBody<SetResourceQuotasRequest>,
 ) -> Answer {
     let patch = WorkspacePatch {
@@ -172,7 +182,7 @@ async fn set_resource_quotas(
     responses((status = 200, body = GetKubernetesResourceQuotasResponse)))]
 async fn get_kubernetes_resource_quotas(
     Caller(master, actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<WorkspaceId>,
 ) -> Answer {
     let (limit, cluster) = reads::homes::quota(&master, &actor, id)?;
     let quotas = limit.map(|slots| (cluster, Float(f64::from(slots))));
@@ -188,7 +198,7 @@ async fn get_kubernetes_resource_quotas(
     responses((status = 200, body = ListRPsBoundToWorkspaceResponse)))]
 async fn list_rps_bound_to_workspace(
     Caller(master, actor): Caller,
-    PathId(id): PathId,
+    PathId(id): PathId<WorkspaceId>,
     WireQuery(query): WireQuery<ListRPsBoundToWorkspaceQuery>,
 ) -> Answer {
     let (resource_pools, pagination) = reads::homes::pools(&master, &actor, id, &query)?;

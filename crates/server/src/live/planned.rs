@@ -1,6 +1,6 @@
 //! Live rows in the form that the planner gets.
 
-use det_ids::{Micros, WorkspaceId};
+use det_ids::Micros;
 use det_orchestrator::Course;
 use det_scheduler::{Job, PlaceSnapshot, Request, Work};
 use det_store::allocations::AllocationRow;
@@ -59,6 +59,6 @@ pub(super) fn entry(job: &JobRow) -> Job {
         submitted_at: Micros(job.submitted_at),
         position: job.position,
         moved: job.moved,
-        workspace: Some(WorkspaceId(job.workspace_id)),
+        workspace: Some(job.workspace_id),
     }
 }

@@ -1,6 +1,6 @@
 //! What makes the configuration of an experiment effective again keeps to today's policies, pools and sizes.
 
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, WorkspaceId};
 use serde_json::{Value, json};
 
 use crate::support::{Client, Cluster};
@@ -222,7 +222,10 @@ async fn what_is_moved_comes_under_the_policies_of_its_new_place() {
     let to_ruled = json!({"destinationWorkspaceId": workspace});
     client.post(&path, to_ruled).await.ok();
     assert_eq!(shown(&client, two).await["config"]["max_restarts"], 1);
-    assert_eq!(job_of(&cluster, two).await.workspace_id, workspace);
+    assert_eq!(
+        job_of(&cluster, two).await.workspace_id,
+        WorkspaceId(workspace)
+    );
     cluster.stop().await;
 }
 

@@ -1,5 +1,7 @@
 //! Workspaces: who may change them, what they give the experiments in them, and how they go.
 
+use det_ids::WorkspaceId;
+use det_store::workspaces::UNCATEGORIZED_WORKSPACE;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -286,7 +288,13 @@ async fn a_limit_of_slots_is_kept_where_scheduling_looks() {
             .await
             .ok();
         assert_eq!(
-            cluster.master().homes.get().slot_limits().get(&id).copied(),
+            cluster
+                .master()
+                .homes
+                .get()
+                .slot_limits()
+                .get(&WorkspaceId(id))
+                .copied(),
             limit
         );
         let shown = client.get(&quotas).await.ok()["resourceQuotas"]["hall"].take();
@@ -311,7 +319,10 @@ async fn a_limit_of_slots_is_kept_where_scheduling_looks() {
         .await
         .ok();
     let cluster = cluster.restart().await;
-    assert_eq!(cluster.master().homes.get().slot_limits(), [(1, 4)].into());
+    assert_eq!(
+        cluster.master().homes.get().slot_limits(),
+        [(UNCATEGORIZED_WORKSPACE, 4)].into()
+    );
     cluster.stop().await;
 }
 

@@ -1,6 +1,6 @@
 //! Which experiments are in which project, and moving them.
 
-use det_ids::{ExperimentId, JobId, UserId};
+use det_ids::{ExperimentId, JobId, ProjectId, UserId, WorkspaceId};
 use det_lifecycle::experiment::ExperimentState;
 
 use crate::{Conn, StoreError};
@@ -12,7 +12,7 @@ pub struct Member {
     /// Its number.
     pub id: ExperimentId,
     /// See [`super::ExperimentRow`].
-    pub project_id: i64,
+    pub project_id: ProjectId,
     /// See [`super::ExperimentRow`].
     pub owner_id: UserId,
     /// See [`super::ExperimentRow`].
@@ -33,7 +33,10 @@ impl Member {
 }
 
 /// The experiments of a project, by number.
-pub async fn of_project(conn: &mut Conn<'_>, project_id: i64) -> Result<Vec<Member>, StoreError> {
+pub async fn of_project(
+    conn: &mut Conn<'_>,
+    project_id: ProjectId,
+) -> Result<Vec<Member>, StoreError> {
     conn.flush().await?;
     Ok(fetch_all!(
         conn,
@@ -44,7 +47,10 @@ pub async fn of_project(conn: &mut Conn<'_>, project_id: i64) -> Result<Vec<Memb
 }
 
 /// Whether nothing is in a project.
-pub async fn project_is_empty(conn: &mut Conn<'_>, project_id: i64) -> Result<bool, StoreError> {
+pub async fn project_is_empty(
+    conn: &mut Conn<'_>,
+    project_id: ProjectId,
+) -> Result<bool, StoreError> {
     conn.flush().await?;
     let first = fetch_optional!(
         conn,
@@ -58,7 +64,7 @@ pub async fn project_is_empty(conn: &mut Conn<'_>, project_id: i64) -> Result<bo
 /// The experiments of all projects of a workspace, by number.
 pub async fn of_workspace(
     conn: &mut Conn<'_>,
-    workspace_id: i64,
+    workspace_id: WorkspaceId,
 ) -> Result<Vec<Member>, StoreError> {
     conn.flush().await?;
     Ok(fetch_all!(
@@ -74,8 +80,8 @@ pub async fn of_workspace(
 pub async fn set_project(
     conn: &mut Conn<'_>,
     id: ExperimentId,
-    project_id: i64,
-    workspace_id: i64,
+    project_id: ProjectId,
+    workspace_id: WorkspaceId,
 ) -> Result<(), StoreError> {
     conn.flush().await?;
     conn.writing()?.experiments.remove_all();
@@ -99,8 +105,8 @@ pub async fn set_project(
 /// The project has gone to this workspace, and the jobs of its experiments with it.
 pub async fn follow_project(
     conn: &mut Conn<'_>,
-    project_id: i64,
-    workspace_id: i64,
+    project_id: ProjectId,
+    workspace_id: WorkspaceId,
 ) -> Result<(), StoreError> {
     conn.flush().await?;
     let jobs = fetch_all!(

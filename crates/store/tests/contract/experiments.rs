@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use det_ids::{ExperimentId, TrialId};
+use det_ids::{ExperimentId, ProjectId, TrialId};
 use det_lifecycle::experiment::ExperimentState;
 use det_store::catalogue::Catalogue;
 use det_store::experiments::{self, Active, ExperimentRow, Filter, NewExperiment, Sort};
@@ -92,7 +92,7 @@ pub(crate) async fn an_experiment_comes_back_as_it_was_stored(world: &World) {
     new.job.priority = 7;
     new.job.weight = 2.5;
     new.job.max_slots = Some(3);
-    new.project_id = 9;
+    new.project_id = ProjectId(9);
     new.parent_id = Some(ExperimentId(1234));
     new.description = "some words".into();
     new.labels = r#"["a"]"#.into();
@@ -107,7 +107,7 @@ pub(crate) async fn an_experiment_comes_back_as_it_was_stored(world: &World) {
             row.project_id,
             row.parent_id
         ),
-        ("job-digits", owner, 9, Some(ExperimentId(1234)))
+        ("job-digits", owner, ProjectId(9), Some(ExperimentId(1234)))
     );
     assert_eq!(
         [&row.name, &row.description, &row.labels, &row.notes],
@@ -173,7 +173,7 @@ pub(crate) async fn filters_narrow_the_list(world: &World) {
     ] {
         let new = NewExperiment {
             state,
-            project_id,
+            project_id: ProjectId(project_id),
             description: description.into(),
             ..experiment(name, owner)
         };
@@ -259,14 +259,14 @@ pub(crate) async fn filters_narrow_the_list(world: &World) {
         ),
         (
             Filter {
-                project_id: Some(2),
+                project_id: Some(ProjectId(2)),
                 ..all()
             },
             vec!["three", "four"],
         ),
         (
             Filter {
-                not_projects: HashSet::from([2, 7]),
+                not_projects: HashSet::from([2, 7].map(ProjectId)),
                 ..all()
             },
             vec!["one", "two"],
@@ -302,7 +302,7 @@ pub(crate) async fn filters_narrow_the_list(world: &World) {
         (
             Filter {
                 owners: Some(vec![grace]),
-                project_id: Some(2),
+                project_id: Some(ProjectId(2)),
                 archived: Some(false),
                 ..all()
             },
@@ -379,7 +379,7 @@ pub(crate) async fn labels_match_whole_and_exactly(world: &World) {
             "50%", "Red", "a_b", "big", r"c\d", "not red", "red", "reddish", odd
         ]
     );
-    assert!(catalogue.labels(Some(77)).is_empty());
+    assert!(catalogue.labels(Some(ProjectId(77))).is_empty());
 }
 
 pub(crate) async fn every_sort_puts_missing_values_last_and_ties_by_number(world: &World) {
@@ -401,7 +401,7 @@ pub(crate) async fn every_sort_puts_missing_values_last_and_ties_by_number(world
         };
         new.job.id = format!("job-{}", ids.len()).into();
         if name == "Beta" {
-            new.project_id = 2;
+            new.project_id = ProjectId(2);
             new.job.resource_pool = "gpu".into();
             new.job.submitted_at = 9_000;
             new.state = ExperimentState::Paused;
@@ -694,7 +694,13 @@ pub(crate) async fn a_list_shows_every_change_that_was_made_before_it(world: &Wo
     assert!(none.is_empty() && total == 0);
     let totals = catalogue.totals();
     assert_eq!(totals.len(), 1);
-    assert_eq!((totals[&1].experiments, totals[&1].live), (1, 0));
+    assert_eq!(
+        (
+            totals[&ProjectId(1)].experiments,
+            totals[&ProjectId(1)].live
+        ),
+        (1, 0)
+    );
     // The number of what was deleted is not given again, and its revision neither.
     let e = stored_experiment(world, experiment("e", owner)).await;
     assert!(e > b);

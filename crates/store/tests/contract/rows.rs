@@ -13,6 +13,7 @@ use det_store::journal::{self, Entry};
 use det_store::metrics::{self, NewReport};
 use det_store::trials::{NewTrial, TrialRow};
 use det_store::users::UserRow;
+use det_store::workspaces::{UNCATEGORIZED_PROJECT, UNCATEGORIZED_WORKSPACE};
 use det_store::{Conn, StoreError, WriteTx, events, experiments, trials, users};
 
 use crate::World;
@@ -52,7 +53,7 @@ pub(crate) fn job(id: &str, owner_id: UserId) -> JobRow {
         moved: false,
         fallback: None,
         submitted_at: 1_000,
-        workspace_id: 1,
+        workspace_id: UNCATEGORIZED_WORKSPACE,
     }
 }
 
@@ -60,7 +61,7 @@ pub(crate) fn job(id: &str, owner_id: UserId) -> JobRow {
 pub(crate) fn experiment(name: &str, owner_id: UserId) -> NewExperiment {
     NewExperiment {
         job: job(&format!("job-{name}"), owner_id),
-        project_id: 1,
+        project_id: UNCATEGORIZED_PROJECT,
         parent_id: None,
         name: name.into(),
         description: String::new(),

@@ -1,9 +1,10 @@
 //! Workspaces, projects, pins, and what is in a project.
 
-use det_ids::UserId;
+use det_ids::{ProjectId, UserId, WorkspaceId};
 use det_store::experiments;
 use det_store::workspaces::{
-    self, PinRow, ProjectRow, ProjectTexts, UNCATEGORIZED_ID, WorkspaceRow,
+    self, PinRow, ProjectRow, ProjectTexts, UNCATEGORIZED_PROJECT, UNCATEGORIZED_WORKSPACE,
+    WorkspaceRow,
 };
 
 use crate::rows::{experiment, stored_experiment, stored_user};
@@ -18,7 +19,7 @@ fn workspace(name: &str, owner_id: UserId) -> WorkspaceRow {
     }
 }
 
-fn project(workspace_id: i64, name: &str, key: &str) -> ProjectRow {
+fn project(workspace_id: WorkspaceId, name: &str, key: &str) -> ProjectRow {
     ProjectRow {
         workspace_id,
         name: name.into(),
@@ -36,7 +37,10 @@ pub(crate) async fn everything_begins_uncategorized(world: &World) {
     let id = change!(world, conn => workspaces::insert(conn, &row).await);
     let row = project(id, "p", "P");
     let project = change!(world, conn => workspaces::insert_project(conn, &row, "").await);
-    assert!(id > 1 && project > 1, "{id} {project}");
+    assert!(
+        id > UNCATEGORIZED_WORKSPACE && project > UNCATEGORIZED_PROJECT,
+        "{id} {project}"
+    );
 }
 
 async fn everything_begins_uncategorized_in(world: &World) {
@@ -47,7 +51,7 @@ async fn everything_begins_uncategorized_in(world: &World) {
     };
     assert_eq!(
         (first.id, first.name.as_str()),
-        (UNCATEGORIZED_ID, "Uncategorized")
+        (UNCATEGORIZED_WORKSPACE, "Uncategorized")
     );
     assert_eq!((first.immutable, first.owner_id), (true, None));
     let [only] = &projects[..] else {
@@ -55,7 +59,11 @@ async fn everything_begins_uncategorized_in(world: &World) {
     };
     assert_eq!(
         (only.id, only.workspace_id, only.name.as_str()),
-        (1, 1, "Uncategorized")
+        (
+            UNCATEGORIZED_PROJECT,
+            UNCATEGORIZED_WORKSPACE,
+            "Uncategorized"
+        )
     );
     assert!(only.immutable);
 }
@@ -111,7 +119,7 @@ pub(crate) async fn workspaces_and_projects_keep_every_field(world: &World) {
     let moved = ProjectRow {
         id: project_id,
         owner_id: Some(owner),
-        ..project(UNCATEGORIZED_ID, "moved", "M")
+        ..project(UNCATEGORIZED_WORKSPACE, "moved", "M")
     };
     let row = moved.clone();
     change!(world, conn => workspaces::update_project(conn, &row).await);
@@ -122,7 +130,8 @@ pub(crate) async fn workspaces_and_projects_keep_every_field(world: &World) {
         description: "dä".into(),
         notes: "[]".into(),
     };
-    let stored = read!(world, conn => workspaces::project_texts(conn, &[project_id, 99]).await);
+    let stored =
+        read!(world, conn => workspaces::project_texts(conn, &[project_id, ProjectId(99)]).await);
     assert_eq!(stored, [texts], "the description stays as it is");
     let (long, notes) = ("ü".repeat(300), r#"[{"name":"n","contents":"c"}]"#);
     let description = long.clone();
@@ -135,7 +144,8 @@ pub(crate) async fn workspaces_and_projects_keep_every_field(world: &World) {
         (&stored[0].description, stored[0].notes.as_str()),
         (&long, notes)
     );
-    let heads = read!(world, conn => workspaces::project_text_heads(conn, UNCATEGORIZED_ID).await);
+    let heads =
+        read!(world, conn => workspaces::project_text_heads(conn, UNCATEGORIZED_WORKSPACE).await);
     let head = heads.iter().find(|head| head.id == project_id).unwrap();
     assert_eq!(head.beginning, "ü".repeat(200));
     assert_eq!(head.bytes, 600 + i64::try_from(notes.len()).unwrap());
@@ -153,19 +163,19 @@ pub(crate) async fn pins_are_a_persons_own(world: &World) {
     for (user_id, pinned_at) in [(ada, 10), (grace, 20), (ada, 30)] {
         let row = PinRow {
             user_id,
-            workspace_id: 1,
+            workspace_id: UNCATEGORIZED_WORKSPACE,
             pinned_at,
         };
         change!(world, conn => workspaces::pin(conn, &row).await);
     }
-    change!(world, conn => workspaces::unpin(conn, grace, 1).await);
+    change!(world, conn => workspaces::unpin(conn, grace, UNCATEGORIZED_WORKSPACE).await);
     let pins = read!(world, conn => workspaces::pins(conn).await);
     // The second pin of the same thing has changed nothing.
     assert_eq!(
         pins,
         [PinRow {
             user_id: ada,
-            workspace_id: 1,
+            workspace_id: UNCATEGORIZED_WORKSPACE,
             pinned_at: 10
         }]
     );
@@ -182,7 +192,7 @@ pub(crate) async fn experiments_and_their_jobs_go_with_their_project(world: &Wor
     change!(world, conn => experiments::set_project(conn, moving, p, w).await);
     let members = read!(world, conn => experiments::of_project(conn, p).await);
     assert_eq!(members.iter().map(|m| m.id).collect::<Vec<_>>(), [moving]);
-    let members = read!(world, conn => experiments::of_project(conn, 1).await);
+    let members = read!(world, conn => experiments::of_project(conn, UNCATEGORIZED_PROJECT).await);
     assert_eq!(members.iter().map(|m| m.id).collect::<Vec<_>>(), [staying]);
     let members = read!(world, conn => experiments::of_workspace(conn, w).await);
     assert_eq!(members.iter().map(|m| m.id).collect::<Vec<_>>(), [moving]);
@@ -194,13 +204,13 @@ pub(crate) async fn experiments_and_their_jobs_go_with_their_project(world: &Wor
     };
     assert_eq!(
         (workspace_of("moving").await, workspace_of("staying").await),
-        (w, 1)
+        (w, UNCATEGORIZED_WORKSPACE)
     );
     // The project goes to another workspace.
-    change!(world, conn => experiments::follow_project(conn, p, 1).await);
+    change!(world, conn => experiments::follow_project(conn, p, UNCATEGORIZED_WORKSPACE).await);
     assert_eq!(
         (workspace_of("moving").await, workspace_of("staying").await),
-        (1, 1)
+        (UNCATEGORIZED_WORKSPACE, UNCATEGORIZED_WORKSPACE)
     );
 }
 
@@ -220,9 +230,9 @@ pub(crate) async fn an_older_store_comes_up_with_everything_uncategorized(world:
     world.older(&[WITHOUT_PLACES, BEFORE].concat()).await;
     let world = world.reopened().await;
     everything_begins_uncategorized_in(&world).await;
-    let members = read!(world, conn => experiments::of_project(conn, UNCATEGORIZED_ID).await);
+    let members = read!(world, conn => experiments::of_project(conn, UNCATEGORIZED_PROJECT).await);
     assert_eq!(members.iter().map(|m| m.id).collect::<Vec<_>>(), [id]);
     let job = read!(world, conn => experiments::job(conn, &"job-old".into()).await).unwrap();
-    assert_eq!(job.workspace_id, UNCATEGORIZED_ID);
+    assert_eq!(job.workspace_id, UNCATEGORIZED_WORKSPACE);
     world.store.close().await;
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use det_authz::Kind;
-use det_ids::{ExperimentId, TrialId, UserId};
+use det_ids::{ExperimentId, ProjectId, TrialId, UserId, WorkspaceId};
 use det_lifecycle::experiment::ExperimentState;
 use det_store::experiments::ExperimentRow;
 use det_store::metrics::number;
@@ -46,7 +46,7 @@ pub struct Home<'a> {
     /// Name of its project.
     pub project: &'a str,
     /// Number of its workspace.
-    pub workspace_id: i64,
+    pub workspace_id: WorkspaceId,
     /// Name of its workspace.
     pub workspace: &'a str,
     /// Owner of its project.
@@ -94,7 +94,7 @@ impl Shown {
     }
 
     /// Where the experiments of a project are.
-    fn home(&self, project_id: i64) -> Home<'_> {
+    fn home(&self, project_id: ProjectId) -> Home<'_> {
         let home = self.homes.home(project_id);
         home.map_or_else(Home::default, |(project, workspace)| Home {
             project: &project.name,
@@ -171,7 +171,7 @@ async fn queue_place(master: &Master, row: &ExperimentRow) -> AppResult<QueuePla
 pub(crate) async fn labels(
     master: &Master,
     actor: &Actor,
-    project_id: Option<i64>,
+    project_id: Option<ProjectId>,
 ) -> AppResult<Vec<String>> {
     require(actor)?;
     master.catalogue.refresh(&master.context.store).await?;

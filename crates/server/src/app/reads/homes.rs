@@ -9,7 +9,7 @@ use det_api_types::workspaces::{
     WorkspaceSortBy,
 };
 use det_authz::Kind;
-use det_ids::UserId;
+use det_ids::{ProjectId, UserId, WorkspaceId};
 use det_store::Store;
 use det_store::catalogue::Totals;
 use det_store::workspaces::{self, ProjectRow, ProjectTexts, ProjectTextsHead, WorkspaceRow};
@@ -72,7 +72,7 @@ struct Overview {
     homes: Arc<Homes>,
     auth: Auth,
     /// What is in each project.
-    totals: BTreeMap<i64, Totals>,
+    totals: BTreeMap<ProjectId, Totals>,
     reader: UserId,
 }
 
@@ -103,7 +103,7 @@ impl Overview {
         }
     }
 
-    fn totals(&self, project_id: i64) -> Totals {
+    fn totals(&self, project_id: ProjectId) -> Totals {
         self.totals.get(&project_id).copied().unwrap_or_default()
     }
 
@@ -128,13 +128,13 @@ impl Overview {
 
     /// Projects with their texts.
     async fn projects(&self, rows: Vec<ProjectRow>) -> AppResult<Vec<ProjectView>> {
-        let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+        let ids: Vec<ProjectId> = rows.iter().map(|row| row.id).collect();
         let texts = {
             let mut conn = self.store.read().await?;
             workspaces::project_texts(&mut conn.conn(), &ids).await?
         };
         let texts = texts.into_iter().map(|texts| (texts.id, texts));
-        let mut texts: BTreeMap<i64, ProjectTexts> = texts.collect();
+        let mut texts: BTreeMap<ProjectId, ProjectTexts> = texts.collect();
         let view = |row: ProjectRow| {
             let workspace = self.homes.workspaces.get(&row.workspace_id);
             ProjectView {
@@ -217,7 +217,11 @@ pub(crate) async fn workspaces(
 }
 
 /// One workspace.
-pub(crate) async fn workspace(master: &Master, actor: &Actor, id: i64) -> AppResult<WorkspaceView> {
+pub(crate) async fn workspace(
+    master: &Master,
+    actor: &Actor,
+    id: WorkspaceId,
+) -> AppResult<WorkspaceView> {
     let overview = Overview::load(master, actor).await?;
     Ok(overview.workspace(overview.homes.workspace(id)?.clone()))
 }
@@ -232,7 +236,11 @@ pub(crate) async fn shown_workspace(
 }
 
 /// The limit of slots of a workspace if it has one, and the name of the cluster.
-pub(crate) fn quota(master: &Master, actor: &Actor, id: i64) -> AppResult<(Option<u32>, String)> {
+pub(crate) fn quota(
+    master: &Master,
+    actor: &Actor,
+    id: WorkspaceId,
+) -> AppResult<(Option<u32>, String)> {
     let homes = all(&master.homes, actor)?;
     let row = homes.workspace(id)?;
     let cluster = master
@@ -249,7 +257,7 @@ pub(crate) fn quota(master: &Master, actor: &Actor, id: i64) -> AppResult<(Optio
 pub(crate) fn pools(
     master: &Master,
     actor: &Actor,
-    id: i64,
+    id: WorkspaceId,
     query: &ListRPsBoundToWorkspaceQuery,
 ) -> AppResult<(Vec<String>, Pagination)> {
     all(&master.homes, actor)?.workspace(id)?;
@@ -264,7 +272,7 @@ pub(crate) fn pools(
 pub(crate) async fn projects(
     master: &Master,
     actor: &Actor,
-    workspace_id: i64,
+    workspace_id: WorkspaceId,
     query: &GetWorkspaceProjectsQuery,
 ) -> AppResult<(Vec<ProjectView>, Pagination)> {
     let overview = Overview::load(master, actor).await?;
@@ -287,7 +295,7 @@ pub(crate) async fn projects(
         workspaces::project_text_heads(&mut conn.conn(), workspace_id).await?
     };
     let heads = heads.into_iter().map(|head| (head.id, head));
-    let heads: BTreeMap<i64, ProjectTextsHead> = heads.collect();
+    let heads: BTreeMap<ProjectId, ProjectTextsHead> = heads.collect();
     let beginning = |row: &ProjectRow| heads.get(&row.id).map_or("", |head| &head.beginning);
     match query.sort_by {
         ProjectSortBy::Unspecified | ProjectSortBy::Id => {}
@@ -308,7 +316,11 @@ pub(crate) async fn projects(
 }
 
 /// One project.
-pub(crate) async fn project(master: &Master, actor: &Actor, id: i64) -> AppResult<ProjectView> {
+pub(crate) async fn project(
+    master: &Master,
+    actor: &Actor,
+    id: ProjectId,
+) -> AppResult<ProjectView> {
     let overview = Overview::load(master, actor).await?;
     let row = overview.homes.project(id)?.0.clone();
     overview.project(row).await

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::templates::GetTemplatesQuery;
 use det_authz::{Kind, Permission, Target};
+use det_ids::WorkspaceId;
 use det_store::templates::{self, TemplateRow};
 use det_store::{Conn, Store};
 use serde_json::{Map, Value};
@@ -21,7 +22,7 @@ pub(crate) struct TemplateView {
     /// Its name.
     pub(crate) name: String,
     /// The workspace that it is in.
-    pub(crate) workspace_id: i64,
+    pub(crate) workspace_id: WorkspaceId,
     /// What it sets, without what is hidden from the reader.
     pub(crate) config: Map<String, Value>,
 }
@@ -60,7 +61,7 @@ pub(crate) async fn page(
     let (name, workspaces) = (query.name.to_lowercase(), &query.workspace_ids);
     heads.retain(|row| {
         row.name.to_lowercase().contains(&name)
-            && (workspaces.is_empty() || workspaces.contains(&row.workspace_id))
+            && (workspaces.is_empty() || workspaces.contains(&row.workspace_id.0))
     });
     if query.order_by == OrderBy::Desc {
         heads.reverse();

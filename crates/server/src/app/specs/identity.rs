@@ -1,6 +1,7 @@
 //! The Unix identity that tasks are given.
 
 use det_config::master::DefaultTask;
+use det_ids::ProjectId;
 use det_store::experiments::ExperimentRow;
 use det_store::workspaces::WorkspaceRow;
 use det_taskspec::TaskUser;
@@ -29,7 +30,7 @@ impl TaskUsers {
 
     /// The Unix identity of a user's tasks in a project: the workspace's, the user's, the cluster's. A workspace may set
     /// the user or the group alone.
-    pub(crate) fn in_project(&self, project_id: i64, owner: &User) -> TaskUser {
+    pub(crate) fn in_project(&self, project_id: ProjectId, owner: &User) -> TaskUser {
         let homes = self.homes.get();
         let own = task_user(owner, &self.context.config().security.default_task);
         match homes.home(project_id) {

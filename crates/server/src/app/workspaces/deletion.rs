@@ -1,6 +1,7 @@
 //! The deletion of workspaces and projects with what is in them.
 
 use det_authz::{Kind, Permission, Target};
+use det_ids::ProjectId;
 use det_lifecycle::experiment::ExperimentEvent;
 use det_lifecycle::record::EventKind;
 use det_orchestrator::Event;
@@ -95,7 +96,7 @@ impl HomeDeletion {
         &self,
         tx: &mut WriteTx,
         actor: &str,
-        project_id: i64,
+        project_id: ProjectId,
         failed: Option<&str>,
     ) -> AppResult<()> {
         let Some(mut project) = workspaces::find_project(&mut tx.conn(), project_id).await? else {

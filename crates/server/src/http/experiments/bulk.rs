@@ -7,7 +7,7 @@ use det_api_types::experiments::{
     PutExperimentsRetainLogsRequest,
 };
 use det_api_types::page::Empty;
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, ProjectId};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -62,7 +62,7 @@ fn answer(outcomes: Vec<(ExperimentId, AppResult<()>)>) -> Answer {
     responses((status = 200, body = BulkExperimentsResponse)))]
 async fn activate_experiments(
     Caller(master, actor): Caller,
-    PathId(project_id): PathId,
+    PathId(project_id): PathId<ProjectId>,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
     let chosen = chosen(body.experiment_ids, body.filters);
@@ -75,7 +75,7 @@ async fn activate_experiments(
     responses((status = 200, body = BulkExperimentsResponse)))]
 async fn pause_experiments(
     Caller(master, actor): Caller,
-    PathId(project_id): PathId,
+    PathId(project_id): PathId<ProjectId>,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
     let chosen = chosen(body.experiment_ids, body.filters);
@@ -88,7 +88,7 @@ async fn pause_experiments(
     responses((status = 200, body = BulkExperimentsResponse)))]
 async fn cancel_experiments(
     Caller(master, actor): Caller,
-    PathId(project_id): PathId,
+    PathId(project_id): PathId<ProjectId>,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
     let chosen = chosen(body.experiment_ids, body.filters);
@@ -101,7 +101,7 @@ async fn cancel_experiments(
     responses((status = 200, body = BulkExperimentsResponse)))]
 async fn kill_experiments(
     Caller(master, actor): Caller,
-    PathId(project_id): PathId,
+    PathId(project_id): PathId<ProjectId>,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
     let chosen = chosen(body.experiment_ids, body.filters);
@@ -114,7 +114,7 @@ async fn kill_experiments(
     responses((status = 200, body = BulkExperimentsResponse)))]
 async fn archive_experiments(
     Caller(master, actor): Caller,
-    PathId(project_id): PathId,
+    PathId(project_id): PathId<ProjectId>,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
     let chosen = chosen(body.experiment_ids, body.filters);
@@ -127,7 +127,7 @@ async fn archive_experiments(
     request_body = BulkExperimentsRequest, responses((status = 200, body = BulkExperimentsResponse)))]
 async fn unarchive_experiments(
     Caller(master, actor): Caller,
-    PathId(project_id): PathId,
+    PathId(project_id): PathId<ProjectId>,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
     let chosen = chosen(body.experiment_ids, body.filters);
@@ -140,7 +140,7 @@ async fn unarchive_experiments(
     responses((status = 200, body = BulkExperimentsResponse)))]
 async fn delete_experiments(
     Caller(master, actor): Caller,
-    PathId(project_id): PathId,
+    PathId(project_id): PathId<ProjectId>,
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
     let chosen = chosen(body.experiment_ids, body.filters);
@@ -156,7 +156,7 @@ async fn move_experiment(
     PathId(id): PathId<ExperimentId>,
     WireBody(body): WireBody<MoveExperimentRequest>,
 ) -> Answer {
-    let to = body.destination_project_id;
+    let to = ProjectId(body.destination_project_id);
     act(&master, &actor, id, Action::Move(to)).await?;
     empty()
 }
@@ -167,10 +167,10 @@ async fn move_experiment(
     responses((status = 200, body = BulkExperimentsResponse)))]
 async fn move_experiments(
     Caller(master, actor): Caller,
-    PathId(project_id): PathId,
+    PathId(project_id): PathId<ProjectId>,
     WireBody(body): WireBody<MoveExperimentsRequest>,
 ) -> Answer {
-    let to = body.destination_project_id;
+    let to = ProjectId(body.destination_project_id);
     let chosen = chosen(body.experiment_ids, body.filters);
     answer(act_on_all(&master, &actor, project_id, chosen, Action::Move(to)).await?)
 }
@@ -195,7 +195,7 @@ async fn put_experiment_retain_logs(
     request_body = PutExperimentsRetainLogsRequest, responses((status = 200, body = BulkExperimentsResponse)))]
 async fn put_experiments_retain_logs(
     Caller(master, actor): Caller,
-    PathId(project_id): PathId,
+    PathId(project_id): PathId<ProjectId>,
     WireBody(body): WireBody<PutExperimentsRetainLogsRequest>,
 ) -> Answer {
     let days = retention_days(body.num_days)?;

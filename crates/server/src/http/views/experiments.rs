@@ -206,9 +206,9 @@ pub fn experiment(
         job_id: row.job_id.to_string(),
         forked_from: row.parent_id.map(|id| id.0),
         progress: Some(Float(row.progress)),
-        project_id: row.project_id,
+        project_id: row.project_id.0,
         project_name: home.project.to_owned(),
-        workspace_id: home.workspace_id,
+        workspace_id: home.workspace_id.0,
         workspace_name: home.workspace.to_owned(),
         parent_archived: home.archived,
         original_config: masked_original(&row.original_config, sight),
@@ -226,7 +226,7 @@ pub fn experiment(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use det_ids::{ExperimentId, TrialId, UserId};
+    use det_ids::{ExperimentId, ProjectId, TrialId, UserId};
     use serde_json::json;
 
     use super::*;
@@ -236,7 +236,7 @@ pub(crate) mod tests {
             id: ExperimentId(3),
             job_id: "job".into(),
             owner_id: UserId(2),
-            project_id: 1,
+            project_id: ProjectId(1),
             parent_id: None,
             name: "mnist".into(),
             description: "d".into(),

@@ -73,7 +73,7 @@ pub fn job(queued: &QueuedJob) -> Result<Job, StoreError> {
         allocated_slots: queued.allocated_slots,
         name: subject.name(),
         progress: Float(subject.progress()),
-        workspace_id: queued.job.workspace_id,
+        workspace_id: queued.job.workspace_id.0,
         wait_reason,
     })
 }

@@ -229,7 +229,7 @@ fn resources(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use det_ids::{ExperimentId, PriorityOrder, TrialId, UserId};
+    use det_ids::{ExperimentId, PriorityOrder, TrialId, UserId, WorkspaceId};
     use det_lifecycle::container::Desired;
     use det_store::agents::AgentRow;
     use det_store::experiments::JobRow;
@@ -340,7 +340,7 @@ pub(crate) mod tests {
             moved: false,
             fallback: None,
             submitted_at: 0,
-            workspace_id: 1,
+            workspace_id: WorkspaceId(1),
         };
         let all = summaries(&Live {
             allocations: vec![(waiting(), Policy::FairShare, PriorityOrder::LowerFirst)],

@@ -15,7 +15,7 @@ use crate::error::{AppError, AppResult};
 pub(crate) fn workspace(view: &WorkspaceView) -> AppResult<Workspace> {
     let row = &view.row;
     Ok(Workspace {
-        id: row.id,
+        id: row.id.0,
         name: row.name.clone(),
         archived: row.archived,
         username: view.owner.username.clone(),
@@ -47,10 +47,10 @@ pub(crate) fn workspace(view: &WorkspaceView) -> AppResult<Workspace> {
 pub(crate) fn project(view: &ProjectView) -> AppResult<Project> {
     let (row, texts) = (&view.row, view.texts.as_ref());
     Ok(Project {
-        id: row.id,
+        id: row.id.0,
         name: row.name.clone(),
         key: row.key.clone(),
-        workspace_id: row.workspace_id,
+        workspace_id: row.workspace_id.0,
         workspace_name: view.workspace.clone(),
         description: texts.map_or_else(String::new, |texts| texts.description.clone()),
         notes: notes(texts.map(notes_of).transpose()?.unwrap_or_default()),

@@ -6,7 +6,7 @@ use det_api_types::experiments::{
     BulkExperimentFilters, ExperimentSortBy, ExperimentState, GetExperimentsQuery, Int32FieldFilter,
 };
 use det_api_types::page::{OrderBy, Pagination};
-use det_ids::{ExperimentId, UserId};
+use det_ids::{ExperimentId, ProjectId, UserId};
 use det_store::allocations;
 use det_store::experiments::{self, Active, Filter, Sort};
 use tokio::sync::SemaphorePermit;
@@ -56,7 +56,7 @@ pub(crate) async fn page<'m>(
         labels: query.labels.clone(),
         owners: owners(master, &query.users, &query.user_ids),
         archived: query.archived,
-        project_id: Some(query.project_id).filter(|id| *id != 0),
+        project_id: Some(query.project_id).filter(|id| *id != 0).map(ProjectId),
         ..Filter::default()
     };
     if filter.archived == Some(false) && filter.project_id.is_none() {
@@ -81,8 +81,8 @@ pub(crate) async fn page<'m>(
 }
 
 /// The project that a bulk action is limited to. The client sends 0 or less where it means those of all projects.
-pub(crate) fn named_project(id: i64) -> Option<i64> {
-    (id > 0).then_some(id)
+pub(crate) fn named_project(id: ProjectId) -> Option<ProjectId> {
+    (id.0 > 0).then_some(id)
 }
 
 /// The experiments of a bulk action.
@@ -97,7 +97,7 @@ pub(crate) enum Chosen {
 pub(crate) async fn chosen(
     master: &Master,
     actor: &Actor,
-    project_id: i64,
+    project_id: ProjectId,
     chosen: Chosen,
 ) -> AppResult<Vec<ExperimentId>> {
     super::require(actor)?;
