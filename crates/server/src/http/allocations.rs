@@ -23,6 +23,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::{Master, reads};
+use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::error::ApiError;
 use crate::http::extract::{Caller, RawBody, WireBody, WireQuery};
@@ -213,12 +214,7 @@ async fn all_gather(
     Path(id): Path<AllocationId>,
     body: RawBody,
 ) -> Answer {
-    let Contribution { uuid, peers, data } = Contribution::of(body).await?;
-    let all = master
-        .allocations
-        .all_gather(&actor, &id, uuid, peers, data)
-        .await?;
-    Ok(respond::shared(all))
+    exchange(&master, &actor, &id, body).await
 }
 
 /// Members on a cluster of another manager say that their container runs; the answer comes when all have. The request
@@ -232,10 +228,14 @@ async fn notify_container_running(
     Path(id): Path<AllocationId>,
     body: RawBody,
 ) -> Answer {
+    exchange(&master, &actor, &id, body).await
+}
+
+async fn exchange(master: &Master, actor: &Actor, id: &AllocationId, body: RawBody) -> Answer {
     let Contribution { uuid, peers, data } = Contribution::of(body).await?;
     let all = master
         .allocations
-        .all_gather(&actor, &id, uuid, peers, data)
+        .all_gather(actor, id, uuid, peers, data)
         .await?;
     Ok(respond::shared(all))
 }
