@@ -44,8 +44,14 @@ impl WriteTx {
     /// Loads a task and its live allocation.
     pub async fn load_task(&mut self, id: &TaskId) -> Result<(), StoreError> {
         let known = self.live_rows().unit.tasks.get(id);
-        if known.is_none_or(|cell| cell.live.is_none()) {
-            allocations::find_task(&mut self.conn(), id).await?;
+        if known.is_some_and(|cell| cell.live.is_some()) {
+            return Ok(());
+        }
+        // A task that does not exist, as that of a trial that is being created, has no allocation either.
+        if allocations::find_task(&mut self.conn(), id)
+            .await?
+            .is_some()
+        {
             allocations::live_of_task(&mut self.conn(), id).await?;
         }
         Ok(())
