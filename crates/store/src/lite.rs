@@ -196,18 +196,21 @@ fn fetch<R: FromRow>(
     Ok(found)
 }
 
-/// The positions of columns in a statement's rows. Mostly they have the struct's own order, which is tried first.
+/// The positions of columns in a statement's rows. Mostly a column follows the struct's one before it, which is tried
+/// first: a name is found by comparing it with all others.
 fn places(statement: &Statement<'_>, columns: &[&str]) -> rusqlite::Result<Vec<usize>> {
     let count = statement.column_count();
+    let mut next = 0;
     columns
         .iter()
-        .enumerate()
-        .map(|(i, name)| {
-            if i < count && statement.column_name(i)? == *name {
-                Ok(i)
+        .map(|name| {
+            let place = if next < count && statement.column_name(next)? == *name {
+                next
             } else {
-                statement.column_index(name)
-            }
+                statement.column_index(name)?
+            };
+            next = place + 1;
+            Ok(place)
         })
         .collect()
 }
