@@ -1,12 +1,13 @@
 //! Operations that clients know and this version has not built: they answer 501, never 400 or 404.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use det_api_types::operation::{self, OPERATIONS, Operation};
-use utoipa::openapi::{HttpMethod, OpenApi};
+use det_api_types::operation::{OPERATIONS, Operation};
+use utoipa::openapi::OpenApi;
 
 use crate::error::{AppError, ErrorKind};
 use crate::http::error::ApiError;
@@ -42,13 +43,18 @@ pub(super) fn outside_the_api(path: &str) -> Option<&'static str> {
 /// The operations that are not built and whose address a built operation would take for its own, with a fixed segment
 /// read as a parameter: `users/setting` as the user "setting".
 pub(super) fn hidden_by_parameters(document: &OpenApi) -> Arc<[&'static Operation]> {
-    let built: Vec<&Operation> = OPERATIONS
-        .iter()
-        .filter(|operation| is_built(document, operation))
+    let names: HashSet<&str> = document
+        .paths
+        .paths
+        .values()
+        .flat_map(|path| [&path.delete, &path.get, &path.patch, &path.post, &path.put])
+        .filter_map(|found| found.as_ref()?.operation_id.as_deref())
         .collect();
-    OPERATIONS
+    let (built, unbuilt): (Vec<&'static Operation>, Vec<&'static Operation>) = OPERATIONS
         .iter()
-        .filter(|operation| !is_built(document, operation))
+        .partition(|operation| names.contains(operation.name));
+    unbuilt
+        .into_iter()
         .filter(|hidden| {
             let path = hidden.path.replace(['{', '}'], "x");
             built
@@ -56,29 +62,6 @@ pub(super) fn hidden_by_parameters(document: &OpenApi) -> Arc<[&'static Operatio
                 .any(|other| other.method == hidden.method && other.matches_path(&path))
         })
         .collect()
-}
-
-fn is_built(document: &OpenApi, operation: &Operation) -> bool {
-    let method = match operation.method {
-        operation::Method::Delete => HttpMethod::Delete,
-        operation::Method::Get => HttpMethod::Get,
-        operation::Method::Patch => HttpMethod::Patch,
-        operation::Method::Post => HttpMethod::Post,
-        operation::Method::Put => HttpMethod::Put,
-    };
-    document.paths.paths.values().any(|path| {
-        let found = match &method {
-            HttpMethod::Delete => &path.delete,
-            HttpMethod::Get => &path.get,
-            HttpMethod::Patch => &path.patch,
-            HttpMethod::Post => &path.post,
-            _ => &path.put,
-        };
-        found
-            .as_ref()
-            .and_then(|found| found.operation_id.as_deref())
-            == Some(operation.name)
-    })
 }
 
 /// Answers 501 to the operations that a parameter of another route would catch.
