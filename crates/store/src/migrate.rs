@@ -4,6 +4,8 @@
 //! 64-bit primary key, `{KEY}` a 64-bit primary key that the statement gives, `{BLOB}` bytes, `{REAL}` a 64-bit float, `{DESC_LAST}` how a descending index puts nulls last,
 //! `{CONFIGURED_RETENTION}` the days of `retention_policy` in a configuration.
 //!
+//! A new SQLite database gets what they all lead to at once: [`NEWEST_SQLITE`].
+//!
 //! All changes that a database lacks, and their lines in `schema_versions`, are one transaction: a master that is killed
 //! meanwhile leaves them all done or none begun. The caller holds the lock that keeps other masters out.
 
@@ -65,6 +67,11 @@ const MIGRATIONS: &[Migration] = &[
         text: include_str!("../migrations/0009_task_logs.sql"),
     },
 ];
+
+/// The schema and rows that [`MIGRATIONS`] lead to on SQLite: what a test of this file compares, and shows when they differ.
+/// To rename one column SQLite parses the whole schema five times, so that going through all changes takes five times as
+/// long as creating what they lead to.
+const NEWEST_SQLITE: &str = include_str!("../migrations/newest.sqlite.sql");
 
 /// Spellings of the tokens, SQLite first, then PostgreSQL.
 const TOKENS: &[(&str, &str, &str)] = &[
@@ -182,7 +189,8 @@ pub(crate) async fn run(conn: &mut Conn<'_>) -> Result<(), StoreError> {
     }
     // One transaction: a durable write for each change would take most of the start on an empty store.
     conn.execute_script("BEGIN").await?;
-    let outcome = apply(conn, &missing).await;
+    let is_new = done.is_empty() && matches!(conn.link, Link::Lite(_));
+    let outcome = apply(conn, &missing, is_new).await;
     if outcome.is_err() {
         // The failure is what matters; a connection that cannot even roll back is not used again.
         if let Err(error) = conn.execute_script("ROLLBACK").await {
@@ -192,12 +200,21 @@ pub(crate) async fn run(conn: &mut Conn<'_>) -> Result<(), StoreError> {
     outcome
 }
 
-/// Makes changes in the transaction that is open, and commits it.
-async fn apply(conn: &mut Conn<'_>, missing: &[&Migration]) -> Result<(), StoreError> {
+/// Makes changes in the transaction that is open, and commits it. `all_at_once`: all of them to an empty SQLite database.
+async fn apply(
+    conn: &mut Conn<'_>,
+    missing: &[&Migration],
+    all_at_once: bool,
+) -> Result<(), StoreError> {
+    if all_at_once {
+        conn.execute_script(NEWEST_SQLITE).await?;
+    }
     for migration in missing {
         let sql = migration.sql(conn);
         let outcome = async {
-            conn.execute_script(&sql).await?;
+            if !all_at_once {
+                conn.execute_script(&sql).await?;
+            }
             execute!(
                 conn,
                 "INSERT INTO schema_versions (version, name, checksum, applied_at) VALUES ($1, $2, $3, $4)",
@@ -236,6 +253,43 @@ mod tests {
                 });
             database.execute_batch(&sql).unwrap();
         }
+    }
+
+    /// Everything in a database, as SQL: its schema, and its rows with their values quoted.
+    fn contents(database: &rusqlite::Connection) -> String {
+        let texts = |query: &str| -> Vec<String> {
+            let mut statement = database.prepare(query).unwrap();
+            let rows = statement.query_map([], |row| row.get(0)).unwrap();
+            rows.map(Result::unwrap).collect()
+        };
+        let mut all = texts(
+            "SELECT sql || ';' FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite%' ORDER BY rowid",
+        );
+        for table in texts("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name") {
+            let columns = texts(&format!("SELECT name FROM pragma_table_info('{table}')"));
+            let values: Vec<String> = columns
+                .iter()
+                .map(|name| format!("quote({name})"))
+                .collect();
+            let values = values.join(" || ', ' || ");
+            all.extend(texts(&format!(
+                "SELECT '-- {table}: ' || {values} FROM {table}"
+            )));
+        }
+        all.join("\n")
+    }
+
+    #[test]
+    fn a_new_sqlite_database_is_what_all_migrations_lead_to() {
+        let [at_once, one_by_one] =
+            [(); 2].map(|()| rusqlite::Connection::open_in_memory().unwrap());
+        at_once.execute_batch(NEWEST_SQLITE).unwrap();
+        apply_to(&one_by_one, MIGRATIONS);
+        let (found, expected) = (contents(&at_once), contents(&one_by_one));
+        assert!(
+            found == expected,
+            "migrations/newest.sqlite.sql leads to\n{found}\nand is to lead to\n{expected}"
+        );
     }
 
     /// `table.column` of each column of a new database.
