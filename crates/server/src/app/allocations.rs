@@ -36,6 +36,34 @@ pub struct Rendezvous {
     pub slots: Vec<i64>,
 }
 
+/// What a member brings to an exchange between the containers of an allocation.
+#[derive(Debug)]
+pub struct Contribution {
+    uuid: String,
+    peers: usize,
+    data: Bytes,
+}
+
+impl Contribution {
+    /// Of the member `uuid`, one of `peers`; `data` is JSON text.
+    ///
+    /// # Errors
+    /// No member is named, or there are not 1 to 65,536 of them.
+    pub(crate) fn new(uuid: String, peers: i64, data: Bytes) -> AppResult<Self> {
+        if uuid.is_empty() {
+            return Err(AppError::invalid(
+                "field \"requestUuid\" must name the member that asks",
+            ));
+        }
+        match usize::try_from(peers) {
+            Ok(peers @ 1..=65_536) => Ok(Self { uuid, peers, data }),
+            _ => Err(AppError::invalid(format!(
+                "field \"numPeers\" must be 1 to 65536, the number of members, found {peers}"
+            ))),
+        }
+    }
+}
+
 /// Allocations, as their tasks speak of them. Cheap to clone.
 #[derive(Clone)]
 pub struct Allocations {
@@ -207,39 +235,26 @@ impl Allocations {
             .await
     }
 
-    /// Waits until `peers` members have given something, and returns the same answer to each: the body
-    /// `{"data":[…]}` with all of it. Joining again under the same id replaces what was given. `data` is JSON text. Lives
-    /// in memory: after a restart of the master the members ask again.
+    /// Waits until all members have given something, and returns the same answer to each: the body `{"data":[…]}` with
+    /// all of it. Joining again under the same id replaces what was given. Lives in memory: after a restart of the master
+    /// the members ask again.
     pub async fn all_gather(
         &self,
         actor: &Actor,
         allocation_id: &AllocationId,
-        request_uuid: String,
-        peers: usize,
-        data: Bytes,
+        given: Contribution,
     ) -> AppResult<Bytes> {
+        let Contribution { uuid, peers, data } = given;
         self.find(actor, allocation_id).await?;
-        if peers == 0 || peers > 65_536 {
-            return Err(AppError::invalid(format!(
-                "field \"numPeers\" must be 1 to 65536, found {peers}"
-            )));
-        }
         let topic = Topic::Allocation(allocation_id.clone());
         let mut changes = self.context.hub.subscribe(topic.clone());
         // Before anything is kept, so that nothing is after the end.
         self.require_unended(allocation_id).await?;
-        self.all_gathers.give(
-            Some(actor.user().id),
-            allocation_id,
-            &request_uuid,
-            peers,
-            data,
-        )?;
+        self.all_gathers
+            .give(Some(actor.user().id), allocation_id, &uuid, peers, data)?;
         self.context.hub.notify(&topic);
         loop {
-            let answer = self
-                .all_gathers
-                .complete(allocation_id, &request_uuid, peers);
+            let answer = self.all_gathers.complete(allocation_id, &uuid, peers);
             // Again, should the allocation have ended between the look at it and the gift.
             let unended = self.require_unended(allocation_id).await;
             if unended.is_err() {

@@ -22,10 +22,9 @@ use serde_json::value::RawValue;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::app::allocations::Contribution;
 use crate::app::{Master, reads};
-use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
-use crate::http::error::ApiError;
 use crate::http::extract::{Caller, RawBody, WireBody, WireQuery};
 use crate::http::respond::{self, Answer, empty, message};
 use crate::http::views;
@@ -214,7 +213,10 @@ async fn all_gather(
     Path(id): Path<AllocationId>,
     body: RawBody,
 ) -> Answer {
-    exchange(&master, &actor, &id, body).await
+    let given = body.decode(|body| Ok(contribution(body)?)).await?;
+    Ok(respond::shared(
+        master.allocations.all_gather(&actor, &id, given).await?,
+    ))
 }
 
 /// Members on a cluster of another manager say that their container runs; the answer comes when all have. The request
@@ -228,24 +230,10 @@ async fn notify_container_running(
     Path(id): Path<AllocationId>,
     body: RawBody,
 ) -> Answer {
-    exchange(&master, &actor, &id, body).await
-}
-
-async fn exchange(master: &Master, actor: &Actor, id: &AllocationId, body: RawBody) -> Answer {
-    let Contribution { uuid, peers, data } = Contribution::of(body).await?;
-    let all = master
-        .allocations
-        .all_gather(actor, id, uuid, peers, data)
-        .await?;
-    Ok(respond::shared(all))
-}
-
-/// What a member brings to an exchange: who it is, among how many, and its data as text: an object as it came, anything
-/// else as `{"value":…}`.
-struct Contribution {
-    uuid: String,
-    peers: usize,
-    data: Bytes,
+    let given = body.decode(|body| Ok(contribution(body)?)).await?;
+    Ok(respond::shared(
+        master.allocations.all_gather(&actor, &id, given).await?,
+    ))
 }
 
 /// Most bytes that the values of a request may take as objects, where it is not written as our clients write it.
@@ -263,46 +251,27 @@ struct PlainGift<'a> {
     data: &'a RawValue,
 }
 
-impl Contribution {
-    async fn of(body: RawBody) -> Result<Self, ApiError> {
-        body.decode(|body| Ok(Self::read(body)?)).await
+/// What a member gives: an object as it came, anything else as `{"value":…}`.
+fn contribution(body: &[u8]) -> AppResult<Contribution> {
+    if let Ok(plain) = serde_json::from_slice::<PlainGift<'_>>(body)
+        && plain.data.get().starts_with('{')
+    {
+        let data = Bytes::from(plain.data.get().to_owned());
+        return Contribution::new(plain.request_uuid, plain.num_peers, data);
     }
-
-    fn read(body: &[u8]) -> AppResult<Self> {
-        if let Ok(plain) = serde_json::from_slice::<PlainGift<'_>>(body)
-            && plain.data.get().starts_with('{')
-        {
-            let data = Bytes::from(plain.data.get().to_owned());
-            return Self::checked(plain.request_uuid, plain.num_peers, data);
-        }
-        if wire::tree_bytes(body) > GIFT_TREE_BYTES {
-            return Err(AppError::invalid(format!(
-                "the request holds too many values: as objects they may take at most {} MiB of memory",
-                GIFT_TREE_BYTES >> 20
-            )));
-        }
-        let request: AllocationAllGatherRequest =
-            wire::decode(body).map_err(|error| AppError::invalid(error.to_string()))?;
-        Self::checked(
-            request.request_uuid.unwrap_or_default(),
-            request.num_peers.unwrap_or_default(),
-            Bytes::from(request.data.into_value().to_string()),
-        )
+    if wire::tree_bytes(body) > GIFT_TREE_BYTES {
+        return Err(AppError::invalid(format!(
+            "the request holds too many values: as objects they may take at most {} MiB of memory",
+            GIFT_TREE_BYTES >> 20
+        )));
     }
-
-    fn checked(uuid: String, peers: i64, data: Bytes) -> AppResult<Self> {
-        if uuid.is_empty() {
-            return Err(AppError::invalid(
-                "field \"requestUuid\" must name the member that asks",
-            ));
-        }
-        match usize::try_from(peers) {
-            Ok(peers @ 1..) => Ok(Self { uuid, peers, data }),
-            _ => Err(AppError::invalid(
-                "field \"numPeers\" must be the number of members, at least 1",
-            )),
-        }
-    }
+    let request: AllocationAllGatherRequest =
+        wire::decode(body).map_err(|error| AppError::invalid(error.to_string()))?;
+    Contribution::new(
+        request.request_uuid.unwrap_or_default(),
+        request.num_peers.unwrap_or_default(),
+        Bytes::from(request.data.into_value().to_string()),
+    )
 }
 
 /// A task reports where its services are reached. Agents have reported that already, so there is nothing to do with it.
