@@ -10,6 +10,7 @@ use det_lifecycle::container::Desired;
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::TaskEvent;
 use det_taskspec::TaskKind;
+use serde_json::{Value, json};
 
 use crate::{
     Allocation, Cause, Container, Effect, Mutant, Record, Refused, Rows, Scene, Topic, Waiting,
@@ -82,6 +83,8 @@ pub(crate) fn on<R: Rows>(
         match effect {
             AllocationEffect::RaisePreemption => raise_preemption(scene, &mut row, cause)?,
             AllocationEffect::KillMembers => {
+                let text = format!("Asked to end at once: {}", cause.why());
+                scene.log(&row.task_id, Some(id), text);
                 for mut container in containers.iter().filter(|c| c.ended_at.is_none()).cloned() {
                     container.desired = Desired::Kill;
                     scene.rows.update_container(&container);
@@ -121,8 +124,8 @@ fn enter<R: Rows>(
             cause: cause.clone(),
             subject: Subject::Allocation(row.id.clone()),
             kind: EventKind::State,
-            from: Some(before.name()),
-            to: Some(row.state.name()),
+            from: Some(before.name().into()),
+            to: Some(row.state.name().into()),
             detail: None,
         });
     }
@@ -141,7 +144,7 @@ fn raise_preemption<R: Rows>(
     let deadline = scene.clock.steady.0 + i64::from(timeout) * 1_000_000;
     row.preempt_deadline = Some(Micros(deadline));
     scene.rows.update_allocation(row);
-    let why = cause.reason.as_deref().unwrap_or("a person asked for it");
+    let why = cause.why();
     let text = format!("Asked to save and exit within {timeout} s: {why}");
     scene.log(&row.task_id, Some(&row.id), text);
     scene.effect(Effect::Preempted(row.id.clone()));
@@ -187,8 +190,8 @@ fn end<R: Rows>(
         cause: cause.clone(),
         subject: Subject::Allocation(row.id.clone()),
         kind: EventKind::Ended,
-        from: Some(before.name()),
-        to: Some(row.state.name()),
+        from: Some(before.name().into()),
+        to: Some(row.state.name().into()),
         detail: None,
     });
     scene.wake(Topic::Schedule);
@@ -240,6 +243,45 @@ pub(crate) fn note_waiting<R: Rows>(
         scene.log(&row.task_id, Some(id), text);
     }
     scene.rows.update_allocation(&row);
+}
+
+/// A request that waits goes on to another resource pool.
+pub(crate) fn change_pool<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: &AllocationId,
+    resource_pool: String,
+) {
+    let found = scene.rows.allocation(id);
+    let waits = |row: &Allocation| row.placed_at.is_none() && row.ended_at.is_none();
+    let Some(mut row) = found.filter(|row| waits(row) && row.resource_pool != resource_pool) else {
+        return;
+    };
+    let from = std::mem::replace(&mut row.resource_pool, resource_pool);
+    let seconds = (scene.clock.wall.0 - row.requested_at.0) / 1_000_000;
+    row.wait_since = None;
+    let reason = row.wait_reason.take();
+    let reason: Option<Value> = reason.and_then(|text| serde_json::from_str(&text).ok());
+    scene.rows.update_allocation(&row);
+    let message = reason
+        .as_ref()
+        .and_then(|reason| reason["message"].as_str());
+    let because = message.map_or_else(String::new, |message| {
+        format!("; what it waited for there: {message}")
+    });
+    let text = format!(
+        "Goes on to resource pool {} after {seconds} s in resource pool {from}{because}",
+        row.resource_pool
+    );
+    scene.log(&row.task_id, Some(id), text);
+    scene.record(Record {
+        cause: Cause::master("it would have waited on in its pool, and starts in this one"),
+        subject: Subject::Allocation(id.clone()),
+        kind: EventKind::ResourcePool,
+        from: Some(from.into()),
+        to: Some(row.resource_pool.into()),
+        detail: Some(json!({"reason": reason, "waitedSeconds": seconds}).to_string()),
+    });
+    scene.wake(Topic::Schedule);
 }
 
 /// Code has said that it ends: if it has not within a few seconds, it is ended.

@@ -88,8 +88,8 @@ pub(crate) fn place<R: Rows>(scene: &mut Scene<'_, R>, placed: Placed) -> Result
         cause: Cause::actor("master"),
         subject: Subject::Allocation(id.clone()),
         kind: EventKind::Placed,
-        from: Some(AllocationState::Pending.name()),
-        to: Some(AllocationState::Starting(Phase::Assigned).name()),
+        from: Some(AllocationState::Pending.name().into()),
+        to: Some(AllocationState::Starting(Phase::Assigned).name().into()),
         detail: Some(serde_json::json!(places).to_string()),
     });
     scene.effect(Effect::Placed {

@@ -1,5 +1,7 @@
 //! What is to be done in the transaction that holds the decided rows.
 
+use std::borrow::Cow;
+
 use det_ids::{
     AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, TaskId, TrialId,
 };
@@ -115,10 +117,10 @@ pub struct Record {
     pub subject: Subject,
     /// What happened.
     pub kind: EventKind,
-    /// Name of the state before.
-    pub from: Option<&'static str>,
-    /// Name of the state now.
-    pub to: Option<&'static str>,
+    /// Name of the state, or of what else has changed, before.
+    pub from: Option<Cow<'static, str>>,
+    /// Its name now.
+    pub to: Option<Cow<'static, str>>,
     /// More, as JSON.
     pub detail: Option<String>,
 }

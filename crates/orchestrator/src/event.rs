@@ -14,7 +14,7 @@ use det_scheduler::{Placement, Service, WaitKind};
 use det_searcher::{Action, Event as SearchEvent, Search};
 use det_taskspec::ContainerExit;
 
-use crate::Cause;
+use crate::{Cause, LogMatch};
 
 /// Something that happens, from outside or as a consequence of another event.
 #[derive(Debug, Clone)]
@@ -254,6 +254,20 @@ pub enum Event {
         /// Who reports.
         cause: Cause,
     },
+    /// Lines of a task's log match log policies of its configuration.
+    LogMatched {
+        /// Which task.
+        task: TaskId,
+        /// The lines, in their order.
+        matches: Vec<LogMatch>,
+    },
+    /// A request that waits goes on to another resource pool, in which it would start.
+    ChangesPool {
+        /// Its allocation.
+        id: AllocationId,
+        /// The pool.
+        resource_pool: String,
+    },
     /// A place has joined, for the first time or again, and its row is stored ([`crate::Place::joined`]).
     PlaceJoined {
         /// Which place.
@@ -430,11 +444,14 @@ impl Event {
             }
             Self::TrialContinues { id, .. } => vec![Need::Trial(*id), Need::TaskCount(*id)],
             Self::EarlyExit { id, .. } | Self::TrialEnds { id, .. } => vec![Need::Trial(*id)],
-            Self::Task { id, .. } | Self::AttemptRequested { id } => vec![Need::Task(id.clone())],
+            Self::Task { id, .. }
+            | Self::AttemptRequested { id }
+            | Self::LogMatched { task: id, .. } => vec![Need::Task(id.clone())],
             Self::Allocation { id, .. }
             | Self::PreemptFor { id, .. }
             | Self::HandOver { id, .. }
             | Self::Waits { id, .. }
+            | Self::ChangesPool { id, .. }
             | Self::EndsSoon { id }
             | Self::Overdue { id }
             | Self::PlatformFailed { id, .. }

@@ -16,6 +16,7 @@ mod containers;
 mod effect;
 mod event;
 mod experiments;
+mod log_policies;
 mod mutant;
 mod places;
 mod planning;
@@ -30,6 +31,7 @@ use det_ids::{AllocationId, Micros, TaskId, TrialId};
 use det_lifecycle::record::Subject;
 pub use effect::{Effect, NewTrial, Record, Topic};
 pub use event::{Continuation, Event, Need, Placed, Waiting};
+pub use log_policies::LogMatch;
 pub use mutant::Mutant;
 pub use places::{Absence, Place};
 pub use planning::{Course, Decided, Due};
@@ -62,6 +64,15 @@ impl Cause {
         Self {
             actor: "master".into(),
             reason: Some(reason.as_ref().into()),
+        }
+    }
+
+    /// Why, for people: the reason, or who asked for it.
+    pub fn why(&self) -> String {
+        match (&self.reason, self.actor.split_once(':')) {
+            (Some(reason), _) => reason.to_string(),
+            (None, Some((kind, name))) => format!("{kind} {name} asked for it"),
+            (None, None) => format!("the {} asked for it", self.actor),
         }
     }
 
@@ -271,6 +282,10 @@ impl<R: Rows> Scene<'_, R> {
 
             Event::Task { id, event, cause } => tasks::asked(self, &id, event, &cause),
             Event::AttemptRequested { id } => tasks::request(self, &id),
+            Event::LogMatched { task, matches } => {
+                log_policies::matched(self, &task, matches);
+                Ok(())
+            }
 
             Event::Allocation { id, event, cause } => allocations::on(self, &id, event, &cause),
             Event::PreemptFor {
@@ -284,6 +299,10 @@ impl<R: Rows> Scene<'_, R> {
             }
             Event::Waits { id, waiting } => {
                 allocations::note_waiting(self, &id, &waiting);
+                Ok(())
+            }
+            Event::ChangesPool { id, resource_pool } => {
+                allocations::change_pool(self, &id, resource_pool);
                 Ok(())
             }
             Event::EndsSoon { id } => allocations::end_soon(self, &id),

@@ -271,7 +271,7 @@ pub trait Rows {
     fn task(&self, id: &TaskId) -> Option<Task>;
     /// Adds a task.
     fn insert_task(&mut self, row: Task);
-    /// Stores state, attempts and end of a task.
+    /// Stores state, attempts, log findings and end of a task.
     fn update_task(&mut self, row: &Task);
     /// Where the job of a task asks for slots.
     fn resource_pool(&self, task: &Task) -> Option<String>;
@@ -282,7 +282,9 @@ pub trait Rows {
     fn live_allocation(&self, task_id: &TaskId) -> Option<AllocationId>;
     /// Adds an allocation; `excluded` are places that it must not run on, `None` = it may run on any.
     fn insert_allocation(&mut self, row: Allocation, excluded: Option<BTreeSet<PlaceId>>);
-    /// Stores all that changes in an allocation's life.
+    /// Stores that an allocation that waits must not run on these places.
+    fn exclude(&mut self, id: &AllocationId, places: &BTreeSet<PlaceId>);
+    /// Stores all that changes in an allocation's life, its resource pool included.
     fn update_allocation(&mut self, row: &Allocation);
     /// The kind of the reason why an allocation waits; `None` = there is none, or it cannot be read.
     fn wait_kind(&self, id: &AllocationId) -> Option<WaitKind>;

@@ -186,6 +186,7 @@ pub(crate) fn carry_out<R: Rows>(
             }
         }
         Action::Shutdown(outcome) => {
+            let trials_live = scene.rows.live_trial_count(id) > 0;
             let (outcome, why) = match outcome {
                 Outcome::Completed => (
                     SearchOutcome::Completed,
@@ -194,6 +195,12 @@ pub(crate) fn carry_out<R: Rows>(
                 Outcome::Canceled => (
                     SearchOutcome::Canceled,
                     "all trials of the search were canceled",
+                ),
+                // Only then does a search end before its trials.
+                Outcome::Failed if trials_live => (
+                    SearchOutcome::Failed,
+                    "the search failed: no trial reports the searcher metric (and the time metric, if it has one), by which \
+                     it decides",
                 ),
                 Outcome::Failed => (
                     SearchOutcome::Failed,
@@ -204,7 +211,7 @@ pub(crate) fn carry_out<R: Rows>(
                 id,
                 event: ExperimentEvent::SearchOver {
                     outcome,
-                    trials_live: scene.rows.live_trial_count(id) > 0,
+                    trials_live,
                 },
                 cause: Cause::master(why),
             });

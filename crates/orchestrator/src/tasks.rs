@@ -75,8 +75,8 @@ pub(crate) fn on<R: Rows>(
                 cause: cause.clone(),
                 subject: Subject::Task(id.clone()),
                 kind: EventKind::State,
-                from: Some(before.name()),
-                to: Some(step.state.name()),
+                from: Some(before.name().into()),
+                to: Some(step.state.name().into()),
                 detail: None,
             });
         }
@@ -173,7 +173,7 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
         subject: Subject::Allocation(row.id.clone()),
         kind: EventKind::Created,
         from: None,
-        to: Some(row.state.name()),
+        to: Some(row.state.name().into()),
         detail: None,
     });
     scene.rows.insert_allocation(row, excluded);

@@ -72,8 +72,8 @@ pub(crate) fn on<R: Rows>(
             cause: cause.clone(),
             subject: Subject::Trial(id),
             kind: EventKind::State,
-            from: Some(before.stored_name()),
-            to: Some(step.state.stored_name()),
+            from: Some(before.stored_name().into()),
+            to: Some(step.state.stored_name().into()),
             detail: None,
         });
     }
@@ -184,7 +184,7 @@ pub(crate) fn created<R: Rows>(
         subject: Subject::Trial(trial.id),
         kind: EventKind::Created,
         from: None,
-        to: Some(trial.state.stored_name()),
+        to: Some(trial.state.stored_name().into()),
         detail: Some(format!("{{\"experimentId\":{experiment_id}}}")),
     });
     if trial.state == TrialState::Active {

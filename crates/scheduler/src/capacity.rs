@@ -215,12 +215,17 @@ fn unavailable(
         let places = places.iter().filter(|place| place.state == state);
         u32::try_from(places.count()).unwrap_or(u32::MAX)
     };
+    let enabled = places.iter().filter(|p| p.state == PlaceState::Enabled);
+    let out_of_service = enabled
+        .flat_map(|place| &place.slots)
+        .filter(|slot| matches!(slot.state, SlotState::Draining(_) | SlotState::Disabled(_)));
     WaitReason::PlacesUnavailable {
         needed: ask.slots,
         usable: Capacity::new(settings, places, ask, CountedPlaces::Usable).total(),
         draining: in_state(PlaceState::Draining),
         disabled: in_state(PlaceState::Disabled),
         disconnected: in_state(PlaceState::Disconnected),
+        slots_out_of_service: u32::try_from(out_of_service.count()).unwrap_or(u32::MAX),
     }
 }
 

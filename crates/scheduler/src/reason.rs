@@ -81,6 +81,8 @@ pub enum WaitReason {
         disabled: u32,
         /// Places whose connection is lost.
         disconnected: u32,
+        /// Slots of enabled places that are draining or disabled themselves.
+        slots_out_of_service: u32,
     },
     /// It fits only instances that a provisioner has yet to add.
     WaitingForInstances {
@@ -381,12 +383,20 @@ impl WaitReason {
                 draining,
                 disabled,
                 disconnected,
-            } => write!(
-                f,
-                "needs {}, and places in service have {usable}; {draining} draining, {disabled} disabled and \
-                 {disconnected} disconnected in this pool: enable places or slots, or wait for them to come back",
-                needs(*needed)
-            ),
+                slots_out_of_service,
+            } => {
+                write!(
+                    f,
+                    "needs {}, and places in service have {usable}; {draining} draining, {disabled} disabled and \
+                     {disconnected} disconnected in this pool",
+                    needs(*needed)
+                )?;
+                if *slots_out_of_service > 0 {
+                    let slots = count(*slots_out_of_service, "slot");
+                    write!(f, ", and {slots} out of service on the others")?;
+                }
+                write!(f, ": enable places or slots, or wait for them to come back")
+            }
             Self::WaitingForInstances {
                 needed,
                 slots_per_instance,
@@ -726,10 +736,11 @@ mod tests {
                     draining: 1,
                     disabled: 2,
                     disconnected: 3,
+                    slots_out_of_service: 4,
                 },
                 json!({
                     "kind": "agents_unavailable", "needed": 1, "usable": 0, "draining": 1, "disabled": 2,
-                    "disconnected": 3,
+                    "disconnected": 3, "slots_out_of_service": 4,
                 }),
             ),
             (

@@ -204,18 +204,26 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<Running, Start
     if let Err(error) = prepare_tensorboard(&data_dir, &cluster_id) {
         tracing::warn!(%error, "the common directories of TensorBoard files could not be made: tasks make them");
     }
-    let auth = Auth::load(store.clone()).await?;
-    create_users(&store, &auth, &config).await?;
-    let auth = Auth::load(store.clone()).await?;
-    let blank_password = auth
-        .user_by_name("admin")
-        .is_some_and(|u| u.active && u.password_hash.is_none());
     let listener = listen(&config).await?;
     let address = listener.local_addr().map_err(|source| StartError::Listen {
         address: config.host.clone(),
         source,
     })?;
     let blank_passwords = address.ip().is_loopback() || allow_blank_passwords;
+    let auth = Auth::load(store.clone()).await?;
+    let is_blank = config.security.initial_user_password.is_empty();
+    if auth.users().is_empty() && is_blank && !blank_passwords {
+        // Nothing is stored, so that the next start is the first one still.
+        return Err(StartError::BlankPassword {
+            address: address.to_string(),
+            users: "\"admin\", \"determined\"".to_owned(),
+        });
+    }
+    create_users(&store, &auth, &config).await?;
+    let auth = Auth::load(store.clone()).await?;
+    let blank_password = auth
+        .user_by_name("admin")
+        .is_some_and(|u| u.active && u.password_hash.is_none());
     if !blank_passwords {
         refuse_blank_passwords(&auth, address)?;
     }

@@ -1,5 +1,6 @@
 //! What is committed: the master's rows, as the store has them. All that survives a crash of the master.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -111,7 +112,7 @@ pub(crate) struct Line {
 /// Kind and id of what events are about.
 pub(crate) type Subject = (&'static str, String);
 /// The state that the newest event names, where one does, and all kinds of events so far.
-pub(crate) type Recorded = (Option<&'static str>, BTreeSet<&'static str>);
+pub(crate) type Recorded = (Option<Cow<'static, str>>, BTreeSet<&'static str>);
 
 /// All rows.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -234,12 +235,14 @@ impl Rows {
         &mut self,
         (kind, id): (&'static str, String),
         what: &'static str,
-        to: Option<&'static str>,
+        to: Option<Cow<'static, str>>,
     ) {
         self.version += 1;
         self.events += 1;
         let known = self.recorded.entry((kind, id)).or_default();
-        known.0 = to.or(known.0);
+        if to.is_some() {
+            known.0 = to;
+        }
         known.1.insert(what);
     }
 

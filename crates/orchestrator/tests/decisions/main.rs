@@ -1,6 +1,7 @@
 //! What follows from events, as scenarios over rows in maps. The simulator plays the same code through whole histories.
 
 mod backlog;
+mod log_policies;
 mod places;
 mod tasks;
 mod world;
@@ -44,11 +45,11 @@ fn experiment(event: ExperimentEvent) -> Event {
     }
 }
 
-fn states_of(world: &World, subject: &Subject) -> Vec<&'static str> {
+fn states_of<'a>(world: &'a World, subject: &Subject) -> Vec<&'a str> {
     let states = world.effects.iter().filter_map(|effect| match effect {
         Effect::Record(Record {
             subject: of, to, ..
-        }) if of == subject => *to,
+        }) if of == subject => to.as_deref(),
         _ => None,
     });
     states.collect()
@@ -299,6 +300,45 @@ fn a_reason_to_wait_of_the_same_kind_is_no_new_line() {
     assert_eq!(world.lines().len(), lines + 1);
     let since = world.allocations[&id].wait_since;
     assert_eq!(since, Some(Micros(world.now - 5)));
+}
+
+#[test]
+fn a_request_that_waits_goes_on_to_another_pool() {
+    let mut world = world(SINGLE, 0);
+    let id = world.live(1);
+    world.happens(Event::Waits {
+        id: id.clone(),
+        waiting: Waiting {
+            kind: WaitKind::NoPlaces,
+            stored: r#"{"kind":"no_agents","message":"there are no agents"}"#.to_owned(),
+            message: "there are no agents".to_owned(),
+        },
+    });
+    world.now += 90 * 1_000_000;
+    let goes_to = |pool: &str| Event::ChangesPool {
+        id: id.clone(),
+        resource_pool: pool.to_owned(),
+    };
+    world.happens(goes_to("other"));
+    let row = &world.allocations[&id];
+    assert_eq!(row.resource_pool, "other");
+    assert_eq!((&row.wait_reason, row.wait_since), (&None, None));
+    let last = world.lines().pop().unwrap().to_owned();
+    assert!(
+        last.starts_with("Goes on to resource pool other after "),
+        "{last}"
+    );
+    assert!(
+        last.ends_with("; what it waited for there: there are no agents"),
+        "{last}"
+    );
+    assert!(world.is_woken(&Topic::Schedule));
+    // Once it has slots it stays where it is.
+    let place = world.places.get_mut(&"a".into()).unwrap();
+    "other".clone_into(&mut place.resource_pool);
+    world.runs_on(1, &["a"]);
+    world.happens(goes_to("third"));
+    assert_eq!(world.allocations[&id].resource_pool, "other");
 }
 
 #[test]

@@ -337,6 +337,9 @@ impl Rows for World {
             .extend(excluded.map(|places| (row.id.clone(), places)));
         self.allocations.insert(row.id.clone(), row);
     }
+    fn exclude(&mut self, id: &AllocationId, places: &BTreeSet<PlaceId>) {
+        self.excluded.insert(id.clone(), places.clone());
+    }
     fn update_allocation(&mut self, row: &Allocation) {
         self.allocations.insert(row.id.clone(), row.clone());
     }

@@ -195,7 +195,8 @@ impl Master {
             budgets.archives.clone(),
             data_dir.clone(),
         );
-        let log_policies = LogPolicies::new(context.clone(), configs.clone());
+        let log_policies =
+            LogPolicies::new(context.clone(), configs.clone(), orchestration.clone());
         let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         let specs = Specs {
             context: context.clone(),

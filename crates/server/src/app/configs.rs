@@ -81,3 +81,10 @@ impl Configs {
         self.lock().remove(&experiment_id);
     }
 }
+
+/// Days that an experiment's configuration has the logs of its trials' tasks kept: -1 = for ever, `None` = as the cluster
+/// says.
+pub(crate) fn log_retention_days(config: &ExperimentConfig) -> Option<i64> {
+    let policy = config.retention_policy.as_ref()?;
+    Some(i64::from(policy.log_retention_days))
+}

@@ -3,7 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use det_config::master::MasterConfig;
+use det_ids::{AllocationId, TaskId};
 use det_store::events::{self, NewEvent};
+use det_store::logs::{self, LogLine};
 use det_store::{Store, StoreError, WriteTx};
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
@@ -71,6 +73,28 @@ impl Context {
     pub(crate) async fn record(&self, tx: &mut WriteTx, event: NewEvent) -> Result<(), StoreError> {
         events::append(tx, event).await?;
         self.wake(tx, Topic::Events);
+        Ok(())
+    }
+
+    /// Writes a line of the master's own into a task's log, in the transaction of what it reports.
+    pub(crate) fn write_line(
+        &self,
+        tx: &mut WriteTx,
+        task_id: &TaskId,
+        allocation_id: Option<&AllocationId>,
+        text: &str,
+    ) -> Result<(), StoreError> {
+        let line = LogLine {
+            at: det_store::now(),
+            log: format!("{}\n", text.trim_end()),
+            level: Some("LOG_LEVEL_INFO".into()),
+            stdtype: Some("stdout".into()),
+            source: Some("master".into()),
+            allocation_id: allocation_id.cloned(),
+            ..LogLine::default()
+        };
+        logs::append_line(&mut tx.conn(), task_id, line)?;
+        self.wake(tx, Topic::TaskLog(task_id.clone()));
         Ok(())
     }
 

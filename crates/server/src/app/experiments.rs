@@ -178,13 +178,8 @@ impl Experiments {
             .next();
         if let Some(trial) = first {
             for warning in warnings {
-                crate::app::logs::write_line(
-                    &self.context.hub,
-                    tx,
-                    &trial.task_id,
-                    None,
-                    &format!("Note on the configuration: {warning}"),
-                )?;
+                let text = format!("Note on the configuration: {warning}");
+                self.context.write_line(tx, &trial.task_id, None, &text)?;
             }
         }
         Ok(())

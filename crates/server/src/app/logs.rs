@@ -25,21 +25,16 @@
 //! # Services
 //!
 //! [`Logs`] ingests and reads, and uses [`policies::LogPolicies`]; [`retention::LogRetention`] deletes. Lines of the
-//! master's own come from everywhere, orchestration among others, so `write_line` needs no service.
+//! master's own come from everywhere, orchestration among others: [`Context::write_line`].
 
 pub mod intake;
 pub mod policies;
 pub mod reading;
 pub mod retention;
 
-use det_ids::{AllocationId, TaskId};
-use det_store::logs::{self, LogLine};
-use det_store::{StoreError, WriteTx};
-
 use crate::app::context::Context;
 use crate::app::logs::policies::LogPolicies;
 use crate::app::ownership::Ownership;
-use crate::hub::{Hub, Topic};
 
 /// Logs of tasks: ingesting ([`intake`]) and reading ([`reading`]). Cheap to clone.
 #[derive(Clone)]
@@ -58,27 +53,4 @@ impl Logs {
             policies,
         }
     }
-}
-
-/// Writes a line of the master's own into a task's log, in the transaction of what it reports.
-pub(crate) fn write_line(
-    hub: &Hub,
-    tx: &mut WriteTx,
-    task_id: &TaskId,
-    allocation_id: Option<&AllocationId>,
-    text: &str,
-) -> Result<(), StoreError> {
-    let line = LogLine {
-        at: det_store::now(),
-        log: format!("{}\n", text.trim_end()),
-        level: Some("LOG_LEVEL_INFO".into()),
-        stdtype: Some("stdout".into()),
-        source: Some("master".into()),
-        allocation_id: allocation_id.cloned(),
-        ..LogLine::default()
-    };
-    logs::append_line(&mut tx.conn(), task_id, line)?;
-    let (hub, topic) = (hub.clone(), Topic::TaskLog(task_id.clone()));
-    tx.after_commit(move || hub.notify(&topic));
-    Ok(())
 }

@@ -59,7 +59,6 @@ use serde_json::{Map, Value};
 
 use crate::app::configs::Configs;
 use crate::app::context::Context;
-use crate::app::logs;
 use crate::app::orchestration::Orchestration;
 use crate::app::ownership::{Ownership, Reported};
 use crate::auth::Actor;
@@ -306,7 +305,7 @@ impl Metrics {
                 experiment.searcher_metric
             );
             trials::set_notice(&mut tx.conn(), trial_id, Some(&notice)).await?;
-            logs::write_line(&self.context.hub, tx, &trial.task_id, None, &notice)?;
+            self.context.write_line(tx, &trial.task_id, None, &notice)?;
         }
         let id = experiment.id;
         self.orchestration

@@ -18,12 +18,11 @@ use serde_json::Value;
 
 use crate::app::admission::{Admission, Findings, above_limit};
 use crate::app::config_policies::ConfigPolicies;
-use crate::app::configs::Configs;
+use crate::app::configs::{Configs, log_retention_days};
 use crate::app::context::Context;
 use crate::app::documents::{check_size, document_error};
 use crate::app::homes::KnownHomes;
 use crate::app::job_changes::JobChanges;
-use crate::app::logs::retention::configured_days;
 use crate::app::orchestration::Cause;
 use crate::app::scheduling::fallback::fallback_of;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -225,8 +224,8 @@ impl Renewals {
                     .await?;
             }
         }
-        let days = configured_days(config);
-        if days != configured_days(before) {
+        let days = log_retention_days(config);
+        if days != log_retention_days(before) {
             allocations::set_log_retention_of_experiment(&mut tx.conn(), id, days).await?;
         }
         self.update_job(tx, row, before, config, cause).await?;

@@ -1,5 +1,6 @@
 //! The master itself, and its front page.
 
+use det_server::StartError;
 use reqwest::Method;
 use serde_json::json;
 use tracing_subscriber::layer::SubscriberExt;
@@ -183,6 +184,17 @@ async fn a_first_start_with_blank_passwords_can_be_forbidden() {
     let password = ("security.initial_user_password", "Analytical1");
     let cluster = Cluster::start_with(&[switch, password]).await;
     cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_start_that_is_refused_for_blank_passwords_is_not_the_first_one() {
+    let password = ("security.initial_user_password", "Analytical1");
+    Cluster::second_start(&[password]).await.unwrap();
+    let refused = Cluster::second_start(&[]).await.unwrap_err();
+    assert!(
+        matches!(refused, StartError::BlankPassword { .. }),
+        "{refused}"
+    );
 }
 
 #[tokio::test]

@@ -322,6 +322,27 @@ impl Cluster {
         }
     }
 
+    /// Starts that others could reach, in one data directory: the first without a password for the first users, which is
+    /// refused, the second with these keys.
+    pub(crate) async fn second_start(flags: &[(&str, &str)]) -> Result<(), StartError> {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let directory = TempDir::new().unwrap();
+        let everywhere = ("host", "0.0.0.0");
+        let start = async |flags: &[(&str, &str)]| {
+            let (mut options, _) = options(&directory, flags, 0);
+            options.allow_blank_passwords = false;
+            Box::pin(det_server::start(options)).await
+        };
+        match start(&[everywhere]).await {
+            Err(StartError::BlankPassword { .. }) => {}
+            Err(error) => panic!("another error: {error}"),
+            Ok(_) => panic!("it started"),
+        }
+        let running = start(&[&[everywhere], flags].concat()).await?;
+        within("the master to stop", running.stop()).await;
+        Ok(())
+    }
+
     /// A master that is started right after a start that found its port taken.
     pub(crate) async fn start_after_refusal() -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -591,7 +612,9 @@ fn options(
         .iter()
         .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
         .collect();
-    all.push(("host".into(), "127.0.0.1".into()));
+    if !all.iter().any(|(key, _)| key == "host") {
+        all.push(("host".into(), "127.0.0.1".into()));
+    }
     all.push(("port".into(), port.to_string()));
     let written = Arc::new(Written::default());
     written.set(&all);

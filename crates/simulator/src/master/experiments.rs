@@ -63,8 +63,11 @@ impl Tx<'_> {
             },
         );
         self.rows.experiment_mut(id);
-        self.rows
-            .record(("experiment", id.to_string()), "created", Some("ACTIVE"));
+        self.rows.record(
+            ("experiment", id.to_string()),
+            "created",
+            Some("ACTIVE".into()),
+        );
         self.advance([Event::SearchBegins {
             id,
             search: Box::new(search),

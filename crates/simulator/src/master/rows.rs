@@ -142,6 +142,10 @@ impl det_orchestrator::Rows for Tx<'_> {
         });
     }
 
+    fn exclude(&mut self, _id: &AllocationId, _places: &BTreeSet<PlaceId>) {
+        // There are no log policies here.
+    }
+
     fn update_allocation(&mut self, row: &Allocation) {
         if let Some(known) = self.rows.allocation_mut(&row.id) {
             known.row.clone_from(row);

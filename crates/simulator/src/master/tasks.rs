@@ -213,7 +213,7 @@ impl Tx<'_> {
             trial.latest_checkpoint = Some((uuid.clone(), steps));
         }
         self.rows
-            .record(("checkpoint", uuid), "created", Some("COMPLETED"));
+            .record(("checkpoint", uuid), "created", Some("COMPLETED".into()));
         Ok(Reply::Done)
     }
 

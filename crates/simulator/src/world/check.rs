@@ -274,7 +274,7 @@ fn events_of(rows: &Rows, subject: &rows::Subject) -> Vec<Event> {
             subject_kind: subject.0.to_owned(),
             subject_id: subject.1.clone(),
             kind: (*kind).to_owned(),
-            to: to.map(str::to_owned),
+            to: to.as_deref().map(str::to_owned),
         })
         .collect()
 }

@@ -71,8 +71,8 @@ pub(super) async fn note_failure(
     Ok(())
 }
 
-/// The reason with which something last went into the state `ERROR`; `None` where the record has none, or the master keeps
-/// no record.
+/// The reason with which something last began to end in an error; `None` where the record has none, or the master keeps no
+/// record.
 async fn reason_of_failure(
     client: &Client,
     kind: &str,
@@ -91,7 +91,13 @@ async fn reason_of_failure(
             answer => answer?,
         };
         for event in items(&answer["events"]) {
-            if text(event, "to") == "ERROR" {
+            let begins = match text(event, "to").as_str() {
+                "STOPPING_ERROR" => true,
+                // What was stopping has its reason already.
+                "ERROR" => text(event, "from") != "STOPPING_ERROR",
+                _ => false,
+            };
+            if begins {
                 found = Some(text(event, "reason")).filter(|reason| !reason.is_empty());
             }
         }

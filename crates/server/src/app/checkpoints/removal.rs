@@ -87,7 +87,7 @@ impl CheckpointRemoval {
                 let reason = Some("files were found to be missing in the storage");
                 return service.compare(rows, &actor, reason).await;
             }
-            let reason = Some("a person asked for it");
+            let reason = Some("a user asked for it");
             service
                 .remove(rows, patterns, WarmStarts::Refuse, &actor, reason)
                 .await

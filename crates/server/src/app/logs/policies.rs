@@ -7,21 +7,16 @@ use std::sync::Arc;
 
 use det_config::container::LogAction;
 use det_ids::{ExperimentId, PlaceId, TaskId};
-use det_lifecycle::log_findings::LogFindings;
-use det_lifecycle::record::{EventKind, Subject};
-use det_store::allocations::TaskRow;
-use det_store::events::NewEvent;
+use det_orchestrator::{Event, LogMatch};
 use det_store::logs::{LogLine, Packed};
-use det_store::{StoreError, WriteTx, allocations, experiments, trials};
-use serde_json::json;
+use det_store::{StoreError, WriteTx, allocations, experiments};
 
 use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::log_patterns::{CompiledPolicies, Found, SEARCH_TIME, Searched, thread_time};
-use crate::app::logs::write_line;
 use crate::app::offload;
+use crate::app::orchestration::Orchestration;
 use crate::error::AppResult;
-use crate::hub::Topic;
 
 /// Lines of at least so many bytes are matched on a blocking thread.
 const LONG_LINES: usize = 4 << 10;
@@ -40,12 +35,17 @@ fn not_applied(lines: usize) -> String {
 pub struct LogPolicies {
     context: Context,
     configs: Configs,
+    orchestration: Orchestration,
 }
 
 impl LogPolicies {
     /// Of the experiments with these configurations.
-    pub(crate) fn new(context: Context, configs: Configs) -> Self {
-        Self { context, configs }
+    pub(crate) fn new(context: Context, configs: Configs, orchestration: Orchestration) -> Self {
+        Self {
+            context,
+            configs,
+            orchestration,
+        }
     }
 
     /// Lines that the log policies of an experiment match.
@@ -102,125 +102,38 @@ impl LogPolicies {
     ) -> AppResult<()> {
         let Searched { found, left } = searched;
         if left > 0 {
-            let text = not_applied(left);
-            write_line(&self.context.hub, tx, task_id, None, &text)?;
+            self.context
+                .write_line(tx, task_id, None, &not_applied(left))?;
         }
-        let Some(task) = self.noting_task(tx, task_id).await? else {
-            return Ok(());
-        };
-        let before = task.log_findings.clone().unwrap_or_default();
-        let mut findings = before.clone();
-        for found in found {
-            if findings.add_match(&found.label) {
-                self.record_match(tx, &task, &found).await?;
-            }
-            match found.action {
-                None => {}
-                // What earlier tasks of a trial that was continued printed and shipped late is forgiven.
-                Some(LogAction::CancelRetries)
-                    if findings.retries_canceled_by.is_some() || task.id != *task_id => {}
-                Some(LogAction::CancelRetries) => {
-                    let text = format!(
-                        "The log policy \"{}\" matched: this trial is not restarted after a failure",
-                        found.label
-                    );
-                    write_line(
-                        &self.context.hub,
-                        tx,
-                        task_id,
-                        found.line.allocation_id.as_ref(),
-                        &text,
-                    )?;
-                    findings.retries_canceled_by = Some(found.label);
-                }
-                Some(LogAction::ExcludeNode) => {
-                    for agent in agents_of(tx, task_id, &found.line).await? {
-                        if !findings.exclude(agent.clone(), &found.pattern) {
-                            continue;
-                        }
-                        let text = format!(
-                            "The log policy \"{}\" matched on place {agent}, therefore will not schedule on {agent}: later runs \
-                             of this trial avoid that place",
-                            found.label
-                        );
-                        write_line(
-                            &self.context.hub,
-                            tx,
-                            task_id,
-                            found.line.allocation_id.as_ref(),
-                            &text,
-                        )?;
-                    }
-                }
-            }
-        }
-        if findings == before {
-            return Ok(());
-        }
-        if findings.excluded_places != before.excluded_places {
-            self.exclude_from_waiting(tx, &task.id, &findings).await?;
-        }
-        Ok(allocations::set_log_findings(&mut tx.conn(), &task.id, findings).await?)
-    }
-
-    /// The task that notes what is found in the log of this one: of a trial that was continued its current task.
-    async fn noting_task(
-        &self,
-        tx: &mut WriteTx,
-        task_id: &TaskId,
-    ) -> Result<Option<TaskRow>, StoreError> {
-        let task = allocations::find_task(&mut tx.conn(), task_id).await?;
-        let Some(trial_id) = task.as_ref().and_then(|task| task.trial_id) else {
-            return Ok(task);
-        };
-        match trials::find(&mut tx.conn(), trial_id).await? {
-            Some(trial) if trial.task_id != *task_id => {
-                allocations::find_task(&mut tx.conn(), &trial.task_id).await
-            }
-            _ => Ok(task),
-        }
-    }
-
-    /// An attempt that waits already avoids the places as well: lines can come later than the end of the one that wrote them.
-    async fn exclude_from_waiting(
-        &self,
-        tx: &mut WriteTx,
-        task_id: &TaskId,
-        findings: &LogFindings,
-    ) -> AppResult<()> {
-        if let Some(mut live) = allocations::live_of_task(&mut tx.conn(), task_id).await?
-            && live.placed_at.is_none()
+        let mut matches = Vec::new();
+        for Found {
+            label,
+            pattern,
+            action,
+            line,
+        } in found
         {
-            live.excluded_places = findings.exclusions();
-            allocations::update(&mut tx.conn(), &live).await?;
-            self.context.wake(tx, Topic::Schedule);
+            let places = match action {
+                Some(LogAction::ExcludeNode) => places_of(tx, task_id, &line).await?,
+                Some(LogAction::CancelRetries) | None => Vec::new(),
+            };
+            matches.push(LogMatch {
+                policy: label,
+                pattern,
+                action,
+                allocation_id: line.allocation_id,
+                named_place: line.agent_id.map(PlaceId::from),
+                places,
+            });
         }
-        Ok(())
-    }
-
-    async fn record_match(
-        &self,
-        tx: &mut WriteTx,
-        task: &TaskRow,
-        found: &Found,
-    ) -> Result<(), StoreError> {
-        let detail = json!({
-            "policy": found.label,
-            "pattern": found.pattern,
-            "action": found.action,
-            "agent": found.line.agent_id,
-        });
-        let subject = match task.trial_id {
-            Some(id) => Subject::Trial(id),
-            None => Subject::Task(task.id.clone()),
-        };
-        let event = NewEvent::new("master", subject, EventKind::LogPolicyMatched).detail(detail);
-        self.context.record(tx, event).await
+        let task = task_id.clone();
+        let event = Event::LogMatched { task, matches };
+        self.orchestration.advance(tx, [event]).await
     }
 }
 
-/// The agents that a line can come from: the one it names, else those of its attempt.
-async fn agents_of(
+/// The places that a line can come from: the one it names, else those of its attempt.
+async fn places_of(
     tx: &mut WriteTx,
     task_id: &TaskId,
     line: &LogLine,
@@ -236,7 +149,7 @@ async fn agents_of(
         return Ok(Vec::new());
     };
     let containers = allocations::containers(&mut tx.conn(), &allocation.id).await?;
-    let agents = containers
+    let places = containers
         .iter()
         .filter(|container| {
             line.container_id
@@ -244,5 +157,5 @@ async fn agents_of(
                 .is_none_or(|id| *id == container.id)
         })
         .map(|container| container.place_id.clone());
-    Ok(agents.collect())
+    Ok(places.collect())
 }

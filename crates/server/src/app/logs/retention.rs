@@ -8,7 +8,6 @@ pub(crate) mod due;
 use std::sync::Arc;
 
 use det_authz::{Kind, Permission};
-use det_config::experiment::ExperimentConfig;
 use det_config::policies::Workload;
 use det_failpoints::failpoint;
 use det_ids::{ExperimentId, TaskId, TrialId};
@@ -55,12 +54,6 @@ pub(crate) fn retention_days(given: Option<i64>) -> AppResult<i16> {
             ))
             .hint("0 deletes logs with the next sweep after the end of their task, -1 keeps them for ever")
         })
-}
-
-/// What an experiment's configuration says of its trials' logs.
-pub(crate) fn configured_days(config: &ExperimentConfig) -> Option<i64> {
-    let policy = config.retention_policy.as_ref()?;
-    Some(i64::from(policy.log_retention_days))
 }
 
 /// What a batch of a sweep did.

@@ -12,7 +12,6 @@ use super::loading::Facts;
 use super::{Orchestration, PlacedRequest};
 use crate::app::configs::Configs;
 use crate::app::context::Context;
-use crate::app::logs;
 use crate::auth::{new_token, token_hash};
 use crate::error::{AppError, AppResult};
 use crate::hub;
@@ -37,7 +36,7 @@ impl Orchestration {
                 text,
             } => {
                 let of = allocation_id.as_ref();
-                logs::write_line(&self.context.hub, tx, &task_id, of, &text)?;
+                self.context.write_line(tx, &task_id, of, &text)?;
             }
             Effect::Wake(topic) => {
                 if let Topic::Backlog(id) = topic {
@@ -141,7 +140,7 @@ async fn append(context: &Context, tx: &mut WriteTx, record: &Record) -> Result<
     let event = NewEvent {
         detail: record.detail.clone(),
         ..NewEvent::new(&*record.cause.actor, record.subject.clone(), record.kind)
-            .states(record.from, record.to)
+            .states(record.from.as_deref(), record.to.as_deref())
             .reason(record.cause.reason.as_deref())
     };
     context.record(tx, event).await

@@ -14,7 +14,7 @@ use det_store::allocations::ContainerRow;
 use det_store::{Conn, StoreError, WriteTx, allocations, experiments, trials};
 
 use super::{CORE, Orchestration};
-use crate::app::logs::retention::configured_days;
+use crate::app::configs::log_retention_days;
 use crate::app::searches::Searches;
 use crate::error::{AppError, AppResult};
 use crate::slots::{services, slot_set};
@@ -145,7 +145,7 @@ impl Facts {
                 single_place: config.resources.is_single_node.unwrap_or(false),
                 preemption_timeout: config.preemption_timeout,
             },
-            log_retention_days: configured_days(&config),
+            log_retention_days: log_retention_days(&config),
         });
         let terms = readable(terms)?;
         self.terms.insert(id, terms);

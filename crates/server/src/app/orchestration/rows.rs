@@ -177,6 +177,9 @@ impl Rows for TxRows<'_> {
     fn update_task(&mut self, row: &Task) {
         self.live.edit_task(&row.id, |known| {
             known.state = row.state;
+            if known.log_findings != row.log_findings {
+                known.log_findings.clone_from(&row.log_findings);
+            }
             known.attempts = i64::from(row.attempts);
             known.ended_at = raw(row.ended_at);
         });
@@ -251,9 +254,16 @@ impl Rows for TxRows<'_> {
         });
     }
 
+    fn exclude(&mut self, id: &AllocationId, places: &BTreeSet<PlaceId>) {
+        self.live.edit_allocation(id, |known| {
+            known.excluded_places = Some(places.clone());
+        });
+    }
+
     fn update_allocation(&mut self, row: &Allocation) {
         self.live.edit_allocation(&row.id, |known| {
             known.state.clone_from(&row.state);
+            known.resource_pool.clone_from(&row.resource_pool);
             known.placed_at = raw(row.placed_at);
             known.started_at = raw(row.started_at);
             known.ended_at = raw(row.ended_at);

@@ -8,21 +8,17 @@ use std::time::Duration;
 
 use det_config::experiment::ExperimentConfig;
 use det_ids::{AllocationId, JobId, Micros};
-use det_lifecycle::record::{EventKind, Subject};
+use det_orchestrator::Event;
 use det_scheduler::Planner;
-use det_store::WriteTx;
-use det_store::allocations::{self, AllocationRow};
-use det_store::events::NewEvent;
+use det_store::allocations::AllocationRow;
 use det_store::experiments::JobRow;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::Scheduling;
 use super::planners::Planners;
+use crate::app::offload;
 use crate::app::snapshots::Snapshots;
-use crate::app::{logs, offload};
 use crate::error::{AppError, AppResult};
-use crate::hub::Topic;
 use crate::live::LiveCache;
 
 /// Plans that one pass makes at most to see whether a request would start elsewhere.
@@ -118,7 +114,11 @@ pub(super) async fn send_on(
                 .wait_reason_if_added(request, entry, Micros(now))
                 .is_none()
             {
-                scheduling.send_to(&row, pool.clone()).await?;
+                let event = Event::ChangesPool {
+                    id: row.id.clone(),
+                    resource_pool: pool.clone(),
+                };
+                scheduling.orchestration.commit(event).await?;
                 taken.insert(pool.clone());
                 sent.insert(row.id.clone());
                 break;
@@ -197,66 +197,6 @@ impl Snapshots {
             });
         }
         Ok(sentences)
-    }
-}
-
-impl Scheduling {
-    async fn send_to(&self, row: &AllocationRow, pool: String) -> AppResult<()> {
-        let (service, id) = (self.clone(), row.id.clone());
-        self.context
-            .write(move |tx| {
-                Box::pin(async move { service.change_pool_of_request(tx, &id, pool).await })
-            })
-            .await
-    }
-
-    async fn change_pool_of_request(
-        &self,
-        tx: &mut WriteTx,
-        id: &AllocationId,
-        pool: String,
-    ) -> AppResult<()> {
-        let Some(mut row) = allocations::find(&mut tx.conn(), id).await? else {
-            return Ok(());
-        };
-        if row.placed_at.is_some() || row.ended_at.is_some() || row.resource_pool == pool {
-            return Ok(());
-        }
-        let from = std::mem::replace(&mut row.resource_pool, pool);
-        let seconds = (det_store::now() - row.requested_at) / 1_000_000;
-        let why = row.wait_reason.take();
-        let why: Option<serde_json::Value> = why
-            .as_deref()
-            .and_then(|text| serde_json::from_str(text).ok());
-        row.wait_since = None;
-        allocations::update(&mut tx.conn(), &row).await?;
-        let because = why
-            .as_ref()
-            .and_then(|why| why["message"].as_str())
-            .map_or_else(String::new, |message| {
-                format!("; what it waited for there: {message}")
-            });
-        let text = format!(
-            "Goes on to resource pool {} after {seconds} s in resource pool {from}{because}",
-            row.resource_pool
-        );
-        logs::write_line(&self.context.hub, tx, &row.task_id, Some(&row.id), &text)?;
-        let detail = json!({"reason": why, "waitedSeconds": seconds});
-        self.context
-            .record(
-                tx,
-                NewEvent::new(
-                    "master",
-                    Subject::Allocation(row.id.clone()),
-                    EventKind::ResourcePool,
-                )
-                .states(&*from, &*row.resource_pool)
-                .reason("it would have waited on in its pool, and starts in this one")
-                .detail(detail),
-            )
-            .await?;
-        self.context.wake(tx, Topic::Schedule);
-        Ok::<_, AppError>(())
     }
 }
 
