@@ -60,13 +60,13 @@ pub struct Arguments {
 /// What was made.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Made {
-    /// How many.
+    /// Number of experiments made.
     pub experiments: usize,
-    /// How many.
+    /// Number of trials made.
     pub trials: usize,
-    /// How many, with those of a fresh database.
+    /// Number of users, with those of a fresh database.
     pub users: usize,
-    /// How many.
+    /// Number of checkpoints made.
     pub checkpoints: usize,
     /// The experiment with the most trials.
     pub largest_experiment: ExperimentId,

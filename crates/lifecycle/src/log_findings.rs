@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use det_ids::PlaceId;
 use serde::{Deserialize, Serialize};
 
+/// Bytes of places and patterns that are kept to report each exclusion once; beyond them a place is reported once.
+const MOST_EXCLUSION_BYTES: usize = 64 << 10;
+
 /// What log policies have found in the logs of a task. A trial that is continued in another task takes them with it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -32,11 +35,15 @@ impl LogFindings {
 
     /// Later attempts avoid a place because of a pattern; whether that is new.
     pub fn exclude(&mut self, place: PlaceId, pattern: &str) -> bool {
-        let is_new = self.exclusions.insert((place.clone(), pattern.to_owned()));
-        if is_new {
-            self.excluded_places.insert(place);
+        let is_new = self.excluded_places.insert(place.clone());
+        let exclusions = self.exclusions.iter();
+        let kept: usize = exclusions
+            .map(|(place, text)| place.as_str().len() + text.len())
+            .sum();
+        if kept + place.as_str().len() + pattern.len() > MOST_EXCLUSION_BYTES {
+            return is_new;
         }
-        is_new
+        self.exclusions.insert((place, pattern.to_owned()))
     }
 
     /// Places that attempts must not run on, as an allocation's row contains them; `None` = any will do.
@@ -71,6 +78,18 @@ mod tests {
             "another pattern is another report"
         );
         assert_eq!(findings.exclusions(), Some(["a".into()].into()));
+    }
+
+    #[test]
+    fn what_is_kept_of_exclusions_is_bounded() {
+        let mut findings = LogFindings::default();
+        let pattern = "x".repeat(1 << 10);
+        for n in 0..1_000 {
+            assert!(findings.exclude(format!("place-{n}").into(), &pattern));
+            assert!(!findings.exclude(format!("place-{n}").into(), &pattern));
+        }
+        assert_eq!(findings.excluded_places.len(), 1_000);
+        assert!(serde_json::to_string(&findings).unwrap().len() < 128 << 10);
     }
 
     #[test]

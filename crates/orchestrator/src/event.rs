@@ -87,7 +87,7 @@ pub enum Event {
     Search {
         /// Which experiment.
         id: ExperimentId,
-        /// What of.
+        /// What the search is notified of.
         event: SearchEvent,
     },
     /// The search asks for something.

@@ -19,7 +19,7 @@ pub enum Capacity {
     Count {
         /// How many.
         slots: u32,
-        /// What they are.
+        /// The kind of device that each of them is.
         kind: DeviceKind,
     },
 }

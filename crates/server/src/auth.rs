@@ -565,7 +565,7 @@ impl Auth {
     pub async fn logout(&self, actor: &Actor, token: Option<&str>) -> AppResult<()> {
         let (Actor::User(_), Some(token)) = (actor, token) else {
             return Err(AppError::invalid(
-                "only the session of a person can be ended: this request came with a task's token",
+                "only the session of a user can be ended: this request came with a task's token",
             ));
         };
         let hash = token_hash(token);

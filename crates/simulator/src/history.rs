@@ -189,7 +189,7 @@ pub struct Submission {
     /// Whether they must be on one agent.
     #[serde(rename = "single_agent")]
     pub single_place: bool,
-    /// 1 to 99, lower first.
+    /// 1 to 99, lower first: the pool here is one of agents.
     pub priority: u8,
     /// Failures that are forgiven.
     pub max_restarts: u32,

@@ -34,7 +34,7 @@ pub struct JobRow {
     pub owner_id: UserId,
     /// Pool it runs in.
     pub resource_pool: String,
-    /// 1 to 99, lower first.
+    /// 1 to 99; which goes first is the pool's.
     pub priority: i64,
     /// Fair-share weight, above 0.
     pub weight: f64,

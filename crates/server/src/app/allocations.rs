@@ -25,6 +25,9 @@ use crate::slots::slot_set;
 /// The longest that a poll is held.
 const LONGEST_POLL: Duration = Duration::from_secs(600);
 
+/// Bytes of JSON that are stored of a container's accelerators: some hundreds of devices.
+const MOST_ACCELERATOR_DATA: usize = 32 << 10;
+
 /// How the containers of an allocation find each other; element *i* belongs to rank *i*.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendezvous {
@@ -216,7 +219,13 @@ impl Allocations {
         container_id: &ContainerId,
         data: impl FnOnce(AllocationRow) -> AppResult<Value>,
     ) -> AppResult<()> {
-        let data = data(self.find(actor, allocation_id).await?)?;
+        let data = data(self.find(actor, allocation_id).await?)?.to_string();
+        if data.len() > MOST_ACCELERATOR_DATA {
+            return Err(AppError::invalid(format!(
+                "the accelerators of a container take {} bytes as JSON, and at most {MOST_ACCELERATOR_DATA} are stored",
+                data.len()
+            )));
+        }
         let (allocation, container) = (allocation_id.clone(), container_id.clone());
         self.context
             .write(move |tx| {
@@ -227,7 +236,7 @@ impl Allocations {
                     else {
                         return Err(AppError::not_found("container", &container));
                     };
-                    row.accelerators = Some(data.to_string());
+                    row.accelerators = Some(data);
                     allocations::update_container(&mut tx.conn(), &row).await?;
                     Ok(())
                 })

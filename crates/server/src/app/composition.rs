@@ -30,6 +30,7 @@ use crate::app::metrics::journal::Journal;
 use crate::app::metrics::series::Series;
 use crate::app::orchestration::{Orchestration, TaskMemory};
 use crate::app::ownership::Ownership;
+use crate::app::pattern_work::PatternWork;
 use crate::app::places::Places;
 use crate::app::pools::Pools;
 use crate::app::preview::Previews;
@@ -195,9 +196,14 @@ impl Master {
             budgets.archives.clone(),
             data_dir.clone(),
         );
-        let log_policies =
-            LogPolicies::new(context.clone(), configs.clone(), orchestration.clone());
         let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        let pattern_work = PatternWork::new(cores - 1);
+        let log_policies = LogPolicies::new(
+            context.clone(),
+            configs.clone(),
+            orchestration.clone(),
+            pattern_work.clone(),
+        );
         let specs = Specs {
             context: context.clone(),
             auth: auth.clone(),
@@ -208,7 +214,12 @@ impl Master {
             fresh_tokens: memory.fresh_tokens,
             identity: identity.clone(),
         };
-        let logs = Logs::new(context.clone(), ownership.clone(), log_policies);
+        let logs = Logs::new(
+            context.clone(),
+            ownership.clone(),
+            log_policies,
+            pattern_work,
+        );
         let places = Places::new(
             context.clone(),
             live.clone(),

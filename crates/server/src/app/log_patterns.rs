@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use det_config::container::{LogAction, LogPolicy, compile_patterns};
+use det_ids::UserId;
 use det_store::StoreError;
 use det_store::logs::{LogLine, Packed};
 use nix::time::{ClockId, clock_gettime};
@@ -11,13 +12,15 @@ use regex::bytes::RegexSet;
 
 use crate::error::{AppError, AppResult};
 
-/// Bytes of a line that are looked at.
-const MAX_LOOKED_AT: usize = 64 << 10;
+/// Bytes of a line that are looked at, and of lines that are searched as one text.
+const MAX_LOOKED_AT: usize = 16 << 10;
 /// Processor time that the lines of one report are searched for at most: only patterns and lines made for it take as long. The
-/// clock is looked at between lines, and between the texts of the first look.
+/// clock is looked at between lines, and between the texts of the first look, each of which takes a second at most.
 pub(crate) const SEARCH_TIME: Duration = Duration::from_secs(2);
-/// Bytes of lines that are searched as one text at most; more have a long line among them.
-const MAX_TEXTS: usize = 512 << 10;
+/// Matches that are noted of one report; a match has an origin (allocation, container, agent), which reports may invent.
+const MOST_FOUND: usize = 256;
+/// Bytes of patterns, none of them with a counted repetition, that a short report is searched for without a thread.
+const CHEAP_PATTERNS: usize = 1 << 10;
 
 /// The policies of an experiment, ready to be held against lines.
 #[derive(Debug)]
@@ -25,6 +28,8 @@ pub(crate) struct CompiledPolicies {
     /// Whether a text has any match at all: one look for all policies.
     any: RegexSet,
     policies: Vec<Compiled>,
+    /// Who owns the experiment.
+    pub(super) owner: UserId,
 }
 
 #[derive(Debug)]
@@ -64,7 +69,7 @@ impl Searched {
 
 impl CompiledPolicies {
     /// `None`: no policy has a pattern.
-    pub(crate) fn of(policies: &[LogPolicy]) -> AppResult<Option<Self>> {
+    pub(crate) fn of(policies: &[LogPolicy], owner: UserId) -> AppResult<Option<Self>> {
         let (mut compiled, mut patterns) = (Vec::new(), Vec::new());
         for policy in policies {
             let Some(pattern) = &policy.pattern else {
@@ -84,7 +89,15 @@ impl CompiledPolicies {
         Ok(Some(Self {
             any,
             policies: compiled,
+            owner,
         }))
+    }
+
+    /// Whether a short text is searched for them in no time.
+    pub(super) fn are_cheap(&self) -> bool {
+        let patterns = || self.policies.iter().map(|policy| &policy.pattern);
+        patterns().map(String::len).sum::<usize>() <= CHEAP_PATTERNS
+            && !patterns().any(|pattern| pattern.contains('{'))
     }
 
     /// What matches, once for each policy and origin of lines. Of a long line only the beginning is looked at. `used` is the
@@ -97,7 +110,7 @@ impl CompiledPolicies {
         let end = used() + SEARCH_TIME;
         let is_over = || used() >= end;
         let may_match =
-            |texts: &[u8]| is_over() || texts.len() > MAX_TEXTS || self.any.is_match(texts);
+            |texts: &[u8]| windows(texts).any(|window| is_over() || self.any.is_match(window));
         let mut searched = Searched::default();
         if !packed.any_text(may_match)? {
             return Ok(searched);
@@ -124,7 +137,7 @@ impl CompiledPolicies {
                     line.container_id.clone(),
                     line.agent_id.clone(),
                 );
-                if seen.insert(origin) {
+                if searched.found.len() < MOST_FOUND && seen.insert(origin) {
                     searched.found.push(Found {
                         label: policy.label.clone(),
                         pattern: policy.pattern.clone(),
@@ -136,6 +149,29 @@ impl CompiledPolicies {
         }
         Ok(searched)
     }
+}
+
+/// Texts one behind the other, in pieces of at most [`MAX_LOOKED_AT`] bytes that begin and end between lines; of a longer
+/// line the beginning only.
+fn windows(texts: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = texts;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (window, after) = rest.split_at(rest.len().min(MAX_LOOKED_AT));
+        if after.is_empty() {
+            rest = after;
+            return Some(window);
+        }
+        if let Some(end) = window.iter().rposition(|byte| *byte == b'\n') {
+            rest = &rest[end + 1..];
+            return Some(&window[..=end]);
+        }
+        let next = after.iter().position(|byte| *byte == b'\n');
+        rest = next.map_or(&[], |next| &after[next + 1..]);
+        Some(window)
+    })
 }
 
 /// The processor time that this thread has used since its start.
@@ -175,7 +211,7 @@ mod tests {
             })
             .collect();
         let packed = logs::pack(&lines).unwrap();
-        let policies = CompiledPolicies::of(policies).unwrap().unwrap();
+        let policies = CompiledPolicies::of(policies, UserId(1)).unwrap().unwrap();
         let searched = policies.find(&packed, thread_time).unwrap();
         assert_eq!(searched.left, 0);
         searched
@@ -213,7 +249,7 @@ mod tests {
             ..LogLine::default()
         };
         let packed = logs::pack(&[line("a"), line("a"), line("b")]).unwrap();
-        let policies = CompiledPolicies::of(&policies).unwrap().unwrap();
+        let policies = CompiledPolicies::of(&policies, UserId(1)).unwrap().unwrap();
         let found = policies.find(&packed, thread_time).unwrap().found;
         assert_eq!(found.len(), 2);
         assert!(found.iter().all(|found| found.line.log.is_empty()));
@@ -228,7 +264,7 @@ mod tests {
             ..LogLine::default()
         });
         let packed = logs::pack(&lines).unwrap();
-        let policies = CompiledPolicies::of(&policies).unwrap().unwrap();
+        let policies = CompiledPolicies::of(&policies, UserId(1)).unwrap().unwrap();
         let searched = |each: Duration| {
             let asked = Cell::new(0);
             let used = || {
@@ -245,9 +281,43 @@ mod tests {
     }
 
     #[test]
+    fn texts_are_searched_in_pieces_of_whole_lines() {
+        let line = format!("{}\n", "x".repeat(999));
+        let texts = line.repeat(40);
+        let pieces: Vec<&[u8]> = windows(texts.as_bytes()).collect();
+        assert_eq!(pieces.iter().map(|p| p.len()).sum::<usize>(), texts.len());
+        assert!(
+            pieces
+                .iter()
+                .all(|p| p.len() <= MAX_LOOKED_AT && p.len() % 1000 == 0)
+        );
+        // Of a long line the beginning; the next line is whole again.
+        let texts = format!("{}\nlast", "x".repeat(2 * MAX_LOOKED_AT));
+        let pieces: Vec<&[u8]> = windows(texts.as_bytes()).collect();
+        assert_eq!(pieces.len(), 2);
+        assert_eq!((pieces[0].len(), pieces[1]), (MAX_LOOKED_AT, &b"last"[..]));
+    }
+
+    #[test]
+    fn what_is_noted_of_one_report_is_bounded() {
+        let policies = [policy(Some("oom"), Some("out of memory"), None)];
+        let lines: Vec<LogLine> = (0..1_000)
+            .map(|n| LogLine {
+                log: "out of memory\n".to_owned(),
+                agent_id: Some(format!("invented-{n}").into()),
+                ..LogLine::default()
+            })
+            .collect();
+        let packed = logs::pack(&lines).unwrap();
+        let policies = CompiledPolicies::of(&policies, UserId(1)).unwrap().unwrap();
+        let found = policies.find(&packed, thread_time).unwrap().found;
+        assert_eq!(found.len(), MOST_FOUND);
+    }
+
+    #[test]
     fn of_a_long_line_the_beginning_is_looked_at() {
         let policies = [policy(Some("oom"), Some("out of memory"), None)];
-        let long = "ü".repeat(MAX_TEXTS);
+        let long = "ü".repeat(MAX_LOOKED_AT);
         let (late, early) = (
             format!("{long}out of memory"),
             format!("out of memory{long}"),
@@ -267,7 +337,7 @@ mod tests {
     #[test]
     fn without_patterns_there_is_nothing_to_look_for() {
         assert!(
-            CompiledPolicies::of(&[policy(Some("off"), None, None)])
+            CompiledPolicies::of(&[policy(Some("off"), None, None)], UserId(1))
                 .unwrap()
                 .is_none()
         );

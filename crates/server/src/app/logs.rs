@@ -35,6 +35,7 @@ pub mod retention;
 use crate::app::context::Context;
 use crate::app::logs::policies::LogPolicies;
 use crate::app::ownership::Ownership;
+use crate::app::pattern_work::PatternWork;
 
 /// Logs of tasks: ingesting ([`intake`]) and reading ([`reading`]). Cheap to clone.
 #[derive(Clone)]
@@ -42,15 +43,22 @@ pub struct Logs {
     context: Context,
     ownership: Ownership,
     policies: LogPolicies,
+    pattern_work: PatternWork,
 }
 
 impl Logs {
     /// Holds lines against these policies.
-    pub(crate) fn new(context: Context, ownership: Ownership, policies: LogPolicies) -> Self {
+    pub(crate) fn new(
+        context: Context,
+        ownership: Ownership,
+        policies: LogPolicies,
+        pattern_work: PatternWork,
+    ) -> Self {
         Self {
             context,
             ownership,
             policies,
+            pattern_work,
         }
     }
 }

@@ -30,6 +30,7 @@ pub mod metrics;
 pub mod model_archive;
 pub mod orchestration;
 pub mod ownership;
+mod pattern_work;
 pub mod places;
 pub mod pools;
 pub mod preview;

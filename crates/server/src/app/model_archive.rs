@@ -125,7 +125,7 @@ fn check(files: &[ContextFile]) -> AppResult<()> {
             return refuse("names nothing");
         }
         if !seen.insert(path) {
-            return refuse("is there twice");
+            return refuse("is given twice");
         }
     }
     Ok(())
@@ -163,7 +163,7 @@ mod tests {
             );
         }
         let error = pack(&[file("a/b"), file("a//./b")]).unwrap_err();
-        assert!(error.message.contains("is there twice"));
+        assert!(error.message.contains("is given twice"));
     }
 
     #[test]

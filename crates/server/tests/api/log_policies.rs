@@ -69,6 +69,10 @@ async fn a_node_whose_log_matched_is_avoided_by_later_runs() {
     let path = "/api/v1/trials/1";
     assert!(client.get(path).await.ok()["trial"]["logPolicyMatched"].is_null());
     let mut good = cluster.agent("good", 1).await;
+    // A line can name any place; only one that the run is on is avoided.
+    prints(&cluster, &spec, "good", "bus error at 0x7e").await;
+    let log = log_of(&client, 1).await;
+    assert!(!log.contains("will not schedule"), "{log}");
     for _ in 0..2 {
         prints(&cluster, &spec, "bad", "bus error at 0x7f").await;
     }

@@ -1,6 +1,7 @@
 //! Logs of tasks and trials.
 
 use det_ids::TaskId;
+use det_ids::UserId;
 use det_server::app::logs::reading::{Encoded, LogFilter, Reading};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -316,8 +317,12 @@ async fn a_long_log_is_read_in_small_pieces_and_whole() {
     let reading = Reading::Forward { limit: Some(450) };
     let tasks = vec![l.task_id.clone()];
     let sink = Encoded::new(|_, _, line| Ok(line.log.into()));
-    let reader =
-        tokio::spawn(async move { master.logs.read(tasks, filter, reading, sink, out).await });
+    let reader = tokio::spawn(async move {
+        master
+            .logs
+            .read(UserId(1), tasks, filter, reading, sink, out)
+            .await;
+    });
     let mut read = String::new();
     while let Some(piece) = pieces.recv().await {
         let piece = piece.unwrap();

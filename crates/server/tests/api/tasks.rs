@@ -140,12 +140,12 @@ async fn accelerators_are_reported_by_containers() {
         "containerId": spec.container_id, "nodeName": "node", "taskId": spec.task_id,
     }});
     let post = format!("/api/v1/allocations/{}/acceleratorData", spec.allocation_id);
-    cluster
-        .client()
-        .as_task(&spec.script.token)
-        .post(&post, reported)
-        .await
-        .ok();
+    let task = cluster.client().as_task(&spec.script.token);
+    let mut large = reported.clone();
+    task.post(&post, reported).await.ok();
+    large["acceleratorData"]["acceleratorUuids"] = json!(vec!["x".repeat(1_000); 100]);
+    let sentence = task.post(&post, large).await.refused(400);
+    assert!(sentence.contains("at most 32768 are stored"), "{sentence}");
     let data = client.get(&path).await.ok()["acceleratorData"][0].clone();
     assert_eq!(
         (&data["acceleratorType"], &data["acceleratorUuids"]),

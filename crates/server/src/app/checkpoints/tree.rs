@@ -22,7 +22,7 @@ const ENTRY_BYTES: usize = 96;
 pub struct Entry {
     /// Relative to the checkpoint.
     pub path: PathBuf,
-    /// What it is.
+    /// File, directory or link.
     pub kind: EntryKind,
     /// Permission bits.
     pub mode: u32,

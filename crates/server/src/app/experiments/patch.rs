@@ -40,7 +40,7 @@ pub struct ExperimentPatch {
     pub labels: Option<Vec<String>>,
     /// Most slots in use at once.
     pub max_slots: Option<Option<i64>>,
-    /// 1 to 99, lower first.
+    /// 1 to 99; which goes first is the pool's.
     pub priority: Option<i64>,
     /// Above 0.
     pub weight: Option<f64>,

@@ -1,6 +1,6 @@
 //! Ingesting lines of task logs: from spools of agents, and from callers that may log for a task.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use det_ids::{ExperimentId, TaskId};
 use det_lifecycle::record::{EventKind, Subject};
@@ -80,7 +80,10 @@ impl Logs {
             match self.report(actor, task_id.clone(), packed, None).await {
                 Ok(()) => stored += count,
                 Err(error) => {
-                    tracing::warn!(task.id = task_id.as_str(), lines = count, %error, cause = ?error.cause, "log lines were dropped");
+                    // Both can be as long as the request.
+                    let short = |text: &str| text.chars().take(200).collect::<String>();
+                    let (id, error_text) = (short(task_id.as_str()), short(&error.to_string()));
+                    tracing::warn!(task.id = id, lines = count, error = error_text, cause = ?error.cause, "log lines were dropped");
                 }
             }
         }
@@ -130,8 +133,10 @@ impl Logs {
                     }
                     if let Some(spool) = spool {
                         let new = (spool.first + known)..spool.first.saturating_add(count);
+                        // One for each line at most, however often it is repeated.
+                        let mut sequences = HashSet::new();
                         for outage in spool.outages {
-                            if new.contains(&outage.sequence) {
+                            if new.contains(&outage.sequence) && sequences.insert(outage.sequence) {
                                 service.record_outage(tx, &task_id, &outage).await?;
                             }
                         }

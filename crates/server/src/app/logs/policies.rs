@@ -8,6 +8,7 @@ use std::sync::Arc;
 use det_config::container::LogAction;
 use det_ids::{ExperimentId, PlaceId, TaskId};
 use det_orchestrator::{Event, LogMatch};
+use det_store::allocations::ContainerRow;
 use det_store::logs::{LogLine, Packed};
 use det_store::{StoreError, WriteTx, allocations, experiments};
 
@@ -16,6 +17,7 @@ use crate::app::context::Context;
 use crate::app::log_patterns::{CompiledPolicies, Found, SEARCH_TIME, Searched, thread_time};
 use crate::app::offload;
 use crate::app::orchestration::Orchestration;
+use crate::app::pattern_work::PatternWork;
 use crate::error::AppResult;
 
 /// Lines of at least so many bytes are matched on a blocking thread.
@@ -36,15 +38,22 @@ pub struct LogPolicies {
     context: Context,
     configs: Configs,
     orchestration: Orchestration,
+    pattern_work: PatternWork,
 }
 
 impl LogPolicies {
     /// Of the experiments with these configurations.
-    pub(crate) fn new(context: Context, configs: Configs, orchestration: Orchestration) -> Self {
+    pub(crate) fn new(
+        context: Context,
+        configs: Configs,
+        orchestration: Orchestration,
+        pattern_work: PatternWork,
+    ) -> Self {
         Self {
             context,
             configs,
             orchestration,
+            pattern_work,
         }
     }
 
@@ -57,11 +66,12 @@ impl LogPolicies {
         let Some(policies) = self.compiled(experiment_id).await? else {
             return Ok(Searched::default());
         };
-        if packed.unpacked_bytes() < LONG_LINES {
+        if packed.unpacked_bytes() < LONG_LINES && policies.are_cheap() {
             return Ok(policies.find(packed, thread_time)?);
         }
-        let packed = packed.clone();
-        Ok(offload(true, move || policies.find(&packed, thread_time)).await??)
+        let (packed, owner) = (packed.clone(), policies.owner);
+        let find = move || policies.find(&packed, thread_time);
+        Ok(self.pattern_work.run(owner, find).await??)
     }
 
     async fn compiled(
@@ -78,7 +88,8 @@ impl LogPolicies {
         let Some(row) = row else { return Ok(None) };
         let config = self.configs.of(&row)?;
         let policies = config.log_policies.clone();
-        let compiled = offload(true, move || CompiledPolicies::of(&policies)).await?;
+        let owner = row.owner_id;
+        let compiled = offload(true, move || CompiledPolicies::of(&policies, owner)).await?;
         // Kept as well where they cannot be compiled, as an earlier version may have accepted them. Of an ended experiment
         // nothing is kept, and each batch of lines that still comes would warn again.
         let policies = compiled.unwrap_or_else(|error| {
@@ -132,30 +143,27 @@ impl LogPolicies {
     }
 }
 
-/// The places that a line can come from: the one it names, else those of its attempt.
+/// The places that a line can come from: those of its attempt's containers, and of these the one that the line names. What
+/// else a line names is not believed: any writer of a log could write it.
 async fn places_of(
     tx: &mut WriteTx,
     task_id: &TaskId,
     line: &LogLine,
 ) -> Result<Vec<PlaceId>, StoreError> {
-    if let Some(agent) = &line.agent_id {
-        return Ok(vec![agent.clone().into()]);
-    }
     let allocation = match &line.allocation_id {
         Some(id) => allocations::find(&mut tx.conn(), id).await?,
         None => allocations::live_of_task(&mut tx.conn(), task_id).await?,
     };
-    let Some(allocation) = allocation else {
+    let Some(allocation) = allocation.filter(|row| row.task_id == *task_id) else {
         return Ok(Vec::new());
     };
+    let is_named = |container: &ContainerRow| {
+        let of_container = line.container_id.as_ref();
+        let of_place = line.agent_id.as_ref();
+        of_container.is_none_or(|id| *id == container.id)
+            && of_place.is_none_or(|id| id.as_str() == container.place_id.as_str())
+    };
     let containers = allocations::containers(&mut tx.conn(), &allocation.id).await?;
-    let places = containers
-        .iter()
-        .filter(|container| {
-            line.container_id
-                .as_ref()
-                .is_none_or(|id| *id == container.id)
-        })
-        .map(|container| container.place_id.clone());
-    Ok(places.collect())
+    let places = containers.into_iter().filter(is_named);
+    Ok(places.map(|container| container.place_id).collect())
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use det_ids::{AgentId, AllocationId, ContainerId, TaskId};
+use det_ids::{AgentId, AllocationId, ContainerId, TaskId, UserId};
 use det_store::logs::{self, ChunkRow, LogLine, Needle};
 use det_store::{Store, StoreError, allocations};
 use tokio::sync::mpsc;
@@ -43,6 +43,9 @@ pub struct LogFilter {
     pub search: Option<Search>,
 }
 
+/// Bytes of a line that a regular expression is looked for in: it can take long.
+pub const MOST_SEARCHED: usize = 16 << 10;
+
 /// How a text is looked for.
 #[derive(Debug, Clone)]
 pub enum Search {
@@ -53,7 +56,7 @@ pub enum Search {
         /// The same, to be looked for in whole chunks.
         needle: Box<Needle>,
     },
-    /// A regular expression.
+    /// A regular expression, in the first [`MOST_SEARCHED`] bytes of a line.
     Regex(regex::Regex),
 }
 
@@ -91,7 +94,10 @@ impl LogFilter {
             && match &self.search {
                 None => true,
                 Some(Search::Substring { text, .. }) => line.log.to_lowercase().contains(text),
-                Some(Search::Regex(regex)) => regex.is_match(&line.log),
+                Some(Search::Regex(regex)) => {
+                    let looked_at = line.log.floor_char_boundary(MOST_SEARCHED);
+                    regex.is_match(&line.log[..looked_at])
+                }
             }
     }
 
@@ -200,6 +206,7 @@ impl Logs {
     /// the last task has ended and its last line is out; or when the receiver is gone.
     pub async fn read(
         &self,
+        user: UserId,
         tasks: Vec<TaskId>,
         filter: LogFilter,
         reading: Reading,
@@ -208,6 +215,7 @@ impl Logs {
     ) {
         let mut reader = Reader {
             logs: self,
+            user,
             filter: Arc::new(filter),
             left: usize::MAX,
             sink,
@@ -245,6 +253,8 @@ impl Logs {
 
 struct Reader<'a, S> {
     logs: &'a Logs,
+    /// Who reads.
+    user: UserId,
     filter: Arc<LogFilter>,
     /// Lines still to be given.
     left: usize,
@@ -357,6 +367,15 @@ impl<S: Sink> Reader<'_, S> {
 
     /// The wanted lines of chunks, in their order; chunks that may go by are looked through on all cores.
     async fn wanted(&self, chunks: Vec<ChunkRow>) -> Result<Vec<(i64, LogLine)>, Stop> {
+        if matches!(self.filter.search, Some(Search::Regex(_))) {
+            let mut lines = Vec::new();
+            for chunk in chunks {
+                let filter = self.filter.clone();
+                let search = move || filter.of(&chunk);
+                lines.extend(self.logs.pattern_work.run(self.user, search).await??);
+            }
+            return Ok(lines);
+        }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         if !self.filter.is_selective() || chunks.len() < cores * 2 {
             let mut lines = Vec::new();

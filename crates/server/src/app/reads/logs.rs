@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use det_authz::Kind;
-use det_ids::{TaskId, TrialId};
+use det_ids::{TaskId, TrialId, UserId};
 use det_store::{allocations, trials};
 use tokio::sync::mpsc;
 
@@ -15,6 +15,7 @@ use crate::error::{AppError, AppResult};
 /// A log that an actor may read: those of some tasks, one after the other.
 pub(crate) struct Log {
     logs: Logs,
+    user: UserId,
     tasks: Vec<TaskId>,
 }
 
@@ -28,6 +29,7 @@ impl Log {
         reads::tasks::find(&master.context.store, actor, &task_id).await?;
         Ok(Self {
             logs: master.logs.clone(),
+            user: actor.user().id,
             tasks: vec![task_id],
         })
     }
@@ -46,6 +48,7 @@ impl Log {
         let tasks = allocations::tasks_of_trial(&mut conn.conn(), trial_id).await?;
         Ok(Self {
             logs: master.logs.clone(),
+            user: actor.user().id,
             tasks: tasks.into_iter().map(|task| task.id).collect(),
         })
     }
@@ -58,6 +61,8 @@ impl Log {
         sink: impl Sink,
         out: mpsc::Sender<AppResult<Bytes>>,
     ) {
-        self.logs.read(self.tasks, filter, reading, sink, out).await;
+        self.logs
+            .read(self.user, self.tasks, filter, reading, sink, out)
+            .await;
     }
 }
