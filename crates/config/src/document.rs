@@ -21,7 +21,7 @@ use crate::schema::{
     Document, Findings, Key, Stage, check_document, document_schema, keys_of, template_schema,
 };
 use crate::submitted::{CompletionDefaults, Experiment, Submitted, SubmittedTask, TaskDefaults};
-use crate::task::{TASK_DOCUMENT, TaskKind};
+use crate::task::{TASK_DOCUMENT, LaunchKind};
 use crate::template::Template;
 use crate::workload::Workload;
 use crate::yaml::{self, Node, Tree};
@@ -36,7 +36,7 @@ pub enum DocumentKind {
     /// A task of any kind; checked as far as all kinds agree.
     Task,
     /// A task of one kind.
-    TaskOf(TaskKind),
+    TaskOf(LaunchKind),
     /// A part of a configuration, kept under a name.
     Template,
     /// A master's configuration.
@@ -83,7 +83,7 @@ impl DocumentKind {
             "agent" => Self::Agent,
             "policy" => Self::Policies(Workload::Experiment),
             "task-policy" => Self::Policies(Workload::Tasks),
-            name => Self::TaskOf(TaskKind::ALL.into_iter().find(|kind| kind.name() == name)?),
+            name => Self::TaskOf(LaunchKind::ALL.into_iter().find(|kind| kind.name() == name)?),
         })
     }
 
@@ -106,11 +106,11 @@ impl DocumentKind {
         match self {
             Self::Experiment => "an experiment",
             Self::Task => "a task",
-            Self::TaskOf(TaskKind::Notebook) => "a notebook",
-            Self::TaskOf(TaskKind::Shell) => "a shell",
-            Self::TaskOf(TaskKind::Command) => "a command",
-            Self::TaskOf(TaskKind::TensorBoard) => "a TensorBoard",
-            Self::TaskOf(TaskKind::Generic) => "a generic task",
+            Self::TaskOf(LaunchKind::Notebook) => "a notebook",
+            Self::TaskOf(LaunchKind::Shell) => "a shell",
+            Self::TaskOf(LaunchKind::Command) => "a command",
+            Self::TaskOf(LaunchKind::TensorBoard) => "a TensorBoard",
+            Self::TaskOf(LaunchKind::Generic) => "a generic task",
             Self::Template => "a template",
             Self::Master => "a master's configuration",
             Self::Agent => "an agent's configuration",
@@ -340,7 +340,7 @@ fn check_alone(
             )?;
             let warnings = submitted.warnings.clone();
             // A command line brings the command, where the file has none.
-            if kind == TaskKind::Command && submitted.to_value()["entrypoint"].is_null() {
+            if kind == LaunchKind::Command && submitted.to_value()["entrypoint"].is_null() {
                 let source = Source::layer(Layer::Override);
                 let command = json!({"entrypoint": ["true"]});
                 submitted = submitted.over(SubmittedTask::of_layer(kind, source, &command));

@@ -96,7 +96,7 @@ pub struct Submitted<K = Experiment> {
 }
 
 /// A document of a task as submitted.
-pub type SubmittedTask = Submitted<crate::task::TaskKind>;
+pub type SubmittedTask = Submitted<crate::task::LaunchKind>;
 
 /// An effective configuration with the origin of each of its keys.
 #[derive(Debug, Clone)]

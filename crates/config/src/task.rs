@@ -9,6 +9,7 @@ mod types;
 use std::fmt;
 use std::time::Duration;
 
+use det_taskspec::TaskKind;
 use serde_json::Value;
 
 use crate::errors::ConfigErrors;
@@ -22,9 +23,10 @@ pub(crate) use schema::DOCUMENT as TASK_DOCUMENT;
 pub use schema::{TaskConfig, TaskResources};
 pub use types::NotebookIdleType;
 
-/// The kinds of task.
+/// The kinds of task that users launch with a document of their own: all but trials and the deletion of checkpoints, which
+/// the master makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TaskKind {
+pub enum LaunchKind {
     /// A `JupyterLab`.
     Notebook,
     /// A shell for SSH.
@@ -37,7 +39,7 @@ pub enum TaskKind {
     Generic,
 }
 
-impl TaskKind {
+impl LaunchKind {
     /// Every kind.
     pub const ALL: [Self; 5] = [
         Self::Notebook,
@@ -78,6 +80,18 @@ impl TaskKind {
     }
 }
 
+impl From<LaunchKind> for TaskKind {
+    fn from(kind: LaunchKind) -> Self {
+        match kind {
+            LaunchKind::Notebook => Self::Notebook,
+            LaunchKind::Shell => Self::Shell,
+            LaunchKind::Command => Self::Command,
+            LaunchKind::TensorBoard => Self::Tensorboard,
+            LaunchKind::Generic => Self::Generic,
+        }
+    }
+}
+
 impl fmt::Debug for TaskConfig {
     /// Secrets are hidden.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -108,14 +122,14 @@ impl TaskConfig {
     /// seconds, `None` = never). `None` = for ever. Shells, commands and generic tasks are never idle.
     pub fn effective_idle_timeout(
         &self,
-        kind: TaskKind,
+        kind: LaunchKind,
         notebook_timeout: Option<u32>,
         tensorboard_timeout: u32,
     ) -> Option<Duration> {
         let of_master = match kind {
-            TaskKind::Notebook => notebook_timeout,
-            TaskKind::TensorBoard => Some(tensorboard_timeout),
-            TaskKind::Shell | TaskKind::Command | TaskKind::Generic => return None,
+            LaunchKind::Notebook => notebook_timeout,
+            LaunchKind::TensorBoard => Some(tensorboard_timeout),
+            LaunchKind::Shell | LaunchKind::Command | LaunchKind::Generic => return None,
         };
         let own = self
             .idle_timeout
@@ -141,8 +155,8 @@ pub(crate) fn mask_with_variables(document: &Value) -> Value {
 }
 
 /// The kinds of task that a document fits as it is, without other layers.
-pub(crate) fn kinds_that_fit(root: &Node) -> Vec<TaskKind> {
-    TaskKind::ALL
+pub(crate) fn kinds_that_fit(root: &Node) -> Vec<LaunchKind> {
+    LaunchKind::ALL
         .into_iter()
         .filter(|kind| {
             let mut root = root.clone();

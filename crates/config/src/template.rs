@@ -10,7 +10,7 @@ use crate::layer_text::read_layer;
 use crate::origin::Source;
 use crate::repair;
 use crate::schema::{Document, Findings, Stage, check_document};
-use crate::task::{TaskKind, kinds_that_fit};
+use crate::task::{LaunchKind, kinds_that_fit};
 use crate::workload::Workload;
 use crate::yaml::{self, Node};
 
@@ -20,7 +20,7 @@ pub struct Template {
     /// Whether experiments can build upon it.
     pub fits_experiments: bool,
     /// The kinds of task that can build upon it.
-    pub fits_tasks: Vec<TaskKind>,
+    pub fits_tasks: Vec<LaunchKind>,
     /// What the user should know although it is no error.
     pub warnings: Vec<ConfigWarning>,
 }
@@ -85,11 +85,11 @@ impl Template {
             return "experiments and tasks, each with the keys that concern it".to_owned();
         }
         let tasks = self.fits_tasks.iter().map(|kind| match kind {
-            TaskKind::Notebook => "notebooks",
-            TaskKind::Shell => "shells",
-            TaskKind::Command => "commands",
-            TaskKind::TensorBoard => "TensorBoards",
-            TaskKind::Generic => "generic tasks",
+            LaunchKind::Notebook => "notebooks",
+            LaunchKind::Shell => "shells",
+            LaunchKind::Command => "commands",
+            LaunchKind::TensorBoard => "TensorBoards",
+            LaunchKind::Generic => "generic tasks",
         });
         let all: Vec<&str> = self
             .fits_experiments

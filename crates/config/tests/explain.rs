@@ -8,7 +8,7 @@ use det_config::explain::ExplainedKey;
 use det_config::origin::Layer;
 use det_config::policies::{Policies, Workload};
 use det_config::submitted::{CompletionDefaults, Experiment, Submitted, TaskDefaults};
-use det_config::task::TaskKind;
+use det_config::task::LaunchKind;
 use det_config::{LoadedMaster, Sources, TaskContainerDefaults};
 use det_ids::PriorityOrder;
 use proptest::prelude::*;
@@ -458,7 +458,7 @@ fn policies_are_checked_when_they_are_set() {
 #[test]
 fn tasks_are_explained_as_well() {
     let submitted = Submitted::read_file(
-        TaskKind::Notebook,
+        LaunchKind::Notebook,
         "nb.yaml",
         "idle_timeout: 5m\nresources: {slots: 1}\n",
         &[] as &[&str],

@@ -13,7 +13,7 @@ use det_config::errors::{ConfigErrors, ConfigWarning};
 use det_config::submitted::{
     CompletionDefaults, Experiment, Submitted, SubmittedTask, TaskDefaults,
 };
-use det_config::task::TaskKind;
+use det_config::task::LaunchKind;
 use det_config::{
     DocumentKind, Loaded, LoadedAgent, LoadedMaster, Sources, TaskContainerDefaults, Template,
 };
@@ -121,7 +121,7 @@ fn experiment(case: &Case) -> Outcome {
 
 fn task(case: &Case) -> Outcome {
     let name = case.kind.as_deref().unwrap();
-    let kind = TaskKind::ALL
+    let kind = LaunchKind::ALL
         .into_iter()
         .find(|kind| kind.name() == name)
         .unwrap();

@@ -18,8 +18,8 @@ use crate::{Conn, Store, StoreError, column, users};
 pub enum JobKind {
     /// The trials of an experiment.
     Experiment,
-    /// A command.
-    Command,
+    /// A task that works for no experiment.
+    Task,
 }
 
 /// An entry of the job queue.

@@ -15,7 +15,7 @@ use det_config::master::Underlay;
 use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload, fixed_pool};
 use det_config::submitted::{CompletionDefaults, Experiment, Submitted, TaskDefaults};
-use det_config::task::TaskKind;
+use det_config::task::LaunchKind;
 use det_config::{LoadedAgent, LoadedMaster, Sources, Status};
 use serde_json::{Value, json};
 
@@ -521,7 +521,7 @@ async fn explain_experiment(
 async fn explain_task(
     args: &ExplainArgs,
     context: Option<&Context>,
-    kind: TaskKind,
+    kind: LaunchKind,
     file: &str,
     text: &str,
 ) -> Result<Vec<ExplainedKey>, CliError> {

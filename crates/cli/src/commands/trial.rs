@@ -173,6 +173,7 @@ async fn describe(client: &Client, args: &DescribeArgs) -> Result<(), CliError> 
         time(trial, "endTime"),
     ]);
     about.print(format, &json!(null))?;
+    note_restarts(trial);
     let waiting = wait_reason(trial);
     if !waiting.is_empty() {
         output::note(format_args!("waiting: {waiting}"));
@@ -183,6 +184,17 @@ async fn describe(client: &Client, args: &DescribeArgs) -> Result<(), CliError> 
         output::json(&trial["summaryMetrics"])?;
     }
     Ok(())
+}
+
+/// Prints how often a trial was restarted, and which log policies matched.
+fn note_restarts(trial: &Value) {
+    let (restarts, matched) = (text(trial, "restarts"), text(trial, "logPolicyMatched"));
+    if restarts != "0" && !restarts.is_empty() {
+        output::note(format_args!("restarts after failures: {restarts}"));
+    }
+    if !matched.is_empty() {
+        output::note(format_args!("log policies that matched: {matched}"));
+    }
 }
 
 fn workload_rows(workloads: &[Value], metrics: bool) -> Listing {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use super::DocumentKind;
 use crate::policies::Policies;
 use crate::schema::{Kind, Section, closest, keys_of};
-use crate::task::TaskKind;
+use crate::task::LaunchKind;
 use crate::workload::Workload;
 use crate::yaml::{self, Node, Tree};
 
@@ -39,13 +39,13 @@ const NAMES: &[(&str, DocumentKind)] = &[
     ("policies", POLICIES),
     ("policy", POLICIES),
     ("template", DocumentKind::Template),
-    ("notebook", DocumentKind::TaskOf(TaskKind::Notebook)),
-    ("jupyter", DocumentKind::TaskOf(TaskKind::Notebook)),
-    ("shell", DocumentKind::TaskOf(TaskKind::Shell)),
-    ("tensorboard", DocumentKind::TaskOf(TaskKind::TensorBoard)),
-    ("command", DocumentKind::TaskOf(TaskKind::Command)),
-    ("cmd", DocumentKind::TaskOf(TaskKind::Command)),
-    ("generic", DocumentKind::TaskOf(TaskKind::Generic)),
+    ("notebook", DocumentKind::TaskOf(LaunchKind::Notebook)),
+    ("jupyter", DocumentKind::TaskOf(LaunchKind::Notebook)),
+    ("shell", DocumentKind::TaskOf(LaunchKind::Shell)),
+    ("tensorboard", DocumentKind::TaskOf(LaunchKind::TensorBoard)),
+    ("command", DocumentKind::TaskOf(LaunchKind::Command)),
+    ("cmd", DocumentKind::TaskOf(LaunchKind::Command)),
+    ("generic", DocumentKind::TaskOf(LaunchKind::Generic)),
     ("task", DocumentKind::Task),
     ("experiment", DocumentKind::Experiment),
     ("master", DocumentKind::Master),
@@ -53,11 +53,11 @@ const NAMES: &[(&str, DocumentKind)] = &[
 ];
 
 /// Keys that only one kind of task has.
-const OF_ONE_TASK: &[(&str, TaskKind)] = &[
-    ("tensorboard_args", TaskKind::TensorBoard),
-    ("inherit_mounts", TaskKind::TensorBoard),
-    ("notebook_idle_type", TaskKind::Notebook),
-    ("idle_timeout", TaskKind::Notebook),
+const OF_ONE_TASK: &[(&str, LaunchKind)] = &[
+    ("tensorboard_args", LaunchKind::TensorBoard),
+    ("inherit_mounts", LaunchKind::TensorBoard),
+    ("notebook_idle_type", LaunchKind::Notebook),
+    ("idle_timeout", LaunchKind::Notebook),
 ];
 
 /// Keys of the values of charts that install a cluster, as far as no kind of document has them.
@@ -243,7 +243,7 @@ fn may_be(family: DocumentKind, root: &Node) -> Vec<DocumentKind> {
             let one = of_one_task(DocumentKind::Task, root);
             let mut kinds = vec![DocumentKind::Task, DocumentKind::Template];
             if one == DocumentKind::Task {
-                kinds.extend(TaskKind::ALL.map(DocumentKind::TaskOf));
+                kinds.extend(LaunchKind::ALL.map(DocumentKind::TaskOf));
             } else {
                 kinds.push(one);
             }

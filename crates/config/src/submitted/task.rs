@@ -8,7 +8,7 @@ use crate::master::Underlay;
 use crate::origin::Layer;
 use crate::policies::ONE_POOL;
 use crate::schema::Findings;
-use crate::task::{TaskConfig, TaskKind, context, for_kind, mask_with_variables};
+use crate::task::{TaskConfig, LaunchKind, context, for_kind, mask_with_variables};
 use crate::workload::Workload;
 use crate::yaml::Node;
 
@@ -34,12 +34,12 @@ pub struct TaskDefaults<'a> {
     pub has_context: bool,
 }
 
-impl Work for TaskKind {
+impl Work for LaunchKind {
     type Config = TaskConfig;
     type Defaults<'a> = TaskDefaults<'a>;
 }
 
-impl Rules for TaskKind {
+impl Rules for LaunchKind {
     const WORKLOAD: Workload = Workload::Tasks;
 
     fn check(self, findings: &mut Findings, root: &mut Node) {
@@ -94,7 +94,7 @@ impl Rules for TaskKind {
 impl SubmittedTask {
     /// Where it asks to run, which the caller resolves before completing.
     pub fn placement(&self) -> TaskPlacement {
-        let root = self.layers.clone().merged::<TaskKind>();
+        let root = self.layers.clone().merged::<LaunchKind>();
         TaskPlacement {
             resource_pool: root.find(ONE_POOL).and_then(Node::filled_text),
             slots: u32::try_from(slots(self.kind, &root)).unwrap_or(u32::MAX),
@@ -103,7 +103,7 @@ impl SubmittedTask {
 }
 
 /// Slots of a task: as written, else the default of its kind.
-fn slots(kind: TaskKind, root: &Node) -> i64 {
+fn slots(kind: LaunchKind, root: &Node) -> i64 {
     root.find("resources.slots")
         .and_then(Node::integer)
         .unwrap_or_else(|| kind.default_slots())

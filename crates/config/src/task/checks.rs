@@ -1,6 +1,6 @@
 //! Rules between the keys of a task: `docs/contract/configuration.md`, "Rules between keys".
 
-use super::TaskKind;
+use super::LaunchKind;
 use crate::errors::ErrorCode;
 use crate::schema::Findings;
 use crate::yaml::{Node, Tree};
@@ -41,14 +41,14 @@ pub(super) fn translate(findings: &mut Findings, root: &mut Node) {
 }
 
 /// What holds for one kind of task only.
-pub(crate) fn for_kind(findings: &mut Findings, kind: TaskKind, root: &mut Node) {
+pub(crate) fn for_kind(findings: &mut Findings, kind: LaunchKind, root: &mut Node) {
     entrypoint(findings, kind, root);
     slots(findings, kind, root);
     single_node(findings, kind, root);
     let ignored = |key: &str| match key {
-        "tensorboard_args" | "inherit_mounts" => kind != TaskKind::TensorBoard,
-        "idle_timeout" => !matches!(kind, TaskKind::Notebook | TaskKind::TensorBoard),
-        "notebook_idle_type" => kind != TaskKind::Notebook,
+        "tensorboard_args" | "inherit_mounts" => kind != LaunchKind::TensorBoard,
+        "idle_timeout" => !matches!(kind, LaunchKind::Notebook | LaunchKind::TensorBoard),
+        "notebook_idle_type" => kind != LaunchKind::Notebook,
         _ => false,
     };
     for key in [
@@ -71,12 +71,12 @@ pub(crate) fn for_kind(findings: &mut Findings, kind: TaskKind, root: &mut Node)
     }
 }
 
-fn entrypoint(findings: &mut Findings, kind: TaskKind, root: &Node) {
+fn entrypoint(findings: &mut Findings, kind: LaunchKind, root: &Node) {
     let given = root.get("entrypoint");
     let is_empty =
         given.is_none_or(|node| matches!(&node.tree, Tree::List(items) if items.is_empty()));
     match kind {
-        TaskKind::Command | TaskKind::Generic => {
+        LaunchKind::Command | LaunchKind::Generic => {
             if is_empty && findings.stage.is_complete() {
                 findings.error_hint_in(
                     "entrypoint",
@@ -86,7 +86,7 @@ fn entrypoint(findings: &mut Findings, kind: TaskKind, root: &Node) {
                 );
             }
         }
-        TaskKind::Notebook | TaskKind::Shell | TaskKind::TensorBoard => {
+        LaunchKind::Notebook | LaunchKind::Shell | LaunchKind::TensorBoard => {
             if let (Some(node), false) = (given, is_empty) {
                 let message = format!("is ignored: a {} brings its own", kind.name());
                 findings.warn_in("entrypoint", node.at.as_ref(), message);
@@ -96,8 +96,8 @@ fn entrypoint(findings: &mut Findings, kind: TaskKind, root: &Node) {
 }
 
 /// A TensorBoard has no slots.
-fn slots(findings: &mut Findings, kind: TaskKind, root: &mut Node) {
-    if kind != TaskKind::TensorBoard {
+fn slots(findings: &mut Findings, kind: LaunchKind, root: &mut Node) {
+    if kind != LaunchKind::TensorBoard {
         return;
     }
     let Some(slots) = root
@@ -119,8 +119,8 @@ fn slots(findings: &mut Findings, kind: TaskKind, root: &mut Node) {
 }
 
 /// Only generic tasks may spread over nodes.
-fn single_node(findings: &mut Findings, kind: TaskKind, root: &Node) {
-    if kind == TaskKind::Generic {
+fn single_node(findings: &mut Findings, kind: LaunchKind, root: &Node) {
+    if kind == LaunchKind::Generic {
         return;
     }
     if let Some(node) = root.find("resources.is_single_node") {

@@ -60,7 +60,7 @@ async fn waiting_command(cluster: &Cluster, model: ExperimentId) -> (String, Str
                 let jobs = experiments::live_jobs(&mut tx.conn()).await?;
                 let job = JobRow {
                     id: JOB.into(),
-                    kind: JobKind::Command,
+                    kind: JobKind::Task,
                     ..jobs[0].clone()
                 };
                 experiments::insert_job(&mut tx.conn(), &job).await?;

@@ -5,7 +5,7 @@ use det_client::{Client, ClientError, Query, api_path};
 use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload};
 use det_config::submitted::{Experiment, Submitted, SubmittedTask};
-use det_config::task::TaskKind;
+use det_config::task::LaunchKind;
 use serde_json::{Value, json};
 
 use crate::commands::lookup;
@@ -138,7 +138,7 @@ impl Home {
     /// The same for a task, which has no checkpoint storage.
     pub(super) fn under_task(
         &self,
-        kind: TaskKind,
+        kind: LaunchKind,
         submitted: SubmittedTask,
         pool: Option<&str>,
     ) -> SubmittedTask {

@@ -4,7 +4,7 @@ use super::*;
 use crate::container::TaskContainerDefaults;
 use crate::task::*;
 
-fn submitted(kind: TaskKind, text: &str) -> SubmittedTask {
+fn submitted(kind: LaunchKind, text: &str) -> SubmittedTask {
     SubmittedTask::parse(kind, text).unwrap_or_else(|errors| panic!("{errors}\n{text}"))
 }
 
@@ -17,14 +17,14 @@ fn defaults(tcd: &TaskContainerDefaults) -> TaskDefaults<'_> {
     }
 }
 
-fn complete(kind: TaskKind, text: &str) -> TaskConfig {
+fn complete(kind: LaunchKind, text: &str) -> TaskConfig {
     submitted(kind, text)
         .complete(&defaults(&TaskContainerDefaults::default()))
         .unwrap_or_else(|errors| panic!("{errors}\n{text}"))
 }
 
 /// The errors of a document, whichever step finds them.
-fn failure(kind: TaskKind, text: &str) -> String {
+fn failure(kind: LaunchKind, text: &str) -> String {
     let outcome = SubmittedTask::read_file(kind, "t.yaml", text, &[] as &[&str])
         .and_then(|task| task.complete(&defaults(&TaskContainerDefaults::default())));
     match outcome {
@@ -33,7 +33,7 @@ fn failure(kind: TaskKind, text: &str) -> String {
     }
 }
 
-fn warnings(kind: TaskKind, text: &str) -> Vec<String> {
+fn warnings(kind: LaunchKind, text: &str) -> Vec<String> {
     submitted(kind, text)
         .warnings
         .iter()
@@ -42,8 +42,16 @@ fn warnings(kind: TaskKind, text: &str) -> Vec<String> {
 }
 
 #[test]
+fn what_users_launch_is_named_like_its_task() {
+    for kind in LaunchKind::ALL {
+        let task = det_taskspec::TaskKind::from(kind);
+        assert_eq!(task.name().to_lowercase(), kind.name());
+    }
+}
+
+#[test]
 fn an_empty_document_gets_every_default() {
-    let config = complete(TaskKind::Shell, "");
+    let config = complete(LaunchKind::Shell, "");
     assert_eq!(
         config.to_json(),
         json!({
@@ -75,7 +83,7 @@ fn an_empty_document_gets_every_default() {
             "preemption_timeout": 3600,
         })
     );
-    assert_eq!(complete(TaskKind::TensorBoard, "{}").resources.slots, 0);
+    assert_eq!(complete(LaunchKind::TensorBoard, "{}").resources.slots, 0);
     assert_eq!(TaskConfig::from_json(&config.to_json()).unwrap(), config);
     crate::schema::assert_defaults_are_json(TASK_DOCUMENT.root);
 }
@@ -83,13 +91,13 @@ fn an_empty_document_gets_every_default() {
 #[test]
 fn the_walkthroughs_of_the_old_documentation_are_accepted() {
     let config = complete(
-        TaskKind::Command,
+        LaunchKind::Command,
         "entrypoint: [ls, -l, /second]\nbind_mounts:\n  - host_path: /mnt/disks/second\n    container_path: /second\n",
     );
     assert_eq!(config.bind_mounts[0].container_path, "/second");
     // A shell with a pod of its own, after its indentation was put right.
     let config = complete(
-        TaskKind::Shell,
+        LaunchKind::Shell,
         "
 environment:
   image: registry.example/app:1
@@ -130,7 +138,7 @@ slurm: {sbatch_args: [--exclusive]}
 pbs: {slots_per_node: 2}
 preemption_timeout: 5
 ";
-    let config = complete(TaskKind::Generic, text);
+    let config = complete(LaunchKind::Generic, text);
     assert_eq!(config.resources.slots, 4);
     assert_eq!(config.resources.is_single_node, Some(false));
     assert_eq!(config.resources.shm_size, 1 << 30);
@@ -139,12 +147,12 @@ preemption_timeout: 5
     assert_eq!(config.preemption_timeout, 5);
     assert_eq!(config.work_dir.as_deref(), Some("/home/$AGENT_USER"));
     let config = complete(
-        TaskKind::TensorBoard,
+        LaunchKind::TensorBoard,
         "tensorboard_args: [--samples_per_plugin=images=100]\ninherit_mounts: true\nidle_timeout: 1m30s",
     );
     assert!(config.inherit_mounts);
     assert_eq!(config.idle_timeout.as_deref(), Some("1m30s"));
-    let config = complete(TaskKind::Notebook, "notebook_idle_type: activity");
+    let config = complete(LaunchKind::Notebook, "notebook_idle_type: activity");
     assert_eq!(config.notebook_idle_type, NotebookIdleType::Activity);
 }
 
@@ -155,23 +163,23 @@ fn idle_tasks_end_by_their_own_timeout_or_the_masters() {
             .effective_idle_timeout(kind, Some(60), 300)
             .map(|d| d.as_secs())
     };
-    let plain = complete(TaskKind::Notebook, "");
-    assert_eq!(seconds(&plain, TaskKind::Notebook), Some(60));
-    assert_eq!(seconds(&plain, TaskKind::TensorBoard), Some(300));
-    assert_eq!(seconds(&plain, TaskKind::Shell), None);
+    let plain = complete(LaunchKind::Notebook, "");
+    assert_eq!(seconds(&plain, LaunchKind::Notebook), Some(60));
+    assert_eq!(seconds(&plain, LaunchKind::TensorBoard), Some(300));
+    assert_eq!(seconds(&plain, LaunchKind::Shell), None);
     assert_eq!(
-        plain.effective_idle_timeout(TaskKind::Notebook, None, 0),
+        plain.effective_idle_timeout(LaunchKind::Notebook, None, 0),
         None
     );
-    let own = complete(TaskKind::Notebook, "idle_timeout: 2h");
-    assert_eq!(seconds(&own, TaskKind::Notebook), Some(7200));
-    let never = complete(TaskKind::Notebook, "idle_timeout: 0s");
-    assert_eq!(seconds(&never, TaskKind::Notebook), None);
+    let own = complete(LaunchKind::Notebook, "idle_timeout: 2h");
+    assert_eq!(seconds(&own, LaunchKind::Notebook), Some(7200));
+    let never = complete(LaunchKind::Notebook, "idle_timeout: 0s");
+    assert_eq!(seconds(&never, LaunchKind::Notebook), None);
 }
 
 #[test]
 fn errors_are_named_for_the_kind() {
-    use TaskKind::{Command, Generic, Notebook, Shell, TensorBoard};
+    use LaunchKind::{Command, Generic, Notebook, Shell, TensorBoard};
     for (kind, text, expected) in [
         (
             Notebook,
@@ -248,32 +256,32 @@ fn errors_are_named_for_the_kind() {
 fn what_means_nothing_for_a_kind_is_said() {
     for (kind, text, expected) in [
         (
-            TaskKind::TensorBoard,
+            LaunchKind::TensorBoard,
             "resources: {slots: 2}",
             "resources.slots: is read as 0",
         ),
         (
-            TaskKind::Shell,
+            LaunchKind::Shell,
             "entrypoint: [x]",
             "entrypoint: is ignored: a shell brings its own",
         ),
         (
-            TaskKind::Shell,
+            LaunchKind::Shell,
             "idle_timeout: 5m",
             "idle_timeout: means nothing for a shell",
         ),
         (
-            TaskKind::Command,
+            LaunchKind::Command,
             "tensorboard_args: [x]",
             "tensorboard_args: means nothing for a command",
         ),
         (
-            TaskKind::Command,
+            LaunchKind::Command,
             "entrypoint: ls -l",
             "entrypoint: is a list; the one string is read as a command line",
         ),
         (
-            TaskKind::Shell,
+            LaunchKind::Shell,
             "environment: {image: {gpu: x}}",
             "environment.image.gpu: is the old name of \"cuda\"",
         ),
@@ -285,11 +293,11 @@ fn what_means_nothing_for_a_kind_is_said() {
         );
     }
     // The effective configuration of one task can be given to another without a warning.
-    let effective = complete(TaskKind::Shell, "").to_json();
-    let again = SubmittedTask::from_value(TaskKind::Shell, &effective).unwrap();
+    let effective = complete(LaunchKind::Shell, "").to_json();
+    let again = SubmittedTask::from_value(LaunchKind::Shell, &effective).unwrap();
     assert_eq!(again.warnings, []);
     assert_eq!(
-        complete(TaskKind::Command, "entrypoint: ls -l").entrypoint,
+        complete(LaunchKind::Command, "entrypoint: ls -l").entrypoint,
         ["/bin/sh", "-c", "ls -l"]
     );
 }
@@ -307,8 +315,8 @@ fn layers_merge_as_those_of_experiments_do() {
     }))
     .unwrap();
     let whole = |document: &str, template: &str| {
-        submitted(TaskKind::Notebook, document)
-            .over(submitted(TaskKind::Notebook, template))
+        submitted(LaunchKind::Notebook, document)
+            .over(submitted(LaunchKind::Notebook, template))
             .complete(&defaults(&tcd))
             .unwrap()
     };
@@ -354,11 +362,11 @@ fn a_null_takes_away_a_working_directory_and_a_timeout_and_nothing_else() {
         ..TaskContainerDefaults::default()
     };
     let config = submitted(
-        TaskKind::Notebook,
+        LaunchKind::Notebook,
         "work_dir: null\nidle_timeout: null\ndescription: null",
     )
     .over(submitted(
-        TaskKind::Notebook,
+        LaunchKind::Notebook,
         "idle_timeout: 5m\ndescription: t",
     ))
     .complete(&defaults(&tcd))
@@ -374,7 +382,7 @@ fn files_that_come_along_have_a_directory_of_their_own() {
         ..TaskContainerDefaults::default()
     };
     let with_context = |text: &str| {
-        submitted(TaskKind::Notebook, text).complete(&TaskDefaults {
+        submitted(LaunchKind::Notebook, text).complete(&TaskDefaults {
             has_context: true,
             ..defaults(&tcd)
         })
@@ -387,7 +395,7 @@ fn files_that_come_along_have_a_directory_of_their_own() {
         "{message}"
     );
     assert_eq!(
-        submitted(TaskKind::Notebook, "work_dir: /mine")
+        submitted(LaunchKind::Notebook, "work_dir: /mine")
             .complete(&defaults(&tcd))
             .unwrap()
             .work_dir
@@ -399,7 +407,7 @@ fn files_that_come_along_have_a_directory_of_their_own() {
 #[test]
 fn placement_and_policies() {
     let task = submitted(
-        TaskKind::Shell,
+        LaunchKind::Shell,
         "resources: {slots: 4, resource_pool: p, priority: 10}",
     );
     assert_eq!(
@@ -427,7 +435,7 @@ fn placement_and_policies() {
     ] {
         assert!(message.contains(expected), "{message}");
     }
-    let config = submitted(TaskKind::Shell, "environment: {image: mine}")
+    let config = submitted(LaunchKind::Shell, "environment: {image: mine}")
         .under(&[policies])
         .complete(&defaults(&TaskContainerDefaults::default()))
         .unwrap();
@@ -437,7 +445,7 @@ fn placement_and_policies() {
 #[test]
 fn overrides_beat_the_file_and_secrets_are_hidden() {
     let task = SubmittedTask::read_file(
-        TaskKind::Command,
+        LaunchKind::Command,
         "c.yaml",
         "entrypoint: [a]\nresources: {slots: 1}",
         &[
@@ -452,7 +460,7 @@ fn overrides_beat_the_file_and_secrets_are_hidden() {
         .unwrap();
     assert!(!format!("{config:?}").contains("hidden"));
     let message = SubmittedTask::read_file(
-        TaskKind::Command,
+        LaunchKind::Command,
         "c.yaml",
         "entrypoint: [a]",
         &["resources.slots=many"],
