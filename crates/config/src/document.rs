@@ -21,7 +21,7 @@ use crate::schema::{
     Document, Findings, Key, Stage, check_document, document_schema, keys_of, template_schema,
 };
 use crate::submitted::{CompletionDefaults, Experiment, Submitted, SubmittedTask, TaskDefaults};
-use crate::task::{TASK_DOCUMENT, LaunchKind};
+use crate::task::{LaunchKind, TASK_DOCUMENT};
 use crate::template::Template;
 use crate::workload::Workload;
 use crate::yaml::{self, Node, Tree};
@@ -83,7 +83,11 @@ impl DocumentKind {
             "agent" => Self::Agent,
             "policy" => Self::Policies(Workload::Experiment),
             "task-policy" => Self::Policies(Workload::Tasks),
-            name => Self::TaskOf(LaunchKind::ALL.into_iter().find(|kind| kind.name() == name)?),
+            name => Self::TaskOf(
+                LaunchKind::ALL
+                    .into_iter()
+                    .find(|kind| kind.name() == name)?,
+            ),
         })
     }
 

@@ -8,7 +8,7 @@ use crate::master::Underlay;
 use crate::origin::Layer;
 use crate::policies::ONE_POOL;
 use crate::schema::Findings;
-use crate::task::{TaskConfig, LaunchKind, context, for_kind, mask_with_variables};
+use crate::task::{LaunchKind, TaskConfig, context, for_kind, mask_with_variables};
 use crate::workload::Workload;
 use crate::yaml::Node;
 

@@ -25,7 +25,7 @@
 //! # Services
 //!
 //! [`Logs`] ingests and reads, and uses [`policies::LogPolicies`]; [`retention::LogRetention`] deletes. Lines of the
-//! master's own come from everywhere, orchestration among others: [`Context::write_line`].
+//! master's own come from everywhere, orchestration among others: `Context::write_line`.
 
 pub mod intake;
 pub mod policies;
