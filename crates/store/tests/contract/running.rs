@@ -269,7 +269,7 @@ pub(crate) async fn what_no_version_has_written_is_an_error_that_names_its_row(w
             .unwrap_err(),
     );
     assert_eq!(what, "kind of job job-some");
-    assert_eq!(message, "\"dance\" is none of experiment, command");
+    assert_eq!(message, "\"dance\" is none of experiment, task");
     let (what, message) = corrupt(workspaces::list(conn).await.unwrap_err());
     assert_eq!(what, "state of workspace 1");
     assert_eq!(message, "\"GONE\" is none of DELETING, DELETE_FAILED");
