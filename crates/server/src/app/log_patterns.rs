@@ -19,7 +19,7 @@ const MAX_LOOKED_AT: usize = 16 << 10;
 pub(crate) const SEARCH_TIME: Duration = Duration::from_secs(2);
 /// Matches that are noted of one report; a match has an origin (allocation, container, agent), which reports may invent.
 const MOST_FOUND: usize = 256;
-/// Bytes of patterns, none of them with a counted repetition, that a short report is searched for without a thread.
+/// Bytes of patterns, none of them with a counted repetition or a class of characters, that are found in little time.
 const CHEAP_PATTERNS: usize = 1 << 10;
 
 /// The policies of an experiment, ready to be held against lines.
@@ -93,11 +93,11 @@ impl CompiledPolicies {
         }))
     }
 
-    /// Whether a short text is searched for them in no time.
+    /// Whether a text is searched for them in little time.
     pub(super) fn are_cheap(&self) -> bool {
         let patterns = || self.policies.iter().map(|policy| &policy.pattern);
         patterns().map(String::len).sum::<usize>() <= CHEAP_PATTERNS
-            && !patterns().any(|pattern| pattern.contains('{'))
+            && !patterns().any(|pattern| pattern.contains('{') || has_class(pattern))
     }
 
     /// What matches, once for each policy and origin of lines. Of a long line only the beginning is looked at. `used` is the
@@ -149,6 +149,16 @@ impl CompiledPolicies {
         }
         Ok(searched)
     }
+}
+
+/// Whether a pattern has a class such as `\w`, which is very many characters.
+fn has_class(pattern: &str) -> bool {
+    let mut after_backslash = false;
+    pattern.chars().any(|c| {
+        let is_class = after_backslash && c.is_ascii_alphabetic();
+        after_backslash = c == '\\' && !after_backslash;
+        is_class
+    })
 }
 
 /// Texts one behind the other, in pieces of at most [`MAX_LOOKED_AT`] bytes that begin and end between lines; of a longer
@@ -296,6 +306,19 @@ mod tests {
         let pieces: Vec<&[u8]> = windows(texts.as_bytes()).collect();
         assert_eq!(pieces.len(), 2);
         assert_eq!((pieces[0].len(), pieces[1]), (MAX_LOOKED_AT, &b"last"[..]));
+    }
+
+    #[test]
+    fn repetitions_and_classes_are_not_cheap() {
+        let cheap = |pattern: &str| {
+            let policies = [policy(Some("p"), Some(pattern), None)];
+            CompiledPolicies::of(&policies, UserId(1))
+                .unwrap()
+                .unwrap()
+                .are_cheap()
+        };
+        assert!(cheap(".*CUDA out of memory.*") && cheap(r"a\.b") && cheap(r"C:\\windows"));
+        assert!(!cheap("a[ab]{400}c") && !cheap(r"step \w+") && !cheap(&"x".repeat(2_000)));
     }
 
     #[test]

@@ -84,7 +84,9 @@ mod tests {
         assert!(futures::poll!(&mut second).is_pending());
         assert_eq!(work.run(UserId(2), || "other").await.unwrap(), "other");
         // A caller that goes away takes its place in the queue with it.
-        drop(Box::pin(work.run(UserId(1), || ())));
+        let mut third = Box::pin(work.run(UserId(1), || "third"));
+        assert!(futures::poll!(&mut third).is_pending());
+        drop(third);
         release.send(()).unwrap();
         first.await.unwrap().unwrap();
         assert_eq!(second.await.unwrap(), "second");

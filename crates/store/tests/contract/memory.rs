@@ -273,7 +273,7 @@ async fn act_on_the_rest(
         18 => {
             let subject = Subject::Task(format!("run {run}").into());
             let event =
-                NewEvent::new("somebody", subject, EventKind::State).detail(serde_json::json!(n));
+                NewEvent::new("user", subject, EventKind::State).detail(serde_json::json!(n));
             events::append(tx, event).await
         }
         19 => {

@@ -66,11 +66,16 @@ impl LogPolicies {
         let Some(policies) = self.compiled(experiment_id).await? else {
             return Ok(Searched::default());
         };
-        if packed.unpacked_bytes() < LONG_LINES && policies.are_cheap() {
+        let (is_cheap, owner) = (policies.are_cheap(), policies.owner);
+        if is_cheap && packed.unpacked_bytes() < LONG_LINES {
             return Ok(policies.find(packed, thread_time)?);
         }
-        let (packed, owner) = (packed.clone(), policies.owner);
+        let packed = packed.clone();
         let find = move || policies.find(&packed, thread_time);
+        // What costs little, as the policies of a default configuration, need not wait for its turn.
+        if is_cheap {
+            return Ok(offload(true, find).await??);
+        }
         Ok(self.pattern_work.run(owner, find).await??)
     }
 
