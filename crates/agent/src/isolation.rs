@@ -120,6 +120,7 @@ fn script() -> Script {
         env: Vec::new(),
         work_dir: WORK_DIR.to_owned(),
         context: false,
+        startup_hook: false,
         pool_startup_hook: None,
         rendezvous: false,
         storage_probe: None,

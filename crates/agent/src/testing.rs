@@ -3,7 +3,7 @@
 use det_ids::{TaskId, UserId};
 use det_taskspec::{
     ClusterFacts, ContainerRequest, ContainerSpec, DeviceKind, Entrypoint, Granted, KindFacts,
-    PerDevice, PlaceFacts, PoolDefaults, TaskFacts, TaskUser,
+    PerDevice, PlaceFacts, PoolDefaults, TaskDetails, TaskFacts, TaskUser,
 };
 
 /// A zero-slot command that runs `shell`, in the container `id` of a task of its own.
@@ -12,7 +12,7 @@ pub(crate) fn container_spec(id: &str, shell: &str) -> ContainerSpec {
     let task = TaskFacts {
         allocation_id: task_id.allocation(1),
         task_id,
-        kind: KindFacts::Command,
+        kind: KindFacts::Launched(TaskDetails::Command),
         description: "command of a test".into(),
         owner_id: UserId(7),
         owner_name: "ada".into(),

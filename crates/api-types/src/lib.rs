@@ -23,6 +23,7 @@ pub mod error;
 pub mod events;
 pub mod experiments;
 pub mod jobs;
+pub mod launches;
 pub mod logs;
 pub mod master;
 pub mod metrics;

@@ -37,6 +37,10 @@ ADDITIONS = {
     ("runtimeStreamError", "error"),
     ("ResourceManagerHealth", "name"),
     ("HealthCheck", "background"),
+    ("v1Command", "exitCode"),
+    ("v1LaunchCommandRequest", "preview"),
+    ("v1LaunchCommandResponse", "messages"),
+    ("v1CreateGenericTaskResponse", "messages"),
     ("v1Agent", "agentVersion"),
     ("v1Agent", "disconnected"),
 }

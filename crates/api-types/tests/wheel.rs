@@ -12,8 +12,8 @@ use std::process::{Command, Stdio};
 use det_api_types::operation::{self, OPERATIONS, Tier};
 use det_api_types::wire::{self, Secret};
 use det_api_types::{
-    agents, allocations, auth, checkpoints, error, events, experiments, jobs, logs, master,
-    metrics, page, pools, searcher, tasks, trials, users, workspaces,
+    agents, allocations, auth, checkpoints, error, events, experiments, jobs, launches, logs,
+    master, metrics, page, pools, searcher, tasks, trials, users, workspaces,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -203,6 +203,16 @@ fn built() -> Vec<Built> {
         TrialLogs ? logs::LogsQuery: => logs::TrialLogsResponse,
         TaskLogsFields ? logs::LogFieldsQuery: => logs::TaskLogsFieldsResponse,
         TrialLogsFields ? logs::LogFieldsQuery: => logs::TrialLogsFieldsResponse,
+        GetCommands ? launches::GetLaunchesQuery: => launches::GetCommandsResponse,
+        LaunchCommand: launches::LaunchCommandRequest => launches::LaunchCommandResponse,
+        GetCommand: => launches::GetCommandResponse,
+        KillCommand: => launches::CommandResponse,
+        SetCommandPriority: launches::SetCommandPriorityRequest => launches::CommandResponse,
+        CreateGenericTask: launches::CreateGenericTaskRequest => launches::CreateGenericTaskResponse,
+        GetGenericTaskConfig: => launches::GetGenericTaskConfigResponse,
+        KillGenericTask: launches::KillGenericTaskRequest => Empty,
+        PauseGenericTask: => Empty,
+        UnpauseGenericTask: => Empty,
         GetTask: => tasks::GetTaskResponse,
         GetTasks: => tasks::GetTasksResponse,
         GetActiveTasksCount: => tasks::GetActiveTasksCountResponse,

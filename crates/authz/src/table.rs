@@ -160,7 +160,7 @@ pub(crate) const TABLE: &[Row] = &[
     },
     Row {
         permission: Permission::ReadUnmasked,
-        kinds: &[Kind::Experiment, Kind::Template],
+        kinds: &[Kind::Experiment, Kind::Task, Kind::Template],
         allowed: OWN,
     },
     Row {
@@ -170,12 +170,12 @@ pub(crate) const TABLE: &[Row] = &[
     },
     Row {
         permission: Permission::UseSecrets,
-        kinds: &[Kind::Experiment],
+        kinds: &[Kind::Experiment, Kind::Task],
         allowed: OWN_AND_TASKS,
     },
     Row {
         permission: Permission::Create,
-        kinds: &[Kind::Experiment],
+        kinds: &[Kind::Experiment, Kind::Task],
         allowed: EVERYBODY,
     },
     Row {
@@ -335,7 +335,7 @@ mod tests {
     fn owners_and_administrators_see_variables() {
         expect(
             Permission::ReadUnmasked,
-            &[Kind::Experiment, Kind::Template],
+            &[Kind::Experiment, Kind::Task, Kind::Template],
             "yy----",
         );
         expect(
@@ -347,12 +347,20 @@ mod tests {
 
     #[test]
     fn the_owners_tasks_use_secrets_that_they_are_not_shown() {
-        expect(Permission::UseSecrets, &[Kind::Experiment], "yy-yy-");
+        expect(
+            Permission::UseSecrets,
+            &[Kind::Experiment, Kind::Task],
+            "yy-yy-",
+        );
     }
 
     #[test]
-    fn all_create_experiments_and_people_create_the_rest() {
-        expect(Permission::Create, &[Kind::Experiment], "yyyyyy");
+    fn all_create_work_and_people_create_the_rest() {
+        expect(
+            Permission::Create,
+            &[Kind::Experiment, Kind::Task],
+            "yyyyyy",
+        );
         expect(
             Permission::Create,
             &[Kind::Workspace, Kind::Project, Kind::Template],

@@ -2,16 +2,14 @@
 
 use det_taskspec::{ContainerRequest, PoolDefaults, SharedFs, StorageFacts};
 
-use crate::container::TaskContainerDefaults;
+use crate::container::{Environment, TaskContainerDefaults};
 use crate::experiment::{Entrypoint, ExperimentConfig};
 use crate::storage::{CheckpointStorage, StorageLocation};
+use crate::task::TaskConfig;
 
 impl ExperimentConfig {
     /// What the containers of a trial are asked to be.
     pub fn container_request(&self) -> ContainerRequest {
-        let environment = &self.environment;
-        let proxied = environment.proxy_ports.iter().map(|port| port.proxy_port);
-        let named = environment.ports.values().copied();
         ContainerRequest {
             entrypoint: self.entrypoint.as_ref().map(|entrypoint| match entrypoint {
                 Entrypoint::Shell(class) if self.is_trial_class() => {
@@ -20,19 +18,49 @@ impl ExperimentConfig {
                 Entrypoint::Shell(text) => det_taskspec::Entrypoint::Shell(text.clone()),
                 Entrypoint::Argv(argv) => det_taskspec::Entrypoint::Argv(argv.clone()),
             }),
-            image: environment.image.clone(),
-            force_pull_image: environment.force_pull_image,
-            registry_auth: environment.registry_auth.clone(),
-            variables: environment.environment_variables.clone(),
-            work_dir: environment.work_dir.clone(),
-            ports: proxied.chain(named).collect(),
+            work_dir: self.environment.work_dir.clone(),
             bind_mounts: self.bind_mounts.clone(),
             shm_size_bytes: self.resources.shm_size,
             devices: self.resources.devices.clone(),
-            add_capabilities: environment.add_capabilities.clone(),
-            drop_capabilities: environment.drop_capabilities.clone(),
             debug: self.debug,
+            ..environment_request(&self.environment)
         }
+    }
+}
+
+impl TaskConfig {
+    /// What the container of a task is asked to be. Its entrypoint is that of a command: one word is a command line for a
+    /// shell, several are a program with its arguments.
+    pub fn container_request(&self) -> ContainerRequest {
+        ContainerRequest {
+            entrypoint: match self.entrypoint.as_slice() {
+                [] => None,
+                [line] => Some(det_taskspec::Entrypoint::Shell(line.clone())),
+                argv => Some(det_taskspec::Entrypoint::Argv(argv.to_vec())),
+            },
+            work_dir: self.work_dir.clone(),
+            bind_mounts: self.bind_mounts.clone(),
+            shm_size_bytes: self.resources.shm_size,
+            devices: self.resources.devices.clone(),
+            debug: self.debug,
+            ..environment_request(&self.environment)
+        }
+    }
+}
+
+/// The part of a request that the section `environment` contains.
+fn environment_request(environment: &Environment) -> ContainerRequest {
+    let proxied = environment.proxy_ports.iter().map(|port| port.proxy_port);
+    let named = environment.ports.values().copied();
+    ContainerRequest {
+        image: environment.image.clone(),
+        force_pull_image: environment.force_pull_image,
+        registry_auth: environment.registry_auth.clone(),
+        variables: environment.environment_variables.clone(),
+        ports: proxied.chain(named).collect(),
+        add_capabilities: environment.add_capabilities.clone(),
+        drop_capabilities: environment.drop_capabilities.clone(),
+        ..ContainerRequest::default()
     }
 }
 

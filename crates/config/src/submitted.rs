@@ -32,8 +32,10 @@ use crate::template::leave_out_foreign;
 use crate::workload::Workload;
 use crate::yaml::{self, Node, Tree};
 
-pub use experiment::{CompletionDefaults, Experiment, Placement, TrialSize};
-pub use task::{TaskDefaults, TaskPlacement};
+pub use experiment::{
+    CompletionDefaults, Experiment, Placement, SLOTS_OF_TASK, SLOTS_OF_TRIAL, WorkSize,
+};
+pub use task::TaskDefaults;
 
 /// A kind of work that documents are submitted for: [`Experiment`], or one of the kinds of task.
 pub trait Work: Copy + Debug + PartialEq {
@@ -177,6 +179,21 @@ impl<K: Rules> Submitted<K> {
         let mut whole = Self::read_file(kind, file, text, overrides)?;
         for (name, file, text) in templates.iter().rev() {
             let source = Source::of(Layer::Template(name.clone()), file);
+            whole = whole.over(Self::read_template(kind, source, text)?);
+        }
+        Ok(whole)
+    }
+
+    /// This document over templates, `(name, text)`, the strongest last. Their errors are reported when the document is
+    /// completed.
+    ///
+    /// # Errors
+    /// One of the texts is neither YAML nor JSON.
+    pub fn over_templates(self, templates: &[(String, String)]) -> Result<Self, ConfigErrors> {
+        let kind = self.kind;
+        let mut whole = self;
+        for (name, text) in templates.iter().rev() {
+            let source = Source::layer(Layer::Template(name.clone()));
             whole = whole.over(Self::read_template(kind, source, text)?);
         }
         Ok(whole)

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::errors::ConfigErrors;
 use crate::schema::{Findings, Stage, check_document, mask};
-use crate::secrets::mask_all_variables;
+use crate::secrets::{hide_variables, mask_all_variables};
 use crate::units::parse_duration;
 use crate::yaml::Node;
 
@@ -151,6 +151,13 @@ pub fn mask_task_document(document: &Value) -> Value {
 pub(crate) fn mask_with_variables(document: &Value) -> Value {
     let mut masked = mask_task_document(document);
     mask_all_variables(&mut masked);
+    masked
+}
+
+/// [`mask_task_document`], and the values of all variables: for those to whom the task does not belong.
+pub fn mask_task_for_others(document: &Value) -> Value {
+    let mut masked = mask_with_variables(document);
+    hide_variables(&mut masked);
     masked
 }
 

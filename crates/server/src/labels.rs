@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use det_ids::{ExperimentId, TrialId};
+use det_ids::{ExperimentId, TaskId, TrialId};
 use det_store::allocations::{AllocationRow, TaskRow};
 use det_taskspec::TaskKind;
 
@@ -32,6 +32,17 @@ impl<'a> From<&'a TaskRow> for TaskLabel<'a> {
             kind: row.kind,
             task_id: row.id.as_str(),
             trial: row.trial_id.zip(row.experiment_id),
+        }
+    }
+}
+
+impl<'a> TaskLabel<'a> {
+    /// Of a task that works for no trial.
+    pub(crate) fn launched(kind: TaskKind, task_id: &'a TaskId) -> Self {
+        Self {
+            kind,
+            task_id: task_id.as_str(),
+            trial: None,
         }
     }
 }

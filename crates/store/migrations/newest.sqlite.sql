@@ -362,6 +362,20 @@ CREATE TABLE metric_runs (
 );
 CREATE INDEX containers_by_place ON containers (place_id, ended_at);
 CREATE INDEX tasks_by_job ON tasks (job_id) WHERE experiment_id IS NULL;
+CREATE TABLE task_documents (
+    task_id TEXT PRIMARY KEY,
+    parent_id TEXT,
+    description TEXT NOT NULL,
+    config TEXT NOT NULL,
+    details TEXT NOT NULL
+);
+CREATE TABLE task_contexts (
+    task_id TEXT PRIMARY KEY,
+    archive BLOB NOT NULL,
+    bytes BIGINT NOT NULL
+);
+CREATE INDEX task_documents_by_parent ON task_documents (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX tasks_launched ON tasks (kind, ended_at) WHERE experiment_id IS NULL;
 INSERT INTO workspaces (name, immutable, archived, created_at) VALUES ('Uncategorized', TRUE, FALSE, 0);
 INSERT INTO projects (workspace_id, name, key, immutable, archived, description, notes, created_at)
     VALUES (1, 'Uncategorized', 'UNCAT', TRUE, FALSE, '', '[]', 0);

@@ -447,6 +447,24 @@ pub async fn of_task(
     )?)
 }
 
+/// The allocations of several tasks: of each, running ones first, then the newest.
+pub async fn of_tasks(
+    conn: &mut Conn<'_>,
+    ids: &[TaskId],
+) -> Result<Vec<AllocationRow>, StoreError> {
+    conn.flush().await?;
+    let mut found = Vec::new();
+    for piece in pieces(ids) {
+        let mut query = Query::new(select!(""));
+        query.any_of("a.task_id", piece.iter().map(Value::from));
+        query.push(
+            " ORDER BY a.task_id, CASE WHEN a.ended_at IS NULL THEN 0 ELSE 1 END, a.requested_at DESC, a.run_id DESC",
+        );
+        found.extend(query.fetch_all::<AllocationRow>(conn).await?);
+    }
+    Ok(found)
+}
+
 /// The live allocations of several trials.
 pub async fn live_of_trials(
     conn: &mut Conn<'_>,

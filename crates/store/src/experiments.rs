@@ -6,8 +6,8 @@ use det_ids::{ExperimentId, JobId, ProjectId, TrialId, UserId, WorkspaceId};
 use det_lifecycle::experiment::ExperimentState;
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
+use crate::archives::{self, ArchiveOf};
 use crate::catalogue::Catalogue;
-use crate::db::Link;
 use crate::query::{Query, Value, pieces};
 use crate::unit::ExperimentCell;
 use crate::{Conn, Store, StoreError, column, users};
@@ -517,79 +517,8 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<Experime
         new.config.as_str(),
         new.original_config.as_str()
     )?;
-    execute!(
-        conn,
-        "INSERT INTO model_definitions (experiment_id, archive, bytes) VALUES ($1, $2, $3)",
-        id,
-        new.model_definition.as_slice(),
-        i64::try_from(new.model_definition.len()).unwrap_or(i64::MAX)
-    )?;
+    archives::insert(conn, &ArchiveOf::Experiment(id), &new.model_definition).await?;
     Ok(id)
-}
-
-/// The gzip tar archive of an experiment's model definition.
-pub async fn model_definition(
-    conn: &mut Conn<'_>,
-    id: ExperimentId,
-) -> Result<Option<Vec<u8>>, StoreError> {
-    let row = fetch_optional!(
-        conn,
-        (Vec<u8>,),
-        "SELECT archive FROM model_definitions WHERE experiment_id = $1",
-        id
-    )?;
-    Ok(row.map(|(archive,)| archive))
-}
-
-/// How many bytes the archive of an experiment's model definition has; `None` = it has none.
-pub async fn model_definition_size(
-    conn: &mut Conn<'_>,
-    id: ExperimentId,
-) -> Result<Option<usize>, StoreError> {
-    let row = fetch_optional!(
-        conn,
-        (i64,),
-        "SELECT bytes FROM model_definitions WHERE experiment_id = $1",
-        id
-    )?;
-    Ok(row.map(|(bytes,)| usize::try_from(bytes).unwrap_or(0)))
-}
-
-/// A part of the archive of an experiment's model definition: at most `bytes` from `offset` on. Empty behind its end, or
-/// when the archive was deleted.
-pub async fn model_definition_part(
-    conn: &mut Conn<'_>,
-    id: ExperimentId,
-    offset: usize,
-    bytes: usize,
-) -> Result<Vec<u8>, StoreError> {
-    match &mut conn.link {
-        // `substr` would read the whole value for each part.
-        Link::Lite(lite) => {
-            let row = lite.fetch_optional::<(i64,)>(
-                "SELECT rowid FROM model_definitions WHERE experiment_id = $1",
-                &[&id.0],
-            )?;
-            match row {
-                Some((row,)) => {
-                    Ok(lite.read_part("model_definitions", "archive", row, offset, bytes)?)
-                }
-                None => Ok(Vec::new()),
-            }
-        }
-        Link::Pg(_) => {
-            let place = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-            let row: Option<(Vec<u8>,)> = fetch_optional!(
-                conn,
-                (Vec<u8>,),
-                "SELECT substr(archive, $2, $3) FROM model_definitions WHERE experiment_id = $1",
-                id,
-                place(offset.saturating_add(1)),
-                place(bytes)
-            )?;
-            Ok(row.map(|(part,)| part).unwrap_or_default())
-        }
-    }
 }
 
 /// Takes back the end of an experiment that is continued.

@@ -66,6 +66,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "task logs",
         text: include_str!("../migrations/0009_task_logs.sql"),
     },
+    Migration {
+        version: 10,
+        name: "task documents",
+        text: include_str!("../migrations/0010_task_documents.sql"),
+    },
 ];
 
 /// The schema and rows that [`MIGRATIONS`] lead to on SQLite: what a test of this file compares, and shows when they differ.

@@ -139,6 +139,7 @@ pub(crate) mod tests {
                 .collect(),
             work_dir: WORK_DIR.into(),
             context: false,
+            startup_hook: true,
             pool_startup_hook: None,
             rendezvous: false,
             storage_probe: None,

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use det_taskspec::{Entrypoint, Script, TaskKind};
+use det_taskspec::{Entrypoint, Script};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -47,9 +47,8 @@ impl Launch {
     ) -> Result<Self, SetupError> {
         let entrypoint = argv(&script.entrypoint)?;
         let user_hook = env.work_dir.join(USER_HOOK);
-        let hooked = script.pool_startup_hook.is_some() || user_hook.is_file();
-        // The master's own clean-up runs without hooks, which are for users' programs.
-        if !hooked || script.task_type == TaskKind::CheckpointGc {
+        let has_hook = script.startup_hook && user_hook.is_file();
+        if script.pool_startup_hook.is_none() && !has_hook {
             return Ok(Self::Direct { argv: entrypoint });
         }
         let shell = env
@@ -73,20 +72,26 @@ impl Launch {
                 Some(_) => run_dir.join(POOL_HOOK).into(),
                 None => OsString::new(),
             },
+            if script.startup_hook {
+                user_hook.into()
+            } else {
+                OsString::new()
+            },
         ];
         argv.extend(entrypoint);
         Ok(Self::Hooked { argv, gate })
     }
 }
 
-/// Sources the hooks; an error ends the shell. The names of gate and pool hook are removed first, so that hooks see the
+/// Sources the hooks; an error ends the shell. The names of gate and hooks are removed first, so that hooks see the
 /// entrypoint's own arguments.
 const HOOKED_START: &str = r#"set -e
-__det_gate=$1 __det_pool_hook=$2
-shift 2
+__det_gate=$1 __det_pool_hook=$2 __det_user_hook=$3
+shift 3
 if [ -n "$__det_pool_hook" ]; then . "$__det_pool_hook"; fi
 unset __det_pool_hook
-if [ -f ./startup-hook.sh ]; then . ./startup-hook.sh; fi
+if [ -f "$__det_user_hook" ]; then . "$__det_user_hook"; fi
+unset __det_user_hook
 read -r __det_go < "$__det_gate"
 unset __det_gate __det_go
 exec "$@"
@@ -213,6 +218,7 @@ mod tests {
         fs::write(dir.path().join(POOL_HOOK), pool).unwrap();
         fs::write(dir.path().join(USER_HOOK), user).unwrap();
         let script = Script {
+            startup_hook: true,
             pool_startup_hook: Some(pool.into()),
             work_dir: dir.path().to_str().unwrap().into(),
             entrypoint: Entrypoint::Shell(entrypoint.into()),

@@ -7,7 +7,7 @@ use crate::facts::{
     BindMount, ContainerRequest, KindFacts, PlaceFacts, StorageFacts, TaskFacts, TrialFacts,
 };
 use crate::ports::{RENDEZVOUS_PORT, TrainingPort, training_ports};
-use crate::{ContainerSpec, DeviceMapping, Mount, SHARED_FS_DIR, Script, TaskKind, WORK_DIR};
+use crate::{ContainerSpec, DeviceMapping, Mount, SHARED_FS_DIR, Script, WORK_DIR};
 
 /// Seconds between SIGTERM and SIGKILL when a task is ended gracefully.
 const GRACE_SECONDS: u32 = 10;
@@ -63,12 +63,7 @@ pub fn container_spec(
     let (request, defaults) = (&task.request, &task.defaults);
     let trial = match &task.kind {
         KindFacts::Trial(trial) => Some(trial),
-        KindFacts::Notebook
-        | KindFacts::Shell
-        | KindFacts::Command
-        | KindFacts::Tensorboard
-        | KindFacts::CheckpointGc
-        | KindFacts::Generic => None,
+        KindFacts::Launched(_) => None,
     };
     let training_ports = match trial {
         Some(_) => {
@@ -112,18 +107,20 @@ fn script(
     token: &str,
 ) -> Result<Script, SpecError> {
     let (request, defaults) = (&task.request, &task.defaults);
-    let kind = task.kind.kind();
     let storage = task.storage.as_ref().filter(|_| trial.is_some());
     let hook = &defaults.startup_hook;
     Ok(Script {
-        task_type: kind,
+        task_type: task.kind.kind(),
         allocation_id: task.allocation_id.clone(),
         task_id: task.task_id.clone(),
         container_id: place.container_id.clone(),
         env: environment(task, trial, place, training_ports, token)?,
         work_dir: work_dir(task),
-        // The server's own clean-up runs no code of a user's.
-        context: kind != TaskKind::CheckpointGc,
+        context: true,
+        startup_hook: match &task.kind {
+            KindFacts::Trial(_) => true,
+            KindFacts::Launched(details) => details.has_startup_hook(),
+        },
         pool_startup_hook: hook.clone().filter(|hook| !hook.trim().is_empty()),
         rendezvous: trial.is_some(),
         storage_probe: storage.map(|storage| storage.document.clone()),

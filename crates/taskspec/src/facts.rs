@@ -6,7 +6,9 @@
 use det_ids::{AllocationId, ContainerId, ExperimentId, SlotId, TaskId, TrialId, UserId};
 use serde::{Deserialize, Serialize};
 
-use crate::{DeviceKind, DeviceMapping, Entrypoint, Granted, RegistryAuth, TaskKind, TaskUser};
+use crate::{
+    DeviceKind, DeviceMapping, Entrypoint, Granted, RegistryAuth, TaskDetails, TaskKind, TaskUser,
+};
 
 /// What is known of a task wherever it runs: the same for all containers of an allocation. Not printable, because
 /// variables and storage keys are secrets.
@@ -41,18 +43,8 @@ pub struct TaskFacts {
 pub enum KindFacts {
     /// A trial of an experiment.
     Trial(TrialFacts),
-    /// A Jupyter notebook.
-    Notebook,
-    /// A shell that users enter with SSH.
-    Shell,
-    /// A command.
-    Command,
-    /// A TensorBoard.
-    Tensorboard,
-    /// Deletion of checkpoints' files.
-    CheckpointGc,
-    /// Anything else that runs in a container.
-    Generic,
+    /// A task that was launched by itself.
+    Launched(TaskDetails),
 }
 
 impl KindFacts {
@@ -60,12 +52,7 @@ impl KindFacts {
     pub fn kind(&self) -> TaskKind {
         match self {
             Self::Trial(_) => TaskKind::Trial,
-            Self::Notebook => TaskKind::Notebook,
-            Self::Shell => TaskKind::Shell,
-            Self::Command => TaskKind::Command,
-            Self::Tensorboard => TaskKind::Tensorboard,
-            Self::CheckpointGc => TaskKind::CheckpointGc,
-            Self::Generic => TaskKind::Generic,
+            Self::Launched(details) => details.kind(),
         }
     }
 }

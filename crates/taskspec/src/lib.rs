@@ -9,6 +9,7 @@
 //! [`TaskFacts`] first, then [`ContainerSpec`], [`Script`] and [`ContainerExit`]; [`variables`] lists the environment.
 
 mod build;
+mod details;
 mod environment;
 mod facts;
 pub mod guard;
@@ -18,6 +19,7 @@ mod spec;
 pub mod variables;
 
 pub use build::{SpecError, container_spec};
+pub use details::{GenericDetails, TaskDetails};
 pub use environment::users_variables;
 pub use facts::{
     BindMount, ClusterFacts, ContainerRequest, KindFacts, PerDevice, PlaceFacts, PoolDefaults,

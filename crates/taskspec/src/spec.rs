@@ -145,6 +145,9 @@ pub struct Script {
     pub work_dir: String,
     /// Whether to fetch the task's context directory from the master.
     pub context: bool,
+    /// Whether `startup-hook.sh` of the working directory is sourced before the entrypoint, if it is there.
+    #[serde(default = "yes")]
+    pub startup_hook: bool,
     /// Text of the pool's startup hook; sourced before the user's `startup-hook.sh`.
     pub pool_startup_hook: Option<String>,
     /// Whether to wait for the other containers of the allocation. True for every trial, also with one container.
@@ -159,6 +162,11 @@ pub struct Script {
     pub token: String,
     /// Seconds between SIGTERM and SIGKILL when the task is ended gracefully.
     pub grace_seconds: u32,
+}
+
+/// Masters that do not send `startup_hook` start trials only, which have one.
+fn yes() -> bool {
+    true
 }
 
 /// What the task runs: `docs/contract/task-environment.md`, "Entrypoints".

@@ -13,7 +13,7 @@ use det_config::errors::{ConfigError, ConfigErrors, ConfigWarning};
 use det_config::explain::ExplainedKey;
 use det_config::master::Underlay;
 use det_config::origin::{Layer, Source};
-use det_config::policies::{Policies, Workload, fixed_pool};
+use det_config::policies::{Policies, Workload};
 use det_config::submitted::{CompletionDefaults, Experiment, Submitted, TaskDefaults};
 use det_config::task::LaunchKind;
 use det_config::{LoadedAgent, LoadedMaster, Sources, Status};
@@ -492,7 +492,7 @@ async fn explain_experiment(
     let policies = policies(args, home.as_ref(), Workload::Experiment)?;
     let slots = submitted
         .under(&policies)
-        .trial_size()
+        .size()
         .map_or(1, |size| size.slots);
     let placement = submitted.under(&policies).placement();
     let several = placement.resource_pools.into_iter().next();
@@ -528,17 +528,18 @@ async fn explain_task(
     let templates = read_templates(&args.templates)?;
     let submitted = Submitted::read_over_templates(kind, file, text, &args.overrides, &templates)?;
     let master = master(args)?;
-    let placement = submitted.placement();
     let home = ask_home(args, context, (None, None), Workload::Tasks).await?;
     let policies = policies(args, home.as_ref(), Workload::Tasks)?;
-    let asked = fixed_pool(&policies).or(placement.resource_pool);
-    let own_pool = pool_of_home(args, home.as_ref(), asked.as_deref(), placement.slots);
+    let governed = submitted.under(&policies);
+    let slots = governed.size().map_or(1, |size| size.slots);
+    let asked = governed.placement().resource_pool;
+    let own_pool = pool_of_home(args, home.as_ref(), asked.as_deref(), slots);
     let pool = asked.or_else(|| own_pool.map(str::to_owned));
     let submitted = match &home {
         Some(home) => home.under_task(kind, submitted, own_pool),
         None => submitted,
     };
-    let underlay = underlay(args, &master, pool, placement.slots)?;
+    let underlay = underlay(args, &master, pool, slots)?;
     let defaults = TaskDefaults {
         description: format!("{} (three-random-words)", kind.title()),
         task_container_defaults: &TaskContainerDefaults::default(),

@@ -31,14 +31,21 @@ pub struct Placement {
     pub resource_pools: Vec<String>,
 }
 
-/// How much a trial asks for at once.
+/// How much a trial or a task asks for at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TrialSize {
-    /// Slots of a trial; 1 unless given.
+pub struct WorkSize {
+    /// Its slots.
     pub slots: u32,
-    /// Whether all of them must be on one agent.
+    /// Whether all of them must be on one place.
     pub is_single_node: bool,
+    /// The key that sets the slots, for errors: [`SLOTS_OF_TRIAL`] or [`SLOTS_OF_TASK`].
+    pub key: &'static str,
 }
+
+/// The key that sets the slots of a trial.
+pub const SLOTS_OF_TRIAL: &str = "resources.slots_per_trial";
+/// The key that sets the slots of a task.
+pub const SLOTS_OF_TASK: &str = "resources.slots";
 
 /// What an experiment gets where its document is silent.
 #[derive(Debug, Clone)]
@@ -178,15 +185,16 @@ impl Governed<'_> {
     }
 
     /// How large its trials are. `None` when what is written is no size, which is reported when the document is completed.
-    pub fn trial_size(&self) -> Option<TrialSize> {
+    pub fn size(&self) -> Option<WorkSize> {
         let root = self.merged();
         let found = |path: &str| root.find(path).map(|node| &node.tree);
-        Some(TrialSize {
-            slots: match found("resources.slots_per_trial") {
+        Some(WorkSize {
+            slots: match found(SLOTS_OF_TRIAL) {
                 None | Some(Tree::Null) => 1,
                 Some(_) => u32::try_from(slots(&root)?).ok()?,
             },
             is_single_node: matches!(found("resources.is_single_node"), Some(Tree::Bool(true))),
+            key: SLOTS_OF_TRIAL,
         })
     }
 
@@ -198,6 +206,5 @@ impl Governed<'_> {
 
 /// Slots of a trial, as far as they are in the document.
 fn slots(root: &Node) -> Option<i64> {
-    root.find("resources.slots_per_trial")
-        .and_then(Node::integer)
+    root.find(SLOTS_OF_TRIAL).and_then(Node::integer)
 }

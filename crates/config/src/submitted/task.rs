@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Rules, SubmittedTask, Work, layer_under, made};
+use super::{Governed, Placement, Rules, SLOTS_OF_TASK, Work, WorkSize, layer_under, made};
 use crate::container::TaskContainerDefaults;
 use crate::master::Underlay;
 use crate::origin::Layer;
@@ -10,16 +10,7 @@ use crate::policies::ONE_POOL;
 use crate::schema::Findings;
 use crate::task::{LaunchKind, TaskConfig, context, for_kind, mask_with_variables};
 use crate::workload::Workload;
-use crate::yaml::Node;
-
-/// Where a task asks to run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TaskPlacement {
-    /// Name of the resource pool; `None` = the default one for so many slots.
-    pub resource_pool: Option<String>,
-    /// Number of slots of the task; 0 for an auxiliary task.
-    pub slots: u32,
-}
+use crate::yaml::{Node, Tree};
 
 /// What a task gets where its document is silent.
 #[derive(Debug, Clone)]
@@ -91,20 +82,32 @@ impl Rules for LaunchKind {
     }
 }
 
-impl SubmittedTask {
+impl Governed<'_, LaunchKind> {
     /// Where it asks to run, which the caller resolves before completing.
-    pub fn placement(&self) -> TaskPlacement {
-        let root = self.layers.clone().merged::<LaunchKind>();
-        TaskPlacement {
-            resource_pool: root.find(ONE_POOL).and_then(Node::filled_text),
-            slots: u32::try_from(slots(self.kind, &root)).unwrap_or(u32::MAX),
+    pub fn placement(&self) -> Placement {
+        Placement {
+            workspace: None,
+            project: None,
+            resource_pool: self.merged().find(ONE_POOL).and_then(Node::filled_text),
+            resource_pools: Vec::new(),
         }
+    }
+
+    /// How large it is. `None` when what is written is no size, which is reported when the document is completed.
+    pub fn size(&self) -> Option<WorkSize> {
+        let root = self.merged();
+        let several = root.find("resources.is_single_node").map(|node| &node.tree);
+        Some(WorkSize {
+            slots: u32::try_from(slots(self.submitted.kind, &root)).ok()?,
+            is_single_node: !matches!(several, Some(Tree::Bool(false))),
+            key: SLOTS_OF_TASK,
+        })
     }
 }
 
 /// Slots of a task: as written, else the default of its kind.
 fn slots(kind: LaunchKind, root: &Node) -> i64 {
-    root.find("resources.slots")
+    root.find(SLOTS_OF_TASK)
         .and_then(Node::integer)
         .unwrap_or_else(|| kind.default_slots())
 }

@@ -148,6 +148,6 @@ pub(crate) fn context(findings: &mut Findings, asked: &Node, container_defaults:
         "work_dir",
         own.at.as_ref(),
         ErrorCode::Conflict.message("cannot be combined with files that come along (--context, --include): they land in a directory of their own"),
-        "leave one of the two away",
+        "leave one of the two out",
     );
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use det_config::errors::ConfigError;
-use det_config::submitted::{Placement, TrialSize};
+use det_config::submitted::{Placement, WorkSize};
 use det_ids::PriorityOrder;
 use det_scheduler::{SlotDemand, WaitReason, can_ever_fit};
 use det_store::workspaces::WorkspaceRow;
@@ -12,9 +12,6 @@ use crate::app::context::Context;
 use crate::app::pools::Pools;
 use crate::app::snapshots::Snapshots;
 use crate::error::AppResult;
-
-/// Path of the size of a trial in its configuration.
-const SIZE: &str = "resources.slots_per_trial";
 
 /// What admission has to say of a submission.
 #[derive(Debug, Default)]
@@ -87,13 +84,13 @@ impl Admission {
         self.pools.priority_order(pool)
     }
 
-    /// The pools of a submission: those that it may choose and that could ever run a trial of this size. What is
+    /// The pools of a submission: those that it may choose and that could ever run work of this size. What is
     /// against it is added to `findings`.
     pub(super) async fn admit(
         &self,
         placement: &Placement,
         workspace: &WorkspaceRow,
-        size: Option<TrialSize>,
+        size: Option<WorkSize>,
         findings: &mut Findings,
     ) -> AppResult<Admitted> {
         let pools = self.choose_pools(placement, workspace, size, findings);
@@ -103,7 +100,7 @@ impl Admission {
                 slots_exceeded: false,
             });
         };
-        if let Some(error) = above_limit(workspace, size.slots) {
+        if let Some(error) = above_limit(workspace, size) {
             findings.too_large(self.context.config().launch_error, error);
         }
         self.able(pools, size, findings).await
@@ -114,7 +111,7 @@ impl Admission {
         &self,
         placement: &Placement,
         workspace: &WorkspaceRow,
-        size: Option<TrialSize>,
+        size: Option<WorkSize>,
         findings: &mut Findings,
     ) -> Vec<String> {
         let known = self.pools.serving();
@@ -167,7 +164,7 @@ impl Admission {
     async fn able(
         &self,
         pools: Vec<String>,
-        size: TrialSize,
+        size: WorkSize,
         findings: &mut Findings,
     ) -> AppResult<Admitted> {
         let (known, refuse) = (self.pools.serving(), self.context.config().launch_error);
@@ -212,19 +209,19 @@ impl Admission {
         })
     }
 
-    /// Whether present or provisionable capacity could ever hold a trial (`docs/contract/scheduling.md`,
+    /// Whether present or provisionable capacity could ever hold work of this size (`docs/contract/scheduling.md`,
     /// "Requests that can never run").
     async fn could_hold(
         &self,
         pool: &str,
-        size: TrialSize,
+        size: WorkSize,
         findings: &mut Findings,
     ) -> AppResult<Fits> {
         let snapshot = self.snapshots.of_pool(pool).await?;
         // A pool whose places have not joined yet cannot say no: the request waits with its reason.
         if snapshot.places.is_empty() {
             findings.warnings.push(format!(
-                "resource pool \"{pool}\" has no places yet that run work; the trials wait for one"
+                "resource pool \"{pool}\" has no places yet that run work; it waits for one"
             ));
             return Ok(Fits::Perhaps);
         }
@@ -244,7 +241,7 @@ impl Admission {
             ""
         };
         let message = format!("resource pool \"{pool}\": {unfulfillable}{never}");
-        let error = ConfigError::new(SIZE, None, message);
+        let error = ConfigError::new(size.key, None, message);
         let sizes: Vec<String> = never.nearest.iter().map(u32::to_string).collect();
         let error = if sizes.is_empty() {
             error
@@ -259,7 +256,7 @@ impl Admission {
     }
 }
 
-/// Whether a pool could ever run a trial.
+/// Whether a pool could ever run work of a size.
 enum Fits {
     Yes,
     /// It has no places yet.
@@ -269,8 +266,9 @@ enum Fits {
     OnNoPlace(ConfigError),
 }
 
-/// The error for trials that are larger than all that their workspace may use at a time.
-pub(super) fn above_limit(workspace: &WorkspaceRow, slots: u32) -> Option<ConfigError> {
+/// The error for work that is larger than all that their workspace may use at a time.
+pub(super) fn above_limit(workspace: &WorkspaceRow, size: WorkSize) -> Option<ConfigError> {
+    let slots = size.slots;
     let limit = workspace
         .max_slots
         .filter(|limit| i64::from(slots) > *limit)?;
@@ -281,5 +279,5 @@ pub(super) fn above_limit(workspace: &WorkspaceRow, slots: u32) -> Option<Config
         "ask for at most {limit}, or have an administrator raise the limit: `det workspace edit \"{name}\" \
          --max-slots N`"
     );
-    Some(ConfigError::new(SIZE, None, message).with_hint(hint))
+    Some(ConfigError::new(size.key, None, message).with_hint(hint))
 }

@@ -1,14 +1,18 @@
 //! Changes that are answered with what they changed: a service makes the change, and a reader shows it to who asked.
 
-use det_ids::{ExperimentId, ProjectId, WorkspaceId};
+use det_ids::{ExperimentId, ProjectId, TaskId, WorkspaceId};
+use det_taskspec::TaskKind;
 use serde_json::{Map, Value};
 
 use crate::app::Master;
 use crate::app::experiments::{CreatedExperiment, ExperimentPatch};
+use crate::app::jobs::QueueChange;
+use crate::app::launches::{From, LaunchRequest, Launched};
 use crate::app::projects::{NewProject, ProjectPatch};
 use crate::app::reads::checkpoints::{self, Found};
 use crate::app::reads::experiments::{self, Shown};
 use crate::app::reads::homes::{self, ProjectView, WorkspaceView};
+use crate::app::reads::tasks::{self, LaunchedView};
 use crate::app::submission::NewExperimentRequest;
 use crate::app::workspaces::WorkspacePatch;
 use crate::auth::Actor;
@@ -49,6 +53,46 @@ pub(crate) async fn patch_experiment(
 ) -> AppResult<Shown> {
     master.experiments.patch(actor, id, patch).await?;
     experiments::one(master, actor, id).await
+}
+
+/// Launches a task; without it when the configuration was only checked.
+pub(crate) async fn launch(
+    master: &Master,
+    actor: &Actor,
+    request: LaunchRequest,
+) -> AppResult<(Launched, Option<LaunchedView>)> {
+    let kind = request.kind.into();
+    let made = master.launches.launch(actor, request).await?;
+    let view = match &made.id {
+        Some(id) => Some(tasks::launched_one(master, actor, kind, id).await?),
+        None => None,
+    };
+    Ok((made, view))
+}
+
+/// Ends a launched task at once.
+pub(crate) async fn kill_launched(
+    master: &Master,
+    actor: &Actor,
+    kind: TaskKind,
+    id: &TaskId,
+) -> AppResult<LaunchedView> {
+    master.launches.kill(actor, kind, id, From::Task).await?;
+    tasks::launched_one(master, actor, kind, id).await
+}
+
+/// Changes the priority of a launched task's job.
+pub(crate) async fn set_priority_of_launched(
+    master: &Master,
+    actor: &Actor,
+    kind: TaskKind,
+    id: &TaskId,
+    priority: i64,
+) -> AppResult<LaunchedView> {
+    let view = tasks::launched_one(master, actor, kind, id).await?;
+    let change = QueueChange::of_priority(view.row.job_id, priority);
+    master.queue.change(actor, vec![change]).await?;
+    tasks::launched_one(master, actor, kind, id).await
 }
 
 /// Adds a workspace.

@@ -22,6 +22,7 @@ use crate::app::experiments::Experiments;
 use crate::app::homes::KnownHomes;
 use crate::app::job_changes::JobChanges;
 use crate::app::jobs::JobQueue;
+use crate::app::launches::Launches;
 use crate::app::logs::Logs;
 use crate::app::logs::policies::LogPolicies;
 use crate::app::logs::retention::LogRetention;
@@ -155,7 +156,7 @@ impl Master {
             pools: pools.clone(),
             configs: configs.clone(),
             ownership: ownership.clone(),
-            admission,
+            admission: admission.clone(),
             job_changes: job_changes.clone(),
         };
         let explanations = Explanations::new(
@@ -178,6 +179,16 @@ impl Master {
         };
         let changes = HomeChanges::new(context.clone(), homes.clone());
         let home_deletion = HomeDeletion::new(changes.clone(), orchestration.clone());
+        let launches = Launches {
+            context: context.clone(),
+            homes: homes.clone(),
+            pools: pools.clone(),
+            ownership: ownership.clone(),
+            templates: templates.clone(),
+            policies: policies.clone(),
+            admission,
+            orchestration: orchestration.clone(),
+        };
         let identity = MasterIdentity {
             cluster_id: cluster_id.clone(),
             master_id: uuid::Uuid::new_v4().to_string(),
@@ -262,6 +273,7 @@ impl Master {
             queue,
             explanations,
             experiments,
+            launches,
             trials: Trials::new(
                 context.clone(),
                 configs.clone(),

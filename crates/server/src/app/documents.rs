@@ -1,6 +1,7 @@
 //! Documents that people submit: their errors, their sizes, and the secrets in them.
 
 use det_authz::{Kind, Permission, Target};
+use det_config::container::Environment;
 use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::experiment::{ExperimentConfig, mask_document, mask_with_variables};
 use det_config::secrets::{MASK, is_masked};
@@ -28,11 +29,17 @@ const CONFIG_LIMIT_BYTES: usize = 128 * 1024 - 64;
 
 /// Refuses a configuration that tasks could not be given.
 pub(crate) fn check_size(config: &ExperimentConfig) -> AppResult<()> {
-    let variables = &config.environment.environment_variables;
+    check_variables(&config.environment)?;
+    require_storable(&config.to_json().to_string())
+}
+
+/// Refuses variables that no process could be given.
+pub(crate) fn check_variables(environment: &Environment) -> AppResult<()> {
+    let variables = &environment.environment_variables;
     for of_devices in [&variables.cpu, &variables.cuda, &variables.rocm] {
         users_variables(of_devices).map_err(|error| AppError::invalid(error.to_string()))?;
     }
-    require_storable(&config.to_json().to_string())
+    Ok(())
 }
 
 /// Refuses the JSON text of an effective configuration that tasks could not be given.

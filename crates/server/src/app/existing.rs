@@ -1,9 +1,9 @@
 //! Rows that a use case cannot do without: each errs with "not found" where it does not exist.
 
-use det_ids::{ExperimentId, TaskId, TrialId};
+use det_ids::{ExperimentId, JobId, TaskId, TrialId};
 use det_store::Conn;
 use det_store::allocations::{self, TaskRow};
-use det_store::experiments::{self, ExperimentRow};
+use det_store::experiments::{self, ExperimentRow, JobRow};
 use det_store::trials::{self, TrialRow};
 
 use crate::error::{AppError, AppResult};
@@ -18,6 +18,12 @@ pub(crate) async fn experiment(conn: &mut Conn<'_>, id: ExperimentId) -> AppResu
 pub(crate) async fn trial(conn: &mut Conn<'_>, id: TrialId) -> AppResult<TrialRow> {
     let row = trials::find(conn, id).await?;
     row.ok_or_else(|| AppError::not_found("trial", id))
+}
+
+/// A job.
+pub(crate) async fn job(conn: &mut Conn<'_>, id: &JobId) -> AppResult<JobRow> {
+    let row = experiments::job(conn, id).await?;
+    row.ok_or_else(|| AppError::not_found("job", id))
 }
 
 /// A task.

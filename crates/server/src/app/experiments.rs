@@ -11,6 +11,7 @@ use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::record::{EventKind, Subject};
 use det_orchestrator::Event;
 use det_searcher::Search;
+use det_store::archives::{self, ArchiveOf};
 use det_store::events::NewEvent;
 use det_store::experiments::{ExperimentRow, JobKind, JobRow, NewExperiment};
 use det_store::workspaces::UNCATEGORIZED_PROJECT;
@@ -100,7 +101,7 @@ impl Experiments {
             (Some(parent), true) => self.parent_archive(parent).await?,
             _ => {
                 let files = request.files;
-                tokio::task::spawn_blocking(move || model_archive::pack(&files))
+                tokio::task::spawn_blocking(move || model_archive::pack("modelDefinition", &files))
                     .await
                     .map_err(AppError::internal)??
             }
@@ -230,7 +231,7 @@ impl Experiments {
                 "unarchive it first: det experiment unarchive {parent}"
             )));
         }
-        experiments::model_definition(&mut conn.conn(), parent)
+        archives::whole(&mut conn.conn(), &ArchiveOf::Experiment(parent))
             .await?
             .ok_or_else(|| AppError::not_found("model definition of experiment", parent))
     }

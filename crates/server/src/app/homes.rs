@@ -181,6 +181,17 @@ pub(crate) fn require_unarchived_workspace(workspace: &WorkspaceRow, so: &str) -
     )
 }
 
+/// Refuses to put anything into a workspace that is put away or being deleted. `so` says what does not follow.
+pub(crate) fn require_open_workspace(workspace: &WorkspaceRow, so: &str) -> AppResult<()> {
+    if workspace.state == Some(DeletionState::Deleting) {
+        return Err(AppError::precondition(format!(
+            "workspace \"{}\" is being deleted: {so}",
+            workspace.name
+        )));
+    }
+    require_unarchived_workspace(workspace, so)
+}
+
 /// A project as messages name it.
 pub(crate) fn path_of(project: &ProjectRow, workspace: &WorkspaceRow) -> String {
     format!("\"{}\" of workspace \"{}\"", project.name, workspace.name)

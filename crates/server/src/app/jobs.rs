@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use det_config::errors::ConfigErrors;
-use det_config::submitted::{Placement, TrialSize};
+use det_config::submitted::{Placement, SLOTS_OF_TASK, SLOTS_OF_TRIAL, WorkSize};
 use det_ids::{JobId, PriorityOrder, TaskId};
 use det_scheduler::{Policy, Side};
 use det_store::allocations::{self, AllocationRow, TaskRow};
@@ -137,6 +137,18 @@ pub struct QueueChange {
 }
 
 impl QueueChange {
+    /// A change of a job's priority.
+    pub(crate) fn of_priority(job_id: JobId, priority: i64) -> Self {
+        Self {
+            job_id,
+            ahead_of: None,
+            behind_of: None,
+            priority: Some(priority),
+            weight: None,
+            resource_pool: None,
+        }
+    }
+
     /// What it comes to; `index` (from 0) names it in a refusal.
     fn check(self, index: usize) -> AppResult<(JobId, JobChange)> {
         if self.job_id.as_str().is_empty() {
@@ -354,9 +366,10 @@ impl JobQueue {
         let size = match (experiment, task) {
             (Some(row), _) if row.ended_at.is_none() => {
                 let resources = &self.configs.of(&row)?.resources;
-                TrialSize {
+                WorkSize {
                     slots: resources.slots_per_trial,
                     is_single_node: resources.is_single_node.unwrap_or(false),
+                    key: SLOTS_OF_TRIAL,
                 }
             }
             (
@@ -366,9 +379,10 @@ impl JobQueue {
                     ended_at: None,
                     ..
                 }),
-            ) => TrialSize {
+            ) => WorkSize {
                 slots: demand.slots,
                 is_single_node: demand.single_place,
+                key: SLOTS_OF_TASK,
             },
             // The change itself says what is wrong.
             _ => return Ok(()),

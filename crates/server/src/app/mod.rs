@@ -20,9 +20,11 @@ mod decisions;
 pub(crate) mod documents;
 pub(crate) mod existing;
 pub mod experiments;
+mod generated_name;
 pub mod homes;
 pub mod job_changes;
 pub mod jobs;
+pub mod launches;
 mod limits;
 mod log_patterns;
 pub mod logs;
@@ -104,6 +106,8 @@ pub struct Inner {
     pub explanations: why::Explanations,
     /// Experiments: creating, steering, continuing and changing them.
     pub experiments: experiments::Experiments,
+    /// Tasks that work for no experiment: launching and steering them.
+    pub launches: launches::Launches,
     /// Trials: what their code and users report of them.
     pub trials: trials::Trials,
     /// Allocations, as their tasks speak of them.

@@ -1,4 +1,5 @@
-//! Model definitions: a list of files made into a gzip tar archive, checked so that unpacking it is safe everywhere.
+//! Model definitions and context directories: a list of files made into a gzip tar archive, checked so that unpacking it is
+//! safe everywhere.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +8,12 @@ use flate2::write::GzEncoder;
 
 use crate::error::{AppError, AppResult, ErrorKind};
 
-/// Largest model definition: the same as the client's own limit.
+/// Largest context directory: the same as the client's own limit.
 pub const LIMIT_BYTES: usize = 95 * 1024 * 1024;
 /// Most files and directories.
 pub const LIMIT_ENTRIES: usize = 100_000;
 
-/// A file or directory of a model definition.
+/// A file or directory of a context directory.
 #[derive(Debug, Clone)]
 pub struct ContextFile {
     /// Relative path with `/`.
@@ -27,7 +28,7 @@ pub struct ContextFile {
     pub mtime: i64,
 }
 
-/// What an entry is. Links and devices are never part of a model definition.
+/// What an entry is. Links and devices are never part of a context directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// A file.
@@ -36,14 +37,14 @@ pub enum FileKind {
     Directory,
 }
 
-/// Checks the list and packs it; the order of entries is that of their paths.
-pub fn pack(files: &[ContextFile]) -> AppResult<Vec<u8>> {
-    check(files)?;
+/// Checks the list and packs it; the order of entries is that of their paths. `field` is the name of the list in the request.
+pub fn pack(field: &str, files: &[ContextFile]) -> AppResult<Vec<u8>> {
+    check(field, files)?;
     let mut sorted: Vec<&ContextFile> = files.iter().collect();
     sorted.sort_by(|a, b| a.path.cmp(&b.path));
     let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     let failed = |e: std::io::Error| {
-        AppError::internal(anyhow::Error::new(e).context("packing the model definition"))
+        AppError::internal(anyhow::Error::new(e).context("packing the context directory"))
     };
     for file in sorted {
         let mut header = tar::Header::new_gnu();
@@ -85,12 +86,12 @@ fn clean(path: &str) -> String {
         .join("/")
 }
 
-fn check(files: &[ContextFile]) -> AppResult<()> {
+fn check(field: &str, files: &[ContextFile]) -> AppResult<()> {
     if files.len() > LIMIT_ENTRIES {
         return Err(AppError::new(
             ErrorKind::TooLarge,
             format!(
-                "the model definition has {} entries; at most {LIMIT_ENTRIES} are allowed",
+                "the context directory has {} entries; at most {LIMIT_ENTRIES} are allowed",
                 files.len()
             ),
         ));
@@ -99,7 +100,7 @@ fn check(files: &[ContextFile]) -> AppResult<()> {
     if size > LIMIT_BYTES {
         return Err(AppError::new(
             ErrorKind::TooLarge,
-            format!("the model definition has {size} bytes; at most {LIMIT_BYTES} are allowed"),
+            format!("the context directory has {size} bytes; at most {LIMIT_BYTES} are allowed"),
         )
         .hint("leave data out with a .detignore file and mount it with bind_mounts"));
     }
@@ -107,7 +108,7 @@ fn check(files: &[ContextFile]) -> AppResult<()> {
     for (index, file) in files.iter().enumerate() {
         let refuse = |why: &str| {
             Err(AppError::invalid(format!(
-                "field \"modelDefinition[{index}].path\": \"{}\" {why}",
+                "field \"{field}[{index}].path\": \"{}\" {why}",
                 file.path.escape_debug()
             )))
         };
@@ -154,21 +155,17 @@ mod tests {
             ("a\0b", "not allowed"),
             (".", "names nothing"),
         ] {
-            let error = pack(&[file(path)]).unwrap_err();
+            let error = pack("files", &[file(path)]).unwrap_err();
             assert!(error.message.contains(why), "{path:?}: {}", error.message);
-            assert!(
-                error
-                    .message
-                    .starts_with("field \"modelDefinition[0].path\"")
-            );
+            assert!(error.message.starts_with("field \"files[0].path\""));
         }
-        let error = pack(&[file("a/b"), file("a//./b")]).unwrap_err();
+        let error = pack("files", &[file("a/b"), file("a//./b")]).unwrap_err();
         assert!(error.message.contains("is given twice"));
     }
 
     #[test]
     fn the_archive_holds_what_was_given() {
-        let data = pack(&[file("sub/train.py"), file("a.txt")]).unwrap();
+        let data = pack("files", &[file("sub/train.py"), file("a.txt")]).unwrap();
         let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(data.as_slice()));
         let names: Vec<String> = archive
             .entries()
@@ -180,7 +177,7 @@ mod tests {
 
     #[test]
     fn an_empty_definition_is_an_archive() {
-        let data = pack(&[]).unwrap();
+        let data = pack("files", &[]).unwrap();
         let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(data.as_slice()));
         assert_eq!(archive.entries().unwrap().count(), 0);
     }

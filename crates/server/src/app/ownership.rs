@@ -132,6 +132,17 @@ impl Ownership {
         self.require_steering(actor, experiment_id).await
     }
 
+    /// Users steer every task, a task only those of its owner.
+    pub(crate) async fn require_steering_of_task(
+        &self,
+        actor: &Actor,
+        id: &TaskId,
+    ) -> AppResult<()> {
+        let row = existing::task(&mut self.store.read().await?.conn(), id).await?;
+        let to_do = format!("change task \"{id}\"");
+        self.require_of_task(actor, Permission::Steer, &row, &to_do)
+    }
+
     /// A job's experiment or task decides who steers it; a job that does not exist is left to the use case.
     pub(crate) async fn require_steering_of_job(
         &self,

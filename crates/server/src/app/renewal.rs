@@ -7,7 +7,7 @@
 use det_config::errors::ConfigErrors;
 use det_config::experiment::ExperimentConfig;
 use det_config::policies::{Policies, Workload};
-use det_config::submitted::{CompletionDefaults, Submitted, TrialSize};
+use det_config::submitted::{CompletionDefaults, Submitted, WorkSize};
 use det_ids::{ExperimentId, ProjectId};
 use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
@@ -122,7 +122,7 @@ impl Renewals {
             .extend(replaced.iter().map(ToString::to_string));
         let placement = submitted.under(&policies).placement();
         let goes_elsewhere = placement != placed;
-        let size = submitted.under(&policies).trial_size();
+        let size = submitted.under(&policies).size();
         let pools = if renewal == Renewal::Move && !goes_elsewhere {
             self.require_below_limit(workspace, size, &mut findings);
             Vec::new()
@@ -177,10 +177,10 @@ impl Renewals {
     fn require_below_limit(
         &self,
         workspace: &WorkspaceRow,
-        size: Option<TrialSize>,
+        size: Option<WorkSize>,
         findings: &mut Findings,
     ) {
-        if let Some(error) = size.and_then(|size| above_limit(workspace, size.slots)) {
+        if let Some(error) = size.and_then(|size| above_limit(workspace, size)) {
             findings.too_large(self.context.config().launch_error, error);
         }
     }

@@ -6,12 +6,14 @@ pub mod identity;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AllocationId, ContainerId, PlaceId, SlotId};
-use det_store::Conn;
+use det_config::task::TaskConfig;
+use det_ids::{AllocationId, ContainerId, PlaceId, SlotId, TrialId, UserId};
 use det_store::allocations::{self, AllocationRow, ContainerRow};
+use det_store::task_documents::{self, TaskDocument};
+use det_store::{Conn, StoreError};
 use det_taskspec::{
-    ClusterFacts, ContainerSpec, DeviceKind, Granted, KindFacts, PlaceFacts, SpecError, TaskFacts,
-    TaskKind, TrialFacts, container_spec,
+    ClusterFacts, ContainerRequest, ContainerSpec, DeviceKind, Granted, KindFacts, PlaceFacts,
+    SpecError, StorageFacts, TaskFacts, TaskUser, TrialFacts, container_spec,
 };
 
 use crate::app::configs::Configs;
@@ -19,7 +21,7 @@ use crate::app::context::Context;
 use crate::app::existing;
 use crate::app::pools::Pools;
 use crate::app::specs::identity::TaskUsers;
-use crate::auth::{Auth, new_token, token_hash};
+use crate::auth::{Auth, User, new_token, token_hash};
 use crate::error::{AppError, AppResult};
 use crate::labels::TaskLabel;
 use crate::live::{Live, Startable};
@@ -120,60 +122,30 @@ impl Specs {
         allocation: &AllocationRow,
         conn: &mut Conn<'_>,
     ) -> AppResult<TaskFacts> {
-        let trial_id = match (allocation.kind, allocation.trial_id) {
-            (TaskKind::Trial, Some(trial_id)) => trial_id,
-            (TaskKind::Trial, None) => {
-                return Err(AppError::invalid(format!(
-                    "task \"{}\" is of the kind TRIAL and names no trial",
-                    allocation.task_id
-                )));
-            }
-            (
-                kind @ (TaskKind::Notebook
-                | TaskKind::Shell
-                | TaskKind::Command
-                | TaskKind::Tensorboard
-                | TaskKind::CheckpointGc
-                | TaskKind::Generic),
-                _,
-            ) => {
-                return Err(AppError::invalid(format!(
-                    "the task is of the kind {}, and this master starts tasks of the kind TRIAL only",
-                    kind.name()
-                )));
-            }
-        };
+        match allocation.trial_id {
+            Some(trial_id) => self.trial_facts(allocation, trial_id, conn).await,
+            None => self.launched_facts(allocation, conn).await,
+        }
+    }
+
+    async fn trial_facts(
+        &self,
+        allocation: &AllocationRow,
+        trial_id: TrialId,
+        conn: &mut Conn<'_>,
+    ) -> AppResult<TaskFacts> {
         let trial = existing::trial(conn, trial_id).await?;
         let experiment = existing::experiment(conn, trial.experiment_id).await?;
-        let owner = self
-            .auth
-            .user(experiment.owner_id)
-            .ok_or_else(|| AppError::not_found("user", experiment.owner_id))?;
+        let owner = self.owner(experiment.owner_id)?;
         let config = self.configs.of(&experiment)?;
-        let service = self.context.config();
-        Ok(TaskFacts {
-            task_id: allocation.task_id.clone(),
-            allocation_id: allocation.id.clone(),
-            description: TaskLabel::from(allocation).to_string(),
-            owner_id: experiment.owner_id,
-            user: self.task_users.in_project(experiment.project_id, &owner),
-            owner_name: owner.username.clone(),
+        let clusters_own = self.context.config();
+        let clusters_own = clusters_own.checkpoint_storage.as_ref();
+        let user = self.task_users.in_project(experiment.project_id, &owner);
+        let of_kind = OfKind {
+            owner,
+            user,
             request: config.container_request(),
-            defaults: self
-                .pools
-                .container_defaults(&allocation.resource_pool)
-                .pool_defaults(),
-            storage: Some(
-                config
-                    .checkpoint_storage
-                    .facts(service.checkpoint_storage.as_ref()),
-            ),
-            cluster: ClusterFacts {
-                cluster_id: self.identity.cluster_id.clone(),
-                master_id: self.identity.master_id.clone(),
-                pachyderm_address: service.pachyderm_address().map(str::to_owned),
-                reserved_ports: service.reserved_ports.clone(),
-            },
+            storage: Some(config.checkpoint_storage.facts(clusters_own)),
             kind: KindFacts::Trial(TrialFacts {
                 trial_id: trial.id,
                 experiment_id: experiment.id,
@@ -185,8 +157,88 @@ impl Specs {
                 latest_checkpoint_steps: trial.latest_checkpoint_steps,
                 warm_start_checkpoint: trial.warm_start_checkpoint,
             }),
-        })
+        };
+        Ok(self.facts(allocation, of_kind))
     }
+
+    async fn launched_facts(
+        &self,
+        allocation: &AllocationRow,
+        conn: &mut Conn<'_>,
+    ) -> AppResult<TaskFacts> {
+        let task_id = &allocation.task_id;
+        let task = existing::task(conn, task_id).await?;
+        let job = existing::job(conn, &task.job_id).await?;
+        let document = task_documents::find(conn, task_id).await?;
+        let document =
+            document.ok_or_else(|| AppError::not_found("configuration of task", task_id))?;
+        let owner = self.owner(task.owner_id)?;
+        let user = self.task_users.in_workspace(job.workspace_id, &owner);
+        let config = launched_config(&document)?;
+        let of_kind = OfKind {
+            owner,
+            user,
+            request: config.container_request(),
+            storage: None,
+            kind: KindFacts::Launched(document.details),
+        };
+        Ok(self.facts(allocation, of_kind))
+    }
+
+    fn owner(&self, id: UserId) -> AppResult<User> {
+        let owner = self.auth.user(id);
+        owner.ok_or_else(|| AppError::not_found("user", id))
+    }
+
+    fn facts(&self, allocation: &AllocationRow, of_kind: OfKind) -> TaskFacts {
+        let OfKind {
+            owner,
+            user,
+            request,
+            storage,
+            kind,
+        } = of_kind;
+        let service = self.context.config();
+        let defaults = self.pools.container_defaults(&allocation.resource_pool);
+        TaskFacts {
+            task_id: allocation.task_id.clone(),
+            allocation_id: allocation.id.clone(),
+            description: TaskLabel::from(allocation).to_string(),
+            owner_id: owner.id,
+            user,
+            owner_name: owner.username.clone(),
+            request,
+            defaults: defaults.pool_defaults(),
+            storage,
+            cluster: ClusterFacts {
+                cluster_id: self.identity.cluster_id.clone(),
+                master_id: self.identity.master_id.clone(),
+                pachyderm_address: service.pachyderm_address().map(str::to_owned),
+                reserved_ports: service.reserved_ports.clone(),
+            },
+            kind,
+        }
+    }
+}
+
+/// What is loaded in another way for tasks of different kinds.
+struct OfKind {
+    owner: User,
+    user: TaskUser,
+    request: ContainerRequest,
+    storage: Option<StorageFacts>,
+    kind: KindFacts,
+}
+
+/// The effective configuration of a launched task.
+fn launched_config(document: &TaskDocument) -> AppResult<TaskConfig> {
+    let unreadable = |message: String| StoreError::Corrupt {
+        what: format!("configuration of task {}", document.task_id),
+        message,
+    };
+    let value = serde_json::from_str(&document.config).map_err(|e| unreadable(e.to_string()))?;
+    let config = TaskConfig::from_json(&value).map_err(|e| unreadable(e.to_string()))?;
+    Ok(config)
 }
 
 /// What the rows contain of a container's place.

@@ -22,6 +22,7 @@ use crate::app::context::Context;
 use crate::app::documents::{
     check_size, config_error, known_documents, may_use_secrets, takes_long,
 };
+use crate::app::generated_name::generated;
 use crate::app::homes::{Homes, KnownHomes};
 use crate::app::model_archive::ContextFile;
 use crate::app::offload;
@@ -46,7 +47,6 @@ pub(crate) struct Checked {
     pub(crate) workspace_id: WorkspaceId,
 }
 
-/// Where a submission goes: the project that the request names, the one that the document names, else Uncategorized. What
 /// A submission.
 #[derive(Debug, Clone, Default)]
 pub struct NewExperimentRequest {
@@ -68,6 +68,7 @@ pub struct NewExperimentRequest {
     pub unmanaged: bool,
 }
 
+/// Where a submission goes: the project that the request names, the one that the document names, else Uncategorized. What
 /// does not exist is noted.
 fn home_of<'p>(
     homes: &'p Homes,
@@ -318,7 +319,7 @@ impl Submissions {
         let policies = &governed.policies;
         let homed = &mut governed.revealed.homed;
         let document = &mut homed.document;
-        let size = document.submitted.under(policies).trial_size();
+        let size = document.submitted.under(policies).size();
         let placement = document.submitted.under(policies).placement();
         let admitted = self
             .admission
@@ -428,17 +429,18 @@ impl Submissions {
             return Ok(submitted);
         }
         let own = submitted.clone().checked().err();
-        match (
-            self.templates.layer(submitted, &request.templates).await,
-            own,
-        ) {
+        let templates = self.templates.texts(&request.templates).await;
+        match (templates, own) {
             (Err(missing), Some(own)) if missing.kind == ErrorKind::NotFound => {
                 let mut error = ConfigError::new("", None, missing.message);
                 error.hint = missing.hint;
                 let errors = std::iter::once(error).chain(own.0).collect();
                 Err(config_error(ConfigErrors::together(errors)))
             }
-            (outcome, _) => outcome,
+            (Ok(templates), _) => offload(true, move || submitted.over_templates(&templates))
+                .await?
+                .map_err(config_error),
+            (Err(error), _) => Err(error),
         }
     }
 
@@ -463,7 +465,7 @@ impl Submissions {
         let order = self.pools.priority_order(pool);
         offload(long, move || {
             let defaults = CompletionDefaults {
-                name: generated_name(),
+                name: generated("Experiment"),
                 experiment_seed: u32::try_from(
                     (det_store::now() / 1_000_000) & i64::from(u32::MAX),
                 )
@@ -481,28 +483,4 @@ impl Submissions {
         })
         .await
     }
-}
-
-/// A name for an experiment that brings none: `Experiment (adjective-colour-animal)`.
-fn generated_name() -> String {
-    const FIRST: [&str; 16] = [
-        "brave", "calm", "clever", "eager", "fair", "fond", "gentle", "glad", "keen", "kind",
-        "lively", "merry", "neat", "proud", "quick", "wise",
-    ];
-    const SECOND: [&str; 16] = [
-        "amber", "azure", "bronze", "coral", "crimson", "emerald", "golden", "indigo", "ivory",
-        "jade", "lilac", "ochre", "pearl", "ruby", "silver", "teal",
-    ];
-    const THIRD: [&str; 16] = [
-        "badger", "crane", "dolphin", "falcon", "fox", "heron", "ibex", "lynx", "marten", "otter",
-        "owl", "panda", "raven", "seal", "tern", "wren",
-    ];
-    let bits: [u8; 3] = rand::random();
-    let pick = |words: [&'static str; 16], byte: u8| words[usize::from(byte) % words.len()];
-    format!(
-        "Experiment ({}-{}-{})",
-        pick(FIRST, bits[0]),
-        pick(SECOND, bits[1]),
-        pick(THIRD, bits[2])
-    )
 }

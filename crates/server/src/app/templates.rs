@@ -4,19 +4,18 @@ use std::collections::BTreeSet;
 
 use det_authz::{Kind, Permission, Target};
 use det_config::origin::{Layer, Source};
-use det_config::submitted::{Experiment, Submitted};
 use det_config::template::Template;
 use det_ids::WorkspaceId;
 use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::templates::{self, TemplateRow};
-use det_store::workspaces::{self, DeletionState, UNCATEGORIZED_WORKSPACE};
+use det_store::workspaces::{self, UNCATEGORIZED_WORKSPACE};
 use det_store::{Conn, StoreError, WriteTx};
 use serde_json::{Map, Value, json};
 
 use crate::app::context::Context;
 use crate::app::documents::{require_real_secrets, takes_long};
-use crate::app::homes::require_unarchived_workspace;
+use crate::app::homes::{require_open_workspace, require_unarchived_workspace};
 use crate::app::ownership::Ownership;
 use crate::app::reads::templates::{TemplateView, shown, stored};
 use crate::app::{offload, reads};
@@ -262,24 +261,11 @@ impl Templates {
         }
     }
 
-    /// A document laid over templates: the last one named is the strongest of them.
-    pub(crate) async fn layer(
-        &self,
-        mut document: Submitted,
-        names: &[String],
-    ) -> AppResult<Submitted> {
+    /// Names and contents of templates, in the order of the names, for a document to be laid over.
+    pub(crate) async fn texts(&self, names: &[String]) -> AppResult<Vec<(String, String)>> {
         let rows = self.named(names).await?;
-        let names = names.to_vec();
-        offload(true, move || {
-            for (name, row) in names.into_iter().zip(rows).rev() {
-                let source = Source::layer(Layer::Template(name));
-                let template = Submitted::read_template(Experiment, source, &row.config)
-                    .map_err(crate::app::documents::config_error)?;
-                document = document.over(template);
-            }
-            Ok(document)
-        })
-        .await?
+        let texts = rows.into_iter().map(|row| row.config);
+        Ok(names.iter().cloned().zip(texts).collect())
     }
 }
 
@@ -300,17 +286,7 @@ async fn require_unarchived(conn: &mut Conn<'_>, template: &TemplateRow) -> AppR
 async fn require_workspace(conn: &mut Conn<'_>, id: WorkspaceId) -> AppResult<()> {
     let row = workspaces::find(conn, id).await?;
     let row = row.ok_or_else(|| AppError::not_found("workspace", id))?;
-    let refused = |how: &str| {
-        let name = &row.name;
-        Err(AppError::precondition(format!(
-            "workspace \"{name}\" is {how}: no template can be put there"
-        )))
-    };
-    match (row.archived, row.state) {
-        (_, Some(DeletionState::Deleting)) => refused("being deleted"),
-        (true, _) => refused("archived"),
-        (false, _) => Ok(()),
-    }
+    require_open_workspace(&row, "no template can be put there")
 }
 
 fn taken(name: &str) -> AppError {

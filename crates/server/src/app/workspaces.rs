@@ -15,8 +15,9 @@ pub use deletion::HomeDeletion;
 use det_authz::{Kind, Permission, Target};
 use det_ids::WorkspaceId;
 use det_lifecycle::record::EventKind;
-use det_store::experiments;
+use det_store::task_documents::{self, LaunchedFilter};
 use det_store::workspaces::{self, DeletionState, PinRow, WorkspaceRow};
+use det_store::{WriteTx, experiments};
 use serde_json::{Map, Value, json};
 
 use crate::app::context::Context;
@@ -27,6 +28,7 @@ use crate::app::users::UnixIdentity;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
+use crate::labels::TaskLabel;
 
 /// What only administrators may do.
 const TO_LIMIT: &str = "limit the slots of workspaces";
@@ -334,6 +336,7 @@ impl Workspaces {
                         &to_do,
                     )?;
                     require_mutable_or_deleting(&row)?;
+                    require_no_live_tasks(tx, id, &what).await?;
                     let members = experiments::of_workspace(&mut tx.conn(), id).await?;
                     service
                         .deletion
@@ -365,6 +368,30 @@ impl Workspaces {
             })
             .await
     }
+}
+
+/// Tasks that were launched in a workspace must have ended before it goes.
+async fn require_no_live_tasks(tx: &mut WriteTx, id: WorkspaceId, what: &str) -> AppResult<()> {
+    let filter = LaunchedFilter {
+        workspace_id: Some(id),
+        ended_after: Some(i64::MAX),
+        ..LaunchedFilter::default()
+    };
+    let live = task_documents::launched(&mut tx.conn(), &filter).await?;
+    let Some(first) = live.first() else {
+        return Ok(());
+    };
+    Err(AppError::precondition(format!(
+        "{what} cannot be deleted: {} in it have not ended, the first of them {} \"{}\"",
+        if live.len() == 1 {
+            "1 task".to_owned()
+        } else {
+            format!("{} tasks", live.len())
+        },
+        TaskLabel::launched(first.kind, &first.id),
+        first.description.escape_debug()
+    ))
+    .hint("kill them first: `det cmd kill ID`, `det task kill ID`"))
 }
 
 /// What is worth telling of a workspace's settings in an event: no secrets.

@@ -5,35 +5,30 @@ pub mod bulk;
 use det_api_types::checkpoints::{GetCheckpointsQuery, GetExperimentCheckpointsResponse};
 use det_api_types::experiments::{
     ContinueExperimentRequest, ContinueExperimentResponse, CreateExperimentRequest,
-    CreateExperimentResponse, File, GetBestSearcherValidationMetricResponse,
-    GetExperimentLabelsQuery, GetExperimentLabelsResponse, GetExperimentResponse,
-    GetExperimentValidationHistoryResponse, GetExperimentsQuery, GetExperimentsResponse,
-    LaunchWarning, PatchExperiment, PatchExperimentResources, PatchExperimentResponse,
-    ValidationHistoryEntry,
+    CreateExperimentResponse, GetBestSearcherValidationMetricResponse, GetExperimentLabelsQuery,
+    GetExperimentLabelsResponse, GetExperimentResponse, GetExperimentValidationHistoryResponse,
+    GetExperimentsQuery, GetExperimentsResponse, PatchExperiment, PatchExperimentResources,
+    PatchExperimentResponse, ValidationHistoryEntry,
 };
 use det_api_types::jobs::{JobState, JobSummary};
 use det_api_types::page::Empty;
 use det_api_types::trials::{GetExperimentTrialsQuery, GetExperimentTrialsResponse};
-use det_api_types::wire::{Float, Object, Timestamp};
+use det_api_types::wire::{Float, Timestamp};
 use det_ids::{ExperimentId, ProjectId};
-use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::actions::{Action, act};
 use crate::app::experiments::ExperimentPatch;
-use crate::app::model_archive::{ContextFile, FileKind};
 use crate::app::reads::experiments::{QueuePlace, Record, listing};
 use crate::app::submission::NewExperimentRequest;
 use crate::app::{Master, changes, reads};
-use crate::error::{AppError, AppResult};
+use crate::error::AppError;
+use crate::http::context_files::context_files;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
-use crate::http::respond::{Answer, empty, message};
+use crate::http::respond::{Answer, empty, message, object};
+use crate::http::views::launches::launch_warnings;
 use crate::http::{checkpoints as checkpoint_routes, trials as trial_routes, views};
-
-/// The tar flags of the file list.
-const TAR_FILE: i64 = 48;
-const TAR_DIRECTORY: i64 = 53;
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -115,12 +110,7 @@ async fn create_experiment(
     }
     let request = NewExperimentRequest {
         config: body.config,
-        files: body
-            .model_definition
-            .into_iter()
-            .enumerate()
-            .map(context_file)
-            .collect::<Result<_, _>>()?,
+        files: context_files("modelDefinition", body.model_definition)?,
         activate: body.activate,
         project_id: Some(body.project_id).filter(|id| *id != 0).map(ProjectId),
         parent_id: body.parent_id.filter(|id| *id != 0).map(ExperimentId),
@@ -135,43 +125,11 @@ async fn create_experiment(
     };
     let (created, shown) = changes::create_experiment(&master, &actor, request).await?;
     let experiment = shown.as_ref().map(views::experiments::one).transpose()?;
-    let config = match created.config {
-        Value::Object(members) => Object(members),
-        _ => Object::default(),
-    };
-    let warnings = if created.slots_exceeded {
-        vec![LaunchWarning::CurrentSlotsExceeded]
-    } else {
-        Vec::new()
-    };
     message(&CreateExperimentResponse {
         experiment: experiment.unwrap_or_default(),
-        config,
-        warnings,
+        config: object(created.config),
+        warnings: launch_warnings(created.slots_exceeded),
         messages: created.warnings,
-    })
-}
-
-/// An entry of the file list.
-fn context_file((index, file): (usize, File)) -> AppResult<ContextFile> {
-    let kind = match file.kind {
-        TAR_FILE => FileKind::File,
-        TAR_DIRECTORY => FileKind::Directory,
-        other => {
-            return Err(AppError::invalid(format!(
-                "field \"modelDefinition[{index}].type\" must be {TAR_FILE} (a file) or {TAR_DIRECTORY} (a directory), \
-                 found {other}"
-            ))
-            .hint("links are sent as the files that they point to"));
-        }
-    };
-    let mode = u32::try_from(file.mode & 0o777).unwrap_or(0);
-    Ok(ContextFile {
-        path: file.path,
-        kind,
-        content: file.content.0,
-        mode,
-        mtime: file.mtime.0,
     })
 }
 
@@ -379,49 +337,4 @@ async fn get_best_searcher_validation_metric(
     message(&GetBestSearcherValidationMetricResponse {
         metric: Some(Float(best)),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use det_api_types::wire::{Bytes, Int64};
-
-    use super::*;
-
-    #[test]
-    fn files_come_with_their_permission_bits_only() {
-        let file = File {
-            path: "a.py".into(),
-            kind: 48,
-            content: Bytes(b"x".to_vec()),
-            mtime: Int64(7),
-            mode: 0o100_644,
-            ..File::default()
-        };
-        let made = context_file((0, file.clone())).unwrap();
-        assert_eq!(
-            (made.kind, made.mode, made.mtime),
-            (FileKind::File, 0o644, 7)
-        );
-        let directory = context_file((
-            0,
-            File {
-                kind: 53,
-                mode: 0o040_755,
-                ..file.clone()
-            },
-        ))
-        .unwrap();
-        assert_eq!(
-            (directory.kind, directory.mode),
-            (FileKind::Directory, 0o755)
-        );
-        let error = context_file((3, File { kind: 50, ..file })).unwrap_err();
-        assert!(
-            error
-                .message
-                .starts_with("field \"modelDefinition[3].type\""),
-            "{}",
-            error.message
-        );
-    }
 }

@@ -15,10 +15,13 @@ pub mod agents;
 pub mod allocations;
 pub mod auth;
 pub mod checkpoints;
+pub mod commands;
 pub mod config_policies;
+pub(crate) mod context_files;
 pub(crate) mod cors;
 pub mod events;
 pub mod experiments;
+pub mod generic_tasks;
 pub mod jobs;
 pub mod logs;
 pub mod master;
@@ -61,9 +64,11 @@ pub fn api() -> OpenApiRouter<Master> {
         .merge(allocations::routes())
         .merge(auth::routes())
         .merge(checkpoints::routes())
+        .merge(commands::routes())
         .merge(config_policies::routes())
         .merge(events::routes())
         .merge(experiments::routes())
+        .merge(generic_tasks::routes())
         .merge(jobs::routes())
         .merge(logs::routes())
         .merge(master::routes())

@@ -9,6 +9,7 @@ use axum::routing::get;
 use det_api_types::agents::AgentSortBy;
 use det_api_types::checkpoints::CheckpointSortBy;
 use det_api_types::experiments::{ExperimentSortBy, Int32FieldFilter};
+use det_api_types::launches::LaunchSortBy;
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::templates::TemplateSortBy;
 use det_api_types::trials::{TrialSortBy, WorkloadFilter};
@@ -80,6 +81,7 @@ fn add_types_of_queries(components: &mut Components) {
         Int32FieldFilter,
         OrderBy,
         ProjectSortBy,
+        LaunchSortBy,
         TemplateSortBy,
         TrialSortBy,
         UserSortBy,

@@ -5,9 +5,10 @@ use axum::extract::Request;
 use axum::http::{Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use det_api_types::wire;
+use det_api_types::wire::{self, Object};
 use futures::StreamExt;
 use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -41,6 +42,14 @@ pub(crate) fn shared(body: Bytes) -> Response {
         .into_response();
     response.extensions_mut().insert(Shared);
     response
+}
+
+/// A value that is an object, as a member of a message; any other value is none.
+pub(crate) fn object(value: Value) -> Object {
+    match value {
+        Value::Object(members) => Object(members),
+        _ => Object::default(),
+    }
 }
 
 /// The empty message.

@@ -71,10 +71,8 @@ async fn get_active_tasks_count(Caller(master, actor): Caller) -> Answer {
     params(("taskId" = String, Path, description = "the task")),
     responses((status = 200, body = GetTaskResponse)))]
 async fn get_task(Caller(master, actor): Caller, Path(task_id): Path<TaskId>) -> Answer {
-    let (row, allocations) =
-        reads::tasks::with_allocations(&master.context.store, &actor, &task_id).await?;
     message(&GetTaskResponse {
-        task: views::tasks::task(&row, &allocations)?,
+        task: views::tasks::task(&reads::tasks::whole(&master, &actor, &task_id).await?)?,
     })
 }
 

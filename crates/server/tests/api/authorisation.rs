@@ -252,6 +252,20 @@ impl World {
         name
     }
 
+    /// A task of the owner's that waits, launched for one request.
+    async fn launched(&mut self, path: &str) -> String {
+        let ada = self.cluster.user("ada").await;
+        let config = json!({"entrypoint": ["true"], "resources": {"slots": 0}});
+        let config = match path {
+            "generic-tasks" => json!(config.to_string()),
+            _ => config,
+        };
+        let path = format!("/api/v1/{path}");
+        let made = ada.post(&path, json!({"config": config})).await.ok();
+        let id = [&made["taskId"], &made["command"]["id"]];
+        id.into_iter().find_map(Value::as_str).unwrap().to_owned()
+    }
+
     /// A workspace of the owner's, and a project in it, made for one request.
     async fn workspace(&mut self) -> (i64, i64) {
         self.made += 1;
@@ -329,6 +343,16 @@ impl World {
         } else {
             String::new()
         };
+        let command = if operation.path.contains("{commandId}") {
+            self.launched("commands").await
+        } else {
+            String::new()
+        };
+        let task = if name.contains("GenericTask") {
+            self.launched("generic-tasks").await
+        } else {
+            self.task.clone()
+        };
         let job = self.cluster.task_of(self.experiment).await.0.job_id;
         let path = operation
             .path
@@ -345,7 +369,8 @@ impl World {
             .replace("{experimentId}", &experiment.to_string())
             .replace("{trialId}", &trial.to_string())
             .replace("{runId}", &trial.to_string())
-            .replace("{taskId}", &self.task)
+            .replace("{commandId}", &command)
+            .replace("{taskId}", &task)
             .replace("{userId}", &self.ada.to_string())
             .replace("{username}", "ada")
             .replace("{projectId}", &project.to_string())
@@ -384,6 +409,9 @@ impl World {
         match operation_of(row) {
             "Login" | "PlainLogin" => json!({"username": "admin", "isHashed": true}),
             "CreateExperiment" => json!({"config": configuration("made").to_string()}),
+            "LaunchCommand" => json!({"config": {"entrypoint": ["true"]}}),
+            "CreateGenericTask" => json!({"config": "entrypoint: ['true']"}),
+            "SetCommandPriority" => json!({"priority": 7}),
             "ContinueExperiment" => json!({"id": experiment}),
             "PatchExperiment" => json!({"notes": "changed"}),
             "MoveExperiment" | "MoveExperiments" => {

@@ -22,6 +22,7 @@ mod gangs;
 mod intake;
 mod jobs;
 mod large_searches;
+mod launches;
 mod log_policies;
 mod log_retention;
 mod logs;

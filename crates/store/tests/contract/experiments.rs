@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use det_ids::{ExperimentId, ProjectId, TrialId};
 use det_lifecycle::experiment::ExperimentState;
+use det_store::archives::{self, ArchiveOf};
 use det_store::catalogue::Catalogue;
 use det_store::experiments::{self, Active, ExperimentRow, Filter, NewExperiment, Sort};
 use det_store::logs::{self, LogLine};
@@ -59,12 +60,12 @@ pub(crate) async fn a_model_definition_is_read_in_parts(world: &World) {
         .collect();
     new.model_definition.clone_from(&archive);
     let id = stored_experiment(world, new).await;
-    let size = read!(world, conn => experiments::model_definition_size(conn, id).await);
+    let size = read!(world, conn => archives::size(conn, &ArchiveOf::Experiment(id)).await);
     assert_eq!(size, Some(archive.len()));
     let mut read = Vec::new();
     while read.len() < archive.len() {
         let offset = read.len();
-        let part = read!(world, conn => experiments::model_definition_part(conn, id, offset, 70_001).await);
+        let part = read!(world, conn => archives::part(conn, &ArchiveOf::Experiment(id), offset, 70_001).await);
         assert!(
             (1..=70_001).contains(&part.len()),
             "{} bytes at {offset}",
@@ -78,11 +79,10 @@ pub(crate) async fn a_model_definition_is_read_in_parts(world: &World) {
         (id, usize::MAX),
         (ExperimentId(id.0 + 1), 0),
     ] {
-        let part =
-            read!(world, conn => experiments::model_definition_part(conn, id, offset, 10).await);
+        let part = read!(world, conn => archives::part(conn, &ArchiveOf::Experiment(id), offset, 10).await);
         assert!(part.is_empty(), "experiment {id}, byte {offset}");
     }
-    let size = read!(world, conn => experiments::model_definition_size(conn, ExperimentId(id.0 + 1)).await);
+    let size = read!(world, conn => archives::size(conn, &ArchiveOf::Experiment(ExperimentId(id.0 + 1))).await);
     assert_eq!(size, None);
 }
 
@@ -149,12 +149,12 @@ pub(crate) async fn an_experiment_comes_back_as_it_was_stored(world: &World) {
     );
     assert!((row.weight - 2.5).abs() < f64::EPSILON);
     assert_eq!(
-        read!(world, conn => experiments::model_definition(conn, id).await),
+        read!(world, conn => archives::whole(conn, &ArchiveOf::Experiment(id)).await),
         Some(expected.model_definition)
     );
     assert!(read!(world, conn => experiments::find(conn, ExperimentId(id.0 + 1)).await).is_none());
     assert!(
-        read!(world, conn => experiments::model_definition(conn, ExperimentId(id.0 + 1)).await)
+        read!(world, conn => archives::whole(conn, &ArchiveOf::Experiment(ExperimentId(id.0 + 1))).await)
             .is_none()
     );
 }
@@ -635,7 +635,7 @@ pub(crate) async fn deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_
         let left = [
             read!(world, conn => experiments::find(conn, id).await).is_some(),
             read!(world, conn => experiments::job(conn, &format!("job-{name}").into()).await).is_some(),
-            read!(world, conn => experiments::model_definition(conn, id).await).is_some(),
+            read!(world, conn => archives::whole(conn, &ArchiveOf::Experiment(id)).await).is_some(),
             read!(world, conn => trials::find(conn, trial_id).await).is_some(),
             read!(world, conn => allocations::find_task(conn, &task_id).await).is_some(),
             read!(world, conn => allocations::find(conn, &allocation_id).await).is_some(),

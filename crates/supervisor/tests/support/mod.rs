@@ -276,6 +276,7 @@ impl Task {
                 env: env.to_vec(),
                 work_dir: "/run/determined/workdir".into(),
                 context: false,
+                startup_hook: true,
                 pool_startup_hook: None,
                 rendezvous: false,
                 storage_probe: None,

@@ -8,8 +8,8 @@ use serde_json::json;
 use super::*;
 use crate::variables::{Presence, SetBy, Tasks, VARIABLES};
 use crate::{
-    ClusterFacts, DeviceKind, DeviceMapping, Entrypoint, Granted, PerDevice, PoolDefaults,
-    SharedFs, TaskUser,
+    ClusterFacts, DeviceKind, DeviceMapping, Entrypoint, GenericDetails, Granted, PerDevice,
+    PoolDefaults, SharedFs, TaskDetails, TaskUser,
 };
 
 const EXPERIMENT_CONFIG: &str = r#"{"name": "digits"}"#;
@@ -19,7 +19,7 @@ fn command() -> TaskFacts {
     TaskFacts {
         task_id: "7c0f".into(),
         allocation_id: "7c0f.2".into(),
-        kind: KindFacts::Command,
+        kind: KindFacts::Launched(TaskDetails::Command),
         description: "command 7c0f".into(),
         owner_id: UserId(7),
         owner_name: "ada".into(),
@@ -294,16 +294,10 @@ fn the_users_variables_win_except_over_the_platforms_own() {
 
 #[test]
 fn what_differs_between_kinds_of_task() {
-    for (kind, context) in [
-        (KindFacts::Notebook, true),
-        (KindFacts::Shell, true),
-        (KindFacts::Command, true),
-        (KindFacts::Tensorboard, true),
-        (KindFacts::Generic, true),
-        (KindFacts::CheckpointGc, false),
-    ] {
+    let generic = TaskDetails::Generic(GenericDetails::default());
+    for (details, hook) in [(TaskDetails::Command, false), (generic, false)] {
         let task = TaskFacts {
-            kind,
+            kind: KindFacts::Launched(details),
             storage: trial().storage,
             ..command()
         };
@@ -311,13 +305,14 @@ fn what_differs_between_kinds_of_task() {
         let kind = task.kind.kind();
         assert_eq!(spec.script.task_type, kind);
         assert_eq!(env(&task)["DET_TASK_TYPE"], kind.name());
-        assert_eq!(spec.script.context, context, "{}", kind.name());
+        assert!(spec.script.context, "{}", kind.name());
+        assert_eq!(spec.script.startup_hook, hook, "{}", kind.name());
         assert!(!spec.script.rendezvous, "{}", kind.name());
         assert_eq!(spec.script.storage_probe, None, "{}", kind.name());
         assert!(spec.ports.is_empty(), "{}", kind.name());
     }
     let spec = spec(&trial());
-    assert!(spec.script.context && spec.script.rendezvous);
+    assert!(spec.script.context && spec.script.rendezvous && spec.script.startup_hook);
     let storage = json!({"type": "s3", "bucket": "b"});
     assert_eq!(spec.script.storage_probe, Some(storage));
 }
@@ -330,7 +325,7 @@ fn a_trial_publishes_its_marker_and_training_ports_and_then_its_own() {
         spec(&task).ports,
         [1734, 12_370, 12_380, 12_385, 29_401, 8265, 6006]
     );
-    task.kind = KindFacts::Command;
+    task.kind = KindFacts::Launched(TaskDetails::Command);
     assert_eq!(spec(&task).ports, [8265, 6006]);
 }
 
@@ -441,7 +436,7 @@ fn what_cannot_be_made_says_why() {
     let error = container_spec(&task, &place, "secret").unwrap_err();
     assert!(error.to_string().contains("\"reserved_ports\""), "{error}");
     // No other task uses these ports.
-    task.kind = KindFacts::Command;
+    task.kind = KindFacts::Launched(TaskDetails::Command);
     assert!(container_spec(&task, &place, "secret").is_ok());
 }
 

@@ -239,16 +239,17 @@ fn placement_is_known_before_completion() {
         }
     );
     let size = |slots, is_single_node| {
-        Some(TrialSize {
+        Some(WorkSize {
             slots,
             is_single_node,
+            key: SLOTS_OF_TRIAL,
         })
     };
-    assert_eq!(submitted.under(&[]).trial_size(), size(0, true));
+    assert_eq!(submitted.under(&[]).size(), size(0, true));
     assert_eq!(submitted.home(), (Some("w".into()), Some("p".into())));
     let silent = Submitted::parse(Experiment, "{}").unwrap();
     assert_eq!(silent.home(), (None, None));
-    assert_eq!(silent.under(&[]).trial_size(), size(1, false));
+    assert_eq!(silent.under(&[]).size(), size(1, false));
     let policies = Policies::parse(
         Workload::Experiment,
         "cluster",
@@ -256,7 +257,7 @@ fn placement_is_known_before_completion() {
         "invariant_config: {resources: {slots_per_trial: 3}}",
     )
     .unwrap();
-    assert_eq!(submitted.under(&[policies]).trial_size(), size(3, true));
+    assert_eq!(submitted.under(&[policies]).size(), size(3, true));
     for (fixed, one, several) in [
         ("resource_pool: gpu", Some("gpu"), vec![]),
         ("resource_pools: [gpu, spare]", None, vec!["gpu", "spare"]),
@@ -274,7 +275,7 @@ fn placement_is_known_before_completion() {
             Submitted::read(Experiment, &text)
                 .unwrap()
                 .under(&[])
-                .trial_size(),
+                .size(),
             None
         );
     }

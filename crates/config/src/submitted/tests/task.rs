@@ -411,11 +411,16 @@ fn placement_and_policies() {
         "resources: {slots: 4, resource_pool: p, priority: 10}",
     );
     assert_eq!(
-        task.placement(),
-        TaskPlacement {
-            resource_pool: Some("p".into()),
-            slots: 4
-        }
+        task.under(&[]).placement().resource_pool.as_deref(),
+        Some("p")
+    );
+    assert_eq!(
+        task.under(&[]).size(),
+        Some(WorkSize {
+            slots: 4,
+            is_single_node: true,
+            key: SLOTS_OF_TASK
+        })
     );
     let policies = Policies::parse(
         crate::policies::Workload::Tasks,
@@ -454,7 +459,7 @@ fn overrides_beat_the_file_and_secrets_are_hidden() {
         ],
     )
     .unwrap();
-    assert_eq!(task.placement().slots, 3);
+    assert_eq!(task.under(&[]).size().map(|size| size.slots), Some(3));
     let config = task
         .complete(&defaults(&TaskContainerDefaults::default()))
         .unwrap();

@@ -1,4 +1,4 @@
-//! Reading the files that an experiment was created with.
+//! Reading the files that experiments and tasks were created with.
 
 pub(crate) mod files;
 
@@ -6,7 +6,8 @@ use std::io::Read;
 
 use det_authz::Kind;
 use det_ids::{ExperimentId, TaskId};
-use det_store::{Store, experiments};
+use det_store::Store;
+use det_store::archives::{self, ArchiveOf};
 use futures::Stream;
 use tokio::runtime::Handle;
 
@@ -28,9 +29,8 @@ pub(crate) struct Archive {
     store: Store,
     budget: Budget,
     account: Account,
-    /// The experiment that it belongs to.
-    pub(crate) experiment_id: ExperimentId,
-    /// The experiment's name.
+    of: ArchiveOf,
+    /// The experiment's name; empty where only its tasks read it.
     pub(crate) name: String,
     /// Its size.
     pub(crate) bytes: usize,
@@ -48,10 +48,10 @@ impl Archive {
         let name = existing::experiment(&mut conn.conn(), experiment_id)
             .await?
             .name;
-        let bytes = experiments::model_definition_size(&mut conn.conn(), experiment_id)
-            .await?
-            .ok_or_else(|| missing(experiment_id))?;
-        Ok(Self::new(master, actor, experiment_id, name, bytes))
+        let of = ArchiveOf::Experiment(experiment_id);
+        let bytes = archives::size(&mut conn.conn(), &of).await?;
+        let bytes = bytes.ok_or_else(|| missing(&of))?;
+        Ok(Self::new(master, actor, of, name, bytes))
     }
 
     /// What a task starts with; `None` for tasks without an archive.
@@ -62,26 +62,20 @@ impl Archive {
     ) -> AppResult<Option<Self>> {
         let store = &master.context.store;
         let task = reads::tasks::find(store, actor, task_id).await?;
-        let Some(id) = task.experiment_id else {
-            return Ok(None);
-        };
+        let of = task
+            .experiment_id
+            .map_or_else(|| ArchiveOf::Task(task.id.clone()), ArchiveOf::Experiment);
         let mut conn = store.read().await?;
-        let bytes = experiments::model_definition_size(&mut conn.conn(), id).await?;
-        Ok(bytes.map(|bytes| Self::new(master, actor, id, String::new(), bytes)))
+        let bytes = archives::size(&mut conn.conn(), &of).await?;
+        Ok(bytes.map(|bytes| Self::new(master, actor, of, String::new(), bytes)))
     }
 
-    fn new(
-        master: &Master,
-        actor: &Actor,
-        experiment_id: ExperimentId,
-        name: String,
-        bytes: usize,
-    ) -> Self {
+    fn new(master: &Master, actor: &Actor, of: ArchiveOf, name: String, bytes: usize) -> Self {
         Self {
             store: master.context.store.clone(),
             budget: master.budgets.answers.clone(),
             account: Some(actor.user().id),
-            experiment_id,
+            of,
             name,
             bytes,
         }
@@ -94,10 +88,9 @@ impl Archive {
 
     async fn part(&self, offset: usize, wanted: usize) -> AppResult<Vec<u8>> {
         let mut conn = self.store.read().await?;
-        let id = self.experiment_id;
-        let part = experiments::model_definition_part(&mut conn.conn(), id, offset, wanted).await?;
+        let part = archives::part(&mut conn.conn(), &self.of, offset, wanted).await?;
         if part.len() < wanted {
-            return Err(missing(id));
+            return Err(missing(&self.of));
         }
         Ok(part)
     }
@@ -125,8 +118,11 @@ impl Archive {
     }
 }
 
-fn missing(experiment_id: ExperimentId) -> AppError {
-    AppError::not_found("model definition of experiment", experiment_id)
+fn missing(of: &ArchiveOf) -> AppError {
+    match of {
+        ArchiveOf::Experiment(id) => AppError::not_found("model definition of experiment", id),
+        ArchiveOf::Task(id) => AppError::not_found("context directory of task", id),
+    }
 }
 
 /// See [`Archive::blocking`].

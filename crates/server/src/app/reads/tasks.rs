@@ -1,17 +1,26 @@
 //! Reading tasks.
 
+use std::collections::HashMap;
+
+use det_api_types::launches::{GetLaunchesQuery, LaunchSortBy};
+use det_api_types::page::{OrderBy, Pagination};
 use det_authz::Kind;
-use det_ids::{PriorityOrder, TaskId};
+use det_ids::{AllocationId, PriorityOrder, TaskId, UserId, WorkspaceId};
 use det_scheduler::Policy;
-use det_store::Store;
 use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, AllocationRow, ContainerRow, TaskRow};
 use det_store::experiments::{self, JobRow};
-use det_taskspec::TaskKind;
+use det_store::task_documents::{self, LaunchedFilter, LaunchedTask, TaskDocument};
+use det_store::{Conn, Store};
+use det_taskspec::{Device, TaskKind};
+use serde_json::Value;
 
+use crate::app::launches::not_found;
+use crate::app::reads::paging;
 use crate::app::{Master, existing, reads};
-use crate::auth::Actor;
+use crate::auth::{Actor, User};
 use crate::error::AppResult;
+use crate::slots::{devices, slot_set};
 
 fn require(actor: &Actor) -> AppResult<()> {
     reads::require(actor, Kind::Task, "tasks")
@@ -23,17 +32,36 @@ pub(crate) async fn find(store: &Store, actor: &Actor, task_id: &TaskId) -> AppR
     existing::task(&mut store.read().await?.conn(), task_id).await
 }
 
-/// One task with its allocations.
-pub(crate) async fn with_allocations(
-    store: &Store,
-    actor: &Actor,
-    task_id: &TaskId,
-) -> AppResult<(TaskRow, Vec<AllocationRow>)> {
+/// One task with everything about it.
+pub(crate) struct TaskView {
+    /// Its row.
+    pub(crate) row: TaskRow,
+    /// Its attempts: running ones first, then the newest.
+    pub(crate) attempts: Vec<AllocationRow>,
+    /// What it runs as, with its configuration as the actor may see it; `None` = it works for an experiment.
+    pub(crate) document: Option<(TaskDocument, Value)>,
+}
+
+/// One task with its attempts and what it runs as.
+pub(crate) async fn whole(master: &Master, actor: &Actor, id: &TaskId) -> AppResult<TaskView> {
     require(actor)?;
-    let mut conn = store.read().await?;
-    let task = existing::task(&mut conn.conn(), task_id).await?;
-    let allocations = allocations::of_task(&mut conn.conn(), task_id).await?;
-    Ok((task, allocations))
+    let mut conn = master.context.store.read().await?;
+    let row = existing::task(&mut conn.conn(), id).await?;
+    let attempts = allocations::of_task(&mut conn.conn(), id).await?;
+    let document = task_documents::find(&mut conn.conn(), id).await?;
+    let document = match document {
+        Some(document) => {
+            let config = reads::document("configuration of task", id, &document.config)?;
+            let shown = master.launches.shown(actor, row.owner_id, &config);
+            Some((document, shown))
+        }
+        None => None,
+    };
+    Ok(TaskView {
+        row,
+        attempts,
+        document,
+    })
 }
 
 /// Everything that runs or waits to run.
@@ -88,4 +116,134 @@ pub(crate) async fn containers(
         containers.extend(allocations::containers(&mut conn.conn(), &allocation.id).await?);
     }
     Ok(containers)
+}
+
+/// A launched task as its readers see it.
+pub(crate) struct LaunchedView {
+    /// Its row.
+    pub(crate) row: LaunchedTask,
+    /// Its owner; `None` = the user exists no more.
+    pub(crate) owner: Option<User>,
+    /// Its live attempt, else its newest one.
+    pub(crate) attempt: Option<AllocationRow>,
+    /// The live container of that attempt, with the devices that it has.
+    pub(crate) container: Option<(ContainerRow, Vec<Device>)>,
+}
+
+/// How long lists contain what has ended, in microseconds: as clients of these clusters are used to, a day.
+const LISTED_AFTER_END: i64 = 24 * 3600 * 1_000_000;
+
+/// One page of the launched tasks of a kind: those that live, and those that ended a short time ago.
+pub(crate) async fn launched(
+    master: &Master,
+    actor: &Actor,
+    kind: TaskKind,
+    query: &GetLaunchesQuery,
+) -> AppResult<(Vec<LaunchedView>, Pagination)> {
+    require(actor)?;
+    let named = query
+        .users
+        .iter()
+        .filter_map(|name| master.auth.user_by_name(name));
+    let numbered = query.user_ids.iter().copied().map(UserId);
+    let owners: Vec<UserId> = named.map(|user| user.id).chain(numbered).collect();
+    if owners.is_empty() && !query.users.is_empty() {
+        return Ok(paging::slice(Vec::new(), query.offset, query.limit));
+    }
+    let filter = LaunchedFilter {
+        kind: Some(kind),
+        owners,
+        workspace_id: Some(WorkspaceId(query.workspace_id)).filter(|id| id.0 != 0),
+        ended_after: Some(det_store::now() - LISTED_AFTER_END),
+        ..LaunchedFilter::default()
+    };
+    let mut conn = master.context.store.read().await?;
+    let mut rows = task_documents::launched(&mut conn.conn(), &filter).await?;
+    match query.sort_by {
+        LaunchSortBy::Unspecified | LaunchSortBy::StartTime => rows.reverse(),
+        LaunchSortBy::Id => rows.sort_by(|a, b| a.id.cmp(&b.id)),
+        LaunchSortBy::Description => {
+            rows.sort_by(|a, b| paging::by_name(&a.description, &b.description));
+        }
+        LaunchSortBy::WorkspaceId => rows.sort_by_key(|row| row.workspace_id),
+    }
+    if query.order_by == OrderBy::Desc {
+        rows.reverse();
+    }
+    let (rows, pagination) = paging::slice(rows, query.offset, query.limit);
+    Ok((views(master, &mut conn.conn(), rows).await?, pagination))
+}
+
+/// One launched task of a kind.
+pub(crate) async fn launched_one(
+    master: &Master,
+    actor: &Actor,
+    kind: TaskKind,
+    id: &TaskId,
+) -> AppResult<LaunchedView> {
+    require(actor)?;
+    let filter = LaunchedFilter {
+        kind: Some(kind),
+        id: Some(id.clone()),
+        ..LaunchedFilter::default()
+    };
+    let mut conn = master.context.store.read().await?;
+    let rows = task_documents::launched(&mut conn.conn(), &filter).await?;
+    let mut found = views(master, &mut conn.conn(), rows).await?;
+    found.pop().ok_or_else(|| not_found(kind, id))
+}
+
+/// One launched task of a kind with its configuration, without what is hidden from the actor.
+pub(crate) async fn launched_with_config(
+    master: &Master,
+    actor: &Actor,
+    kind: TaskKind,
+    id: &TaskId,
+) -> AppResult<(LaunchedView, Value)> {
+    let view = launched_one(master, actor, kind, id).await?;
+    let mut conn = master.context.store.read().await?;
+    let document = task_documents::find(&mut conn.conn(), id).await?;
+    let document = document.ok_or_else(|| not_found(kind, id))?;
+    let config = reads::document("configuration of task", id, &document.config)?;
+    let shown = master.launches.shown(actor, view.row.owner_id, &config);
+    Ok((view, shown))
+}
+
+/// What lists and answers show of launched tasks, in three queries however many they are.
+async fn views(
+    master: &Master,
+    conn: &mut Conn<'_>,
+    rows: Vec<LaunchedTask>,
+) -> AppResult<Vec<LaunchedView>> {
+    let ids: Vec<TaskId> = rows.iter().map(|row| row.id.clone()).collect();
+    let mut attempts: HashMap<TaskId, AllocationRow> = HashMap::new();
+    for attempt in allocations::of_tasks(conn, &ids).await? {
+        attempts.entry(attempt.task_id.clone()).or_insert(attempt);
+    }
+    let mut containers: HashMap<AllocationId, (ContainerRow, Vec<Device>)> = HashMap::new();
+    if attempts.values().any(|attempt| attempt.ended_at.is_none()) {
+        let places = agents::list(conn).await?;
+        for container in allocations::live_containers(conn).await? {
+            let place = places.iter().find(|place| place.id == container.place_id);
+            let slots = slot_set(&container.slots)?;
+            let devices = place.map(devices).transpose()?.unwrap_or_default();
+            let own = devices
+                .into_iter()
+                .filter(|device| slots.contains(&device.id.0));
+            let own = own.collect();
+            containers
+                .entry(container.allocation_id.clone())
+                .or_insert((container, own));
+        }
+    }
+    let view = |row: LaunchedTask| {
+        let attempt = attempts.remove(&row.id);
+        LaunchedView {
+            owner: master.auth.user(row.owner_id),
+            container: attempt.as_ref().and_then(|a| containers.remove(&a.id)),
+            attempt,
+            row,
+        }
+    };
+    Ok(rows.into_iter().map(view).collect())
 }

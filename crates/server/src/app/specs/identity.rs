@@ -1,7 +1,7 @@
 //! The Unix identity that tasks are given.
 
 use det_config::master::DefaultTask;
-use det_ids::ProjectId;
+use det_ids::{ProjectId, WorkspaceId};
 use det_store::experiments::ExperimentRow;
 use det_store::workspaces::WorkspaceRow;
 use det_taskspec::TaskUser;
@@ -35,6 +35,16 @@ impl TaskUsers {
         let own = task_user(owner, &self.context.config().security.default_task);
         match homes.home(project_id) {
             Some((_, workspace)) => in_workspace(workspace, own),
+            None => own,
+        }
+    }
+
+    /// The Unix identity of a user's tasks in a workspace.
+    pub(crate) fn in_workspace(&self, id: WorkspaceId, owner: &User) -> TaskUser {
+        let homes = self.homes.get();
+        let own = task_user(owner, &self.context.config().security.default_task);
+        match homes.workspaces.get(&id) {
+            Some(workspace) => in_workspace(workspace, own),
             None => own,
         }
     }

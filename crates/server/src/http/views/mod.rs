@@ -4,6 +4,7 @@ pub mod agents;
 pub mod checkpoints;
 pub mod experiments;
 pub mod jobs;
+pub mod launches;
 pub mod logs;
 pub mod tasks;
 pub mod trials;

@@ -5,19 +5,20 @@ use std::collections::BTreeMap;
 use det_api_types::allocations::{AcceleratorData, Allocation};
 use det_api_types::page::WaitReason;
 use det_api_types::tasks::{
-    Address, AllocationSummary, ResourcesStarted, ResourcesSummary, ResourcesSummaryDevices, Task,
-    TaskState, TaskType,
+    Address, AllocationSummary, GenericTaskState, ResourcesStarted, ResourcesSummary,
+    ResourcesSummaryDevices, Task, TaskState, TaskType,
 };
 use det_api_types::wire::{Object, Timestamp};
 use det_ids::{AllocationId, JobId, PlaceId};
 use det_lifecycle::allocation::{AllocationState, Phase};
 use det_lifecycle::container::Observed;
+use det_lifecycle::task::{Stop, TaskEnd, TaskState as OwnState};
 use det_scheduler::Policy;
 use det_store::StoreError;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
-use det_taskspec::{Device, TaskKind};
+use det_taskspec::{Device, TaskDetails, TaskKind};
 
-use crate::app::reads::tasks::Live;
+use crate::app::reads::tasks::{Live, TaskView};
 use crate::app::wait_reasons::stored_reason;
 use crate::http::views::agents::device;
 use crate::labels::TaskLabel;
@@ -90,8 +91,38 @@ pub fn allocation(row: &AllocationRow) -> Result<Allocation, StoreError> {
     })
 }
 
-/// A task with its allocations, which come in the order to show them in.
-pub fn task(row: &TaskRow, allocations: &[AllocationRow]) -> Result<Task, StoreError> {
+/// The state of a generic task.
+fn generic_state(state: OwnState) -> GenericTaskState {
+    match state {
+        OwnState::Suspended => GenericTaskState::Paused,
+        OwnState::Queued | OwnState::Running | OwnState::Stopping(Stop::Requeue) => {
+            GenericTaskState::Active
+        }
+        OwnState::Stopping(Stop::Suspend) => GenericTaskState::StoppingPaused,
+        OwnState::Stopping(Stop::Kill) => GenericTaskState::StoppingCanceled,
+        OwnState::Ended(TaskEnd::Completed) => GenericTaskState::Completed,
+        OwnState::Ended(TaskEnd::Canceled) => GenericTaskState::Canceled,
+        OwnState::Ended(TaskEnd::Failed) => GenericTaskState::Error,
+    }
+}
+
+/// A task with its attempts; what it runs as is shown of generic tasks.
+pub(crate) fn task(view: &TaskView) -> Result<Task, StoreError> {
+    let (row, attempts) = (&view.row, &view.attempts);
+    let mut task = plain_task(row, attempts)?;
+    if let Some((document, config)) = &view.document
+        && let TaskDetails::Generic(generic) = &document.details
+    {
+        task.task_state = Some(generic_state(row.state));
+        task.config = Some(config.to_string());
+        task.parent_id = document.parent_id.as_ref().map(ToString::to_string);
+        task.forked_from = generic.forked_from.as_ref().map(ToString::to_string);
+        task.no_pause = Some(generic.no_pause);
+    }
+    Ok(task)
+}
+
+fn plain_task(row: &TaskRow, allocations: &[AllocationRow]) -> Result<Task, StoreError> {
     Ok(Task {
         task_id: row.id.to_string(),
         task_type: task_type(row.kind),

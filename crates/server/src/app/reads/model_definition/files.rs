@@ -202,11 +202,14 @@ mod tests {
             kind: FileKind::Directory,
             ..file("empty", b"")
         };
-        pack(&[
-            file("train.py", b"print()"),
-            file("sub/deep/a.json", b"{}"),
-            directory,
-        ])
+        pack(
+            "files",
+            &[
+                file("train.py", b"print()"),
+                file("sub/deep/a.json", b"{}"),
+                directory,
+            ],
+        )
         .unwrap()
     }
 
@@ -240,7 +243,7 @@ mod tests {
             mode: 0o644,
             mtime: 0,
         };
-        let mut files = nodes(&pack(&[file]).unwrap()[..]).unwrap();
+        let mut files = nodes(&pack("files", &[file]).unwrap()[..]).unwrap();
         let mut levels = 0;
         while let Some(node) = files.pop() {
             levels += 1;

@@ -1,0 +1,220 @@
+//! Tasks that users launch by themselves: commands and generic tasks.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::agents::Container;
+use crate::experiments::{File, LaunchWarning};
+use crate::page::{OrderBy, Pagination};
+use crate::tasks::TaskState;
+use crate::wire::{Object, Timestamp, wire_enum};
+
+wire_enum! {
+    /// What a list of launched tasks is sorted by.
+    pub enum LaunchSortBy("SORT_BY_") {
+        /// By the time of the launch.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// By id.
+        Id = 1 => "ID",
+        /// By the name that its owner gave it.
+        Description = 2 => "DESCRIPTION",
+        /// By the time of the launch.
+        StartTime = 4 => "START_TIME",
+        /// By workspace.
+        WorkspaceId = 5 => "WORKSPACE_ID",
+    }
+}
+
+/// Query of `GetCommands` and its like.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetLaunchesQuery {
+    /// What to sort by.
+    pub sort_by: LaunchSortBy,
+    /// Direction of the sort order.
+    pub order_by: OrderBy,
+    /// Elements to skip; negative counts from the end.
+    pub offset: i64,
+    /// Elements at most; 0 = all.
+    pub limit: i64,
+    /// Only those of users with these names.
+    pub users: Vec<String>,
+    /// Only those of users with these numbers.
+    pub user_ids: Vec<i64>,
+    /// Only those in this workspace; 0 = in all.
+    pub workspace_id: i64,
+}
+
+/// Declares the messages of one kind of launched task: the object with what only this kind has, and the answers that contain
+/// it as `$field`, or `$list` in a list.
+macro_rules! launched {
+    (
+        $(#[$doc:meta])*
+        $object:ident, $field:ident, $list:ident,
+        $launch_request:ident, $launch_response:ident, $get_response:ident, $list_response:ident, $change_response:ident,
+        $priority_request:ident, $id:ident,
+        { $($(#[$own_doc:meta])* $own:ident: $kind:ty,)* }
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+        #[serde(rename_all = "camelCase", default)]
+        pub struct $object {
+            /// Its id, a UUID.
+            pub id: String,
+            /// The name that its owner gave it, or one that was generated.
+            pub description: String,
+            /// How far it is.
+            pub state: TaskState,
+            /// When it was launched.
+            pub start_time: Timestamp,
+            /// Its container; `None` = it has none at present.
+            pub container: Option<Container>,
+            /// Name of its owner for display.
+            pub display_name: String,
+            /// Number of its owner.
+            pub user_id: i64,
+            /// Name of its owner.
+            pub username: String,
+            /// Pool that it waits or runs in.
+            pub resource_pool: String,
+            /// How it ended, a sentence; empty while it lives.
+            pub exit_status: String,
+            /// Exit code of its program; `None` = it has not ended, or by no program (an addition of ours).
+            pub exit_code: Option<i64>,
+            /// Its entry of the queue.
+            pub job_id: String,
+            /// The workspace that it is in.
+            pub workspace_id: i64,
+            $($(#[$own_doc])* pub $own: $kind,)*
+        }
+
+        /// Body of the launch.
+        #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+        #[serde(rename_all = "camelCase", default)]
+        pub struct $launch_request {
+            /// The configuration.
+            pub config: Object,
+            /// Template below the configuration.
+            pub template_name: String,
+            /// Files of the context directory.
+            pub files: Vec<File>,
+            /// Not read; older clients send it.
+            pub data: String,
+            /// Workspace; 0 = Uncategorized.
+            pub workspace_id: i64,
+            /// Check only; nothing is stored.
+            pub preview: bool,
+        }
+
+        /// Answer of the launch.
+        #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+        #[serde(rename_all = "camelCase", default)]
+        pub struct $launch_response {
+            /// The new task.
+            pub $field: $object,
+            /// The effective configuration.
+            pub config: Object,
+            /// What the user should know.
+            pub warnings: Vec<LaunchWarning>,
+            /// Warnings about the configuration, as sentences (an addition of ours).
+            pub messages: Vec<String>,
+        }
+
+        /// The task with its configuration.
+        #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+        #[serde(rename_all = "camelCase", default)]
+        pub struct $get_response {
+            /// The task.
+            pub $field: $object,
+            /// The effective configuration.
+            pub config: Object,
+        }
+
+        /// One page of the tasks.
+        #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+        #[serde(rename_all = "camelCase", default)]
+        pub struct $list_response {
+            /// The page's tasks.
+            pub $list: Vec<$object>,
+            /// Position of the page in the whole list.
+            pub pagination: Pagination,
+        }
+
+        /// The task after a change.
+        #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+        #[serde(rename_all = "camelCase", default)]
+        pub struct $change_response {
+            /// The task.
+            pub $field: $object,
+        }
+
+        /// Body of a change of its priority.
+        #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+        #[serde(rename_all = "camelCase", default)]
+        pub struct $priority_request {
+            /// The task again; the one in the address counts.
+            pub $id: String,
+            /// 1 to 99; which goes first is the pool's.
+            pub priority: i64,
+        }
+    };
+}
+
+launched! {
+    /// A command.
+    Command, command, commands,
+    LaunchCommandRequest, LaunchCommandResponse, GetCommandResponse, GetCommandsResponse, CommandResponse,
+    SetCommandPriorityRequest, command_id, {}
+}
+
+/// Body of `CreateGenericTask`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CreateGenericTaskRequest {
+    /// Files of the context directory.
+    pub context_directory: Vec<File>,
+    /// The configuration, YAML text.
+    pub config: String,
+    /// Project whose workspace it goes into; 0 = Uncategorized.
+    pub project_id: Option<i64>,
+    /// Task whose configuration and files it begins with.
+    pub forked_from: Option<String>,
+    /// Task that it belongs to.
+    pub parent_id: Option<String>,
+    /// Whether it starts with the files of its parent.
+    pub inherit_context: Option<bool>,
+    /// Whether it is never paused.
+    pub no_pause: Option<bool>,
+}
+
+/// Answer of `CreateGenericTask`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CreateGenericTaskResponse {
+    /// The new task.
+    pub task_id: String,
+    /// What the user should know.
+    pub warnings: Vec<LaunchWarning>,
+    /// Warnings about the configuration, as sentences (an addition of ours).
+    pub messages: Vec<String>,
+}
+
+/// Answer of `GetGenericTaskConfig`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetGenericTaskConfigResponse {
+    /// The effective configuration, JSON text.
+    pub config: String,
+}
+
+/// Body of `KillGenericTask`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KillGenericTaskRequest {
+    /// The task again; the one in the address counts.
+    pub task_id: String,
+    /// Whether everything ends that belongs to the same task as this one.
+    pub kill_from_root: bool,
+}

@@ -1,0 +1,309 @@
+//! Tasks that users launch by themselves, of all kinds: a checked document becomes a job, a task, what it runs as and the
+//! files that it starts with; from then on the task goes through the life that all tasks have.
+
+mod check;
+mod steering;
+
+use det_authz::{Kind, Permission, Target};
+use det_config::task::{LaunchKind, TaskConfig, mask_task_document, mask_task_for_others};
+use det_failpoints::failpoint;
+use det_ids::{ProjectId, TaskId, WorkspaceId};
+use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::task::{Demand, TaskEvent, TaskState};
+use det_orchestrator::Event;
+use det_store::WriteTx;
+use det_store::allocations::TaskRow;
+use det_store::archives::{self, ArchiveOf};
+use det_store::events::NewEvent;
+use det_store::experiments::{self, JobKind, JobRow};
+use det_store::task_documents::{self, TaskDocument};
+use det_store::workspaces;
+use det_taskspec::TaskDetails;
+use serde_json::Value;
+
+use crate::app::admission::Admission;
+use crate::app::config_policies::ConfigPolicies;
+use crate::app::context::Context;
+use crate::app::homes::{KnownHomes, require_open_workspace};
+use crate::app::model_archive::{self, ContextFile};
+use crate::app::orchestration::{Cause, Orchestration};
+use crate::app::ownership::Ownership;
+use crate::app::pools::Pools;
+use crate::app::templates::Templates;
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult, ErrorKind};
+
+pub use steering::From;
+pub(crate) use steering::not_found;
+
+/// A task as its owner asks for it.
+#[derive(Debug, Clone)]
+pub struct LaunchRequest {
+    /// Its kind.
+    pub kind: LaunchKind,
+    /// Its configuration, YAML or JSON.
+    pub config: String,
+    /// The files that it starts with.
+    pub files: Vec<ContextFile>,
+    /// Its workspace; `None` = Uncategorized.
+    pub workspace_id: Option<WorkspaceId>,
+    /// Templates to lay the configuration over; a later one is stronger than an earlier one.
+    pub templates: Vec<String>,
+    /// Check only.
+    pub preview: bool,
+    /// What only generic tasks can ask for.
+    pub generic: GenericRequest,
+}
+
+/// What only generic tasks can ask for.
+#[derive(Debug, Clone, Default)]
+pub struct GenericRequest {
+    /// Project whose workspace it goes into.
+    pub project_id: Option<ProjectId>,
+    /// The generic task that it belongs to.
+    pub parent: Option<TaskId>,
+    /// The generic task whose configuration and files it begins with; its own configuration is laid over that.
+    pub forked_from: Option<TaskId>,
+    /// Whether it starts with the files of its parent.
+    pub inherit_context: bool,
+    /// Whether it refuses to be paused.
+    pub no_pause: bool,
+}
+
+/// What came of a launch.
+#[derive(Debug, Clone)]
+pub struct Launched {
+    /// The new task; `None` when it was only checked.
+    pub id: Option<TaskId>,
+    /// Effective configuration, secrets hidden.
+    pub config: Value,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+    /// Whether it asks for more slots than there are now.
+    pub slots_exceeded: bool,
+}
+
+/// Everything that a launch stores.
+struct NewTask {
+    job: JobRow,
+    task: TaskRow,
+    document: TaskDocument,
+    context: Option<Vec<u8>>,
+    warnings: Vec<String>,
+}
+
+/// Launches tasks, and steers them. Cheap to clone.
+#[derive(Clone)]
+pub struct Launches {
+    pub(super) context: Context,
+    pub(super) homes: KnownHomes,
+    pub(super) pools: Pools,
+    pub(super) ownership: Ownership,
+    pub(super) templates: Templates,
+    pub(super) policies: ConfigPolicies,
+    pub(super) admission: Admission,
+    pub(super) orchestration: Orchestration,
+}
+
+impl Launches {
+    /// Checks a launch and, unless only that is asked, stores the task and requests its first attempt.
+    pub async fn launch(&self, actor: &Actor, request: LaunchRequest) -> AppResult<Launched> {
+        actor.require(Permission::Create, Kind::Task, "launch tasks")?;
+        let base = self.base(actor, &request).await?;
+        let checked = self.check(&request, base.as_ref()).await?;
+        let shown = self.shown(actor, actor.user().id, &checked.config.to_json());
+        let preview = request.preview;
+        let (warnings, slots_exceeded) = (checked.warnings.clone(), checked.slots_exceeded);
+        if preview {
+            return Ok(Launched {
+                id: None,
+                config: shown,
+                warnings,
+                slots_exceeded,
+            });
+        }
+        let context = match base.and_then(|base| base.archive) {
+            Some(archive) if request.files.is_empty() => Some(archive),
+            _ => pack(request.files).await?,
+        };
+        let details = details(request.kind, &request.generic)?;
+        let parent = request.generic.parent.clone();
+        let new = self.new_task(
+            actor,
+            checked,
+            TaskDocumentParts {
+                parent,
+                details,
+                context,
+            },
+        )?;
+        let id = new.task.id.clone();
+        let (service, actor) = (self.clone(), actor.name());
+        self.context
+            .write(move |tx| Box::pin(async move { service.store(tx, new, &actor).await }))
+            .await?;
+        failpoint!("server::launches::launch::after_commit");
+        Ok(Launched {
+            id: Some(id),
+            config: shown,
+            warnings,
+            slots_exceeded,
+        })
+    }
+
+    /// A task's configuration as an actor may see it.
+    pub(crate) fn shown(&self, actor: &Actor, owner: det_ids::UserId, config: &Value) -> Value {
+        let target = Target::of(Kind::Task).owned_by(owner);
+        if actor.may(Permission::ReadUnmasked, &target) {
+            mask_task_document(config)
+        } else {
+            mask_task_for_others(config)
+        }
+    }
+
+    fn new_task(
+        &self,
+        actor: &Actor,
+        checked: check::CheckedLaunch,
+        parts: TaskDocumentParts,
+    ) -> AppResult<NewTask> {
+        let check::CheckedLaunch {
+            config,
+            workspace_id,
+            warnings,
+            ..
+        } = checked;
+        let now = det_store::now();
+        let id = TaskId(uuid::Uuid::new_v4().to_string());
+        let resources = &config.resources;
+        let pool = &resources.resource_pool;
+        let priority = resources.priority;
+        let job = JobRow {
+            id: uuid::Uuid::new_v4().to_string().into(),
+            kind: JobKind::Task,
+            owner_id: actor.user().id,
+            resource_pool: pool.clone(),
+            priority: priority
+                .map_or_else(|| i64::from(self.pools.default_priority(pool)), i64::from),
+            weight: resources.weight,
+            max_slots: None,
+            position: None,
+            moved: false,
+            fallback: None,
+            submitted_at: now,
+            workspace_id,
+        };
+        let task = TaskRow {
+            id: id.clone(),
+            kind: parts.details.kind(),
+            job_id: job.id.clone(),
+            owner_id: job.owner_id,
+            experiment_id: None,
+            trial_id: None,
+            state: TaskState::Suspended,
+            demand: Some(demand(&config)),
+            attempts: 0,
+            log_lines: 0,
+            created_at: now,
+            ended_at: None,
+            logs_deleted_at: None,
+            log_findings: None,
+            log_retention_days: None,
+        };
+        let document = TaskDocument {
+            task_id: id,
+            parent_id: parts.parent,
+            description: config.description.clone(),
+            config: config.to_json().to_string(),
+            details: parts.details,
+        };
+        Ok(NewTask {
+            job,
+            task,
+            document,
+            context: parts.context,
+            warnings,
+        })
+    }
+
+    async fn store(&self, tx: &mut WriteTx, new: NewTask, actor: &str) -> AppResult<()> {
+        // They may have gone since the configuration was checked.
+        self.pools.require(&new.job.resource_pool)?;
+        let workspace_id = new.job.workspace_id;
+        let workspace = workspaces::find(&mut tx.conn(), workspace_id).await?;
+        let workspace = workspace.ok_or_else(|| AppError::not_found("workspace", workspace_id))?;
+        require_open_workspace(&workspace, "nothing can be launched there")?;
+        if let Some(parent) = &new.document.parent_id {
+            steering::require_live_parent(tx, parent).await?;
+        }
+        let id = new.task.id.clone();
+        experiments::insert_job(&mut tx.conn(), &new.job).await?;
+        tx.live_rows().add_task(new.task);
+        task_documents::insert(&mut tx.conn(), &new.document).await?;
+        if let Some(archive) = &new.context {
+            archives::insert(&mut tx.conn(), &ArchiveOf::Task(id.clone()), archive).await?;
+        }
+        let subject = Subject::Task(id.clone());
+        let created = NewEvent::new(actor, subject, EventKind::Created)
+            .states(None, TaskState::Suspended.name());
+        self.context.record(tx, created).await?;
+        let cause = Cause::actor(actor);
+        let event = TaskEvent::Resume;
+        let resumed = Event::Task {
+            id: id.clone(),
+            event,
+            cause,
+        };
+        self.orchestration.advance(tx, [resumed]).await?;
+        for warning in &new.warnings {
+            let text = format!("Note on the configuration: {warning}");
+            self.context.write_line(tx, &id, None, &text)?;
+        }
+        failpoint!("server::launches::launch::before_commit");
+        Ok(())
+    }
+}
+
+/// What a task's document contains beside its configuration.
+struct TaskDocumentParts {
+    parent: Option<TaskId>,
+    details: TaskDetails,
+    context: Option<Vec<u8>>,
+}
+
+/// What each attempt of a task asks for.
+fn demand(config: &TaskConfig) -> Demand {
+    Demand {
+        slots: config.resources.slots,
+        // Only generic tasks may be spread over places.
+        single_place: config.resources.is_single_node.unwrap_or(true),
+        preemption_timeout: config.preemption_timeout,
+    }
+}
+
+/// What only a task of this kind has.
+fn details(kind: LaunchKind, generic: &GenericRequest) -> AppResult<TaskDetails> {
+    match kind {
+        LaunchKind::Command => Ok(TaskDetails::Command),
+        LaunchKind::Generic => Ok(TaskDetails::Generic(det_taskspec::GenericDetails {
+            forked_from: generic.forked_from.clone(),
+            no_pause: generic.no_pause,
+        })),
+        LaunchKind::Notebook | LaunchKind::Shell | LaunchKind::TensorBoard => Err(AppError::new(
+            ErrorKind::NotBuilt,
+            format!(
+                "tasks of the kind {} are not built in this version",
+                kind.name()
+            ),
+        )),
+    }
+}
+
+/// The archive of a list of files; `None` = there are none.
+async fn pack(files: Vec<ContextFile>) -> AppResult<Option<Vec<u8>>> {
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let packed = tokio::task::spawn_blocking(move || model_archive::pack("files", &files));
+    packed.await.map_err(AppError::internal)?.map(Some)
+}

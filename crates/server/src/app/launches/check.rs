@@ -1,0 +1,242 @@
+//! Checking a launch: its document completed, and held against what this cluster has.
+
+use det_authz::{Kind, Permission, Target};
+use det_config::errors::{ConfigError, ConfigErrors};
+use det_config::origin::{Layer, Source};
+use det_config::policies::{Policies, Workload};
+use det_config::secrets::MASK;
+use det_config::submitted::{SubmittedTask, TaskDefaults};
+use det_config::task::{LaunchKind, TaskConfig, mask_task_for_others};
+use det_ids::{TaskId, WorkspaceId};
+use det_store::archives::{self, ArchiveOf};
+use det_store::task_documents;
+use det_store::workspaces::UNCATEGORIZED_WORKSPACE;
+use serde_json::Value;
+
+use super::{LaunchRequest, Launches};
+use crate::app::admission::Findings;
+use crate::app::documents::{
+    check_variables, document_error, require_real_secrets, require_storable, takes_long,
+};
+use crate::app::existing;
+use crate::app::generated_name::generated;
+use crate::app::homes::require_open_workspace;
+use crate::app::offload;
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult};
+
+/// A launch that nothing speaks against.
+pub(super) struct CheckedLaunch {
+    pub(super) config: TaskConfig,
+    pub(super) workspace_id: WorkspaceId,
+    pub(super) warnings: Vec<String>,
+    pub(super) slots_exceeded: bool,
+}
+
+/// What a launch begins with: the task that it is forked from, or whose files it inherits.
+pub(super) struct Base {
+    /// The configuration to lay it over.
+    config: Option<Value>,
+    /// The files, unless it brings its own.
+    pub(super) archive: Option<Vec<u8>>,
+    workspace_id: WorkspaceId,
+}
+
+fn refused(kind: LaunchKind, errors: &ConfigErrors) -> AppError {
+    document_error(&format!("the configuration of the {}", noun(kind)), errors)
+}
+
+/// What a task of this kind is called in messages.
+fn noun(kind: LaunchKind) -> &'static str {
+    match kind {
+        LaunchKind::Notebook => "notebook",
+        LaunchKind::Shell => "shell",
+        LaunchKind::Command => "command",
+        LaunchKind::TensorBoard => "TensorBoard",
+        LaunchKind::Generic => "task",
+    }
+}
+
+impl Launches {
+    /// Loads what a launch begins with, for an actor who may use it; `None` = it begins with nothing.
+    pub(super) async fn base(
+        &self,
+        actor: &Actor,
+        request: &LaunchRequest,
+    ) -> AppResult<Option<Base>> {
+        let generic = &request.generic;
+        if let Some(source) = &generic.forked_from {
+            return self.base_of(actor, source, true).await.map(Some);
+        }
+        match &generic.parent {
+            Some(parent) if generic.inherit_context => {
+                self.base_of(actor, parent, false).await.map(Some)
+            }
+            _ if generic.inherit_context => Err(AppError::invalid(
+                "field \"inheritContext\" asks for the files of a parent, and field \"parentId\" names none",
+            )),
+            _ => Ok(None),
+        }
+    }
+
+    async fn base_of(&self, actor: &Actor, id: &TaskId, forked: bool) -> AppResult<Base> {
+        let mut conn = self.context.store.read().await?;
+        let conn = &mut conn.conn();
+        let task = existing::task(conn, id).await?;
+        let job = existing::job(conn, &task.job_id).await?;
+        let Some(document) = task_documents::find(conn, id).await? else {
+            return Err(AppError::invalid(format!(
+                "task \"{id}\" is a trial's: it has no configuration of its own to begin with"
+            )));
+        };
+        let config: Value = serde_json::from_str(&document.config).map_err(AppError::internal)?;
+        let target = Target::of(Kind::Task).owned_by(task.owner_id);
+        let config = if actor.may(Permission::UseSecrets, &target) {
+            config
+        } else {
+            mask_task_for_others(&config)
+        };
+        Ok(Base {
+            config: forked.then_some(config),
+            archive: archives::whole(conn, &ArchiveOf::Task(id.clone())).await?,
+            workspace_id: job.workspace_id,
+        })
+    }
+
+    /// Parses, completes and checks a launch against the cluster.
+    pub(super) async fn check(
+        &self,
+        request: &LaunchRequest,
+        base: Option<&Base>,
+    ) -> AppResult<CheckedLaunch> {
+        let kind = request.kind;
+        let homes = self.homes.get();
+        let of_project = match request.generic.project_id {
+            Some(id) => Some(homes.require_open(id)?.1.id),
+            None => None,
+        };
+        let of_base = base.map(|base| base.workspace_id);
+        let workspace_id = request.workspace_id.or(of_project).or(of_base);
+        let workspace = homes.workspace(workspace_id.unwrap_or(UNCATEGORIZED_WORKSPACE))?;
+        require_open_workspace(workspace, "nothing can be launched there")?;
+        let submitted = self.layered(request, base).await?;
+        let policies = self.policies.over(workspace.id, Workload::Tasks).await?;
+        let mut findings = Findings {
+            warnings: submitted.warnings.iter().map(ToString::to_string).collect(),
+            ..Findings::default()
+        };
+        let governed = submitted.under(&policies);
+        let replaced = governed.replaced();
+        findings
+            .warnings
+            .extend(replaced.iter().map(ToString::to_string));
+        let admitted = self
+            .admission
+            .admit(
+                &governed.placement(),
+                workspace,
+                governed.size(),
+                &mut findings,
+            )
+            .await?;
+        let pool = admitted.pools.first().cloned().unwrap_or_default();
+        let errors = governed.placed(std::mem::take(&mut findings.errors));
+        let has_context =
+            !request.files.is_empty() || base.is_some_and(|base| base.archive.is_some());
+        let completed = self
+            .complete(submitted, policies, &pool, has_context)
+            .await?;
+        let mut config = match completed {
+            Ok(config) if errors.is_empty() => config,
+            completed => {
+                let mut all = completed.err().map_or_else(Vec::new, |errors| errors.0);
+                all.extend(errors);
+                return Err(refused(kind, &ConfigErrors::together(all)));
+            }
+        };
+        config.resources.resource_pool = pool;
+        let document = config.to_json();
+        if document.to_string().contains(MASK) {
+            require_real_secrets(&document)?;
+        }
+        check_variables(&config.environment)?;
+        require_storable(&document.to_string())?;
+        Ok(CheckedLaunch {
+            config,
+            workspace_id: workspace.id,
+            warnings: findings.warnings,
+            slots_exceeded: admitted.slots_exceeded,
+        })
+    }
+
+    /// The document over its templates, and over the configuration that it begins with.
+    async fn layered(
+        &self,
+        request: &LaunchRequest,
+        base: Option<&Base>,
+    ) -> AppResult<SubmittedTask> {
+        let (kind, text) = (request.kind, request.config.clone());
+        let long = takes_long(&text);
+        let own = offload(long, move || SubmittedTask::read(kind, &text)).await?;
+        let own = own.map_err(|errors| refused(kind, &errors))?;
+        let forked = base.and_then(|base| base.config.clone());
+        let own = match forked {
+            // As clients expect of a fork, each key of the top level is its own or the other's.
+            Some(mut config) => {
+                let given = own.to_value();
+                if let (Value::Object(config), Value::Object(given)) = (&mut config, given) {
+                    config.extend(given);
+                }
+                let source = Source::layer(Layer::Document);
+                let mut whole = SubmittedTask::of_layer(kind, source, &config);
+                whole.warnings.extend(own.warnings);
+                whole
+            }
+            None => own,
+        };
+        if request.templates.is_empty() {
+            return Ok(own);
+        }
+        match self.templates.texts(&request.templates).await {
+            Ok(templates) => offload(true, move || own.over_templates(&templates))
+                .await?
+                .map_err(|errors| refused(kind, &errors)),
+            // What is wrong in the document itself is reported with it.
+            Err(missing) => match own.checked() {
+                Ok(_) => Err(missing),
+                Err(errors) => {
+                    let mut first = ConfigError::new("", None, missing.message);
+                    first.hint = missing.hint;
+                    let all = std::iter::once(first).chain(errors.0).collect();
+                    Err(refused(kind, &ConfigErrors::together(all)))
+                }
+            },
+        }
+    }
+
+    async fn complete(
+        &self,
+        submitted: SubmittedTask,
+        policies: Vec<Policies>,
+        pool: &str,
+        has_context: bool,
+    ) -> AppResult<Result<TaskConfig, ConfigErrors>> {
+        let container_defaults = self.pools.container_defaults(pool);
+        let default_priority = Some(self.pools.default_priority(pool));
+        let order = self.pools.priority_order(pool);
+        offload(true, move || {
+            let defaults = TaskDefaults {
+                description: generated(submitted.kind().title()),
+                task_container_defaults: &container_defaults,
+                default_priority,
+                has_context,
+            };
+            let policies: Vec<Policies> = policies
+                .into_iter()
+                .map(|policies| policies.with_order(order))
+                .collect();
+            submitted.under(&policies).complete(&defaults)
+        })
+        .await
+    }
+}

@@ -1,0 +1,170 @@
+//! Steering tasks that users launched: killing, pausing and activating them, with everything that belongs to them.
+
+use det_ids::TaskId;
+use det_lifecycle::task::TaskEvent;
+use det_orchestrator::Event;
+use det_store::task_documents::{self, TaskDocument};
+use det_store::{WriteTx, allocations};
+use det_taskspec::{TaskDetails, TaskKind};
+
+use super::Launches;
+use crate::app::existing;
+use crate::app::orchestration::Cause;
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult};
+
+/// Where a change of a task with others below or above it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// At the task itself: it, and what belongs to it.
+    Task,
+    /// At the task that everything belongs to.
+    Root,
+}
+
+impl Launches {
+    /// Ends a task at once, with everything that belongs to it. `kind` = what it must be; of one that has ended nothing
+    /// changes.
+    pub async fn kill(
+        &self,
+        actor: &Actor,
+        kind: TaskKind,
+        id: &TaskId,
+        from: From,
+    ) -> AppResult<()> {
+        self.steer(actor, kind, id, from, TaskEvent::Kill).await
+    }
+
+    /// Lets a generic task, and those that belong to it, give their slots back and rest.
+    pub async fn pause(&self, actor: &Actor, id: &TaskId) -> AppResult<()> {
+        self.steer(actor, TaskKind::Generic, id, From::Task, TaskEvent::Suspend)
+            .await
+    }
+
+    /// Lets a generic task, and those that belong to it, go on.
+    pub async fn activate(&self, actor: &Actor, id: &TaskId) -> AppResult<()> {
+        self.steer(actor, TaskKind::Generic, id, From::Task, TaskEvent::Resume)
+            .await
+    }
+
+    async fn steer(
+        &self,
+        actor: &Actor,
+        kind: TaskKind,
+        id: &TaskId,
+        from: From,
+        event: TaskEvent,
+    ) -> AppResult<()> {
+        self.ownership.require_steering_of_task(actor, id).await?;
+        let (service, id, cause) = (self.clone(), id.clone(), Cause::actor(actor.name()));
+        self.context
+            .write(move |tx| {
+                Box::pin(async move {
+                    let document = document(tx, kind, &id).await?;
+                    let top = match from {
+                        From::Task => id.clone(),
+                        From::Root => root(tx, document).await?,
+                    };
+                    for task in task_documents::tree(&mut tx.conn(), &top).await? {
+                        let is_asked = task == id;
+                        if !service.is_concerned(tx, &task, &event, is_asked).await? {
+                            continue;
+                        }
+                        let (event, cause) = (event.clone(), cause.clone());
+                        let event = Event::Task {
+                            id: task,
+                            event,
+                            cause,
+                        };
+                        service.orchestration.advance(tx, [event]).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Whether an event is for a task: what belongs to the one that was asked for is left alone where it cannot follow.
+    async fn is_concerned(
+        &self,
+        tx: &mut WriteTx,
+        id: &TaskId,
+        event: &TaskEvent,
+        is_asked: bool,
+    ) -> AppResult<bool> {
+        let row = existing::task(&mut tx.conn(), id).await?;
+        if *event == TaskEvent::Kill {
+            return Ok(true);
+        }
+        if row.ended_at.is_some() {
+            return if is_asked {
+                Err(AppError::precondition(format!(
+                    "task \"{id}\" has ended ({}): it cannot be paused or activated",
+                    row.state.name()
+                )))
+            } else {
+                Ok(false)
+            };
+        }
+        let document = task_documents::find(&mut tx.conn(), id).await?;
+        let pauses = document.is_some_and(|document| may_pause(&document));
+        match (*event == TaskEvent::Suspend, pauses, is_asked) {
+            (true, false, true) => Err(AppError::precondition(format!(
+                "task \"{id}\" was launched as one that is never paused (--no-pause)"
+            ))
+            .hint(format!("`det task kill {id}` ends it"))),
+            (true, false, false) => Ok(false),
+            _ => Ok(true),
+        }
+    }
+}
+
+fn may_pause(document: &TaskDocument) -> bool {
+    matches!(&document.details, TaskDetails::Generic(generic) if !generic.no_pause)
+}
+
+/// The document of a task, which must be of a kind.
+async fn document(tx: &mut WriteTx, kind: TaskKind, id: &TaskId) -> AppResult<TaskDocument> {
+    let found = task_documents::find(&mut tx.conn(), id).await?;
+    found
+        .filter(|document| document.details.kind() == kind)
+        .ok_or_else(|| not_found(kind, id))
+}
+
+/// There is no task of this kind with this id.
+pub(crate) fn not_found(kind: TaskKind, id: &TaskId) -> AppError {
+    let what = match kind {
+        TaskKind::Trial => "task of a trial",
+        TaskKind::Notebook => "notebook",
+        TaskKind::Shell => "shell",
+        TaskKind::Command => "command",
+        TaskKind::Tensorboard => "TensorBoard",
+        TaskKind::CheckpointGc => "deletion of checkpoints",
+        TaskKind::Generic => "task",
+    };
+    AppError::not_found(what, id.as_str().escape_debug())
+}
+
+/// The task that everything belongs to which a task belongs to.
+async fn root(tx: &mut WriteTx, document: TaskDocument) -> AppResult<TaskId> {
+    let mut top = document;
+    while let Some(parent) = top.parent_id.clone() {
+        match task_documents::find(&mut tx.conn(), &parent).await? {
+            Some(found) => top = found,
+            None => break,
+        }
+    }
+    Ok(top.task_id)
+}
+
+/// Tasks belong to generic tasks that have not ended.
+pub(super) async fn require_live_parent(tx: &mut WriteTx, id: &TaskId) -> AppResult<()> {
+    document(tx, TaskKind::Generic, id).await?;
+    let row = allocations::find_task(&mut tx.conn(), id).await?;
+    match row.filter(|row| row.ended_at.is_none()) {
+        Some(_) => Ok(()),
+        None => Err(AppError::precondition(format!(
+            "task \"{id}\" has ended: nothing can belong to it any more"
+        ))),
+    }
+}

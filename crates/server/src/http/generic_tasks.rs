@@ -1,0 +1,108 @@
+//! Generic tasks: commands that can be paused, forked and made of several.
+
+use axum::extract::Path;
+use det_api_types::launches::{
+    CreateGenericTaskRequest, CreateGenericTaskResponse, GetGenericTaskConfigResponse,
+    KillGenericTaskRequest,
+};
+use det_api_types::page::Empty;
+use det_config::task::LaunchKind;
+use det_ids::{ProjectId, TaskId};
+use det_taskspec::TaskKind;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::launches::{From, GenericRequest, LaunchRequest};
+use crate::app::{Master, changes, reads};
+use crate::http::context_files::context_files;
+use crate::http::extract::{Caller, WireBody};
+use crate::http::respond::{Answer, empty, message};
+use crate::http::views::launches::launch_warnings;
+
+/// Routes of this file.
+pub fn routes() -> OpenApiRouter<Master> {
+    OpenApiRouter::new()
+        .routes(routes!(create_generic_task))
+        .routes(routes!(get_generic_task_config))
+        .routes(routes!(kill_generic_task))
+        .routes(routes!(pause_generic_task))
+        .routes(routes!(unpause_generic_task))
+}
+
+/// Launches a generic task.
+#[utoipa::path(post, path = "/api/v1/generic-tasks", operation_id = "CreateGenericTask", tag = "tasks",
+    request_body = CreateGenericTaskRequest, responses((status = 200, body = CreateGenericTaskResponse)))]
+async fn create_generic_task(
+    Caller(master, actor): Caller,
+    WireBody(body): WireBody<CreateGenericTaskRequest>,
+) -> Answer {
+    let task = |id: Option<String>| id.filter(|id| !id.is_empty()).map(TaskId);
+    let request = LaunchRequest {
+        kind: LaunchKind::Generic,
+        config: body.config,
+        files: context_files("contextDirectory", body.context_directory)?,
+        workspace_id: None,
+        templates: Vec::new(),
+        preview: false,
+        generic: GenericRequest {
+            project_id: body.project_id.filter(|id| *id != 0).map(ProjectId),
+            parent: task(body.parent_id),
+            forked_from: task(body.forked_from),
+            inherit_context: body.inherit_context.unwrap_or_default(),
+            no_pause: body.no_pause.unwrap_or_default(),
+        },
+    };
+    let (made, _) = changes::launch(&master, &actor, request).await?;
+    message(&CreateGenericTaskResponse {
+        task_id: made.id.map(|id| id.to_string()).unwrap_or_default(),
+        warnings: launch_warnings(made.slots_exceeded),
+        messages: made.warnings,
+    })
+}
+
+/// The configuration of a generic task.
+#[utoipa::path(get, path = "/api/v1/tasks/{taskId}/config", operation_id = "GetGenericTaskConfig", tag = "tasks",
+    params(("taskId" = String, Path, description = "the task")),
+    responses((status = 200, body = GetGenericTaskConfigResponse)))]
+async fn get_generic_task_config(Caller(master, actor): Caller, Path(id): Path<TaskId>) -> Answer {
+    let kind = TaskKind::Generic;
+    let (_, config) = reads::tasks::launched_with_config(&master, &actor, kind, &id).await?;
+    message(&GetGenericTaskConfigResponse {
+        config: config.to_string(),
+    })
+}
+
+/// Ends a generic task at once, with those that belong to it.
+#[utoipa::path(post, path = "/api/v1/tasks/{taskId}/kill", operation_id = "KillGenericTask", tag = "tasks",
+    params(("taskId" = String, Path, description = "the task")),
+    request_body = KillGenericTaskRequest, responses((status = 200, body = Empty)))]
+async fn kill_generic_task(
+    Caller(master, actor): Caller,
+    Path(id): Path<TaskId>,
+    WireBody(body): WireBody<KillGenericTaskRequest>,
+) -> Answer {
+    let from = if body.kill_from_root {
+        From::Root
+    } else {
+        From::Task
+    };
+    let kind = TaskKind::Generic;
+    master.launches.kill(&actor, kind, &id, from).await?;
+    empty()
+}
+
+/// Lets a generic task give its slots back and rest, with those that belong to it.
+#[utoipa::path(post, path = "/api/v1/tasks/{taskId}/pause", operation_id = "PauseGenericTask", tag = "tasks",
+    params(("taskId" = String, Path, description = "the task")), responses((status = 200, body = Empty)))]
+async fn pause_generic_task(Caller(master, actor): Caller, Path(id): Path<TaskId>) -> Answer {
+    master.launches.pause(&actor, &id).await?;
+    empty()
+}
+
+/// Lets a paused generic task go on, with those that belong to it.
+#[utoipa::path(post, path = "/api/v1/tasks/{taskId}/unpause", operation_id = "UnpauseGenericTask", tag = "tasks",
+    params(("taskId" = String, Path, description = "the task")), responses((status = 200, body = Empty)))]
+async fn unpause_generic_task(Caller(master, actor): Caller, Path(id): Path<TaskId>) -> Answer {
+    master.launches.activate(&actor, &id).await?;
+    empty()
+}

@@ -1,0 +1,145 @@
+//! What tasks that work for no experiment run as: their effective configurations, and what only their kind has.
+
+use det_ids::{JobId, TaskId, UserId, WorkspaceId};
+use det_lifecycle::task::TaskState;
+use det_taskspec::{TaskDetails, TaskKind};
+
+use crate::query::{Query, Value};
+use crate::{Conn, StoreError, column};
+
+/// What a task runs as. Later changes of templates, pools or the master do not change it.
+#[derive(Clone, PartialEq, Eq, crate::Row)]
+#[row(id = "task_id")]
+pub struct TaskDocument {
+    /// The task.
+    pub task_id: TaskId,
+    /// The generic task that it belongs to: it is paused, activated and killed with that one.
+    pub parent_id: Option<TaskId>,
+    /// The name that its owner gave it, or one that was generated.
+    pub description: String,
+    /// Its effective configuration, JSON.
+    pub config: String,
+    /// What only its kind has.
+    #[row(json)]
+    pub details: TaskDetails,
+}
+
+/// A launched task as lists show it.
+#[derive(Clone, PartialEq, crate::Row)]
+pub struct LaunchedTask {
+    /// The task.
+    pub id: TaskId,
+    /// Its kind.
+    #[row(word)]
+    pub kind: TaskKind,
+    /// Its job.
+    pub job_id: JobId,
+    /// The user who owns it.
+    pub owner_id: UserId,
+    /// The workspace that it is in.
+    pub workspace_id: WorkspaceId,
+    /// Pool that it waits or runs in.
+    pub resource_pool: String,
+    /// Where it is in its life.
+    #[row(json = "machine")]
+    pub state: TaskState,
+    /// When it was launched, microseconds.
+    pub created_at: i64,
+    /// When it ended, microseconds; `None` = it has not.
+    pub ended_at: Option<i64>,
+    /// See [`TaskDocument::parent_id`].
+    pub parent_id: Option<TaskId>,
+    /// See [`TaskDocument::description`].
+    pub description: String,
+    /// See [`TaskDocument::details`].
+    #[row(json)]
+    pub details: TaskDetails,
+}
+
+/// Which launched tasks to list.
+#[derive(Debug, Clone, Default)]
+pub struct LaunchedFilter {
+    /// Of this kind; `None` = of every kind.
+    pub kind: Option<TaskKind>,
+    /// Only this one.
+    pub id: Option<TaskId>,
+    /// Of these owners; empty = of all.
+    pub owners: Vec<UserId>,
+    /// In this workspace.
+    pub workspace_id: Option<WorkspaceId>,
+    /// That live, or ended at this time or later, in microseconds.
+    pub ended_after: Option<i64>,
+}
+
+const SELECT: &str = "SELECT t.id, t.kind, t.job_id, t.owner_id, j.workspace_id, j.resource_pool, t.machine, t.created_at, \
+    t.ended_at, d.parent_id, d.description, d.details FROM tasks t JOIN task_documents d ON d.task_id = t.id JOIN jobs j ON j.id = t.job_id";
+
+/// Launched tasks, the newest first.
+pub async fn launched(
+    conn: &mut Conn<'_>,
+    filter: &LaunchedFilter,
+) -> Result<Vec<LaunchedTask>, StoreError> {
+    conn.flush().await?;
+    let mut query = Query::new(SELECT);
+    query.condition("t.experiment_id IS NULL");
+    if let Some(kind) = filter.kind {
+        query
+            .condition("t.kind = ")
+            .bind(Value::Text(kind.name().to_owned()));
+    }
+    if let Some(id) = &filter.id {
+        query.condition("t.id = ").bind(Value::from(id));
+    }
+    if !filter.owners.is_empty() {
+        query.any_of("t.owner_id", filter.owners.iter().copied());
+    }
+    if let Some(id) = filter.workspace_id {
+        query.condition("j.workspace_id = ").bind(id);
+    }
+    if let Some(at) = filter.ended_after {
+        query
+            .condition("(t.ended_at IS NULL OR t.ended_at >= ")
+            .bind(Value::Integer(at))
+            .push(")");
+    }
+    query.push(" ORDER BY t.created_at DESC, t.id");
+    query.fetch_all(conn).await
+}
+
+/// What a task runs as; `None` = it has no document of its own.
+pub async fn find(conn: &mut Conn<'_>, id: &TaskId) -> Result<Option<TaskDocument>, StoreError> {
+    Ok(fetch_optional!(
+        conn,
+        TaskDocument,
+        "SELECT * FROM task_documents WHERE task_id = $1",
+        id
+    )?)
+}
+
+/// A task with everything that belongs to it, and to that, the highest first.
+pub async fn tree(conn: &mut Conn<'_>, root: &TaskId) -> Result<Vec<TaskId>, StoreError> {
+    conn.flush().await?;
+    let rows = fetch_all!(
+        conn,
+        (TaskId, i64),
+        "WITH RECURSIVE below (id, depth) AS (SELECT $1, CAST(0 AS BIGINT) UNION ALL \
+         SELECT d.task_id, b.depth + 1 FROM task_documents d JOIN below b ON d.parent_id = b.id) \
+         SELECT id, depth FROM below ORDER BY depth, id",
+        root
+    )?;
+    Ok(rows.into_iter().map(|(id, _)| id).collect())
+}
+
+/// Stores what a new task runs as.
+pub async fn insert(conn: &mut Conn<'_>, new: &TaskDocument) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "INSERT INTO task_documents (task_id, parent_id, description, config, details) VALUES ($1, $2, $3, $4, $5)",
+        &new.task_id,
+        new.parent_id.as_ref(),
+        new.description.as_str(),
+        new.config.as_str(),
+        column::text(&new.details)
+    )?;
+    Ok(())
+}
