@@ -317,13 +317,8 @@ fn check_alone(
     };
     match kind {
         DocumentKind::Experiment => {
-            let submitted = Submitted::read_over_templates(
-                Experiment,
-                file,
-                text,
-                options.overrides,
-                options.templates,
-            )?;
+            let submitted = Submitted::read_file(Experiment, file, text, options.overrides)?
+                .over_templates(options.templates)?;
             let mut warnings = submitted.warnings.clone();
             warnings.extend(submitted.under(&[]).drawn());
             if options.partial {
@@ -335,13 +330,8 @@ fn check_alone(
             Ok(plain(warnings))
         }
         DocumentKind::TaskOf(kind) => {
-            let mut submitted = Submitted::read_over_templates(
-                kind,
-                file,
-                text,
-                options.overrides,
-                options.templates,
-            )?;
+            let mut submitted = Submitted::read_file(kind, file, text, options.overrides)?
+                .over_templates(options.templates)?;
             let warnings = submitted.warnings.clone();
             // A command line brings the command, where the file has none.
             if kind == LaunchKind::Command && submitted.to_value()["entrypoint"].is_null() {

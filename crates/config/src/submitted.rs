@@ -164,36 +164,19 @@ impl<K: Rules> Submitted<K> {
         Self::read_layer(kind, text, Some(&source), overrides)
     }
 
-    /// Reads a file with overrides over it and templates under it, `(name, file, text)`, the strongest last. Their errors
-    /// are reported when the document is completed.
+    /// This document over templates, `(name, file, text)`, the strongest last; `file` is empty where there is none. Their
+    /// errors are reported when the document is completed.
     ///
     /// # Errors
     /// One of the texts is neither YAML nor JSON.
-    pub fn read_over_templates(
-        kind: K,
-        file: &str,
-        text: &str,
-        overrides: &[String],
+    pub fn over_templates(
+        self,
         templates: &[(String, String, String)],
     ) -> Result<Self, ConfigErrors> {
-        let mut whole = Self::read_file(kind, file, text, overrides)?;
-        for (name, file, text) in templates.iter().rev() {
-            let source = Source::of(Layer::Template(name.clone()), file);
-            whole = whole.over(Self::read_template(kind, source, text)?);
-        }
-        Ok(whole)
-    }
-
-    /// This document over templates, `(name, text)`, the strongest last. Their errors are reported when the document is
-    /// completed.
-    ///
-    /// # Errors
-    /// One of the texts is neither YAML nor JSON.
-    pub fn over_templates(self, templates: &[(String, String)]) -> Result<Self, ConfigErrors> {
         let kind = self.kind;
         let mut whole = self;
-        for (name, text) in templates.iter().rev() {
-            let source = Source::layer(Layer::Template(name.clone()));
+        for (name, file, text) in templates.iter().rev() {
+            let source = Source::of(Layer::Template(name.clone()), file);
             whole = whole.over(Self::read_template(kind, source, text)?);
         }
         Ok(whole)

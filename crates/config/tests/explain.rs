@@ -69,7 +69,7 @@ fn layers(
         templates,
         ..
     } = options;
-    Submitted::read_over_templates(Experiment, file, text, overrides, templates)
+    Submitted::read_file(Experiment, file, text, overrides)?.over_templates(templates)
 }
 
 fn explained(text: &str, options: CheckOptions<'_>, policies: &[Policies]) -> Vec<ExplainedKey> {

@@ -483,8 +483,8 @@ async fn explain_experiment(
     text: &str,
 ) -> Result<Vec<ExplainedKey>, CliError> {
     let templates = read_templates(&args.templates)?;
-    let submitted =
-        Submitted::read_over_templates(Experiment, file, text, &args.overrides, &templates)?;
+    let submitted = Submitted::read_file(Experiment, file, text, &args.overrides)?
+        .over_templates(&templates)?;
     let master = master(args)?;
     let placement = submitted.under(&[]).placement();
     let of_file = (placement.workspace.as_deref(), placement.project.as_deref());
@@ -526,7 +526,8 @@ async fn explain_task(
     text: &str,
 ) -> Result<Vec<ExplainedKey>, CliError> {
     let templates = read_templates(&args.templates)?;
-    let submitted = Submitted::read_over_templates(kind, file, text, &args.overrides, &templates)?;
+    let submitted =
+        Submitted::read_file(kind, file, text, &args.overrides)?.over_templates(&templates)?;
     let master = master(args)?;
     let home = ask_home(args, context, (None, None), Workload::Tasks).await?;
     let policies = policies(args, home.as_ref(), Workload::Tasks)?;

@@ -6,6 +6,7 @@ use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::experiment::{ExperimentConfig, mask_document, mask_with_variables};
 use det_config::secrets::{MASK, is_masked};
 use det_config::submitted::{Experiment, Submitted};
+use det_config::task::{mask_task_document, mask_task_for_others};
 use det_ids::UserId;
 use det_store::experiments::ExperimentRow;
 use det_taskspec::users_variables;
@@ -93,6 +94,16 @@ pub(crate) fn masked_for(keeps_it: bool, config: &Value) -> Value {
         mask_document(config)
     } else {
         mask_with_variables(config)
+    }
+}
+
+/// A task's configuration as an actor may see it.
+pub(crate) fn shown_task_config(actor: &Actor, owner: UserId, config: &Value) -> Value {
+    let target = Target::of(Kind::Task).owned_by(owner);
+    if actor.may(Permission::ReadUnmasked, &target) {
+        mask_task_document(config)
+    } else {
+        mask_task_for_others(config)
     }
 }
 

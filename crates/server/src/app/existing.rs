@@ -5,6 +5,7 @@ use det_store::Conn;
 use det_store::allocations::{self, TaskRow};
 use det_store::experiments::{self, ExperimentRow, JobRow};
 use det_store::trials::{self, TrialRow};
+use det_taskspec::TaskKind;
 
 use crate::error::{AppError, AppResult};
 
@@ -30,4 +31,18 @@ pub(crate) async fn job(conn: &mut Conn<'_>, id: &JobId) -> AppResult<JobRow> {
 pub(crate) async fn task(conn: &mut Conn<'_>, id: &TaskId) -> AppResult<TaskRow> {
     let row = allocations::find_task(conn, id).await?;
     row.ok_or_else(|| AppError::not_found("task", id.as_str().escape_debug()))
+}
+
+/// There is no task of this kind with this id.
+pub(crate) fn no_task_of(kind: TaskKind, id: &TaskId) -> AppError {
+    let what = match kind {
+        TaskKind::Trial => "task of a trial",
+        TaskKind::Notebook => "notebook",
+        TaskKind::Shell => "shell",
+        TaskKind::Command => "command",
+        TaskKind::Tensorboard => "TensorBoard",
+        TaskKind::CheckpointGc => "deletion of checkpoints",
+        TaskKind::Generic => "task",
+    };
+    AppError::not_found(what, id.as_str().escape_debug())
 }

@@ -4,9 +4,8 @@
 mod check;
 mod steering;
 
-use det_authz::{Kind, Permission, Target};
-use det_config::task::{LaunchKind, TaskConfig, mask_task_document, mask_task_for_others};
-use det_failpoints::failpoint;
+use det_authz::{Kind, Permission};
+use det_config::task::{LaunchKind, TaskConfig};
 use det_ids::{ProjectId, TaskId, WorkspaceId};
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::{Demand, TaskEvent, TaskState};
@@ -24,6 +23,7 @@ use serde_json::Value;
 use crate::app::admission::Admission;
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::context::Context;
+use crate::app::documents::shown_task_config;
 use crate::app::homes::{KnownHomes, require_open_workspace};
 use crate::app::model_archive::{self, ContextFile};
 use crate::app::orchestration::{Cause, Orchestration};
@@ -34,7 +34,6 @@ use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
 pub use steering::From;
-pub(crate) use steering::not_found;
 
 /// A task as its owner asks for it.
 #[derive(Debug, Clone)]
@@ -111,7 +110,7 @@ impl Launches {
         actor.require(Permission::Create, Kind::Task, "launch tasks")?;
         let base = self.base(actor, &request).await?;
         let checked = self.check(&request, base.as_ref()).await?;
-        let shown = self.shown(actor, actor.user().id, &checked.config.to_json());
+        let shown = shown_task_config(actor, actor.user().id, &checked.config.to_json());
         let preview = request.preview;
         let (warnings, slots_exceeded) = (checked.warnings.clone(), checked.slots_exceeded);
         if preview {
@@ -136,13 +135,12 @@ impl Launches {
                 details,
                 context,
             },
-        )?;
+        );
         let id = new.task.id.clone();
         let (service, actor) = (self.clone(), actor.name());
         self.context
             .write(move |tx| Box::pin(async move { service.store(tx, new, &actor).await }))
             .await?;
-        failpoint!("server::launches::launch::after_commit");
         Ok(Launched {
             id: Some(id),
             config: shown,
@@ -151,22 +149,12 @@ impl Launches {
         })
     }
 
-    /// A task's configuration as an actor may see it.
-    pub(crate) fn shown(&self, actor: &Actor, owner: det_ids::UserId, config: &Value) -> Value {
-        let target = Target::of(Kind::Task).owned_by(owner);
-        if actor.may(Permission::ReadUnmasked, &target) {
-            mask_task_document(config)
-        } else {
-            mask_task_for_others(config)
-        }
-    }
-
     fn new_task(
         &self,
         actor: &Actor,
         checked: check::CheckedLaunch,
         parts: TaskDocumentParts,
-    ) -> AppResult<NewTask> {
+    ) -> NewTask {
         let check::CheckedLaunch {
             config,
             workspace_id,
@@ -217,13 +205,13 @@ impl Launches {
             config: config.to_json().to_string(),
             details: parts.details,
         };
-        Ok(NewTask {
+        NewTask {
             job,
             task,
             document,
             context: parts.context,
             warnings,
-        })
+        }
     }
 
     async fn store(&self, tx: &mut WriteTx, new: NewTask, actor: &str) -> AppResult<()> {
@@ -259,7 +247,6 @@ impl Launches {
             let text = format!("Note on the configuration: {warning}");
             self.context.write_line(tx, &id, None, &text)?;
         }
-        failpoint!("server::launches::launch::before_commit");
         Ok(())
     }
 }

@@ -261,11 +261,12 @@ impl Templates {
         }
     }
 
-    /// Names and contents of templates, in the order of the names, for a document to be laid over.
-    pub(crate) async fn texts(&self, names: &[String]) -> AppResult<Vec<(String, String)>> {
+    /// Names, no files, and contents of templates, in the order of the names, for a document to be laid over.
+    pub(crate) async fn texts(&self, names: &[String]) -> AppResult<Vec<(String, String, String)>> {
         let rows = self.named(names).await?;
-        let texts = rows.into_iter().map(|row| row.config);
-        Ok(names.iter().cloned().zip(texts).collect())
+        let texts = names.iter().zip(rows);
+        let texts = texts.map(|(name, row)| (name.clone(), String::new(), row.config));
+        Ok(texts.collect())
     }
 }
 

@@ -477,7 +477,7 @@ async fn a_container_that_cannot_be_specified_ends_its_own_run_only() {
 }
 
 #[tokio::test]
-async fn an_allocation_of_a_kind_that_cannot_be_started_ends_with_a_reason() {
+async fn an_allocation_whose_configuration_is_missing_ends_with_a_reason() {
     let cluster = Cluster::start().await;
     let client = cluster.determined().await;
     let experiment = cluster.experiment("trial", 1).await;
@@ -518,7 +518,7 @@ async fn an_allocation_of_a_kind_that_cannot_be_started_ends_with_a_reason() {
     let events = cluster
         .until(&client, path, |events| events.to_string().contains("ended"))
         .await;
-    let reason = "the task is of the kind COMMAND";
+    let reason = "the container's specification cannot be made: configuration of task";
     assert!(events.to_string().contains(reason), "{events}");
     let ended = {
         let mut conn = cluster.master().context.store.read().await.unwrap();

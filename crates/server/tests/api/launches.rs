@@ -146,7 +146,7 @@ async fn lists_have_what_lives_and_what_ended_a_short_time_ago() {
         ids("users=ada&sortBy=SORT_BY_DESCRIPTION").await,
         [second.clone(), first.clone()]
     );
-    assert_eq!(ids("orderBy=ORDER_BY_DESC&limit=1").await, [others.clone()]);
+    assert_eq!(ids("orderBy=ORDER_BY_DESC&limit=1").await, [others]);
     assert_eq!(ids("workspaceId=7").await, Vec::<String>::new());
     ada.post(&format!("{COMMANDS}/{first}/kill"), Value::Null)
         .await

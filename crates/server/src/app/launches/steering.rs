@@ -9,6 +9,7 @@ use det_taskspec::{TaskDetails, TaskKind};
 
 use super::Launches;
 use crate::app::existing;
+use crate::app::existing::no_task_of;
 use crate::app::orchestration::Cause;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
@@ -128,21 +129,7 @@ async fn document(tx: &mut WriteTx, kind: TaskKind, id: &TaskId) -> AppResult<Ta
     let found = task_documents::find(&mut tx.conn(), id).await?;
     found
         .filter(|document| document.details.kind() == kind)
-        .ok_or_else(|| not_found(kind, id))
-}
-
-/// There is no task of this kind with this id.
-pub(crate) fn not_found(kind: TaskKind, id: &TaskId) -> AppError {
-    let what = match kind {
-        TaskKind::Trial => "task of a trial",
-        TaskKind::Notebook => "notebook",
-        TaskKind::Shell => "shell",
-        TaskKind::Command => "command",
-        TaskKind::Tensorboard => "TensorBoard",
-        TaskKind::CheckpointGc => "deletion of checkpoints",
-        TaskKind::Generic => "task",
-    };
-    AppError::not_found(what, id.as_str().escape_debug())
+        .ok_or_else(|| no_task_of(kind, id))
 }
 
 /// The task that everything belongs to which a task belongs to.

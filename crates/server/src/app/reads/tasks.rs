@@ -15,7 +15,8 @@ use det_store::{Conn, Store};
 use det_taskspec::{Device, TaskKind};
 use serde_json::Value;
 
-use crate::app::launches::not_found;
+use crate::app::documents::shown_task_config;
+use crate::app::existing::no_task_of;
 use crate::app::reads::paging;
 use crate::app::{Master, existing, reads};
 use crate::auth::{Actor, User};
@@ -52,7 +53,7 @@ pub(crate) async fn whole(master: &Master, actor: &Actor, id: &TaskId) -> AppRes
     let document = match document {
         Some(document) => {
             let config = reads::document("configuration of task", id, &document.config)?;
-            let shown = master.launches.shown(actor, row.owner_id, &config);
+            let shown = shown_task_config(actor, row.owner_id, &config);
             Some((document, shown))
         }
         None => None,
@@ -190,7 +191,7 @@ pub(crate) async fn launched_one(
     let mut conn = master.context.store.read().await?;
     let rows = task_documents::launched(&mut conn.conn(), &filter).await?;
     let mut found = views(master, &mut conn.conn(), rows).await?;
-    found.pop().ok_or_else(|| not_found(kind, id))
+    found.pop().ok_or_else(|| no_task_of(kind, id))
 }
 
 /// One launched task of a kind with its configuration, without what is hidden from the actor.
@@ -203,9 +204,9 @@ pub(crate) async fn launched_with_config(
     let view = launched_one(master, actor, kind, id).await?;
     let mut conn = master.context.store.read().await?;
     let document = task_documents::find(&mut conn.conn(), id).await?;
-    let document = document.ok_or_else(|| not_found(kind, id))?;
+    let document = document.ok_or_else(|| no_task_of(kind, id))?;
     let config = reads::document("configuration of task", id, &document.config)?;
-    let shown = master.launches.shown(actor, view.row.owner_id, &config);
+    let shown = shown_task_config(actor, view.row.owner_id, &config);
     Ok((view, shown))
 }
 
