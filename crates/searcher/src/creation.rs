@@ -4,11 +4,8 @@
 //! of them begins with [`Search::start_some`] and asks for [`crate::Event::More`] while [`Search::owes_trials`]. The trials are the
 //! same, in the same order, as those of [`Search::start`].
 
-use crate::asha::TrialNo;
 use crate::event::Action;
-use crate::search::{
-    HyperparameterSource, MAX_INVALID_IN_A_ROW, Phase, Reports, Search, Trial, TrialState,
-};
+use crate::search::{HyperparameterSource, MAX_INVALID_IN_A_ROW, Phase, Search};
 use crate::{grid, sample};
 use det_ids::RequestId;
 
@@ -69,14 +66,7 @@ impl Search {
         );
         let seed =
             u32::try_from(self.stream.at_most(LARGEST_TRIAL_SEED)).expect("the bound has 31 bits");
-        self.numbers
-            .insert(request_id.clone(), TrialNo(self.trials.len()));
-        self.trials.push(Trial {
-            request_id: request_id.clone(),
-            state: TrialState::Running,
-            reports: Reports::Nothing,
-            done: 0,
-        });
+        self.trials.create(request_id.clone());
         Some(Action::Create {
             request_id,
             hparams,

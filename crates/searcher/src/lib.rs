@@ -54,9 +54,11 @@ mod sample;
 mod search;
 mod simulate;
 mod snapshot;
+mod trials;
 
 pub use error::{MAX_RUNGS, MAX_TRIALS, SearchError};
 pub use event::{Action, Event, ExitReason, Outcome, StopReason};
 pub use preview::{BracketPreview, Preview, TrialLength, TrialShape, preview};
-pub use search::{MAX_INVALID_IN_A_ROW, Search, TrialState};
+pub use search::{MAX_INVALID_IN_A_ROW, Search};
 pub use simulate::{SimulatedTrial, SimulationReport, simulate};
+pub use trials::TrialState;

@@ -8,8 +8,6 @@
 //! | running, stopping | early exit | exiting, with the reason |
 //! | running, stopping, exiting | ended | ended, with the reason of an early exit if there was one |
 
-use std::collections::BTreeMap;
-
 use det_config::hyperparameters::{SearchMethod, SearcherConfig, Space};
 use det_ids::RequestId;
 use serde::{Deserialize, Serialize};
@@ -19,20 +17,15 @@ use crate::asha::{TrialNo, Verdict};
 use crate::error::{MAX_TRIALS, SearchError};
 use crate::event::{Action, Event, ExitReason, Outcome};
 use crate::grid::{self, Grid};
-use crate::number::{count, real, whole};
+use crate::number::real;
 use crate::random::Random;
 use crate::rng::Mt19937;
 use crate::sample;
+use crate::trials::{TrialState, Trials};
 
 /// After this many trials with invalid hyperparameters in a row, a search does not replace them any more: code that
 /// refuses all hyperparameters would otherwise get new trials for ever.
 pub const MAX_INVALID_IN_A_ROW: u32 = 1_000;
-
-/// Progress of a complete trial. Progress is an integer, so that sums are the same in any order and after a restart.
-pub(crate) const WHOLE_TRIAL: u64 = 1_000_000_000;
-
-/// The highest progress of a search that is not over.
-pub(crate) const NEARLY_DONE: f64 = 0.999;
 
 /// The whole state of one experiment's search.
 ///
@@ -44,11 +37,7 @@ pub struct Search {
     pub(crate) stream: Mt19937,
     pub(crate) method: Method,
     pub(crate) phase: Phase,
-    /// The trials, by number.
-    pub(crate) trials: Vec<Trial>,
-    /// The numbers of the trials by request id.
-    pub(crate) numbers: BTreeMap<RequestId, TrialNo>,
-    pub(crate) counts: TrialCounts,
+    pub(crate) trials: Trials,
     /// The highest progress so far.
     pub(crate) highest_progress: f64,
     pub(crate) invalid_in_a_row: u32,
@@ -66,98 +55,6 @@ pub(crate) enum Phase {
     Closing,
     /// Shut down.
     Over(Outcome),
-}
-
-/// A search's view of a trial.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TrialState {
-    /// Created, and not asked to stop.
-    Running,
-    /// Asked to stop by the search.
-    Stopping,
-    /// Will not be started again; its end has not been reported yet.
-    Exiting(ExitReason),
-    /// Ended: by itself or stopped by the search (`None`), or early.
-    Ended(Option<ExitReason>),
-}
-
-/// What a trial has reported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Reports {
-    Nothing,
-    /// Validations, all of them without the metrics that the search decides by.
-    Unusable,
-    /// Validations, all of them usable.
-    Usable,
-    /// Validations, some of them usable.
-    Mixed,
-}
-
-impl Reports {
-    pub(crate) fn has_usable(self) -> bool {
-        matches!(self, Self::Usable | Self::Mixed)
-    }
-
-    fn has_unusable(self) -> bool {
-        matches!(self, Self::Unusable | Self::Mixed)
-    }
-
-    fn and_usable(self) -> Self {
-        match self {
-            Self::Nothing | Self::Usable => Self::Usable,
-            Self::Unusable | Self::Mixed => Self::Mixed,
-        }
-    }
-
-    fn and_unusable(self) -> Self {
-        match self {
-            Self::Nothing | Self::Unusable => Self::Unusable,
-            Self::Usable | Self::Mixed => Self::Mixed,
-        }
-    }
-}
-
-/// A trial, as the search keeps it; stored in snapshots.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Trial {
-    pub(crate) request_id: RequestId,
-    pub(crate) state: TrialState,
-    pub(crate) reports: Reports,
-    /// Its progress, from 0 to [`WHOLE_TRIAL`].
-    pub(crate) done: u64,
-}
-
-/// Counts over all trials; all of them can be computed again from the trials.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct TrialCounts {
-    pub(crate) ended: u64,
-    pub(crate) errored: u64,
-    pub(crate) canceled: u64,
-    pub(crate) invalid: u64,
-    /// Trials with a usable report.
-    pub(crate) usable: u64,
-    /// Trials that ended by themselves and reported, but never with the searcher metric.
-    pub(crate) without_metric: u64,
-    /// Sum of `done` over the trials that progress counts.
-    pub(crate) done: u64,
-}
-
-impl TrialCounts {
-    /// Adds a trial to the counts.
-    pub(crate) fn add(&mut self, trial: &Trial) {
-        self.ended += u64::from(matches!(trial.state, TrialState::Ended(_)));
-        match trial.state.reason() {
-            Some(ExitReason::Errored) => self.errored += 1,
-            Some(ExitReason::Canceled) => self.canceled += 1,
-            Some(ExitReason::InvalidHyperparameters) => self.invalid += 1,
-            None => {}
-        }
-        self.usable += u64::from(trial.reports.has_usable());
-        self.without_metric += u64::from(trial.has_no_metric());
-        self.done += trial.done;
-    }
 }
 
 /// The search method with its state.
@@ -203,8 +100,12 @@ impl Method {
         }
     }
 
-    /// Whether a trial with invalid hyperparameters is replaced and not counted. A single trial's replacement would
-    /// be
+    /// Whether it decides by the metrics and times that trials report.
+    fn is_halving(&self) -> bool {
+        matches!(self, Self::Halving(_))
+    }
+
+    /// Whether a trial with invalid hyperparameters is replaced and not counted. A single trial's replacement would be
     /// invalid too, and a point of a grid is used only once.
     pub(crate) fn replaces_invalid(&self) -> bool {
         match self {
@@ -272,37 +173,20 @@ impl Method {
     }
 }
 
-impl TrialState {
-    /// Whether the trial turned out to have invalid hyperparameters.
-    pub(crate) fn is_invalid(self) -> bool {
-        self.reason() == Some(ExitReason::InvalidHyperparameters)
-    }
-
-    /// Why it ended or ends early, if it does.
-    pub(crate) fn reason(self) -> Option<ExitReason> {
-        match self {
-            Self::Running | Self::Stopping => None,
-            Self::Exiting(reason) => Some(reason),
-            Self::Ended(reason) => reason,
-        }
-    }
-}
-
 impl Search {
     /// A search that has not started. `seed` is the experiment seed; all random choices follow from it.
     ///
     /// Errs when the configuration or the space cannot be searched.
     pub fn new(config: &SearcherConfig, space: &Space, seed: u32) -> Result<Self, SearchError> {
         sample::check(space)?;
+        let method = Method::new(&config.method, space)?;
         Ok(Self {
             smaller_is_better: config.smaller_is_better,
             space: space.clone(),
             stream: Mt19937::new(seed),
-            method: Method::new(&config.method, space)?,
+            trials: Trials::new(method.replaces_invalid()),
+            method,
             phase: Phase::New,
-            trials: Vec::new(),
-            numbers: BTreeMap::new(),
-            counts: TrialCounts::default(),
             highest_progress: 0.0,
             invalid_in_a_row: 0,
         })
@@ -330,11 +214,18 @@ impl Search {
                 metric,
                 time,
             } => self.record_validation(&request_id, metric, time, &mut actions),
-            Event::UnusableValidation { request_id } => self.record_unusable(&request_id),
+            Event::UnusableValidation { request_id } => self.trials.record_unusable(&request_id),
             Event::Progress {
                 request_id,
                 fraction,
-            } => self.record_progress(&request_id, fraction),
+            } => {
+                // A halving search computes a trial's progress from its time.
+                if !self.method.is_halving()
+                    && let Some(number) = self.trials.number(&request_id)
+                {
+                    self.trials.advance(number, fraction);
+                }
+            }
             Event::EarlyExit { request_id, reason } => self.record_failure(&request_id, reason),
             Event::Ended { request_id } => self.ended(&request_id),
             Event::Close => self.phase = Phase::Closing,
@@ -345,7 +236,8 @@ impl Search {
             self.phase = Phase::Over(outcome);
             actions.push(Action::Shutdown(outcome));
         }
-        self.update_progress();
+        let progress = self.trials.progress(self.method.budget());
+        self.highest_progress = self.highest_progress.max(progress);
         actions
     }
 
@@ -369,17 +261,16 @@ impl Search {
 
     /// All trials that the search created, in the order of creation.
     pub fn trials(&self) -> impl ExactSizeIterator<Item = (&RequestId, TrialState)> {
-        self.trials
-            .iter()
-            .map(|trial| (&trial.request_id, trial.state))
+        let trials = self.trials.all().iter();
+        trials.map(|trial| (&trial.request_id, trial.state))
     }
 
     /// Whether the trial has sent a report that the search could not use: [`Event::UnusableValidation`], or a
     /// validation without its time. Ask before and after an event to log it once per trial.
     pub fn has_unusable_report(&self, request_id: &RequestId) -> bool {
-        self.numbers
-            .get(request_id)
-            .is_some_and(|number| self.trials[number.0].reports.has_unusable())
+        self.trials
+            .number(request_id)
+            .is_some_and(|number| self.trials.get(number).reports.has_unusable())
     }
 
     fn record_validation(
@@ -389,7 +280,7 @@ impl Search {
         time: Option<f64>,
         actions: &mut Vec<Action>,
     ) {
-        let Some(number) = self.at_work(request_id) else {
+        let Some(number) = self.trials.at_work(request_id) else {
             return;
         };
         if self.phase == Phase::Closing {
@@ -401,26 +292,21 @@ impl Search {
             -metric
         };
         let (verdict, done) = match &mut self.method {
-            Method::Single(_) | Method::Random(_) | Method::Grid(_) => (Verdict::GoesOn, 0),
+            Method::Single(_) | Method::Random(_) | Method::Grid(_) => (Verdict::GoesOn, 0.0),
             Method::Halving(halving) => {
                 let Some(time) = time.filter(|time| time.is_finite()) else {
-                    self.record_unusable(request_id);
+                    self.trials.record_unusable(request_id);
                     return;
                 };
                 let done = time / real(halving.max_time);
-                (
-                    halving.record_validation(number, metric, time),
-                    in_parts(done),
-                )
+                (halving.record_validation(number, metric, time), done)
             }
         };
         self.invalid_in_a_row = 0;
-        let trial = &mut self.trials[number.0];
-        self.counts.usable += u64::from(!trial.reports.has_usable());
-        trial.reports = trial.reports.and_usable();
-        self.advance(number, done);
+        self.trials.record_usable(number);
+        self.trials.advance(number, done);
         if let Verdict::Stop(reason) = verdict {
-            self.trials[number.0].state = TrialState::Stopping;
+            self.trials.stop(number);
             actions.push(Action::Stop {
                 request_id: request_id.clone(),
                 reason,
@@ -428,104 +314,42 @@ impl Search {
         }
     }
 
-    fn record_unusable(&mut self, request_id: &RequestId) {
-        if let Some(number) = self.at_work(request_id) {
-            let trial = &mut self.trials[number.0];
-            trial.reports = trial.reports.and_unusable();
-        }
-    }
-
-    fn record_progress(&mut self, request_id: &RequestId, fraction: f64) {
-        // A halving search computes a trial's progress from its time; NaN is ignored.
-        let Some(number) = self.numbers.get(request_id).copied() else {
-            return;
-        };
-        match self.method {
-            Method::Halving(_) => {}
-            Method::Single(_) | Method::Random(_) | Method::Grid(_) => {
-                self.advance(number, in_parts(fraction));
-            }
-        }
-    }
-
     fn record_failure(&mut self, request_id: &RequestId, reason: ExitReason) {
-        let Some(number) = self.numbers.get(request_id).copied() else {
+        let Some(number) = self.trials.number(request_id) else {
             return;
         };
-        let was_at_work = match self.trials[number.0].state {
+        let was_at_work = match self.trials.get(number).state {
             TrialState::Running => true,
             TrialState::Stopping => false,
             // Every rank of a trial may report; the first reason counts.
             TrialState::Exiting(_) | TrialState::Ended(_) => return,
         };
-        match reason {
-            ExitReason::Errored => self.counts.errored += 1,
-            ExitReason::Canceled => self.counts.canceled += 1,
-            ExitReason::InvalidHyperparameters => {
-                self.counts.invalid += 1;
-                self.invalid_in_a_row = self.invalid_in_a_row.saturating_add(1);
-                if self.method.replaces_invalid() {
-                    self.counts.done -= self.trials[number.0].done;
-                    self.trials[number.0].done = 0;
-                }
-            }
+        if reason == ExitReason::InvalidHyperparameters {
+            self.invalid_in_a_row = self.invalid_in_a_row.saturating_add(1);
         }
         self.method.record_failure(number, reason, was_at_work);
-        self.trials[number.0].state = TrialState::Exiting(reason);
+        self.trials.exit(number, reason);
     }
 
     fn ended(&mut self, request_id: &RequestId) {
-        let Some(number) = self.numbers.get(request_id).copied() else {
+        let Some(number) = self.trials.number(request_id) else {
             return;
         };
-        let state = self.trials[number.0].state;
+        let state = self.trials.get(number).state;
         match state {
             TrialState::Running => self.invalid_in_a_row = 0,
             TrialState::Stopping | TrialState::Exiting(_) => {}
             TrialState::Ended(_) => return,
         }
-        self.advance(number, WHOLE_TRIAL);
-        let trial = &mut self.trials[number.0];
-        trial.state = TrialState::Ended(state.reason());
-        self.counts.ended += 1;
-        self.counts.without_metric += u64::from(trial.has_no_metric());
+        self.trials.end(number);
         self.method.ended(number, state == TrialState::Running);
     }
 
-    /// The number of a trial that is running and was not asked to stop.
-    fn at_work(&self, request_id: &RequestId) -> Option<TrialNo> {
-        let number = *self.numbers.get(request_id)?;
-        (self.trials[number.0].state == TrialState::Running).then_some(number)
-    }
-
-    /// Raises a trial's progress to `done`. One that is replaced does not count.
-    fn advance(&mut self, number: TrialNo, done: u64) {
-        let trial = &mut self.trials[number.0];
-        if trial.state.is_invalid() && self.method.replaces_invalid() {
-            return;
-        }
-        self.counts.done += done.saturating_sub(trial.done);
-        trial.done = trial.done.max(done);
-    }
-
-    fn update_progress(&mut self) {
-        let whole_search = real(self.method.budget()) * real(WHOLE_TRIAL);
-        let now = (real(self.counts.done) / whole_search).min(NEARLY_DONE);
-        self.highest_progress = self.highest_progress.max(now);
-    }
-
-    /// Whether this search decides by metrics that its code does not seem to report: a trial reported, never with
-    /// them,
+    /// Whether this search decides by metrics that its code does not seem to report: a trial reported, never with them,
     /// and ended by itself, and no other trial reported them.
     pub(crate) fn has_no_metric(&self) -> bool {
-        self.decides_by_metric() && self.counts.without_metric > 0 && self.counts.usable == 0
-    }
-
-    fn decides_by_metric(&self) -> bool {
-        match self.method {
-            Method::Halving(_) => true,
-            Method::Single(_) | Method::Random(_) | Method::Grid(_) => false,
-        }
+        let counts = self.trials.counts();
+        self.method.is_halving() && counts.without_metric > 0 && counts.usable == 0
     }
 
     /// The outcome, if the search is over with the event just handled.
@@ -534,15 +358,16 @@ impl Search {
         if searching && self.has_no_metric() {
             return Some(Outcome::Failed);
         }
-        if self.counts.ended < count(self.trials.len()) || self.owes_trials() {
+        if !self.trials.all_ended() || self.owes_trials() {
             return None;
         }
-        let counted = self.counts.ended - self.counts.invalid;
-        let unseen = searching && self.decides_by_metric() && self.counts.usable == 0;
-        Some(if self.counts.errored >= counted {
+        let counts = self.trials.counts();
+        let counted = counts.ended - counts.invalid;
+        let unseen = searching && self.method.is_halving() && counts.usable == 0;
+        Some(if counts.errored >= counted {
             // Also when every trial had invalid hyperparameters.
             Outcome::Failed
-        } else if self.counts.canceled >= counted {
+        } else if counts.canceled >= counted {
             Outcome::Canceled
         } else if unseen {
             Outcome::Failed
@@ -550,16 +375,4 @@ impl Search {
             Outcome::Completed
         })
     }
-}
-
-impl Trial {
-    /// Whether the trial ended by itself and reported, but never with the searcher metric.
-    pub(crate) fn has_no_metric(&self) -> bool {
-        self.state == TrialState::Ended(None) && self.reports == Reports::Unusable
-    }
-}
-
-/// A fraction of [`WHOLE_TRIAL`]; below 0 and NaN give 0, above 1 gives a whole trial.
-fn in_parts(fraction: f64) -> u64 {
-    whole(fraction * real(WHOLE_TRIAL)).min(WHOLE_TRIAL)
 }

@@ -9,13 +9,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::adaptive::{HalvingRecord, TrialSummary};
-use crate::asha::TrialNo;
 use crate::error::SearchError;
 use crate::number::{count, exact};
 use crate::rng::Mt19937;
-use crate::search::{
-    Method, NEARLY_DONE, Phase, Search, Trial, TrialCounts, TrialState, WHOLE_TRIAL,
-};
+use crate::search::{Method, Phase, Search};
+use crate::trials::{NEARLY_DONE, Trial, TrialState, Trials};
 
 /// Version of the format that this program writes, and the only one that it reads.
 const VERSION: u64 = 1;
@@ -56,6 +54,39 @@ impl Method {
             Self::Halving(_) => MethodName::Halving,
         }
     }
+
+    /// Counts again what a method counts over its trials; `record` has the results of a halving search.
+    fn resume(
+        &mut self,
+        trials: &[Trial],
+        record: Option<HalvingRecord>,
+    ) -> Result<(), SearchError> {
+        let replaces_invalid = self.replaces_invalid();
+        let is_counted = |trial: &Trial| !(replaces_invalid && trial.state.is_invalid());
+        let number_of = |which: &dyn Fn(&Trial) -> bool| {
+            count(trials.iter().filter(|trial| which(trial)).count())
+        };
+        let live = number_of(&|trial| !matches!(trial.state, TrialState::Ended(_)));
+        match self {
+            Self::Single(random) | Self::Random(random) => {
+                random.resume(number_of(&is_counted), live);
+                Ok(())
+            }
+            Self::Grid(grid) => grid.resume(count(trials.len()), live),
+            Self::Halving(halving) => {
+                let record = record
+                    .ok_or_else(|| SearchError::snapshot("it lacks the results of its trials"))?;
+                let summaries: Vec<TrialSummary> = trials
+                    .iter()
+                    .map(|trial| TrialSummary {
+                        counted: is_counted(trial),
+                        at_work: trial.state == TrialState::Running,
+                    })
+                    .collect();
+                halving.resume(record, &summaries)
+            }
+        }
+    }
 }
 
 impl Search {
@@ -76,7 +107,7 @@ impl Search {
             phase: self.phase,
             shown_progress: self.highest_progress,
             invalid_in_a_row: self.invalid_in_a_row,
-            trials: self.trials.clone(),
+            trials: self.trials.all().to_vec(),
             halving,
         })
         .expect("a snapshot has no maps with keys that are not text, and no number that JSON lacks")
@@ -121,59 +152,11 @@ impl Search {
         search.phase = snapshot.phase;
         search.highest_progress = snapshot.shown_progress.clamp(0.0, NEARLY_DONE);
         search.invalid_in_a_row = snapshot.invalid_in_a_row;
-        search.trials = snapshot.trials;
-        for (number, trial) in search.trials.iter_mut().enumerate() {
-            trial.done = trial.done.min(WHOLE_TRIAL);
-            let known = search
-                .numbers
-                .insert(trial.request_id.clone(), TrialNo(number));
-            if known.is_some() {
-                return Err(SearchError::snapshot(format!(
-                    "trial \"{}\" is in it twice",
-                    trial.request_id
-                )));
-            }
-        }
-        search.counts = search.recount();
-        search.resume_method(snapshot.halving)?;
+        search.trials = Trials::restore(snapshot.trials, search.method.replaces_invalid())
+            .map_err(|twice| SearchError::snapshot(format!("trial \"{twice}\" is in it twice")))?;
+        search
+            .method
+            .resume(search.trials.all(), snapshot.halving)?;
         Ok(search)
-    }
-
-    /// Computes the counts over all trials.
-    pub(crate) fn recount(&self) -> TrialCounts {
-        let mut counts = TrialCounts::default();
-        for trial in &self.trials {
-            counts.add(trial);
-        }
-        counts
-    }
-
-    fn resume_method(&mut self, record: Option<HalvingRecord>) -> Result<(), SearchError> {
-        let replaces_invalid = self.method.replaces_invalid();
-        let is_counted = |trial: &Trial| !(replaces_invalid && trial.state.is_invalid());
-        let number_of = |which: &dyn Fn(&Trial) -> bool| {
-            count(self.trials.iter().filter(|trial| which(trial)).count())
-        };
-        let live = number_of(&|trial| !matches!(trial.state, TrialState::Ended(_)));
-        match &mut self.method {
-            Method::Single(random) | Method::Random(random) => {
-                random.resume(number_of(&is_counted), live);
-                Ok(())
-            }
-            Method::Grid(grid) => grid.resume(count(self.trials.len()), live),
-            Method::Halving(halving) => {
-                let record = record
-                    .ok_or_else(|| SearchError::snapshot("it lacks the results of its trials"))?;
-                let summaries: Vec<TrialSummary> = self
-                    .trials
-                    .iter()
-                    .map(|trial| TrialSummary {
-                        counted: is_counted(trial),
-                        at_work: trial.state == TrialState::Running,
-                    })
-                    .collect();
-                halving.resume(record, &summaries)
-            }
-        }
     }
 }
