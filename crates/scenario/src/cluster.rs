@@ -8,7 +8,10 @@ use det_scheduler::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::description::{AgentDescription, Service, WorkspaceSettings};
+use crate::agents::{Agent, Agents};
+use crate::description::{Service, WorkspaceSettings};
+use crate::task_names::TaskNames;
+use crate::text::names;
 
 /// Between the submission times of two jobs, so that a job fits in between.
 const JOB_GAP: i64 = 1_000;
@@ -18,20 +21,14 @@ const JOB_GAP: i64 = 1_000;
 pub(crate) struct Cluster {
     pub(crate) now: i64,
     stamps: Stamps,
-    pub(crate) agents: BTreeMap<String, Agent>,
+    pub(crate) agents: Agents,
     pub(crate) workspaces: Workspaces,
     pub(crate) jobs: BTreeMap<String, Job>,
     /// In order of submission.
     pub(crate) tasks: Vec<Task>,
-    pub(crate) names: BTreeMap<String, usize>,
-    /// Tasks by the allocations that they have had.
-    allocations: BTreeMap<String, usize>,
+    pub(crate) names: TaskNames,
     /// Tasks that wait or run.
     pub(crate) live: BTreeSet<usize>,
-    /// Agents that were given up, for their return.
-    pub(crate) gone: BTreeMap<String, Agent>,
-    /// Tasks by job, in order of submission.
-    of_job: BTreeMap<String, Vec<usize>>,
     /// What running tasks hold.
     #[serde(skip)]
     pub(crate) held: HeldSlots,
@@ -203,15 +200,6 @@ impl Changes {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Agent {
-    pub(crate) slots: Vec<Service>,
-    pub(crate) aux: u32,
-    pub(crate) service: Service,
-    /// When its connection was lost; `None` = it is connected.
-    pub(crate) lost_at: Option<i64>,
-}
-
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) priority: u8,
@@ -295,17 +283,6 @@ pub(crate) enum End {
     Killed,
 }
 
-impl Agent {
-    pub(crate) fn of(description: &AgentDescription) -> Self {
-        Self {
-            slots: vec![Service::Enabled; description.slots as usize],
-            aux: description.aux,
-            service: description.service,
-            lost_at: None,
-        }
-    }
-}
-
 impl Task {
     pub(crate) fn allocation(&self) -> String {
         format!("{}.{}", self.name, self.run)
@@ -383,18 +360,6 @@ impl Cluster {
         self.stamps.of_job(self.now.saturating_sub(waited))
     }
 
-    pub(crate) fn task(&self, name: &str) -> Option<usize> {
-        self.names.get(name).copied()
-    }
-
-    /// Numbers of the tasks of a job, or of the task of that name.
-    pub(crate) fn tasks_of(&self, name: &str) -> Vec<usize> {
-        if self.jobs.contains_key(name) {
-            return self.of_job.get(name).cloned().unwrap_or_default();
-        }
-        self.task(name).into_iter().collect()
-    }
-
     /// Applies decisions: starts tasks, and asks tasks to stop.
     pub(crate) fn apply(
         &mut self,
@@ -403,7 +368,7 @@ impl Cluster {
         hand_over: &[HandOver],
     ) {
         for placement in place {
-            let Some(number) = self.of_allocation(&placement.allocation_id) else {
+            let Some(number) = self.names.of_allocation(&placement.allocation_id) else {
                 continue;
             };
             let parts = placement.parts.iter();
@@ -413,7 +378,7 @@ impl Cluster {
             self.start(number, parts);
         }
         for preemption in preempt {
-            let Some(number) = self.of_allocation(&preemption.allocation_id) else {
+            let Some(number) = self.names.of_allocation(&preemption.allocation_id) else {
                 continue;
             };
             let owner = preemption.for_allocation.as_ref().map(|id| id.0.clone());
@@ -421,7 +386,7 @@ impl Cluster {
             self.tasks[number].preempted += 1;
         }
         for tie in hand_over {
-            if let Some(number) = self.of_allocation(&tie.allocation_id)
+            if let Some(number) = self.names.of_allocation(&tie.allocation_id)
                 && let TaskState::Running(running) = &mut self.tasks[number].state
                 && let Some(stop) = &mut running.stop
             {
@@ -429,11 +394,6 @@ impl Cluster {
                 self.touch_task(number);
             }
         }
-    }
-
-    /// The task of an allocation.
-    pub(crate) fn of_allocation(&self, allocation: &AllocationId) -> Option<usize> {
-        self.allocations.get(allocation.as_str()).copied()
     }
 
     /// Starts a waiting task on these slots.
@@ -473,9 +433,8 @@ impl Cluster {
     /// Adds a task, which asks for slots as soon as its job allows it.
     pub(crate) fn submit(&mut self, task: Task, waited: i64) -> usize {
         let number = self.tasks.len();
-        self.names.insert(task.name.clone(), number);
+        self.names.add(&task, number);
         let name = task.job.clone();
-        self.of_job.entry(name.clone()).or_default().push(number);
         self.tasks.push(task);
         if let Some(job) = self.jobs.get_mut(&name) {
             job.tasks += 1;
@@ -513,7 +472,7 @@ impl Cluster {
         let since = self.now.saturating_sub(waited);
         let task = &mut self.tasks[number];
         task.run += 1;
-        self.allocations.insert(task.allocation(), number);
+        self.names.add_allocation(task, number);
         task.state = TaskState::Waiting(WaitingState {
             requested_at,
             since,
@@ -609,19 +568,28 @@ impl Cluster {
                 .count() as u64
         };
         self.agents
+            .in_pool
             .iter()
             .map(|(id, agent)| offered(id, agent))
             .sum()
     }
 
-    /// Whether some agent or slot takes no new work.
-    pub(crate) fn some_out_of_service(&self) -> bool {
-        self.agents.values().any(|agent| {
-            agent.service != Service::Enabled
-                || agent.lost_at.is_some()
-                || agent.slots.iter().any(|slot| *slot != Service::Enabled)
-        })
+    /// Removes an agent that has been disconnected for too long; its work is lost. Returns what happened, for users.
+    pub(crate) fn give_up(&mut self, id: &str) -> String {
+        let lost = self.lose_work(id, None);
+        self.agents.give_up(id);
+        self.changes.touch_agent(id);
+        format!("agent {id} is given up{}", losing(&self.tasks, &lost))
     }
+}
+
+/// What was lost, as text for users.
+pub(crate) fn losing(tasks: &[Task], lost: &[usize]) -> String {
+    if lost.is_empty() {
+        return String::new();
+    }
+    let lost = lost.iter().map(|number| tasks[*number].name.as_str());
+    format!(", and with it {}", names(lost))
 }
 
 pub(crate) fn allocation(task: &Task, running: &RunningState) -> RunningAllocation {
@@ -649,7 +617,7 @@ pub(crate) fn allocation(task: &Task, running: &RunningState) -> RunningAllocati
 
 /// The name of an allocation's task; the allocation's own where there is none.
 pub(crate) fn task_name(cluster: &Cluster, allocation: &AllocationId) -> String {
-    match cluster.of_allocation(allocation) {
+    match cluster.names.of_allocation(allocation) {
         Some(number) => cluster.tasks[number].name.clone(),
         None => allocation.0.clone(),
     }

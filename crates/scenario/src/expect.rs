@@ -73,7 +73,7 @@ impl PoolState<'_> {
     }
 
     fn tasks(&self, name: &str) -> Vec<usize> {
-        self.cluster.tasks_of(name)
+        self.cluster.names.of(name)
     }
 
     fn presence(&self, name: &str, presence: &RunExpectation) -> (String, String) {

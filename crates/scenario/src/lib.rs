@@ -13,6 +13,7 @@
 //!
 //! Read `description` (the format) first, then `play` (what happens when).
 
+mod agents;
 mod cluster;
 mod description;
 mod expect;
@@ -24,6 +25,7 @@ mod queue;
 mod read;
 mod read_expect;
 mod report;
+mod task_names;
 mod text;
 mod trace;
 mod write;

@@ -2,11 +2,13 @@
 
 use det_scheduler::{Policy, PoolSettings, Side};
 
-use crate::cluster::{Agent, Cluster, End, Job, Task, TaskState, Workspaces};
+use crate::agents::Agents;
+use crate::cluster::{Cluster, End, Job, Task, TaskState, Workspaces, losing};
 use crate::description::{
     AgentDescription, JobSettings, Operation, Scenario, Service, ServiceTarget, Start, Submission,
     WorkspaceSettings,
 };
+use crate::queue::move_in_queue;
 use crate::text::{count, micros, names};
 
 /// Most tasks of a scenario.
@@ -51,31 +53,28 @@ impl Operator<'_> {
                 } else {
                     (Side::Behind, "behind")
                 };
-                self.cluster.move_job(self.settings, job, anchor, side)?;
+                move_in_queue(self.cluster, self.settings, job, anchor, side)?;
                 Ok(vec![format!("{job} moves {preposition} {anchor}")])
             }
             Operation::Exclude { tasks, agent } => self.exclude(tasks, agent),
             Operation::Serve { places, service } => {
-                let each = places
-                    .iter()
-                    .map(|place| self.cluster.serve(place, *service));
+                let each = places.iter().map(|place| self.serve(place, *service));
                 each.collect()
             }
-            Operation::Lose(agents) => self.cluster.each_agent(agents, |cluster, id| {
+            Operation::Lose(agents) => self.each_agent(agents, |cluster, id| {
                 let now = cluster.now;
-                if let Some(agent) = cluster.agents.get_mut(id) {
+                if let Some(agent) = cluster.agents.in_pool.get_mut(id) {
                     agent.lost_at.get_or_insert(now);
                 }
-                cluster.changes.touch_agent(id);
                 format!("the connection of agent {id} is lost")
             }),
-            Operation::Return(agents) => self.cluster.bring_back(agents),
-            Operation::Join(agents) => self.cluster.join(agents),
-            Operation::Remove(agents) => self.cluster.each_agent(agents, |cluster, id| {
+            Operation::Return(agents) => self.bring_back(agents),
+            Operation::Join(agents) => self.join(agents),
+            Operation::Remove(agents) => self.each_agent(agents, |cluster, id| {
                 let lost = cluster.lose_work(id, None);
-                cluster.agents.remove(id);
-                cluster.changes.touch_agent(id);
-                format!("agent {id} leaves the pool{}", cluster.losing(&lost))
+                cluster.agents.in_pool.remove(id);
+                let losing = losing(&cluster.tasks, &lost);
+                format!("agent {id} leaves the pool{losing}")
             }),
             Operation::RestartMaster => {
                 let stored =
@@ -95,7 +94,7 @@ impl Operator<'_> {
         let waited = micros(submission.waited);
         let name = &submission.job;
         if !self.cluster.jobs.contains_key(name) {
-            if self.cluster.names.contains_key(name) {
+            if self.cluster.names.has_task(name) {
                 return Err(format!("\"{name}\" is the name of a task already"));
             }
             let job = self.new_job(submission)?;
@@ -112,7 +111,7 @@ impl Operator<'_> {
                 .name
                 .clone()
                 .unwrap_or_else(|| format!("{name}.{number}"));
-            if self.cluster.names.contains_key(&task)
+            if self.cluster.names.has_task(&task)
                 || (self.cluster.jobs.contains_key(&task) && task != *name)
             {
                 return Err(format!("the name \"{task}\" is taken"));
@@ -176,7 +175,7 @@ impl Operator<'_> {
         let mut left = self.cluster.tasks[number].slots;
         let mut parts = Vec::new();
         for start in on {
-            let agent = self.cluster.known_agent(&start.agent)?;
+            let agent = self.cluster.agents.known(&start.agent)?;
             if left == 0
                 && parts.is_empty()
                 && self.cluster.held.aux_used(&start.agent) >= agent.aux
@@ -219,7 +218,7 @@ impl Operator<'_> {
     ) -> Result<Vec<String>, String> {
         let mut done = Vec::new();
         for name in which {
-            let found = self.cluster.known(name)?;
+            let found = self.cluster.names.known(name)?;
             let running: Vec<usize> = found
                 .into_iter()
                 .filter(|number| self.cluster.tasks[*number].running().is_some())
@@ -250,6 +249,7 @@ impl Operator<'_> {
         for name in which {
             let live: Vec<usize> = self
                 .cluster
+                .names
                 .known(name)?
                 .into_iter()
                 .filter(|number| !matches!(self.cluster.tasks[*number].state, TaskState::Ended(..)))
@@ -279,6 +279,7 @@ impl Operator<'_> {
             };
             let stopping: Vec<usize> = self
                 .cluster
+                .names
                 .known(name)?
                 .into_iter()
                 .filter(stops)
@@ -301,7 +302,7 @@ impl Operator<'_> {
         if let Some(job) = self.cluster.jobs.get_mut(name) {
             job.paused = true;
         }
-        for number in self.cluster.tasks_of(name) {
+        for number in self.cluster.names.of(name) {
             match &self.cluster.tasks[number].state {
                 TaskState::Waiting(_) => self.cluster.request_again(number),
                 TaskState::Running(running) if running.stop.is_none() => {
@@ -383,9 +384,9 @@ impl Operator<'_> {
     }
 
     fn exclude(&mut self, which: &[String], agent: &str) -> Result<Vec<String>, String> {
-        self.cluster.known_agent(agent)?;
+        self.cluster.agents.known(agent)?;
         for name in which {
-            for number in self.cluster.known(name)? {
+            for number in self.cluster.names.known(name)? {
                 self.cluster.tasks[number].exclude.insert(agent.to_owned());
                 self.cluster.touch_task(number);
             }
@@ -393,22 +394,10 @@ impl Operator<'_> {
         let who = names(which.iter().map(String::as_str));
         Ok(vec![format!("{who} no longer may run on agent {agent}")])
     }
-}
-
-impl Cluster {
-    /// The pool at the start of a scenario.
-    pub(crate) fn of(scenario: &Scenario) -> Self {
-        let mut cluster = Self::default();
-        cluster.workspaces = Workspaces(scenario.workspaces.clone());
-        for agent in &scenario.pool.agents {
-            cluster.agents.insert(agent.id.clone(), Agent::of(agent));
-        }
-        cluster.restored()
-    }
 
     fn serve(&mut self, place: &ServiceTarget, service: Service) -> Result<String, String> {
-        let agent = self.known_agent(&place.agent)?;
-        if agent.lost_at.is_some() {
+        let cluster = &mut *self.cluster;
+        if cluster.agents.known(&place.agent)?.lost_at.is_some() {
             return Err(format!(
                 "agent \"{}\" is not connected, so it cannot be notified",
                 place.agent
@@ -418,8 +407,8 @@ impl Cluster {
             Some(slot) => format!("slot {slot} of agent {}", place.agent),
             None => format!("agent {}", place.agent),
         };
-        self.changes.touch_agent(&place.agent);
-        if let Some(agent) = self.agents.get_mut(&place.agent) {
+        cluster.changes.touch_agent(&place.agent);
+        if let Some(agent) = cluster.agents.in_pool.get_mut(&place.agent) {
             match place.slot {
                 None => agent.service = service,
                 Some(slot) => {
@@ -434,30 +423,24 @@ impl Cluster {
             Service::Enabled => format!("{what} takes work"),
             Service::Draining => format!("{what} finishes what it has"),
             Service::Disabled => {
-                let lost = self.lose_work(&place.agent, place.slot);
-                format!("{what} is taken out of service{}", self.losing(&lost))
+                let lost = cluster.lose_work(&place.agent, place.slot);
+                let losing = losing(&cluster.tasks, &lost);
+                format!("{what} is taken out of service{losing}")
             }
         })
     }
 
-    /// What was lost, as text for users.
-    pub(crate) fn losing(&self, lost: &[usize]) -> String {
-        if lost.is_empty() {
-            return String::new();
-        }
-        let lost = lost.iter().map(|number| self.tasks[*number].name.as_str());
-        format!(", and with it {}", names(lost))
-    }
-
+    /// Does something to each of these agents, which must be in the pool.
     fn each_agent(
         &mut self,
         agents: &[String],
-        change: impl Fn(&mut Self, &str) -> String,
+        change: impl Fn(&mut Cluster, &str) -> String,
     ) -> Result<Vec<String>, String> {
         let mut done = Vec::new();
         for id in agents {
-            self.known_agent(id)?;
-            done.push(change(self, id));
+            self.cluster.agents.known(id)?;
+            self.cluster.changes.touch_agent(id);
+            done.push(change(self.cluster, id));
         }
         Ok(done)
     }
@@ -465,14 +448,8 @@ impl Cluster {
     fn bring_back(&mut self, agents: &[String]) -> Result<Vec<String>, String> {
         let mut done = Vec::new();
         for id in agents {
-            if let Some(agent) = self.gone.remove(id) {
-                self.agents.insert(id.clone(), agent);
-            }
-            self.known_agent(id)?;
-            if let Some(agent) = self.agents.get_mut(id) {
-                agent.lost_at = None;
-            }
-            self.changes.touch_agent(id);
+            self.cluster.agents.bring_back(id)?;
+            self.cluster.changes.touch_agent(id);
             done.push(format!("agent {id} is back"));
         }
         Ok(done)
@@ -481,42 +458,22 @@ impl Cluster {
     fn join(&mut self, agents: &[AgentDescription]) -> Result<Vec<String>, String> {
         let mut done = Vec::new();
         for agent in agents {
-            let id = &agent.id;
-            if self.agents.contains_key(id) {
-                return Err(format!("agent \"{id}\" is in the pool already"));
-            }
-            self.gone.remove(id);
-            self.agents.insert(id.clone(), Agent::of(agent));
-            self.changes.touch_agent(id);
+            self.cluster.agents.join(agent)?;
+            self.cluster.changes.touch_agent(&agent.id);
             let slots = count(agent.slots.into(), "slot");
-            done.push(format!("agent {id} joins with {slots}"));
+            done.push(format!("agent {} joins with {slots}", agent.id));
         }
         Ok(done)
     }
+}
 
-    /// Removes an agent that has been disconnected for too long; its work is lost.
-    pub(crate) fn give_up(&mut self, id: &str) -> String {
-        let lost = self.lose_work(id, None);
-        if let Some(mut agent) = self.agents.remove(id) {
-            agent.lost_at = None;
-            self.gone.insert(id.to_owned(), agent);
-        }
-        self.changes.touch_agent(id);
-        format!("agent {id} is given up{}", self.losing(&lost))
-    }
-
-    fn known(&self, name: &str) -> Result<Vec<usize>, String> {
-        let found = self.tasks_of(name);
-        if found.is_empty() {
-            return Err(format!("there is no task and no job \"{name}\""));
-        }
-        Ok(found)
-    }
-
-    fn known_agent(&self, id: &str) -> Result<&Agent, String> {
-        self.agents
-            .get(id)
-            .ok_or_else(|| format!("there is no agent \"{id}\" in the pool"))
+impl Cluster {
+    /// The pool at the start of a scenario.
+    pub(crate) fn of(scenario: &Scenario) -> Self {
+        let mut cluster = Self::default();
+        cluster.workspaces = Workspaces(scenario.workspaces.clone());
+        cluster.agents = Agents::of(&scenario.pool.agents);
+        cluster.restored()
     }
 }
 

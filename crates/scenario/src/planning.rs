@@ -8,7 +8,8 @@ use det_scheduler::{
     Queue, SlotSnapshot, SlotState,
 };
 
-use crate::cluster::{Agent, Cluster, Job, Task, TaskState, Workspaces, allocation};
+use crate::agents::Agent;
+use crate::cluster::{Cluster, Job, Task, TaskState, Workspaces, allocation};
 use crate::text::micros;
 
 /// Requests that reach the age limit within this time, in microseconds, do so together.
@@ -49,17 +50,17 @@ impl PlanningState {
             *self = Self::new(&self.settings);
             changes.tasks = (0..cluster.tasks.len()).collect();
             changes.jobs = cluster.jobs.keys().cloned().collect();
-            changes.agents = cluster.agents.keys().cloned().collect();
+            changes.agents = cluster.agents.in_pool.keys().cloned().collect();
             changes.service = true;
         }
         if changes.service {
-            self.some_out = cluster.some_out_of_service();
+            self.some_out = cluster.agents.some_out_of_service();
         }
         if changes.service || self.some_out {
             self.capacity = cluster.in_service();
         }
         for id in &changes.agents {
-            match cluster.agents.get(id) {
+            match cluster.agents.in_pool.get(id) {
                 Some(agent) => self.planner.put_place(place_snapshot(cluster, id, agent)),
                 None => self.planner.remove_place(&PlaceId(id.clone())),
             }
@@ -182,6 +183,7 @@ pub(crate) fn snapshot(cluster: &Cluster, settings: &PoolSettings) -> (PoolSnaps
     queue.workspaces = cluster.workspaces.limits();
     pool.places = cluster
         .agents
+        .in_pool
         .iter()
         .map(|(id, agent)| place_snapshot(cluster, id, agent))
         .collect();

@@ -230,6 +230,7 @@ impl Player<'_> {
         let agents = self
             .cluster
             .agents
+            .in_pool
             .values()
             .filter_map(|agent| Some(agent.lost_at?.saturating_add(wait)));
         let tasks = self.planning.next_due().into_iter();
@@ -265,6 +266,7 @@ impl Player<'_> {
         let overdue: Vec<String> = self
             .cluster
             .agents
+            .in_pool
             .iter()
             .filter(|(_, agent)| {
                 agent
@@ -369,7 +371,7 @@ impl Player<'_> {
         self.update_planner();
         let plan = self.planning.planner.plan(Micros(self.cluster.now));
         for (allocation, reason) in plan.waiting {
-            if let Some(number) = self.cluster.of_allocation(&allocation) {
+            if let Some(number) = self.cluster.names.of_allocation(&allocation) {
                 self.reasons.insert(number, Arc::new(reason));
             }
         }
@@ -391,7 +393,7 @@ impl Player<'_> {
                 });
             }
             for (allocation, reason) in &plan.waiting {
-                if let Some(number) = self.cluster.of_allocation(allocation) {
+                if let Some(number) = self.cluster.names.of_allocation(allocation) {
                     self.set_reason(number, Some(Arc::new(reason.clone())));
                 }
             }
@@ -399,7 +401,7 @@ impl Player<'_> {
         } else {
             let pass = self.planning.planner.pass(now, 0);
             for (allocation, reason) in pass.waiting {
-                if let Some(number) = self.cluster.of_allocation(&allocation) {
+                if let Some(number) = self.cluster.names.of_allocation(&allocation) {
                     self.set_reason(number, Some(reason));
                 }
             }
