@@ -421,7 +421,8 @@ pub async fn live_of_task(
         task_id
     )?;
     if let Some(unit) = &mut conn.unit {
-        unit.set_live_allocation(task_id, row.as_ref().map(|row| row.id.clone()));
+        unit.tasks
+            .set_live_allocation(task_id, row.as_ref().map(|row| row.id.clone()));
     }
     match row {
         // The one in memory is to stay the one that is changed.
@@ -650,6 +651,7 @@ pub async fn live_containers_of_place(
 pub async fn update_container(conn: &mut Conn<'_>, row: &ContainerRow) -> Result<(), StoreError> {
     containers(conn, &row.allocation_id).await?;
     conn.writing()?
+        .allocations
         .edit_container(&row.allocation_id, &row.id, |known| known.clone_from(row));
     Ok(())
 }

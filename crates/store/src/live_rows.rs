@@ -181,7 +181,9 @@ impl LiveRows<'_> {
         id: &ContainerId,
         change: impl FnOnce(&mut ContainerRow),
     ) {
-        self.unit.edit_container(allocation_id, id, change);
+        self.unit
+            .allocations
+            .edit_container(allocation_id, id, change);
     }
 
     /// An agent.

@@ -256,7 +256,7 @@ pub async fn append(
     if conn
         .unit
         .as_ref()
-        .is_some_and(|unit| unit.has_lines(task_id))
+        .is_some_and(|unit| unit.lines.wait_for(task_id))
     {
         conn.flush().await?;
     }

@@ -109,7 +109,7 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<TrialId, Stor
     )?;
     let unit = conn.writing()?;
     unit.trials.keep(Arc::new(new.row(id)), false);
-    unit.count_trials(new.experiment_id, 1);
+    unit.experiments.count_trials(new.experiment_id, 1);
     Ok(id)
 }
 

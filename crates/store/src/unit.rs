@@ -234,31 +234,16 @@ impl Unit {
             }
         });
         if let Some((experiment_id, ended)) = ended {
-            self.count_trials(experiment_id, if ended { -1 } else { 1 });
+            self.experiments
+                .count_trials(experiment_id, if ended { -1 } else { 1 });
         }
-    }
-
-    /// So many trials more live.
-    pub(crate) fn count_trials(&mut self, experiment_id: ExperimentId, more: i64) {
-        self.experiments.note(&experiment_id, |cell| {
-            cell.live_trials = cell.live_trials.map(|n| n + more);
-        });
-    }
-
-    /// The live allocation of a kept task; `None` = it has none.
-    pub(crate) fn set_live_allocation(
-        &mut self,
-        task_id: &TaskId,
-        allocation_id: Option<AllocationId>,
-    ) {
-        self.tasks
-            .note(task_id, |cell| cell.live = Some(allocation_id));
     }
 
     /// Keeps an allocation. A new one has no containers yet, and is its task's live one.
     pub(crate) fn keep_allocation(&mut self, row: AllocationRow, is_new: bool) {
         if is_new && row.ended_at.is_none() {
-            self.set_live_allocation(&row.task_id, Some(row.id.clone()));
+            self.tasks
+                .set_live_allocation(&row.task_id, Some(row.id.clone()));
         }
         self.allocations
             .keep(AllocationCell::of(row, is_new), is_new);
@@ -284,7 +269,7 @@ impl Unit {
                     .is_some_and(|live| live.as_ref() == Some(id))
             };
             if self.tasks.get(&task_id).is_some_and(is_it) {
-                self.set_live_allocation(&task_id, None);
+                self.tasks.set_live_allocation(&task_id, None);
             }
         }
     }
@@ -317,22 +302,6 @@ impl Unit {
         });
     }
 
-    /// Changes a container of a kept allocation.
-    pub(crate) fn edit_container(
-        &mut self,
-        allocation_id: &AllocationId,
-        id: &ContainerId,
-        change: impl FnOnce(&mut ContainerRow),
-    ) {
-        self.allocations.edit_cell(allocation_id, |cell| {
-            let rows = cell.containers.iter_mut().flatten();
-            if let Some((row, dirty)) = rows.into_iter().find(|(row, _)| row.id == *id) {
-                *dirty = true;
-                change(Arc::make_mut(row));
-            }
-        });
-    }
-
     /// The allocation of a container, where it is known.
     pub(crate) fn allocation_of(&self, container_id: &ContainerId) -> Option<&AllocationId> {
         self.allocation_of
@@ -351,13 +320,6 @@ impl Unit {
         self.own_event = true;
     }
 
-    /// Whether lines wait for this task's log.
-    pub(crate) fn has_lines(&self, task_id: &TaskId) -> bool {
-        self.lines.items[self.lines.written..]
-            .iter()
-            .any(|line| line.task_id == *task_id)
-    }
-
     /// Rows were changed past the unit, everything waiting having been written before: they are read again when
     /// needed, here and by observers.
     pub(crate) fn evict_rows(&mut self) {
@@ -365,5 +327,48 @@ impl Unit {
             part.evict();
         }
         self.everything.push(());
+    }
+}
+
+impl Table<ExperimentCell> {
+    /// Adds to the count of an experiment's live trials, if it is known.
+    pub(crate) fn count_trials(&mut self, id: ExperimentId, more: i64) {
+        self.note(&id, |cell| {
+            cell.live_trials = cell.live_trials.map(|n| n + more);
+        });
+    }
+}
+
+impl Table<TaskCell> {
+    /// The live allocation of a kept task; `None` = it has none.
+    pub(crate) fn set_live_allocation(&mut self, id: &TaskId, allocation_id: Option<AllocationId>) {
+        self.note(id, |cell| cell.live = Some(allocation_id));
+    }
+}
+
+impl Table<AllocationCell> {
+    /// Changes a container of a kept allocation.
+    pub(crate) fn edit_container(
+        &mut self,
+        id: &AllocationId,
+        container_id: &ContainerId,
+        change: impl FnOnce(&mut ContainerRow),
+    ) {
+        self.edit_cell(id, |cell| {
+            let rows = cell.containers.iter_mut().flatten();
+            if let Some((row, dirty)) = rows.into_iter().find(|(row, _)| row.id == *container_id) {
+                *dirty = true;
+                change(Arc::make_mut(row));
+            }
+        });
+    }
+}
+
+impl Appended<Line> {
+    /// Whether lines wait for this task's log.
+    pub(crate) fn wait_for(&self, task_id: &TaskId) -> bool {
+        self.items[self.written..]
+            .iter()
+            .any(|line| line.task_id == *task_id)
     }
 }
