@@ -94,15 +94,7 @@ pub(crate) async fn keep(
     tls: Arc<rustls::ClientConfig>,
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
-    let mut attempts: u32 = 0;
-    // Only attempts after full pauses count: the short ones at first must not use up the configured number.
-    let mut counted = 0;
-    let longest = shared.options.reconnect_backoff.max(FIRST_PAUSE);
-    let mut pause = FIRST_PAUSE;
-    // The reason that was logged last, so that it is logged once.
-    let mut last_logged = String::new();
-    // A master that accepted the token before may be one that is being set up again: then the refusal is temporary.
-    let mut ever_connected = false;
+    let mut attempts = Attempts::new(shared);
     loop {
         let was_connected;
         let error = tokio::select! {
@@ -124,78 +116,122 @@ pub(crate) async fn keep(
                 }
             },
         };
-        if let LinkError::Refused { reason, then } = &error {
-            let reason = reason.clone();
-            match then {
-                AfterRefusal::Retry => {}
-                AfterRefusal::End | AfterRefusal::EndTasks => {
-                    let given_up = *then == AfterRefusal::EndTasks;
-                    return Err(AgentError::Refused { reason, given_up });
-                }
-                AfterRefusal::Rejoin if shared.options.rejoin_when_changed => {
-                    tracing::warn!("this agent joins the master anew: {reason}");
-                    tokio::select! {
-                        () = stop.cancelled() => return Ok(()),
-                        () = sleep(FIRST_PAUSE) => continue,
-                    }
-                }
-                AfterRefusal::Rejoin => {
-                    return Err(AgentError::Refused {
-                        reason,
-                        given_up: true,
-                    });
-                }
-            }
+        let pause = if rejoins(shared, &error)? {
+            FIRST_PAUSE
+        } else {
+            attempts.record(shared, &error, was_connected)?
+        };
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = sleep(pause) => {}
         }
-        ever_connected |= was_connected;
+    }
+}
+
+/// Whether the agent joins anew after this error, because the master does not take it as the one that it was. Errs when
+/// the master refuses it for good.
+fn rejoins(shared: &Shared, error: &LinkError) -> Result<bool, AgentError> {
+    let LinkError::Refused { reason, then } = error else {
+        return Ok(false);
+    };
+    let given_up = match then {
+        AfterRefusal::Retry => return Ok(false),
+        AfterRefusal::Rejoin if shared.options.rejoin_when_changed => {
+            tracing::warn!("this agent joins the master anew: {reason}");
+            return Ok(true);
+        }
+        AfterRefusal::End => false,
+        AfterRefusal::EndTasks | AfterRefusal::Rejoin => true,
+    };
+    Err(AgentError::Refused {
+        reason: reason.clone(),
+        given_up,
+    })
+}
+
+/// The attempts to connect since there was a connection.
+struct Attempts {
+    made: u32,
+    /// Those after full pauses: the short ones at first must not use up the configured number.
+    counted: u32,
+    /// Before the next one.
+    pause: Duration,
+    longest_pause: Duration,
+    /// The reason that was logged last, so that it is logged once.
+    last_logged: String,
+    /// A master that accepted the token before may be one that is being set up again: then the refusal is temporary.
+    ever_connected: bool,
+}
+
+impl Attempts {
+    fn new(shared: &Shared) -> Self {
+        Self {
+            made: 0,
+            counted: 0,
+            pause: FIRST_PAUSE,
+            longest_pause: shared.options.reconnect_backoff.max(FIRST_PAUSE),
+            last_logged: String::new(),
+            ever_connected: false,
+        }
+    }
+
+    /// Records an attempt that ended with this error, after a connection or without one. Returns how long to pause before
+    /// the next, and errs when there is to be none.
+    fn record(
+        &mut self,
+        shared: &Shared,
+        error: &LinkError,
+        was_connected: bool,
+    ) -> Result<Duration, AgentError> {
+        self.ever_connected |= was_connected;
         let without_token = matches!(error, LinkError::WrongToken | LinkError::NoJoinToken(_));
-        if without_token && !ever_connected {
+        if without_token && !self.ever_connected {
             return Err(AgentError::Refused {
                 reason: error.to_string(),
                 given_up: false,
             });
         }
         if was_connected {
-            attempts = 0;
-            counted = 0;
-            pause = FIRST_PAUSE;
-            last_logged.clear();
+            self.made = 0;
+            self.counted = 0;
+            self.pause = FIRST_PAUSE;
+            self.last_logged.clear();
         }
-        attempts += 1;
-        counted += u32::from(pause >= longest);
-        let reason = error.to_string();
-        if last_logged == reason {
-            tracing::debug!(attempts, "still no connection to the master: {reason}");
-        } else {
-            let what = if was_connected {
-                "lost the master"
-            } else {
-                "no connection to the master"
-            };
-            tracing::warn!(
-                master = shared.master.url(),
-                "{what}: {reason}; tasks go on, trying again"
-            );
-            last_logged = reason;
-        }
-        if shared
-            .options
-            .reconnect_attempts
-            .is_some_and(|most| counted > most)
-        {
+        self.made += 1;
+        self.counted += u32::from(self.pause >= self.longest_pause);
+        self.log(shared, error.to_string(), was_connected);
+        let most = shared.options.reconnect_attempts;
+        if most.is_some_and(|most| self.counted > most) {
             return Err(AgentError::GaveUp {
                 master: shared.master.url(),
-                attempts,
-                reason: last_logged,
+                attempts: self.made,
+                reason: std::mem::take(&mut self.last_logged),
             });
         }
         // Agents that lost the same master must not reconnect at the same moment.
-        let jittered = pause.mul_f64(0.5 + rand::random::<f64>() / 2.0);
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            () = sleep(jittered) => {}
+        let jittered = self.pause.mul_f64(0.5 + rand::random::<f64>() / 2.0);
+        self.pause = (self.pause * 2).min(self.longest_pause);
+        Ok(jittered)
+    }
+
+    fn log(&mut self, shared: &Shared, reason: String, was_connected: bool) {
+        if self.last_logged == reason {
+            tracing::debug!(
+                attempts = self.made,
+                "still no connection to the master: {reason}"
+            );
+            return;
         }
-        pause = (pause * 2).min(longest);
+        let what = if was_connected {
+            "lost the master"
+        } else {
+            "no connection to the master"
+        };
+        tracing::warn!(
+            master = shared.master.url(),
+            "{what}: {reason}; tasks go on, trying again"
+        );
+        self.last_logged = reason;
     }
 }
 

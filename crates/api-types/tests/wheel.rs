@@ -108,6 +108,7 @@ macro_rules! built {
     (@) => { None };
 }
 
+#[expect(clippy::too_many_lines, reason = "one table")]
 fn built() -> Vec<Built> {
     use page::Empty;
     built! {

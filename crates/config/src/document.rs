@@ -311,72 +311,21 @@ fn check_alone(
     text: &str,
     options: CheckOptions<'_>,
 ) -> Result<Checked, ConfigErrors> {
-    let plain = |warnings| Checked {
-        warnings,
-        fits: None,
-    };
-    match kind {
-        DocumentKind::Experiment => {
-            let submitted = Submitted::read_file(Experiment, file, text, options.overrides)?
-                .over_templates(options.templates)?;
-            let mut warnings = submitted.warnings.clone();
-            warnings.extend(submitted.under(&[]).drawn());
-            if options.partial {
-                submitted.checked()?;
-            } else {
-                let defaults = TaskContainerDefaults::default();
-                submitted.complete(&stand_in(&defaults))?;
-            }
-            Ok(plain(warnings))
-        }
-        DocumentKind::TaskOf(kind) => {
-            let mut submitted = Submitted::read_file(kind, file, text, options.overrides)?
-                .over_templates(options.templates)?;
-            let warnings = submitted.warnings.clone();
-            // A command line brings the command, where the file has none.
-            if kind == LaunchKind::Command && submitted.to_value()["entrypoint"].is_null() {
-                let source = Source::layer(Layer::Override);
-                let command = json!({"entrypoint": ["true"]});
-                submitted = submitted.over(SubmittedTask::of_layer(kind, source, &command));
-            }
-            if options.partial {
-                submitted.checked()?;
-            } else {
-                submitted.complete(&TaskDefaults {
-                    description: kind.title().into(),
-                    task_container_defaults: &TaskContainerDefaults::default(),
-                    default_priority: None,
-                    has_context: false,
-                })?;
-            }
-            Ok(plain(warnings))
-        }
-        DocumentKind::Task => {
-            let source = Arc::new(Source::document(file));
-            let LayerText {
-                mut root,
-                mut errors,
-                ..
-            } = read_layer(text, Some(&source))?;
-            errors.extend(apply_all(&mut root, options.overrides));
-            let written = root.clone();
-            let mut findings = Findings::new(&TASK_DOCUMENT, Stage::Sane);
-            findings.errors = errors;
-            check_document(&mut findings, &mut root);
-            crate::repair::propose(&mut findings, &written);
-            Ok(plain(findings.finish()?))
-        }
+    let warnings = match kind {
+        DocumentKind::Experiment => check_experiment(file, text, options)?,
+        DocumentKind::TaskOf(kind) => check_task_of(kind, file, text, options)?,
+        DocumentKind::Task => check_task(file, text, options)?,
         DocumentKind::Template => {
             let template = Template::parse(Some(Source::document(file)), text)?;
-            Ok(Checked {
+            return Ok(Checked {
                 fits: Some(template.fits()),
                 warnings: template.warnings,
-            })
+            });
         }
         DocumentKind::Policies(workload) => {
             let policies = Policies::parse(workload, file, Some(file), text)?;
             policies.check_priority()?;
-            Ok(plain(policies.warnings))
+            policies.warnings
         }
         DocumentKind::Master => {
             let files = [(file.to_owned(), text.to_owned())];
@@ -384,7 +333,7 @@ fn check_alone(
                 files: &files,
                 ..Sources::default()
             })?;
-            Ok(plain(loaded.warnings))
+            loaded.warnings
         }
         DocumentKind::Agent => {
             let files = [(file.to_owned(), text.to_owned())];
@@ -398,9 +347,83 @@ fn check_alone(
                 env: &env,
                 flags: &[],
             })?;
-            Ok(plain(loaded.warnings))
+            loaded.warnings
         }
+    };
+    Ok(Checked {
+        warnings,
+        fits: None,
+    })
+}
+
+fn check_experiment(
+    file: &str,
+    text: &str,
+    options: CheckOptions<'_>,
+) -> Result<Vec<ConfigWarning>, ConfigErrors> {
+    let (overrides, templates) = (options.overrides, options.templates);
+    let submitted =
+        Submitted::read_file(Experiment, file, text, overrides)?.over_templates(templates)?;
+    let mut warnings = submitted.warnings.clone();
+    warnings.extend(submitted.under(&[]).drawn());
+    if options.partial {
+        submitted.checked()?;
+    } else {
+        let defaults = TaskContainerDefaults::default();
+        submitted.complete(&stand_in(&defaults))?;
     }
+    Ok(warnings)
+}
+
+/// Checks a configuration of a task whose kind is known.
+fn check_task_of(
+    kind: LaunchKind,
+    file: &str,
+    text: &str,
+    options: CheckOptions<'_>,
+) -> Result<Vec<ConfigWarning>, ConfigErrors> {
+    let (overrides, templates) = (options.overrides, options.templates);
+    let mut submitted =
+        Submitted::read_file(kind, file, text, overrides)?.over_templates(templates)?;
+    let warnings = submitted.warnings.clone();
+    // A command line brings the command, where the file has none.
+    if kind == LaunchKind::Command && submitted.to_value()["entrypoint"].is_null() {
+        let source = Source::layer(Layer::Override);
+        let command = json!({"entrypoint": ["true"]});
+        submitted = submitted.over(SubmittedTask::of_layer(kind, source, &command));
+    }
+    if options.partial {
+        submitted.checked()?;
+    } else {
+        submitted.complete(&TaskDefaults {
+            description: kind.title().into(),
+            task_container_defaults: &TaskContainerDefaults::default(),
+            default_priority: None,
+            has_context: false,
+        })?;
+    }
+    Ok(warnings)
+}
+
+/// Checks a configuration of a task of whatever kind.
+fn check_task(
+    file: &str,
+    text: &str,
+    options: CheckOptions<'_>,
+) -> Result<Vec<ConfigWarning>, ConfigErrors> {
+    let source = Arc::new(Source::document(file));
+    let LayerText {
+        mut root,
+        mut errors,
+        ..
+    } = read_layer(text, Some(&source))?;
+    errors.extend(apply_all(&mut root, options.overrides));
+    let written = root.clone();
+    let mut findings = Findings::new(&TASK_DOCUMENT, Stage::Sane);
+    findings.errors = errors;
+    check_document(&mut findings, &mut root);
+    crate::repair::propose(&mut findings, &written);
+    findings.finish()
 }
 
 /// What a cluster would bring, as far as a check needs it.

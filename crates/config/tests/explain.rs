@@ -101,6 +101,7 @@ environment: {environment_variables: [MINE=1]}
 ";
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn every_effective_key_says_where_it_comes_from() {
     let template = (
         "base".to_owned(),

@@ -197,6 +197,10 @@ use ExperimentState as State;
 
 impl ExperimentState {
     /// Decides what follows `event`; performs nothing.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one match over all pairs of a state and an event"
+    )]
     pub fn on(self, event: Event) -> Result<Step<State, Do>, Refused> {
         match (self, event) {
             (State::Active, Event::Pause) => Ok(Step::to(State::Paused, [Do::PauseTrials])),

@@ -224,6 +224,10 @@ impl TaskState {
     ///
     /// # Errors
     /// The task cannot do what is asked.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one match over all pairs of a state and an event"
+    )]
     pub fn on(self, event: Event, policy: RestartPolicy) -> Result<Step<State, Do>, Refused> {
         match (self, event) {
             (State::Suspended, Event::Resume) => Ok(Step::to(State::Queued, [Do::Request])),

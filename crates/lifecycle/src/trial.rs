@@ -223,6 +223,10 @@ use TrialState as State;
 
 impl TrialState {
     /// Decides what follows `event`; performs nothing.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one match over all pairs of a state and an event"
+    )]
     pub fn on(self, event: Event, history: History) -> Result<Step<State, Do>, Refused> {
         match (self, event) {
             (State::Active, Event::Pause) => Ok(Step::to(State::Pausing, [Do::Preempt])),

@@ -12,6 +12,7 @@ use crate::description::{
 };
 use crate::fields::{DescriptionErrors, Fields, Reader, Value, read_with};
 use crate::read_expect::expectation;
+use crate::text::count;
 
 /// Default number of zero-slot tasks of an agent.
 const AUX: u32 = 100;
@@ -475,26 +476,9 @@ fn submission(reader: &mut Reader, value: &Value<'_>) -> Option<Submission> {
         .and_then(|value| reader.flag(&value))
         .unwrap_or(false);
     reader.finish(fields);
-    if stopping && on.is_none() {
-        reader.error(
-            value,
-            "only tasks that run can have been asked to stop: say where they run, \"on\"",
-        );
-    }
-    if name.is_some() && tasks != 1 {
-        reader.error(value, "only a single task can have a \"name\" of its own");
-    }
-    if let Some(Some(max_slots)) = settings.max_slots
-        && slots > max_slots
-    {
-        // Experiments of this kind are refused at submission; others get there only if the cap is changed.
-        reader.error(
-            value,
-            format!("each task needs {slots} slots, and max_slots is {max_slots}"),
-        );
-    }
-    Some(Submission {
-        job: job?,
+    let is_named = job.is_some();
+    let submission = Submission {
+        job: job.unwrap_or_default(),
         settings,
         name,
         tasks,
@@ -510,7 +494,34 @@ fn submission(reader: &mut Reader, value: &Value<'_>) -> Option<Submission> {
         job_age,
         on,
         stopping,
-    })
+    };
+    check_submission(reader, value, &submission);
+    is_named.then_some(submission)
+}
+
+/// Reports what does not fit together in a submission.
+fn check_submission(reader: &mut Reader, value: &Value<'_>, submission: &Submission) {
+    if submission.stopping && submission.on.is_none() {
+        reader.error(
+            value,
+            "only tasks that run can have been asked to stop: say where they run, \"on\"",
+        );
+    }
+    if submission.name.is_some() && submission.tasks != 1 {
+        reader.error(value, "only a single task can have a \"name\" of its own");
+    }
+    if let Some(Some(max_slots)) = submission.settings.max_slots
+        && submission.slots > max_slots
+    {
+        // Experiments of this kind are refused at submission; others get there only if the cap is changed.
+        reader.error(
+            value,
+            format!(
+                "each task needs {}, and max_slots is {max_slots}",
+                count(submission.slots.into(), "slot")
+            ),
+        );
+    }
 }
 
 /// Where tasks already run: agents, or agents with numbers of slots.

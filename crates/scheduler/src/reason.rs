@@ -345,6 +345,7 @@ impl WaitReason {
         .to_string()
     }
 
+    #[expect(clippy::too_many_lines, reason = "one match over the reasons")]
     fn write(
         &self,
         f: &mut fmt::Formatter<'_>,

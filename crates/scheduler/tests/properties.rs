@@ -154,6 +154,7 @@ fn build(start: &Start) -> World {
     world
 }
 
+#[expect(clippy::too_many_lines, reason = "one match over the events")]
 fn happen(mut world: World, number: usize, event: &Event) -> World {
     let job_name = |job: u8| format!("job{job}");
     match event {

@@ -239,6 +239,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn bounded_integers_are_those_of_numpy_and_draw_as_many_words() {
         let table: [(u32, u64, [u64; 5], u32); 13] = [
             (0, 0, [0, 0, 0, 0, 0], 2_357_136_044),

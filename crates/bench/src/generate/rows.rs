@@ -318,23 +318,37 @@ fn trial(
             validated(batches, ended_at, latest),
         ],
         checkpoints: (0..checkpoints)
-            .map(|n| CheckpointRow {
-                uuid: draw.uuid(),
-                experiment_id: Some(experiment_id),
-                trial_id: None,
-                task_id: task.clone(),
-                allocation_id: Some(task.allocation(1)),
-                state: CheckpointState::Completed,
-                steps: if n == 0 { batches / 2 } else { batches },
-                metadata: format!("{{\"steps_completed\":{batches}}}"),
-                resources: "{\"model.pt\":24999000,\"metadata.json\":1000}".into(),
-                bytes: 25_000_000,
-                reported_at: created_at + (ended_at - created_at) / 2 * (n + 1),
-                storage_id: None,
-                owner_uid: None,
-                removing: None,
+            .map(|n| {
+                let steps = if n == 0 { batches / 2 } else { batches };
+                let reported_at = created_at + (ended_at - created_at) / 2 * (n + 1);
+                checkpoint(draw.uuid(), experiment_id, &task, (steps, reported_at))
             })
             .collect(),
+    }
+}
+
+/// A complete checkpoint of a trial's first attempt, by its steps and when it was reported.
+fn checkpoint(
+    uuid: String,
+    experiment_id: ExperimentId,
+    task: &TaskId,
+    (steps, reported_at): (i64, i64),
+) -> CheckpointRow {
+    CheckpointRow {
+        uuid,
+        experiment_id: Some(experiment_id),
+        trial_id: None,
+        task_id: task.clone(),
+        allocation_id: Some(task.allocation(1)),
+        state: CheckpointState::Completed,
+        steps,
+        metadata: format!("{{\"steps_completed\":{steps}}}"),
+        resources: "{\"model.pt\":24999000,\"metadata.json\":1000}".into(),
+        bytes: 25_000_000,
+        reported_at,
+        storage_id: None,
+        owner_uid: None,
+        removing: None,
     }
 }
 

@@ -124,6 +124,7 @@ fn errors_name_the_file_the_variable_or_the_flag() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn wrong_configurations_are_refused() {
     for (text, expected) in [
         (
@@ -276,6 +277,7 @@ fn what_is_not_built_yet_is_kept_and_said() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn schedulers_follow_the_all_or_nothing_rule() {
     use FittingPolicy::{Best, Worst};
     use SchedulerKind::{FairShare, Priority, RoundRobin};

@@ -285,6 +285,7 @@ mod tests {
         );
     }
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn directives_are_carried_out() {
         for (name, strong, weak, expected) in [
             (

@@ -178,9 +178,8 @@ fn every_default_of_the_schema_is_json() {
     crate::schema::assert_defaults_are_json(&schema::EXPERIMENT);
 }
 
-#[test]
-fn every_key_is_kept() {
-    let text = r#"
+/// A configuration that has every key.
+const FULL: &str = r#"
 name: full
 description: words
 labels: [b, a, b]
@@ -252,7 +251,10 @@ min_checkpoint_period: {records: 5}
 scheduling_unit: 10
 records_per_epoch: 50
 "#;
-    let config = complete(text);
+
+#[test]
+fn every_key_is_kept() {
+    let config = complete(FULL);
     assert_eq!(config.labels, ["a", "b"]);
     assert_eq!(
         config.entrypoint,
@@ -324,20 +326,22 @@ records_per_epoch: 50
     );
 }
 
+/// The complete configuration, whose text gives this warning.
+fn warned(text: &str, expected: &str) -> ExperimentConfig {
+    let submitted = Submitted::parse(Experiment, text).unwrap_or_else(|e| panic!("{e}"));
+    assert!(
+        submitted
+            .warnings
+            .iter()
+            .any(|warning| warning.to_string().contains(expected)),
+        "{text}: {:?} lacks {expected}",
+        submitted.warnings
+    );
+    complete(text)
+}
+
 #[test]
-fn older_forms_are_translated_with_a_warning() {
-    let warned = |text: &str, expected: &str| {
-        let submitted = Submitted::parse(Experiment, text).unwrap_or_else(|e| panic!("{e}"));
-        assert!(
-            submitted
-                .warnings
-                .iter()
-                .any(|warning| warning.to_string().contains(expected)),
-            "{text}: {:?} lacks {expected}",
-            submitted.warnings
-        );
-        complete(text)
-    };
+fn older_forms_of_a_search_are_translated_with_a_warning() {
     let config = warned(
         &searching("  name: adaptive_asha\n  max_trials: 4\n  max_length: {epochs: 9}"),
         "searcher.max_length: is read as \"time_metric: epochs\" and \"max_time\"",
@@ -417,7 +421,10 @@ fn older_forms_are_translated_with_a_warning() {
         "batches_per_step: null\n{}",
         searching("  name: single")
     ));
+}
 
+#[test]
+fn older_forms_of_other_keys_are_translated_with_a_warning() {
     let config = warned(
         &with("environment: {image: {gpu: g, cpu: c}}"),
         "environment.image.gpu: is the old name of \"cuda\"",

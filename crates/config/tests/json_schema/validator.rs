@@ -44,6 +44,10 @@ fn has_type(value: &Value, name: &str) -> bool {
     }
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one match over the keywords of JSON schema"
+)]
 fn keyword_check(
     root: &Value,
     schema: &Map<String, Value>,

@@ -308,14 +308,9 @@ impl World {
     }
 }
 
-/// A few tasks, and then an endless stream of small ones: none of the first may wait for ever. Their jobs are called
-/// `old`.
-pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
-    let random = &mut Random::new(seed);
-    let agents: Vec<AgentDescription> = (0..=random.below(3))
-        .map(|number| agent(random, number))
-        .collect();
-    let submission = |random: &mut Random, job: String, slots: u32, kind: Kind| Submission {
+/// One task under pressure, which runs for some minutes.
+fn short_submission(random: &mut Random, job: String, slots: u32, kind: Kind) -> Submission {
+    Submission {
         job,
         settings: JobSettings::default(),
         name: None,
@@ -332,7 +327,16 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
         job_age: None,
         stopping: false,
         on: None,
-    };
+    }
+}
+
+/// A few tasks, and then an endless stream of small ones: none of the first may wait for ever. Their jobs are called
+/// `old`.
+pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
+    let random = &mut Random::new(seed);
+    let agents: Vec<AgentDescription> = (0..=random.below(3))
+        .map(|number| agent(random, number))
+        .collect();
     let kinds = [Kind::Trial, Kind::Trial, Kind::Notebook];
     // In every second history the tasks of the stream cannot be preempted.
     let stays = random.once_in(2);
@@ -346,7 +350,7 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
         } else {
             kinds[(number % 3) as usize]
         };
-        let submission = submission(random, format!("{name}{number}"), 1, kind);
+        let submission = short_submission(random, format!("{name}{number}"), 1, kind);
         Operation::Submit(Box::new(submission))
     };
     let mut steps = vec![Step {
@@ -360,7 +364,7 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
             let slots = random.one_of(&[1, 2, 3, 4, 4, 8, 8, 12]);
             limit = limit.map(|limit| limit.max(slots));
             let kind = random.one_of(&kinds);
-            let mut old = submission(random, format!("old{number}"), slots, kind);
+            let mut old = short_submission(random, format!("old{number}"), slots, kind);
             old.settings.weight = random.once_in(2).then_some(100.0);
             Operation::Submit(Box::new(old))
         })

@@ -367,12 +367,22 @@ pub fn shuffled(state: &State) -> State {
 /// Plans that differ from a good one by one thing that no rule allows.
 pub fn broken(state: &State, good: &Plan) -> Vec<Plan> {
     let mut found = Vec::new();
-    let mut change = |change: &dyn Fn(&mut Plan) -> bool| {
+    let mut change = |change: Damage<'_>| {
         let mut plan = good.clone();
         if change(&mut plan) {
             found.push(plan);
         }
     };
+    break_placements(state, &mut change);
+    break_reasons(state, &mut change);
+    break_preemptions(state, &mut change);
+    found
+}
+
+/// Makes a plan a wrong one; `false` = this plan has nothing of the kind.
+type Damage<'a> = &'a dyn Fn(&mut Plan) -> bool;
+
+fn break_placements(state: &State, change: &mut dyn FnMut(Damage<'_>)) {
     // A slot that is in use.
     change(&|plan| {
         let taken = state.pool.places.iter().find_map(|place| {
@@ -400,6 +410,9 @@ pub fn broken(state: &State, good: &Plan) -> Vec<Plan> {
         let gang = plan.placements.iter_mut().find(|p| p.parts.len() > 1);
         gang.is_some_and(|gang| gang.parts.pop().is_some())
     });
+}
+
+fn break_reasons(state: &State, change: &mut dyn FnMut(Damage<'_>)) {
     // A request without an answer.
     change(&|plan| plan.waiting.pop().is_some());
     // A request that could start, with the reason that there are not enough free slots.
@@ -441,6 +454,9 @@ pub fn broken(state: &State, good: &Plan) -> Vec<Plan> {
             _ => false,
         })
     });
+}
+
+fn break_preemptions(state: &State, change: &mut dyn FnMut(Damage<'_>)) {
     // Work that does not have to stop.
     change(&|plan| {
         let spared = state.pool.running.iter().find(|running| {
@@ -470,5 +486,4 @@ pub fn broken(state: &State, good: &Plan) -> Vec<Plan> {
                 .iter()
                 .all(|other| other.for_allocation == plan.preempt[0].for_allocation)
     });
-    found
 }

@@ -9,6 +9,7 @@ use det_scheduler::{
 use super::fit::{State, free_slots};
 use super::{order, rank, shares, turns};
 
+#[expect(clippy::too_many_lines, reason = "one match over the reasons")]
 pub fn is_true(
     before: &State,
     after: &State,

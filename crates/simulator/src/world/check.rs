@@ -67,6 +67,51 @@ impl Checks {
     }
 }
 
+/// The rows that a snapshot shows.
+struct Subjects<'a> {
+    experiments: Vec<&'a rows::Experiment>,
+    trials: Vec<&'a rows::Trial>,
+    allocations: Vec<&'a rows::Allocation>,
+}
+
+impl<'a> Subjects<'a> {
+    /// All rows, or those that live or were changed since the last snapshot.
+    fn of(rows: &'a Rows, whole: bool) -> Self {
+        if whole {
+            return Self {
+                experiments: rows.experiments.values().collect(),
+                trials: rows.trials.values().collect(),
+                allocations: rows.allocations.values().collect(),
+            };
+        }
+        let (live, touched) = (&rows.live, &rows.touched);
+        let experiments = touched.experiments.iter();
+        let trials = live.trials.union(&touched.trials);
+        let allocations = live.allocations.union(&touched.allocations);
+        Self {
+            experiments: experiments
+                .filter_map(|id| rows.experiments.get(id))
+                .collect(),
+            trials: trials.filter_map(|id| rows.trials.get(id)).collect(),
+            allocations: allocations
+                .filter_map(|id| rows.allocations.get(id))
+                .collect(),
+        }
+    }
+
+    /// Each with its kind and id, as events name them.
+    fn named(&self) -> BTreeSet<(&'static str, String)> {
+        let experiments = self.experiments.iter();
+        let trials = self.trials.iter();
+        let allocations = self.allocations.iter();
+        experiments
+            .map(|e| ("experiment", e.row.id.to_string()))
+            .chain(trials.map(|t| ("trial", t.row.id.to_string())))
+            .chain(allocations.map(|a| ("allocation", a.row.id.to_string())))
+            .collect()
+    }
+}
+
 impl World {
     /// Holds the invariants against what changed, or (`whole`) against everything.
     pub(super) fn check(&mut self, whole: bool) {
@@ -109,34 +154,13 @@ impl World {
             Vec::new()
         };
         let rows = self.master.rows();
-        let touched = &rows.touched;
-        let experiments: Vec<&rows::Experiment> = if whole {
-            rows.experiments.values().collect()
-        } else {
-            touched
-                .experiments
-                .iter()
-                .filter_map(|id| rows.experiments.get(id))
-                .collect()
-        };
-        let trials: Vec<&rows::Trial> = if whole {
-            rows.trials.values().collect()
-        } else {
-            rows.live
-                .trials
-                .union(&touched.trials)
-                .filter_map(|id| rows.trials.get(id))
-                .collect()
-        };
-        let allocations: Vec<&rows::Allocation> = if whole {
-            rows.allocations.values().collect()
-        } else {
-            rows.live
-                .allocations
-                .union(&touched.allocations)
-                .filter_map(|id| rows.allocations.get(id))
-                .collect()
-        };
+        let subjects = Subjects::of(rows, whole);
+        let named = subjects.named();
+        let Subjects {
+            experiments,
+            trials,
+            allocations,
+        } = subjects;
         let reasons = planned.map(Planned::reasons);
         let containers = allocations
             .iter()
@@ -150,19 +174,7 @@ impl World {
             )
             .map(container)
             .collect();
-        let mut subjects: BTreeSet<(&'static str, String)> = BTreeSet::new();
-        subjects.extend(
-            experiments
-                .iter()
-                .map(|e| ("experiment", e.row.id.to_string())),
-        );
-        subjects.extend(trials.iter().map(|t| ("trial", t.row.id.to_string())));
-        subjects.extend(
-            allocations
-                .iter()
-                .map(|a| ("allocation", a.row.id.to_string())),
-        );
-        let events = subjects.iter().flat_map(|s| events_of(rows, s)).collect();
+        let events = named.iter().flat_map(|s| events_of(rows, s)).collect();
         let (acknowledged, stored) = self.checks.reports(rows, whole);
         Snapshot {
             experiments: experiments.into_iter().map(experiment).collect(),

@@ -4,6 +4,7 @@ use super::*;
 use crate::container::compile_patterns;
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn errors_name_their_path_line_and_remedy() {
     for (name, text, expected) in [
         (

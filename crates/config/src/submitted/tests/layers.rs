@@ -5,6 +5,7 @@ use crate::origin::Layer;
 use crate::policies::{Policies, Workload};
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn stronger_layers_merge_over_weaker_ones() {
     let merged = |strong: &str, weak: &str| {
         Submitted::parse(Experiment, strong)
