@@ -64,6 +64,28 @@ pub struct SearcherConfig {
     pub method: SearchMethod,
 }
 
+/// How an experiment that has ended can be continued, by the method of its search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Continuation {
+    /// Its one trial goes on, also with another configuration.
+    Trial,
+    /// Its search runs again from its seed and finds its trials, so the configuration must be the same.
+    Search,
+    /// Not at all: what its search decided rests on results in the order in which they came.
+    Never,
+}
+
+impl SearchMethod {
+    /// How an experiment of this method is continued.
+    pub fn continuation(&self) -> Continuation {
+        match self {
+            Self::Single => Continuation::Trial,
+            Self::Random { .. } | Self::Grid { .. } => Continuation::Search,
+            Self::AsyncHalving { .. } | Self::AdaptiveAsha { .. } => Continuation::Never,
+        }
+    }
+}
+
 /// A method of searching, with its settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "snake_case")]

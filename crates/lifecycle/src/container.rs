@@ -63,6 +63,17 @@ impl Observed {
         }
     }
 
+    /// Where all containers of an allocation are reached, in their order, once they have met: [`Self::met_at`] of each.
+    /// `None` = some are missing.
+    pub fn meeting<'a>(
+        members: impl IntoIterator<Item = (bool, Option<&'a Self>)>,
+    ) -> Option<Vec<&'a str>> {
+        let members = members.into_iter();
+        members
+            .map(|(joined, observed)| Self::met_at(joined, observed))
+            .collect()
+    }
+
     fn rank(&self) -> u8 {
         match self {
             Self::Assigned => 0,

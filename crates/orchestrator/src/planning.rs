@@ -1,16 +1,48 @@
 //! What the planner is given, and what its plan does to the rows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use det_ids::{AllocationId, ContainerId, JobId, Micros, PlaceId, SlotId, WorkspaceId};
 use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::task::RestartPolicy;
 use det_scheduler::{
     HandOver, Job, PlaceSnapshot, Placement, PoolSettings, PoolSnapshot, Preemption, Progress,
     Queue, Request, RunningAllocation, SlotState, Work, WorkspaceLimit,
 };
 
-use crate::{Core, Event, Mutant, Placed, Waiting};
+use crate::{Allocation, Core, Event, Mutant, Placed, Waiting};
+
+impl Allocation {
+    /// Whether it can be asked to save and stop, and its task goes on later.
+    pub fn is_preemptible(&self) -> bool {
+        RestartPolicy::of(self.kind).is_preemptible()
+    }
+
+    /// What it asks the planner for; `excluded` = places that it must not run on.
+    pub fn request(&self, excluded: BTreeSet<PlaceId>) -> Request {
+        Request {
+            allocation_id: self.id.clone(),
+            task_id: self.task_id.clone(),
+            job_id: self.job_id.clone(),
+            slots: self.slots,
+            single_place: self.single_place,
+            preemptible: self.is_preemptible(),
+            excluded_places: excluded,
+            requested_at: self.requested_at,
+        }
+    }
+
+    /// How far it is.
+    pub fn course(&self) -> Course<'_> {
+        Course {
+            placed_at: self.placed_at,
+            preempted_for: self.preempted_for.as_ref(),
+            preempt_deadline: self.preempt_deadline,
+            state: &self.state,
+        }
+    }
+}
 
 /// How far an allocation is, as its row contains it.
 #[derive(Debug, Clone, Copy)]

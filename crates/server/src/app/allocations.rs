@@ -315,19 +315,20 @@ fn meeting(
     containers: &[ContainerRow],
     container_id: &ContainerId,
 ) -> AppResult<Option<Rendezvous>> {
-    let (mut addresses, mut slots, mut rank) = (Vec::new(), Vec::new(), None);
+    let members = containers.iter();
+    let members = members.map(|row| (row.joined, row.observed.as_ref()));
+    let Some(addresses) = Observed::meeting(members) else {
+        return Ok(None);
+    };
+    let (mut slots, mut rank) = (Vec::new(), None);
     for row in containers {
-        let Some(address) = Observed::met_at(row.joined, row.observed.as_ref()) else {
-            return Ok(None);
-        };
         if row.id == *container_id {
             rank = Some(row.member);
         }
-        addresses.push(address.to_owned());
         slots.push(i64::try_from(slot_set(&row.slots)?.len()).unwrap_or(i64::MAX));
     }
     Ok(rank.map(|rank| Rendezvous {
-        addresses,
+        addresses: addresses.into_iter().map(str::to_owned).collect(),
         rank,
         slots,
     }))

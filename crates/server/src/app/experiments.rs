@@ -3,7 +3,7 @@
 use det_authz::{Kind, Permission, Target};
 use det_config::errors::ConfigErrors;
 use det_config::experiment::{ExperimentConfig, mask_for_others};
-use det_config::hyperparameters::SearchMethod;
+use det_config::hyperparameters::{Continuation, SearchMethod};
 use det_config::submitted::{Experiment, Submitted};
 use det_failpoints::failpoint;
 use det_ids::ExperimentId;
@@ -428,7 +428,7 @@ impl Experiments {
         let continued = Event::Continue {
             id,
             search: Box::new(search),
-            single: matches!(config.searcher.method, SearchMethod::Single),
+            single: config.searcher.method.continuation() == Continuation::Trial,
             cause: cause.clone(),
         };
         self.orchestration.advance(tx, [continued]).await?;
@@ -483,21 +483,17 @@ fn require_continuable(
     config: &ExperimentConfig,
     is_changed: bool,
 ) -> AppResult<()> {
-    match config.searcher.method {
-        SearchMethod::Single => Ok(()),
-        SearchMethod::Random { .. } | SearchMethod::Grid { .. } if is_changed => {
-            Err(AppError::invalid(
-                "only experiments with a single search can be continued with another configuration",
-            )
-            .hint("leave the override out, or fork the experiment"))
-        }
-        SearchMethod::Random { .. } | SearchMethod::Grid { .. } => Ok(()),
-        SearchMethod::AsyncHalving { .. } | SearchMethod::AdaptiveAsha { .. } => {
-            Err(AppError::precondition(format!(
-                "experiment {} cannot be continued: only single, random and grid searches can, and its search is {}",
-                row.id, row.searcher_name
-            )))
-        }
+    match config.searcher.method.continuation() {
+        Continuation::Trial => Ok(()),
+        Continuation::Search if is_changed => Err(AppError::invalid(
+            "only experiments with a single search can be continued with another configuration",
+        )
+        .hint("leave the override out, or fork the experiment")),
+        Continuation::Search => Ok(()),
+        Continuation::Never => Err(AppError::precondition(format!(
+            "experiment {} cannot be continued: only single, random and grid searches can, and its search is {}",
+            row.id, row.searcher_name
+        ))),
     }
 }
 

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use det_ids::{AllocationId, ContainerId, Micros};
-use det_lifecycle::task::RestartPolicy;
-use det_orchestrator::{Core, Course, Decided, Waiting};
+use det_orchestrator::{Core, Decided, Waiting};
 use det_scheduler::{
     Job, NeverFits, PlaceSnapshot, Plan, Planner, Policy, PoolSettings, PoolSnapshot, Queue,
-    Request, SlotDemand, WaitKind, Work,
+    SlotDemand, WaitKind, Work,
 };
 
 use super::{Refused, Tx};
@@ -112,26 +111,11 @@ fn places(rows: &Rows) -> Vec<PlaceSnapshot> {
 
 fn work(rows: &Rows, allocation: &Allocation) -> Work {
     let row = &allocation.row;
-    let request = Request {
-        allocation_id: row.id.clone(),
-        task_id: row.task_id.clone(),
-        job_id: row.job_id.clone(),
-        slots: row.slots,
-        single_place: row.single_place,
-        preemptible: RestartPolicy::of(row.kind).is_preemptible(),
-        excluded_places: BTreeSet::new(),
-        requested_at: row.requested_at,
-    };
-    let course = Course {
-        placed_at: row.placed_at,
-        preempted_for: row.preempted_for.as_ref(),
-        preempt_deadline: row.preempt_deadline,
-        state: &row.state,
-    };
+    let request = row.request(BTreeSet::new());
     let held = rows.members(&row.id).into_iter();
     let held = held.filter(|container| container.row.ended_at.is_none());
     let held = held.map(|container| (container.row.place.clone(), container.slots.clone()));
-    course.work(request, held.collect())
+    row.course().work(request, held.collect())
 }
 
 fn job(experiment: &Experiment) -> Job {

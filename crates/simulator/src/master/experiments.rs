@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use det_config::hyperparameters::SearchMethod;
+use det_config::hyperparameters::Continuation;
 use det_ids::{ExperimentId, JobId, TrialId, UserId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::trial::TrialEvent;
@@ -107,13 +107,11 @@ impl Tx<'_> {
             .ok_or_else(|| format!("experiment {id} not found"))?
             .submission
             .clone();
-        let single = matches!(submission.search, SearchMethod::Single);
-        if !matches!(
-            submission.search,
-            SearchMethod::Single | SearchMethod::Random { .. } | SearchMethod::Grid { .. }
-        ) {
-            return Err("only single, random and grid searches can be continued".to_owned());
-        }
+        let single = match submission.search.continuation() {
+            Continuation::Trial => true,
+            Continuation::Search => false,
+            Continuation::Never => return Err("its search cannot be continued".to_owned()),
+        };
         self.advance([Event::Continue {
             id,
             search: Box::new(search_of(&submission, id)?),

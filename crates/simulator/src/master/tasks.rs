@@ -119,15 +119,14 @@ impl Tx<'_> {
             cause: cause(),
         }])?;
         let members = self.rows.members(allocation);
-        let all_here = members
-            .iter()
-            .all(|c| Observed::met_at(c.row.joined, c.row.observed.as_ref()).is_some());
+        let members = members.iter();
+        let meeting = Observed::meeting(members.map(|c| (c.row.joined, c.row.observed.as_ref())));
         let ended = self
             .rows
             .allocations
             .get(allocation)
             .is_none_or(|a| a.row.ended_at.is_some());
-        match (all_here, ended) {
+        match (meeting.is_some(), ended) {
             (true, _) => Ok(Reply::Done),
             (false, true) => Err("the allocation has ended before all had met".to_owned()),
             (false, false) => Ok(Reply::NotYet),

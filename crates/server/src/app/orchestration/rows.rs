@@ -3,7 +3,6 @@
 use det_ids::{
     AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, SlotId, TaskId, TrialId,
 };
-use det_lifecycle::task::RestartPolicy;
 use det_lifecycle::trial::TrialState;
 use det_orchestrator::{
     Allocation, Container, Experiment, Place, Rows, SearchState, Task, Terms, Trial, Unreadable,
@@ -228,6 +227,7 @@ impl Rows for TxRows<'_> {
 
     fn insert_allocation(&mut self, row: Allocation, excluded: Option<BTreeSet<PlaceId>>) {
         self.live.add_allocation(AllocationRow {
+            preemptible: row.is_preemptible(),
             id: row.id,
             task_id: row.task_id,
             kind: row.kind,
@@ -239,7 +239,6 @@ impl Rows for TxRows<'_> {
             resource_pool: row.resource_pool,
             slots: i64::from(row.slots),
             single_place: row.single_place,
-            preemptible: RestartPolicy::of(row.kind).is_preemptible(),
             requested_at: row.requested_at.0,
             placed_at: raw(row.placed_at),
             started_at: raw(row.started_at),
