@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use det_tls::{MasterVerifier, Unverified};
+use det_tls::{AnyCertificate, MasterVerifier};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, ring};
@@ -57,7 +57,7 @@ pub(crate) fn client_config(options: &TlsOptions) -> Result<Arc<ClientConfig>, T
     }
     let provider = Arc::new(ring::default_provider());
     let verifier: Arc<dyn ServerCertVerifier> = if options.skip_verify {
-        Arc::new(Unverified::new(provider.clone()))
+        Arc::new(AnyCertificate::new(provider.clone()))
     } else {
         Arc::new(verifier(options, &provider)?)
     };

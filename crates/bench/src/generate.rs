@@ -59,7 +59,7 @@ pub struct Arguments {
 
 /// What was made.
 #[derive(Debug, Clone, serde::Serialize)]
-pub struct Made {
+pub struct GenerationReport {
     /// Number of experiments made.
     pub experiments: usize,
     /// Number of trials made.
@@ -110,7 +110,7 @@ fn scaled(full: f64, scale: f64, least: usize) -> usize {
 }
 
 /// Fills an open store. `scale` must be above 0 and at most 10.
-pub async fn fill(store: &Store, scale: f64, seed: u64) -> anyhow::Result<Made> {
+pub async fn fill(store: &Store, scale: f64, seed: u64) -> anyhow::Result<GenerationReport> {
     if !(scale > 0.0 && scale <= 10.0) {
         bail!("the scale must be above 0 and at most 10, found {scale}");
     }
@@ -140,7 +140,7 @@ pub async fn fill(store: &Store, scale: f64, seed: u64) -> anyhow::Result<Made> 
         Box::pin(async move { bulk::analyze(&mut tx.conn()).await })
     })
     .await?;
-    Ok(Made {
+    Ok(GenerationReport {
         experiments: shape.experiments,
         trials: filled.trials,
         users: owners.len(),
@@ -206,7 +206,7 @@ async fn add_users(store: &Store, count: usize) -> anyhow::Result<Vec<UserId>> {
     Ok(ids)
 }
 
-struct Filled {
+struct ExperimentTotals {
     trials: usize,
     checkpoints: usize,
     largest_experiment: ExperimentId,
@@ -218,8 +218,8 @@ async fn add_experiments(
     shape: &Shape,
     owners: &[UserId],
     draw: &mut Draw,
-) -> anyhow::Result<Filled> {
-    let mut filled = Filled {
+) -> anyhow::Result<ExperimentTotals> {
+    let mut filled = ExperimentTotals {
         trials: 0,
         checkpoints: 0,
         largest_experiment: ExperimentId(0),

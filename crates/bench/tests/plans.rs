@@ -11,7 +11,7 @@
 use std::io::Write as _;
 use std::str::FromStr as _;
 
-use det_bench::generate::{Made, fill};
+use det_bench::generate::{GenerationReport, fill};
 use det_store::plans::{self, Plan, Sample};
 use det_store::{Store, StoreUrl, allocations};
 use sqlx::postgres::PgConnectOptions;
@@ -27,13 +27,13 @@ const PARTIAL: [&str; 4] = [
     "trials_warm_started",
 ];
 
-async fn filled(url: &StoreUrl) -> (Store, Made) {
+async fn filled(url: &StoreUrl) -> (Store, GenerationReport) {
     let store = Store::open(url).await.unwrap();
     let made = fill(&store, 0.001, 7).await.unwrap();
     (store, made)
 }
 
-async fn plans_of(store: &Store, made: &Made) -> Vec<Plan> {
+async fn plans_of(store: &Store, made: &GenerationReport) -> Vec<Plan> {
     let mut conn = store.read().await.unwrap();
     let conn = &mut conn.conn();
     let task = allocations::tasks_of_trial(conn, made.long_trial)

@@ -783,7 +783,7 @@ fn ctrl_c_ends_the_following_and_not_the_experiment() {
     stub.wait_for(2, "GET /api/v1/experiments/7/trials");
     let id = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
     nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGINT).unwrap();
-    let run = support::Run::from(child.wait_with_output().unwrap());
+    let run = support::CommandResult::from(child.wait_with_output().unwrap());
     let err = run.fails(130);
     assert!(err.contains("experiment 7 goes on"), "{err}");
     assert!(

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base64::Engine;
-use det_tls::{MasterVerifier, Unverified};
+use det_tls::{AnyCertificate, MasterVerifier};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
@@ -88,7 +88,7 @@ impl Trust {
             .transpose()
             .map_err(|error| format!("DET_MASTER_CERT_NAME is not a host name ({error})"))?;
         let verifier: Arc<dyn ServerCertVerifier> = if self.any_certificate {
-            Arc::new(Unverified::new(provider))
+            Arc::new(AnyCertificate::new(provider))
         } else {
             let pinned = parse_pem(self.certificates.as_deref().unwrap_or_default())?;
             // A machine without any authorities trusts none; a user may still accept a certificate.

@@ -26,7 +26,7 @@ use crate::template::Template;
 use crate::workload::Workload;
 use crate::yaml::{self, Node, Tree};
 
-pub use guess::{Guess, Undecided, guess};
+pub use guess::{Guess, UnknownKind, guess};
 
 /// The kinds of document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,7 +192,7 @@ impl fmt::Display for DocumentKind {
 
 /// A document without errors.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Checked {
+pub struct CheckReport {
     /// What the user should know although it is no error.
     pub warnings: Vec<ConfigWarning>,
     /// For a template, what it fits.
@@ -219,7 +219,7 @@ pub fn check(
     file: &str,
     text: &str,
     options: CheckOptions<'_>,
-) -> Result<Checked, ConfigErrors> {
+) -> Result<CheckReport, ConfigErrors> {
     let mut checked = check_alone(kind, file, text, options).map_err(|mut errors| {
         name_left(kind, file, text, options, &mut errors);
         errors.in_file(file)
@@ -310,14 +310,14 @@ fn check_alone(
     file: &str,
     text: &str,
     options: CheckOptions<'_>,
-) -> Result<Checked, ConfigErrors> {
+) -> Result<CheckReport, ConfigErrors> {
     let warnings = match kind {
         DocumentKind::Experiment => check_experiment(file, text, options)?,
         DocumentKind::TaskOf(kind) => check_task_of(kind, file, text, options)?,
         DocumentKind::Task => check_task(file, text, options)?,
         DocumentKind::Template => {
             let template = Template::parse(Some(Source::document(file)), text)?;
-            return Ok(Checked {
+            return Ok(CheckReport {
                 fits: Some(template.fits()),
                 warnings: template.warnings,
             });
@@ -350,7 +350,7 @@ fn check_alone(
             loaded.warnings
         }
     };
-    Ok(Checked {
+    Ok(CheckReport {
         warnings,
         fits: None,
     })

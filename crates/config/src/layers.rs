@@ -16,7 +16,7 @@ mod elements;
 mod processes;
 mod variables;
 
-pub use processes::{Loaded, LoadedAgent, LoadedMaster};
+pub use processes::{LoadedAgent, LoadedConfig, LoadedMaster};
 
 /// What a process is configured with: texts, variables and flags. The default is nothing of each.
 #[derive(Debug, Clone, Copy)]

@@ -50,13 +50,13 @@ pub use container::TaskContainerDefaults;
 pub use document::DocumentKind;
 pub use errors::{ConfigError, ConfigErrors, ConfigWarning, ErrorCode};
 pub use experiment::ExperimentConfig;
-pub use layers::{Loaded, LoadedAgent, LoadedMaster, Sources};
+pub use layers::{LoadedAgent, LoadedConfig, LoadedMaster, Sources};
 pub use log::Log;
 pub use master::MasterConfig;
 pub use overrides::apply_overrides;
-pub use schema::{Key, Required, Status};
+pub use schema::{Key, Requirement, Status};
 pub use submitted::{
-    CompletionDefaults, Experiment, Governed, Submitted, SubmittedTask, TaskDefaults,
+    CompletionDefaults, Experiment, PolicedSubmission, Submitted, SubmittedTask, TaskDefaults,
 };
 pub use template::Template;
 pub use units::parse_byte_size;

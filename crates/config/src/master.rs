@@ -1,6 +1,6 @@
 //! The master's configuration. `docs/reference/master-configuration.md` lists its keys.
 //!
-//! [`Loaded::load`](crate::Loaded::load) merges files, environment and flags. Keys of what is not built yet are kept as they are, each
+//! [`LoadedConfig::load`](crate::LoadedConfig::load) merges files, environment and flags. Keys of what is not built yet are kept as they are, each
 //! with a warning; unknown keys are errors with a hint.
 
 mod effective;

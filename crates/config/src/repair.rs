@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::errors::ConfigError;
 use crate::schema::{
-    Document, Findings, Misplaced, Segment, Stage, check_document, mask, mask_all,
+    Document, Findings, Misplacement, Segment, Stage, check_document, mask, mask_all,
 };
 use crate::secrets::mask_all_variables;
 use crate::yaml::{Node, Tree, to_yaml};
@@ -33,7 +33,7 @@ struct Correction {
 fn correct(
     document: &'static Document,
     written: &Node,
-    mut misplaced: Vec<Misplaced>,
+    mut misplaced: Vec<Misplacement>,
 ) -> Option<Correction> {
     let mut correction = Correction {
         root: written.clone(),
@@ -147,12 +147,12 @@ fn is_inside(targets: &[String], path: &str) -> bool {
 /// Moves what can be moved; gives whether anything was.
 fn move_all(
     root: &mut Node,
-    misplaced: &[Misplaced],
+    misplaced: &[Misplacement],
     touched: &mut Vec<String>,
     targets: &mut Vec<String>,
 ) -> bool {
     let mut any = false;
-    for Misplaced { from, to } in misplaced {
+    for Misplacement { from, to } in misplaced {
         // The source is left where the target is taken already.
         let Some(node) = find(root, from).cloned() else {
             continue;

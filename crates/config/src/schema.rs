@@ -16,12 +16,12 @@ use serde_json::Value;
 use crate::yaml::Node;
 
 pub(crate) use check::{
-    Findings, LayerErrors, Misplaced, Segment, Stage, Walk, check_document, closest, push_key,
+    Findings, LayerErrors, Misplacement, Segment, Stage, Walk, check_document, closest, push_key,
     snake,
 };
 pub(crate) use declare::{about, keys};
 pub(crate) use json::{document_schema, template_schema};
-pub use keys::{Key, Required, Status};
+pub use keys::{Key, Requirement, Status};
 pub(crate) use keys::{env_name, keys as keys_of};
 pub(crate) use merge::{Merge, merge_documents};
 pub(crate) use pod_merge::without_directives;

@@ -1,8 +1,8 @@
 //! Documents of experiments and tasks as users submit them, and how they become complete.
 //!
 //! [`Submitted::parse`] reads and checks one document; [`Submitted::complete`] merges it over templates, the pool's
-//! defaults and the schema's, and gives what the work runs with. [`Governed`] is a document under the policies of its home,
-//! and [`Governed::explain`] gives the origin of each effective key too. What differs between experiments and the kinds of task is in `submitted/experiment.rs` and `submitted/task.rs`.
+//! defaults and the schema's, and gives what the work runs with. [`PolicedSubmission`] is a document under the policies of its home,
+//! and [`PolicedSubmission::explain`] gives the origin of each effective key too. What differs between experiments and the kinds of task is in `submitted/experiment.rs` and `submitted/task.rs`.
 
 mod experiment;
 mod reveal;
@@ -102,7 +102,7 @@ pub type SubmittedTask = Submitted<crate::task::LaunchKind>;
 
 /// An effective configuration with the origin of each of its keys.
 #[derive(Debug, Clone)]
-pub struct Explained<C> {
+pub struct Explanation<C> {
     /// The effective configuration.
     pub config: C,
     /// Every key that has a value, in sorted order, secrets hidden.
@@ -273,8 +273,8 @@ impl<K: Rules> Submitted<K> {
     }
 
     /// The document under these policies: their invariants are laid over everything, the last one's over the others'.
-    pub fn under<'a>(&'a self, policies: &'a [Policies]) -> Governed<'a, K> {
-        Governed {
+    pub fn under<'a>(&'a self, policies: &'a [Policies]) -> PolicedSubmission<'a, K> {
+        PolicedSubmission {
             submitted: self,
             policies,
         }
@@ -283,7 +283,7 @@ impl<K: Rules> Submitted<K> {
 
 /// A document as submitted, under the policies of its home.
 #[derive(Debug, Clone, Copy)]
-pub struct Governed<'a, K = Experiment> {
+pub struct PolicedSubmission<'a, K = Experiment> {
     submitted: &'a Submitted<K>,
     policies: &'a [Policies],
 }
@@ -292,7 +292,7 @@ pub struct Governed<'a, K = Experiment> {
     private_bounds,
     reason = "the rules of a kind of work speak of the schema, which callers need not know"
 )]
-impl<K: Rules> Governed<'_, K> {
+impl<K: Rules> PolicedSubmission<'_, K> {
     /// The document with what it is laid over and what policies fix, all as one.
     fn merged(&self) -> Node {
         self.submitted.layers.under(self.policies).merged::<K>()
@@ -321,16 +321,16 @@ impl<K: Rules> Governed<'_, K> {
         self.whole(defaults, &K::underlay(defaults))?.typed()
     }
 
-    /// As [`Governed::complete`], and where each effective key comes from. `underlay` replaces what `defaults` contain
+    /// As [`PolicedSubmission::complete`], and where each effective key comes from. `underlay` replaces what `defaults` contain
     /// of the master, with its places.
     ///
     /// # Errors
-    /// As [`Governed::complete`].
+    /// As [`PolicedSubmission::complete`].
     pub fn explain(
         &self,
         defaults: &K::Defaults<'_>,
         underlay: &Underlay,
-    ) -> Result<Explained<K::Config>, ConfigErrors> {
+    ) -> Result<Explanation<K::Config>, ConfigErrors> {
         let mut warnings = self.submitted.warnings.clone();
         warnings.extend(K::warnings_of_whole(&self.merged()));
         warnings.extend(self.replaced());
@@ -338,7 +338,7 @@ impl<K: Rules> Governed<'_, K> {
         let config: K::Config = root.typed()?;
         let value =
             serde_json::to_value(&config).expect("maps with text keys and finite numbers are JSON");
-        Ok(Explained {
+        Ok(Explanation {
             config,
             keys: rows(&K::masked(&value), &root),
             warnings: each_once(warnings),

@@ -115,12 +115,12 @@ fn is_unknown(error: &ConfigError) -> bool {
 }
 
 /// Where one kind of document finds errors: a text that is none of ours has thousands of them.
-struct Found<'a> {
+struct ErrorPaths<'a> {
     unknown: BTreeSet<&'a str>,
     refused: BTreeSet<&'a str>,
 }
 
-impl<'a> Found<'a> {
+impl<'a> ErrorPaths<'a> {
     fn by(findings: &'a Findings) -> Self {
         let paths = |unknown| {
             let errors = findings.errors.iter();
@@ -146,7 +146,7 @@ impl<'a> Found<'a> {
 /// What is wrong with a template whatever it is used for: keys that neither experiments nor tasks have, and values that
 /// every kind refuses that has the key.
 fn wrong_for_both(experiment: &Findings, task: &Findings) -> Vec<ConfigError> {
-    let (of_experiment, of_task) = (Found::by(experiment), Found::by(task));
+    let (of_experiment, of_task) = (ErrorPaths::by(experiment), ErrorPaths::by(task));
     let (mut wrong, mut named) = (Vec::new(), BTreeSet::new());
     for (own, other) in [(experiment, &of_task), (task, &of_experiment)] {
         for error in &own.errors {
@@ -176,7 +176,7 @@ pub(crate) fn leave_out_foreign(root: &mut Node, under: Workload) -> Vec<ConfigW
             "is a key of experiments: the template's value is left out of tasks",
         ),
     };
-    let other = Found::by(&other);
+    let other = ErrorPaths::by(&other);
     let mut warnings = Vec::new();
     for error in own.errors.iter().filter(|error| is_unknown(error)) {
         if !other.knows_not(&error.path)

@@ -222,7 +222,7 @@ struct Builder<'text> {
 }
 
 /// An event with the place where it starts.
-type Placed<'text> = (Event<'text>, Position);
+type LocatedEvent<'text> = (Event<'text>, Position);
 
 impl<'text> Builder<'text> {
     fn new(text: &'text str, limits: Limits) -> Self {
@@ -239,7 +239,7 @@ impl<'text> Builder<'text> {
     }
 
     /// The next event that is not a comment; `None` at the end.
-    fn next(&mut self) -> Result<Option<Placed<'text>>, ConfigError> {
+    fn next(&mut self) -> Result<Option<LocatedEvent<'text>>, ConfigError> {
         loop {
             match self.parser.next_event() {
                 None => return Ok(None),
@@ -261,7 +261,7 @@ impl<'text> Builder<'text> {
         }
     }
 
-    fn expect_next(&mut self) -> Result<Placed<'text>, ConfigError> {
+    fn expect_next(&mut self) -> Result<LocatedEvent<'text>, ConfigError> {
         self.next()?.ok_or_else(|| {
             ConfigError::new(
                 "",
@@ -311,7 +311,11 @@ impl<'text> Builder<'text> {
     }
 
     /// The node that starts with this event, `depth` levels down.
-    fn node(&mut self, (event, at): Placed<'text>, depth: usize) -> Result<Node, ConfigError> {
+    fn node(
+        &mut self,
+        (event, at): LocatedEvent<'text>,
+        depth: usize,
+    ) -> Result<Node, ConfigError> {
         if depth >= MAX_DEPTH {
             return Err(too_deep(&at));
         }
@@ -518,7 +522,7 @@ impl<'text> Builder<'text> {
     }
 
     /// A key of a map: scalars count as their text.
-    fn key(&mut self, (event, at): Placed<'text>) -> Result<(String, Position), ConfigError> {
+    fn key(&mut self, (event, at): LocatedEvent<'text>) -> Result<(String, Position), ConfigError> {
         match event {
             Event::Scalar(text, _, anchor, _) => {
                 if anchor != 0 {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use det_config::{DocumentKind, Key, Required, Status};
+use det_config::{DocumentKind, Key, Requirement, Status};
 use serde_json::Value;
 
 fn table(name: &str) -> Vec<[String; 3]> {
@@ -245,24 +245,24 @@ fn required_and_secret_keys_are_known() {
     ] {
         assert!(secret.contains(&expected), "{expected} is shown");
     }
-    let needed = |keys: &[Key], path: &str, how: Required| {
+    let needed = |keys: &[Key], path: &str, how: Requirement| {
         keys.iter()
             .any(|key| key.path == path && key.required == how)
     };
     assert!(needed(
         &master,
         "resource_pools[].pool_name",
-        Required::InSection
+        Requirement::InSection
     ));
     assert!(needed(
         &DocumentKind::Agent.keys(),
         "master_host",
-        Required::ByAnyLayer
+        Requirement::ByAnyLayer
     ));
     assert!(needed(
         &DocumentKind::Experiment.keys(),
         "searcher.metric",
-        Required::ByAnyLayer
+        Requirement::ByAnyLayer
     ));
 }
 

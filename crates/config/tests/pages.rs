@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use det_config::{DocumentKind, Key, Required, Status};
+use det_config::{DocumentKind, Key, Requirement, Status};
 use serde_json::Value;
 
 fn repository() -> PathBuf {
@@ -18,9 +18,9 @@ fn cell(text: &str) -> String {
 fn default_of(key: &Key) -> String {
     match &key.default {
         None => match key.required {
-            Required::No => String::new(),
-            Required::InSection => "required".into(),
-            Required::ByAnyLayer => "required by some layer".into(),
+            Requirement::No => String::new(),
+            Requirement::InSection => "required".into(),
+            Requirement::ByAnyLayer => "required by some layer".into(),
         },
         Some(Value::Object(members)) if !members.is_empty() && members.len() > 1 => {
             "see below".into()

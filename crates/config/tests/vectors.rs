@@ -15,7 +15,7 @@ use det_config::submitted::{
 };
 use det_config::task::LaunchKind;
 use det_config::{
-    DocumentKind, Loaded, LoadedAgent, LoadedMaster, Sources, TaskContainerDefaults, Template,
+    DocumentKind, LoadedAgent, LoadedConfig, LoadedMaster, Sources, TaskContainerDefaults, Template,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -142,7 +142,7 @@ fn task(case: &Case) -> Outcome {
 
 fn process<C: Serialize>(
     case: &Case,
-    load: impl Fn(Sources<'_>) -> Result<Loaded<C>, ConfigErrors>,
+    load: impl Fn(Sources<'_>) -> Result<LoadedConfig<C>, ConfigErrors>,
 ) -> Outcome {
     let files = [("file.yaml".to_owned(), case.text.clone())];
     let loaded = load(Sources {

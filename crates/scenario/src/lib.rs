@@ -43,6 +43,6 @@ pub use report::{
     WaitingTask,
 };
 pub use trace::{
-    Expected, SearchAction, StepReport, Trace, TraceConfig, TraceEvent, TraceMismatch, TraceReport,
-    TraceStep, TracedTrial, completed, config_file_of, play_trace, read_trace,
+    ActionExpectation, SearchAction, StepReport, Trace, TraceConfig, TraceEvent, TraceMismatch,
+    TraceReport, TraceStep, TracedTrial, completed, config_file_of, play_trace, read_trace,
 };

@@ -32,7 +32,7 @@ pub struct Trace {
     /// Whether the master restarts before every event.
     pub restarts: bool,
     /// What is expected when the search starts.
-    pub start: Option<Expected>,
+    pub start: Option<ActionExpectation>,
     /// What happens, in order.
     pub events: Vec<TraceStep>,
 }
@@ -58,7 +58,7 @@ pub struct TraceStep {
     /// What happens.
     pub event: TraceEvent,
     /// What is expected; `None` = nothing is compared.
-    pub expect: Option<Expected>,
+    pub expect: Option<ActionExpectation>,
 }
 
 /// Something that happens to a search.
@@ -100,7 +100,7 @@ pub enum TraceEvent {
 
 /// What is expected of the search's actions.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Expected {
+pub struct ActionExpectation {
     /// Numbers of the trials created.
     pub create: Vec<usize>,
     /// Numbers of the trials stopped.

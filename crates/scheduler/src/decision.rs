@@ -6,9 +6,9 @@ use det_ids::{AllocationId, Micros, WorkspaceId};
 
 use crate::capacity::Feasibility;
 use crate::model::Policy;
-use crate::ordered::Entry;
+use crate::ordered::OrderedEntry;
 use crate::plan::{HandOver, PreemptReason, Preemption};
-use crate::prepared::Prepared;
+use crate::prepared::PreparedPool;
 use crate::reason::{BlockingCause, Holder, Holders, WaitReason};
 use crate::reserve::ReservedPlaces;
 use crate::space::{Parts, Space};
@@ -72,7 +72,7 @@ pub(crate) enum Wait {
         because: BlockingCause,
     },
     ReservedFor(usize),
-    /// The slots for it are being freed by the allocations in [`Shared::freeing`].
+    /// The slots for it are being freed by the allocations in [`DecisionState::freeing`].
     Freeing,
     NotEnoughFree,
     OverShare,
@@ -96,8 +96,8 @@ pub(crate) struct JobShare {
 }
 
 /// The state that the runs of a rule share.
-pub(crate) struct Shared<'a> {
-    pub(crate) prepared: &'a Prepared,
+pub(crate) struct DecisionState<'a> {
+    pub(crate) prepared: &'a PreparedPool,
     /// Slots in use by job, placements of this plan included.
     pub(crate) in_use: Vec<u64>,
     pub(crate) workspaces: Workspaces,
@@ -115,8 +115,8 @@ pub(crate) struct Shared<'a> {
     pub(crate) reserve_before: Option<i64>,
 }
 
-impl<'a> Shared<'a> {
-    pub(crate) fn new(prepared: &'a Prepared, now: Micros) -> Self {
+impl<'a> DecisionState<'a> {
+    pub(crate) fn new(prepared: &'a PreparedPool, now: Micros) -> Self {
         let mut in_use = vec![0; prepared.jobs.len()];
         for active in &*prepared.running {
             in_use[active.job] += u64::from(active.slots);

@@ -30,7 +30,7 @@
 //! What stopping work holds is kept for the request it was asked to stop for, as long as that one is within its job's
 //! share. Work that is killed because its place or slot is out of service counts as gone.
 //!
-//! What cannot be preempted raises its job's share to what it holds once it runs. A run that starts such work is
+//! What cannot be preempted raises its job's share to what it holds once it runs. A pass that starts such work is
 //! repeated with that work as given, so that the plan is final: running the rule on its own result decides nothing new.
 //!
 //! Zero-slot requests compete for nothing but auxiliary units: they start in order of submission.
@@ -44,11 +44,11 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use det_ids::Micros;
 
 use crate::capacity::Feasibility;
-use crate::decision::{Decision, Shared, Wait};
+use crate::decision::{Decision, DecisionState, Wait};
 use crate::free_capacity::{FreeCapacity, StoppingWork};
 use crate::future::{FutureCapacity, ShapeSet};
 use crate::plan::{PreemptReason, Preemption};
-use crate::prepared::Prepared;
+use crate::prepared::PreparedPool;
 use crate::reserve::{ReservedPlaces, Reserver};
 use crate::space::{Parts, PlaceRank, Space, spread_of};
 use crate::victims;
@@ -56,32 +56,32 @@ use job_shares::{Division, attainable_shapes, shared_slots};
 use preemptible::PreemptibleWork;
 
 /// Decides for slot requests by share, then for zero-slot requests in order.
-pub(crate) fn decide(prepared: &Prepared, now: Micros) -> Decision {
+pub(crate) fn decide(prepared: &PreparedPool, now: Micros) -> Decision {
     // Work that starts and cannot be preempted. Each iteration may add some; the loop ends because capacity is limited.
     let mut given: Vec<(usize, Parts)> = Vec::new();
     loop {
-        let mut run = Run::new(prepared, now, &given);
-        run.all();
+        let mut pass = FairSharePass::new(prepared, now, &given);
+        pass.all();
         let known = given.len();
-        let found = run.decision.placed[known..]
+        let found = pass.decision.placed[known..]
             .iter()
             .filter(|(request, _)| !prepared.requests[*request].request.preemptible);
         given.extend(found.cloned());
         if given.len() == known {
-            return run.finish();
+            return pass.finish();
         }
     }
 }
 
-/// One run over the pool.
-struct Run<'a> {
-    shared: Shared<'a>,
+/// One pass over the pool.
+struct FairSharePass<'a> {
+    shared: DecisionState<'a>,
     decision: Decision,
     /// The free slots that the slot requests leave; nothing is held back in it.
     free: Space,
     /// By running allocation: whether it stops, or is about to be killed because of where it runs.
     leaving: Vec<bool>,
-    /// Running allocations that this run asked to stop, with the request that each stops for.
+    /// Running allocations that this pass asked to stop, with the request that each stops for.
     asked: BTreeMap<usize, usize>,
     /// By shape: whether it would fit if all preemptible work were gone.
     attainable: Vec<bool>,
@@ -108,9 +108,9 @@ struct Iteration {
     victimless: ShapeSet,
 }
 
-impl<'a> Run<'a> {
-    fn new(prepared: &'a Prepared, now: Micros, given: &[(usize, Parts)]) -> Self {
-        let mut shared = Shared::new(prepared, now);
+impl<'a> FairSharePass<'a> {
+    fn new(prepared: &'a PreparedPool, now: Micros, given: &[(usize, Parts)]) -> Self {
+        let mut shared = DecisionState::new(prepared, now);
         let mut decision = Decision::default();
         shared.stop_over_cap(&mut decision);
         let mut free = prepared.slot_space();
@@ -653,7 +653,7 @@ struct Turn {
 }
 
 impl Turn {
-    fn of(shared: &Shared, job: usize) -> Self {
+    fn of(shared: &DecisionState, job: usize) -> Self {
         let view = &shared.prepared.jobs[job];
         let job_share = &shared.job_shares[job];
         #[expect(

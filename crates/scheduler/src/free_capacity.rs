@@ -7,12 +7,12 @@ use det_ids::AllocationId;
 
 use crate::future::{FutureCapacity, ShapeSet};
 use crate::model::Progress;
-use crate::prepared::{Part, Prepared};
+use crate::prepared::{Part, PreparedPool};
 use crate::space::{Parts, PlaceRank, Space, spread_of};
 
 /// Free capacity of one run, in slots or in auxiliary units.
 pub(crate) struct FreeCapacity<'a> {
-    prepared: &'a Prepared,
+    prepared: &'a PreparedPool,
     /// What is free now, less what is held back.
     pub(crate) free: Space,
     /// Shapes known not to fit, until capacity is added.
@@ -36,7 +36,7 @@ pub(crate) struct StoppingWork<'s> {
 
 impl<'a> FreeCapacity<'a> {
     /// Free capacity that ignores what stopping work will free.
-    pub(crate) fn of_now(prepared: &'a Prepared, free: Space) -> Self {
+    pub(crate) fn of_now(prepared: &'a PreparedPool, free: Space) -> Self {
         Self {
             prepared,
             free,
@@ -49,7 +49,7 @@ impl<'a> FreeCapacity<'a> {
 
     /// Free capacity that also tracks what stopping work will free. `in_use` is by job, stopping work included.
     pub(crate) fn with_future(
-        prepared: &'a Prepared,
+        prepared: &'a PreparedPool,
         free: Space,
         in_use: Vec<u64>,
         stopping: StoppingWork<'_>,

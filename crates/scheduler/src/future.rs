@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::prepared::Prepared;
+use crate::prepared::PreparedPool;
 use crate::space::{Parts, PlaceRank, Space, spread_of};
 
 /// A set of shapes. Clearing it takes constant time.
@@ -45,7 +45,7 @@ pub(crate) struct FutureCapacity {
 
 impl FutureCapacity {
     /// Adds what stopping allocations hold; they are given by their numbers.
-    pub(crate) fn release(&mut self, prepared: &Prepared, stopping: &[usize]) {
+    pub(crate) fn release(&mut self, prepared: &PreparedPool, stopping: &[usize]) {
         for part in stopping
             .iter()
             .flat_map(|number| &prepared.running[*number].parts)
@@ -55,7 +55,7 @@ impl FutureCapacity {
         }
     }
 
-    pub(crate) fn note_stopping(&mut self, prepared: &Prepared, stopping: &[usize]) {
+    pub(crate) fn note_stopping(&mut self, prepared: &PreparedPool, stopping: &[usize]) {
         for &number in stopping {
             for part in &prepared.running[number].parts {
                 self.stopping_on[part.place as usize].push(number);
@@ -74,7 +74,7 @@ impl FutureCapacity {
     /// Where a request fits for which `victims` stop: preferably on their places, else anywhere.
     pub(crate) fn fit_with(
         &mut self,
-        prepared: &Prepared,
+        prepared: &PreparedPool,
         request: usize,
         victims: &[usize],
     ) -> Option<Parts> {
@@ -94,7 +94,7 @@ impl FutureCapacity {
             .or_else(|| self.fit(prepared, request))
     }
 
-    pub(crate) fn fit(&mut self, prepared: &Prepared, request: usize) -> Option<Parts> {
+    pub(crate) fn fit(&mut self, prepared: &PreparedPool, request: usize) -> Option<Parts> {
         let waiting = &prepared.requests[request];
         if self.misfits.contains(waiting.shape) {
             return None;

@@ -9,7 +9,7 @@ use det_ids::{AllocationId, Micros};
 const FEW: usize = 16;
 
 /// An entry of the list.
-pub(crate) trait Entry {
+pub(crate) trait OrderedEntry {
     /// Number of its job.
     fn job(&self) -> usize;
     fn requested_at(&self) -> Micros;
@@ -18,7 +18,7 @@ pub(crate) trait Entry {
 
 /// The list. Additions and removals take effect with [`Self::apply_removals`] and [`Self::apply_additions`], so that
 /// many changes cost little more than one.
-pub(crate) struct Ordered<T> {
+pub(crate) struct OrderedList<T> {
     entries: Vec<T>,
     added: Vec<T>,
     removed: Vec<(AllocationId, EntryKey)>,
@@ -28,7 +28,7 @@ pub(crate) struct Ordered<T> {
 /// What entries are sorted by, besides their id: the number of the job, and the time of the request.
 type EntryKey = (usize, Micros);
 
-impl<T> Default for Ordered<T> {
+impl<T> Default for OrderedList<T> {
     fn default() -> Self {
         Self {
             entries: Vec::new(),
@@ -39,7 +39,7 @@ impl<T> Default for Ordered<T> {
     }
 }
 
-impl<T> Deref for Ordered<T> {
+impl<T> Deref for OrderedList<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -47,7 +47,7 @@ impl<T> Deref for Ordered<T> {
     }
 }
 
-impl<T: Entry> Ordered<T> {
+impl<T: OrderedEntry> OrderedList<T> {
     pub(crate) fn entries_mut(&mut self) -> &mut [T] {
         &mut self.entries
     }
@@ -173,6 +173,6 @@ impl<T: Entry> Ordered<T> {
     }
 }
 
-fn key<T: Entry>(entry: &T, order: impl Fn(usize) -> u32) -> (u32, Micros, &AllocationId) {
+fn key<T: OrderedEntry>(entry: &T, order: impl Fn(usize) -> u32) -> (u32, Micros, &AllocationId) {
     (order(entry.job()), entry.requested_at(), entry.id())
 }

@@ -12,7 +12,7 @@ use crate::model::{
     WorkspaceLimit,
 };
 use crate::plan::{HandOver, Placement, Plan, Preemption};
-use crate::prepared::{PlaceView, Prepared};
+use crate::prepared::{PlaceView, PreparedPool};
 use crate::reason::WaitReason;
 use crate::space::Parts;
 use crate::{fair_share, priority, round_robin};
@@ -23,7 +23,7 @@ use crate::{fair_share, priority, round_robin};
 /// Updates may come in any order and more than once; they take effect at the next pass. Ids of allocations are unique:
 /// one that runs does not wait, and the other way round.
 pub struct Planner {
-    prepared: Prepared,
+    prepared: PreparedPool,
     /// The reasons of the last pass.
     reasons: HashSet<Arc<WaitReason>>,
     /// The request at which the next pass continues to report reasons whose numbers have changed.
@@ -52,7 +52,7 @@ impl Planner {
     /// A planner for an empty pool.
     pub fn new(settings: PoolSettings) -> Self {
         Self {
-            prepared: Prepared::new(settings),
+            prepared: PreparedPool::new(settings),
             reasons: HashSet::new(),
             cursor: 0,
         }
@@ -300,7 +300,7 @@ struct ReasonUpdates {
     outdated: usize,
 }
 
-fn decide(prepared: &Prepared, now: Micros) -> Decision {
+fn decide(prepared: &PreparedPool, now: Micros) -> Decision {
     match prepared.settings.policy {
         Policy::Priority { preemption, .. } => priority::decide(prepared, preemption, now),
         Policy::FairShare => fair_share::decide(prepared, now),
@@ -308,7 +308,7 @@ fn decide(prepared: &Prepared, now: Micros) -> Decision {
     }
 }
 
-fn placements(prepared: &Prepared, placed: &[(usize, Parts)]) -> Vec<Placement> {
+fn placements(prepared: &PreparedPool, placed: &[(usize, Parts)]) -> Vec<Placement> {
     if placed.is_empty() {
         return Vec::new();
     }
@@ -324,7 +324,7 @@ fn placements(prepared: &Prepared, placed: &[(usize, Parts)]) -> Vec<Placement> 
 
 /// Chooses the slots for a number of units: on each place the lowest free ids.
 fn name_slots(
-    prepared: &Prepared,
+    prepared: &PreparedPool,
     free: &mut [impl Iterator<Item = SlotId>],
     request: usize,
     parts: &Parts,

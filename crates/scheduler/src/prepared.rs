@@ -13,7 +13,7 @@ use crate::model::{
     WorkspaceLimit,
 };
 use crate::order::{Jobs, Shapes};
-use crate::ordered::{Entry, Ordered};
+use crate::ordered::{OrderedEntry, OrderedList};
 use crate::plan::Reservation;
 use crate::reason::WaitReason;
 use crate::space::{Cell, PlaceRank, Shape, Space};
@@ -25,15 +25,15 @@ const MOST_SHAPES: usize = 256;
 ///
 /// Changes take effect with [`Self::apply_changes`]. Afterwards the state is the same as if everything had been added
 /// at once, except for numbers of jobs and shapes that are not used any more.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedPool {
     pub(crate) settings: PoolSettings,
     /// In id order; the index is the place's rank.
     pub(crate) places: Vec<PlaceView>,
     pub(crate) jobs: Vec<JobView>,
     /// In queue order.
-    pub(crate) requests: Ordered<WaitingRequest>,
+    pub(crate) requests: OrderedList<WaitingRequest>,
     /// In queue order.
-    pub(crate) running: Ordered<ActiveAllocation>,
+    pub(crate) running: OrderedList<ActiveAllocation>,
     pub(crate) shapes: Vec<ShapeView>,
     /// The workspaces that have a limit.
     pub(crate) workspaces: BTreeMap<WorkspaceId, WorkspaceLimit>,
@@ -165,7 +165,7 @@ struct Claim {
     dying: bool,
 }
 
-impl Entry for WaitingRequest {
+impl OrderedEntry for WaitingRequest {
     fn job(&self) -> usize {
         self.job
     }
@@ -179,7 +179,7 @@ impl Entry for WaitingRequest {
     }
 }
 
-impl Entry for ActiveAllocation {
+impl OrderedEntry for ActiveAllocation {
     fn job(&self) -> usize {
         self.job
     }
@@ -261,14 +261,14 @@ impl ShapeView {
     }
 }
 
-impl Prepared {
+impl PreparedPool {
     pub(crate) fn new(settings: PoolSettings) -> Self {
         Self {
             settings,
             places: Vec::new(),
             jobs: Vec::new(),
-            requests: Ordered::default(),
-            running: Ordered::default(),
+            requests: OrderedList::default(),
+            running: OrderedList::default(),
             shapes: Vec::new(),
             workspaces: BTreeMap::new(),
             ranks: HashMap::new(),

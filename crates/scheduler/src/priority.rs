@@ -2,7 +2,7 @@
 //!
 //! Requests are in queue order: priority, position of the job, submission of the job, time of the request, id. Slot
 //! requests and zero-slot requests are decided in two separate runs of the same rule, so that neither blocks the other.
-//! A run goes through the priority classes from the most important to the least. Within a class:
+//! A pass goes through the priority classes from the most important to the least. Within a class:
 //!
 //! 1. **Offer.** Each request in order starts if it fits what is free. Later ones may pass one that does not fit, until
 //!    that one *reserves*: because it has waited [`crate::PoolSettings::reserve_after`], or because its victims are
@@ -28,42 +28,42 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_ids::Micros;
 
 use crate::capacity::Feasibility;
-use crate::decision::{Decision, Shared, Wait};
+use crate::decision::{Decision, DecisionState, Wait};
 use crate::free_capacity::{FreeCapacity, StoppingWork};
 use crate::future::{FutureCapacity, ShapeSet};
-use crate::ordered::Entry;
+use crate::ordered::OrderedEntry;
 use crate::plan::{HandOver, PreemptReason, Preemption};
-use crate::prepared::Prepared;
+use crate::prepared::PreparedPool;
 use crate::reason::BlockingCause;
 use crate::reserve::{ReservedPlaces, Reserver};
 use crate::space::{Parts, PlaceRank, Shape, Space};
 use crate::victims;
 
 /// Decides for slot requests, then for zero-slot requests.
-pub(crate) fn decide(prepared: &Prepared, preemption: bool, now: Micros) -> Decision {
+pub(crate) fn decide(prepared: &PreparedPool, preemption: bool, now: Micros) -> Decision {
     let mut decision = Decision::default();
-    let mut state = Shared::new(prepared, now);
+    let mut state = DecisionState::new(prepared, now);
     state.stop_over_cap(&mut decision);
     let (zero, slots): (Vec<usize>, Vec<usize>) =
         (0..prepared.requests.len()).partition(|request| prepared.requests[*request].slots == 0);
 
-    let mut run = Run::new(&mut state, prepared.slot_space(), preemption, false);
-    run.all(&slots, &mut decision);
-    let slot_space = run.capacity.free;
+    let mut pass = PriorityPass::new(&mut state, prepared.slot_space(), preemption, false);
+    pass.all(&slots, &mut decision);
+    let slot_space = pass.capacity.free;
     let aux_space = (!zero.is_empty()).then(|| {
         let aux = prepared.aux_space(&slot_space);
-        let mut run = Run::new(&mut state, aux, preemption, true);
-        run.all(&zero, &mut decision);
-        run.capacity.free
+        let mut pass = PriorityPass::new(&mut state, aux, preemption, true);
+        pass.all(&zero, &mut decision);
+        pass.capacity.free
     });
 
     state.explain(&slot_space, aux_space.as_ref(), &mut decision);
     decision
 }
 
-/// One run: slots, or auxiliary units.
-struct Run<'a, 'b> {
-    shared: &'b mut Shared<'a>,
+/// One pass: slots, or auxiliary units.
+struct PriorityPass<'a, 'b> {
+    shared: &'b mut DecisionState<'a>,
     preemption: bool,
     zero_slots: bool,
     /// With a future if the pool preempts.
@@ -128,7 +128,7 @@ struct Class {
 }
 
 impl Class {
-    fn new(prepared: &Prepared, rank: i64, moved: bool, members: usize) -> Self {
+    fn new(prepared: &PreparedPool, rank: i64, moved: bool, members: usize) -> Self {
         Self {
             rank,
             pending: Vec::with_capacity(members),
@@ -149,7 +149,7 @@ impl Class {
     }
 
     /// The request that reserves what is left of its job's cap, if `request` would need some of that.
-    fn job_reserves(&self, shared: &Shared, request: usize) -> Option<usize> {
+    fn job_reserves(&self, shared: &DecisionState, request: usize) -> Option<usize> {
         if self.reserved.is_empty() {
             return None;
         }
@@ -174,8 +174,13 @@ impl Class {
     }
 }
 
-impl<'a, 'b> Run<'a, 'b> {
-    fn new(shared: &'b mut Shared<'a>, free: Space, preemption: bool, zero_slots: bool) -> Self {
+impl<'a, 'b> PriorityPass<'a, 'b> {
+    fn new(
+        shared: &'b mut DecisionState<'a>,
+        free: Space,
+        preemption: bool,
+        zero_slots: bool,
+    ) -> Self {
         let prepared = shared.prepared;
         let capacity = if preemption {
             let stopping = StoppingWork {
@@ -673,7 +678,7 @@ impl<'a, 'b> Run<'a, 'b> {
 }
 
 /// Units by place that the class of this rank could get by preemption, those of stopping work included.
-fn preemptible_below(prepared: &Prepared, rank: i64, zero_slots: bool) -> Vec<u32> {
+fn preemptible_below(prepared: &PreparedPool, rank: i64, zero_slots: bool) -> Vec<u32> {
     let mut capacity = vec![0_u32; prepared.places.len()];
     for active in &*prepared.running {
         if active.preemptible
@@ -691,7 +696,7 @@ fn preemptible_below(prepared: &Prepared, rank: i64, zero_slots: bool) -> Vec<u3
 
 /// Whether a job may stop work of another: always if that one is less important. Within one priority only if that one
 /// is behind because a user moved one of the two, never because it was submitted later.
-fn may_preempt(prepared: &Prepared, job: usize, other: usize) -> bool {
+fn may_preempt(prepared: &PreparedPool, job: usize, other: usize) -> bool {
     let (own, other) = (&prepared.jobs[job], &prepared.jobs[other]);
     other.rank > own.rank
         || (other.rank == own.rank

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::future::ShapeSet;
 use crate::gang::{Group, divide};
-use crate::prepared::Prepared;
+use crate::prepared::PreparedPool;
 use crate::space::{PlaceRank, Shape, Space};
 
 /// Places that one request reserves: usually one, and there may be thousands of requests, so it is kept inline.
@@ -55,7 +55,7 @@ impl UnbookedPlaces {
 }
 
 impl Reserver {
-    pub(crate) fn new(prepared: &Prepared) -> Self {
+    pub(crate) fn new(prepared: &PreparedPool) -> Self {
         Self {
             booked: vec![0; prepared.places.len()],
             hopeless: ShapeSet::new(prepared.shapes.len()),

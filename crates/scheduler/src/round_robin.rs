@@ -1,13 +1,13 @@
 //! The round robin rule.
 //!
 //! Jobs take turns, those with the fewest slots in use first; equal ones in order of submission. In its turn a job
-//! starts its first waiting request; if that does not fit, the job is out for this run. Turns continue until all jobs
+//! starts its first waiting request; if that does not fit, the job is out for this pass. Turns continue until all jobs
 //! are out. Zero-slot requests are in the same queue. Nothing is preempted.
 //!
 //! A request that its job's cap holds back, or that the places in service could not hold even if they were empty, is
 //! skipped: its job's next one is tried.
 //!
-//! A job whose first request would take its workspace above its limit is out for this run too.
+//! A job whose first request would take its workspace above its limit is out for this pass too.
 //!
 //! A job whose first request has waited longer than [`crate::PoolSettings::reserve_after`] goes before all others, the
 //! longest wait first; if that request does not fit, it reserves the places it is closest to getting. So a large request
@@ -19,23 +19,23 @@ use std::collections::BinaryHeap;
 use det_ids::Micros;
 
 use crate::capacity::Feasibility;
-use crate::decision::{Decision, Shared, Wait};
+use crate::decision::{Decision, DecisionState, Wait};
 use crate::free_capacity::FreeCapacity;
-use crate::prepared::Prepared;
+use crate::prepared::PreparedPool;
 use crate::reserve::{ReservedPlaces, Reserver};
 use crate::space::{Parts, PlaceRank, Space};
 
 /// Decides for slot requests and zero-slot requests together.
-pub(crate) fn decide(prepared: &Prepared, now: Micros) -> Decision {
-    let mut run = Run::new(prepared, now);
-    run.shared.stop_over_cap(&mut run.decision);
-    run.aged_first();
-    run.turns();
-    run.finish()
+pub(crate) fn decide(prepared: &PreparedPool, now: Micros) -> Decision {
+    let mut pass = RoundRobinPass::new(prepared, now);
+    pass.shared.stop_over_cap(&mut pass.decision);
+    pass.aged_first();
+    pass.turns();
+    pass.finish()
 }
 
-struct Run<'a> {
-    shared: Shared<'a>,
+struct RoundRobinPass<'a> {
+    shared: DecisionState<'a>,
     decision: Decision,
     slots: FreeCapacity<'a>,
     aux: FreeCapacity<'a>,
@@ -57,8 +57,8 @@ struct Line {
     blocked: Option<usize>,
 }
 
-impl<'a> Run<'a> {
-    fn new(prepared: &'a Prepared, now: Micros) -> Self {
+impl<'a> RoundRobinPass<'a> {
+    fn new(prepared: &'a PreparedPool, now: Micros) -> Self {
         let mut lines = vec![Line::default(); prepared.jobs.len()];
         for (request, waiting) in prepared.requests.iter().enumerate() {
             let line = &mut lines[waiting.job];
@@ -70,7 +70,7 @@ impl<'a> Run<'a> {
         let free = prepared.slot_space();
         let aux = prepared.aux_space(&free);
         Self {
-            shared: Shared::new(prepared, now),
+            shared: DecisionState::new(prepared, now),
             decision: Decision::default(),
             slots: FreeCapacity::of_now(prepared, free),
             aux: FreeCapacity::of_now(prepared, aux),

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::prepared::{Prepared, WaitingRequest};
+use crate::prepared::{PreparedPool, WaitingRequest};
 
 /// The workspaces with a limit: what they use, and what is kept for which requests.
 pub(crate) struct Workspaces {
@@ -40,7 +40,7 @@ impl LimitedWorkspace {
 
 impl Workspaces {
     /// `in_use` gives the slots in use by job.
-    pub(crate) fn new(prepared: &Prepared, in_use: &[u64]) -> Self {
+    pub(crate) fn new(prepared: &PreparedPool, in_use: &[u64]) -> Self {
         let mut limited: Vec<LimitedWorkspace> = Vec::new();
         let mut of_job = Vec::new();
         if !prepared.workspaces.is_empty() {
@@ -146,7 +146,7 @@ impl Workspaces {
     }
 
     /// By limited workspace: its jobs, and the slots of this pool that they may use together.
-    pub(crate) fn allowances(&self, prepared: &Prepared) -> Vec<(Vec<usize>, u64)> {
+    pub(crate) fn allowances(&self, prepared: &PreparedPool) -> Vec<(Vec<usize>, u64)> {
         let mut allowances: Vec<(Vec<usize>, u64)> = prepared
             .workspaces
             .values()
@@ -161,7 +161,7 @@ impl Workspaces {
     }
 
     /// Slots of this pool that a job's workspace may use; `None` = any number.
-    pub(crate) fn allowance(&self, prepared: &Prepared, job: usize) -> Option<u64> {
+    pub(crate) fn allowance(&self, prepared: &PreparedPool, job: usize) -> Option<u64> {
         let id = self.number(job).and(prepared.jobs[job].workspace)?;
         prepared
             .workspaces

@@ -25,4 +25,4 @@ pub use mutant::Mutant;
 pub use random::Stream;
 pub use rows::{SECOND, Time};
 pub use shrink::shrink;
-pub use world::{Counts, Found, Outcome, play};
+pub use world::{Counts, Outcome, ViolationReport, play};

@@ -14,7 +14,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use det_simulator::{Counts, Found, History, Mutant, play, shrink};
+use det_simulator::{Counts, History, Mutant, ViolationReport, play, shrink};
 
 /// Hours of faults unless asked otherwise.
 const HOURS: u32 = 8;
@@ -118,7 +118,7 @@ fn run() -> Result<bool, String> {
     Ok(true)
 }
 
-fn show(found: Option<&Found>) {
+fn show(found: Option<&ViolationReport>) {
     let Some(found) = found else {
         println!("everything holds");
         return;

@@ -112,7 +112,7 @@ pub(crate) struct Line {
 /// Kind and id of what events are about.
 pub(crate) type Subject = (&'static str, String);
 /// The state that the newest event names, where one does, and all kinds of events so far.
-pub(crate) type Recorded = (Option<Cow<'static, str>>, BTreeSet<&'static str>);
+pub(crate) type SubjectRecord = (Option<Cow<'static, str>>, BTreeSet<&'static str>);
 
 /// All rows.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -132,7 +132,7 @@ pub(crate) struct Rows {
     /// The next number of each spool.
     pub(crate) spools: BTreeMap<String, i64>,
     /// Of each subject: the state that its newest event names, and what happened to it.
-    pub(crate) recorded: BTreeMap<Subject, Recorded>,
+    pub(crate) recorded: BTreeMap<Subject, SubjectRecord>,
     /// Events recorded in all.
     pub(crate) events: u64,
     pub(crate) last_experiment: i64,
@@ -143,7 +143,7 @@ pub(crate) struct Rows {
     /// Grows with every change.
     pub(crate) version: u64,
     /// What changed since it was last taken.
-    pub(crate) touched: Touched,
+    pub(crate) touched: TouchedRows,
 }
 
 /// Ids of the rows that are live, as indexes for queries.
@@ -159,7 +159,7 @@ pub(crate) struct Live {
 
 /// What changed.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Touched {
+pub(crate) struct TouchedRows {
     pub(crate) experiments: BTreeSet<ExperimentId>,
     pub(crate) trials: BTreeSet<TrialId>,
     pub(crate) allocations: BTreeSet<AllocationId>,

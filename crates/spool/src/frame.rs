@@ -13,7 +13,7 @@ pub(crate) const MAX_SEQUENCE: u64 = i64::MAX as u64;
 
 /// What was found at the start of some bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Decoded<'a> {
+pub(crate) enum FrameStart<'a> {
     /// A whole frame.
     Frame {
         sequence: u64,
@@ -45,9 +45,9 @@ pub(crate) fn encode(sequence: u64, payload: &[u8], out: &mut Vec<u8>) -> Result
 }
 
 /// Reads the frame at the start of `bytes`.
-pub(crate) fn decode(bytes: &[u8]) -> Decoded<'_> {
+pub(crate) fn decode(bytes: &[u8]) -> FrameStart<'_> {
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
-        return Decoded::Incomplete;
+        return FrameStart::Incomplete;
     };
     let header = u128::from_le_bytes(*header);
     #[expect(
@@ -61,16 +61,16 @@ pub(crate) fn decode(bytes: &[u8]) -> Decoded<'_> {
     );
     // A record is a JSON object and never empty: a file system leaves zeros where it lost a write.
     if length == 0 || length > MAX_PAYLOAD_BYTES {
-        return Decoded::Damaged;
+        return FrameStart::Damaged;
     }
     let Some(payload) = rest.get(..length) else {
-        return Decoded::Incomplete;
+        return FrameStart::Incomplete;
     };
     let is_number = (1..=MAX_SEQUENCE).contains(&sequence);
     if !is_number || checksum(&[&sequence.to_le_bytes(), payload]) != sum {
-        return Decoded::Damaged;
+        return FrameStart::Damaged;
     }
-    Decoded::Frame {
+    FrameStart::Frame {
         sequence,
         payload,
         bytes: HEADER_BYTES + length,
@@ -102,14 +102,18 @@ mod tests {
         encode(7, b"{}", &mut bytes).unwrap();
         assert_eq!(
             decode(&bytes),
-            Decoded::Frame {
+            FrameStart::Frame {
                 sequence: 7,
                 payload: b"{}",
                 bytes: 18
             }
         );
         for end in 0..bytes.len() {
-            assert_eq!(decode(&bytes[..end]), Decoded::Incomplete, "cut at {end}");
+            assert_eq!(
+                decode(&bytes[..end]),
+                FrameStart::Incomplete,
+                "cut at {end}"
+            );
         }
     }
 
@@ -120,7 +124,7 @@ mod tests {
         for bit in 32..bytes.len() * 8 {
             let mut bent = bytes.clone();
             bent[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(decode(&bent), Decoded::Damaged, "bit {bit}");
+            assert_eq!(decode(&bent), FrameStart::Damaged, "bit {bit}");
         }
     }
 
@@ -135,14 +139,14 @@ mod tests {
         ] {
             let mut bytes = Vec::new();
             encode(sequence, b"{}", &mut bytes).unwrap();
-            assert_eq!(decode(&bytes) != Decoded::Damaged, good, "{sequence}");
+            assert_eq!(decode(&bytes) != FrameStart::Damaged, good, "{sequence}");
         }
     }
 
     #[test]
     fn zeros_and_impossible_lengths_are_damage() {
-        assert_eq!(decode(&[0; 64]), Decoded::Damaged);
-        assert_eq!(decode(&[0xff; 64]), Decoded::Damaged);
+        assert_eq!(decode(&[0; 64]), FrameStart::Damaged);
+        assert_eq!(decode(&[0xff; 64]), FrameStart::Damaged);
         assert!(encode(1, &vec![b'x'; MAX_PAYLOAD_BYTES + 1], &mut Vec::new()).is_err());
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::frame::{self, Decoded, HEADER_BYTES, MAX_PAYLOAD_BYTES};
+use crate::frame::{self, FrameStart, HEADER_BYTES, MAX_PAYLOAD_BYTES};
 use crate::plain::open_plain;
 use crate::{Batch, Record, SpoolError, ack, segment};
 
@@ -171,13 +171,13 @@ impl Reader {
             loop {
                 let rest = self.chunk.get(used..filled).unwrap_or_default();
                 let (sequence, payload, bytes) = match frame::decode(rest) {
-                    Decoded::Frame {
+                    FrameStart::Frame {
                         sequence,
                         payload,
                         bytes,
                     } => (sequence, payload, bytes),
-                    Decoded::Incomplete => break,
-                    Decoded::Damaged => return Ok(StopReason::Damaged),
+                    FrameStart::Incomplete => break,
+                    FrameStart::Damaged => return Ok(StopReason::Damaged),
                 };
                 let follows = match batch.records.last() {
                     Some(_) => sequence == batch.last() + 1,

@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::frame::{self, Decoded};
+use crate::frame::{self, FrameStart};
 use crate::plain::read_plain;
 use crate::{Batch, Record, SpoolError, ack, segment};
 
@@ -172,7 +172,7 @@ impl Writer {
     pub fn held(&self) -> Option<Batch> {
         let mut records = Vec::new();
         let (mut first, mut used) = (0, 0);
-        while let Decoded::Frame {
+        while let FrameStart::Frame {
             sequence,
             payload,
             bytes,
@@ -267,7 +267,7 @@ fn resume(dir: &Path, first: u64) -> Result<(Segment, u64), SpoolError> {
     let mut good = 0;
     let mut next = first;
     while let Some(rest) = bytes.get(good..)
-        && let Decoded::Frame {
+        && let FrameStart::Frame {
             sequence, bytes, ..
         } = frame::decode(rest)
     {

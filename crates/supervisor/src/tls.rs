@@ -9,7 +9,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use det_tls::{MasterVerifier, Unverified};
+use det_tls::{AnyCertificate, MasterVerifier};
 use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -35,7 +35,7 @@ impl TlsConnector {
             "the master's address begins with https, but no certificate to trust is given (DET_MASTER_CERT_FILE)",
         )?;
         let verifier: Arc<dyn ServerCertVerifier> = if file.eq_ignore_ascii_case("noverify") {
-            Arc::new(Unverified::new(Arc::clone(&provider)))
+            Arc::new(AnyCertificate::new(Arc::clone(&provider)))
         } else {
             let certificates = read_certificates(Path::new(file))?;
             let verifier = MasterVerifier::new(Arc::clone(&provider), certificates, None, None)

@@ -158,18 +158,18 @@ impl ServerCertVerifier for MasterVerifier {
 
 /// Accepts any certificate of a server that holds its key: what `noverify` and `skip_verify` ask for.
 #[derive(Debug)]
-pub struct Unverified {
+pub struct AnyCertificate {
     provider: Arc<CryptoProvider>,
 }
 
-impl Unverified {
+impl AnyCertificate {
     /// A verifier that accepts every certificate.
     pub fn new(provider: Arc<CryptoProvider>) -> Self {
         Self { provider }
     }
 }
 
-impl ServerCertVerifier for Unverified {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,
@@ -421,7 +421,7 @@ mod tests {
         let nameless = self_signed(&nameless);
         let said = verify(&verifier(&[&nameless], None), &nameless, 2020).unwrap_err();
         assert!(said.contains("subjectAltName"), "{said}");
-        let unverified = Unverified::new(provider());
+        let unverified = AnyCertificate::new(provider());
         assert_eq!(verify(&unverified, &nameless, 2030), Ok(()));
     }
 

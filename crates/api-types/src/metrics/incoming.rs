@@ -180,7 +180,7 @@ impl<'de> Deserialize<'de> for Batch {
                 f.write_str("an object")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Batch, A::Error> {
-                while map.next_entry::<Checked, Checked>()?.is_some() {}
+                while map.next_entry::<StrictValue, StrictValue>()?.is_some() {}
                 Ok(Batch)
             }
         }
@@ -190,15 +190,15 @@ impl<'de> Deserialize<'de> for Batch {
 
 /// Any JSON value, looked at in full: unlike with serde's `IgnoredAny`, a number that no float holds and a text that is no Unicode
 /// are errors.
-struct Checked;
+struct StrictValue;
 
-impl<'de> Deserialize<'de> for Checked {
+impl<'de> Deserialize<'de> for StrictValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Checked)
+        deserializer.deserialize_any(StrictValue)
     }
 }
 
-impl<'de> Visitor<'de> for Checked {
+impl<'de> Visitor<'de> for StrictValue {
     type Value = Self;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

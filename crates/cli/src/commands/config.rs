@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use det_config::container::TaskContainerDefaults;
-use det_config::document::{self, CheckOptions, DocumentKind, Undecided};
+use det_config::document::{self, CheckOptions, DocumentKind, UnknownKind};
 use det_config::errors::{ConfigError, ConfigErrors, ConfigWarning};
 use det_config::explain::ExplainedKey;
 use det_config::master::Underlay;
@@ -151,7 +151,7 @@ fn kind_for(
     kind: &KindArg,
     file: &str,
     text: &str,
-) -> Result<Result<(DocumentKind, Option<String>), Undecided>, CliError> {
+) -> Result<Result<(DocumentKind, Option<String>), UnknownKind>, CliError> {
     if let Some(name) = &kind.kind {
         return Ok(Ok((kind_of(name)?, None)));
     }
@@ -159,7 +159,7 @@ fn kind_for(
 }
 
 /// Why a document was not checked: it cannot be parsed, or its kind is not known.
-fn not_checked(file: &str, text: &str, undecided: Undecided) -> ConfigErrors {
+fn not_checked(file: &str, text: &str, undecided: UnknownKind) -> ConfigErrors {
     match det_config::yaml::parse(text) {
         Err(unreadable) => unreadable.in_file(file),
         Ok(_) => ConfigErrors::one(
@@ -278,7 +278,7 @@ fn as_json(
     file: &str,
     kind: Option<DocumentKind>,
     because: Option<&str>,
-    outcome: &Result<document::Checked, ConfigErrors>,
+    outcome: &Result<document::CheckReport, ConfigErrors>,
 ) -> Value {
     let warnings = |warnings: &[ConfigWarning]| -> Vec<Value> {
         warnings.iter().map(ConfigWarning::to_json).collect()
@@ -622,9 +622,9 @@ fn keys(args: &KeysArgs) -> Result<(), CliError> {
             "what": key.kind,
             "default": key.default,
             "required": match key.required {
-                det_config::Required::No => "no",
-                det_config::Required::InSection => "in its section",
-                det_config::Required::ByAnyLayer => "by any layer",
+                det_config::Requirement::No => "no",
+                det_config::Requirement::InSection => "in its section",
+                det_config::Requirement::ByAnyLayer => "by any layer",
             },
             "secret": key.secret,
             "acted_on": key.status == Status::Acted,

@@ -25,7 +25,7 @@ pub struct User {
 
 /// How a run ended.
 #[derive(Debug)]
-pub struct Run {
+pub struct CommandResult {
     pub code: i32,
     pub out: String,
     pub err: String,
@@ -77,12 +77,12 @@ impl User {
     }
 
     /// Runs a command with an empty standard input.
-    pub fn det(&self, arguments: &[&str]) -> Run {
-        Run::from(self.command(arguments).output().unwrap())
+    pub fn det(&self, arguments: &[&str]) -> CommandResult {
+        CommandResult::from(self.command(arguments).output().unwrap())
     }
 
     /// Runs a command and types lines into it.
-    pub fn det_typing(&self, arguments: &[&str], typed: &str) -> Run {
+    pub fn det_typing(&self, arguments: &[&str], typed: &str) -> CommandResult {
         let mut child = self
             .command(arguments)
             .stdin(Stdio::piped())
@@ -93,11 +93,11 @@ impl User {
         let mut input = child.stdin.take().unwrap();
         input.write_all(typed.as_bytes()).unwrap();
         drop(input);
-        Run::from(child.wait_with_output().unwrap())
+        CommandResult::from(child.wait_with_output().unwrap())
     }
 }
 
-impl From<Output> for Run {
+impl From<Output> for CommandResult {
     fn from(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
@@ -107,7 +107,7 @@ impl From<Output> for Run {
     }
 }
 
-impl Run {
+impl CommandResult {
     /// The output of a run that must have worked.
     #[track_caller]
     pub fn ok(self) -> String {

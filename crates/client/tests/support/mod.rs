@@ -18,7 +18,7 @@ use serde_json::Value;
 
 /// One request as it was received.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Asked {
+pub struct ReceivedRequest {
     /// `METHOD /path?query`.
     pub line: String,
     /// The headers, names in lower case.
@@ -27,7 +27,7 @@ pub struct Asked {
     pub body: String,
 }
 
-impl Asked {
+impl ReceivedRequest {
     /// The body as JSON; null if there was none.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or(Value::Null)
@@ -67,7 +67,7 @@ pub fn stream(messages: &[Value]) -> Answer {
 struct Shared {
     /// Keyed by `METHOD /path` without the query.
     answers: HashMap<String, Answer>,
-    asked: Vec<Asked>,
+    asked: Vec<ReceivedRequest>,
 }
 
 /// The fake master. Listens on a free loopback port until the process ends.
@@ -118,7 +118,7 @@ impl StubMaster {
     }
 
     /// All requests so far, in order.
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<ReceivedRequest> {
         self.lock().asked.clone()
     }
 
@@ -132,7 +132,7 @@ impl StubMaster {
     }
 
     /// The last request whose line starts with `start`.
-    pub fn last(&self, start: &str) -> Asked {
+    pub fn last(&self, start: &str) -> ReceivedRequest {
         self.asked()
             .into_iter()
             .rev()
@@ -197,7 +197,7 @@ fn serve(connection: TcpStream, shared: &(Mutex<Shared>, Condvar)) {
     }
 }
 
-fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Asked> {
+fn read_request(reader: &mut BufReader<TcpStream>) -> Option<ReceivedRequest> {
     let mut first = String::new();
     if reader.read_line(&mut first).ok()? == 0 {
         return None;
@@ -218,7 +218,7 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Asked> {
         .unwrap_or(0);
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    Some(Asked {
+    Some(ReceivedRequest {
         line,
         headers,
         body: String::from_utf8_lossy(&body).into_owned(),

@@ -24,7 +24,7 @@ pub struct Guess {
 
 /// Neither the content nor the name of a document shows its kind, or it is of no kind that can be checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Undecided {
+pub struct UnknownKind {
     /// What was found, as the end of a sentence about the document: `has no key that any kind of document has`.
     pub message: String,
     /// What the caller can do to make the kind known, for users.
@@ -133,7 +133,7 @@ const INSIDE: u32 = 1;
 ///
 /// # Errors
 /// What was found instead, when neither content nor name decide.
-pub fn guess(file: &str, text: &str) -> Result<Guess, Undecided> {
+pub fn guess(file: &str, text: &str) -> Result<Guess, UnknownKind> {
     let name = file
         .rsplit('/')
         .next()
@@ -179,7 +179,7 @@ pub fn guess(file: &str, text: &str) -> Result<Guess, Undecided> {
             let nouns: Vec<&str> = families.iter().map(|found| found.kind.noun()).collect();
             let message = format!("may be {} or a template", nouns.join(", "));
             let hint = format!("say what it is with --kind {}", names_of(&open));
-            Err(Undecided { message, hint })
+            Err(UnknownKind { message, hint })
         }
     }
 }
@@ -198,14 +198,14 @@ fn names_of(kinds: &[DocumentKind]) -> String {
     }
 }
 
-fn unknown(root: &Node) -> Undecided {
+fn unknown(root: &Node) -> UnknownKind {
     let found = match &root.tree {
         Tree::Map(members) if members.is_empty() => "is empty".to_owned(),
         Tree::Null => "is empty".to_owned(),
         Tree::Map(_) => "has no key that any kind of document has".to_owned(),
         _ => format!("is {}, not a map", root.kind()),
     };
-    Undecided {
+    UnknownKind {
         message: format!("{found}, and its name does not say what it is"),
         hint: format!(
             "say what it is with --kind {}",
@@ -216,11 +216,11 @@ fn unknown(root: &Node) -> Undecided {
 
 /// That these are the values of a chart, where they have more of its keys than of a document's; `best` are the points of
 /// the document that they are most like.
-fn values_of_chart(root: &Node, best: u32) -> Option<Undecided> {
+fn values_of_chart(root: &Node, best: u32) -> Option<UnknownKind> {
     let mut known = OF_CHARTS.iter().filter(|key| root.get(key).is_some());
     let first = known.next()?;
     let count = u32::try_from(known.count() + 1).unwrap_or(u32::MAX);
-    (count.saturating_mul(2 * KNOWN) > best).then(|| Undecided {
+    (count.saturating_mul(2 * KNOWN) > best).then(|| UnknownKind {
         message: format!(
             "looks like the values of a Helm chart, because it has \"{first}\"; those are not checked here"
         ),
@@ -324,12 +324,12 @@ struct Comparison {
 
 fn compare(root: &Node) -> Vec<Comparison> {
     let given = upper_keys(root);
-    let known = FAMILIES.map(|kind| (kind, Known::of(kind)));
+    let known = FAMILIES.map(|kind| (kind, KnownKeys::of(kind)));
     // points[key][family]
     let points: Vec<Vec<u32>> = given
         .iter()
         .map(|(path, node)| {
-            let of = |(_, names): &(_, Known)| names.points(path, node);
+            let of = |(_, names): &(_, KnownKeys)| names.points(path, node);
             known.iter().map(of).collect()
         })
         .collect();
@@ -368,7 +368,7 @@ fn upper_keys(root: &Node) -> Vec<(String, &Node)> {
 }
 
 /// What a kind of document knows.
-struct Known {
+struct KnownKeys {
     root: &'static Section,
     /// Paths of the two upper levels.
     paths: BTreeSet<String>,
@@ -376,7 +376,7 @@ struct Known {
     inside: BTreeSet<String>,
 }
 
-impl Known {
+impl KnownKeys {
     fn of(kind: DocumentKind) -> Self {
         let document = kind.document();
         let aliases = document.root.aliases.iter();

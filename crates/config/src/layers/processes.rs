@@ -63,7 +63,7 @@ impl ProcessConfig for AgentConfig {
 /// The configuration of a process, [`MasterConfig`] or [`AgentConfig`], as it was read: with warnings and with the origin
 /// of every value.
 #[derive(Debug, Clone)]
-pub struct Loaded<C> {
+pub struct LoadedConfig<C> {
     /// The configuration, with every default that does not depend on a host.
     pub config: C,
     /// What the user should know although it is no error.
@@ -73,16 +73,16 @@ pub struct Loaded<C> {
 }
 
 /// The configuration of a master as it was read.
-pub type LoadedMaster = Loaded<MasterConfig>;
+pub type LoadedMaster = LoadedConfig<MasterConfig>;
 
 /// The configuration of an agent as it was read.
-pub type LoadedAgent = Loaded<AgentConfig>;
+pub type LoadedAgent = LoadedConfig<AgentConfig>;
 
 #[expect(
     private_bounds,
     reason = "what a configuration gives to its loader speaks of the schema, which callers need not know"
 )]
-impl<C: ProcessConfig> Loaded<C> {
+impl<C: ProcessConfig> LoadedConfig<C> {
     /// Reads the configuration.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::quote::{cut, quoted, quoted_list};
 use crate::units::parse_duration;
 use crate::yaml::{Node, Tree};
 
-pub(crate) use findings::{Findings, LayerErrors, Misplaced, Segment, push_key};
+pub(crate) use findings::{Findings, LayerErrors, Misplacement, Segment, push_key};
 use lost::lost_indentation;
 use unknown::other_variant;
 pub(crate) use unknown::{closest, snake};

@@ -16,7 +16,7 @@ pub struct Key {
     /// Its default; `None` = none, the key is simply not set.
     pub default: Option<Value>,
     /// When it must be given.
-    pub required: Required,
+    pub required: Requirement,
     /// Whether it is hidden wherever the configuration is shown.
     pub secret: bool,
     /// What is done about it.
@@ -33,7 +33,7 @@ pub struct Key {
 
 /// When a key must be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Required {
+pub enum Requirement {
     /// It may be left out.
     No,
     /// Wherever the section around it is given.
@@ -107,9 +107,9 @@ impl Walk {
                 kind: shows(field.kind),
                 default: field.default.or(field.built_in).map(super::default_value),
                 required: match field.need {
-                    Need::Optional => Required::No,
-                    Need::Always => Required::InSection,
-                    Need::Finally => Required::ByAnyLayer,
+                    Need::Optional => Requirement::No,
+                    Need::Always => Requirement::InSection,
+                    Need::Finally => Requirement::ByAnyLayer,
                 },
                 secret: field.secret,
                 status,
@@ -142,8 +142,8 @@ impl Walk {
                     kind: words(&names),
                     default: union.default_tag.map(Value::from),
                     required: match union.default_tag {
-                        Some(_) => Required::No,
-                        None => Required::ByAnyLayer,
+                        Some(_) => Requirement::No,
+                        None => Requirement::ByAnyLayer,
                     },
                     secret: false,
                     status,
@@ -179,7 +179,7 @@ impl Walk {
                 goes_with: with.to_owned(),
                 kind: "older form".into(),
                 default: None,
-                required: Required::No,
+                required: Requirement::No,
                 secret: false,
                 status: Status::Old("is translated"),
                 about: old.about,

@@ -205,16 +205,16 @@ pub(crate) fn leaves_of(kind: Kind) -> Vec<Leaf> {
 }
 
 /// What is at a path, and its default.
-type Found = BTreeMap<String, (Kind, Option<&'static str>)>;
+type KeysByPath = BTreeMap<String, (Kind, Option<&'static str>)>;
 
-fn of_union(union: &'static Union, path: &str, found: &mut Found) {
+fn of_union(union: &'static Union, path: &str, found: &mut KeysByPath) {
     collect(union.common, path, found);
     for variant in union.variants.iter().filter(|v| !v.is_retired()) {
         collect(variant.fields, path, found);
     }
 }
 
-fn collect(fields: &'static [Field], prefix: &str, found: &mut Found) {
+fn collect(fields: &'static [Field], prefix: &str, found: &mut KeysByPath) {
     for field in fields {
         let path = if prefix.is_empty() {
             field.name.to_owned()

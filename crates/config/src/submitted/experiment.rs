@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Governed, Rules, Submitted, Work, layer_under, made};
+use super::{PolicedSubmission, Rules, Submitted, Work, layer_under, made};
 use crate::container::TaskContainerDefaults;
 use crate::errors::{ConfigWarning, ErrorCode};
 use crate::experiment::{ExperimentConfig, drawn, mask_with_variables};
@@ -164,7 +164,7 @@ impl Submitted {
     }
 }
 
-impl Governed<'_> {
+impl PolicedSubmission<'_> {
     /// Where it asks to run, which the caller resolves before completing.
     pub fn placement(&self) -> Placement {
         let root = self.merged();

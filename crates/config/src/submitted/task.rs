@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{Governed, Placement, Rules, SLOTS_OF_TASK, Work, WorkSize, layer_under, made};
+use super::{
+    Placement, PolicedSubmission, Rules, SLOTS_OF_TASK, Work, WorkSize, layer_under, made,
+};
 use crate::container::TaskContainerDefaults;
 use crate::master::Underlay;
 use crate::origin::Layer;
@@ -82,7 +84,7 @@ impl Rules for LaunchKind {
     }
 }
 
-impl Governed<'_, LaunchKind> {
+impl PolicedSubmission<'_, LaunchKind> {
     /// Where it asks to run, which the caller resolves before completing.
     pub fn placement(&self) -> Placement {
         Placement {

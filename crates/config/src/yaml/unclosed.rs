@@ -8,7 +8,7 @@ use crate::errors::{ConfigError, ErrorCode, Message};
 
 /// A quote or a bracket that was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Opened {
+struct OpenMark {
     character: char,
     /// Line and column, counted from 1.
     line: usize,
@@ -20,8 +20,8 @@ struct Opened {
 struct Scan {
     /// The quoted text that reaches up to the place or ended last before it, with the line that it ended on; `None` while
     /// it is open.
-    quoted: Option<(Opened, Option<usize>)>,
-    brackets: Vec<Opened>,
+    quoted: Option<(OpenMark, Option<usize>)>,
+    brackets: Vec<OpenMark>,
 }
 
 const NOT_CLOSED: &str = "is not YAML: the quote that is opened here is not closed";
@@ -75,7 +75,7 @@ pub(super) fn located(text: &str, error: ConfigError) -> Result<ConfigError, Con
     }
 }
 
-fn moved(opened: Opened, message: Message, hint: &str) -> ConfigError {
+fn moved(opened: OpenMark, message: Message, hint: &str) -> ConfigError {
     let at = position(opened.line, opened.column);
     ConfigError::new("", Some(&at), message).with_hint(hint)
 }
@@ -156,7 +156,7 @@ impl Scan {
                 '#' if before == ' ' || before == '\t' => return,
                 '"' | '\'' if fresh => {
                     self.quoted = Some((
-                        Opened {
+                        OpenMark {
                             character: c,
                             line: number,
                             column,
@@ -165,7 +165,7 @@ impl Scan {
                     ));
                 }
                 '[' | '{' if fresh => {
-                    self.brackets.push(Opened {
+                    self.brackets.push(OpenMark {
                         character: c,
                         line: number,
                         column,

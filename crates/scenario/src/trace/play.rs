@@ -9,8 +9,8 @@ use det_searcher::{Action, Event, Search, TrialState};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Expected, SearchAction, StepReport, Trace, TraceEvent, TraceMismatch, TraceReport, TraceStep,
-    TracedTrial, outcome_word,
+    ActionExpectation, SearchAction, StepReport, Trace, TraceEvent, TraceMismatch, TraceReport,
+    TraceStep, TracedTrial, outcome_word,
 };
 use crate::fields::{DescriptionError, DescriptionErrors};
 
@@ -204,7 +204,7 @@ impl Player<'_> {
         });
     }
 
-    fn compare(&mut self, path: &str, line: Option<u32>, expected: Option<&Expected>) {
+    fn compare(&mut self, path: &str, line: Option<u32>, expected: Option<&ActionExpectation>) {
         let (Some(expected), Some(step)) = (expected, self.steps.last()) else {
             return;
         };
@@ -240,7 +240,11 @@ impl Player<'_> {
 }
 
 /// The expectations that the actions do not meet, as sentences.
-fn mismatches_of(expected: &Expected, step: &StepReport, trials: &[TracedTrial]) -> Vec<String> {
+fn mismatches_of(
+    expected: &ActionExpectation,
+    step: &StepReport,
+    trials: &[TracedTrial],
+) -> Vec<String> {
     let mut mismatches_of = Vec::new();
     let (mut create, mut stop, mut shutdown) = (Vec::new(), Vec::new(), None);
     for action in &step.actions {

@@ -8,7 +8,7 @@ use det_searcher::{ExitReason, Outcome};
 use serde_json::{Map, Value as Json};
 
 use super::play::completed;
-use super::{Expected, Trace, TraceConfig, TraceEvent, TraceStep};
+use super::{ActionExpectation, Trace, TraceConfig, TraceEvent, TraceStep};
 use crate::fields::{DescriptionErrors, Fields, Reader, Value, read_with};
 
 /// The highest number of a trial in a trace.
@@ -242,10 +242,10 @@ fn real(reader: &mut Reader, value: &Value<'_>) -> Option<f64> {
     }
 }
 
-fn expected(reader: &mut Reader, value: &Value<'_>) -> Option<Expected> {
+fn expected(reader: &mut Reader, value: &Value<'_>) -> Option<ActionExpectation> {
     if value.text().is_some() {
         reader.choice(value, &[("nothing", ())])?;
-        return Some(Expected::default());
+        return Some(ActionExpectation::default());
     }
     let mut fields = reader.fields(value)?;
     let mut trials = |fields: &mut Fields<'_>, key| -> Vec<usize> {
@@ -273,7 +273,7 @@ fn expected(reader: &mut Reader, value: &Value<'_>) -> Option<Expected> {
         None => BTreeMap::new(),
     };
     reader.finish(fields);
-    Some(Expected {
+    Some(ActionExpectation {
         create,
         stop,
         shutdown,

@@ -1,14 +1,18 @@
 //! The demand and the share of each job.
 
 use crate::capacity::Feasibility;
-use crate::decision::{JobShare, Shared, Wait};
+use crate::decision::{DecisionState, JobShare, Wait};
 use crate::model::PlaceState;
-use crate::prepared::{PlaceView, Prepared, Service, SlotView, WaitingRequest};
+use crate::prepared::{PlaceView, PreparedPool, Service, SlotView, WaitingRequest};
 use crate::shares::{Claim, divide};
 use crate::space::{Parts, Space};
 
 /// By shape: whether it would fit without preemptible work and work that is stopping.
-pub(super) fn attainable_shapes(prepared: &Prepared, free: &Space, leaving: &[bool]) -> Vec<bool> {
+pub(super) fn attainable_shapes(
+    prepared: &PreparedPool,
+    free: &Space,
+    leaving: &[bool],
+) -> Vec<bool> {
     let mut space = free.clone();
     for (active, leaving) in prepared.running.iter().zip(leaving) {
         if !active.zero_slots() && (active.preemptible || *leaving) {
@@ -26,7 +30,7 @@ pub(super) fn attainable_shapes(prepared: &Prepared, free: &Space, leaving: &[bo
 
 /// The division of a pool's slots among its jobs.
 pub(super) struct Division<'a> {
-    pub(super) shared: &'a Shared<'a>,
+    pub(super) shared: &'a DecisionState<'a>,
     /// By running allocation: whether it stops or is killed.
     pub(super) leaving: &'a [bool],
     /// By shape: whether it would fit if all preemptible work were gone.

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::decision::JobShare;
-use crate::prepared::Prepared;
+use crate::prepared::PreparedPool;
 
 /// Preemptible work by job, in the order in which it was started. It may contain work that was asked to stop since.
 pub(super) struct PreemptibleWork(BTreeMap<usize, Vec<usize>>);
 
 impl PreemptibleWork {
     /// `leaving` says of each running allocation whether it stops or is killed.
-    pub(super) fn new(prepared: &Prepared, leaving: &[bool]) -> Self {
+    pub(super) fn new(prepared: &PreparedPool, leaving: &[bool]) -> Self {
         let mut of_job: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (number, active) in prepared.running.iter().enumerate() {
             if active.preemptible && !leaving[number] && active.slots > 0 {
@@ -34,7 +34,7 @@ impl PreemptibleWork {
     /// first, until the job is at its share.
     pub(super) fn candidates(
         &mut self,
-        prepared: &Prepared,
+        prepared: &PreparedPool,
         job_shares: &[JobShare],
         leaving: &[bool],
     ) -> impl Iterator<Item = usize> {

@@ -113,12 +113,12 @@ pub(crate) fn space() -> Space {
 pub(crate) struct World {
     pub(crate) config: SearcherConfig,
     pub(crate) search: Search,
-    pub(crate) trials: Vec<Created>,
+    pub(crate) trials: Vec<CreatedTrial>,
     /// Whether the search is replaced by a restored one before every event.
     restarts: bool,
 }
 
-pub(crate) struct Created {
+pub(crate) struct CreatedTrial {
     pub(crate) request_id: RequestId,
     pub(crate) hparams: Map<String, Value>,
     pub(crate) seed: u32,
@@ -198,7 +198,7 @@ impl World {
                     hparams,
                     seed,
                 } => {
-                    self.trials.push(Created {
+                    self.trials.push(CreatedTrial {
                         request_id,
                         hparams,
                         seed,

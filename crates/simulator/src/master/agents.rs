@@ -9,7 +9,7 @@ use super::{Refused, Tx};
 use crate::rows::Agent;
 
 /// A container as an agent reports it.
-pub(crate) type Reported = (ContainerId, ContainerState);
+pub(crate) type ReportedContainer = (ContainerId, ContainerState);
 
 impl Tx<'_> {
     /// An agent says hello with everything it holds.
@@ -18,7 +18,7 @@ impl Tx<'_> {
         id: &PlaceId,
         instance: u32,
         slots: u32,
-        containers: &[Reported],
+        containers: &[ReportedContainer],
     ) -> Result<(), Refused> {
         let known = self.rows.agents.get(id).map(|known| &known.row);
         let known_instance = known.map(|row| row.instance.clone());

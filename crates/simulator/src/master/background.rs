@@ -21,12 +21,12 @@ const AUX_LIMIT: u32 = 2;
 const RESERVE_AFTER: Duration = Duration::from_secs(600);
 
 /// A plan, and when to look again although nothing changes.
-pub(crate) struct Planned {
+pub(crate) struct PlannerAnswer {
     pub(crate) plan: Plan,
     pub(crate) look_again: Option<Time>,
 }
 
-impl Planned {
+impl PlannerAnswer {
     /// Asks the planner about the rows as they are.
     pub(crate) fn of(core: Core, rows: &Rows, rule: Rule, now: Time) -> Self {
         let (snapshot, queue) = pool(core, rows, rule);

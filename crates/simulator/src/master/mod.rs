@@ -9,7 +9,7 @@ mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use background::{Planned, can_ever_fit};
+pub(crate) use background::{PlannerAnswer, can_ever_fit};
 use det_ids::{ExperimentId, Micros, PlaceId, TrialId};
 pub(crate) use det_orchestrator::Topic;
 use det_orchestrator::{Agenda, Clock, Core, Effect, Event, NewTrial, SearchState, Trial};

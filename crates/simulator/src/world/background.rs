@@ -8,8 +8,8 @@ use super::connections::Connections;
 use super::network::Network;
 use super::process::Master;
 use super::scene::Scene;
-use super::{Event, Failed};
-use crate::master::{PATIENCE, Planned, Refused, Topic, Tx, core};
+use super::{ChangeError, Event};
+use crate::master::{PATIENCE, PlannerAnswer, Refused, Topic, Tx, core};
 use crate::rows::{SECOND, Time};
 
 /// The master while it does background work.
@@ -57,7 +57,7 @@ impl Passes<'_> {
             return;
         }
         let (rule, now) = (self.master.rule, self.scene.now);
-        let planned = Planned::of(self.core(), self.master.rows(), rule, now);
+        let planned = PlannerAnswer::of(self.core(), self.master.rows(), rule, now);
         if let Some(at) = planned.look_again {
             self.master
                 .work
@@ -96,7 +96,7 @@ impl Passes<'_> {
         let Some(decided) = self.master.work.planned.take() else {
             return;
         };
-        if self.change(|tx| tx.apply_plan(decided)) == Err(Failed::Unavailable) {
+        if self.change(|tx| tx.apply_plan(decided)) == Err(ChangeError::Unavailable) {
             self.master
                 .work
                 .retry(self.scene, SECOND / 2, Topic::Schedule);
@@ -114,9 +114,9 @@ impl Passes<'_> {
         }
     }
 
-    fn deadlines_round(&mut self) -> Result<Option<Time>, Failed> {
+    fn deadlines_round(&mut self) -> Result<Option<Time>, ChangeError> {
         if self.master.store.is_away(self.scene.now) {
-            return Err(Failed::Unavailable);
+            return Err(ChangeError::Unavailable);
         }
         let now = Micros(self.scene.now);
         let mut next: Option<Micros> = None;
@@ -163,7 +163,7 @@ impl Passes<'_> {
     fn catch_up(&mut self, id: ExperimentId) {
         let away = self.master.store.is_away(self.scene.now);
         let event = Decide::CatchUp { id };
-        if away || self.change(|tx| tx.advance([event])) == Err(Failed::Unavailable) {
+        if away || self.change(|tx| tx.advance([event])) == Err(ChangeError::Unavailable) {
             let topic = Topic::Backlog(id);
             self.master.work.retry(self.scene, SECOND, topic);
         }
@@ -198,7 +198,7 @@ impl Passes<'_> {
             });
             match outcome {
                 Ok(()) => self.scene.note(|| format!("experiment {id} is deleted")),
-                Err(Failed::Crashed) => return,
+                Err(ChangeError::Crashed) => return,
                 Err(_) => self
                     .master
                     .work
@@ -210,7 +210,7 @@ impl Passes<'_> {
     fn change(
         &mut self,
         change: impl FnOnce(&mut Tx<'_>) -> Result<(), Refused>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), ChangeError> {
         self.master.change(self.scene, self.network, change)
     }
 }

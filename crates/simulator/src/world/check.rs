@@ -16,7 +16,7 @@ use super::code::Code;
 use super::host::AgentHost;
 use super::process::Master;
 use super::scene::Scene;
-use crate::master::{PATIENCE, Planned, core, replay};
+use crate::master::{PATIENCE, PlannerAnswer, core, replay};
 use crate::rows::{self, Rows, SECOND, Time};
 
 /// Events after which everything is looked at, and not only what changed.
@@ -121,7 +121,7 @@ impl World {
         self.scene.counts.settled += u64::from(settled);
         let planned = settled.then(|| {
             let rows = self.master.rows();
-            Planned::of(core(None), rows, self.history.rule, self.scene.now)
+            PlannerAnswer::of(core(None), rows, self.history.rule, self.scene.now)
         });
         let snapshot = self.snapshot(whole, planned.as_ref());
         let mut found = check(&snapshot);
@@ -132,7 +132,7 @@ impl World {
         let fresh = std::mem::take(&mut self.checks.fresh);
         self.checks.acknowledged.extend(fresh);
         self.master.store.refusals.clear();
-        self.master.store.rows.touched = rows::Touched::default();
+        self.master.store.rows.touched = rows::TouchedRows::default();
         if let Some(first) = found.into_iter().next() {
             self.scene.violated(first);
         }
@@ -147,7 +147,7 @@ impl World {
     }
 
     /// `planned` = what the planner returns just now, when nothing is under way.
-    fn snapshot(&mut self, whole: bool, planned: Option<&Planned>) -> Snapshot {
+    fn snapshot(&mut self, whole: bool, planned: Option<&PlannerAnswer>) -> Snapshot {
         let processes = if whole {
             self.process_facts()
         } else {
@@ -161,7 +161,7 @@ impl World {
             trials,
             allocations,
         } = subjects;
-        let reasons = planned.map(Planned::reasons);
+        let reasons = planned.map(PlannerAnswer::reasons);
         let containers = allocations
             .iter()
             .flat_map(|a| rows.members(&a.row.id))
@@ -380,7 +380,7 @@ fn searches(master: &Master) -> Vec<Search> {
 }
 
 /// When nothing is under way the planner has nothing left to decide.
-fn idle_although(planned: &Planned) -> Option<Violation> {
+fn idle_although(planned: &PlannerAnswer) -> Option<Violation> {
     let plan = &planned.plan;
     let idle = plan.placements.is_empty() && plan.preempt.is_empty();
     (!idle).then(|| Violation {

@@ -11,7 +11,7 @@ use det_taskspec::ContainerExit;
 use super::network::{Network, Way};
 use super::process::Master;
 use super::scene::Scene;
-use super::{Answer, Asked, Event, Failed, Spec};
+use super::{Answer, ChangeError, ChangeOrigin, Event, Spec};
 use crate::master::{Call, Reply};
 use crate::random::Stream;
 use crate::rows::{Rows, SECOND};
@@ -232,7 +232,7 @@ impl Code {
             self.storage.insert(uuid.clone(), files.clone());
         }
         let report = report_of(master.rows(), &spec, &call);
-        let outcome = master.write(scene, network, Asked::FromOutside, |tx| {
+        let outcome = master.write(scene, network, ChangeOrigin::FromOutside, |tx| {
             tx.take(&spec.allocation, &spec.container, call)
         });
         let answer = match outcome {
@@ -240,11 +240,11 @@ impl Code {
                 outcome: Ok(reply),
                 report,
             }),
-            Err(Failed::Refused(refused)) => Some(Answer {
+            Err(ChangeError::Refused(refused)) => Some(Answer {
                 outcome: Err(refused),
                 report: None,
             }),
-            Err(Failed::Unavailable | Failed::Crashed) => None,
+            Err(ChangeError::Unavailable | ChangeError::Crashed) => None,
         };
         let lost = network.cut_until(scene.now, agent, Way::ToHost).is_some();
         let wait = if lost {
@@ -352,7 +352,7 @@ impl Code {
         scene: &mut Scene,
         id: &ContainerId,
         report: Option<ContainerExit>,
-    ) -> Option<Ended> {
+    ) -> Option<EndedProcesses> {
         let process = self.processes.get_mut(id).filter(|p| p.alive)?;
         let ended_well = report == Some(ContainerExit::Exited { code: 0 });
         let what = format!("{id} on a{} ends: {report:?}", process.agent);
@@ -367,12 +367,12 @@ impl Code {
         } else {
             Vec::new()
         };
-        Some(Ended { agent, peers })
+        Some(EndedProcesses { agent, peers })
     }
 }
 
 /// Processes that have ended.
-pub(super) struct Ended {
+pub(super) struct EndedProcesses {
     /// The index of the agent on whose host they were.
     pub(super) agent: usize,
     /// Containers that end with them.

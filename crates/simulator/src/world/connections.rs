@@ -13,7 +13,7 @@ use super::host::agent_id;
 use super::network::{Network, Way};
 use super::process::Master;
 use super::scene::Scene;
-use super::{Event, Failed, Spec, ToAgent, ToMaster};
+use super::{ChangeError, Event, Spec, ToAgent, ToMaster};
 use crate::master::{Connection, REPEAT_END, Refused, Topic, Tx, place};
 use crate::mutant::Mutant;
 use crate::rows::Rows;
@@ -58,7 +58,7 @@ impl Connections<'_> {
                 match outcome {
                     // The loop of the connection compares after every message.
                     Ok(()) => self.master.wake(self.scene, place(&id)),
-                    Err(Failed::Crashed) => {}
+                    Err(ChangeError::Crashed) => {}
                     Err(_) => self.end_connection(link),
                 }
             }
@@ -109,7 +109,7 @@ impl Connections<'_> {
                     .say_to_agent(self.scene, link, ToAgent::Welcome);
                 self.master.wake(self.scene, place(id));
             }
-            Err(Failed::Crashed) => {}
+            Err(ChangeError::Crashed) => {}
             Err(_) => self.end_connection(link),
         }
     }
@@ -141,7 +141,7 @@ impl Connections<'_> {
         memory.connections.remove(&id);
         self.scene.note(|| format!("{id} is disconnected"));
         let left = Decide::PlaceLeft { place: id };
-        if self.change(|tx| tx.advance([left])) == Err(Failed::Unavailable) {
+        if self.change(|tx| tx.advance([left])) == Err(ChangeError::Unavailable) {
             self.master.wake(self.scene, Topic::Deadlines);
         }
     }
@@ -188,7 +188,7 @@ impl Connections<'_> {
             Order::End { .. } | Order::Forget(_) => Ok(()),
         };
         if let Err(failed) = outcome {
-            if failed != Failed::Crashed {
+            if failed != ChangeError::Crashed {
                 self.end_connection(link);
             }
             return false;
@@ -244,7 +244,7 @@ impl Connections<'_> {
     fn change(
         &mut self,
         change: impl FnOnce(&mut Tx<'_>) -> Result<(), Refused>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), ChangeError> {
         self.master.change(self.scene, self.network, change)
     }
 }

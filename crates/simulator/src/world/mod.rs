@@ -37,12 +37,12 @@ pub struct Outcome {
     /// What happened, in numbers.
     pub counts: Counts,
     /// The first thing that did not hold.
-    pub violation: Option<Found>,
+    pub violation: Option<ViolationReport>,
 }
 
 /// An invariant that did not hold.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
+pub struct ViolationReport {
     /// When, in microseconds.
     pub at: Time,
     /// Which, and what was seen.
@@ -194,7 +194,7 @@ struct Spec {
 
 /// Why a change was not made, as far as its caller knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Failed {
+enum ChangeError {
     Refused(Refused),
     Unavailable,
     Crashed,
@@ -202,7 +202,7 @@ enum Failed {
 
 /// Whether a change may be refused by what it finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum ChangeOrigin {
     /// By people and code: it may.
     FromOutside,
     /// By the master itself: a refusal would be a defect.

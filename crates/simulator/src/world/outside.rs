@@ -10,7 +10,7 @@ use det_taskspec::ContainerExit;
 
 use super::host::agent_id;
 use super::store::CommitFault;
-use super::{Asked, Event, Failed, World};
+use super::{ChangeError, ChangeOrigin, Event, World};
 use crate::history::{Submission, What, Wish};
 use crate::master::{Refused, Topic, Tx, can_ever_fit};
 use crate::rows::{SECOND, Time};
@@ -25,9 +25,12 @@ impl World {
     /// A user asks; a refusal or a master that is away is their own matter.
     fn ask(&mut self, ask: impl FnOnce(&mut Tx<'_>) -> Result<(), Refused>) -> bool {
         let (scene, network) = (&mut self.scene, &mut self.network);
-        match self.master.write(scene, network, Asked::FromOutside, ask) {
+        match self
+            .master
+            .write(scene, network, ChangeOrigin::FromOutside, ask)
+        {
             Ok(()) => true,
-            Err(Failed::Refused(_) | Failed::Unavailable | Failed::Crashed) => false,
+            Err(ChangeError::Refused(_) | ChangeError::Unavailable | ChangeError::Crashed) => false,
         }
     }
 

@@ -9,7 +9,7 @@ use det_orchestrator::{Decided, Event as Decide};
 use super::network::{Network, Way};
 use super::scene::Scene;
 use super::store::{CommitFault, Store};
-use super::{Asked, Event, Failed};
+use super::{ChangeError, ChangeOrigin, Event};
 use crate::history::Rule;
 use crate::master::{Memory, Refused, TRIALS_AT_ONCE, Topic, Tx};
 use crate::mutant::Mutant;
@@ -99,21 +99,21 @@ impl Master {
         &mut self,
         scene: &mut Scene,
         network: &mut Network,
-        asked: Asked,
+        asked: ChangeOrigin,
         change: impl FnOnce(&mut Tx<'_>) -> Result<T, Refused>,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, ChangeError> {
         if self.store.is_away(scene.now) {
-            return Err(Failed::Unavailable);
+            return Err(ChangeError::Unavailable);
         }
         let Some(memory) = &mut self.memory else {
-            return Err(Failed::Crashed);
+            return Err(ChangeError::Crashed);
         };
         let done = self.store.write(scene, memory, asked, change);
         let value = match done.outcome {
             Ok(value) => value,
             Err(refused) => {
                 self.drop_searches(scene, &done.searches);
-                return Err(Failed::Refused(refused));
+                return Err(ChangeError::Refused(refused));
             }
         };
         let early = scene.is(Mutant::AnswersEarly);
@@ -131,7 +131,7 @@ impl Master {
                 if early {
                     Ok(value)
                 } else {
-                    Err(Failed::Unavailable)
+                    Err(ChangeError::Unavailable)
                 }
             }
             Some(CommitFault::Crash { down, .. }) => {
@@ -139,7 +139,7 @@ impl Master {
                 if early {
                     Ok(value)
                 } else {
-                    Err(Failed::Crashed)
+                    Err(ChangeError::Crashed)
                 }
             }
         }
@@ -159,9 +159,9 @@ impl Master {
         scene: &mut Scene,
         network: &mut Network,
         change: impl FnOnce(&mut Tx<'_>) -> Result<(), Refused>,
-    ) -> Result<(), Failed> {
-        let outcome = self.write(scene, network, Asked::FromInside, change);
-        if let Err(Failed::Refused(refused)) = &outcome {
+    ) -> Result<(), ChangeError> {
+        let outcome = self.write(scene, network, ChangeOrigin::FromInside, change);
+        if let Err(ChangeError::Refused(refused)) = &outcome {
             scene.violated(Violation {
                 number: 9,
                 what: format!("a change of the master itself was refused: {refused}"),
@@ -224,11 +224,11 @@ impl Master {
         match marked {
             Ok(()) => {}
             // The start failed.
-            Err(Failed::Unavailable | Failed::Refused(_)) => {
+            Err(ChangeError::Unavailable | ChangeError::Refused(_)) => {
                 self.dies(scene, network, SECOND);
                 return;
             }
-            Err(Failed::Crashed) => return,
+            Err(ChangeError::Crashed) => return,
         }
         if scene.is(Mutant::SleepsAfterStart) {
             return;

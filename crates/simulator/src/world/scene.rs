@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use det_invariants::Violation;
 
-use super::{Counts, Event, Found};
+use super::{Counts, Event, ViolationReport};
 use crate::mutant::Mutant;
 use crate::random::Stream;
 use crate::rows::Time;
@@ -21,7 +21,7 @@ pub(super) struct Scene {
     /// What happened, in numbers.
     pub(super) counts: Counts,
     /// The first thing that did not hold.
-    pub(super) violation: Option<Found>,
+    pub(super) violation: Option<ViolationReport>,
     mutant: Option<Mutant>,
     /// What is still to happen; of the same moment what was planned first.
     queue: BTreeMap<(Time, u64), Event>,
@@ -84,7 +84,7 @@ impl Scene {
     /// An invariant did not hold. The first violation counts.
     pub(super) fn violated(&mut self, violation: Violation) {
         if self.violation.is_none() {
-            self.violation = Some(Found {
+            self.violation = Some(ViolationReport {
                 at: self.now,
                 violation,
                 before: self.recent.iter().cloned().collect(),

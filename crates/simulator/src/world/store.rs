@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use det_ids::ExperimentId;
 use det_invariants::Refusal;
 
-use super::Asked;
+use super::ChangeOrigin;
 use super::scene::Scene;
 use crate::master::{Memory, Refused, Topic, Tx};
 use crate::mutant::Mutant;
@@ -33,7 +33,7 @@ pub(super) struct Store {
 }
 
 /// What came of a change.
-pub(super) struct Done<T> {
+pub(super) struct ChangeOutcome<T> {
     /// What the change gave, or why it was refused and undone.
     pub(super) outcome: Result<T, Refused>,
     /// What went wrong with its commit.
@@ -74,11 +74,12 @@ impl Store {
         &mut self,
         scene: &mut Scene,
         memory: &mut Memory,
-        asked: Asked,
+        asked: ChangeOrigin,
         change: impl FnOnce(&mut Tx<'_>) -> Result<T, Refused>,
-    ) -> Done<T> {
+    ) -> ChangeOutcome<T> {
         let fault = self.due_fault();
-        let backup = (fault.is_some() || asked == Asked::FromOutside).then(|| self.rows.clone());
+        let backup =
+            (fault.is_some() || asked == ChangeOrigin::FromOutside).then(|| self.rows.clone());
         let version = self.rows.version;
         let mut tx = Tx::new(&mut self.rows, memory, scene.now, scene.mutant());
         let outcome = change(&mut tx);
@@ -106,7 +107,7 @@ impl Store {
                 self.rows.version = version + 1;
             }
         }
-        Done {
+        ChangeOutcome {
             outcome,
             fault,
             wakes,

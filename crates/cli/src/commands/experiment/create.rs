@@ -10,7 +10,7 @@ use det_config::{ConfigError, apply_overrides};
 use det_ids::ExperimentId;
 use serde_json::{Value, json};
 
-use super::follow::{self, Followed};
+use super::follow::{self, FollowedOutput};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::model_files::{ModelFiles, gather, read_text, shown_name};
@@ -235,7 +235,7 @@ fn warn(warnings: &Value) {
 }
 
 /// What to show of a new experiment: the logs of a single trial, or the progress of a search.
-fn followed(answer: &Value) -> Followed {
+fn followed(answer: &Value) -> FollowedOutput {
     let experiment = &answer["experiment"];
     let searcher = [&answer["config"], &experiment["config"]]
         .into_iter()
@@ -243,7 +243,7 @@ fn followed(answer: &Value) -> Followed {
         .chain([text(experiment, "searcherType")])
         .find(|name| !name.is_empty());
     match searcher.as_deref() {
-        None | Some("single") => Followed::FirstTrial,
-        Some(_) => Followed::Search,
+        None | Some("single") => FollowedOutput::FirstTrial,
+        Some(_) => FollowedOutput::Search,
     }
 }

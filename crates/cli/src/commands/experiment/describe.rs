@@ -49,7 +49,7 @@ struct FormArgs {
 }
 
 /// A trial, its workloads, and the id of its experiment.
-struct Run {
+struct TrialHistory {
     experiment: String,
     trial: Value,
     workloads: Vec<Value>,
@@ -89,7 +89,7 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
             let workloads = client
                 .list(&route, &Query::new(), "workloads", Paging::all(500))
                 .await?;
-            runs.push(Run {
+            runs.push(TrialHistory {
                 experiment: id.to_string(),
                 trial,
                 workloads,
@@ -140,9 +140,9 @@ fn explain_waiting(answer: &Value) {
 const NAMED: usize = 5;
 
 /// Prints in full why trials wait, once for all that wait for the same reason: the table has only a short form.
-fn explain_waiting_trials(runs: &[Run]) {
+fn explain_waiting_trials(runs: &[TrialHistory]) {
     let mut alike: Vec<(&Value, Vec<String>)> = Vec::new();
-    for Run { trial, .. } in runs {
+    for TrialHistory { trial, .. } in runs {
         if wait_reason(trial).is_empty() {
             continue;
         }
@@ -206,7 +206,7 @@ fn experiment_rows(answers: &[Value]) -> Listing {
     listing
 }
 
-fn trial_rows(runs: &[Run], format: Format) -> Listing {
+fn trial_rows(runs: &[TrialHistory], format: Format) -> Listing {
     let mut listing = Listing::new([
         "Trial ID",
         "Experiment ID",
@@ -216,7 +216,7 @@ fn trial_rows(runs: &[Run], format: Format) -> Listing {
         "H-Params",
         "Waiting Reason",
     ]);
-    for Run {
+    for TrialHistory {
         experiment, trial, ..
     } in runs
     {
@@ -298,7 +298,7 @@ fn numeric_names<'a>(metrics: impl Iterator<Item = &'a BTreeMap<String, Value>>)
     names.into_iter().cloned().collect()
 }
 
-fn workload_rows(runs: &[Run], metrics: bool) -> Listing {
+fn workload_rows(runs: &[TrialHistory], metrics: bool) -> Listing {
     let trials: Vec<(String, BTreeMap<i64, Step>)> = runs
         .iter()
         .map(|run| (text(&run.trial, "id"), steps(&run.workloads)))
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn the_reports_of_a_step_are_one_row() {
         let at = |second: u32| format!("2026-11-21T10:00:0{second}Z");
-        let run = Run {
+        let run = TrialHistory {
             experiment: "1".to_owned(),
             trial: json!({"id": 5}),
             workloads: vec![

@@ -46,7 +46,7 @@ fn parse_interval(text: &str) -> Result<f64, String> {
 
 /// What is shown of an experiment while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Followed {
+pub(crate) enum FollowedOutput {
     /// The logs of its one trial.
     FirstTrial,
     /// The progress of its search.
@@ -57,12 +57,12 @@ pub(crate) enum Followed {
 pub(crate) async fn after_start(
     client: &Client,
     id: ExperimentId,
-    followed: Followed,
+    followed: FollowedOutput,
 ) -> Result<ExitCode, CliError> {
     let watching = async {
         match followed {
-            Followed::FirstTrial => first_trial_logs(client, id).await,
-            Followed::Search => search(client, id).await,
+            FollowedOutput::FirstTrial => first_trial_logs(client, id).await,
+            FollowedOutput::Search => search(client, id).await,
         }
     };
     until_ctrl_c(id, watching).await

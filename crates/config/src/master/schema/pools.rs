@@ -63,7 +63,7 @@ pub(super) static ADDITIONAL: Section = section(&[
 ]);
 
 /// A manager with its pools.
-struct Managed<'n> {
+struct ManagerWithPools<'n> {
     manager: Option<&'n Node>,
     pools: Vec<&'n Node>,
     /// Index among the additional managers; `None` = the main one.
@@ -77,7 +77,7 @@ fn list<'n>(node: &'n Node, key: &str) -> Vec<&'n Node> {
     }
 }
 
-impl Managed<'_> {
+impl ManagerWithPools<'_> {
     fn within(&self, findings: &mut Findings, key: &str, work: impl FnOnce(&mut Findings)) {
         match self.additional {
             None => findings.within(key, work),
@@ -112,7 +112,7 @@ pub(super) fn document(findings: &mut Findings, root: &Node) {
     if !findings.stage.is_complete() {
         return;
     }
-    let mut all = vec![Managed {
+    let mut all = vec![ManagerWithPools {
         manager: root.get("resource_manager"),
         pools: list(root, "resource_pools"),
         additional: None,
@@ -121,7 +121,7 @@ pub(super) fn document(findings: &mut Findings, root: &Node) {
         .into_iter()
         .enumerate()
     {
-        all.push(Managed {
+        all.push(ManagerWithPools {
             manager: item.get("resource_manager"),
             pools: list(item, "resource_pools"),
             additional: Some(index),
@@ -146,7 +146,7 @@ pub(super) fn document(findings: &mut Findings, root: &Node) {
     slots_of_pods(findings, root, &all);
 }
 
-fn unique_pools(findings: &mut Findings, all: &[Managed<'_>]) {
+fn unique_pools(findings: &mut Findings, all: &[ManagerWithPools<'_>]) {
     let mut seen: Vec<&str> = Vec::new();
     for managed in all {
         if managed.additional.is_none() && managed.pools.is_empty() {
@@ -171,7 +171,7 @@ fn unique_pools(findings: &mut Findings, all: &[Managed<'_>]) {
 }
 
 /// Agents are made in one cloud: the master has the identity of one.
-fn single_cloud(findings: &mut Findings, all: &[Managed<'_>]) {
+fn single_cloud(findings: &mut Findings, all: &[ManagerWithPools<'_>]) {
     let mut first: Option<&str> = None;
     for managed in all {
         for (index, pool) in managed.pools.iter().enumerate() {
@@ -199,7 +199,7 @@ fn single_cloud(findings: &mut Findings, all: &[Managed<'_>]) {
     }
 }
 
-fn unique_managers(findings: &mut Findings, all: &[Managed<'_>]) {
+fn unique_managers(findings: &mut Findings, all: &[ManagerWithPools<'_>]) {
     let mut seen: Vec<&str> = Vec::new();
     for managed in all {
         let given = managed
@@ -230,7 +230,7 @@ fn unique_managers(findings: &mut Findings, all: &[Managed<'_>]) {
 }
 
 /// The default pools must be there, unless there are to be none.
-fn default_pools(findings: &mut Findings, managed: &Managed<'_>, root: &Node) {
+fn default_pools(findings: &mut Findings, managed: &ManagerWithPools<'_>, root: &Node) {
     let names = managed.pool_names();
     let manager = managed.manager;
     let none = manager.is_some_and(|manager| is_true(manager, "no_default_resource_pools"));
@@ -278,7 +278,7 @@ fn default_pools(findings: &mut Findings, managed: &Managed<'_>, root: &Node) {
 }
 
 /// The size of pods on Kubernetes is configured once: by the manager, or, where there is only one, by the cluster's defaults.
-fn slots_of_pods(findings: &mut Findings, root: &Node, all: &[Managed<'_>]) {
+fn slots_of_pods(findings: &mut Findings, root: &Node, all: &[ManagerWithPools<'_>]) {
     const KEY: &str = "max_slots_per_pod";
     let of_cluster = root.find("task_container_defaults.kubernetes.max_slots_per_pod");
     for managed in all.iter().filter(|managed| managed.kind() == "kubernetes") {

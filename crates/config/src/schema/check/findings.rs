@@ -38,7 +38,7 @@ impl From<usize> for Segment {
 
 /// A value that is in the wrong place, in a way that is well known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Misplaced {
+pub(crate) struct Misplacement {
     pub(crate) from: Vec<Segment>,
     pub(crate) to: Vec<Segment>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Findings {
     pub(crate) warnings: Vec<ConfigWarning>,
     pub(crate) place: Place,
     /// What could be put right by moving it.
-    pub(crate) misplaced: Vec<Misplaced>,
+    pub(crate) misplaced: Vec<Misplacement>,
     /// Paths of keys that unknown ones most likely meant: to report these as missing as well would be to report one error twice.
     pub(super) meant: Vec<String>,
     /// Keys that are written without a value, with their places.
@@ -211,7 +211,7 @@ impl Findings {
         if self.misplaced.len() < MAX_REPORTED {
             let mut from = self.place.steps.clone();
             from.push(Segment::Key(key.to_owned()));
-            self.misplaced.push(Misplaced { from, to });
+            self.misplaced.push(Misplacement { from, to });
         }
     }
 
