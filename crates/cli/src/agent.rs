@@ -137,7 +137,7 @@ pub(crate) async fn check_isolation(args: AgentArgs, format: Format) -> Result<(
     match open.count() {
         0 => Ok(()),
         count => Err(CliError::request(format!(
-            "{count} of {} rows are not isolated; docs/security.md says what each means",
+            "{count} of {} rows are not isolated; docs/security.md explains each",
             rows.len()
         ))),
     }

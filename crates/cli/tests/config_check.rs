@@ -2,7 +2,7 @@
 
 mod support;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::User;
 
 const TASK: &str = "description: notes\nresources: {slots: 1}\nidle_timeout: 10m\n";
@@ -71,6 +71,27 @@ fn the_kind_that_is_given_holds_against_content_and_name() {
     let other = user.det(&["config", "check", "--kind", "agent", "experiment.yaml"]);
     assert_eq!(other.code, 1, "{other:?}");
     assert!(other.out.contains("idle_timeout"), "{other:?}");
+}
+
+#[test]
+fn errors_and_warnings_are_lists_of_the_json_result() {
+    let user = user();
+    user.write("right.yaml", TASK);
+    user.write("wrong.yaml", "resources: {slots: many}\n");
+    let of_file = |file: &str| -> Value {
+        let run = user.det(&["config", "check", "--json", "--kind", "notebook", file]);
+        let results: Value = serde_json::from_str(&run.out).expect("JSON was asked for");
+        results[0].clone()
+    };
+    let right = of_file("right.yaml");
+    assert_eq!(
+        (&right["ok"], &right["errors"]),
+        (&json!(true), &json!([])),
+        "{right}"
+    );
+    let wrong = of_file("wrong.yaml");
+    assert_eq!(wrong["ok"], false, "{wrong}");
+    assert_eq!(wrong["errors"][0]["path"], "resources.slots", "{wrong}");
 }
 
 #[test]

@@ -129,7 +129,7 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
             json!(joined(&agent, "addresses")),
         ];
         listing.push(columns.iter().zip(&cells).map(|((name, _), cell)| {
-            // Scripts read CSV; nobody asked for the agent to be drained.
+            // Scripts read CSV, and the agent was not asked to drain.
             if is_away && format == Format::Table && *name == "draining" {
                 "disconnected".to_owned()
             } else {

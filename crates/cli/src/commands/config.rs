@@ -287,12 +287,12 @@ fn as_json(
         json!({"file": file, "kind": kind.map(DocumentKind::name), "guessed_because": because});
     let rest = match outcome {
         Ok(checked) => json!({
-            "ok": true, "mistakes": [], "warnings": warnings(&checked.warnings), "fits": checked.fits,
+            "ok": true, "errors": [], "warnings": warnings(&checked.warnings), "fits": checked.fits,
             "repaired": null,
         }),
         Err(errors) => json!({
             "ok": false,
-            "mistakes": errors.0.iter().map(ConfigError::to_json).collect::<Vec<_>>(),
+            "errors": errors.0.iter().map(ConfigError::to_json).collect::<Vec<_>>(),
             "warnings": [], "fits": null, "repaired": errors.repaired(),
         }),
     };
