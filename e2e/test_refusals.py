@@ -40,10 +40,10 @@ def refused(cluster: Cluster, method: str, path: str, body=None, **options) -> A
     return caught.value
 
 
-def test_all_mistakes_of_a_configuration_are_told_with_their_lines(up: Cluster) -> None:
+def test_all_errors_of_a_configuration_are_reported_with_their_lines(up: Cluster) -> None:
     text = "\n".join(
         [
-            "name: mistakes",
+            "name: errors",
             "entrypoint: 'true'",
             "serchers: {}",
             "searcher:",
@@ -251,7 +251,7 @@ def test_a_data_directory_that_cannot_be_used(up: Cluster, tmp_path: pathlib.Pat
     assert result.code == 1 and "file/x" in result.err and "--data-dir" in result.err, str(result)
 
 
-def test_a_master_configuration_with_mistakes(up: Cluster, tmp_path: pathlib.Path) -> None:
+def test_a_master_configuration_with_errors(up: Cluster, tmp_path: pathlib.Path) -> None:
     (tmp_path / "master.yaml").write_text("port: 8080\nsheduler: {}\ncheckpoint_storage:\n  type: floppy\n")
     result = up.run_det("master", "--config-file", tmp_path / "master.yaml", "--data-dir", tmp_path / "d", check=False)
     assert result.code == 2 and "sheduler" in result.err and "floppy" in result.err, str(result)

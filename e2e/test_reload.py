@@ -99,8 +99,8 @@ def test_a_refusal_leaves_everything_as_it_was(narrow: Cluster) -> None:
     narrow.part("master").send(signal.SIGHUP)
     refused = wait_for("the event of the refusal", lambda: events(narrow)[count:], within=20)
     assert refused[-1]["kind"] == "configuration_refused"
-    for mistake in ("master.yaml:2:7: log.levl: is not a known key", "master.yaml:3:1: launch_error: must be"):
-        assert mistake in refused[-1]["reason"], refused
+    for error in ("master.yaml:2:7: log.levl: is not a known key", "master.yaml:3:1: launch_error: must be"):
+        assert error in refused[-1]["reason"], refused
     assert config(narrow) == before
 
 

@@ -75,7 +75,7 @@ enum LinkError {
     NotHttp { address: String, reason: String },
     #[error("the master did not answer within {0:?}")]
     Slow(Duration),
-    #[error("nothing was heard from the master for {SILENCE_SECONDS} s")]
+    #[error("nothing was received from the master for {SILENCE_SECONDS} s")]
     Silence,
     #[error("the master closed the connection")]
     Closed,

@@ -112,7 +112,7 @@ pub enum AgentError {
     },
 }
 
-/// Runs an agent until `shutdown`, and then, if the options say so, ends its tasks.
+/// Runs an agent until `shutdown`, and then, if the options ask for it, ends its tasks.
 ///
 /// Dropping the future stops the agent at once and leaves its tasks running, as a killed agent would. Needs a
 /// process-wide rustls provider only where the program itself does; the agent brings its own.
@@ -267,7 +267,7 @@ async fn remove_strays(shared: &Shared, manager: &Manager) {
         .remove_strays(shared.data_dir.instance_id(), |id| manager.knows(id))
         .await;
     if let Err(error) = removed {
-        tracing::warn!("cannot look for containers that belong to nobody: {error}");
+        tracing::warn!("cannot look for containers without a record: {error}");
     }
 }
 

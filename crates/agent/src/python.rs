@@ -212,7 +212,7 @@ async fn ask(interpreter: &Path) -> About {
             About::default()
         }
         Err(_) => {
-            tracing::warn!(interpreter = %interpreter.display(), "the Python interpreter did not say whether it has our package");
+            tracing::warn!(interpreter = %interpreter.display(), "the Python interpreter did not answer whether it has our package");
             About::default()
         }
     }

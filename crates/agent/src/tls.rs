@@ -97,7 +97,7 @@ fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'s
     Ok(list)
 }
 
-/// Accepts what the file of certificates says, or without one what the host's authorities issued.
+/// Accepts what the file of certificates allows, or without one what the host's authorities issued.
 fn verifier(
     options: &TlsOptions,
     provider: &Arc<CryptoProvider>,

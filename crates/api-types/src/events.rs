@@ -26,7 +26,7 @@ pub struct Event {
     pub from: Option<String>,
     /// State after; `None` = it is gone or has no state.
     pub to: Option<String>,
-    /// Why, one sentence; `None` = it goes without saying.
+    /// Why, one sentence; `None` = the type alone is reason enough.
     pub reason: Option<String>,
     /// Further particulars, by kind of event.
     pub detail: Option<Object>,

@@ -259,7 +259,7 @@ pub struct PoolSituation {
     pub scheduling: String,
     /// The rule by which it does.
     pub scheduler_type: SchedulerType,
-    /// Which of two priorities is served first in this pool, for people: `lower goes first`.
+    /// Which of two priorities is served first in this pool, as text for users: `lower goes first`.
     pub priority_order: String,
     /// Agents that take work.
     pub agents: i64,
@@ -279,7 +279,7 @@ pub struct JobAhead {
     pub job_id: String,
     /// Experiment number or task id.
     pub entity_id: String,
-    /// What people call it: `experiment 3`, or the kind and the id of a task.
+    /// What users call it: `experiment 3`, or the kind and the id of a task.
     pub label: String,
     /// Display name.
     pub name: String,

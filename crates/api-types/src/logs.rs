@@ -55,7 +55,7 @@ pub struct TaskLog {
     pub level: Option<LogLevel>,
     /// The text.
     pub log: String,
-    /// Which program said it: `task`, `master`, `agent`.
+    /// Which program wrote it: `task`, `master`, `agent`.
     pub source: Option<String>,
     /// `stdout` or `stderr`.
     pub stdtype: Option<String>,
@@ -85,7 +85,7 @@ pub struct SpoolOutage {
     pub until: Timestamp,
     /// Lines that are missing.
     pub lost: u64,
-    /// What the disk said.
+    /// The error of the disk.
     pub cause: String,
 }
 
@@ -123,7 +123,7 @@ pub struct UnmanagedLog {
     pub level: Option<LogLevel>,
     /// The text.
     pub log: String,
-    /// Which program said it.
+    /// Which program wrote it.
     pub source: Option<String>,
     /// `stdout` or `stderr`.
     pub stdtype: Option<String>,
@@ -188,7 +188,7 @@ pub struct TaskLogsResponse {
     pub container_id: Option<String>,
     /// By which process.
     pub rank_id: Option<i64>,
-    /// Which program said it.
+    /// Which program wrote it.
     pub source: Option<String>,
     /// `stdout` or `stderr`.
     pub stdtype: Option<String>,
@@ -216,7 +216,7 @@ pub struct TrialLogsResponse {
     pub rank_id: Option<i64>,
     /// The text alone.
     pub log: Option<String>,
-    /// Which program said it.
+    /// Which program wrote it.
     pub source: Option<String>,
     /// `stdout` or `stderr`.
     pub stdtype: Option<String>,

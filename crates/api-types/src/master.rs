@@ -304,7 +304,7 @@ pub struct BackgroundHealth {
     pub status: HealthStatus,
     /// How often it was started again since the master started.
     pub restarts: u64,
-    /// What its last panic said; `None` = there was none.
+    /// The message of its last panic; `None` = there was none.
     pub last_panic: Option<String>,
 }
 

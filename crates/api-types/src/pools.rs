@@ -106,7 +106,7 @@ pub struct ResourcePool {
     pub aux_container_capacity_per_agent: i64,
     /// How its queue is served.
     pub scheduler_type: SchedulerType,
-    /// Which of two priorities is served first in it, for people: `lower goes first` (an addition of ours).
+    /// Which of two priorities is served first in it, as text for users: `lower goes first` (an addition of ours).
     pub priority_order: String,
     /// Which agent is taken.
     pub scheduler_fitting_policy: FittingPolicy,

@@ -161,7 +161,7 @@ pub struct AllocationSummary {
     pub scheduler_type: String,
     /// Position in the queue's priorities; `None` = the pool does not use priorities.
     pub priority: Option<i64>,
-    /// Which of two priorities is served first in the pool, for people: `lower goes first` (an addition of ours).
+    /// Which of two priorities is served first in the pool, as text for users: `lower goes first` (an addition of ours).
     pub priority_order: String,
     /// Ports that are reached through the master.
     pub proxy_ports: Vec<ProxyPortConfig>,

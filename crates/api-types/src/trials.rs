@@ -376,7 +376,7 @@ pub struct ReportTrialProgressRequest {
 wire_enum! {
     /// Why a trial ends early.
     pub enum ExitedReason("EXITED_REASON_") {
-        /// Not said.
+        /// Not given by the code.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// The hyperparameters turned out to be unusable.

@@ -385,12 +385,12 @@ async fn add_lines(
     Ok(needles)
 }
 
-/// Says now and then how far it is.
+/// Reports now and then how far it is.
 fn progress(what: &str, done: usize, all: usize) {
     use std::io::Write as _;
     let tenth = (all / 10).max(1);
     if done / tenth != done.saturating_sub(tenth / 10 + 1) / tenth {
-        // Nobody is lost when nobody reads along.
+        // Nothing is lost when no one reads along.
         let _ = writeln!(std::io::stderr(), "{what}: {done} of {all}");
     }
 }

@@ -203,7 +203,7 @@ impl Session {
                 // A master always has this route.
                 return Err(SessionError::Client(ClientError::BadAnswer {
                     url: master.join("/api/v1/auth/login"),
-                    reason: "nobody can log in there".to_owned(),
+                    reason: "no user can log in there".to_owned(),
                 }));
             }
             Err(other) => return Err(other.into()),

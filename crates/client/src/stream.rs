@@ -10,7 +10,7 @@ use crate::error::ClientError;
 /// memory.
 const MAX_LINE: usize = 64 << 20;
 
-/// A stream of messages: each line is `{"result": …}`, and a last line `{"error": …}` says that the master failed.
+/// A stream of messages: each line is `{"result": …}`, and a last line `{"error": …}` means that the master failed.
 #[derive(Debug)]
 pub struct LineStream {
     master: MasterUrl,

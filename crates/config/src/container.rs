@@ -25,11 +25,11 @@ pub enum LogAction {
     ExcludeNode,
 }
 
-/// `/dev/shm` of a task when nothing says otherwise: 4 GiB.
+/// `/dev/shm` of a task when nothing else is given: 4 GiB.
 pub const DEFAULT_SHM_SIZE_BYTES: u64 = 4 << 30;
-/// Seconds that a preempted task has to stop when nothing says otherwise.
+/// Seconds that a preempted task has to stop when nothing else is given.
 pub const DEFAULT_PREEMPTION_TIMEOUT: u32 = 3600;
-/// Docker network of containers when nothing says otherwise.
+/// Docker network of containers when nothing else is given.
 pub const DEFAULT_NETWORK_MODE: &str = "bridge";
 
 impl TaskContainerDefaults {

@@ -1,4 +1,4 @@
-//! Documents of every kind: checked by their kind, guessed from what they hold, described for editors and people.
+//! Documents of every kind: checked by their kind, guessed from what they hold, described for editors and readers.
 
 mod guess;
 

@@ -416,7 +416,7 @@ fn container_keys(findings: &mut Findings, node: &Node) {
             continue;
         }
         if let Some(camel) = ALL_CONTAINER_KEYS.iter().find(|known| snake(known) == name) {
-            // Those that nobody may set are refused under either name.
+            // Those that no configuration may set are refused under either name.
             if !OWNED.iter().any(|(owned, _)| owned == camel) {
                 let message = format!("is written \"{camel}\" by Kubernetes");
                 findings.warn_in(name, member.at.as_ref(), message);

@@ -1,6 +1,6 @@
 //! What is hidden when configurations are shown: one place decides by name and by look.
 //!
-//! A schema knows which of its keys are secrets. What it does not know, people's variables and addresses, is judged
+//! A schema knows which of its keys are secrets. What it does not know, users' variables and addresses, is judged
 //! here: [`names_a_secret`] by the words of a name, [`without_passwords`] by what is in an address. Rather too much
 //! is hidden than too little.
 

@@ -63,7 +63,7 @@ fn schema() -> Value {
     })
 }
 
-/// The five types and their keys; the bool says whether the key is needed.
+/// The five types and their keys; the bool is whether the key is needed.
 const TYPES: &[(&str, &[(&str, bool)])] = &[
     ("const", &[("val", true)]),
     (

@@ -643,7 +643,7 @@ fn scalar_tree(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Tree
         | (Some("bool"), Tree::Bool(_))
         | (Some("null"), Tree::Null) => Ok(tree),
         _ => Err(format!(
-            "\"{}\" is not what its tag \"{}\" says",
+            "\"{}\" does not fit its tag \"{}\"",
             cut(text),
             tag.original()
         )),

@@ -383,7 +383,7 @@ fn constraints_are_held_against_the_result_with_both_numbers() {
         message.contains("allows 1 to 50 (higher goes first)"),
         "{message}"
     );
-    // A default is brought within the limit: nobody asked for it.
+    // A default is brought within the limit: no layer asked for it.
     let tcd = TaskContainerDefaults::default();
     let config = Submitted::parse(Experiment, TRAIN)
         .unwrap()

@@ -157,7 +157,7 @@ fn check(kind: DocumentKind, name: &str) {
     );
     for key in &ours {
         if !keys.iter().any(|known| known.path == *key) {
-            wrong.push(format!("{key} is said to be ours and is not there"));
+            wrong.push(format!("{key} is listed as ours and does not exist"));
         }
     }
     assert!(wrong.is_empty(), "{name}:\n{}", wrong.join("\n"));

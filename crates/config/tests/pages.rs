@@ -66,7 +66,7 @@ fn page(kind: DocumentKind) -> String {
     let (title, about) = match kind {
         DocumentKind::Experiment => (
             "Configuration of experiments",
-            "Every key of an experiment's configuration.\nHow layers come together stands in [the guide](../configuration.md).",
+            "Every key of an experiment's configuration.\nHow layers come together is explained in [the guide](../configuration.md).",
         ),
         DocumentKind::Task => (
             "Configuration of tasks",
@@ -125,7 +125,7 @@ fn page(kind: DocumentKind) -> String {
     }
     let _ = writeln!(
         out,
-        "\n## Accepted and not acted on yet\n\nA key of this list that is given is checked and kept, and a warning says so.\n"
+        "\n## Accepted and not acted on yet\n\nA key of this list that is given is checked and kept, with a warning.\n"
     );
     for key in waiting {
         let _ = writeln!(out, "- {key}");

@@ -108,7 +108,7 @@ words! {
     EventKind {
         /// It was added.
         Created = "created",
-        /// Its state changed; the record says from what to what.
+        /// Its state changed; the record contains from what to what.
         State = "state",
         /// Users changed what they may change of it.
         Changed = "changed",

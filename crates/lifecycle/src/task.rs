@@ -474,7 +474,7 @@ mod tests {
 
     proptest! {
         /// Plays a task with its attempts: whatever users and the platform do, one lives exactly when the task's state
-        /// says so, and a kill ends the task.
+        /// refuses it, and a kill ends the task.
         #[test]
         fn a_task_has_an_attempt_exactly_while_it_is_queued_running_or_stopping(
             policy in prop::sample::select(&POLICIES[1..]),

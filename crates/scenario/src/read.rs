@@ -504,7 +504,7 @@ fn check_submission(reader: &mut Reader, value: &Value<'_>, submission: &Submiss
     if submission.stopping && submission.on.is_none() {
         reader.error(
             value,
-            "only tasks that run can have been asked to stop: say where they run, \"on\"",
+            "only tasks that run can have been asked to stop: give where they run, \"on\"",
         );
     }
     if submission.name.is_some() && submission.tasks != 1 {

@@ -218,7 +218,7 @@ impl fmt::Display for TraceEvent {
                 }
             }
             Self::Progress { trial, fraction } => {
-                write!(f, "trial {trial} says that it is at {fraction}")
+                write!(f, "trial {trial} reports that it is at {fraction}")
             }
             Self::Exit { trial, reason } => {
                 let why = match reason {

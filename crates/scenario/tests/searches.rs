@@ -63,7 +63,7 @@ fn a_restart_before_every_event_changes_nothing() {
     }
 }
 
-/// Numbers 1 to 11 of the searcher reference, its worked example, and that each says and expects something.
+/// Numbers 1 to 11 of the searcher reference, its worked example, and that each has a description and expects something.
 #[test]
 fn every_search_of_the_reference_exists_and_every_file_expects_something() {
     let files = files();

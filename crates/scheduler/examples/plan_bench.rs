@@ -108,7 +108,7 @@ fn main() {
 fn increments(name: &str, policy: Policy, waiting: u32, waited_seconds: i64) {
     let mixed = |n: u32| [1, 1, 2, 4, 8, 16][n as usize % 6];
     let mut pool = PoolSnapshot {
-        // Who has a slot is said by what runs.
+        // The holder of a slot follows from what runs.
         places: self::pool(false).places,
         ..full(false)
     };

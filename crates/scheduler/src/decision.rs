@@ -60,7 +60,7 @@ pub(crate) enum Wait {
     /// Not decided yet.
     Open,
     Starts,
-    /// The places in service cannot hold it; the [`Feasibility`] of its shape says why.
+    /// The places in service cannot hold it; the [`Feasibility`] of its shape has the reason.
     Infeasible,
     OverCap,
     /// Its workspace is at its limit, or what is left of the limit is kept for another request.

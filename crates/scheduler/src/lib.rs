@@ -2,7 +2,7 @@
 //!
 //! One function decides for one resource pool: [`plan()`] takes the pool's places and running work ([`PoolSnapshot`]),
 //! the waiting requests ([`Queue`]) and the time, and returns a [`Plan`]: placements, preemptions, and a [`WaitReason`]
-//! for every request that keeps waiting. [`can_ever_fit`] says at submission whether a request could run in the pool at
+//! for every request that keeps waiting. [`can_ever_fit`] decides at submission whether a request could run in the pool at
 //! all.
 //!
 //! The crate is pure: it knows no clock, no places' connection, no rows, and nothing of what a task does. The same

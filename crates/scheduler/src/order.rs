@@ -212,7 +212,7 @@ impl Shapes {
         ranks: &HashMap<PlaceId, PlaceRank>,
         list: &mut Vec<ShapeView>,
     ) -> usize {
-        // A zero-slot task is one container, whatever the flag says.
+        // A zero-slot task is one container, whatever the flag is.
         let single_place = request.single_place || request.slots <= 1;
         let next = list.len();
         let number = if request.excluded_places.is_empty() {

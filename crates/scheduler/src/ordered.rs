@@ -155,7 +155,7 @@ impl<T: OrderedEntry> OrderedList<T> {
         });
     }
 
-    /// Applies additions; `order` gives the positions of the jobs now, `moved` says whether some have changed.
+    /// Applies additions; `order` gives the positions of the jobs now, `moved` = whether some have changed.
     pub(crate) fn apply_additions(&mut self, order: impl Fn(usize) -> u32, moved: bool) {
         let added = std::mem::take(&mut self.added);
         if moved || added.len() > FEW {

@@ -1,4 +1,4 @@
-//! Why a request waits, with the numbers behind it, and a sentence that says what would help.
+//! Why a request waits, with the numbers behind it, and a sentence with what would help.
 
 use std::fmt;
 use std::sync::Arc;

@@ -31,7 +31,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// The service that a row contains as two flags. What drains takes no new work, whatever the other flag says.
+    /// The service that a row contains as two flags. What drains takes no new work, whatever the other flag is.
     pub fn of(enabled: bool, draining: bool) -> Self {
         match (enabled, draining) {
             (_, true) => Self::Draining,

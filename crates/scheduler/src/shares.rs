@@ -251,7 +251,7 @@ mod tests {
                 &[3, 3, 2],
             ),
             ("more jobs than slots", 3, &[(2, 1.0); 5], &[1, 1, 1, 0, 0]),
-            ("enough for everybody", 10, &[(3, 5.0), (4, 1.0)], &[3, 4]),
+            ("enough for all", 10, &[(3, 5.0), (4, 1.0)], &[3, 4]),
             ("no claims", 10, &[], &[]),
             ("nothing to share", 0, &[(3, 1.0)], &[0]),
             (

@@ -354,7 +354,7 @@ fn update(planner: &mut Planner, before: &World, after: &World) {
     }
 }
 
-/// What a caller knows of the reasons after a pass, which must be what a plan says.
+/// What a caller knows of the reasons after a pass, which must be what a plan contains.
 fn compare(
     known: &mut BTreeMap<AllocationId, Arc<WaitReason>>,
     pass: Pass,

@@ -144,7 +144,7 @@ impl Search {
         }
         search.stream = Mt19937::at(snapshot.seed, snapshot.drawn).ok_or_else(|| {
             SearchError::snapshot(format!(
-                "it says that {} random words were drawn, at most {} are possible",
+                "it records that {} random words were drawn, at most {} are possible",
                 snapshot.drawn,
                 Mt19937::MAX_DRAWN
             ))

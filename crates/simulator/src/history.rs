@@ -201,7 +201,7 @@ pub struct Submission {
     pub checkpoint_every: i64,
     /// Of a hundred runs so many fail.
     pub failing: u32,
-    /// Of a hundred trials so many say that their hyperparameters are invalid, and half as many that they end early.
+    /// Of a hundred trials so many report that their hyperparameters are invalid, and half as many that they end early.
     pub early: u32,
     /// Of a hundred trials so many do not look at the preemption signal.
     pub deaf: u32,

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! `--mutant NAME` plays with a deliberate defect. A history that fails is made small and written to
-//! `regressions/seed-N.json` beside this crate's sources, or where `--keep FILE` says.
+//! `regressions/seed-N.json` beside this crate's sources, or at the path of `--keep FILE`.
 
-#![expect(clippy::print_stdout, reason = "a tool for people at a terminal")]
+#![expect(clippy::print_stdout, reason = "a tool for a terminal")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;

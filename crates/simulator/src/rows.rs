@@ -62,7 +62,7 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// Whether its row says that it is connected.
+    /// Whether it is connected, by its row.
     pub(crate) fn is_connected(&self) -> bool {
         self.row.disconnected_at.is_none()
     }

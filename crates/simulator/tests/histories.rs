@@ -6,14 +6,14 @@ use std::hash::{BuildHasher, RandomState};
 
 use det_simulator::{Counts, History, SECOND, play, shrink};
 
-/// Hours of people and faults in each history; healing comes on top.
+/// Hours of users and faults in each history; healing comes on top.
 const HOURS: u32 = 8;
 /// Fixed seeds.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=26;
 /// What a run must cover at least.
 const CLUSTER_HOURS: i64 = 200;
 
-/// Plays a seed; a failure is made small and kept, and the message says where.
+/// Plays a seed; a failure is made small and kept, and the message names the file.
 fn holds(seed: u64) -> Counts {
     let history = History::of(seed, HOURS);
     let outcome = play(&history, None);

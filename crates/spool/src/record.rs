@@ -11,10 +11,10 @@ pub struct Record {
     /// The stream on which the task wrote it.
     #[serde(rename = "s")]
     pub stdtype: Stdtype,
-    /// Rank of the worker that wrote it, when the line said so.
+    /// Rank of the worker that wrote it, when the line gave it.
     #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
     pub rank_id: Option<u32>,
-    /// Severity, when the line said so.
+    /// Severity, when the line gave it.
     #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
     pub level: Option<Level>,
     /// The text without its line end.

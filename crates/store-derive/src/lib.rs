@@ -8,7 +8,7 @@
 //! - `#[row(word)]`: the column holds one of the words of an enum.
 //!
 //! A value that does not fit is an error that names the row by its kind, the struct's name without `Row` or what
-//! `#[row(kind = "…")]` says, and its field `id`, or the one that `#[row(id = "…")]` names.
+//! `#[row(kind = "…")]` gives, and its field `id`, or the one that `#[row(id = "…")]` names.
 
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as Code;

@@ -141,7 +141,7 @@ fn ask(env: &TaskEnv, diagnostics: &Diagnostics, tool: &str, args: &[&str]) -> O
         Ok(output) => Some(output),
         Err(error) => {
             diagnostics.note(format!(
-                "{tool} did not say which accelerators there are: {error}"
+                "{tool} did not report which accelerators there are: {error}"
             ));
             None
         }

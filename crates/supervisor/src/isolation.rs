@@ -166,7 +166,7 @@ fn rows(host: &HostFacts) -> Vec<IsolationRow> {
         false,
     ));
     rows.push(empty(
-        "what the kernel says about itself",
+        "what the kernel reports about itself",
         &[
             "/proc/kcore",
             "/proc/keys",
@@ -371,7 +371,7 @@ fn unwritable(what: &str, paths: &[&str], create: bool) -> IsolationRow {
 }
 
 fn empty(what: &str, paths: &[&str]) -> IsolationRow {
-    let says = |path: &str| {
+    let has_content = |path: &str| {
         let mut byte = [0];
         let is_readable = |mut file: File| file.read(&mut byte).is_ok_and(|count| count > 0);
         match fs::read_dir(path) {
@@ -379,15 +379,15 @@ fn empty(what: &str, paths: &[&str]) -> IsolationRow {
             Err(_) => File::open(path).is_ok_and(is_readable),
         }
     };
-    let telling: Vec<String> = paths
+    let readable: Vec<String> = paths
         .iter()
-        .filter(|path| says(path))
+        .filter(|path| has_content(path))
         .map(|path| (*path).to_owned())
         .collect();
-    let detail = if telling.is_empty() {
+    let detail = if readable.is_empty() {
         "covered".into()
     } else {
-        format!("readable: {}", listed(&telling))
+        format!("readable: {}", listed(&readable))
     };
-    row(what, telling.is_empty(), detail)
+    row(what, readable.is_empty(), detail)
 }

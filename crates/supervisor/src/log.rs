@@ -376,7 +376,7 @@ mod tests {
         assert_eq!(
             log.lock().flushed,
             1,
-            "what is on no disk is not said to be there"
+            "what is on no disk is not reported as stored"
         );
         log.lock().writer.swap_file(disk);
         writer.join().unwrap();

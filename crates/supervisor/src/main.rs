@@ -52,7 +52,7 @@ const USAGE: &str = "usage: det-supervisor run
        det-supervisor check <container directory>
 
 `run` works in a container whose /run/determined/task.json is the task's script.
-`sandbox` builds the container first, as <container directory>/sandbox.json says.
+`sandbox` builds the container first, as <container directory>/sandbox.json describes.
 `check` builds it too, and prints as JSON what a task in it could reach.
 ";
 

@@ -588,7 +588,7 @@ fn killing_the_supervisor_outside_ends_everything_inside() {
     let ended = task.wait();
     assert!(
         !ended.dir.path().join("run/exit.json").exists(),
-        "nobody was left to report"
+        "no supervisor was left to report"
     );
 }
 

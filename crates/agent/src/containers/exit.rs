@@ -83,7 +83,7 @@ fn lost(end: &RuntimeEnd, last_words: &str) -> String {
                 .to_owned()
         }
         RuntimeEnd::Engine(EngineEnd::Gone) => {
-            "the container was removed from its engine by someone else".to_owned()
+            "the container was removed from its engine by something other than this agent".to_owned()
         }
         RuntimeEnd::Engine(EngineEnd::Exited { code, .. }) => format!(
             "the container ended with code {code} and without an exit report: it was stopped from outside, or its \
@@ -134,7 +134,7 @@ mod tests {
             ),
             ("it failed", Some(exited(1)), None, &process, exited(1)),
             (
-                "it died of a signal nobody asked for",
+                "it was ended by a signal that this agent did not send",
                 Some(signaled(9, false)),
                 None,
                 &process,
@@ -169,7 +169,7 @@ mod tests {
                 exited(7),
             ),
             (
-                "it was killed before it could say",
+                "it was killed before it could report",
                 None,
                 ASKED,
                 &process,

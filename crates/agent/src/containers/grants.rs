@@ -117,7 +117,7 @@ pub(super) fn check_capabilities(
     Ok(())
 }
 
-/// What a task's log says where its configuration asks for capabilities in the process runtime, which gives none.
+/// The line of a task's log where its configuration asks for capabilities in the process runtime, which gives none.
 ///
 /// Those that the master's configuration gives to every task are not named, because the task's owner did not ask for
 /// them.

@@ -59,9 +59,9 @@ pub(crate) enum PrepareError {
     /// The task asks for a device that it may not have.
     #[error("cannot give the task the device \"{path}\": {reason}")]
     Device { path: String, reason: String },
-    /// The task was granted slots without saying which: an agent's slots are devices with numbers.
+    /// The task was granted a number of slots without their names: an agent's slots are devices with numbers.
     #[error(
-        "{0} slots were granted without saying which, and this agent gives devices by their numbers: install the same \
+        "{0} slots were granted as a number without names, and this agent gives devices by their numbers: install the same \
          version on agents and master"
     )]
     UnnamedSlots(u32),
@@ -222,7 +222,7 @@ pub(crate) fn exposed(python: &TaskPython) -> Vec<PathBuf> {
 
 /// The first line of the task's log about its sandbox.
 fn notice(user: &TaskUser, inputs: &ContainerInputs<'_>) -> Option<String> {
-    const ROOT: &str = "this task runs as root of the agent's host, because the agent's configuration says \
+    const ROOT: &str = "this task runs as root of the agent's host, because the agent's configuration has \
                         \"root_tasks: root\": it can read whatever root owns there";
     let is_root = user.uid == 0 && nix::unistd::geteuid().is_root();
     let parts: Vec<&str> = inputs

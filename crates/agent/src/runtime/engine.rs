@@ -346,7 +346,7 @@ impl Engine {
         match self.docker.remove_container(name, Some(options)).await {
             Ok(()) => Ok(()),
             Err(fault) if is_absent(&fault) => Ok(()),
-            // Someone else is removing it.
+            // Another request is removing it.
             Err(EngineFault::DockerResponseServerError {
                 status_code: 409, ..
             }) => Ok(()),

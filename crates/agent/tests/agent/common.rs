@@ -198,7 +198,7 @@ impl FakeMaster {
         )
         .await
         .is_ok();
-        assert!(waited, "waited for {what}; heard {:#?}", self.received());
+        assert!(waited, "waited for {what}; received {:#?}", self.received());
         found.unwrap()
     }
 

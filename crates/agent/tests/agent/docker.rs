@@ -43,7 +43,7 @@ async fn a_container_runs_reports_and_is_removed_when_forgotten() {
     let agent = Agent::start(docker_options(&master, root.path()));
     master.connected().await;
     let runtime = master.received().hellos[0].runtime.clone();
-    // An engine is taken for what it says it is.
+    // An engine is taken for the one that it reports to be.
     assert!(runtime == "docker" || runtime == "podman", "{runtime}");
     let id = fresh();
     master.say(start(spec(

@@ -580,7 +580,7 @@ async fn an_agent_that_may_not_try_for_ever_runs_its_hook_and_ends() {
     assert!(marker.exists());
 }
 
-/// What an agent says at its end of a master that sends this, whatever it is asked.
+/// What an agent reports at its end of a master that sends this, whatever it is asked.
 async fn ends_over(answer: &'static [u8], change: impl FnOnce(&mut AgentOptions)) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -609,7 +609,7 @@ async fn plain_http_to_a_port_that_speaks_tls_is_explained() {
         error.contains("if the port speaks TLS, set \"security.tls.enabled\""),
         "{error}"
     );
-    // A master says it itself.
+    // A master reports it itself.
     let answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 35\r\n\r\n{\"error\":{\"error\":\"it speaks TLS\"}} ";
     let error = ends_over(answer, |_| ()).await;
     assert!(error.contains("connection: it speaks TLS"), "{error}");

@@ -1,4 +1,4 @@
-//! The agent with the real supervisor, named by `DET_SUPERVISOR`. Without it these tests say that they are skipped.
+//! The agent with the real supervisor, named by `DET_SUPERVISOR`. Without it these tests report that they are skipped.
 
 use std::path::PathBuf;
 
@@ -59,7 +59,7 @@ async fn a_task_sees_its_environment_and_its_output_reaches_the_master() {
     let expected = format!("agent=agent-1 slots=[] master={}", master.url);
     let lines = lines(&master.received());
     assert!(lines.contains(&expected), "{lines:?}");
-    // Nobody's task is root of the host. An agent that is not root shows its tasks its own account as root.
+    // No task is root of the host. An agent that is not root shows its tasks its own account as root.
     let uid = if nix::unistd::geteuid().is_root() {
         det_taskspec::unprivileged_id(det_ids::UserId(7))
     } else {

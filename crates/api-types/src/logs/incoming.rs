@@ -2,7 +2,7 @@
 //!
 //! Batches are long. Written as our own shippers and the client from `PyPI` write them they are read straight into what
 //! borrows from the request. Anything else (another spelling, a broken record, an error) is parsed by the general
-//! decoder, [`wire::decode`], which drops broken records or says what is wrong.
+//! decoder, [`wire::decode`], which drops broken records or returns what is wrong.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -64,7 +64,7 @@ pub struct PlainLog<'a> {
     /// The text.
     #[serde(borrow)]
     pub log: Text<'a>,
-    /// Which program said it.
+    /// Which program wrote it.
     #[serde(default, borrow)]
     pub source: Option<Id<'a>>,
     /// `stdout` or `stderr`.

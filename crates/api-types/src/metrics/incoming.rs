@@ -2,7 +2,7 @@
 //!
 //! Reports are the most frequent requests, and single batches make them long. Written as our own clients write them
 //! they are read straight into their types, the batches checked and kept as text. Anything else (another spelling, a
-//! quoted number, an error) is parsed by the general decoder, [`wire::decode`], which gives the same or says what is
+//! quoted number, an error) is parsed by the general decoder, [`wire::decode`], which gives the same or returns what is
 //! wrong.
 
 use std::fmt;

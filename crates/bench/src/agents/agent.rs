@@ -90,7 +90,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// Connects, says hello with all that is held, and waits for the welcome.
+    /// Connects, sends the greeting with all that is held, and waits for the welcome.
     async fn connect(&mut self) -> anyhow::Result<Socket> {
         let options = &self.fleet.options;
         let stream = TcpStream::connect(&options.master).await?;
@@ -150,7 +150,7 @@ impl Agent {
                             socket.feed(text(&ToMaster::Container(report))?).await?;
                         }
                     }
-                    Message::Close(_) => bail!("the master said goodbye"),
+                    Message::Close(_) => bail!("the master closed the connection"),
                     _ => {}
                 },
             }
@@ -202,7 +202,7 @@ impl Agent {
             .insert(spec.container_id.clone(), report(ContainerState::Starting));
         let task = Task::new(spec);
         tokio::spawn(task.run(self.fleet.clone(), self.turns.clone()));
-        // What a real agent says of a container in the process runtime.
+        // What a real agent reports of a container in the process runtime.
         [ContainerState::Assigned, ContainerState::Starting]
             .into_iter()
             .map(report)
@@ -268,7 +268,7 @@ impl Task {
     }
 
     async fn run(self, fleet: Arc<Fleet>, turns: mpsc::UnboundedSender<Turn>) {
-        // The agent lives as long as the fleet; without it nobody needs to know.
+        // The agent lives as long as the fleet; without it nothing needs to be notified.
         let _ = turns.send(Turn::Running(self.container_id.clone()));
         if fleet.options.rendezvous {
             let path = format!(

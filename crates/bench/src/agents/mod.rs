@@ -57,7 +57,7 @@ pub(crate) struct Options {
     /// Cuts all connections so many times, each time when all agents are registered, and lets them come back at once
     #[arg(long, default_value_t = 0, value_name = "TIMES")]
     reconnect_storm: u32,
-    /// Ends when so many tasks have ended and the master has said that their ends are stored; without it, when standard
+    /// Ends when so many tasks have ended and the master has confirmed that their ends are stored; without it, when standard
     /// input ends
     #[arg(long, value_name = "N")]
     until_exits: Option<u64>,

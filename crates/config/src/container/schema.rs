@@ -632,7 +632,7 @@ keys! {
 }
 
 keys! {
-    /// What tasks get unless they say otherwise. `None` and empty mean "not set": a weaker level decides.
+    /// What tasks get unless they give their own. `None` and empty mean "not set": a weaker level decides.
     #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
     #[serde(default)]
     pub struct TaskContainerDefaults, TASK_CONTAINER_DEFAULTS {

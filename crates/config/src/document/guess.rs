@@ -1,6 +1,6 @@
 //! What a document most likely is: by its content, and by the name of its file where the content leaves it open.
 //!
-//! Each key counts for the kinds that have it. Content rarely says everything: any part of an experiment may be a template
+//! Each key counts for the kinds that have it. Content rarely decides alone: any part of an experiment may be a template
 //! or an invariant of policies as well, so the content gives the kinds that it may be, and the name chooses among them.
 
 use std::cmp::Reverse;
@@ -178,7 +178,7 @@ pub fn guess(file: &str, text: &str) -> Result<Guess, UnknownKind> {
         _ => {
             let nouns: Vec<&str> = families.iter().map(|found| found.kind.noun()).collect();
             let message = format!("may be {} or a template", nouns.join(", "));
-            let hint = format!("say what it is with --kind {}", names_of(&open));
+            let hint = format!("name what it is with --kind {}", names_of(&open));
             Err(UnknownKind { message, hint })
         }
     }
@@ -206,9 +206,9 @@ fn unknown(root: &Node) -> UnknownKind {
         _ => format!("is {}, not a map", root.kind()),
     };
     UnknownKind {
-        message: format!("{found}, and its name does not say what it is"),
+        message: format!("{found}, and its name does not show what it is"),
         hint: format!(
-            "say what it is with --kind {}",
+            "name what it is with --kind {}",
             DocumentKind::NAMES.join(", ")
         ),
     }
@@ -224,7 +224,7 @@ fn values_of_chart(root: &Node, best: u32) -> Option<UnknownKind> {
         message: format!(
             "looks like the values of a Helm chart, because it has \"{first}\"; those are not checked here"
         ),
-        hint: "check them with `helm lint`; if it is a configuration, say which one with --kind".into(),
+        hint: "check them with `helm lint`; if it is a configuration, name its kind with --kind".into(),
     })
 }
 

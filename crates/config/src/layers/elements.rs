@@ -91,7 +91,7 @@ pub(super) fn steps(path: &str) -> Result<Vec<Step>, Nowhere> {
 }
 
 /// The place in a tree that a path leads to, and what may be there. Maps are made on the way, elements of lists are
-/// not; a list that nobody gave is the default one. `at` is written where something is made.
+/// not; a list that no layer gave is the default one. `at` is written where something is made.
 pub(super) fn reach<'n>(
     root: &'n mut Node,
     section: &'static Section,
@@ -130,7 +130,7 @@ impl Place {
     ) -> Result<&'n mut Node, Nowhere> {
         if item_of(self.kind).is_some() {
             let message = format!(
-                "is a list; say which element, {0}[0] or {0}[NAME]",
+                "is a list; name the element, {0}[0] or {0}[NAME]",
                 self.path
             );
             return Err(Nowhere::new(&self.path, message));
@@ -239,7 +239,7 @@ fn joined(above: &str, path: &str) -> String {
     }
 }
 
-/// A list that nobody gave becomes its default.
+/// A list that no layer gave becomes its default.
 fn fill_list(node: &mut Node, default: Option<&'static str>) {
     if let (Tree::Null, Some(default)) = (&node.tree, default) {
         *node = Node::from(&default_value(default));
@@ -417,7 +417,7 @@ fn element_of<'r>(rest: &'r str, items: &[Node], path: &str) -> Result<(usize, &
                 });
                 let elements: Vec<String> = elements.collect();
                 let hint = format!(
-                    "no variable can say which, a file and --set can: {}",
+                    "no variable can name an element, a file and --set can: {}",
                     elements.join(", ")
                 );
                 ("several elements can be meant", Some(hint))

@@ -444,7 +444,7 @@ resource_pools:
             (&changes[0].from, &changes[0].to),
             (&json!("********"), &json!("********"))
         );
-        // Everybody reads events, and a hook may be a whole script.
+        // All users read events, and a hook may be a whole script.
         let old = config("task_container_defaults: {startup_hook: hidden1}");
         let changes = old
             .reload(

@@ -73,7 +73,7 @@ keys! {
         security: Security = Kind::Section(&SECURITY), or("{}");
         /// Checkpoint storage of experiments that name none.
         checkpoint_storage: Option<CheckpointStorage> = Kind::Union(&STORAGE);
-        /// What tasks get unless they or their pool say otherwise.
+        /// What tasks get unless they or their pool give their own.
         task_container_defaults: TaskContainerDefaults = Kind::Section(&TASK_CONTAINER_DEFAULTS), or("{}");
         /// Address to listen on.
         host: String = Kind::Special(&NOT_EMPTY), or("\"0.0.0.0\"");
@@ -379,7 +379,7 @@ keys! {
 }
 
 keys! {
-    /// What is reported to whom. Off: there is nobody to report to.
+    /// What is reported to whom. Off: there is no receiver.
     #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct Telemetry, TELEMETRY {
         /// Whether anything is reported.

@@ -1,4 +1,4 @@
-//! The configuration of the master as people see it: what is in force, secrets hidden.
+//! The configuration of the master as users see it: what is in force, secrets hidden.
 
 use serde_json::{Value, json};
 

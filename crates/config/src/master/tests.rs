@@ -667,7 +667,7 @@ fn unknown_elements_are_reported_with_the_known_ones() {
         ),
         (
             "resource_pools.description",
-            "resource_pools: is a list; say which element, resource_pools[0] or resource_pools[NAME]",
+            "resource_pools: is a list; name the element, resource_pools[0] or resource_pools[NAME]",
         ),
         ("db[0]", "db: is no list, so it has no elements"),
         ("reserved_ports[0]", "there is no such element"),

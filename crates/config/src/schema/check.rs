@@ -70,7 +70,7 @@ impl Walk<'_> {
     /// Checks one value and brings it into its normal form.
     pub(crate) fn value(&mut self, node: &mut Node, kind: Kind) {
         // A scalar in place of what holds secrets may be one of them, in a form that we do not have. What is in a free
-        // map nobody but its owner knows.
+        // map only its owner knows.
         let is_structure = matches!(node.tree, Tree::Null | Tree::List(_) | Tree::Map(_));
         let may_hold = matches!(kind, Kind::AnyMap) || kind.holds_secrets();
         let hush = usize::from(!is_structure && may_hold);
@@ -406,7 +406,7 @@ fn note(findings: &mut Findings, node: &Node, field: &'static Field) {
         Note::Kept => "is accepted and kept but not acted on yet",
         Note::Warn(why) => why,
     };
-    // The effective configuration of one experiment, given to another, has defaults that nobody wrote.
+    // The effective configuration of one experiment, given to another, has defaults that no user wrote.
     if !super::says_nothing(node, field) {
         findings.warn(node.at.as_ref(), text);
     }

@@ -250,7 +250,7 @@ pub(crate) fn assert_defaults_are_json(section: &'static Section) {
                 field.name,
                 field.about
             );
-            assert!(!field.about.is_empty(), "{} says nothing", field.name);
+            assert!(!field.about.is_empty(), "{} has no description", field.name);
             visit_kind(field.kind);
         }
     }

@@ -147,7 +147,7 @@ fn what_cannot_be_read_is_refused_with_its_line() {
         ),
         (
             "x: !!int y",
-            "<config>.x: \"y\" is not what its tag \"!!int\" says (line 1)",
+            "<config>.x: \"y\" does not fit its tag \"!!int\" (line 1)",
         ),
         ("a: *nowhere", "<config>: is not YAML"),
         (

@@ -243,7 +243,7 @@ pub fn check(before: &State, after: &State, plan: &Plan) {
         let own = parts[&victim.request.job_id];
         assert_eq!(u64::from(share), own.share, "{stop:?} {parts:#?}");
         assert!(in_use > share, "only work above its job's share stops");
-        let winner = before.find(stop.for_allocation.as_ref().expect("it is for somebody"));
+        let winner = before.find(stop.for_allocation.as_ref().expect("it is for a request"));
         assert_ne!(winner.job_id, victim.request.job_id);
         let theirs = parts[&winner.job_id];
         assert!(

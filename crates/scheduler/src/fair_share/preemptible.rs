@@ -9,7 +9,7 @@ use crate::prepared::PreparedPool;
 pub(super) struct PreemptibleWork(BTreeMap<usize, Vec<usize>>);
 
 impl PreemptibleWork {
-    /// `leaving` says of each running allocation whether it stops or is killed.
+    /// `leaving` = of each running allocation whether it stops or is killed.
     pub(super) fn new(prepared: &PreparedPool, leaving: &[bool]) -> Self {
         let mut of_job: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (number, active) in prepared.running.iter().enumerate() {

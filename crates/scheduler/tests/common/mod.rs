@@ -94,7 +94,7 @@ impl Traits {
     }
 }
 
-/// What a plan is expected to do, or to say.
+/// What a plan is expected to do, or to give as a reason.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     Starts(String),

@@ -12,7 +12,7 @@ use crate::rows::Agent;
 pub(crate) type ReportedContainer = (ContainerId, ContainerState);
 
 impl Tx<'_> {
-    /// An agent says hello with everything it holds.
+    /// An agent sends its greeting with everything that it holds.
     pub(crate) fn agent_joined(
         &mut self,
         id: &PlaceId,
@@ -58,7 +58,7 @@ impl Tx<'_> {
             place: id.clone(),
             slot: slot.map(SlotId),
             service,
-            cause: Cause::actor("user:someone"),
+            cause: Cause::actor("user:admin"),
         }])
     }
 }

@@ -130,7 +130,7 @@ fn job(experiment: &Experiment) -> Job {
     }
 }
 
-/// Whether a submission can ever run on the agents that there are. A pool without agents cannot say no.
+/// Whether a submission can ever run on the agents that there are. A pool without agents cannot refuse.
 pub(crate) fn can_ever_fit(rows: &Rows, submission: &Submission) -> Result<(), NeverFits> {
     let snapshot = PoolSnapshot {
         settings: settings(Rule::default()),

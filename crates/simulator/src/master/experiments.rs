@@ -89,7 +89,7 @@ impl Tx<'_> {
         self.advance([Event::Experiment {
             id,
             event,
-            cause: Cause::actor("user:someone"),
+            cause: Cause::actor("user:admin"),
         }])
     }
 
@@ -97,7 +97,7 @@ impl Tx<'_> {
         self.advance([Event::Trial {
             id,
             event: TrialEvent::Kill,
-            cause: Cause::actor("user:someone"),
+            cause: Cause::actor("user:admin"),
         }])
     }
 
@@ -116,7 +116,7 @@ impl Tx<'_> {
             id,
             search: Box::new(search_of(&submission, id)?),
             single,
-            cause: Cause::actor("user:someone"),
+            cause: Cause::actor("user:admin"),
         }])
     }
 }

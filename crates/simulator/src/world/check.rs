@@ -444,7 +444,7 @@ fn container(of: &rows::Container) -> Container {
     }
 }
 
-/// A task has a live allocation exactly when its state says so.
+/// A task has a live allocation exactly when its state asks for one.
 fn untrue_task(rows: &Rows) -> Option<Violation> {
     let trials = rows.live.trials.union(&rows.touched.trials);
     let mut tasks = trials

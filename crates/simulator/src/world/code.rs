@@ -24,7 +24,7 @@ pub(super) struct Process {
     pub(super) alive: bool,
     /// The supervisor's report of their end.
     pub(super) report: Option<ContainerExit>,
-    /// Since when nobody wants it, while its agent was there and connected.
+    /// Since when the rows do not want it, while its agent was there and connected.
     pub(super) unwanted_since: Option<i64>,
     /// Counts calls and steps; what comes for an earlier one comes too late.
     number: u64,
@@ -91,7 +91,7 @@ impl Process {
         }
         if let Some((_, reason)) = self.early.filter(|(at, _)| *at == step) {
             self.pending.push_back(Call::EarlyExit(reason));
-            // Some code says that it ends and does not; then the master ends it.
+            // Some code reports that it ends and does not; then the master ends it.
             if !self.deaf {
                 self.exit = Some(0);
             }
@@ -296,7 +296,7 @@ impl Code {
             {
                 process.pending.pop_front();
             }
-            // An exception that nobody catches. A checkpoint that was saved already is no reason for one.
+            // An exception that the code does not catch. A checkpoint that was saved already is no reason for one.
             Err(_) => {
                 process.pending.clear();
                 process.exit = Some(1);

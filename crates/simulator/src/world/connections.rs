@@ -102,7 +102,7 @@ impl Connections<'_> {
             self.scene.after(wait, Event::MasterNotices(old, false));
         }
         self.scene
-            .note(|| format!("{id} says hello with {containers:?}"));
+            .note(|| format!("{id} sends its greeting with {containers:?}"));
         match self.change(|tx| tx.agent_joined(id, instance, slots, containers)) {
             Ok(()) => {
                 self.network

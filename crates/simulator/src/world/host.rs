@@ -32,7 +32,7 @@ pub(super) struct AgentHost {
     session: bool,
     pub(super) link: Option<u64>,
     greeted: bool,
-    /// What is to be said once the greeting is answered.
+    /// Messages for after the answer to the greeting.
     outbox: Vec<ContainerId>,
     /// On disk.
     pub(super) records: BTreeMap<ContainerId, Record>,
@@ -79,7 +79,7 @@ enum Launch {
     None,
     /// Announced by this start.
     Begun,
-    /// The process runs; its record does not say so yet.
+    /// The process runs; its record does not have it yet.
     Spawned,
 }
 

@@ -203,7 +203,7 @@ enum ChangeError {
 /// Whether a change may be refused by what it finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChangeOrigin {
-    /// By people and code: it may.
+    /// By users and code: it may.
     FromOutside,
     /// By the master itself: a refusal would be a defect.
     FromInside,

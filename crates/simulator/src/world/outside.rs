@@ -1,4 +1,4 @@
-//! What comes from outside: people and faults, and the end of the faults.
+//! What comes from outside: users and faults, and the end of the faults.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ use crate::rows::{SECOND, Time};
 /// After the faults end, everything live must have come to its end within this time.
 const PROGRESS: Time = 72 * 3600 * SECOND;
 
-/// People look after the cluster this often once the faults have ended.
+/// Administrators look after the cluster this often once the faults have ended.
 const TIDY: Time = 60 * SECOND;
 
 impl World {
@@ -138,7 +138,7 @@ impl World {
 
     #[expect(
         clippy::needless_pass_by_value,
-        reason = "it is taken apart, and is nobody's afterwards"
+        reason = "it is taken apart, and has no owner afterwards"
     )]
     fn fault(&mut self, fault: What) {
         match fault {
@@ -210,7 +210,7 @@ impl World {
         self.scene.after(TIDY, Event::Tidy);
     }
 
-    /// People put everything into service and let everything run, until all has ended.
+    /// Administrators put everything into service and let everything run, until all has ended.
     pub(super) fn tidy(&mut self) {
         for agent in 0..self.hosts.len() {
             let id = agent_id(agent);
@@ -236,7 +236,7 @@ impl World {
         for id in paused {
             self.ask(|tx| tx.steer(id, Wish::Activate));
         }
-        // Taken in while the agents were away, and too large for all of them: it waits for good, and says so.
+        // Taken in while the agents were away, and too large for all of them: it waits for good, with its reason.
         if self.master.rows().agents.len() == self.hosts.len() {
             let live: Vec<(ExperimentId, Rc<Submission>)> = self
                 .master

@@ -94,7 +94,7 @@ impl Scene {
 }
 
 fn seconds(at: Time) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    #[expect(clippy::cast_precision_loss, reason = "a figure for readers")]
     let micros = at as f64;
     micros / 1e6
 }

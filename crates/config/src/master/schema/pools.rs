@@ -266,7 +266,7 @@ fn default_pools(findings: &mut Findings, managed: &ManagerWithPools<'_>, root: 
                     let message = format!(
                         "is not given, and its default \"{name}\" names no resource pool; {there_are}"
                     );
-                    findings.error_hint_in(key, at, message, "say which of them it is");
+                    findings.error_hint_in(key, at, message, "name one of them");
                     return;
                 }
                 let message = format!("names no resource pool: \"{}\"; {there_are}", cut(name));
