@@ -28,8 +28,8 @@ const OWN_DIRECTORIES: [&str; 4] = ["/dev", "/dev/shm", "/tmp", "/var/tmp"];
 /// Facts of the host, collected outside the sandbox.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct HostFacts {
-    /// Existing files that no task may open.
-    files: Vec<PathBuf>,
+    /// Existing files that no task may reach.
+    files: Vec<HostFile>,
     /// Targets of the links of the namespaces.
     namespaces: Vec<Option<PathBuf>>,
     /// Device and inode numbers of the directories of which a task has its own.
@@ -38,6 +38,30 @@ struct HostFacts {
     is_root: bool,
     /// Device files that the task was given.
     devices: Vec<String>,
+}
+
+/// A file that no task may reach.
+#[derive(Debug, Serialize, Deserialize)]
+struct HostFile {
+    path: PathBuf,
+    /// Its device and inode number.
+    number: (u64, u64),
+}
+
+impl HostFile {
+    /// Whether its path leads to it, or to something that has content. A file that is covered can be opened at its path,
+    /// and is an empty one.
+    fn is_reached(&self) -> bool {
+        let is_it = |file: &File| {
+            file.metadata()
+                .is_ok_and(|found| numbers(&found) == self.number)
+        };
+        let has_content = |file: &mut File| file.read(&mut [0]).is_ok_and(|count| count > 0);
+        File::open(&self.path).is_ok_and(|mut file| is_it(&file) || has_content(&mut file))
+            || (File::options().append(true))
+                .open(&self.path)
+                .is_ok_and(|file| is_it(&file))
+    }
 }
 
 /// Collects the host's facts. Called outside, before namespaces are created.
@@ -55,7 +79,7 @@ pub(crate) fn prepare(run_dir: &Path, spec: &SandboxSpec) -> Result<(), SetupErr
         .into_iter()
         .chain(spec.exposed.iter().map(PathBuf::as_path));
     let shown: Vec<PathBuf> = shown.filter_map(|path| path.canonicalize().ok()).collect();
-    files.retain(|file| !shown.iter().any(|path| file.starts_with(path)));
+    files.retain(|file| !shown.iter().any(|path| file.path.starts_with(path)));
     let host = HostFacts {
         files,
         namespaces: NAMESPACES.map(namespace).to_vec(),
@@ -75,12 +99,15 @@ pub(crate) fn prepare(run_dir: &Path, spec: &SandboxSpec) -> Result<(), SetupErr
 }
 
 /// Plain files at or below `path`.
-fn collect(path: &Path, depth: u32, files: &mut Vec<PathBuf>) {
+fn collect(path: &Path, depth: u32, files: &mut Vec<HostFile>) {
     let Ok(found) = fs::symlink_metadata(path) else {
         return;
     };
     if found.is_file() {
-        files.push(path.to_owned());
+        files.push(HostFile {
+            path: path.to_owned(),
+            number: numbers(&found),
+        });
     }
     if !found.is_dir() || depth == 0 {
         return;
@@ -98,8 +125,12 @@ fn namespace(name: &str) -> Option<PathBuf> {
 }
 
 fn number_of(path: &str) -> Option<(u64, u64)> {
-    let found = fs::metadata(path).ok()?;
-    Some((found.dev(), found.ino()))
+    Some(numbers(&fs::metadata(path).ok()?))
+}
+
+/// The device and inode number.
+fn numbers(found: &fs::Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
 }
 
 /// Starts the checks as a task's entrypoint is started; they print the result to standard output.
@@ -223,22 +254,17 @@ fn listed(paths: &[String]) -> String {
 }
 
 fn files(host: &HostFacts) -> IsolationRow {
-    let open = |path: &&PathBuf| {
-        File::open(path).is_ok() || File::options().append(true).open(path).is_ok()
-    };
-    let reached: Vec<String> = host
-        .files
-        .iter()
-        .filter(open)
-        .map(|path| path.display().to_string())
+    let reached = host.files.iter().filter(|file| file.is_reached());
+    let reached: Vec<String> = reached
+        .map(|file| file.path.display().to_string())
         .collect();
     let detail = if reached.is_empty() {
         format!(
-            "none of {} files of master, agent and the agent's account can be opened",
+            "none of {} files of master, agent and the agent's account can be read or written",
             host.files.len()
         )
     } else {
-        format!("can be opened: {}", listed(&reached))
+        format!("can be read or written: {}", listed(&reached))
     };
     row("files of the cluster", reached.is_empty(), detail)
 }
@@ -390,4 +416,28 @@ fn empty(what: &str, paths: &[&str]) -> IsolationRow {
         format!("readable: {}", listed(&readable))
     };
     row(what, readable.is_empty(), detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_reached_as_itself_or_by_its_content_and_not_by_an_empty_one_in_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.yaml");
+        let reached = |number| {
+            HostFile {
+                path: path.clone(),
+                number,
+            }
+            .is_reached()
+        };
+        assert!(!reached((0, 0)), "it does not exist");
+        fs::write(&path, "").unwrap();
+        assert!(!reached((0, 0)), "an empty file is in its place");
+        assert!(reached(number_of(path.to_str().unwrap()).unwrap()));
+        fs::write(&path, "secret").unwrap();
+        assert!(reached((0, 0)), "a copy");
+    }
 }

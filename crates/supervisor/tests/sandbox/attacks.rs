@@ -200,10 +200,19 @@ fn the_check_finds_nothing_open() {
         let dir = tempfile::tempdir().unwrap();
         let own = tempfile::Builder::new().tempdir_in("/var/lib").unwrap();
         fs::write(own.path().join("det.db"), "secret").unwrap();
+        // A file that is named alone is covered by an empty one, which can be opened.
+        let beside = tempfile::Builder::new().tempdir_in("/var/lib").unwrap();
+        let named = beside.path().join("agent.yaml");
+        fs::write(&named, "secret").unwrap();
+        for path in [beside.path(), &named] {
+            let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            fs::set_permissions(path, readable).unwrap();
+        }
         let mut task = Task::shell(&Master::start(), "true");
         task.spec.user.uid = uid;
         task.spec.user.gid = uid;
         task.spec.guard.protected.push(own.path().to_owned());
+        task.spec.guard.protected.push(named);
         let rows = task.check(dir.path());
         assert!(rows.len() > 10, "{rows:?}");
         let open: Vec<_> = rows
