@@ -389,7 +389,8 @@ fn verdict(state: &State, members: &[Member]) -> Option<AllocationExit> {
             }
             MemberExit::Killed => {
                 return Some(AllocationExit::Infrastructure {
-                    reason: "its container was killed from outside".into(),
+                    reason: "its agent was stopped, or gave the task up, and ended its container"
+                        .into(),
                 });
             }
             MemberExit::Success | MemberExit::Failed(_) => {}

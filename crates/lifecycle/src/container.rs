@@ -106,7 +106,8 @@ fn member_exit(exit: &ContainerExit) -> MemberExit {
             ..
         } => MemberExit::Failed("the code was killed by the kernel because memory ran out".into()),
         ContainerExit::Signaled { signal, .. } => {
-            MemberExit::Failed(format!("the code was killed by signal {signal}"))
+            let name = signal_name(*signal).map_or_else(String::new, |name| format!(" ({name})"));
+            MemberExit::Failed(format!("the code was killed by signal {signal}{name}"))
         }
         // The image or the hook will fail again: charged, so that it comes to an end.
         ContainerExit::SetupFailed { code, message } => MemberExit::Failed(format!(
@@ -124,13 +125,41 @@ fn member_exit(exit: &ContainerExit) -> MemberExit {
 
 fn exit_sentence(code: i32) -> String {
     let meaning = match code {
-        126 => " (the entrypoint is not executable)",
-        127 => " (the entrypoint was not found)",
-        137 => " (killed, often because memory ran out)",
-        143 => " (ended by SIGTERM)",
-        _ => "",
+        126 => " (the entrypoint is not executable)".to_owned(),
+        127 => " (the entrypoint was not found)".to_owned(),
+        137 => " (ended by SIGKILL, often because memory ran out)".to_owned(),
+        // A shell adds 128 to the signal that ended what it ran.
+        _ => code
+            .checked_sub(128)
+            .and_then(signal_name)
+            .map_or_else(String::new, |name| format!(" (ended by {name})")),
     };
     format!("the code ended with exit code {code}{meaning}")
+}
+
+/// The name of a signal that ends a process, by its number on Linux.
+fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        10 => "SIGUSR1",
+        11 => "SIGSEGV",
+        12 => "SIGUSR2",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        31 => "SIGSYS",
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -142,6 +171,37 @@ mod tests {
         assert_eq!("kill".parse(), Ok(Desired::Kill));
         assert_eq!(<&str>::from(Desired::Stop), "stop");
         assert!("destroy".parse::<Desired>().is_err());
+    }
+
+    #[test]
+    fn an_end_by_a_signal_has_its_name_also_as_shells_report_it() {
+        let sentence = |exit| match member_exit(&exit) {
+            MemberExit::Failed(sentence) => sentence,
+            other => panic!("{other:?} is no failure"),
+        };
+        let exited = |code| sentence(ContainerExit::Exited { code });
+        assert_eq!(
+            exited(139),
+            "the code ended with exit code 139 (ended by SIGSEGV)"
+        );
+        assert_eq!(
+            exited(143),
+            "the code ended with exit code 143 (ended by SIGTERM)"
+        );
+        for code in [1, 2, 128, 200, 255, i32::MIN, i32::MAX] {
+            assert_eq!(
+                exited(code),
+                format!("the code ended with exit code {code}")
+            );
+        }
+        let signaled = |signal| {
+            sentence(ContainerExit::Signaled {
+                signal,
+                out_of_memory: false,
+            })
+        };
+        assert_eq!(signaled(11), "the code was killed by signal 11 (SIGSEGV)");
+        assert_eq!(signaled(64), "the code was killed by signal 64");
     }
 
     #[test]
