@@ -265,10 +265,20 @@ fn drawable(findings: &mut Findings, at: Option<&Position>, problem: Option<Stri
 fn integer(findings: &mut Findings, key: &str, node: &Node) -> Option<i64> {
     let value = node.integer();
     if value.is_none() {
-        let message = format!("must be an integer, not {}", shown(node));
+        let message = format!("must be {}, not {}", kind_of_integer(node), shown(node));
         findings.error_in(key, node.at.as_ref(), message);
     }
     value
+}
+
+/// What is asked for in place of a node that is none: an integer may have more bits than can be kept.
+fn kind_of_integer(node: &Node) -> &'static str {
+    match &node.tree {
+        Tree::Number(number) if number.as_f64().is_some_and(|value| value.fract() == 0.0) => {
+            "an integer of at most 64 bits"
+        }
+        _ => "an integer",
+    }
 }
 
 fn number(findings: &mut Findings, key: &str, node: &Node) -> Option<f64> {

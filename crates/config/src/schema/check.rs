@@ -355,7 +355,17 @@ fn int(findings: &mut Findings, node: &mut Node, min: i64, max: i64) {
             ErrorCode::OutOfRange.message(format!("must be at least {min}, not {value}"))
         }
         Some(value) => ErrorCode::OutOfRange.message(format!("must be at most {max}, not {value}")),
-        None => ErrorCode::WrongType.message(format!("must be an integer, not {}", cut(&given))),
+        // An integer that has more than 64 bits.
+        None => match number.as_f64().filter(|value| value.fract() == 0.0) {
+            Some(value) if value < 0.0 => ErrorCode::OutOfRange
+                .message(format!("must be at least {min}, not {}", cut(&given))),
+            Some(_) => {
+                ErrorCode::OutOfRange.message(format!("must be at most {max}, not {}", cut(&given)))
+            }
+            None => {
+                ErrorCode::WrongType.message(format!("must be an integer, not {}", cut(&given)))
+            }
+        },
     };
     findings.error(node.at.as_ref(), message);
 }

@@ -166,6 +166,16 @@ fn errors_name_their_path_line_and_remedy() {
             "<config>.max_restarts: must be an integer, not 1.5 (line 3)",
         ),
         (
+            "an integer of more than 64 bits",
+            with("max_restarts: 1e23"),
+            "<config>.max_restarts: must be at most 4294967295, not 1e+23 (line 3)",
+        ),
+        (
+            "a negative integer of more than 64 bits",
+            with("max_restarts: -1e23"),
+            "<config>.max_restarts: must be at least 0, not -1e+23 (line 3)",
+        ),
+        (
             "a misspelt word",
             with("checkpoint_policy: bets"),
             "<config>.checkpoint_policy: must be one of \"best\", \"all\", \"none\", not \"bets\" (line 3); hint: did you mean \"best\"?",
@@ -478,6 +488,10 @@ fn hyperparameters_are_checked_to_the_leaf() {
         (
             "{type: int, minval: 1.5, maxval: 2}",
             "<config>.hyperparameters.x.minval: must be an integer, not 1.5",
+        ),
+        (
+            "{type: int, minval: 1, maxval: 1e23}",
+            "<config>.hyperparameters.x.maxval: must be an integer of at most 64 bits, not 1e+23",
         ),
         (
             "{type: int, minval: 1}",
