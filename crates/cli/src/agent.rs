@@ -11,7 +11,7 @@ use det_agent::{
 };
 use det_config::agent::{AgentConfig, RootTasks, Runtime, SlotType};
 use det_config::{LoadedAgent, Sources};
-use det_ids::AgentId;
+use det_ids::{AgentId, quantity};
 use det_server::hub::Hub;
 use tokio_util::sync::CancellationToken;
 
@@ -137,8 +137,8 @@ pub(crate) async fn check_isolation(args: AgentArgs, format: Format) -> Result<(
     match open.count() {
         0 => Ok(()),
         count => Err(CliError::request(format!(
-            "{count} of {} rows are not isolated; docs/security.md explains each",
-            rows.len()
+            "{count} of {} not isolated; docs/security.md explains each",
+            quantity(rows.len() as u64, "row")
         ))),
     }
 }

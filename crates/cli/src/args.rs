@@ -237,6 +237,13 @@ mod tests {
     }
 
     #[test]
+    fn slots_of_det_up_have_a_maximum() {
+        assert!(parse("det up --slots 4096").is_ok());
+        let refused = parse("det up --slots 4097").err().unwrap().to_string();
+        assert!(refused.contains("4096"), "{refused}");
+    }
+
+    #[test]
     fn flags_may_be_anywhere_and_be_shortened() {
         let cli = parse("det e list -m here:1 -u ada").unwrap();
         assert_eq!(cli.connection.master.as_deref(), Some("here:1"));

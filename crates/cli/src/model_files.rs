@@ -4,6 +4,7 @@
 //! reproduced here: there `!pattern` also includes what other patterns excluded below a directory of that name, and
 //! `dir/**` excludes the directory itself, which is sent here as an empty directory.
 
+use det_ids::quantity;
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
 use std::io::{self, Read};
@@ -137,10 +138,7 @@ impl ModelFiles {
             reason = "shown with one decimal; the limit is far below 2^52"
         )]
         let bytes = self.bytes as f64;
-        let files = match self.entries.len() {
-            1 => "1 file".to_owned(),
-            n => format!("{n} files"),
-        };
+        let files = quantity(self.entries.len() as u64, "file");
         format!("{} and {files}", size(bytes))
     }
 

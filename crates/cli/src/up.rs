@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use clap::Args;
 use det_agent::{AgentOptions, RuntimeChoice, Secret};
-use det_ids::AgentId;
+use det_config::MAX_ARTIFICIAL_SLOTS;
+use det_ids::{AgentId, quantity};
 use det_server::hub::{Hub, Topic};
 use det_server::{MasterOptions, Running};
 use tokio::task::JoinSet;
@@ -33,8 +34,8 @@ pub(crate) struct UpArgs {
     /// How many agents to run
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) agents: u32,
-    /// Slots of each agent, in place of the devices found
-    #[arg(long, value_name = "M")]
+    /// Slots of each agent, in place of the devices found; at most 4096
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_ARTIFICIAL_SLOTS)))]
     pub(crate) slots: Option<u32>,
     /// How tasks are run
     #[arg(long, value_enum, default_value_t = RuntimeArg::Auto)]
@@ -238,12 +239,12 @@ async fn first_failure(
 
 fn greet(args: &UpArgs, url: &str, data_dir: &Path, blank: bool) -> Result<(), CliError> {
     let slots = match args.slots {
-        Some(n) => format!("{n} slots each"),
+        Some(n) => format!("{} each", quantity(n.into(), "slot")),
         None => "the devices of this machine".to_owned(),
     };
     output::line(format!(
-        "The cluster runs at {url}  ({} agent(s), {slots})",
-        args.agents
+        "The cluster runs at {url}  ({}, {slots})",
+        quantity(args.agents.into(), "agent")
     ))?;
     output::line(format!("  data       {}", data_dir.display()))?;
     if blank {

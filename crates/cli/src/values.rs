@@ -161,13 +161,16 @@ pub(crate) fn note_whole_reasons<'a>(format: Format, objects: impl IntoIterator<
 /// Most characters of a reason in a table.
 const SHORT: usize = 40;
 
+/// A number of an answer with its noun, in the plural where it belongs: `1 slot`, `4 slots`.
+pub(crate) fn amount(number: &str, noun: &str) -> String {
+    let plural = if number == "1" { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
 /// A reason in at most [`SHORT`] characters, with its most important number.
 pub(crate) fn short_reason(reason: &Value) -> String {
     let number = |name: &str| text(&reason["details"], name);
-    let slots = |name: &str| match number(name) {
-        one if one == "1" => "1 slot".to_owned(),
-        n => format!("{n} slots"),
-    };
+    let slots = |name: &str| amount(&number(name), "slot");
     let Ok(kind) = text(reason, "kind").parse() else {
         return first_part(&text(reason, "message"));
     };

@@ -263,7 +263,7 @@ fn following_a_search_shows_its_progress() {
     );
     let run = user(&stub).det(&["e", "create", "c.yaml", "-f"]);
     assert!(
-        run.err.contains(" 50% RUNNING, 1 trials (1 running)"),
+        run.err.contains(" 50% RUNNING, 1 trial (1 running)"),
         "{run:?}"
     );
     assert!(
@@ -491,7 +491,7 @@ fn a_gc_policy_shows_what_it_deletes_before_it_asks() {
     ];
     let run = User::using(&stub).det_typing(&arguments, "n\n");
     assert!(
-        run.err.contains("u-1") && run.err.contains("deletes 1 checkpoints"),
+        run.err.contains("u-1") && run.err.contains("deletes 1 checkpoint\n"),
         "{run:?}"
     );
     run.ok();

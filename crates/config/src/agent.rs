@@ -14,6 +14,10 @@ use crate::schema::{
 use crate::secrets::mask_addresses;
 use crate::yaml::Node;
 
+/// The most made-up slots of an agent. An agent reports each of its slots in one message, which the master reads up to a
+/// size; a machine with real devices has far fewer.
+pub const MAX_ARTIFICIAL_SLOTS: u32 = 4096;
+
 impl fmt::Debug for AgentConfig {
     /// Secrets are hidden.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -101,7 +105,7 @@ keys! {
         /// `ROCR_VISIBLE_DEVICES` or `CUDA_VISIBLE_DEVICES`.
         visible_gpus: Option<String> = Kind::Text;
         /// So many made-up processor slots instead of real ones, for tests.
-        artificial_slots: u32 = NATURAL_32, or("0");
+        artificial_slots: u32 = Kind::Int(0, MAX_ARTIFICIAL_SLOTS as i64), or("0");
         /// TLS towards the master.
         security: AgentSecurity = Kind::Section(&SECURITY), or("{}");
         /// Whether the scripts of tasks log in detail.

@@ -45,7 +45,7 @@ pub mod units;
 mod workload;
 pub mod yaml;
 
-pub use agent::AgentConfig;
+pub use agent::{AgentConfig, MAX_ARTIFICIAL_SLOTS};
 pub use container::TaskContainerDefaults;
 pub use document::DocumentKind;
 pub use errors::{ConfigError, ConfigErrors, ConfigWarning, ErrorCode};

@@ -10,11 +10,13 @@
 //! - A **place** is what containers run on: today an agent's machine. It offers slots.
 
 mod priority;
+mod quantity;
 
 use std::fmt;
 use std::str::FromStr;
 
 pub use priority::PriorityOrder;
+pub use quantity::quantity;
 use serde::{Deserialize, Serialize};
 
 /// Text that is no number of an experiment, a trial or another thing that is counted.

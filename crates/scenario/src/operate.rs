@@ -9,7 +9,8 @@ use crate::description::{
     WorkspaceSettings,
 };
 use crate::queue::move_in_queue;
-use crate::text::{count, micros, names};
+use crate::text::{micros, names};
+use det_ids::quantity;
 
 /// Most tasks of a scenario.
 const MOST_TASKS: usize = 1_000_000;
@@ -133,12 +134,12 @@ impl Operator<'_> {
         };
         let each = match (submission.slots, submission.tasks) {
             (0, _) => "without slots".to_owned(),
-            (slots, 1) => format!("of {}", count(slots.into(), "slot")),
-            (slots, _) => format!("of {} each", count(slots.into(), "slot")),
+            (slots, 1) => format!("of {}", quantity(slots.into(), "slot")),
+            (slots, _) => format!("of {} each", quantity(slots.into(), "slot")),
         };
         Ok(vec![format!(
             "{name} asks for {} {each}{priority}",
-            count(submission.tasks.into(), "task"),
+            quantity(submission.tasks.into(), "task"),
         )])
     }
 
@@ -203,7 +204,7 @@ impl Operator<'_> {
                 "{} has no free slots for {}: {} are missing there",
                 names(on.iter().map(|start| start.agent.as_str())),
                 self.cluster.tasks[number].name,
-                count(left.into(), "slot"),
+                quantity(left.into(), "slot"),
             ));
         }
         self.cluster.start(number, parts);
@@ -355,13 +356,13 @@ impl Operator<'_> {
         if let Some(max_slots) = settings.max_slots {
             job.max_slots = max_slots;
             done.push(match max_slots {
-                Some(most) => format!("{name} may use at most {}", count(most.into(), "slot")),
+                Some(most) => format!("{name} may use at most {}", quantity(most.into(), "slot")),
                 None => format!("{name} may use any number of slots"),
             });
         }
         if let Some(concurrent) = settings.concurrent {
             job.concurrent = Some(concurrent);
-            let tasks = count(concurrent.into(), "task");
+            let tasks = quantity(concurrent.into(), "task");
             done.push(format!("{name} may have {tasks} at a time"));
         }
         if let Some(workspace) = &settings.workspace {
@@ -377,7 +378,7 @@ impl Operator<'_> {
         self.cluster.workspaces.require(Some(name))?;
         self.cluster.workspaces.0.insert(name.to_owned(), settings);
         let most = match settings.max_slots {
-            Some(most) => format!("at most {}", count(most.into(), "slot")),
+            Some(most) => format!("at most {}", quantity(most.into(), "slot")),
             None => "any number of slots".to_owned(),
         };
         Ok(vec![format!("workspace {name} may use {most}")])
@@ -460,7 +461,7 @@ impl Operator<'_> {
         for agent in agents {
             self.cluster.agents.join(agent)?;
             self.cluster.changes.touch_agent(&agent.id);
-            let slots = count(agent.slots.into(), "slot");
+            let slots = quantity(agent.slots.into(), "slot");
             done.push(format!("agent {} joins with {slots}", agent.id));
         }
         Ok(done)

@@ -12,7 +12,7 @@ use crate::description::{
 };
 use crate::fields::{DescriptionErrors, Fields, Reader, Value, read_with};
 use crate::read_expect::expectation;
-use crate::text::count;
+use det_ids::quantity;
 
 /// Default number of zero-slot tasks of an agent.
 const AUX: u32 = 100;
@@ -518,7 +518,7 @@ fn check_submission(reader: &mut Reader, value: &Value<'_>, submission: &Submiss
             value,
             format!(
                 "each task needs {}, and max_slots is {max_slots}",
-                count(submission.slots.into(), "slot")
+                quantity(submission.slots.into(), "slot")
             ),
         );
     }

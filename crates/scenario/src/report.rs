@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use det_scheduler::{Fitting, Policy, PoolSettings, PreemptReason, WaitReason};
 use serde::Serialize;
 
-use crate::text::{clock, count, names};
+use crate::text::{clock, names};
+use det_ids::quantity;
 
 /// The result of playing a scenario.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -270,8 +271,8 @@ impl Moment {
         happened_lines.extend(self.waits());
         let in_use = match (self.used, self.capacity) {
             (0, 0) => "no slots in service".to_owned(),
-            (used, 0) => format!("{} in use, none in service", count(used, "slot")),
-            (used, capacity) => format!("{used} of {} in use", count(capacity, "slot")),
+            (used, 0) => format!("{} in use, none in service", quantity(used, "slot")),
+            (used, capacity) => format!("{used} of {} in use", quantity(capacity, "slot")),
         };
         let head = format!("{:>9}  {in_use}", clock(micros(self.at)));
         let mut lines = vec![head];
@@ -293,7 +294,7 @@ impl Moment {
                 .iter()
                 .map(|(agent, slots)| match slots.len() {
                     0 => agent.clone(),
-                    slots => format!("{agent} ({})", count(slots as u64, "slot")),
+                    slots => format!("{agent} ({})", quantity(slots as u64, "slot")),
                 })
                 .collect();
             let place = parts.join(" and ");

@@ -23,11 +23,6 @@ pub(crate) fn clock(micros: i64) -> String {
     format!("{hours}:{minutes:02}:{seconds:02}{decimals}")
 }
 
-pub(crate) fn count(number: u64, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{plural}")
-}
-
 /// Names in one line: consecutive numbers as a range, and at most [`SHOWN`] of them.
 pub(crate) fn names<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
     let mut shown: Vec<String> = Vec::new();

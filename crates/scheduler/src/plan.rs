@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use det_ids::{AllocationId, Micros, PlaceId, PriorityOrder, SlotId};
+use det_ids::{AllocationId, Micros, PlaceId, PriorityOrder, SlotId, quantity};
 use serde::Serialize;
 
 use crate::model::{PoolSnapshot, Queue};
@@ -103,11 +103,13 @@ impl fmt::Display for PreemptReason {
                 f.write_str("a job that was moved ahead in the queue needs its slots")
             }
             Self::OverJobCap { max_slots, in_use } => {
-                write!(f, "its job uses {in_use} slots and may use {max_slots}")
+                let used = quantity((*in_use).into(), "slot");
+                write!(f, "its job uses {used} and may use {max_slots}")
             }
             Self::OverFairShare { share, in_use } => write!(
                 f,
-                "its job uses {in_use} slots, its fair share is {share}, and a job below its own share needs slots"
+                "its job uses {}, its fair share is {share}, and a job below its own share needs slots",
+                quantity((*in_use).into(), "slot")
             ),
         }
     }

@@ -665,8 +665,7 @@ fn needs(slots: u32) -> String {
 }
 
 fn count(number: u32, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{plural}")
+    det_ids::quantity(number.into(), noun)
 }
 
 #[cfg(test)]

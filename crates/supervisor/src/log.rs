@@ -300,6 +300,7 @@ fn outage_record(outage: Outage) -> Record {
     let seconds = (outage.until_micros - outage.since_micros) as f64 / 1e6;
     let missing = match outage.lost {
         0 => "its output waited meanwhile, and nothing of it is missing".to_owned(),
+        1 => "1 line of it is missing".to_owned(),
         lines => format!("{lines} lines of it are missing"),
     };
     Record {

@@ -12,7 +12,7 @@ use crate::output;
 use crate::paging::PageArgs;
 use crate::table::{Format, Listing};
 use crate::values::{
-    items, joined, note_whole_reasons, priority_orders, state, text, time, wait_reason,
+    amount, items, joined, note_whole_reasons, priority_orders, state, text, time, wait_reason,
     wait_reason_in, weight,
 };
 
@@ -198,14 +198,11 @@ fn explanation_text(explanation: &Value) -> String {
         _ => String::new(),
     };
     lines.push(format!(
-        "Resource pool {}: {} of {} slots free on {}{out}; {}",
+        "Resource pool {}: {} of {} free on {}{out}; {}",
         text(pool, "name"),
         text(pool, "freeSlots"),
-        text(pool, "slots"),
-        match text(pool, "agents").as_str() {
-            "1" => "1 agent".to_owned(),
-            agents => format!("{agents} agents"),
-        },
+        amount(&text(pool, "slots"), "slot"),
+        amount(&text(pool, "agents"), "agent"),
         text(pool, "scheduling"),
     ));
     if items(&explanation["waiting"]).next().is_some() {
@@ -241,14 +238,14 @@ fn explanation_text(explanation: &Value) -> String {
     }
     for ahead in items(&explanation["ahead"]) {
         lines.push(format!(
-            "  {} ({}) of {}: {}has {} of {} slots, job {}",
+            "  {} ({}) of {}: {}has {} of {}, job {}",
             text(ahead, "label"),
             text(ahead, "name"),
             text(ahead, "username"),
             rule.rank(ahead)
                 .map_or_else(String::new, |rank| format!("{rank}, ")),
             text(ahead, "allocatedSlots"),
-            text(ahead, "requestedSlots"),
+            amount(&text(ahead, "requestedSlots"), "slot"),
             text(ahead, "jobId"),
         ));
     }
@@ -357,10 +354,7 @@ fn name_and_id(task: &Value) -> String {
 }
 
 fn slots(task: &Value) -> String {
-    match task["slots"].as_i64() {
-        Some(1) => "1 slot".to_owned(),
-        _ => format!("{} slots", text(task, "slots")),
-    }
+    amount(&text(task, "slots"), "slot")
 }
 
 /// A line about an allocation that holds slots, with the owner if it belongs to another job.

@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, FormatArgs, Listing};
-use crate::values::{items, members, note_whole_reasons, text, time, wait_reason_in};
+use crate::values::{amount, items, members, note_whole_reasons, text, time, wait_reason_in};
 
 /// Options of `det task`.
 #[derive(Debug, Args)]
@@ -51,7 +51,7 @@ pub(crate) async fn run(args: TaskArgs, context: &Context) -> Result<(), CliErro
         Some(TaskAction::CleanupLogs) => {
             let answer = client.post(&api_path(["cleanup_logs"]), None).await?;
             let lines = text(&answer, "removedCount");
-            output::line(format_args!("Deleted {lines} lines of logs"))
+            output::line(format_args!("Deleted {} of logs", amount(&lines, "line")))
         }
         Some(TaskAction::Logs {
             task_id,

@@ -15,7 +15,7 @@ use crate::model_files::{read_text, shown_name};
 use crate::output;
 use crate::paging::{OrderArgs, PageArgs};
 use crate::table::{FormatArgs, Listing};
-use crate::values::{indented, items, text};
+use crate::values::{amount, indented, items, text};
 
 /// Options of `det workspace`.
 #[derive(Debug, Args)]
@@ -321,7 +321,10 @@ pub(crate) async fn run(args: WorkspaceArgs, context: &Context) -> Result<(), Cl
             client.post(&path, Some(&body)).await?;
             output::line(match resource_quota {
                 -1 => format!("Workspace {workspace_name} has no limit of slots"),
-                slots => format!("Workspace {workspace_name} is limited to {slots} slots"),
+                slots => {
+                    let most = amount(&slots.to_string(), "slot");
+                    format!("Workspace {workspace_name} is limited to {most}")
+                }
             })
         }
         WorkspaceAction::Archive(args) => act(context, &args, "archive", "Archived").await,

@@ -1,5 +1,6 @@
 //! What came of an experiment: its best trial, and why it or its trials failed.
 
+use det_ids::quantity;
 use std::collections::BTreeMap;
 
 use det_client::{Client, ClientError, Query, api_path};
@@ -60,7 +61,8 @@ pub(super) async fn note_failure(
         output::note(format_args!("{trials} {} failed: {reason}", ids.join(", ")));
     }
     if failed.len() > ASKED {
-        output::note(format_args!("{} more trials failed", failed.len() - ASKED));
+        let more = quantity((failed.len() - ASKED) as u64, "more trial");
+        output::note(format_args!("{more} failed"));
     }
     if failed.is_empty() {
         let id = text(experiment, "id");

@@ -1,5 +1,6 @@
 //! The progress of a search, in one line.
 
+use det_ids::quantity;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -78,7 +79,7 @@ impl SearchView {
     /// State, trials and best result in a line.
     pub(super) fn summary(&self) -> String {
         let total: usize = self.trials.values().sum();
-        let mut text = format!("{}, {total} trials", self.state);
+        let mut text = format!("{}, {}", self.state, quantity(total as u64, "trial"));
         if total > 0 {
             let counts: Vec<String> = self
                 .trials

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use det_client::{Client, Query};
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, quantity};
 use serde_json::{Value, json};
 
 use super::{get, path, path_below};
@@ -273,8 +273,8 @@ async fn show_collected(client: &Client, args: &GcArgs) -> Result<(), CliError> 
         output::note(listing.to_table());
     }
     output::note(format_args!(
-        "this policy deletes {} checkpoints",
-        checkpoints.len()
+        "this policy deletes {}",
+        quantity(checkpoints.len() as u64, "checkpoint")
     ));
     Ok(())
 }
