@@ -488,7 +488,10 @@ fn require_continuable(
         Continuation::Search if is_changed => Err(AppError::invalid(
             "only experiments with a single search can be continued with another configuration",
         )
-        .hint("leave the override out, or fork the experiment")),
+        .hint(format!(
+                "leave the override out, or create a new experiment from what `det experiment config {}` prints",
+                row.id
+            ))),
         Continuation::Search => Ok(()),
         Continuation::Never => Err(AppError::precondition(format!(
             "experiment {} cannot be continued: only single, random and grid searches can, and its search is {}",

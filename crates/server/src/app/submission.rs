@@ -383,7 +383,7 @@ impl Submissions {
     ) -> AppResult<bool> {
         let mut known = Vec::new();
         let mut hint =
-            "give the secret itself, or create the experiment as a fork of the one that has it"
+            "give the secret itself; it is taken from the experiment of \"parentId\" where a request names one"
                 .to_owned();
         if let Some(parent) = request.parent_id {
             let row = {
