@@ -2,8 +2,11 @@
 //!
 //! [`graph`] holds the rules on which crate may depend on which, [`modules`] which modules may use each other, [`files`] the
 //! rules on the files of the repository, [`citations`] those on what comments and documents cite, [`words`] those on the
-//! words in comments and names, [`handlers`] those on the handlers of requests, [`methods`] how many methods a type may have. All are functions of data; only
-//! [`workspace`] asks `cargo` and `git`.
+//! words in comments, names and messages, [`handlers`] those on the handlers of requests, [`methods`] how many methods a
+//! type may have. All are functions of data; only [`workspace`] asks `cargo` and `git`.
+//!
+//! `cargo run -p xtask -- subjects` checks the subjects of commits ([`subjects`]), which is apart because not every copy
+//! of the files has a history.
 
 mod citations;
 mod files;
@@ -11,6 +14,7 @@ mod graph;
 mod handlers;
 mod methods;
 mod modules;
+mod subjects;
 mod words;
 mod workspace;
 
@@ -72,11 +76,21 @@ fn without_tests(text: &str) -> &str {
 
 fn main() -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
-    if std::env::args().skip(1).ne(["check".to_owned()]) {
-        writeln!(out, "usage: cargo run -p xtask -- check")?;
-        return Ok(ExitCode::from(2));
-    }
-    let findings = check()?;
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (what, findings) = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["check"] => ("house rules", check()?),
+        ["subjects"] => match subjects::check(&workspace::root()) {
+            Ok(findings) => ("subjects of commits", findings),
+            Err(reason) => {
+                writeln!(out, "SKIPPED: subjects of commits: {reason:#}")?;
+                return Ok(ExitCode::SUCCESS);
+            }
+        },
+        _ => {
+            writeln!(out, "usage: cargo run -p xtask -- check|subjects")?;
+            return Ok(ExitCode::from(2));
+        }
+    };
     for warning in &findings.warnings {
         writeln!(out, "warning: {warning}")?;
     }
@@ -85,7 +99,7 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     writeln!(
         out,
-        "house rules: {} breaches, {} warnings",
+        "{what}: {} breaches, {} warnings",
         findings.errors.len(),
         findings.warnings.len()
     )?;

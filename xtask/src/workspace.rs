@@ -31,6 +31,11 @@ fn output(program: &str, arguments: &[&str], directory: &Path) -> anyhow::Result
     String::from_utf8(output.stdout).with_context(|| format!("{program} did not print UTF-8"))
 }
 
+/// What `git` prints for these arguments in the repository.
+pub(crate) fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<String> {
+    output("git", arguments, root)
+}
+
 /// Paths of all files that are tracked or about to be: what git does not ignore.
 pub(crate) fn files(root: &Path) -> anyhow::Result<Vec<String>> {
     let listed = output(
