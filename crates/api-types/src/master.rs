@@ -316,6 +316,9 @@ pub struct ResourceManagerHealth {
     pub name: String,
     /// Its name again, under the key that generated clients read.
     pub cluster_name: String,
-    /// Whether it answers.
+    /// Whether it can start containers.
     pub status: HealthStatus,
+    /// What is wrong with it, a sentence; left out where nothing is. An addition of ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }

@@ -18,7 +18,7 @@ use crate::errors::ConfigWarning;
 use crate::yaml::Node;
 
 pub use effective::{DEFAULT_PRIORITY, EffectiveScheduler};
-pub use reload::{Change, NotLive, Reload};
+pub use reload::{Change, GonePool, NotLive, Reload};
 pub use schedule::Schedule;
 pub use schema::aws_slots;
 pub use schema::{
@@ -51,11 +51,24 @@ impl MasterConfig {
         Some(serde_json::to_value(storage).expect("maps with text keys are JSON"))
     }
 
-    /// The pool of this name.
+    /// All managers with their pools, the main one first.
+    pub fn managers(&self) -> impl Iterator<Item = (&ResourceManager, &[ResourcePool])> {
+        let additional = self.additional_resource_managers.iter();
+        let additional = additional.map(|it| (&it.resource_manager, &it.resource_pools[..]));
+        std::iter::once((&self.resource_manager, &self.resource_pools[..])).chain(additional)
+    }
+
+    /// The pool of this name, with its manager.
+    fn managed_pool(&self, name: &str) -> Option<(&ResourceManager, &ResourcePool)> {
+        self.managers().find_map(|(manager, pools)| {
+            let pool = pools.iter().find(|pool| pool.pool_name == name)?;
+            Some((manager, pool))
+        })
+    }
+
+    /// The pool of this name, of whatever manager.
     pub fn resource_pool(&self, name: &str) -> Option<&ResourcePool> {
-        self.resource_pools
-            .iter()
-            .find(|pool| pool.pool_name == name)
+        self.managed_pool(name).map(|(_, pool)| pool)
     }
 
     /// The defaults for tasks in a pool: the pool's own over the cluster's. An unknown pool gets the cluster's.
@@ -69,33 +82,38 @@ impl MasterConfig {
         }
     }
 
-    /// The scheduler of a pool of the main manager.
+    /// The scheduler of a pool: its own, or that of its manager.
     pub fn effective_scheduler(&self, pool: &ResourcePool) -> EffectiveScheduler {
-        self.resource_manager.scheduler_of(pool)
+        let managed = self.managed_pool(&pool.pool_name);
+        let manager = managed.map_or(&self.resource_manager, |(manager, _)| manager);
+        manager.scheduler_of(pool)
     }
 
     /// Warnings of pools whose own scheduler lacks settings of the cluster's. `root` is what was read, with places.
     pub(crate) fn scheduler_warnings(&self, root: &Node) -> Vec<ConfigWarning> {
-        let cluster = self
-            .resource_manager
-            .scheduler
-            .as_ref()
-            .filter(|block| !block.is_empty());
         let mut warnings = Vec::new();
-        for (index, pool) in self.resource_pools.iter().enumerate() {
-            let own = pool.scheduler.as_ref().filter(|block| !block.is_empty());
-            let (Some(own), Some(cluster)) = (own, cluster) else {
+        for (number, (manager, pools)) in self.managers().enumerate() {
+            let of_manager = manager.scheduler.as_ref();
+            let Some(of_manager) = of_manager.filter(|block| !block.is_empty()) else {
                 continue;
             };
-            let lacking = own.lacks(cluster);
-            if !lacking.is_empty() {
+            let within = match number.checked_sub(1) {
+                None => String::new(),
+                Some(index) => format!("additional_resource_managers[{index}]."),
+            };
+            for (index, pool) in pools.iter().enumerate() {
+                let own = pool.scheduler.as_ref().filter(|block| !block.is_empty());
+                let lacking = own.map_or_else(Vec::new, |own| own.lacks(of_manager));
+                if lacking.is_empty() {
+                    continue;
+                }
                 let message = format!(
-                    "resource pool \"{}\" has a scheduler of its own, so \"resource_manager.scheduler\" does not apply to it, not even its {}; it runs with {}",
+                    "resource pool \"{}\" has a scheduler of its own, so \"{within}resource_manager.scheduler\" does not apply to it, not even its {}; it runs with {}",
                     pool.pool_name,
                     lacking.join(", "),
-                    self.effective_scheduler(pool),
+                    manager.scheduler_of(pool),
                 );
-                let path = format!("resource_pools[{index}].scheduler");
+                let path = format!("{within}resource_pools[{index}].scheduler");
                 let block =
                     pool_named(root, &pool.pool_name).and_then(|pool| pool.get("scheduler"));
                 let written = block.and_then(|block| block.at.as_ref());

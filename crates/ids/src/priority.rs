@@ -1,6 +1,7 @@
 //! Which way priorities point.
 
 use std::fmt;
+use std::str::FromStr;
 
 /// Which of two priorities goes first. It is the manager of a pool that decides it, for all of its pools
 /// (`docs/contract/scheduling.md`, "Direction of priority").
@@ -36,6 +37,17 @@ impl PriorityOrder {
             Self::LowerFirst => format!("{limit} to 99"),
             Self::HigherFirst => format!("1 to {limit}"),
         }
+    }
+}
+
+/// Reads what [`PriorityOrder`] is shown as.
+impl FromStr for PriorityOrder {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = [Self::LowerFirst, Self::HigherFirst];
+        let found = known.into_iter().find(|order| order.to_string() == text);
+        found.ok_or_else(|| format!("\"{text}\" is none of lower goes first, higher goes first"))
     }
 }
 

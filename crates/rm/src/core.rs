@@ -7,6 +7,8 @@ use det_lifecycle::container::{Desired, Observed};
 use det_taskspec::{ContainerSpec, Device, DeviceKind};
 use serde::{Deserialize, Serialize};
 
+use crate::Health;
+
 /// What a place offers.
 ///
 /// As JSON a list of devices, or an object with a count.
@@ -58,6 +60,9 @@ pub trait Core: Clone + Send + Sync + 'static {
     type Changes: Changes;
     /// That a place is served by the driver that has it, until the place joins again.
     type Lease: Clone + Send + Sync + 'static;
+
+    /// Notes whether a manager, by its name, can run containers from now on. One of which nothing is noted is up.
+    fn report_health(&self, manager: &str, health: Health);
 
     /// Follows what is wanted of a place. To be called before [`Core::desired`].
     fn changes(&self, place: &PlaceId) -> Self::Changes;

@@ -12,5 +12,5 @@ mod manager;
 mod reconcile;
 
 pub use self::core::{Capacity, Changes, Core, Joined};
-pub use manager::{Health, Manager, Pool};
+pub use manager::{Health, Manager, PlaceWord, Pool};
 pub use reconcile::{Mutant, Order, PlaceView};

@@ -1,22 +1,24 @@
 //! What a resource manager is.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use det_config::master::{
-    FittingPolicy, ManagerKind, MasterConfig, ResourceManager, ResourcePool, SchedulerKind,
+    EffectiveScheduler, FittingPolicy, ManagerKind, MasterConfig, ResourceManager, ResourcePool,
+    SchedulerKind,
 };
 use det_scheduler::{Fitting, Policy, PoolSettings};
 
 /// A resource manager: the owner of pools.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manager {
-    /// Its name in the configuration; the main one may have none.
+    /// Its name in the configuration; the main one's may be empty.
     pub name: String,
     /// How it runs containers.
     pub kind: ManagerKind,
-    /// Whether it can run any.
-    pub health: Health,
+    /// Whether this master has a driver for its kind. Without one its pools are known by name, and nothing can run there.
+    pub is_built: bool,
     /// Names and values that users are shown; nothing depends on them.
     pub metadata: BTreeMap<String, String>,
     /// Its pools, in the order of the configuration.
@@ -24,12 +26,66 @@ pub struct Manager {
 }
 
 /// Whether a manager can run containers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Health {
     /// Its places can join, and run what the core places there.
-    Serving,
-    /// This version has no driver for it: its pools are known by name, and nothing can run there.
-    NotBuilt,
+    #[default]
+    Up,
+    /// It works in part; the reason is a sentence.
+    Degraded(String),
+    /// It can start nothing at present, and what is placed there waits; the reason is a sentence.
+    Down(String),
+}
+
+impl Health {
+    /// Whether it can start anything.
+    pub fn is_up(&self) -> bool {
+        !matches!(self, Self::Down(_))
+    }
+
+    /// What is wrong; `None` = nothing.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Up => None,
+            Self::Degraded(reason) | Self::Down(reason) => Some(reason),
+        }
+    }
+}
+
+/// What users call a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlaceWord {
+    /// A machine with an agent.
+    Agent,
+    /// A node of another system's cluster.
+    Node,
+}
+
+impl PlaceWord {
+    /// What the places of managers of this kind are called.
+    pub fn of(kind: ManagerKind) -> Self {
+        match kind {
+            ManagerKind::Agent => Self::Agent,
+            ManagerKind::Kubernetes | ManagerKind::Slurm | ManagerKind::Pbs => Self::Node,
+        }
+    }
+
+    /// So many of them: `1 agent`, `2 agents`.
+    pub fn counted(self, number: usize) -> String {
+        match number {
+            1 => format!("1 {self}"),
+            number => format!("{number} {self}s"),
+        }
+    }
+}
+
+impl fmt::Display for PlaceWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Agent => "agent",
+            Self::Node => "node",
+        })
+    }
 }
 
 /// A resource pool, with its limits.
@@ -39,6 +95,8 @@ pub struct Pool {
     pub name: String,
     /// What administrators say about it.
     pub description: String,
+    /// Its scheduler as configured, for people.
+    pub scheduler: EffectiveScheduler,
     /// How it schedules; the order of priorities is its manager's.
     pub settings: PoolSettings,
     /// Priority of jobs that name none, 1 to 99.
@@ -50,32 +108,32 @@ pub struct Pool {
 }
 
 impl Manager {
-    /// The managers of a configuration: the main one first, then the additional ones.
-    pub fn of(config: &MasterConfig) -> Vec<Self> {
-        let main = (
-            &config.resource_manager,
-            &config.resource_pools,
-            Health::Serving,
-        );
-        let others = config.additional_resource_managers.iter().map(|other| {
-            let pools = &other.resource_pools;
-            (&other.resource_manager, pools, Health::NotBuilt)
+    /// The managers of a configuration: the main one first, then the additional ones. `built` = the kinds of managers that
+    /// the master has a driver for.
+    pub fn of(config: &MasterConfig, built: &[ManagerKind]) -> Vec<Self> {
+        let managers = config.managers().map(|(manager, pools)| Self {
+            name: manager.cluster_name.clone(),
+            kind: manager.kind,
+            is_built: built.contains(&manager.kind),
+            metadata: manager.metadata.clone(),
+            pools: pools.iter().map(|pool| Pool::of(manager, pool)).collect(),
         });
-        std::iter::once(main)
-            .chain(others)
-            .map(|(manager, pools, health)| Self {
-                name: manager.cluster_name.clone(),
-                kind: manager.kind,
-                health,
-                metadata: manager.metadata.clone(),
-                pools: pools.iter().map(|pool| Pool::of(manager, pool)).collect(),
-            })
-            .collect()
+        managers.collect()
     }
 
     /// A pool of this manager.
     pub fn pool(&self, name: &str) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.name == name)
+    }
+
+    /// Why nothing can run in its pools, completing `resource pool "x" …`; `None` = it serves them.
+    pub fn unusable(&self) -> Option<String> {
+        (!self.is_built).then(|| {
+            format!(
+                "belongs to resource manager \"{}\" of type {}, which is not built in this version",
+                self.name, self.kind
+            )
+        })
     }
 }
 
@@ -85,6 +143,7 @@ impl Pool {
         Self {
             name: pool.pool_name.clone(),
             description: pool.description.clone(),
+            scheduler,
             settings: PoolSettings {
                 policy: match scheduler.kind {
                     SchedulerKind::Priority => Policy::Priority {
@@ -122,6 +181,8 @@ mod tests {
             resource_manager: {type: agent, cluster_name: lab, scheduler: {type: fair_share}}
             resource_pools: [{pool_name: default, agent_reconnect_wait: 1m}, {pool_name: b}]
             additional_resource_managers:
+              - resource_manager: {type: agent, cluster_name: attic, scheduler: {type: round_robin}}
+                resource_pools: [{pool_name: old, agent_reconnect_wait: 2m}]
               - resource_manager: {type: kubernetes, cluster_name: cloud, max_slots_per_pod: 8}
                 resource_pools: [{pool_name: pods, max_aux_containers_per_agent: 7}]
         ";
@@ -131,16 +192,17 @@ mod tests {
             ..Sources::default()
         });
         let config = loaded.unwrap_or_else(|errors| panic!("{errors}")).config;
-        let managers = Manager::of(&config);
+        let managers = Manager::of(&config, &[ManagerKind::Agent]);
         let seen: Vec<_> = managers
             .iter()
-            .map(|manager| (manager.name.as_str(), manager.kind, manager.health))
+            .map(|manager| (manager.name.as_str(), manager.kind, manager.is_built))
             .collect();
         assert_eq!(
             seen,
             [
-                ("lab", ManagerKind::Agent, Health::Serving),
-                ("cloud", ManagerKind::Kubernetes, Health::NotBuilt)
+                ("lab", ManagerKind::Agent, true),
+                ("attic", ManagerKind::Agent, true),
+                ("cloud", ManagerKind::Kubernetes, false)
             ]
         );
         let pool = |manager: usize, name: &str| managers[manager].pool(name).unwrap();
@@ -148,8 +210,16 @@ mod tests {
         assert_eq!(pool(0, "default").patience, Duration::from_mins(1));
         let order = |manager, name| pool(manager, name).settings.priority_order;
         assert_eq!(order(0, "b"), PriorityOrder::LowerFirst);
-        assert_eq!(order(1, "pods"), PriorityOrder::HigherFirst);
-        assert_eq!(pool(1, "pods").aux_limit, 7);
+        assert_eq!(pool(1, "old").settings.policy, Policy::RoundRobin);
+        assert_eq!(pool(1, "old").patience, Duration::from_mins(2));
+        assert_eq!(order(2, "pods"), PriorityOrder::HigherFirst);
+        assert_eq!(pool(2, "pods").aux_limit, 7);
+        assert_eq!(managers[1].unusable(), None);
+        let unusable = managers[2].unusable().unwrap();
+        assert!(
+            unusable.contains("\"cloud\" of type kubernetes"),
+            "{unusable}"
+        );
         assert!(managers[0].pool("pods").is_none());
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use det_config::LoadedMaster;
 use det_config::errors::ConfigError;
 use det_config::explain::ExplainedKey;
-use det_config::master::MasterConfig;
+use det_config::master::{ManagerKind, MasterConfig};
 use det_rm::Manager;
 
 /// What the process around a master does for it.
@@ -36,6 +36,8 @@ pub struct Unusable {
 
 /// The configuration in force, shared.
 pub struct InForce {
+    /// Kinds of resource managers that this master has a driver for.
+    drivers: Vec<ManagerKind>,
     state: RwLock<State>,
 }
 
@@ -49,15 +51,16 @@ struct State {
 }
 
 impl InForce {
-    /// What the master is started with.
-    pub fn new(loaded: LoadedMaster) -> Self {
+    /// What the master is started with. `drivers` = the kinds of resource managers that it has a driver for.
+    pub fn new(loaded: LoadedMaster, drivers: Vec<ManagerKind>) -> Self {
         Self {
             state: RwLock::new(State {
                 origins: Arc::new(loaded.origins()),
-                managers: Arc::new(Manager::of(&loaded.config)),
+                managers: Arc::new(Manager::of(&loaded.config, &drivers)),
                 config: Arc::new(loaded.config),
                 leaving: BTreeSet::new(),
             }),
+            drivers,
         }
     }
 
@@ -93,7 +96,7 @@ impl InForce {
 
     /// Puts another configuration in force.
     pub(crate) fn replace(&self, config: MasterConfig, origins: Vec<ExplainedKey>) {
-        let managers = Arc::new(Manager::of(&config));
+        let managers = Arc::new(Manager::of(&config, &self.drivers));
         let (config, origins) = (Arc::new(config), Arc::new(origins));
         self.write(|state| {
             state.config = config;

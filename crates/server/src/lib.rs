@@ -30,9 +30,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use det_config::LoadedMaster;
-use det_config::master::MasterConfig;
+use det_config::master::{ManagerKind, MasterConfig};
 use det_config::storage::{CheckpointStorage, StorageLocation};
 use det_ids::UserId;
+use det_rm::Manager;
 use det_store::users::UserRow;
 use det_store::{Store, StoreError, StoreUrl, agents, settings, users};
 use tokio::net::TcpListener;
@@ -51,10 +52,15 @@ use crate::master_log::MasterLog;
 /// Name of the file below the data directory that holds the token agents join with.
 pub const AGENT_TOKEN_FILE: &str = "agent-token";
 
+/// Kinds of resource managers that have a driver: where one is to be added, beside what serves its places.
+pub const DRIVERS: &[ManagerKind] = &[ManagerKind::Agent];
+
 /// What a master is started with.
 pub struct MasterOptions {
     /// Its configuration, complete.
     pub config: LoadedMaster,
+    /// Kinds of resource managers that it has a driver for: [`DRIVERS`], and in tests those that a test drives.
+    pub drivers: Vec<ManagerKind>,
     /// The process around it.
     pub surroundings: Arc<dyn Surroundings>,
     /// Where it keeps what it keeps: the embedded database, the agents' token, checkpoints unless configured.
@@ -175,7 +181,7 @@ impl Running {
 pub async fn start(mut options: MasterOptions) -> Result<Running, StartError> {
     complete(&mut options.config.config, &options.data_dir)?;
     let config = &options.config.config;
-    log_schedulers(config);
+    log_schedulers(&Manager::of(config, &options.drivers));
     let url = match config.db.postgres_url() {
         Some(url) => StoreUrl::Postgres(url),
         None => StoreUrl::Sqlite(options.data_dir.join("det.db")),
@@ -193,6 +199,7 @@ pub async fn start(mut options: MasterOptions) -> Result<Running, StartError> {
 async fn start_on(store: Store, options: MasterOptions) -> Result<Running, StartError> {
     let MasterOptions {
         config: loaded,
+        drivers,
         surroundings,
         data_dir,
         allow_blank_passwords,
@@ -233,7 +240,7 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<Running, Start
     let notified = hub.clone();
     live.follow(&store, move || notified.notify(&hub::Topic::Events));
     let tls = tls::acceptor(&config)?;
-    let context = Context::new(store, hub, InForce::new(loaded));
+    let context = Context::new(store, hub, InForce::new(loaded, drivers));
     let master = Master::new(Foundation {
         context,
         auth,
@@ -344,10 +351,10 @@ fn default_storage(data_dir: &std::path::Path) -> Result<CheckpointStorage, Star
 }
 
 /// Says of each pool what its queue runs with: blocks of pools replace the cluster's whole, which is easily missed.
-pub(crate) fn log_schedulers(config: &MasterConfig) {
-    for pool in &config.resource_pools {
-        let scheduler = config.effective_scheduler(pool);
-        tracing::info!(resource_pool = pool.pool_name, scheduler = %scheduler, "scheduler in force");
+pub(crate) fn log_schedulers(managers: &[Manager]) {
+    for pool in managers.iter().flat_map(|manager| &manager.pools) {
+        let (name, scheduler) = (&pool.name, &pool.scheduler);
+        tracing::info!(resource_pool = name, %scheduler, "scheduler in force");
     }
 }
 

@@ -383,11 +383,8 @@ fn underlay(
         .or_else(|| default.map(str::to_owned))
         .unwrap_or_default();
     if !args.master_config.is_empty() && config.resource_pool(&pool).is_none() {
-        let names: Vec<&str> = config
-            .resource_pools
-            .iter()
-            .map(|pool| pool.pool_name.as_str())
-            .collect();
+        let pools = config.managers().flat_map(|(_, pools)| pools);
+        let names: Vec<&str> = pools.map(|pool| pool.pool_name.as_str()).collect();
         return Err(CliError::request(format!(
             "the master's configuration has no pool \"{pool}\"; it has {}",
             names.join(", ")

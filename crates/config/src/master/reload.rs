@@ -46,14 +46,11 @@ pub struct NotLive {
     pub change: Change,
     /// The reason, and what to do, for users.
     pub why: String,
+    /// Whether it is a pool that cannot go because of what is in it: no new start is needed for that.
+    pub is_occupied_pool: bool,
 }
 
 impl NotLive {
-    /// Whether it is a pool that cannot go because of what is in it: no new start is needed for that.
-    pub fn is_occupied_pool(&self) -> bool {
-        self.change.path.starts_with("resource_pools[") && self.change.to.is_null()
-    }
-
     /// `{"path", "from", "to", "message"}`.
     pub fn to_json(&self) -> Value {
         let Change { path, from, to, .. } = &self.change;
@@ -74,6 +71,15 @@ pub struct Reload {
     pub config: MasterConfig,
     /// What is different, in the order of the paths.
     pub changes: Vec<Change>,
+}
+
+/// A pool that another configuration does not have any more, or has under another manager.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GonePool {
+    /// Its name.
+    pub name: String,
+    /// Where it was: `resource_pools[gpu]`.
+    path: String,
 }
 
 /// When a change of a key takes effect.
@@ -143,8 +149,10 @@ const RULES: &[(&str, When)] = &[
         Restart("who runs containers is chosen at start"),
     ),
     ("resource_pools", Now),
+    ("additional_resource_managers", Now),
+    // A manager that is new or gone has or had a type.
     (
-        "additional_resource_managers",
+        "additional_resource_managers.resource_manager.type",
         Restart("who runs containers is chosen at start"),
     ),
     ("scim", Restart("how users log in is chosen at start")),
@@ -155,7 +163,9 @@ const RULES: &[(&str, When)] = &[
     ("hasura", Never),
 ];
 
+/// `path` = with the names of pools and managers in brackets, which no rule has.
 fn when(path: &str) -> When {
+    let path = &steps(path).join(".");
     RULES
         .iter()
         .filter(|(prefix, _)| {
@@ -188,12 +198,51 @@ fn is_acted_on(path: &str, known: &[Key]) -> bool {
 
 /// The keys that a path goes through, without what is in brackets.
 fn steps(path: &str) -> Vec<&str> {
-    path.split('.')
+    let mut depth = 0;
+    let split = path.split(move |c: char| {
+        match c {
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            _ => {}
+        }
+        c == '.' && depth <= 0
+    });
+    split
         .map(|step| step.split('[').next().unwrap_or(step))
         .collect()
 }
 
 impl MasterConfig {
+    /// The pools that another configuration does not have any more, or has under another manager: what is in them cannot
+    /// go on there.
+    pub fn gone_in(&self, new: &Self) -> Vec<GonePool> {
+        let kept: BTreeSet<(Option<&str>, &str)> =
+            new.placed_pools().map(|(of, pool, _)| (of, pool)).collect();
+        let gone = self.placed_pools();
+        let gone = gone.filter(|(of, pool, _)| !kept.contains(&(*of, *pool)));
+        gone.map(|(_, name, path)| GonePool {
+            name: name.to_owned(),
+            path,
+        })
+        .collect()
+    }
+
+    /// All pools: the name of the additional manager that has it, its own name, and its path.
+    fn placed_pools(&self) -> impl Iterator<Item = (Option<&str>, &str, String)> {
+        self.managers()
+            .enumerate()
+            .flat_map(|(number, (manager, pools))| {
+                let of = (number > 0).then_some(manager.cluster_name.as_str());
+                pools.iter().map(move |pool| {
+                    let name = pool.pool_name.as_str();
+                    let within = of.map_or_else(String::new, |of| {
+                        format!("additional_resource_managers[{of}].")
+                    });
+                    (of, name, format!("{within}resource_pools[{name}]"))
+                })
+            })
+    }
+
     /// Compares what was read anew with what is in force. `occupied` returns why a pool cannot be removed: its agents, its
     /// work; `None` = nothing is in it.
     ///
@@ -235,23 +284,21 @@ impl MasterConfig {
                         or_not_set(&change.to)
                     ),
                     change,
+                    is_occupied_pool: false,
                 }),
             }
         }
-        for pool in &self.resource_pools {
-            let name = &pool.pool_name;
-            if new.resource_pool(name).is_some() {
-                continue;
-            }
-            if let Some(why) = occupied(name) {
+        for GonePool { name, path } in self.gone_in(&new) {
+            if let Some(why) = occupied(&name) {
                 refused.push(NotLive {
                     change: Change {
-                        path: format!("resource_pools[{name}]"),
-                        from: Value::from(name.as_str()),
+                        path,
+                        from: Value::from(name),
                         to: Value::Null,
                         acts: true,
                     },
                     why,
+                    is_occupied_pool: true,
                 });
             }
         }
@@ -273,7 +320,7 @@ fn or_not_set(value: &Value) -> String {
     }
 }
 
-/// Every leaf by its path; lists are leaves, except that of the pools, which are named.
+/// Every leaf by its path; lists are leaves, except those of pools and additional managers, which are named.
 fn flat(config: &MasterConfig) -> BTreeMap<String, Value> {
     let value =
         serde_json::to_value(config).expect("maps with text keys and finite numbers are JSON");
@@ -307,7 +354,14 @@ fn collect(value: &Value, path: String, found: &mut BTreeMap<String, Value>) {
                 collect(member, below(key), found);
             }
         }
-        Value::Array(pools) if path == "resource_pools" => {
+        Value::Array(items) if path == "additional_resource_managers" => {
+            for item in items {
+                let name = item["resource_manager"]["cluster_name"].as_str();
+                let name = name.unwrap_or_default();
+                collect(item, format!("{path}[{name}]"), found);
+            }
+        }
+        Value::Array(pools) if steps(&path).last() == Some(&"resource_pools") => {
             for pool in pools {
                 let name = pool["pool_name"].as_str().unwrap_or_default();
                 collect(pool, format!("{path}[{name}]"), found);
@@ -404,6 +458,58 @@ resource_pools:
         }
         assert!(refused.iter().all(|r| !r.contains("hidden")), "{refused:?}");
         assert_eq!(refused.len(), 6);
+    }
+
+    #[test]
+    fn pools_of_additional_managers_change_like_those_of_the_main_one() {
+        const OLD: &str = "
+resource_pools: [{pool_name: a}]
+additional_resource_managers:
+- resource_manager: {type: agent, cluster_name: lab.two}
+  resource_pools: [{pool_name: x.y}, {pool_name: busy}, {pool_name: idle}]
+";
+        let with = |pools: &str, manager: &str| {
+            let (managers, _) = OLD.split_once("- resource_manager").unwrap();
+            reload(
+                OLD,
+                &format!("{managers}- resource_manager: {manager}\n  resource_pools: {pools}\n"),
+            )
+        };
+        let named = "{type: agent, cluster_name: lab.two, scheduler: {type: round_robin}}";
+        let changes = with(
+            "[{pool_name: x.y, agent_reconnect_wait: 1m}, {pool_name: busy}]",
+            named,
+        );
+        let changes = changes.unwrap();
+        for expected in [
+            "additional_resource_managers[lab.two].resource_manager.scheduler.type: null -> \"round_robin\"",
+            "additional_resource_managers[lab.two].resource_pools[x.y].agent_reconnect_wait: \"10m\" -> \"1m\"",
+            "additional_resource_managers[lab.two].resource_pools[idle].pool_name: \"idle\" -> null",
+        ] {
+            assert!(
+                changes.iter().any(|c| c == expected),
+                "{changes:?} lacks {expected}"
+            );
+        }
+        assert_eq!(
+            with("[{pool_name: x.y}]", "{type: agent, cluster_name: lab.two}"),
+            Err(vec![
+                "additional_resource_managers[lab.two].resource_pools[busy]: 2 agents are in it"
+                    .to_owned()
+            ])
+        );
+        // Under another manager it is another pool, and who the managers are is chosen at start.
+        let refused =
+            with("[{pool_name: busy}]", "{type: agent, cluster_name: other}").unwrap_err();
+        for expected in [
+            "additional_resource_managers[other].resource_manager.type: who runs containers is chosen at start",
+            "additional_resource_managers[lab.two].resource_pools[busy]: 2 agents are in it",
+        ] {
+            assert!(
+                refused.iter().any(|r| r.starts_with(expected)),
+                "{refused:?} lacks {expected}"
+            );
+        }
     }
 
     #[test]

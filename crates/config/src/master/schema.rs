@@ -106,7 +106,7 @@ keys! {
             or("[{\"pool_name\": \"default\"}]"), also("{\"type\": \"object\"}");
         /// Further managers with their pools.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        additional_resource_managers: Vec<AdditionalManager> = Kind::List(&Kind::Section(&pools::ADDITIONAL)), kept;
+        additional_resource_managers: Vec<AdditionalManager> = Kind::List(&Kind::Section(&pools::ADDITIONAL));
     }
     without field {
         /// The file that this was read from.

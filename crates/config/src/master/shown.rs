@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::effective::EffectiveScheduler;
-use super::schema::MasterConfig;
+use super::schema::{MasterConfig, ResourceManager, ResourcePool};
 use super::types::{ManagerKind, SchedulerKind};
 use crate::schema::{mask, mask_all};
 use crate::secrets::{MASK, mask_addresses, mask_all_variables};
@@ -62,19 +62,30 @@ impl MasterConfig {
             manager["default_aux_resource_pool"] = self.default_aux_pool().into();
             manager["default_compute_resource_pool"] = self.default_compute_pool().into();
         }
-        let of_cluster = self.resource_manager.scheduler.as_ref();
-        if of_cluster.is_some() || self.resource_manager.kind == ManagerKind::Agent {
-            let block = of_cluster.filter(|block| !block.is_empty());
-            value["resource_manager"]["scheduler"] = in_force(EffectiveScheduler::of(block, false));
-        }
-        let shown = value["resource_pools"].as_array_mut();
-        for (pool, shown) in self.resource_pools.iter().zip(shown.into_iter().flatten()) {
-            let own = pool.scheduler.as_ref().filter(|block| !block.is_empty());
-            shown["scheduler"] = own.map_or(Value::Null, |block| {
-                in_force(EffectiveScheduler::of(Some(block), false))
-            });
+        show_schedulers(&mut value, &self.resource_manager, &self.resource_pools);
+        let additional = value["additional_resource_managers"].as_array_mut();
+        let additional = additional.into_iter().flatten();
+        for (shown, managed) in additional.zip(&self.additional_resource_managers) {
+            show_schedulers(shown, &managed.resource_manager, &managed.resource_pools);
         }
         value
+    }
+}
+
+/// Shows the schedulers in force of a manager and its pools. `shown` = the object with `resource_manager` and
+/// `resource_pools`.
+fn show_schedulers(shown: &mut Value, manager: &ResourceManager, pools: &[ResourcePool]) {
+    let of_manager = manager.scheduler.as_ref();
+    if of_manager.is_some() || manager.kind == ManagerKind::Agent {
+        let block = of_manager.filter(|block| !block.is_empty());
+        shown["resource_manager"]["scheduler"] = in_force(EffectiveScheduler::of(block, false));
+    }
+    let shown = shown["resource_pools"].as_array_mut();
+    for (pool, shown) in pools.iter().zip(shown.into_iter().flatten()) {
+        let own = pool.scheduler.as_ref().filter(|block| !block.is_empty());
+        shown["scheduler"] = own.map_or(Value::Null, |block| {
+            in_force(EffectiveScheduler::of(Some(block), false))
+        });
     }
 }
 

@@ -1,5 +1,7 @@
 //! The words of the master's configuration.
 
+use std::fmt;
+
 use det_ids::PriorityOrder;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +26,18 @@ impl ManagerKind {
             Self::Agent | Self::Slurm | Self::Pbs => PriorityOrder::LowerFirst,
             Self::Kubernetes => PriorityOrder::HigherFirst,
         }
+    }
+}
+
+impl fmt::Display for ManagerKind {
+    /// The word of the configuration.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Agent => "agent",
+            Self::Kubernetes => "kubernetes",
+            Self::Slurm => "slurm",
+            Self::Pbs => "pbs",
+        })
     }
 }
 

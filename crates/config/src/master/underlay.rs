@@ -138,13 +138,18 @@ fn at_path(path: &str, node: Node) -> Option<Node> {
     Some(layer)
 }
 
+/// The pool of this name, of the main manager or of an additional one.
 pub(super) fn pool_named<'n>(root: &'n Node, name: &str) -> Option<&'n Node> {
-    match &root.get("resource_pools")?.tree {
-        Tree::List(pools) => pools
-            .iter()
-            .find(|pool| pool.get("pool_name").and_then(Node::text) == Some(name)),
-        _ => None,
+    fn list<'n>(node: &'n Node, key: &str) -> &'n [Node] {
+        match node.get(key).map(|node| &node.tree) {
+            Some(Tree::List(items)) => items,
+            _ => &[],
+        }
     }
+    std::iter::once(root)
+        .chain(list(root, "additional_resource_managers"))
+        .flat_map(|manager| list(manager, "resource_pools"))
+        .find(|pool| pool.get("pool_name").and_then(Node::text) == Some(name))
 }
 
 /// The same values as part of a layer; files, variables and flags keep their names.

@@ -177,11 +177,11 @@ impl Registry for Agents {
                     .into(),
             );
         }
-        if let Some(why) = self.pools.unusable(&hello.resource_pool) {
+        if let Some(why) = self.pools.closed_to_agents(&hello.resource_pool) {
             return Err(format!(
-                "resource pool \"{}\" {why}; this master has: {}",
+                "resource pool \"{}\" {why}; agents can join: {}",
                 hello.resource_pool,
-                self.pools.serving().join(", ")
+                self.pools.of_agents().join(", ")
             ));
         }
         Ok(())

@@ -7,7 +7,7 @@ use det_failpoints::failpoint;
 use det_ids::{ContainerId, Micros, PlaceId};
 use det_lifecycle::container::{Desired, Observed};
 use det_orchestrator::{Absence, Event, Place};
-use det_rm::{Core, Joined};
+use det_rm::{Core, Health, Joined};
 use det_rm_agents::{Connections, Lease};
 use det_store::agents::{self, AgentRow};
 use det_store::{StoreError, WriteTx};
@@ -178,6 +178,10 @@ impl Core for Places {
     type Error = AppError;
     type Changes = Subscription;
     type Lease = Lease;
+
+    fn report_health(&self, manager: &str, health: Health) {
+        self.pools.note_health(manager, health);
+    }
 
     fn changes(&self, place: &PlaceId) -> Subscription {
         self.context.hub.subscribe(Topic::Place(place.clone()))

@@ -11,9 +11,10 @@ use det_authz::{Kind, Permission};
 use det_config::LoadedMaster;
 use det_config::errors::{ConfigError, ConfigWarning};
 use det_config::explain::ExplainedKey;
-use det_config::master::{Change, MasterConfig, NotLive};
+use det_config::master::{Change, EffectiveScheduler, MasterConfig, NotLive};
 use det_config::origin::{Layer, Origin, Source};
 use det_lifecycle::record::{EventKind, Subject};
+use det_rm::{Manager, PlaceWord};
 use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx, agents, allocations, experiments};
 use serde_json::{Value, json};
@@ -27,7 +28,7 @@ use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 use crate::in_force::{Surroundings, Unusable};
 
-/// Jobs and agents that a sentence about a pool names at most.
+/// Jobs and places that a sentence about a pool names at most.
 const NAMED: usize = 3;
 
 /// Who asks for a reload.
@@ -236,12 +237,8 @@ impl Reload {
         loaded: LoadedMaster,
     ) -> AppResult<Decided> {
         let in_force = self.context.config();
-        let going: BTreeSet<String> = in_force
-            .resource_pools
-            .iter()
-            .map(|pool| pool.pool_name.clone())
-            .filter(|name| loaded.config.resource_pool(name).is_none())
-            .collect();
+        let going = in_force.gone_in(&loaded.config).into_iter();
+        let going: BTreeSet<String> = going.map(|pool| pool.name).collect();
         let occupied = self.occupied(tx, &going).await?;
         let occupied = |pool: &str| occupied.get(pool).cloned();
         let origins = loaded.origins();
@@ -272,14 +269,14 @@ impl Reload {
         }
         let mut in_pool: BTreeMap<&str, (Vec<String>, BTreeSet<String>)> = BTreeMap::new();
         let now = det_store::steady_now();
-        for agent in agents::list(&mut tx.conn()).await? {
+        for place in agents::list(&mut tx.conn()).await? {
             // One that stayed away for longer than its tasks were waited for is not expected any more.
-            let patience = self.pools.reconnect_patience_micros(&agent.resource_pool);
-            let expected = agent
+            let patience = self.pools.reconnect_patience_micros(&place.resource_pool);
+            let expected = place
                 .disconnected_at
                 .is_none_or(|since| now.saturating_sub(since) < patience);
-            if let Some(pool) = pools.get(&agent.resource_pool).filter(|_| expected) {
-                in_pool.entry(pool).or_default().0.push(agent.id.0);
+            if let Some(pool) = pools.get(&place.resource_pool).filter(|_| expected) {
+                in_pool.entry(pool).or_default().0.push(place.id.0);
             }
         }
         for job in experiments::live_jobs(&mut tx.conn()).await? {
@@ -297,15 +294,29 @@ impl Reload {
         }
         Ok(in_pool
             .into_iter()
-            .map(|(pool, (agents, jobs))| (pool.to_owned(), in_words(pool, &agents, &jobs)))
+            .map(|(pool, (places, jobs))| {
+                let word = self.pools.place_word(pool);
+                (pool.to_owned(), in_words(pool, word, &places, &jobs))
+            })
             .collect())
     }
 
     /// Everybody who asks from now on gets this configuration; those who act by themselves are woken.
     fn put_in_force(&self, config: MasterConfig, origins: Vec<ExplainedKey>) {
         let before = self.context.config();
+        let schedulers = |managers: &[Manager]| -> Vec<(String, EffectiveScheduler)> {
+            let pools = managers.iter().flat_map(|manager| &manager.pools);
+            pools
+                .map(|pool| (pool.name.clone(), pool.scheduler))
+                .collect()
+        };
+        let scheduled = schedulers(&self.pools.managers());
         let level = config.log.level.clone();
         self.context.in_force.replace(config, origins);
+        let managers = self.pools.managers();
+        if schedulers(&managers) != scheduled {
+            crate::log_schedulers(&managers);
+        }
         if before.log.level != level {
             self.surroundings.set_log_level(&level);
         }
@@ -329,10 +340,6 @@ impl Reload {
         }
         for change in changes {
             tracing::info!("the configuration changes while the master runs: {change}");
-        }
-        let schedulers = |change: &Change| change.path.contains("scheduler");
-        if changes.iter().any(schedulers) {
-            crate::log_schedulers(&self.context.config());
         }
     }
 
@@ -398,34 +405,31 @@ impl Reload {
 }
 
 /// Why a pool cannot go.
-fn in_words(pool: &str, agents: &[String], jobs: &BTreeSet<String>) -> String {
-    let several = |n: usize, one: &str| match n {
-        1 => format!("1 {one}"),
-        n => format!("{n} {one}s"),
-    };
+fn in_words(pool: &str, word: PlaceWord, places: &[String], jobs: &BTreeSet<String>) -> String {
     let mut what = Vec::new();
-    if !agents.is_empty() {
-        let names: Vec<&str> = agents.iter().take(NAMED).map(String::as_str).collect();
-        let more = if agents.len() > names.len() {
+    if !places.is_empty() {
+        let names: Vec<&str> = places.iter().take(NAMED).map(String::as_str).collect();
+        let more = if places.len() > names.len() {
             ", …"
         } else {
             ""
         };
         what.push(format!(
             "{} ({}{more})",
-            several(agents.len(), "agent"),
+            word.counted(places.len()),
             names.join(", ")
         ));
     }
     if !jobs.is_empty() {
-        what.push(format!(
-            "{} (det job list -p {pool})",
-            several(jobs.len(), "job")
-        ));
+        let counted = match jobs.len() {
+            1 => "1 job".to_owned(),
+            number => format!("{number} jobs"),
+        };
+        what.push(format!("{counted} (det job list -p {pool})"));
     }
     format!(
-        "resource pool \"{pool}\" cannot go while {} in it; stop the agents, and move or end the jobs first",
-        match (&what[..], agents.len() + jobs.len()) {
+        "resource pool \"{pool}\" cannot go while {} in it; stop the {word}s, and move or end the jobs first",
+        match (&what[..], places.len() + jobs.len()) {
             ([only], 1) => format!("{only} is"),
             (all, _) => format!("{} are", all.join(" and ")),
         }
@@ -445,8 +449,8 @@ fn refusal(refused: &[NotLive]) -> AppError {
         lines.join("\n")
     ));
     error.details = refused.iter().map(NotLive::to_json).collect();
-    let pools = refused.iter().filter(|one| one.is_occupied_pool()).count();
-    let empty_them = "move or end the work in those pools (det job update JOB --resource-pool POOL) and stop their agents";
+    let pools = refused.iter().filter(|one| one.is_occupied_pool).count();
+    let empty_them = "move or end the work in those pools (det job update JOB --resource-pool POOL) and stop what runs containers there";
     error.hint(match pools {
         0 => "nothing was changed; undo these, or start the master again with all of them".to_owned(),
         all if all == refused.len() => {
@@ -482,7 +486,7 @@ mod tests {
                 "while 2 jobs (det job list -p gpu) are in it",
             ),
         ] {
-            let text = in_words("gpu", &agents, &jobs);
+            let text = in_words("gpu", PlaceWord::Agent, &agents, &jobs);
             assert!(text.contains(expected), "{text}");
         }
     }

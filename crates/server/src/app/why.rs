@@ -171,7 +171,6 @@ impl Explanations {
             }
             None => BTreeMap::new(),
         };
-        let config = self.context.config();
         let other_pools = match &entry {
             Some(entry) => self.other_pools(entry).await?,
             None => BTreeMap::new(),
@@ -190,10 +189,7 @@ impl Explanations {
                 .into_iter()
                 .filter(|entry| Some(entry.job.workspace_id) == workspace)
                 .collect(),
-            scheduling: config
-                .resource_pool(&pool)
-                .map(|configured| config.effective_scheduler(configured).to_string())
-                .unwrap_or_default(),
+            scheduling: self.pools.scheduling(&pool),
             capacity,
             placements,
             job_id: job_id.clone(),

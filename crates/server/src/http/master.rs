@@ -71,16 +71,17 @@ async fn health(State(master): State<Master>) -> Response {
             HealthStatus::Down
         }
     };
-    let whole = health.database && health.background.iter().all(|(_, work)| work.runs);
+    let whole = health.is_whole();
     let (managers, background) = (health.managers.into_iter(), health.background.into_iter());
     let check = HealthCheck {
         status: status(whole),
         database: status(health.database),
         resource_managers: managers
-            .map(|(name, answers)| ResourceManagerHealth {
+            .map(|(name, health)| ResourceManagerHealth {
                 cluster_name: name.clone(),
                 name,
-                status: status(answers),
+                status: status(health.is_up()),
+                reason: health.reason().map(str::to_owned),
             })
             .collect(),
         background: background

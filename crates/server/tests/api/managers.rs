@@ -4,6 +4,7 @@
 
 mod direction;
 mod fake;
+mod side_by_side;
 
 use det_agent_proto::{ContainerReport, ContainerState, ToAgent};
 use det_ids::{AllocationId, ContainerId, ExperimentId};

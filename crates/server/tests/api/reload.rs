@@ -219,7 +219,10 @@ async fn a_pool_goes_only_when_nothing_is_in_it() {
     let agent = cluster.agent_in("other", "a", 1).await;
     cluster.written.write(one);
     let answer = admin.post(RELOAD, json!({})).await;
-    assert!(answer.text.contains("stop their agents"), "{answer:?}");
+    assert!(
+        answer.text.contains("stop what runs containers there"),
+        "{answer:?}"
+    );
     assert!(
         !answer.text.contains("start the master again"),
         "{answer:?}"

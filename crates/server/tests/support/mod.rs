@@ -16,6 +16,7 @@ use std::time::Duration;
 use det_agent_proto::{AfterRefusal, ToAgent};
 use det_config::LoadedMaster;
 use det_config::Sources;
+use det_config::master::ManagerKind;
 use det_ids::ExperimentId;
 use det_server::app::Master;
 use det_server::app::model_archive::{ContextFile, FileKind};
@@ -24,7 +25,7 @@ use det_server::auth::Actor;
 use det_server::hub::Hub;
 use det_server::in_force::{Surroundings, Unusable};
 use det_server::master_log::MasterLog;
-use det_server::{MasterOptions, Running, StartError};
+use det_server::{DRIVERS, MasterOptions, Running, StartError};
 use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_taskspec::ContainerSpec;
 use reqwest::Method;
@@ -308,7 +309,18 @@ impl Cluster {
 
     /// A master with these configuration keys.
     pub(crate) async fn start_with(flags: &[(&str, &str)]) -> Self {
-        Self::start_in(TempDir::new().unwrap(), flags).await
+        Self::start_in(TempDir::new().unwrap(), flags, DRIVERS).await
+    }
+
+    /// As [`Self::start_with`]; the test drives the places of managers of this kind.
+    pub(crate) async fn start_driving(kind: ManagerKind, flags: &[(&str, &str)]) -> Self {
+        let drivers = [DRIVERS, &[kind]].concat();
+        Self::start_in(TempDir::new().unwrap(), flags, &drivers).await
+    }
+
+    /// Starts with the configuration of a file, and drivers of these kinds.
+    pub(crate) async fn start_reading(drivers: &[ManagerKind], file: &str) -> Self {
+        Self::start_from(TempDir::new().unwrap(), &[], drivers, file).await
     }
 
     /// Why a master with these configuration keys does not start.
@@ -354,7 +366,7 @@ impl Cluster {
             Err(error) => panic!("another error: {error}"),
             Ok(_) => panic!("it started"),
         }
-        Self::start_in(directory, &[]).await
+        Self::start_in(directory, &[], DRIVERS).await
     }
 
     /// Stops the master and starts another one on what it left.
@@ -368,10 +380,19 @@ impl Cluster {
             running, directory, ..
         } = self;
         within("the master to stop", running.stop()).await;
-        Self::start_in(directory, flags).await
+        Self::start_in(directory, flags, DRIVERS).await
     }
 
-    async fn start_in(directory: TempDir, flags: &[(&str, &str)]) -> Self {
+    async fn start_in(directory: TempDir, flags: &[(&str, &str)], drivers: &[ManagerKind]) -> Self {
+        Self::start_from(directory, flags, drivers, "").await
+    }
+
+    async fn start_from(
+        directory: TempDir,
+        flags: &[(&str, &str)],
+        drivers: &[ManagerKind],
+        file: &str,
+    ) -> Self {
         // Of several tests in one process the first one installs it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let (running, written) = loop {
@@ -380,7 +401,10 @@ impl Cluster {
                 .local_addr()
                 .unwrap()
                 .port();
-            let (options, written) = options(&directory, flags, port);
+            let (mut options, written) = options(&directory, flags, port);
+            options.drivers = drivers.to_vec();
+            written.write(file);
+            options.config = written.read_config().unwrap();
             match Box::pin(det_server::start(options)).await {
                 Ok(running) => break (running, written),
                 // Another process took the port between the look and the start.
@@ -621,6 +645,7 @@ fn options(
     let hub = Hub::default();
     let options = MasterOptions {
         config: written.read_config().unwrap(),
+        drivers: DRIVERS.to_vec(),
         surroundings: written.clone(),
         data_dir: directory.path().to_owned(),
         allow_blank_passwords: true,

@@ -246,37 +246,48 @@ fn settings(
                 .to_owned(),
         );
     }
-    let order = text(pool, "priorityOrder");
-    let higher_first = order == PriorityOrder::HigherFirst.to_string();
+    let unknown = |what: &str, word: &str| {
+        CliError::request(format!(
+            "resource pool \"{}\" has {what} \"{word}\", which cannot be simulated: use the `det` of the master's version",
+            text(pool, "name")
+        ))
+    };
+    let priority_order = match text(pool, "priorityOrder").as_str() {
+        "" => PriorityOrder::default(),
+        order => order
+            .parse()
+            .map_err(|_| unknown("the order of priorities", order))?,
+    };
     Ok(PoolSettings {
         policy,
-        priority_order: if higher_first {
-            PriorityOrder::HigherFirst
-        } else {
-            PriorityOrder::LowerFirst
-        },
+        priority_order,
         fitting: match text(pool, "schedulerFittingPolicy").as_str() {
             "FITTING_POLICY_WORST" => Fitting::Worst,
-            _ => Fitting::Best,
+            "FITTING_POLICY_BEST" | "FITTING_POLICY_UNSPECIFIED" | "" => Fitting::Best,
+            other => return Err(unknown("the fitting policy", other)),
         },
         allow_heterogeneous_fits: scheduler_block(pool, master)["allow_heterogeneous_fits"] == true,
         ..PoolSettings::default()
     })
 }
 
-/// The configuration of the scheduler of a pool: its own, else the cluster's.
+/// The configuration of the scheduler of a pool: its own, else its manager's.
 fn scheduler_block<'v>(pool: &Value, master: &'v Value) -> &'v Value {
-    let lists = [
-        &master["resource_pools"],
-        &master["resource_manager"]["resource_pools"],
-    ];
-    let own = lists
-        .into_iter()
-        .flat_map(items)
-        .find(|known| known["pool_name"] == pool["name"])
-        .map(|known| &known["scheduler"])
-        .filter(|block| !block.is_null());
-    own.unwrap_or(&master["resource_manager"]["scheduler"])
+    let managers = std::iter::once(master).chain(items(&master["additional_resource_managers"]));
+    for manager in managers {
+        let lists = [
+            &manager["resource_pools"],
+            &manager["resource_manager"]["resource_pools"],
+        ];
+        let mut pools = lists.into_iter().flat_map(items);
+        if let Some(known) = pools.find(|known| known["pool_name"] == pool["name"]) {
+            return match &known["scheduler"] {
+                Value::Null => &manager["resource_manager"]["scheduler"],
+                own => own,
+            };
+        }
+    }
+    &master["resource_manager"]["scheduler"]
 }
 
 /// The agents of a pool, and the operations that set the state of single slots.

@@ -40,10 +40,18 @@ pub(crate) fn identity(master: &Master) -> Identity {
 pub(crate) struct Health {
     /// Whether the database answers.
     pub(crate) database: bool,
-    /// Resource managers by name, each with whether it answers.
-    pub(crate) managers: Vec<(String, bool)>,
+    /// Resource managers by name.
+    pub(crate) managers: Vec<(String, det_rm::Health)>,
     /// Background work by name.
     pub(crate) background: Vec<(&'static str, Work)>,
+}
+
+impl Health {
+    /// Whether all of the master itself answers. A resource manager that is down is no failure of the master: only its own
+    /// line says so.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.database && self.background.iter().all(|(_, work)| work.runs)
+    }
 }
 
 /// Which parts of the master answer now.
@@ -55,22 +63,24 @@ pub(crate) async fn health(master: &Master) -> Health {
             false
         }
     };
-    // A manager that serves is a part of this process and needs nothing but the database. One that is not built is no
-    // failure of the master: only its own line says that it is down.
-    let answers = |manager: &Manager| {
+    let health_of = |manager: &Manager| {
         let name = match manager.name.as_str() {
             "" => "agents",
             name => name,
         };
-        let answers = match manager.health {
-            det_rm::Health::Serving => database,
-            det_rm::Health::NotBuilt => false,
+        let health = match master.pools.health(manager) {
+            // What is to run where is in the rows.
+            health if health.is_up() && !database => {
+                let reason = "the database of the master does not answer";
+                det_rm::Health::Down(reason.to_owned())
+            }
+            health => health,
         };
-        (name.to_owned(), answers)
+        (name.to_owned(), health)
     };
     Health {
         database,
-        managers: master.pools.managers().iter().map(answers).collect(),
+        managers: master.pools.managers().iter().map(health_of).collect(),
         background: master.background.list(),
     }
 }

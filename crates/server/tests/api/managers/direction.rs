@@ -1,6 +1,7 @@
 //! Which of two priorities goes first is the manager's to say: everything that compares priorities, in the pool of a
 //! manager whose higher number goes first. Its places are those of [`super::fake`].
 
+use det_config::master::ManagerKind;
 use det_ids::AllocationId;
 use det_lifecycle::container::Observed;
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ use crate::support::{Client, Cluster};
 const POLICIES: &str = "/api/v1/config-policies/global/EXPERIMENT";
 
 async fn cluster() -> Cluster {
-    Cluster::start_with(&[
+    let flags = [
         (
             "resource_manager",
             "{type: kubernetes, cluster_name: pods, max_slots_per_pod: 8}",
@@ -23,8 +24,8 @@ async fn cluster() -> Cluster {
             "[{pool_name: default, scheduler: {type: priority, preemption: true}}]",
         ),
         ("launch_error", "false"),
-    ])
-    .await
+    ];
+    Cluster::start_driving(ManagerKind::Kubernetes, &flags).await
 }
 
 /// Submits an experiment of one trial; gives the id of its job.
