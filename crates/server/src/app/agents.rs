@@ -19,9 +19,9 @@ use det_taskspec::{Device, DeviceKind};
 use crate::app::agent_tokens::{AgentTokens, Credential};
 use crate::app::context::Context;
 use crate::app::logs::Logs;
+use crate::app::managers::Managers;
 use crate::app::orchestration::{Cause, Orchestration};
 use crate::app::places::{Details, Places};
-use crate::app::pools::Pools;
 use crate::app::reads::agents::AgentView;
 use crate::app::specs::MasterIdentity;
 use crate::auth::Actor;
@@ -59,7 +59,7 @@ fn changes(known: &AgentRow, hello: &Hello) -> Result<Option<String>, StoreError
 #[derive(Clone)]
 pub struct Agents {
     context: Context,
-    pools: Pools,
+    managers: Managers,
     logs: Logs,
     orchestration: Orchestration,
     places: Places,
@@ -71,7 +71,7 @@ impl Agents {
     /// Puts the service together.
     pub(crate) fn new(
         context: Context,
-        pools: Pools,
+        managers: Managers,
         logs: Logs,
         orchestration: Orchestration,
         places: Places,
@@ -80,7 +80,7 @@ impl Agents {
     ) -> Self {
         Self {
             context,
-            pools,
+            managers,
             logs,
             orchestration,
             places,
@@ -177,12 +177,8 @@ impl Registry for Agents {
                     .into(),
             );
         }
-        if let Some(why) = self.pools.closed_to_agents(&hello.resource_pool) {
-            return Err(format!(
-                "resource pool \"{}\" {why}; agents can join: {}",
-                hello.resource_pool,
-                self.pools.of_agents().join(", ")
-            ));
+        if let Some(why) = self.managers.closed_to_agents(&hello.resource_pool) {
+            return Err(format!("resource pool \"{}\" {why}", hello.resource_pool));
         }
         Ok(())
     }

@@ -26,6 +26,7 @@ use crate::app::launches::Launches;
 use crate::app::logs::Logs;
 use crate::app::logs::policies::LogPolicies;
 use crate::app::logs::retention::LogRetention;
+use crate::app::managers::Managers;
 use crate::app::metrics::Metrics;
 use crate::app::metrics::journal::Journal;
 use crate::app::metrics::series::Series;
@@ -94,6 +95,7 @@ impl Master {
         let budgets = Budgets::default();
         let ownership = Ownership::new(context.store.clone(), auth.clone());
         let pools = Pools::new(context.in_force.clone());
+        let managers = Managers::new(context.in_force.clone());
         let configs = Configs::default();
         let searches = Searches::default();
         let snapshots = Snapshots::new(context.clone(), live.clone(), pools.clone(), homes.clone());
@@ -234,14 +236,14 @@ impl Master {
         let places = Places::new(
             context.clone(),
             live.clone(),
-            pools.clone(),
+            (managers.clone(), pools.clone()),
             specs.clone(),
             orchestration.clone(),
         );
         let agent_tokens = AgentTokens::new(context.clone(), places.clone(), agent_token_hash);
         let agents = Agents::new(
             context.clone(),
-            pools.clone(),
+            managers.clone(),
             logs.clone(),
             orchestration.clone(),
             places.clone(),
@@ -307,7 +309,7 @@ impl Master {
             preview: Previews::new(context.clone(), pools.clone()),
             reload: Reload::new(
                 context.clone(),
-                pools.clone(),
+                (managers.clone(), pools.clone()),
                 surroundings.clone(),
                 data_dir.clone(),
                 cluster_id,
@@ -318,6 +320,7 @@ impl Master {
             snapshots,
             scheduling,
             ownership,
+            managers,
             pools,
             context,
             auth,

@@ -28,6 +28,7 @@ pub mod launches;
 mod limits;
 mod log_patterns;
 pub mod logs;
+pub mod managers;
 pub mod metrics;
 pub mod model_archive;
 pub mod orchestration;
@@ -146,6 +147,8 @@ pub struct Inner {
     pub log_retention: logs::retention::LogRetention,
     /// Rights to what has an owner.
     pub ownership: ownership::Ownership,
+    /// Resource managers, and what their drivers report of them.
+    pub managers: managers::Managers,
     /// Resource pools as configured.
     pub pools: pools::Pools,
     /// Users and sessions.

@@ -15,6 +15,7 @@ use det_taskspec::{ContainerExit, ContainerSpec};
 
 use crate::app::context::Context;
 use crate::app::decisions::CORE;
+use crate::app::managers::Managers;
 use crate::app::orchestration::{Orchestration, place_of};
 use crate::app::pools::Pools;
 use crate::app::specs::Specs;
@@ -28,6 +29,7 @@ use crate::slots::set_services;
 pub struct Places {
     context: Context,
     live: Live,
+    managers: Managers,
     pools: Pools,
     specs: Specs,
     orchestration: Orchestration,
@@ -51,13 +53,14 @@ impl Places {
     pub(crate) fn new(
         context: Context,
         live: Live,
-        pools: Pools,
+        (managers, pools): (Managers, Pools),
         specs: Specs,
         orchestration: Orchestration,
     ) -> Self {
         Self {
             context,
             live,
+            managers,
             pools,
             specs,
             orchestration,
@@ -180,7 +183,7 @@ impl Core for Places {
     type Lease = Lease;
 
     fn report_health(&self, manager: &str, health: Health) {
-        self.pools.note_health(manager, health);
+        self.managers.note_health(manager, health);
     }
 
     fn changes(&self, place: &PlaceId) -> Subscription {

@@ -1,13 +1,11 @@
 //! Resource pools as configured, each with the resource manager that it belongs to.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use det_config::container::TaskContainerDefaults;
-use det_config::master::ManagerKind;
 use det_ids::PriorityOrder;
-use det_rm::{Health, Manager, PlaceWord, Pool};
+use det_rm::{Manager, Pool};
 use det_scheduler::PoolSettings;
 
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -20,21 +18,15 @@ const PATIENCE: Duration = Duration::from_mins(10);
 #[derive(Clone)]
 pub struct Pools {
     in_force: Arc<InForce>,
-    /// By name of a manager: what its driver last reported, unless that is that it is up.
-    ailing: Arc<Mutex<BTreeMap<String, Health>>>,
 }
 
 impl Pools {
     /// Of this configuration.
     pub(crate) fn new(in_force: Arc<InForce>) -> Self {
-        Self {
-            in_force,
-            ailing: Arc::default(),
-        }
+        Self { in_force }
     }
 
-    /// The resource managers, the main one first.
-    pub fn managers(&self) -> Arc<Vec<Manager>> {
+    fn managers(&self) -> Arc<Vec<Manager>> {
         self.in_force.managers()
     }
 
@@ -46,44 +38,6 @@ impl Pools {
     /// Names of the pools in which work can run, in the order of the configuration.
     pub fn serving(&self) -> Vec<String> {
         self.names_where(|manager| manager.is_built)
-    }
-
-    /// Names of the pools that agents can join, in the order of the configuration.
-    pub(crate) fn of_agents(&self) -> Vec<String> {
-        self.names_where(|manager| manager.is_built && manager.kind == ManagerKind::Agent)
-    }
-
-    /// Whether a manager can run containers now, as its driver last reported.
-    pub fn health(&self, manager: &Manager) -> Health {
-        if !manager.is_built {
-            let kind = manager.kind;
-            return Health::Down(format!(
-                "resource managers of type {kind} are not built in this version"
-            ));
-        }
-        let ailing = self.ailing.lock().unwrap_or_else(PoisonError::into_inner);
-        ailing.get(&manager.name).cloned().unwrap_or_default()
-    }
-
-    /// Notes what a driver reports of its manager.
-    pub(crate) fn note_health(&self, manager: &str, health: Health) {
-        let mut ailing = self.ailing.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = match &health {
-            Health::Up => ailing.remove(manager),
-            ill => ailing.insert(manager.to_owned(), ill.clone()),
-        };
-        if before.unwrap_or_default() == health {
-            return;
-        }
-        match health.reason() {
-            None => tracing::info!(resource_manager = manager, "a resource manager is up"),
-            Some(reason) => tracing::warn!(
-                resource_manager = manager,
-                can_start = health.is_up(),
-                reason,
-                "a resource manager is not well"
-            ),
-        }
     }
 
     fn names_where(&self, wanted: impl Fn(&Manager) -> bool) -> Vec<String> {
@@ -133,26 +87,6 @@ impl Pools {
     pub(crate) fn unusable(&self, pool: &str) -> Option<String> {
         let why = self.look(pool, |manager, _| manager.unusable());
         why.unwrap_or_else(|| Some("does not exist".to_owned()))
-    }
-
-    /// Why no agent can join a pool, completing `resource pool "x" …`.
-    pub(crate) fn closed_to_agents(&self, pool: &str) -> Option<String> {
-        let other = |manager: &Manager, _: &Pool| match manager.kind {
-            ManagerKind::Agent => None,
-            kind => Some(format!(
-                "belongs to resource manager \"{}\" of type {kind}, whose {}s are no agents",
-                manager.name,
-                PlaceWord::of(kind)
-            )),
-        };
-        self.unusable(pool)
-            .or_else(|| self.look(pool, other).flatten())
-    }
-
-    /// What users call the places of a pool.
-    pub(crate) fn place_word(&self, pool: &str) -> PlaceWord {
-        self.look(pool, |manager, _| PlaceWord::of(manager.kind))
-            .unwrap_or(PlaceWord::Agent)
     }
 
     /// The scheduler of a pool as configured, for people; empty where the pool is not configured.

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use crate::app::context::Context;
+use crate::app::managers::Managers;
 use crate::app::pools::Pools;
 use crate::app::scheduling::fallback::Fallback;
 use crate::auth::Actor;
@@ -68,6 +69,7 @@ enum Decided {
 #[derive(Clone)]
 pub struct Reload {
     context: Context,
+    managers: Managers,
     pools: Pools,
     surroundings: Arc<dyn Surroundings>,
     data_dir: PathBuf,
@@ -79,7 +81,7 @@ impl Reload {
     /// Puts the service together.
     pub(crate) fn new(
         context: Context,
-        pools: Pools,
+        (managers, pools): (Managers, Pools),
         surroundings: Arc<dyn Surroundings>,
         data_dir: PathBuf,
         cluster_id: String,
@@ -87,6 +89,7 @@ impl Reload {
     ) -> Self {
         Self {
             context,
+            managers,
             pools,
             surroundings,
             data_dir,
@@ -134,7 +137,7 @@ impl Reload {
         match self.decide(&actor, mode, loaded).await? {
             Decided::Taken(changes) => {
                 if mode == Mode::Apply {
-                    self.report_changes(&changes, &warnings);
+                    Self::report_changes(&changes, &warnings);
                     self.warn_of_stranded_jobs().await?;
                 }
                 Ok(Reloaded { changes, warnings })
@@ -195,7 +198,7 @@ impl Reload {
                 })
             })
             .await?;
-        self.report_changes(&[reported], &[]);
+        Self::report_changes(&[reported], &[]);
         Ok(())
     }
 
@@ -295,7 +298,7 @@ impl Reload {
         Ok(in_pool
             .into_iter()
             .map(|(pool, (places, jobs))| {
-                let word = self.pools.place_word(pool);
+                let word = self.managers.place_word(pool);
                 (pool.to_owned(), in_words(pool, word, &places, &jobs))
             })
             .collect())
@@ -310,10 +313,10 @@ impl Reload {
                 .map(|pool| (pool.name.clone(), pool.scheduler))
                 .collect()
         };
-        let scheduled = schedulers(&self.pools.managers());
+        let scheduled = schedulers(&self.managers.list());
         let level = config.log.level.clone();
         self.context.in_force.replace(config, origins);
-        let managers = self.pools.managers();
+        let managers = self.managers.list();
         if schedulers(&managers) != scheduled {
             crate::log_schedulers(&managers);
         }
@@ -330,7 +333,7 @@ impl Reload {
         }
     }
 
-    fn report_changes(&self, changes: &[Change], warnings: &[ConfigWarning]) {
+    fn report_changes(changes: &[Change], warnings: &[ConfigWarning]) {
         if changes.is_empty() {
             tracing::info!("the configuration was read again: nothing differs");
             return;

@@ -160,7 +160,7 @@ pub(crate) async fn pools(
         default_aux: Some(&configured.name) == default_aux.as_ref(),
         configured: configured.clone(),
     };
-    let managers = master.pools.managers();
+    let managers = master.managers.list();
     let configured: Vec<(&Manager, &Pool)> = managers
         .iter()
         .flat_map(|manager| manager.pools.iter().map(move |pool| (manager, pool)))

@@ -68,7 +68,7 @@ pub(crate) async fn health(master: &Master) -> Health {
             "" => "agents",
             name => name,
         };
-        let health = match master.pools.health(manager) {
+        let health = match master.managers.health(manager) {
             // What is to run where is in the rows.
             health if health.is_up() && !database => {
                 let reason = "the database of the master does not answer";
@@ -80,7 +80,7 @@ pub(crate) async fn health(master: &Master) -> Health {
     };
     Health {
         database,
-        managers: master.pools.managers().iter().map(health_of).collect(),
+        managers: master.managers.list().iter().map(health_of).collect(),
         background: master.background.list(),
     }
 }

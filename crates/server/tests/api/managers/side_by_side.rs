@@ -64,7 +64,7 @@ async fn trials_run_with_each_manager_by_its_own_rules() {
     let Task::Start(in_cloud_runs) = pod.next().await else {
         panic!("expected a start");
     };
-    // What containers get follows the pool, whoever manages it.
+    // What containers get follows the pool, of whatever manager it is.
     let where_to = ("WHERE".to_owned(), "attic".to_owned());
     assert!(in_attic_runs.script.env.contains(&where_to));
     assert!(!in_lab_runs.script.env.contains(&where_to));
