@@ -8,14 +8,14 @@ use det_agent_proto::{
 };
 use det_failpoints::failpoint;
 use det_ids::{AgentId, PlaceId};
-use det_rm::{Changes as _, Core as _, Order, PlaceView};
+use det_rm::{Changes as _, Core as _, Lease as _, Order, PlaceView};
 use futures::FutureExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use tokio_util::sync::CancellationToken;
 
 use crate::registry::ErrorOf;
-use crate::{Connections, NotAdmitted, Registry};
+use crate::{NotAdmitted, Registry};
 
 /// Most reports stored in one transaction.
 const REPORTS_AT_ONCE: usize = 256;
@@ -25,7 +25,6 @@ const REPEAT_END: Duration = Duration::from_secs(30);
 /// Serves an agent until its connection ends, or the master stops (`shutdown`).
 pub async fn serve<R: Registry>(
     registry: R,
-    connections: Connections,
     credential: R::Credential,
     shutdown: CancellationToken,
     mut socket: WebSocket,
@@ -52,7 +51,7 @@ pub async fn serve<R: Registry>(
         refuse(&mut socket, reason, then).await;
         return;
     }
-    let Some(lease) = connections.register(&place, &hello.instance_id) else {
+    let Some(lease) = registry.core().take(&place, &hello.instance_id) else {
         let reason = format!(
             "another agent with the id \"{agent_id}\" is connected; give this one another with --agent-id"
         );
@@ -68,7 +67,7 @@ pub async fn serve<R: Registry>(
                 reason,
                 "an agent that has changed was refused"
             );
-            connections.end(&lease);
+            registry.core().give_back(&lease);
             refuse(&mut socket, reason, AfterRefusal::Rejoin).await;
             return;
         }
@@ -76,7 +75,7 @@ pub async fn serve<R: Registry>(
             if !shutdown.is_cancelled() {
                 tracing::warn!(agent.id = agent_id.as_str(), %error, "what is known of an agent cannot be read");
             }
-            connections.end(&lease);
+            registry.core().give_back(&lease);
             return;
         }
     }
@@ -90,7 +89,7 @@ pub async fn serve<R: Registry>(
     };
     let outcome = tokio::select! {
         outcome = connection.run(hello) => outcome,
-        () = lease.ended() => Ok("a newer connection of the same agent took over, or its token was revoked"),
+        () = lease.lost() => Ok("a newer connection of the same agent took over, or its token was revoked"),
         () = shutdown.cancelled() => Ok("the master is stopping"),
     };
     match outcome {
@@ -100,8 +99,7 @@ pub async fn serve<R: Registry>(
             tracing::warn!(agent.id = agent_id.as_str(), %error, cause = ?std::error::Error::source(&error), "agent disconnected after an error");
         }
     }
-    if connections.end(&lease)
-        && let Err(error) = registry.left(&agent_id).await
+    if let Err(error) = registry.core().left(&place, &lease).await
         // The next start notes that every agent is away.
         && !shutdown.is_cancelled()
     {

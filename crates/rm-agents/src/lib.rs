@@ -7,9 +7,7 @@
 //! The master is reached through [`Registry`]: the core that all resource managers share, and who may connect.
 
 mod connection;
-mod connections;
 mod registry;
 
 pub use connection::serve;
-pub use connections::{Connections, Lease};
 pub use registry::{NotAdmitted, Registry};

@@ -63,9 +63,6 @@ pub trait Registry: Clone + Send + Sync + 'static {
         log: AgentLog,
     ) -> impl Future<Output = Result<(), ErrorOf<Self>>> + Send;
 
-    /// Stores that an agent is away, unless it is connected again.
-    fn left(&self, agent: &AgentId) -> impl Future<Output = Result<(), ErrorOf<Self>>> + Send;
-
     /// The end of a connection could not be stored: it is tried again.
     fn left_later(&self);
 

@@ -7,7 +7,7 @@ use det_lifecycle::container::{Desired, Observed};
 use det_taskspec::{ContainerSpec, Device, DeviceKind};
 use serde::{Deserialize, Serialize};
 
-use crate::Health;
+use crate::{Health, Lease};
 
 /// What a place offers.
 ///
@@ -58,8 +58,8 @@ pub trait Core: Clone + Send + Sync + 'static {
     type Error: std::error::Error + Send + Sync + 'static;
     /// Wakes when what is wanted of a place may have changed.
     type Changes: Changes;
-    /// That a place is served by the driver that has it, until the place joins again.
-    type Lease: Clone + Send + Sync + 'static;
+    /// That a place is served by the driver that has it, until another one takes it.
+    type Lease: Lease;
 
     /// Notes whether a manager, by its name, can run containers from now on. One of which nothing is noted is up.
     fn report_health(&self, manager: &str, health: Health);
@@ -81,8 +81,15 @@ pub trait Core: Clone + Send + Sync + 'static {
         container: &ContainerId,
     ) -> impl Future<Output = Result<Option<ContainerSpec>, Self::Error>> + Send;
 
-    /// Stores that a place is there. What it held before and does not hold any more is lost. The caller serves the place
-    /// until it leaves.
+    /// Takes a place for the driver that calls, before the place joins. An earlier driver of the same place (same instance)
+    /// loses it. `None` = another place with this id is served.
+    fn take(&self, place: &PlaceId, instance: &str) -> Option<Self::Lease>;
+
+    /// Gives a place back of which nothing was stored; `false` = it had been lost before.
+    fn give_back(&self, lease: &Self::Lease) -> bool;
+
+    /// Takes a place, and stores that it is there. What it held before and does not hold any more is lost. The caller serves
+    /// the place until it leaves.
     fn joined(
         &self,
         joined: Joined,

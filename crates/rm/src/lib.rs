@@ -8,9 +8,11 @@
 //! The core is reached through [`Core`], and a manager knows nothing else of the master. Read [`Core`] first.
 
 mod core;
+mod leases;
 mod manager;
 mod reconcile;
 
 pub use self::core::{Capacity, Changes, Core, Joined};
+pub use leases::{Lease, LeaseId, Leases};
 pub use manager::{Health, Manager, PlaceWord, Pool};
 pub use reconcile::{Mutant, Order, PlaceView};

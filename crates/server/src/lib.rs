@@ -18,6 +18,7 @@ pub mod http;
 pub mod hub;
 pub mod in_force;
 mod labels;
+pub mod leases;
 pub mod live;
 pub mod master_log;
 mod rights;
@@ -158,10 +159,10 @@ impl Running {
 
     /// Whether all these agents are connected.
     pub fn agents_connected(&self, names: &[String]) -> bool {
-        let connections = &self.master.places.connections;
+        let connected = &self.master.places.connected;
         names
             .iter()
-            .all(|name| connections.is_connected(&name.as_str().into()))
+            .all(|name| connected.has(&name.as_str().into()))
     }
 
     /// Homes nothing any more: what is about to end with its agents is not started again before the next start.

@@ -191,7 +191,7 @@ impl AgentTokens {
                     service
                         .record_token(tx, &actor, &id, EventKind::TokenRevoked)
                         .await?;
-                    tx.after_commit(move || service.places.connections.cut(&place));
+                    tx.after_commit(move || service.places.connected.cut(&place));
                     Ok::<_, AppError>(())
                 })
             })

@@ -140,7 +140,7 @@ impl Agents {
     }
 
     fn require_connected(&self, agent_id: &PlaceId) -> AppResult<()> {
-        if self.places.connections.is_connected(agent_id) {
+        if self.places.connected.has(agent_id) {
             return Ok(());
         }
         Err(AppError::not_found("agent", agent_id)
@@ -312,10 +312,6 @@ impl Registry for Agents {
             Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
             other => other,
         }
-    }
-
-    async fn left(&self, agent: &AgentId) -> AppResult<()> {
-        self.places.note_left(&PlaceId::from(agent.clone())).await
     }
 
     fn left_later(&self) {

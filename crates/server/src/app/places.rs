@@ -8,7 +8,6 @@ use det_ids::{ContainerId, Micros, PlaceId};
 use det_lifecycle::container::{Desired, Observed};
 use det_orchestrator::{Absence, Event, Place};
 use det_rm::{Core, Health, Joined};
-use det_rm_agents::{Connections, Lease};
 use det_store::agents::{self, AgentRow};
 use det_store::{StoreError, WriteTx};
 use det_taskspec::{ContainerExit, ContainerSpec};
@@ -21,6 +20,7 @@ use crate::app::pools::Pools;
 use crate::app::specs::Specs;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::{Subscription, Topic};
+use crate::leases::{Connected, Lease};
 use crate::live::Live;
 use crate::slots::set_services;
 
@@ -34,7 +34,7 @@ pub struct Places {
     specs: Specs,
     orchestration: Orchestration,
     /// Which of them are connected now.
-    pub connections: Connections,
+    pub connected: Connected,
 }
 
 /// What the row of a place has beside what every place reports of itself.
@@ -64,7 +64,7 @@ impl Places {
             pools,
             specs,
             orchestration,
-            connections: Connections::default(),
+            connected: Connected::default(),
         }
     }
 
@@ -112,7 +112,7 @@ impl Places {
         self.context
             .write(move |tx| {
                 Box::pin(async move {
-                    if service.connections.is_connected(&place) {
+                    if service.connected.has(&place) {
                         return Ok(());
                     }
                     let left = Event::PlaceLeft { place };
@@ -132,7 +132,7 @@ impl Places {
         };
         let mut next: Option<i64> = None;
         for row in rows {
-            let is_connected = self.connections.is_connected(&row.id);
+            let is_connected = self.connected.has(&row.id);
             let patience = self.pools.reconnect_patience_micros(&row.resource_pool);
             let since = row.disconnected_at.map(Micros);
             match CORE.absence(since, is_connected, patience, now) {
@@ -213,9 +213,17 @@ impl Core for Places {
         }
     }
 
+    fn take(&self, place: &PlaceId, instance: &str) -> Option<Lease> {
+        self.connected.take(place, instance)
+    }
+
+    fn give_back(&self, lease: &Lease) -> bool {
+        self.connected.give_back(lease)
+    }
+
     async fn joined(&self, joined: Joined) -> AppResult<Lease> {
         let (place, service) = (joined.place.clone(), self.clone());
-        let lease = self.connections.register(&place, &joined.instance);
+        let lease = self.connected.take(&place, &joined.instance);
         let lease = lease.ok_or_else(|| {
             let message = format!("another place with the id \"{place}\" is connected");
             AppError::new(ErrorKind::Conflict, message)
@@ -225,13 +233,13 @@ impl Core for Places {
         });
         let stored = stored.await;
         if stored.is_err() {
-            self.connections.end(&lease);
+            self.connected.give_back(&lease);
         }
         stored.map(|()| lease)
     }
 
     async fn left(&self, place: &PlaceId, lease: &Lease) -> AppResult<()> {
-        if self.connections.end(lease) {
+        if self.connected.give_back(lease) {
             self.note_left(place).await?;
         }
         Ok(())

@@ -230,15 +230,8 @@ pub async fn connect(
                 .read_buffer_size(AGENT_BUFFER_BYTES)
                 .write_buffer_size(AGENT_BUFFER_BYTES);
             upgrade.on_upgrade(move |socket| {
-                let connections = master.places.connections.clone();
                 let shutdown = master.context.shutdown.clone();
-                det_rm_agents::serve(
-                    master.agents.clone(),
-                    connections,
-                    credential,
-                    shutdown,
-                    socket,
-                )
+                det_rm_agents::serve(master.agents.clone(), credential, shutdown, socket)
             })
         }
         Err(_) => ApiError(AppError::invalid(

@@ -59,7 +59,7 @@ async fn load(master: &Master, tx: &mut WriteTx) -> Result<Snapshot, StoreError>
         snapshot.places.push(Place {
             slots: devices(&row)?.iter().map(|d| d.id.0).collect(),
             connected: row.disconnected_at.is_none(),
-            connection: Some(master.places.connections.is_connected(&row.id)),
+            connection: Some(master.places.connected.has(&row.id)),
             holds: None,
             id: row.id,
         });
