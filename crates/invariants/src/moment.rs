@@ -49,7 +49,7 @@ fn slots(snapshot: &Snapshot, found: &mut Vec<Violation>) {
             found.push(Violation::new(
                 1,
                 format!(
-                    "container {} holds slots of agent {} for allocation {}, which does not live",
+                    "container {} holds slots of place {} for allocation {}, which does not live",
                     container.id, container.place_id, container.allocation_id
                 ),
             ));
@@ -59,7 +59,7 @@ fn slots(snapshot: &Snapshot, found: &mut Vec<Violation>) {
                 found.push(Violation::new(
                     1,
                     format!(
-                        "slot {slot} of agent {} is held by containers {other} and {}",
+                        "slot {slot} of place {} is held by containers {other} and {}",
                         container.place_id, container.id
                     ),
                 ));
@@ -71,7 +71,7 @@ fn slots(snapshot: &Snapshot, found: &mut Vec<Violation>) {
                 found.push(Violation::new(
                     1,
                     format!(
-                        "container {} holds slot {slot}, which agent {} does not have",
+                        "container {} holds slot {slot}, which place {} does not have",
                         container.id, container.place_id
                     ),
                 ));
@@ -426,7 +426,7 @@ fn agreement(snapshot: &Snapshot, found: &mut Vec<Violation>) {
             found.push(Violation::new(
                 8,
                 format!(
-                    "agent {} is {}connected by its row, and the master has {} connection",
+                    "place {} is {}connected by its row, and the master has {} connection",
                     place.id,
                     if place.connected { "" } else { "not " },
                     if place.connection == Some(true) {
@@ -450,7 +450,7 @@ fn agreement(snapshot: &Snapshot, found: &mut Vec<Violation>) {
             found.push(Violation::new(
                 8,
                 format!(
-                    "agent {} should have the containers {wanted:?} and has {holds:?}",
+                    "place {} should have the containers {wanted:?} and has {holds:?}",
                     place.id
                 ),
             ));

@@ -17,6 +17,7 @@ pub mod allocation;
 pub mod container;
 pub mod experiment;
 pub mod log_findings;
+pub mod place;
 pub mod record;
 #[cfg(test)]
 mod table;

@@ -282,6 +282,8 @@ pub enum Event {
     PlaceLeft {
         /// Which place.
         place: PlaceId,
+        /// Who noticed, and why it has ended.
+        cause: Cause,
     },
     /// A place is given up: its containers are lost, and its row goes. Nothing if there is no such place.
     PlaceGivenUp {
@@ -468,7 +470,7 @@ impl Event {
                 vec![Need::Container(id.clone())]
             }
             Self::PlaceJoined { place, .. }
-            | Self::PlaceLeft { place }
+            | Self::PlaceLeft { place, .. }
             | Self::PlaceGivenUp { place, .. } => vec![Need::Place(place.clone())],
             Self::PlaceRemoved { .. } => Vec::new(),
             Self::ServiceChanged { place, service, .. } => {

@@ -334,8 +334,8 @@ impl<R: Rows> Scene<'_, R> {
                 known_instance,
                 observed,
             } => places::joined(self, place, known_instance.as_deref(), observed),
-            Event::PlaceLeft { place } => {
-                places::left(self, &place);
+            Event::PlaceLeft { place, cause } => {
+                places::left(self, &place, cause);
                 Ok(())
             }
             Event::PlaceGivenUp {

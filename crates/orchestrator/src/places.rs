@@ -105,7 +105,7 @@ pub(crate) fn joined<R: Rows>(
     let row = scene
         .rows
         .place(&place)
-        .ok_or_else(|| Refused::not_found("agent", &place))?;
+        .ok_or_else(|| Refused::not_found("place", &place))?;
     let cause = Cause::actor(format!("agent:{place}"));
     record(scene, &place, EventKind::Connected, cause, None);
     if known_instance.is_some_and(|known| known != row.instance) {
@@ -128,14 +128,13 @@ pub(crate) fn joined<R: Rows>(
 }
 
 /// A place is away. Its containers go on; after the pool's patience they are given up.
-pub(crate) fn left<R: Rows>(scene: &mut Scene<'_, R>, place: &PlaceId) {
+pub(crate) fn left<R: Rows>(scene: &mut Scene<'_, R>, place: &PlaceId, cause: Cause) {
     let found = scene.rows.place(place);
     let Some(mut row) = found.filter(|row| row.disconnected_at.is_none()) else {
         return;
     };
     row.disconnected_at = Some(scene.clock.steady);
     scene.rows.update_place(place, &row);
-    let cause = Cause::actor("master");
     record(scene, place, EventKind::Disconnected, cause, None);
     scene.wake(Topic::Deadlines);
     scene.wake(Topic::Schedule);
@@ -182,7 +181,7 @@ pub(crate) fn serve<R: Rows>(
     let mut row = scene
         .rows
         .place(place)
-        .ok_or_else(|| Refused::not_found("agent", place))?;
+        .ok_or_else(|| Refused::not_found("place", place))?;
     row.services.set(slot, service);
     scene.rows.update_place(place, &row);
     let kind = match service {
@@ -194,8 +193,8 @@ pub(crate) fn serve<R: Rows>(
     record(scene, place, kind, cause, detail);
     if service == Service::Disabled {
         let what = match slot {
-            Some(slot) => format!("slot {} of agent \"{place}\"", slot.0),
-            None => format!("agent \"{place}\""),
+            Some(slot) => format!("slot {} of place \"{place}\"", slot.0),
+            None => format!("place \"{place}\""),
         };
         let holders = scene.rows.holders(place)?.into_iter();
         let concerned: BTreeSet<AllocationId> = holders

@@ -4,34 +4,10 @@ use std::collections::BTreeMap;
 
 use det_ids::{ContainerId, PlaceId};
 use det_lifecycle::container::{Desired, Observed};
-use det_taskspec::{ContainerSpec, Device, DeviceKind};
-use serde::{Deserialize, Serialize};
+use det_lifecycle::place::Capacity;
+use det_taskspec::ContainerSpec;
 
 use crate::{Health, Lease};
-
-/// What a place offers.
-///
-/// As JSON a list of devices, or an object with a count.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Capacity {
-    /// Devices with names; a container is granted some of them.
-    Devices(Vec<Device>),
-    /// So many slots; a container is granted a number of them, and the place chooses which.
-    Count {
-        /// How many.
-        slots: u32,
-        /// The kind of device that each of them is.
-        kind: DeviceKind,
-    },
-}
-
-impl Capacity {
-    /// Whether slots are devices with names.
-    pub fn is_named(&self) -> bool {
-        matches!(self, Self::Devices(_))
-    }
-}
 
 /// A place that is there, with everything it holds.
 #[derive(Debug, Clone, PartialEq)]

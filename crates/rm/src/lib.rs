@@ -12,7 +12,8 @@ mod leases;
 mod manager;
 mod reconcile;
 
-pub use self::core::{Capacity, Changes, Core, Joined};
+pub use self::core::{Changes, Core, Joined};
+pub use det_lifecycle::place::Capacity;
 pub use leases::{Lease, LeaseId, Leases};
 pub use manager::{Health, Manager, PlaceWord, Pool};
 pub use reconcile::{Mutant, Order, PlaceView};

@@ -36,7 +36,7 @@ use det_config::storage::{CheckpointStorage, StorageLocation};
 use det_ids::UserId;
 use det_rm::Manager;
 use det_store::users::UserRow;
-use det_store::{Store, StoreError, StoreUrl, agents, settings, users};
+use det_store::{Store, StoreError, StoreUrl, settings, users};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -256,6 +256,11 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<Running, Start
         loopback: address.ip().is_loopback(),
         blank_passwords,
     });
+    master
+        .places
+        .note_all_left()
+        .await
+        .map_err(|error| StartError::Internal(error.to_string()))?;
     master.reload.warn_of_stranded_jobs().await?;
     let mut tasks = JoinSet::new();
     tasks.spawn(background::watch_store(master.clone()));
@@ -359,13 +364,12 @@ pub(crate) fn log_schedulers(managers: &[Manager]) {
     }
 }
 
-/// Gives the cluster its identity on the first start, and notes that no agent is connected.
+/// Gives the cluster its identity on the first start.
 async fn bootstrap(store: &Store, config: &MasterConfig) -> Result<String, StoreError> {
     let fixed = config.telemetry.cluster_id.clone();
     store
         .write(move |tx| {
             Box::pin(async move {
-                agents::mark_all_disconnected(&mut tx.conn(), det_store::steady_now()).await?;
                 if let Some(id) = settings::find(&mut tx.conn(), "cluster_id").await? {
                     return Ok(id);
                 }

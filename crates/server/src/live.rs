@@ -15,17 +15,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::{AllocationId, ContainerId, JobId, PlaceId, SlotId, WorkspaceId};
 use det_lifecycle::container::Desired;
-use det_scheduler::{Job, PlaceSnapshot, Services, Work};
-use det_store::agents::AgentRow;
+use det_scheduler::{Job, PlaceSnapshot, Work};
 use det_store::allocations::{AllocationRow, ContainerRow};
 use det_store::experiments::JobRow;
+use det_store::places::PlaceRow;
 use det_store::unit::Changes;
-use det_store::{Conn, Store, StoreError, agents, allocations, experiments};
+use det_store::{Conn, Store, StoreError, allocations, experiments, places};
 pub(crate) use planned::request;
 use planned::{entry, place_snapshot, work};
 
 use crate::labels::TaskLabel;
-use crate::slots::{devices, services, slot_set};
+use crate::slots::slot_set;
 
 /// The cache, shared. Cheap to clone.
 #[derive(Clone, Default)]
@@ -152,9 +152,9 @@ pub(crate) struct Touched {
 impl Touched {
     /// Adds what changes are about to touch in a cache.
     fn add(&mut self, changes: &Changes, cache: &LiveCache) {
-        self.places.extend(changes.removed_agents.iter().cloned());
+        self.places.extend(changes.removed_places.iter().cloned());
         self.places
-            .extend(changes.agents.iter().map(|row| row.id.clone()));
+            .extend(changes.places.iter().map(|row| row.id.clone()));
         self.jobs.extend(changes.jobs.iter().cloned());
         for (row, containers) in &changes.allocations {
             self.allocations.insert(row.id.clone());
@@ -168,12 +168,11 @@ impl Touched {
     }
 }
 
-/// A place: an agent's machine, its row read.
+/// A place.
 #[derive(Debug, Clone, PartialEq)]
 struct Place {
-    row: Arc<AgentRow>,
+    row: Arc<PlaceRow>,
     slots: Vec<SlotId>,
-    services: Services,
 }
 
 /// An allocation with its containers that hold slots.
@@ -198,12 +197,11 @@ impl Allocation {
 }
 
 impl Place {
-    fn read(row: Arc<AgentRow>) -> Result<Self, StoreError> {
-        Ok(Self {
-            slots: devices(&row)?.into_iter().map(|d| d.id).collect(),
-            services: services(&row)?,
+    fn of(row: Arc<PlaceRow>) -> Self {
+        Self {
+            slots: row.capacity.slots(),
             row,
-        })
+        }
     }
 }
 
@@ -211,7 +209,7 @@ impl Place {
 pub(crate) struct Startable {
     pub(crate) container: Arc<ContainerRow>,
     pub(crate) allocation: Arc<AllocationRow>,
-    pub(crate) place: Arc<AgentRow>,
+    pub(crate) place: Arc<PlaceRow>,
     /// The allocation's containers that have not exited, in the order of their ranks.
     pub(crate) alive: Vec<Arc<ContainerRow>>,
 }
@@ -398,10 +396,10 @@ impl Live {
 impl LiveCache {
     async fn load(conn: &mut Conn<'_>) -> Result<Self, StoreError> {
         let mut cache = Self::default();
-        for row in agents::list(conn).await? {
+        for row in places::list(conn).await? {
             cache
                 .places
-                .insert(row.id.clone(), Place::read(Arc::new(row))?);
+                .insert(row.id.clone(), Place::of(Arc::new(row)));
         }
         let mut of_allocation: HashMap<AllocationId, Vec<Arc<ContainerRow>>> = HashMap::new();
         for row in allocations::live_containers(conn).await? {
@@ -418,11 +416,11 @@ impl LiveCache {
     }
 
     fn apply(&mut self, changes: Changes) -> Result<(), StoreError> {
-        for id in changes.removed_agents {
+        for id in changes.removed_places {
             self.places.remove(&id);
         }
-        for row in changes.agents {
-            self.places.insert(row.id.clone(), Place::read(row)?);
+        for row in changes.places {
+            self.places.insert(row.id.clone(), Place::of(row));
         }
         self.jobs.changed(changes.jobs);
         for (row, containers) in changes.allocations {
@@ -642,21 +640,20 @@ impl LiveCache {
 
 #[cfg(test)]
 mod tests {
-    use det_store::{StoreError, StoreUrl, agents};
+    use det_rm::Capacity;
+    use det_scheduler::Services;
+    use det_store::{StoreError, StoreUrl, places};
 
     use super::*;
 
-    fn agent(id: &str, version: usize) -> AgentRow {
-        AgentRow {
+    fn agent(id: &str, version: usize) -> PlaceRow {
+        PlaceRow {
             id: id.into(),
             resource_pool: "default".into(),
             instance_id: "i".into(),
-            enabled: true,
-            draining: false,
-            disabled_slots: "[]".into(),
-            draining_slots: "[]".into(),
-            devices: "[]".into(),
-            addresses: "[]".into(),
+            services: Services::default(),
+            capacity: Capacity::Devices(Vec::new()),
+            addresses: Vec::new(),
             version: version.to_string(),
             runtime: "process".into(),
             registered_at: 0,
@@ -688,7 +685,7 @@ mod tests {
             let row = agent(&format!("a{}", round % 7), round);
             let write = store.write(move |tx| {
                 Box::pin(async move {
-                    agents::save(&mut tx.conn(), &row).await?;
+                    places::save(&mut tx.conn(), &row).await?;
                     Ok::<_, StoreError>(())
                 })
             });

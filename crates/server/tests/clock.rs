@@ -41,7 +41,7 @@ async fn a_step_ends_no_session_sweeps_no_log_and_loses_no_agent() {
     drop(agent);
     let agents = async || {
         let mut conn = cluster.master().context.store.read().await.unwrap();
-        det_store::agents::list(&mut conn.conn()).await.unwrap()
+        det_store::places::list(&mut conn.conn()).await.unwrap()
     };
     within("the agent to be away", async {
         while agents().await.iter().any(|a| a.disconnected_at.is_none()) {

@@ -3,10 +3,10 @@
 //! # What is stored, what is rebuilt
 //!
 //! Stored, and the truth: users, sessions, workspaces and projects, experiments, their searches (a snapshot and the events since), trials, tasks,
-//! allocations, containers, agents as last seen, checkpoints, metrics and logs (as compressed chunks;
+//! allocations, containers, places as last seen, checkpoints, metrics and logs (as compressed chunks;
 //! reports of the last seconds in a [`journal`]), and the ordered `events` table in which every change leaves a line in
 //! the transaction that made it (`docs/design/0000-decisions.md`). `docs/contract/database.md` describes every column.
-//! Rebuilt at start and never trusted across one: connections of agents, waiting long polls, caches of searches and
+//! Rebuilt at start and never trusted across one: connections of places, waiting long polls, caches of searches and
 //! sessions.
 //!
 //! # How writing works
@@ -37,7 +37,6 @@ pub mod unit;
 pub mod writer;
 
 pub mod agent_tokens;
-pub mod agents;
 pub mod allocations;
 pub mod archives;
 pub mod bulk;
@@ -50,6 +49,7 @@ pub mod experiments;
 pub mod journal;
 pub mod logs;
 pub mod metrics;
+pub mod places;
 pub mod plans;
 pub mod queue_days;
 pub mod searches;

@@ -5,9 +5,9 @@
 
 use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, TaskId, TrialId};
 
-use crate::agents::{self, AgentRow};
 use crate::allocations::{self, AllocationRow, ContainerRow, TaskRow};
 use crate::experiments::{self, ExperimentRow};
+use crate::places::{self, PlaceRow};
 use crate::trials::{self, TrialRow};
 use crate::unit::{TaskCell, Unit};
 use crate::{StoreError, WriteTx};
@@ -74,10 +74,10 @@ impl WriteTx {
         Ok(())
     }
 
-    /// Loads an agent.
-    pub async fn load_agent(&mut self, id: &PlaceId) -> Result<(), StoreError> {
-        if self.live_rows().agent(id).is_none() {
-            agents::find(&mut self.conn(), id).await?;
+    /// Loads a place.
+    pub async fn load_place(&mut self, id: &PlaceId) -> Result<(), StoreError> {
+        if self.live_rows().place(id).is_none() {
+            places::find(&mut self.conn(), id).await?;
         }
         Ok(())
     }
@@ -186,12 +186,12 @@ impl LiveRows<'_> {
             .edit_container(allocation_id, id, change);
     }
 
-    /// An agent.
-    pub fn agent(&self, id: &PlaceId) -> Option<&AgentRow> {
-        self.unit.agents.get(id).map(|row| &**row)
+    /// A place.
+    pub fn place(&self, id: &PlaceId) -> Option<&PlaceRow> {
+        self.unit.places.get(id).map(|row| &**row)
     }
-    /// Changes an agent.
-    pub fn edit_agent(&mut self, id: &PlaceId, change: impl FnOnce(&mut AgentRow)) {
-        self.unit.agents.edit(id, change);
+    /// Changes a place.
+    pub fn edit_place(&mut self, id: &PlaceId, change: impl FnOnce(&mut PlaceRow)) {
+        self.unit.places.edit(id, change);
     }
 }

@@ -1,7 +1,7 @@
 //! Live rows in memory: read once, changed in memory, written together.
 //!
 //! The writer owns one [`Unit`]. While changes of a group run, the functions of the row modules find rows of trials,
-//! tasks, allocations, containers, experiments and agents here and change them here; what is only ever appended (events,
+//! tasks, allocations, containers, experiments and places here and change them here; what is only ever appended (events,
 //! log lines, tokens, events of searches) is kept in lists. Before the commit everything goes to the database in few
 //! statements: one for each row on SQLite, where a statement costs no round trip, one for each table on PostgreSQL.
 //!
@@ -20,10 +20,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::agents::AgentRow;
 use crate::allocations::{AllocationRow, ContainerRow};
 use crate::events::StoredEvent;
 use crate::logs::LogLine;
+use crate::places::PlaceRow;
 use crate::trials::TrialRow;
 use crate::{Conn, StoreError};
 
@@ -45,10 +45,10 @@ const MOST_CELLS: usize = 200_000;
 pub struct Changes {
     /// Allocations that are new or changed, or whose containers are; each with all its containers, ended ones included.
     pub allocations: Vec<(Arc<AllocationRow>, Vec<Arc<ContainerRow>>)>,
-    /// Agents that are new or changed.
-    pub agents: Vec<Arc<AgentRow>>,
-    /// Agents that are gone.
-    pub removed_agents: Vec<PlaceId>,
+    /// Places that are new or changed.
+    pub places: Vec<Arc<PlaceRow>>,
+    /// Places that are gone.
+    pub removed_places: Vec<PlaceId>,
     /// Jobs that are new or changed.
     pub jobs: Vec<JobId>,
     /// More may have changed than is listed here: a cache must be loaded again from the rows.
@@ -60,8 +60,8 @@ pub struct Changes {
 impl Changes {
     fn is_empty(&self) -> bool {
         self.allocations.is_empty()
-            && self.agents.is_empty()
-            && self.removed_agents.is_empty()
+            && self.places.is_empty()
+            && self.removed_places.is_empty()
             && self.jobs.is_empty()
             && !self.everything
             && !self.own_event
@@ -129,7 +129,7 @@ unit! {
         trials: Arc<TrialRow>,
         tasks: TaskCell,
         allocations: AllocationCell,
-        agents: Arc<AgentRow>,
+        places: Arc<PlaceRow>,
     }
     lists {
         events: StoredEvent,
@@ -143,7 +143,7 @@ unit! {
     others {
         /// Packed into chunks, and counted in their tasks, before the tables are written.
         lines: Appended<Line>,
-        removed_agents: Noted<PlaceId>,
+        removed_places: Noted<PlaceId>,
         /// Jobs that observers must look at again.
         jobs: Noted<JobId>,
         everything: Noted<()>,
@@ -191,7 +191,7 @@ impl Unit {
     /// The group is committed. Gives what it changed, and drops the rows of what has ended.
     pub(crate) fn committed(&mut self) -> Option<Changes> {
         let changes = Changes {
-            removed_agents: std::mem::take(&mut self.removed_agents.items),
+            removed_places: std::mem::take(&mut self.removed_places.items),
             jobs: std::mem::take(&mut self.jobs.items),
             everything: !self.everything.items.is_empty(),
             own_event: std::mem::take(&mut self.own_event),
@@ -309,10 +309,10 @@ impl Unit {
             .filter(|id| self.allocations.get(id).is_some())
     }
 
-    /// An agent's row is gone.
-    pub(crate) fn remove_agent(&mut self, id: &PlaceId) {
-        self.agents.remove(id);
-        self.removed_agents.push(id.clone());
+    /// A place's row is gone.
+    pub(crate) fn remove_place(&mut self, id: &PlaceId) {
+        self.places.remove(id);
+        self.removed_places.push(id.clone());
     }
 
     /// The store itself records an event with the commit that comes now.

@@ -171,7 +171,10 @@ fn a_late_report_moves_no_container_back() {
 #[test]
 fn a_placement_that_was_overtaken_changes_nothing() {
     let mut world = world(SINGLE, 0);
-    world.happens(Event::PlaceLeft { place: "a".into() });
+    world.happens(Event::PlaceLeft {
+        place: "a".into(),
+        cause: Cause::actor("master"),
+    });
     let id = world.live(1);
     let before = world.allocations[&id].clone();
     world.happens(Event::Place(det_orchestrator::Placed {

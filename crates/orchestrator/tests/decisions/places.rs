@@ -25,7 +25,10 @@ const CORE: Core = Core {
 #[test]
 fn a_place_that_leaves_is_noted_once() {
     let mut world = world(SINGLE, 0);
-    let left = || Event::PlaceLeft { place: "a".into() };
+    let left = || Event::PlaceLeft {
+        place: "a".into(),
+        cause: Cause::actor("master"),
+    };
     world.happens(left());
     assert_eq!(
         world.places[&"a".into()].disconnected_at,
@@ -37,6 +40,7 @@ fn a_place_that_leaves_is_noted_once() {
     assert_eq!(world.records_of_place("a"), [EventKind::Disconnected]);
     world.happens(Event::PlaceLeft {
         place: "unknown".into(),
+        cause: Cause::actor("master"),
     });
     assert!(!world.places.contains_key(&"unknown".into()));
 }
@@ -45,7 +49,10 @@ fn a_place_that_leaves_is_noted_once() {
 fn a_place_that_has_come_back_is_not_given_up() {
     let mut world = world(SINGLE, 0);
     let ids = world.runs_on(1, &["a"]);
-    world.happens(Event::PlaceLeft { place: "a".into() });
+    world.happens(Event::PlaceLeft {
+        place: "a".into(),
+        cause: Cause::actor("master"),
+    });
     let since = world.places[&"a".into()].disconnected_at;
     let gives_up = |since| Event::PlaceGivenUp {
         place: "a".into(),
@@ -136,7 +143,7 @@ fn work_on_a_slot_that_is_disabled_starts_elsewhere_and_on_a_drained_one_goes_on
         cause: Cause::actor("user:ada"),
     };
     let refused = world.try_event(unknown).expect_err("there is none");
-    assert!(matches!(refused, Refused::NotFound { what: "agent", .. }));
+    assert!(matches!(refused, Refused::NotFound { what: "place", .. }));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use det_ids::{AgentId, PlaceId};
 use det_lifecycle::record::{EventKind, Subject};
 use det_rm_agents::NotAdmitted;
 use det_store::events::NewEvent;
-use det_store::{WriteTx, agent_tokens, agents};
+use det_store::{WriteTx, agent_tokens, places};
 
 use crate::app::context::Context;
 use crate::app::places::Places;
@@ -121,7 +121,7 @@ impl AgentTokens {
                         ))));
                     }
                     if known.is_some_and(|known| known.revoked_at.is_none())
-                        && agents::find(&mut tx.conn(), &id.clone().into()).await?.is_some()
+                        && places::find(&mut tx.conn(), &id.clone().into()).await?.is_some()
                     {
                         return Ok(Err(NotAdmitted::Yet(format!(
                             "agent \"{id}\" joined with another token, from another data directory; its id is free when it \
@@ -129,7 +129,7 @@ impl AgentTokens {
                         ))));
                     }
                     if let Some(bearer) = bearer
-                        && agents::find(&mut tx.conn(), &bearer.agent_id.clone().into()).await?.is_some()
+                        && places::find(&mut tx.conn(), &bearer.agent_id.clone().into()).await?.is_some()
                     {
                         let other = bearer.agent_id;
                         return Ok(Err(NotAdmitted::Yet(format!(
@@ -179,7 +179,7 @@ impl AgentTokens {
                     let now = det_store::now();
                     let revoked = agent_tokens::revoke(&mut tx.conn(), &id, now).await?;
                     let place = PlaceId::from(id.clone());
-                    let known = agents::find(&mut tx.conn(), &place).await?.is_some();
+                    let known = places::find(&mut tx.conn(), &place).await?.is_some();
                     if !revoked && !known {
                         return Err(AppError::not_found("agent", id.as_str().escape_debug())
                             .hint("nothing was changed; \"det agent list\" shows the agents"));

@@ -10,10 +10,10 @@ use det_orchestrator::Event;
 use det_rm::{Capacity, Joined};
 use det_rm_agents::{NotAdmitted, Registry};
 use det_scheduler::Service;
-use det_store::agents::{self, AgentRow};
 use det_store::allocations::{AllocationRow, ContainerRow};
 use det_store::logs::{self, LogLine};
-use det_store::{StoreError, WriteTx, allocations};
+use det_store::places::{self, PlaceRow};
+use det_store::{WriteTx, allocations};
 use det_taskspec::{Device, DeviceKind};
 
 use crate::app::agent_tokens::{AgentTokens, Credential};
@@ -27,16 +27,15 @@ use crate::app::specs::MasterIdentity;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
-use crate::slots::devices;
 
 /// How an agent that says hello differs from what is known of it, as a sentence; `None` if it does not. The order of
 /// devices and the names of products do not count: they come from drivers and may change with them.
-fn changes(known: &AgentRow, hello: &Hello) -> Result<Option<String>, StoreError> {
+fn changes(known: &PlaceRow, hello: &Hello) -> Option<String> {
     let identities = |devices: &[Device]| -> BTreeSet<(u32, String, DeviceKind)> {
         let identity = |d: &Device| (d.id.0, d.uuid.clone(), d.kind);
         devices.iter().map(identity).collect()
     };
-    let before = devices(known)?;
+    let before = known.capacity.devices();
     let mut changes = Vec::new();
     if known.resource_pool != hello.resource_pool {
         changes.push(format!(
@@ -52,7 +51,7 @@ fn changes(known: &AgentRow, hello: &Hello) -> Result<Option<String>, StoreError
             format!("it had {before} devices and comes back with {now}")
         });
     }
-    Ok((!changes.is_empty()).then(|| changes.join(", and ")))
+    (!changes.is_empty()).then(|| changes.join(", and "))
 }
 
 /// Agents and their slots as administrators change them, and what they say of themselves. Cheap to clone.
@@ -114,7 +113,7 @@ impl Agents {
                 Box::pin(async move {
                     this.require_slot(tx, &id, slot).await?;
                     this.orchestration.advance(tx, [event]).await?;
-                    let row = agents::find(&mut tx.conn(), &id).await?;
+                    let row = places::find(&mut tx.conn(), &id).await?;
                     let row = row.ok_or_else(|| AppError::not_found("agent", &id))?;
                     let live = allocations::live_containers_of_place(&mut tx.conn(), &id).await?;
                     Ok((row, live))
@@ -129,10 +128,10 @@ impl Agents {
         agent_id: &PlaceId,
         slot: Option<u32>,
     ) -> AppResult<()> {
-        let found = agents::find(&mut tx.conn(), agent_id).await?;
+        let found = places::find(&mut tx.conn(), agent_id).await?;
         let row = found.ok_or_else(|| AppError::not_found("agent", agent_id))?;
         match slot {
-            Some(slot) if !devices(&row)?.iter().any(|d| d.id.0 == slot) => {
+            Some(slot) if !row.capacity.slots().contains(&SlotId(slot)) => {
                 Err(AppError::not_found("slot", format!("{agent_id}/{slot}")))
             }
             _ => Ok(()),
@@ -194,12 +193,12 @@ impl Registry for Agents {
     async fn remove_changed(&self, hello: &Hello) -> AppResult<Option<String>> {
         let known = {
             let mut conn = self.context.store.read().await?;
-            agents::find(&mut conn.conn(), &hello.agent_id.clone().into()).await?
+            places::find(&mut conn.conn(), &hello.agent_id.clone().into()).await?
         };
         let Some(known) = known else {
             return Ok(None);
         };
-        if changes(&known, hello)?.is_none() {
+        if changes(&known, hello).is_none() {
             return Ok(None);
         }
         let (places, hello) = (self.places.clone(), hello.clone());
@@ -207,11 +206,11 @@ impl Registry for Agents {
             .write(move |tx| {
                 Box::pin(async move {
                     let id = hello.agent_id.clone().into();
-                    let found = agents::find(&mut tx.conn(), &id).await?;
+                    let found = places::find(&mut tx.conn(), &id).await?;
                     let Some(row) = found else {
                         return Ok(None);
                     };
-                    let Some(changes) = changes(&row, &hello)? else {
+                    let Some(changes) = changes(&row, &hello) else {
                         return Ok(None);
                     };
                     let message = format!("agent \"{}\" came back changed: {changes}", row.id);

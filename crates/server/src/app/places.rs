@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use det_failpoints::failpoint;
 use det_ids::{ContainerId, Micros, PlaceId};
 use det_lifecycle::container::{Desired, Observed};
-use det_orchestrator::{Absence, Event, Place};
+use det_orchestrator::{Absence, Cause, Event, Place};
 use det_rm::{Core, Health, Joined};
-use det_store::agents::{self, AgentRow};
+use det_store::places::{self, PlaceRow};
 use det_store::{StoreError, WriteTx};
 use det_taskspec::{ContainerExit, ContainerSpec};
 
@@ -22,7 +22,6 @@ use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::{Subscription, Topic};
 use crate::leases::{Connected, Lease};
 use crate::live::Live;
-use crate::slots::set_services;
 
 /// The places of all resource managers. Cheap to clone.
 #[derive(Clone)]
@@ -92,9 +91,9 @@ impl Places {
     ) -> AppResult<()> {
         // It may have gone since the place was asked in.
         self.pools.require(&joined.resource_pool)?;
-        let before = agents::find(&mut tx.conn(), &joined.place).await?;
-        let row = row_of(&joined, &details, before.as_ref())?;
-        agents::save(&mut tx.conn(), &row).await?;
+        let before = places::find(&mut tx.conn(), &joined.place).await?;
+        let row = row_of(&joined, details, before.as_ref());
+        places::save(&mut tx.conn(), &row).await?;
         let joined = Event::PlaceJoined {
             place: joined.place,
             known_instance: before.map(|row| row.instance_id),
@@ -115,8 +114,27 @@ impl Places {
                     if service.connected.has(&place) {
                         return Ok(());
                     }
-                    let left = Event::PlaceLeft { place };
+                    let cause = Cause::actor("master");
+                    let left = Event::PlaceLeft { place, cause };
                     service.orchestration.advance(tx, [left]).await
+                })
+            })
+            .await
+    }
+
+    /// Stores that every place is away: a master that starts serves none yet.
+    pub(crate) async fn note_all_left(&self) -> AppResult<()> {
+        let orchestration = self.orchestration.clone();
+        self.context
+            .write(move |tx| {
+                Box::pin(async move {
+                    let rows = places::list(&mut tx.conn()).await?.into_iter();
+                    let connected = rows.filter(|row| row.disconnected_at.is_none());
+                    let left = connected.map(|row| Event::PlaceLeft {
+                        place: row.id,
+                        cause: Cause::master("the master has started, and serves no place yet"),
+                    });
+                    orchestration.advance(tx, left.collect::<Vec<_>>()).await
                 })
             })
             .await
@@ -128,7 +146,7 @@ impl Places {
         let now = Micros(det_store::steady_now());
         let rows = {
             let mut conn = self.context.store.read().await?;
-            agents::list(&mut conn.conn()).await?
+            places::list(&mut conn.conn()).await?
         };
         let mut next: Option<i64> = None;
         for row in rows {
@@ -279,27 +297,21 @@ impl Core for Places {
 }
 
 /// The row of a place that joins.
-fn row_of(joined: &Joined, details: &Details, before: Option<&AgentRow>) -> AppResult<AgentRow> {
-    let json = |value: serde_json::Result<String>| value.map_err(AppError::internal);
+fn row_of(joined: &Joined, details: Details, before: Option<&PlaceRow>) -> PlaceRow {
     // What the database cannot hold must not keep a place from joining.
     let instance_id = joined.instance.replace('\0', "");
-    let known = before.map(place_of).transpose()?;
+    let known = before.map(place_of);
     let place = Place::joined(known.as_ref(), joined.resource_pool.clone(), instance_id);
-    let mut row = AgentRow {
+    PlaceRow {
         id: joined.place.clone(),
         resource_pool: place.resource_pool,
         instance_id: place.instance,
-        enabled: true,
-        draining: false,
-        disabled_slots: String::new(),
-        draining_slots: String::new(),
-        devices: json(serde_json::to_string(&joined.capacity))?,
-        addresses: json(serde_json::to_string(&details.addresses))?,
+        services: place.services,
+        capacity: joined.capacity.clone(),
+        addresses: details.addresses,
         version: details.version.replace('\0', ""),
         runtime: details.runtime.replace('\0', ""),
         registered_at: before.map_or_else(det_store::now, |b| b.registered_at),
         disconnected_at: place.disconnected_at.map(|at| at.0),
-    };
-    set_services(&mut row, &place.services);
-    Ok(row)
+    }
 }

@@ -16,7 +16,7 @@ use det_config::origin::{Layer, Origin, Source};
 use det_lifecycle::record::{EventKind, Subject};
 use det_rm::{Manager, PlaceWord};
 use det_store::events::NewEvent;
-use det_store::{StoreError, WriteTx, agents, allocations, experiments};
+use det_store::{StoreError, WriteTx, allocations, experiments, places};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
@@ -272,7 +272,7 @@ impl Reload {
         }
         let mut in_pool: BTreeMap<&str, (Vec<String>, BTreeSet<String>)> = BTreeMap::new();
         let now = det_store::steady_now();
-        for place in agents::list(&mut tx.conn()).await? {
+        for place in places::list(&mut tx.conn()).await? {
             // One that stayed away for longer than its tasks were waited for is not expected any more.
             let patience = self.pools.reconnect_patience_micros(&place.resource_pool);
             let expected = place

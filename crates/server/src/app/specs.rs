@@ -25,7 +25,7 @@ use crate::auth::{Auth, User, new_token, token_hash};
 use crate::error::{AppError, AppResult};
 use crate::labels::TaskLabel;
 use crate::live::{Live, Startable};
-use crate::slots::{capacity, devices, slot_set};
+use crate::slots::slot_set;
 
 /// Tokens that were made when their containers were placed, until their places receive them. Only their hashes are
 /// stored: after a restart of the master, and for a start that is repeated, another token is made.
@@ -249,13 +249,12 @@ async fn place_facts(startable: &Startable, conn: &mut Conn<'_>) -> AppResult<Pl
     let chief_slots = members.first().map_or("[]", |chief| chief.slots.as_str());
     Ok(PlaceFacts {
         container_id: container.id.clone(),
-        device_kind: devices(&startable.place)?
-            .iter()
+        device_kind: (startable.place.capacity.devices().iter())
             .find(|device| slots.contains(&device.id.0))
             .map_or(DeviceKind::Cpu, |device| device.kind),
         slots: Granted::new(
             slots.into_iter().map(SlotId).collect(),
-            capacity(&startable.place)?.is_named(),
+            startable.place.capacity.is_named(),
         ),
         members: members.len(),
         chief_slot: slot_set(chief_slots)?.first().copied().map(SlotId),

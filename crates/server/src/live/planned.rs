@@ -30,7 +30,7 @@ pub(super) fn place_snapshot<'a>(
 ) -> PlaceSnapshot {
     PlaceSnapshot::of(
         place.row.id.clone(),
-        (&place.services, place.row.disconnected_at.is_none()),
+        (&place.row.services, place.row.disconnected_at.is_none()),
         place.slots.iter().copied(),
         aux_limit,
         containers.map(|(of, container)| (&of.row.id, container.slots.as_slice())),

@@ -63,6 +63,43 @@ async fn a_container_does_not_go_back() {
     cluster.stop().await;
 }
 
+/// A master that starts serves no place: what its rows say otherwise is left from before, and becomes an event like any other
+/// absence.
+#[tokio::test]
+async fn a_master_that_starts_records_which_places_are_away() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    drop(cluster.agent("a1", 1).await);
+    let is_away = |answer: &Value| answer["agents"][0]["disconnected"] == true;
+    cluster.until(&client, "/api/v1/agents", is_away).await;
+    // As a master leaves it that ends without a word.
+    connected_by_its_row(&cluster).await;
+    let cluster = cluster.restart().await;
+    let client = cluster.determined().await;
+    assert!(is_away(&client.get("/api/v1/agents").await.ok()));
+    let path = "/api/v1/events?subjectKind=agent&subjectId=a1";
+    let events = client.get(path).await.ok();
+    let last = events["events"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["kind"], "disconnected");
+    let reason = last["reason"].as_str().unwrap();
+    assert!(reason.contains("the master has started"), "{reason}");
+    cluster.stop().await;
+}
+
+async fn connected_by_its_row(cluster: &Cluster) {
+    let store = &cluster.master().context.store;
+    let written = store.write(|tx| {
+        Box::pin(async move {
+            let row = det_store::places::find(&mut tx.conn(), &"a1".into()).await?;
+            let mut row = row.expect("it was there");
+            row.disconnected_at = None;
+            det_store::places::save(&mut tx.conn(), &row).await?;
+            Ok::<_, StoreError>(())
+        })
+    });
+    written.await.unwrap();
+}
+
 /// The end of a connection that could not be stored when it came is stored later: else its agent would be given work,
 /// and be waited for without end.
 #[tokio::test]
@@ -73,7 +110,7 @@ async fn an_absence_that_was_not_stored_is_noticed() {
     let master = cluster.master().clone();
     let away = async || {
         let mut conn = master.context.store.read().await.unwrap();
-        let row = det_store::agents::find(&mut conn.conn(), &"a1".into()).await;
+        let row = det_store::places::find(&mut conn.conn(), &"a1".into()).await;
         row.unwrap().unwrap().disconnected_at.is_some()
     };
     let mut changes = master.context.hub.subscribe(Topic::Events);
@@ -84,20 +121,7 @@ async fn an_absence_that_was_not_stored_is_noticed() {
     })
     .await;
     // As if that had failed.
-    master
-        .context
-        .store
-        .write(|tx| {
-            Box::pin(async move {
-                let row = det_store::agents::find(&mut tx.conn(), &"a1".into()).await?;
-                let mut row = row.expect("it was there");
-                row.disconnected_at = None;
-                det_store::agents::save(&mut tx.conn(), &row).await?;
-                Ok::<_, StoreError>(())
-            })
-        })
-        .await
-        .unwrap();
+    connected_by_its_row(&cluster).await;
     master.context.hub.notify(&Topic::Deadlines);
     within("the absence to be noticed", async {
         while !away().await {

@@ -10,10 +10,10 @@ use det_invariants::{
 use det_searcher::TrialState as SearchTrial;
 use det_server::app::Master;
 use det_server::app::searches::{config_of, replay};
-use det_server::slots::{devices, slot_set};
+use det_server::slots::slot_set;
 use det_store::experiments::ExperimentRow;
 use det_store::{
-    StoreError, WriteTx, agents, allocations, checkpoints, events, experiments, searches, trials,
+    StoreError, WriteTx, allocations, checkpoints, events, experiments, places, searches, trials,
 };
 
 /// Events read at once.
@@ -55,9 +55,9 @@ async fn load(master: &Master, tx: &mut WriteTx) -> Result<Snapshot, StoreError>
             load_experiment(master, tx, &row, &mut snapshot).await?;
         }
     }
-    for row in agents::list(&mut tx.conn()).await? {
+    for row in places::list(&mut tx.conn()).await? {
         snapshot.places.push(Place {
-            slots: devices(&row)?.iter().map(|d| d.id.0).collect(),
+            slots: row.capacity.slots().iter().map(|slot| slot.0).collect(),
             connected: row.disconnected_at.is_none(),
             connection: Some(master.places.connected.has(&row.id)),
             holds: None,

@@ -2,7 +2,7 @@
 
 use det_ids::{ExperimentId, Micros, PlaceId};
 use det_lifecycle::experiment::ExperimentState;
-use det_orchestrator::{Absence, Core, Due, Event as Decide};
+use det_orchestrator::{Absence, Cause, Core, Due, Event as Decide};
 
 use super::connections::Connections;
 use super::network::Network;
@@ -126,7 +126,12 @@ impl Passes<'_> {
             match core.absence(since, self.is_connected(&agent.id), PATIENCE, now) {
                 Absence::None => {}
                 Absence::Unstored => {
-                    self.change(|tx| tx.advance([Decide::PlaceLeft { place: agent.id }]))?;
+                    self.change(|tx| {
+                        tx.advance([Decide::PlaceLeft {
+                            place: agent.id,
+                            cause: Cause::actor("master"),
+                        }])
+                    })?;
                 }
                 Absence::Until(at) => next = Some(next.map_or(at, |next| next.min(at))),
                 Absence::TooLong(since) => {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use det_agent_proto::ContainerState;
 use det_ids::{ContainerId, PlaceId};
 use det_lifecycle::container::Desired;
-use det_orchestrator::Event as Decide;
+use det_orchestrator::{Cause, Event as Decide};
 use det_rm::Order;
 
 use super::host::agent_id;
@@ -140,7 +140,10 @@ impl Connections<'_> {
         }
         memory.connections.remove(&id);
         self.scene.note(|| format!("{id} is disconnected"));
-        let left = Decide::PlaceLeft { place: id };
+        let left = Decide::PlaceLeft {
+            place: id,
+            cause: Cause::actor("master"),
+        };
         if self.change(|tx| tx.advance([left])) == Err(ChangeError::Unavailable) {
             self.master.wake(self.scene, Topic::Deadlines);
         }

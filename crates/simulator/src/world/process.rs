@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use det_ids::{ExperimentId, PlaceId};
 use det_invariants::Violation;
-use det_orchestrator::{Decided, Event as Decide};
+use det_orchestrator::{Cause, Decided, Event as Decide};
 
 use super::network::{Network, Way};
 use super::scene::Scene;
@@ -217,7 +217,10 @@ impl Master {
         self.memory = Some(Memory::default());
         let marked = self.change(scene, network, |tx| {
             let places: Vec<PlaceId> = tx.rows.agents.keys().cloned().collect();
-            tx.advance(places.into_iter().map(|place| Decide::PlaceLeft { place }))?;
+            tx.advance(places.into_iter().map(|place| Decide::PlaceLeft {
+                place,
+                cause: Cause::master("the master has started, and serves no place yet"),
+            }))?;
             tx.wakes.clear();
             Ok(())
         });

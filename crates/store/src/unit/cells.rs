@@ -5,12 +5,12 @@ use std::sync::Arc;
 use det_ids::{AllocationId, ExperimentId, PlaceId, TaskId, TrialId};
 
 use super::{Appendix, Cell, Changes};
-use crate::agents::AgentRow;
 use crate::allocations::{AllocationRow, ContainerRow, TaskRow};
 use crate::events::StoredEvent;
 use crate::experiments::ExperimentRow;
+use crate::places::PlaceRow;
 use crate::trials::TrialRow;
-use crate::{Conn, StoreError, agents, allocations, events, experiments, searches, trials};
+use crate::{Conn, StoreError, allocations, events, experiments, places, searches, trials};
 
 /// An experiment, and how many of its trials live, once that was counted.
 #[derive(Clone)]
@@ -227,15 +227,15 @@ impl Cell for AllocationCell {
     }
 }
 
-impl Cell for Arc<AgentRow> {
+impl Cell for Arc<PlaceRow> {
     type Key = PlaceId;
-    type Row = AgentRow;
+    type Row = PlaceRow;
 
     fn key(&self) -> PlaceId {
         self.id.clone()
     }
 
-    fn row_mut(&mut self) -> &mut AgentRow {
+    fn row_mut(&mut self) -> &mut PlaceRow {
         Arc::make_mut(self)
     }
 
@@ -244,17 +244,17 @@ impl Cell for Arc<AgentRow> {
     }
 
     fn observe(self, changes: &mut Changes) {
-        changes.agents.push(self);
+        changes.places.push(self);
     }
 
     async fn save(conn: &mut Conn<'_>, cells: &[Self]) -> Result<(), StoreError> {
-        agents::save_all(conn, cells).await
+        places::save_all(conn, cells).await
     }
 
     async fn difference(&self, conn: &mut Conn<'_>) -> Result<Option<String>, StoreError> {
-        let stored = agents::find(conn, &self.id).await?;
+        let stored = places::find(conn, &self.id).await?;
         Ok(differs(stored.as_ref(), self, || {
-            format!("agent {}", self.id)
+            format!("place {}", self.id)
         }))
     }
 }

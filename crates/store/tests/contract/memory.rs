@@ -5,11 +5,13 @@ use det_ids::{ExperimentId, PlaceId, RequestId, TaskId, TrialId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::Observed;
 use det_lifecycle::log_findings::LogFindings;
+use det_lifecycle::place::Capacity;
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::trial::TrialState;
-use det_store::agents::{self, AgentRow};
+use det_scheduler::{Service, Services};
 use det_store::events::{self, NewEvent};
 use det_store::logs::{self, LogLine};
+use det_store::places::{self, PlaceRow};
 use det_store::{
     Conn, Store, StoreError, WriteTx, allocations, checkpoints, experiments, searches, trials,
 };
@@ -287,25 +289,25 @@ async fn act_on_the_rest(
         }
         _ => {
             let agent_id = PlaceId(format!("agent-{run}-{}", n % 2));
-            if agents::find(&mut tx.conn(), &agent_id).await?.is_some() && n % 3 == 0 {
-                return agents::delete(&mut tx.conn(), &agent_id).await;
+            if places::find(&mut tx.conn(), &agent_id).await?.is_some() && n % 3 == 0 {
+                return places::delete(&mut tx.conn(), &agent_id).await;
             }
-            agents::save(&mut tx.conn(), &agent(agent_id.as_str(), n)).await
+            places::save(&mut tx.conn(), &agent(agent_id.as_str(), n)).await
         }
     }
 }
 
-fn agent(id: &str, n: i64) -> AgentRow {
-    AgentRow {
+fn agent(id: &str, n: i64) -> PlaceRow {
+    PlaceRow {
         id: id.into(),
         resource_pool: "default".into(),
         instance_id: format!("i-{n}"),
-        enabled: n % 2 == 0,
-        draining: false,
-        disabled_slots: "[]".into(),
-        draining_slots: "[]".into(),
-        devices: "[]".into(),
-        addresses: "[]".into(),
+        services: Services {
+            place: Service::of(n % 2 == 0, false),
+            ..Services::default()
+        },
+        capacity: Capacity::Devices(Vec::new()),
+        addresses: Vec::new(),
         version: "1".into(),
         runtime: "process".into(),
         registered_at: n,
@@ -342,7 +344,7 @@ async fn shown(store: &Store, experiment: ExperimentId, run: u64) -> Vec<String>
         lines.push((id, log_text(conn, &task_id).await));
     }
     for number in 0..2 {
-        let row = agents::find(conn, &format!("agent-{run}-{number}").into())
+        let row = places::find(conn, &format!("agent-{run}-{number}").into())
             .await
             .unwrap();
         lines.push((None, format!("{row:?}")));

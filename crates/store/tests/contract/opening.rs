@@ -1,13 +1,13 @@
 //! Opening, keeping others out, closing, and what is stored after a restart.
 
-use det_store::{Store, StoreError, StoreUrl, agents, experiments, settings, users};
+use det_store::{Store, StoreError, StoreUrl, experiments, places, settings, users};
 
 use crate::rows::{newest_event, some_experiment, stored_user};
 use crate::{Kind, World};
 
 pub(crate) async fn an_empty_database_gets_the_whole_schema(world: &World) {
     assert!(read!(world, conn => users::list(conn).await).is_empty());
-    assert!(read!(world, conn => agents::list(conn).await).is_empty());
+    assert!(read!(world, conn => places::list(conn).await).is_empty());
     assert!(read!(world, conn => experiments::live(conn).await).is_empty());
     assert_eq!(read!(world, conn => newest_event(conn).await), 0);
     match (&world.kind, world.store.kind()) {

@@ -1,13 +1,15 @@
 //! Trials, allocations, containers, tokens and agents.
 
-use det_ids::{ExperimentId, JobId, TrialId};
+use det_ids::{ExperimentId, JobId, SlotId, TrialId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::place::Capacity;
 use det_lifecycle::task::{Demand, Stop, TaskEnd, TaskState};
 use det_lifecycle::trial::{Stop as TrialStop, TrialState};
+use det_scheduler::{Service, Services};
 use det_store::agent_tokens;
-use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, AllocationRow, TaskRow};
+use det_store::places::{self, PlaceRow};
 use det_store::trials::{self, Sort};
 use det_store::{StoreError, checkpoints, experiments, metrics, workspaces};
 
@@ -225,12 +227,15 @@ pub(crate) async fn what_no_version_has_written_is_an_error_that_names_its_row(w
     let (trial_id, _, allocation_id) = running_trial(world, experiment_id, "r").await;
     let row = checkpoint("c-1", experiment_id, trial_id, 1);
     change!(world, conn => checkpoints::insert(conn, &row).await);
+    let place = place("a");
+    change!(world, conn => places::save(conn, &place).await);
     world
         .older(
             "UPDATE containers SET desired = 'destroy'; UPDATE allocations SET machine = '\"asleep\"'; \
              UPDATE trials SET machine = 'no JSON'; UPDATE experiments SET machine = '{}'; \
              UPDATE checkpoints SET state = 'LOST'; UPDATE jobs SET kind = 'dance'; \
-             UPDATE workspaces SET state = 'GONE'; UPDATE projects SET state = 'GONE';",
+             UPDATE workspaces SET state = 'GONE'; UPDATE projects SET state = 'GONE'; \
+             UPDATE agents SET draining_slots = 'all';",
         )
         .await;
     let world = world.reopened().await;
@@ -257,6 +262,8 @@ pub(crate) async fn what_no_version_has_written_is_an_error_that_names_its_row(w
     assert_eq!(what, format!("machine of trial {trial_id}"));
     let (what, _) = corrupt(experiments::find(conn, experiment_id).await.unwrap_err());
     assert_eq!(what, format!("machine of experiment {experiment_id}"));
+    let (what, _) = corrupt(places::list(conn).await.unwrap_err());
+    assert_eq!(what, "draining_slots of place a");
     let (what, message) = corrupt(checkpoints::find(conn, "c-1").await.unwrap_err());
     assert_eq!(what, "state of checkpoint c-1");
     assert!(
@@ -484,59 +491,64 @@ pub(crate) async fn tokens_act_for_their_allocation_until_they_expire(world: &Wo
     assert!(read!(world, conn => allocations::find_token(conn, &first).await).is_none());
 }
 
-pub(crate) async fn agents_are_replaced_and_noted_away(world: &World) {
-    let agent = |id: &str| AgentRow {
+fn place(id: &str) -> PlaceRow {
+    PlaceRow {
         id: id.into(),
         resource_pool: "default".into(),
         instance_id: "i-1".into(),
-        enabled: true,
-        draining: false,
-        disabled_slots: "[]".into(),
-        draining_slots: "[]".into(),
-        devices: "[]".into(),
-        addresses: "[]".into(),
+        services: Services::default(),
+        capacity: Capacity::Devices(Vec::new()),
+        addresses: Vec::new(),
         version: "0.1.0".into(),
         runtime: "process".into(),
         registered_at: 5,
         disconnected_at: None,
-    };
-    for id in ["b", "a"] {
-        let row = agent(id);
-        change!(world, conn => agents::save(conn, &row).await);
     }
-    let changed = AgentRow {
-        enabled: false,
-        draining: true,
-        disabled_slots: "[0,1]".into(),
+}
+
+pub(crate) async fn places_are_replaced_and_removed(world: &World) {
+    for id in ["b", "a"] {
+        let row = place(id);
+        change!(world, conn => places::save(conn, &row).await);
+    }
+    let mut services = Services {
+        place: Service::Draining,
+        ..Services::default()
+    };
+    services.set(Some(SlotId(0)), Service::Disabled);
+    services.set(Some(SlotId(3)), Service::Draining);
+    let changed = PlaceRow {
+        services,
+        capacity: Capacity::Count {
+            slots: 2,
+            kind: det_taskspec::DeviceKind::Cuda,
+        },
+        addresses: vec!["10.0.0.1".into()],
         resource_pool: "gpu".into(),
         instance_id: "i-2".into(),
-        ..agent("a")
+        ..place("a")
     };
     // It was registered when it first came.
-    let again = AgentRow {
+    let again = PlaceRow {
         registered_at: 99,
         ..changed.clone()
     };
-    change!(world, conn => agents::save(conn, &again).await);
-    let stored = read!(world, conn => agents::find(conn, &"a".into()).await);
+    change!(world, conn => places::save(conn, &again).await);
+    let stored = read!(world, conn => places::find(conn, &"a".into()).await);
     assert_eq!(crate::shown(&stored), crate::shown(&Some(changed)));
 
-    assert_eq!(
-        change!(world, conn => agents::mark_all_disconnected(conn, 7).await),
-        2
-    );
-    // Who is away already is away since then.
-    assert_eq!(
-        change!(world, conn => agents::mark_all_disconnected(conn, 8).await),
-        0
-    );
-    let away: Vec<_> = read!(world, conn => agents::list(conn).await)
+    let away = PlaceRow {
+        disconnected_at: Some(7),
+        ..place("b")
+    };
+    change!(world, conn => places::save(conn, &away).await);
+    let listed: Vec<_> = read!(world, conn => places::list(conn).await)
         .into_iter()
-        .map(|a| (a.id, a.disconnected_at))
+        .map(|place| (place.id, place.disconnected_at))
         .collect();
-    assert_eq!(away, [("a".into(), Some(7)), ("b".into(), Some(7))]);
-    change!(world, conn => agents::delete(conn, &"a".into()).await);
-    assert!(read!(world, conn => agents::find(conn, &"a".into()).await).is_none());
+    assert_eq!(listed, [("a".into(), None), ("b".into(), Some(7))]);
+    change!(world, conn => places::delete(conn, &"a".into()).await);
+    assert!(read!(world, conn => places::find(conn, &"a".into()).await).is_none());
 }
 
 pub(crate) async fn long_lists_of_ids_are_answered(world: &World) {

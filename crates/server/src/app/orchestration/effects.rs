@@ -5,7 +5,7 @@ use det_failpoints::failpoint;
 use det_orchestrator::{Effect, NewTrial, Record, Topic};
 use det_store::events::NewEvent;
 use det_store::{
-    StoreError, WriteTx, agents, allocations, checkpoints, experiments, searches, trials,
+    StoreError, WriteTx, allocations, checkpoints, experiments, places, searches, trials,
 };
 
 use super::loading::Facts;
@@ -93,7 +93,7 @@ impl Orchestration {
                     tokens.take(&id);
                 });
             }
-            Effect::RemovePlace(id) => agents::delete(&mut tx.conn(), &id).await?,
+            Effect::RemovePlace(id) => places::delete(&mut tx.conn(), &id).await?,
             Effect::Placed {
                 resource_pool,
                 requested_at,

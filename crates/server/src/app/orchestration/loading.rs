@@ -9,15 +9,15 @@ use det_ids::{
 use det_lifecycle::task::Demand;
 use det_lifecycle::trial::TrialState;
 use det_orchestrator::{Container, Event, Need, Place, SearchState, Terms, Unreadable};
-use det_store::agents::AgentRow;
 use det_store::allocations::ContainerRow;
+use det_store::places::PlaceRow;
 use det_store::{Conn, StoreError, WriteTx, allocations, experiments, trials};
 
 use super::{CORE, Orchestration};
 use crate::app::configs::log_retention_days;
 use crate::app::searches::Searches;
 use crate::error::{AppError, AppResult};
-use crate::slots::{services, slot_set};
+use crate::slots::slot_set;
 
 /// Allocations that hold something on a place, each with its slots there.
 type Holders = Vec<(AllocationId, BTreeSet<SlotId>)>;
@@ -103,10 +103,10 @@ impl Facts {
                 }
             }
             Need::Place(id) => {
-                tx.load_agent(&id).await?;
+                tx.load_place(&id).await?;
                 self.places.remove(&id);
-                if let Some(row) = tx.live_rows().agent(&id) {
-                    self.places.insert(id, place_of(row)?);
+                if let Some(row) = tx.live_rows().place(&id) {
+                    self.places.insert(id, place_of(row));
                 }
             }
             Need::LiveContainersOn(place) => {
@@ -288,14 +288,14 @@ pub(super) fn container_of(row: &ContainerRow) -> Container {
     }
 }
 
-/// A place, from its agent's row, for decisions.
-pub(crate) fn place_of(row: &AgentRow) -> Result<Place, StoreError> {
-    Ok(Place {
+/// A place, from its row, for decisions.
+pub(crate) fn place_of(row: &PlaceRow) -> Place {
+    Place {
         resource_pool: row.resource_pool.clone(),
         instance: row.instance_id.clone(),
-        services: services(row)?,
+        services: row.services.clone(),
         disconnected_at: row.disconnected_at.map(Micros),
-    })
+    }
 }
 
 /// What was read; the inner error = it is stored and cannot be read.

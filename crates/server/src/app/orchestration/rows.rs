@@ -14,7 +14,6 @@ use std::collections::BTreeSet;
 
 use super::loading::{Facts, container_of};
 use crate::app::wait_reasons::stored_kind;
-use crate::slots::set_services;
 
 /// Live rows and what was loaded beside them.
 pub(super) struct TxRows<'a> {
@@ -321,8 +320,8 @@ impl Rows for TxRows<'_> {
     }
 
     fn update_place(&mut self, id: &PlaceId, row: &Place) {
-        self.live.edit_agent(id, |known| {
-            set_services(known, &row.services);
+        self.live.edit_place(id, |known| {
+            known.services.clone_from(&row.services);
             known.disconnected_at = raw(row.disconnected_at);
         });
     }

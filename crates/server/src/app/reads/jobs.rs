@@ -9,8 +9,8 @@ use det_authz::Kind;
 use det_config::master::ManagerKind;
 use det_ids::JobId;
 use det_rm::{Manager, Pool};
-use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, ContainerRow};
+use det_store::places::{self, PlaceRow};
 use det_store::queue_days::{self, QueueDay};
 
 use crate::app::jobs::QueuedJob;
@@ -135,7 +135,7 @@ pub(crate) struct PoolContents {
     /// The pools, in the order of the configuration.
     pub(crate) pools: Vec<PoolView>,
     /// All agents.
-    pub(crate) agents: Vec<AgentRow>,
+    pub(crate) agents: Vec<PlaceRow>,
     /// All live containers.
     pub(crate) containers: Vec<ContainerRow>,
     /// All queues.
@@ -169,7 +169,7 @@ pub(crate) async fn pools(
     let (agents, containers) = {
         let mut conn = master.context.store.read().await?;
         (
-            agents::list(&mut conn.conn()).await?,
+            places::list(&mut conn.conn()).await?,
             allocations::live_containers(&mut conn.conn()).await?,
         )
     };

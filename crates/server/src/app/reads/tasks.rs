@@ -7,9 +7,9 @@ use det_api_types::page::{OrderBy, Pagination};
 use det_authz::Kind;
 use det_ids::{AllocationId, PriorityOrder, TaskId, UserId, WorkspaceId};
 use det_scheduler::Policy;
-use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, AllocationRow, ContainerRow, TaskRow};
 use det_store::experiments::{self, JobRow};
+use det_store::places::{self, PlaceRow};
 use det_store::task_documents::{self, LaunchedFilter, LaunchedTask, TaskDocument};
 use det_store::{Conn, Store};
 use det_taskspec::{Device, TaskKind};
@@ -21,7 +21,7 @@ use crate::app::reads::paging;
 use crate::app::{Master, existing, reads};
 use crate::auth::{Actor, User};
 use crate::error::AppResult;
-use crate::slots::{devices, slot_set};
+use crate::slots::slot_set;
 
 fn require(actor: &Actor) -> AppResult<()> {
     reads::require(actor, Kind::Task, "tasks")
@@ -72,7 +72,7 @@ pub(crate) struct Live {
     /// Their containers.
     pub(crate) containers: Vec<ContainerRow>,
     /// All agents.
-    pub(crate) agents: Vec<AgentRow>,
+    pub(crate) agents: Vec<PlaceRow>,
     /// The jobs of live experiments.
     pub(crate) jobs: Vec<JobRow>,
 }
@@ -90,7 +90,7 @@ pub(crate) async fn live(master: &Master, actor: &Actor) -> AppResult<Live> {
     Ok(Live {
         allocations: live.into_iter().map(scheduled).collect(),
         containers: allocations::live_containers(&mut conn.conn()).await?,
-        agents: agents::list(&mut conn.conn()).await?,
+        agents: places::list(&mut conn.conn()).await?,
         jobs: experiments::live_jobs(&mut conn.conn()).await?,
     })
 }
@@ -223,11 +223,11 @@ async fn views(
     }
     let mut containers: HashMap<AllocationId, (ContainerRow, Vec<Device>)> = HashMap::new();
     if attempts.values().any(|attempt| attempt.ended_at.is_none()) {
-        let places = agents::list(conn).await?;
+        let places = places::list(conn).await?;
         for container in allocations::live_containers(conn).await? {
             let place = places.iter().find(|place| place.id == container.place_id);
             let slots = slot_set(&container.slots)?;
-            let devices = place.map(devices).transpose()?.unwrap_or_default();
+            let devices = place.map(|row| row.capacity.devices()).unwrap_or_default();
             let own = devices
                 .into_iter()
                 .filter(|device| slots.contains(&device.id.0));

@@ -8,15 +8,16 @@ use det_api_types::agents::{
 use det_api_types::wire::Timestamp;
 use det_ids::PlaceId;
 use det_lifecycle::container::Observed;
+use det_scheduler::Service;
 use det_store::StoreError;
-use det_store::agents::AgentRow;
 use det_store::allocations::ContainerRow;
+use det_store::places::PlaceRow;
 use det_taskspec::{Device as OwnDevice, DeviceKind};
 
 use crate::app::API_VERSION;
 use crate::app::reads::agents::AgentView;
 use crate::error::{AppError, AppResult};
-use crate::slots::{devices, slot_set};
+use crate::slots::slot_set;
 
 /// Kind of a device on the wire.
 pub fn device_type(kind: DeviceKind) -> DeviceType {
@@ -48,16 +49,8 @@ pub fn container_state(state: Option<&Observed>) -> ContainerState {
     }
 }
 
-/// A list of addresses or the like, as it is stored.
-fn texts(row: &AgentRow) -> Result<Vec<String>, StoreError> {
-    serde_json::from_str(&row.addresses).map_err(|e| StoreError::Corrupt {
-        what: format!("addresses of agent {}", row.id),
-        message: e.to_string(),
-    })
-}
-
 /// Agents in the order of `rows`; `live` are the containers that hold slots, of these agents and of others.
-pub fn agents(rows: &[AgentRow], live: &[ContainerRow]) -> Result<Vec<Agent>, StoreError> {
+pub fn agents(rows: &[PlaceRow], live: &[ContainerRow]) -> Result<Vec<Agent>, StoreError> {
     let mut of_agent: BTreeMap<&PlaceId, Vec<&ContainerRow>> = BTreeMap::new();
     for container in live {
         of_agent
@@ -71,16 +64,13 @@ pub fn agents(rows: &[AgentRow], live: &[ContainerRow]) -> Result<Vec<Agent>, St
 }
 
 /// One agent with the containers that hold its slots.
-pub fn agent(row: &AgentRow, live: &[&ContainerRow]) -> Result<Agent, StoreError> {
-    let devices = devices(row)?;
-    let (disabled, draining) = (
-        slot_set(&row.disabled_slots)?,
-        slot_set(&row.draining_slots)?,
-    );
+pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Result<Agent, StoreError> {
+    let devices = row.capacity.devices();
     // An agent without a connection takes no work and keeps what it has until it is back or given up, whatever was asked
     // of it: clients know that as an agent that is drained. What was asked stays in the row.
     let away = row.disconnected_at.is_some();
-    let takes_work = row.enabled && !away;
+    let takes_work = row.services.place == Service::Enabled && !away;
+    let drains = away || row.services.place == Service::Draining;
     let mut containers = BTreeMap::new();
     let mut holder: BTreeMap<u32, Container> = BTreeMap::new();
     for container in live {
@@ -105,12 +95,13 @@ pub fn agent(row: &AgentRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
         .iter()
         .map(|own| {
             let number = own.id.0;
+            let service = row.services.of_slot(own.id);
             let slot = Slot {
                 id: number.to_string(),
                 device: device(own),
-                enabled: takes_work && !disabled.contains(&number) && !draining.contains(&number),
+                enabled: takes_work && service == Service::Enabled,
                 container: holder.remove(&number),
-                draining: away || row.draining || draining.contains(&number),
+                draining: drains || service == Service::Draining,
             };
             (number.to_string(), slot)
         })
@@ -122,9 +113,9 @@ pub fn agent(row: &AgentRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
         slots,
         containers,
         resource_pools: vec![row.resource_pool.clone()],
-        addresses: texts(row)?,
+        addresses: row.addresses.clone(),
         enabled: takes_work,
-        draining: away || row.draining,
+        draining: drains,
         // An agent of another protocol is refused, so that all of them speak the master's version of the API.
         version: API_VERSION.to_owned(),
         agent_version: row.version.clone(),
@@ -192,20 +183,31 @@ fn count(stats: &mut DeviceStats, slot: &Slot) {
 mod tests {
     use det_lifecycle::container::Desired;
 
+    use det_ids::SlotId;
+    use det_rm::Capacity;
+    use det_scheduler::Services;
+
     use super::*;
 
-    fn row() -> AgentRow {
-        AgentRow {
+    fn cpu(number: u32) -> OwnDevice {
+        OwnDevice {
+            id: SlotId(number),
+            brand: "CPU".into(),
+            uuid: format!("u{number}"),
+            kind: DeviceKind::Cpu,
+        }
+    }
+
+    fn row() -> PlaceRow {
+        let mut services = Services::default();
+        services.set(Some(SlotId(1)), Service::Disabled);
+        PlaceRow {
             id: "a".into(),
             resource_pool: "default".into(),
             instance_id: "i".into(),
-            enabled: true,
-            draining: false,
-            disabled_slots: "[1]".into(),
-            draining_slots: "[]".into(),
-            devices: r#"[{"id":0,"brand":"CPU","uuid":"u0","type":"cpu"},{"id":1,"brand":"CPU","uuid":"u1","type":"cpu"}]"#
-                .into(),
-            addresses: r#"["10.0.0.1"]"#.into(),
+            services,
+            capacity: Capacity::Devices([0, 1].map(cpu).to_vec()),
+            addresses: vec!["10.0.0.1".into()],
             version: "1".into(),
             runtime: "process".into(),
             registered_at: 0,
@@ -249,7 +251,7 @@ mod tests {
 
     #[test]
     fn an_agent_that_is_away_is_shown_as_drained_with_its_slots() {
-        let away = AgentRow {
+        let away = PlaceRow {
             disconnected_at: Some(5),
             ..row()
         };

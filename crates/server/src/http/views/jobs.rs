@@ -13,7 +13,7 @@ use det_config::master::ManagerKind;
 use det_ids::PlaceId;
 use det_scheduler::{Fitting, Policy};
 use det_store::StoreError;
-use det_store::agents::AgentRow;
+use det_store::places::PlaceRow;
 use det_store::queue_days::QueueDay;
 use det_taskspec::{DeviceKind, TaskKind};
 use jiff::{Span, civil};
@@ -22,7 +22,7 @@ use crate::app::jobs::{JobSubject, QueuedJob};
 use crate::app::reads::jobs::{PoolContents, PoolView, state};
 use crate::http::views::agents::device_type;
 use crate::http::views::tasks::wait_reason;
-use crate::slots::{devices, slot_set};
+use crate::slots::slot_set;
 
 /// The state of a job.
 pub fn summary(queued: &QueuedJob) -> JobSummary {
@@ -119,7 +119,7 @@ pub fn scheduler_type(policy: Policy) -> SchedulerType {
 pub(crate) fn pool(pool: &PoolView, contents: &PoolContents) -> Result<ResourcePool, StoreError> {
     let configured = &pool.configured;
     let (name, settings) = (&configured.name, &configured.settings);
-    let present: Vec<&AgentRow> = contents
+    let present: Vec<&PlaceRow> = contents
         .agents
         .iter()
         .filter(|a| a.resource_pool == *name && a.disconnected_at.is_none())
@@ -128,7 +128,7 @@ pub(crate) fn pool(pool: &PoolView, contents: &PoolContents) -> Result<ResourceP
     let mut kinds: BTreeMap<DeviceKind, (i64, String)> = BTreeMap::new();
     let mut slots = 0;
     for agent in &present {
-        for device in devices(agent)? {
+        for device in agent.capacity.devices() {
             slots += 1;
             let (count, _) = kinds
                 .entry(device.kind)

@@ -22,7 +22,7 @@ use crate::app::reads::tasks::{Live, TaskView};
 use crate::app::wait_reasons::stored_reason;
 use crate::http::views::agents::device;
 use crate::labels::TaskLabel;
-use crate::slots::{devices, slot_set};
+use crate::slots::slot_set;
 
 /// Why an allocation waits; `None` once it has slots, and before the scheduler has first looked at it.
 pub fn wait_reason(row: &AllocationRow) -> Result<Option<WaitReason>, StoreError> {
@@ -164,7 +164,7 @@ fn scheduler_name(policy: Policy) -> &'static str {
 pub(crate) fn summaries(live: &Live) -> Result<BTreeMap<String, AllocationSummary>, StoreError> {
     let mut known: BTreeMap<&PlaceId, (Vec<Device>, &str)> = BTreeMap::new();
     for agent in &live.agents {
-        known.insert(&agent.id, (devices(agent)?, &agent.runtime));
+        known.insert(&agent.id, (agent.capacity.devices(), &agent.runtime));
     }
     let priorities: BTreeMap<&JobId, i64> = live
         .jobs
@@ -260,10 +260,12 @@ fn resources(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use det_ids::{ExperimentId, PriorityOrder, TrialId, UserId, WorkspaceId};
+    use det_ids::{ExperimentId, PriorityOrder, SlotId, TrialId, UserId, WorkspaceId};
     use det_lifecycle::container::Desired;
-    use det_store::agents::AgentRow;
+    use det_rm::Capacity;
+    use det_scheduler::Services;
     use det_store::experiments::JobRow;
+    use det_store::places::PlaceRow;
 
     use super::*;
 
@@ -344,16 +346,19 @@ pub(crate) mod tests {
             accelerators: None,
             ended_at: None,
         };
-        let agent = AgentRow {
+        let device = det_taskspec::Device {
+            id: SlotId(0),
+            brand: "CPU".into(),
+            uuid: "u0".into(),
+            kind: det_taskspec::DeviceKind::Cpu,
+        };
+        let agent = PlaceRow {
             id: "a".into(),
             resource_pool: "default".into(),
             instance_id: "i".into(),
-            enabled: true,
-            draining: false,
-            disabled_slots: "[]".into(),
-            draining_slots: "[]".into(),
-            devices: r#"[{"id":0,"brand":"CPU","uuid":"u0","type":"cpu"}]"#.into(),
-            addresses: "[]".into(),
+            services: Services::default(),
+            capacity: Capacity::Devices(vec![device]),
+            addresses: Vec::new(),
             version: "1".into(),
             runtime: "process".into(),
             registered_at: 0,

@@ -1,0 +1,75 @@
+//! What a place offers, whatever runs containers there.
+
+use det_ids::SlotId;
+use det_taskspec::{Device, DeviceKind};
+use serde::{Deserialize, Serialize};
+
+/// What a place offers.
+///
+/// As JSON a list of devices, or an object with a count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Capacity {
+    /// Devices with names; a container is granted some of them.
+    Devices(Vec<Device>),
+    /// So many slots; a container is granted a number of them, and the place chooses which.
+    Count {
+        /// How many.
+        slots: u32,
+        /// The kind of device that each of them is.
+        kind: DeviceKind,
+    },
+}
+
+impl Capacity {
+    /// Whether slots are devices with names.
+    pub fn is_named(&self) -> bool {
+        matches!(self, Self::Devices(_))
+    }
+
+    /// The slots, each as a device; where slots are only counted, devices without names.
+    pub fn devices(&self) -> Vec<Device> {
+        match self {
+            Self::Devices(devices) => devices.clone(),
+            Self::Count { slots, kind } => (0..*slots)
+                .map(|number| Device {
+                    id: SlotId(number),
+                    brand: String::new(),
+                    uuid: String::new(),
+                    kind: *kind,
+                })
+                .collect(),
+        }
+    }
+
+    /// The slots.
+    pub fn slots(&self) -> Vec<SlotId> {
+        match self {
+            Self::Devices(devices) => devices.iter().map(|device| device.id).collect(),
+            Self::Count { slots, .. } => (0..*slots).map(SlotId).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counted_slots_are_stored_as_a_count_and_named_ones_as_a_list() {
+        let counted = Capacity::Count {
+            slots: 2,
+            kind: DeviceKind::Cuda,
+        };
+        let named = Capacity::Devices(counted.devices());
+        for (capacity, is_list) in [(&counted, false), (&named, true)] {
+            let stored = serde_json::to_value(capacity).unwrap();
+            assert_eq!(stored.is_array(), is_list);
+            assert_eq!(
+                serde_json::from_value::<Capacity>(stored).unwrap(),
+                *capacity
+            );
+            assert_eq!(capacity.slots(), [SlotId(0), SlotId(1)]);
+        }
+    }
+}
