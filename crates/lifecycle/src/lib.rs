@@ -16,6 +16,7 @@
 pub mod allocation;
 pub mod container;
 pub mod experiment;
+pub mod fallback;
 pub mod log_findings;
 pub mod place;
 pub mod record;

@@ -92,7 +92,7 @@ impl AppError {
                 "`det task list` shows the tasks that run; `det experiment list-trials` those of trials that have ended"
             }
             "job" => "`det job list` shows the jobs that wait or run",
-            "agent" => "`det agent list` shows the agents there are",
+            "agent" | "place" => "`det agent list` shows the agents there are",
             "slot" => "`det slot list` shows the slots there are",
             "workspace" => "`det workspace list` shows the workspaces there are",
             "project" => "`det project list WORKSPACE` shows the projects of a workspace",

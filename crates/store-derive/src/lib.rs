@@ -1,11 +1,12 @@
 //! `#[derive(Row)]`: reads a struct with named fields from a row of either database.
 //!
 //! A field is read from the column of its name. Both drivers are served by one list of fields, so that a column cannot
-//! be forgotten for one of them. Two attributes read more than plain values; an `Option` of either may be NULL:
+//! be forgotten for one of them. Three attributes read more than plain values; an `Option` of any may be NULL:
 //!
 //! - `#[row(json)]`: the column holds JSON. `#[row(json = "machine")]` names the column where the field is called
 //!   otherwise.
 //! - `#[row(word)]`: the column holds one of the words of an enum.
+//! - `#[row(number)]`: the column holds a whole number, and the field's type takes only some.
 //!
 //! A value that does not fit is an error that names the row by its kind, the struct's name without `Row` or what
 //! `#[row(kind = "…")]` gives, and its field `id`, or the one that `#[row(id = "…")]` names.
@@ -59,8 +60,8 @@ impl<'a> Column<'a> {
                     if meta.input.peek(syn::Token![=]) {
                         column.name = meta.value()?.parse::<LitStr>()?.value();
                     }
-                } else if !meta.path.is_ident("word") {
-                    return Err(meta.error("a column is read as json or word"));
+                } else if !meta.path.is_ident("word") && !meta.path.is_ident("number") {
+                    return Err(meta.error("a column is read as json, word or number"));
                 }
                 column.form = Form::Typed(meta.path.require_ident()?.clone());
                 Ok(())
@@ -79,9 +80,36 @@ impl<'a> Column<'a> {
             .is_some_and(|last| last.ident == "Option")
     }
 
-    /// Reads the field; `plain` and `text` give the column's value as the field's type and as `&str` (or an `Option`
-    /// of it), `id` the row's id.
-    fn read(&self, row: &str, plain: Code, text: &Code, id: Option<&Code>) -> syn::Result<Code> {
+    /// The column's value in PostgreSQL and in SQLite as it is before it is typed: a number or `&str`, or an `Option` of it.
+    fn raw(&self, place: usize) -> (Code, Code) {
+        let name = &self.name;
+        let is_number = matches!(&self.form, Form::Typed(function) if function == "number");
+        match (is_number, self.is_optional()) {
+            (true, optional) => {
+                let kind = if optional {
+                    quote!(::std::option::Option<i64>)
+                } else {
+                    quote!(i64)
+                };
+                (
+                    quote!(crate::column::pg::<#kind>(row, #name)?),
+                    quote!(crate::column::lite::<#kind>(row, places[#place])?),
+                )
+            }
+            (false, true) => (
+                quote!(row.try_get::<::std::option::Option<&str>, _>(#name)?),
+                quote!(row.get_ref(places[#place])?.as_str_or_null()?),
+            ),
+            (false, false) => (
+                quote!(row.try_get::<&str, _>(#name)?),
+                quote!(row.get_ref(places[#place])?.as_str()?),
+            ),
+        }
+    }
+
+    /// Reads the field; `plain` and `raw` give the column's value as the field's type and as it is before it is typed, `id`
+    /// the row's id.
+    fn read(&self, row: &str, plain: Code, raw: &Code, id: Option<&Code>) -> syn::Result<Code> {
         let Form::Typed(function) = &self.form else {
             return Ok(plain);
         };
@@ -93,9 +121,9 @@ impl<'a> Column<'a> {
         })?;
         let name = &self.name;
         let read = if self.is_optional() {
-            quote!(#text.map(crate::column::#function).transpose())
+            quote!(#raw.map(crate::column::#function).transpose())
         } else {
-            quote!(crate::column::#function(#text))
+            quote!(crate::column::#function(#raw))
         };
         Ok(quote!(#read.map_err(|message| crate::column::Unreadable {
             row: ::std::format!("{} {}", #row, #id.map(|id| id.to_string()).unwrap_or_default()),
@@ -152,25 +180,18 @@ fn expand(input: &DeriveInput) -> syn::Result<Code> {
     });
     for (place, column) in columns.iter().enumerate() {
         let (field, name) = (column.field, &column.name);
-        let (text, lite_text) = if column.is_optional() {
-            (
-                quote!(row.try_get::<::std::option::Option<&str>, _>(#name)?),
-                quote!(as_str_or_null),
-            )
-        } else {
-            (quote!(row.try_get::<&str, _>(#name)?), quote!(as_str))
-        };
+        let (pg_raw, lite_raw) = column.raw(place);
         let read = column.read(
             &row,
             quote!(crate::column::pg(row, #name)?),
-            &text,
+            &pg_raw,
             pg_id.as_ref(),
         )?;
         from_pg.push(quote!(#field: #read));
         let read = column.read(
             &row,
             quote!(crate::column::lite(row, places[#place])?),
-            &quote!(row.get_ref(places[#place])?.#lite_text()?),
+            &lite_raw,
             lite_id.as_ref(),
         )?;
         from_lite.push(quote!(#field: #read));

@@ -9,6 +9,7 @@ use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::TrialState;
 
+use crate::column::text;
 use crate::experiments::NewExperiment;
 use crate::query::{Query, Value};
 use crate::{Conn, StoreError, column};
@@ -147,12 +148,12 @@ pub async fn experiments(
                 .text(job.kind.into())
                 .integer(job.owner_id.0)
                 .text(&job.resource_pool)
-                .integer(job.priority)
+                .integer(i64::from(job.priority))
                 .real(Some(job.weight))
-                .optional_integer(job.max_slots)
+                .optional_integer(job.max_slots.map(i64::from))
                 .optional_integer(job.position)
                 .boolean(job.moved)
-                .optional_text(job.fallback.as_deref())
+                .optional_text(job.fallback.as_ref().map(text).as_deref())
                 .integer(job.submitted_at);
         }
         jobs.insert(conn).await?;
@@ -179,7 +180,7 @@ pub async fn experiments(
                 .text(&column::text(&new.state))
                 .boolean(past.archived)
                 .text(&new.job.resource_pool)
-                .text(&new.searcher_name)
+                .text(new.searcher_name.into())
                 .text(&new.searcher_metric)
                 .boolean(new.smaller_is_better)
                 .real(Some(past.progress))

@@ -1,6 +1,6 @@
 //! What columns hold besides the plain values that the drivers know: identifiers, which are numbers or texts to the
-//! drivers; JSON documents; and words of an enum. `#[derive(Row)]` reads the last two with `#[row(json)]` and
-//! `#[row(word)]`.
+//! drivers; JSON documents; words of an enum; and numbers of which a type takes only some. `#[derive(Row)]` reads
+//! the last three with `#[row(json)]`, `#[row(word)]` and `#[row(number)]`.
 
 use std::str::FromStr;
 
@@ -207,6 +207,11 @@ pub(crate) fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 pub(crate) fn word<T: FromStr + VariantNames>(text: &str) -> Result<T, String> {
     text.parse()
         .map_err(|_| format!("\"{text}\" is none of {}", T::VARIANTS.join(", ")))
+}
+
+/// Reads a number of which the type takes only some.
+pub(crate) fn number<T: TryFrom<i64>>(number: i64) -> Result<T, String> {
+    T::try_from(number).map_err(|_| format!("{number} is out of range"))
 }
 
 /// A value as a column with JSON holds it.

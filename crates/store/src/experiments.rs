@@ -4,10 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use det_ids::{ExperimentId, JobId, ProjectId, TrialId, UserId, WorkspaceId};
 use det_lifecycle::experiment::ExperimentState;
-use strum::{EnumString, IntoStaticStr, VariantNames};
+use det_lifecycle::fallback::Fallback;
+use strum::{Display, EnumString, IntoStaticStr, VariantNames};
 
 use crate::archives::{self, ArchiveOf};
 use crate::catalogue::Catalogue;
+use crate::column::text;
 use crate::query::{Query, Value, pieces};
 use crate::unit::ExperimentCell;
 use crate::{Conn, Store, StoreError, column, users};
@@ -20,6 +22,22 @@ pub enum JobKind {
     Experiment,
     /// A task that works for no experiment.
     Task,
+}
+
+/// The search of an experiment, by the word of its configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum SearcherKind {
+    /// One trial.
+    Single,
+    /// Trials by chance.
+    Random,
+    /// Trials on all points of a grid.
+    Grid,
+    /// Asynchronous successive halving.
+    AsyncHalving,
+    /// Several of the latter, side by side.
+    AdaptiveAsha,
 }
 
 /// An entry of the job queue.
@@ -35,17 +53,20 @@ pub struct JobRow {
     /// Pool it runs in.
     pub resource_pool: String,
     /// 1 to 99; which goes first is the pool's.
-    pub priority: i64,
+    #[row(number)]
+    pub priority: u8,
     /// Fair-share weight, above 0.
     pub weight: f64,
     /// Most slots in use at once; `None` = no cap.
-    pub max_slots: Option<i64>,
+    #[row(number)]
+    pub max_slots: Option<u32>,
     /// Position in the queue that a move has set, of this job or of one next to it; `None` = by time of submission.
     pub position: Option<i64>,
     /// Whether it was moved itself.
     pub moved: bool,
-    /// Other pools that its requests may go on to, JSON; `None` = they stay in `resource_pool`.
-    pub fallback: Option<String>,
+    /// Other pools that its requests may go on to; `None` = they stay in `resource_pool`.
+    #[row(json)]
+    pub fallback: Option<Fallback>,
     /// When it was submitted, microseconds.
     pub submitted_at: i64,
     /// Workspace of its experiment's project.
@@ -83,7 +104,8 @@ pub struct ExperimentRow {
     /// Configuration as submitted.
     pub original_config: String,
     /// Search method.
-    pub searcher_name: String,
+    #[row(word)]
+    pub searcher_name: SearcherKind,
     /// Metric that is optimised.
     pub searcher_metric: String,
     /// Whether lower is better.
@@ -445,7 +467,7 @@ pub struct NewExperiment {
     /// See [`ExperimentRow`].
     pub original_config: String,
     /// See [`ExperimentRow`].
-    pub searcher_name: String,
+    pub searcher_name: SearcherKind,
     /// See [`ExperimentRow`].
     pub searcher_metric: String,
     /// See [`ExperimentRow`].
@@ -464,12 +486,12 @@ pub async fn insert_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
         <&str>::from(job.kind),
         job.owner_id,
         job.resource_pool.as_str(),
-        job.priority,
+        i64::from(job.priority),
         job.weight,
-        job.max_slots,
+        job.max_slots.map(i64::from),
         job.position,
         job.moved,
-        job.fallback.as_deref(),
+        job.fallback.as_ref().map(text).as_deref(),
         job.submitted_at,
         job.workspace_id
     )?;
@@ -503,7 +525,7 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<Experime
         column::text(&new.state),
         false,
         job.resource_pool.as_str(),
-        new.searcher_name.as_str(),
+        <&str>::from(new.searcher_name),
         new.searcher_metric.as_str(),
         new.smaller_is_better,
         job.submitted_at,
@@ -645,12 +667,12 @@ pub async fn update_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
         "UPDATE jobs SET resource_pool = $1, priority = $2, weight = $3, max_slots = $4, position = $5, moved = $6, \
          fallback = $7 WHERE id = $8",
         job.resource_pool.as_str(),
-        job.priority,
+        i64::from(job.priority),
         job.weight,
-        job.max_slots,
+        job.max_slots.map(i64::from),
         job.position,
         job.moved,
-        job.fallback.as_deref(),
+        job.fallback.as_ref().map(text).as_deref(),
         &job.id
     )?;
     execute!(

@@ -6,7 +6,7 @@ use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
 use det_store::bulk::{PastExperiment, PastTrial};
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
-use det_store::experiments::{JobKind, JobRow, NewExperiment};
+use det_store::experiments::{JobKind, JobRow, NewExperiment, SearcherKind};
 use det_store::logs::LogLine;
 use det_store::metrics::{GroupSummary, StoredReport};
 use det_store::workspaces::{UNCATEGORIZED_PROJECT, UNCATEGORIZED_WORKSPACE};
@@ -132,11 +132,12 @@ pub(super) fn experiment(
     labels.dedup();
     let pool = *draw.one(&POOLS);
     let name = format!("{model} {purpose} {}", draw.below(1000));
-    let searcher = if trial_count > 1 {
-        "adaptive_asha"
+    let searcher_name = if trial_count > 1 {
+        SearcherKind::AdaptiveAsha
     } else {
-        "single"
+        SearcherKind::Single
     };
+    let searcher: &str = searcher_name.into();
     let config = config(&name, searcher, pool, &labels, trial_count);
     let checkpoints = i64::try_from(trial_count * 2).unwrap_or(0);
     PastExperiment {
@@ -167,7 +168,7 @@ pub(super) fn experiment(
                  searcher:\n  name: {searcher}\n  metric: validation_loss\n  max_trials: {trial_count}\n"
             ),
             config: config.to_string(),
-            searcher_name: searcher.into(),
+            searcher_name,
             searcher_metric: "validation_loss".into(),
             smaller_is_better: true,
             model_definition: Vec::new(),

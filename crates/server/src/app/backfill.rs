@@ -33,7 +33,7 @@ impl HeldUp {
     }
 
     /// Takes in an allocation of a job.
-    pub(crate) fn note(&mut self, priority: i64, allocation: &AllocationRow) {
+    pub(crate) fn note(&mut self, priority: u8, allocation: &AllocationRow) {
         if allocation.placed_at.is_none() && waits_for_slots(allocation) {
             let since = self
                 .since
@@ -44,7 +44,7 @@ impl HeldUp {
     }
 
     /// Whether an allocation of a job started while a more important request waited for capacity, as it still does.
-    pub(crate) fn is_passed_by(&self, priority: i64, allocation: &AllocationRow) -> bool {
+    pub(crate) fn is_passed_by(&self, priority: u8, allocation: &AllocationRow) -> bool {
         let zero_slots = allocation.slots == 0;
         allocation.placed_at.is_some_and(|placed| {
             self.since

@@ -13,7 +13,7 @@ use det_orchestrator::Event;
 use det_searcher::Search;
 use det_store::archives::{self, ArchiveOf};
 use det_store::events::NewEvent;
-use det_store::experiments::{ExperimentRow, JobKind, JobRow, NewExperiment};
+use det_store::experiments::{ExperimentRow, JobKind, JobRow, NewExperiment, SearcherKind};
 use det_store::workspaces::UNCATEGORIZED_PROJECT;
 use det_store::{Store, WriteTx, experiments, trials};
 use serde_json::Value;
@@ -31,7 +31,7 @@ use crate::app::orchestration::{Cause, Orchestration};
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
 use crate::app::renewal::{ATTEMPTS, Renewal, Renewals, Renewed, overtaken};
-use crate::app::scheduling::fallback::{Fallback, fallback_of};
+use crate::app::scheduling::fallback::fallback_of;
 use crate::app::submission::{NewExperimentRequest, Submissions};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -119,14 +119,14 @@ impl Experiments {
                 kind: JobKind::Experiment,
                 owner_id: actor.user().id,
                 resource_pool: config.resources.resource_pool.clone(),
-                priority: i64::from(config.resources.priority.unwrap_or_else(|| {
+                priority: config.resources.priority.unwrap_or_else(|| {
                     self.pools.default_priority(&config.resources.resource_pool)
-                })),
+                }),
                 weight: config.resources.weight,
-                max_slots: config.resources.max_slots.map(i64::from),
+                max_slots: config.resources.max_slots,
                 position: None,
                 moved: false,
-                fallback: fallback_of(config)?,
+                fallback: fallback_of(config),
                 submitted_at: det_store::now(),
                 workspace_id: checked.workspace_id,
             },
@@ -138,7 +138,7 @@ impl Experiments {
             state,
             config: config.to_json().to_string(),
             original_config: checked.original.unwrap_or(request.config),
-            searcher_name: method_name(&config.searcher.method).to_owned(),
+            searcher_name: searcher_kind(&config.searcher.method),
             searcher_metric: config.searcher.metric.clone(),
             smaller_is_better: config.searcher.smaller_is_better,
             model_definition: archive,
@@ -196,8 +196,9 @@ impl Experiments {
     ) -> AppResult<ExperimentId> {
         // It may have gone since the configuration was checked.
         self.pools.require(&new.job.resource_pool)?;
-        for pool in Fallback::of(&new.job).map_or_else(Vec::new, |fallback| fallback.pools) {
-            self.pools.require(&pool)?;
+        let fallback = new.job.fallback.iter();
+        for pool in fallback.flat_map(|fallback| &fallback.pools) {
+            self.pools.require(pool)?;
         }
         if new.project_id != UNCATEGORIZED_PROJECT {
             let homes = Homes::load(&mut tx.conn()).await?;
@@ -500,12 +501,12 @@ fn require_continuable(
     }
 }
 
-fn method_name(method: &SearchMethod) -> &'static str {
+fn searcher_kind(method: &SearchMethod) -> SearcherKind {
     match method {
-        SearchMethod::Single => "single",
-        SearchMethod::Random { .. } => "random",
-        SearchMethod::Grid { .. } => "grid",
-        SearchMethod::AsyncHalving { .. } => "async_halving",
-        SearchMethod::AdaptiveAsha { .. } => "adaptive_asha",
+        SearchMethod::Single => SearcherKind::Single,
+        SearchMethod::Random { .. } => SearcherKind::Random,
+        SearchMethod::Grid { .. } => SearcherKind::Grid,
+        SearchMethod::AsyncHalving { .. } => SearcherKind::AsyncHalving,
+        SearchMethod::AdaptiveAsha { .. } => SearcherKind::AdaptiveAsha,
     }
 }

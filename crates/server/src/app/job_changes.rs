@@ -1,5 +1,6 @@
 //! Changes of a job's place in the queue or its share of slots; effective at once, on waiting and running work.
 
+use det_config::experiment::Resources;
 use det_config::policies::Workload;
 use det_ids::{JobId, TaskId};
 use det_lifecycle::record::{EventKind, Subject};
@@ -10,7 +11,7 @@ use det_store::allocations::TaskRow;
 use det_store::events::NewEvent;
 use det_store::experiments::{ExperimentRow, JobRow};
 use det_store::{WriteTx, allocations, experiments, trials};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::context::Context;
@@ -18,6 +19,7 @@ use crate::app::documents::require_storable;
 use crate::app::orchestration::{Cause, Orchestration};
 use crate::app::pools::Pools;
 use crate::app::queue_entry::{JobChange, standing};
+use crate::app::searches::config_of;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
@@ -103,13 +105,11 @@ impl JobChanges {
         change: JobChange,
         actor: &str,
     ) -> AppResult<()> {
-        let current = experiments::find(&mut tx.conn(), row.id)
-            .await?
-            .map_or_else(|| row.config.clone(), |r| r.config);
-        let mut config: Value = serde_json::from_str(&current).map_err(AppError::internal)?;
+        let current = experiments::find(&mut tx.conn(), row.id).await?;
+        let mut config = config_of(current.as_ref().unwrap_or(row))?;
         if let JobChange::MaxSlots(Some(slots)) = change {
-            let per_trial = config["resources"]["slots_per_trial"].as_i64().unwrap_or(0);
-            if slots < per_trial || slots > i64::from(u32::MAX) {
+            let per_trial = config.resources.slots_per_trial;
+            if slots < i64::from(per_trial) || slots > i64::from(u32::MAX) {
                 return Err(AppError::invalid(format!(
                     "max_slots must be slots_per_trial ({per_trial}) to {}, found {slots}",
                     u32::MAX
@@ -119,8 +119,8 @@ impl JobChanges {
         let job = self
             .change_job(tx, &row.job_id, Workload::Experiment, &change)
             .await?;
-        write_down(&mut config["resources"], &change, &job);
-        let config = config.to_string();
+        write_down(&mut config.resources, &change, &job);
+        let config = config.to_json().to_string();
         require_storable(&config)?;
         experiments::set_config(&mut tx.conn(), row.id, &config).await?;
         if matches!(change, JobChange::ResourcePool(_)) {
@@ -173,14 +173,15 @@ impl JobChanges {
             .await?;
         match change {
             JobChange::Priority(priority) => {
-                if !(1..=99).contains(priority) {
+                let known = u8::try_from(*priority).ok();
+                let Some(priority) = known.filter(|priority| (1..=99).contains(priority)) else {
                     return Err(AppError::invalid(format!(
                         "a priority must be 1 to 99 ({}), found {priority}",
                         self.pools.priority_order(&job.resource_pool)
                     )));
-                }
-                if job.priority != *priority {
-                    job.priority = *priority;
+                };
+                if job.priority != priority {
+                    job.priority = priority;
                     (job.position, job.moved) = (None, false);
                 }
             }
@@ -192,12 +193,12 @@ impl JobChanges {
                 }
                 job.weight = *weight;
             }
-            JobChange::MaxSlots(slots) => job.max_slots = *slots,
+            JobChange::MaxSlots(slots) => job.max_slots = slots.map(cap).transpose()?,
             JobChange::Move(side, anchor) => {
                 let before = job.priority;
                 job = self.move_in_queue(tx, &job, *side, anchor).await?;
                 if job.priority != before {
-                    let change = JobChange::Priority(job.priority);
+                    let change = JobChange::Priority(i64::from(job.priority));
                     self.policies
                         .require_allowed(&job, workload, &change)
                         .await?;
@@ -277,7 +278,7 @@ impl JobChanges {
             let known = queue.iter().find(|row| row.id == standing.job_id);
             let Some(row) = known else { continue };
             let row = JobRow {
-                priority: i64::from(standing.priority),
+                priority: standing.priority,
                 position: standing.position,
                 moved: standing.moved,
                 ..row.clone()
@@ -327,6 +328,16 @@ impl JobChanges {
     }
 }
 
+/// A cap on the slots of a job.
+fn cap(slots: i64) -> AppResult<u32> {
+    u32::try_from(slots).map_err(|_| {
+        AppError::invalid(format!(
+            "max_slots must be 0 to {}, found {slots}",
+            u32::MAX
+        ))
+    })
+}
+
 fn moved_by(actor: &str) -> Cause {
     Cause {
         actor: actor.into(),
@@ -335,19 +346,15 @@ fn moved_by(actor: &str) -> Cause {
 }
 
 /// Writes what a job has become into the resources of its experiment's configuration.
-fn write_down(resources: &mut Value, change: &JobChange, job: &JobRow) {
+fn write_down(resources: &mut Resources, change: &JobChange, job: &JobRow) {
     match change {
-        JobChange::Priority(_) | JobChange::Move(..) => {
-            resources["priority"] = json!(job.priority);
-        }
-        JobChange::Weight(_) => resources["weight"] = json!(job.weight),
-        JobChange::MaxSlots(_) => resources["max_slots"] = json!(job.max_slots),
+        JobChange::Priority(_) | JobChange::Move(..) => resources.priority = Some(job.priority),
+        JobChange::Weight(_) => resources.weight = job.weight,
+        JobChange::MaxSlots(_) => resources.max_slots = job.max_slots,
         JobChange::ResourcePool(_) => {
-            if let Some(resources) = resources.as_object_mut() {
-                resources.remove("resource_pools");
-                resources.remove("resource_pool_wait");
-            }
-            resources["resource_pool"] = json!(job.resource_pool);
+            resources.resource_pools.clear();
+            resources.resource_pool_wait = None;
+            resources.resource_pool.clone_from(&job.resource_pool);
         }
     }
 }

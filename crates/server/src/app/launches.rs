@@ -171,8 +171,7 @@ impl Launches {
             kind: JobKind::Task,
             owner_id: actor.user().id,
             resource_pool: pool.clone(),
-            priority: priority
-                .map_or_else(|| i64::from(self.pools.default_priority(pool)), i64::from),
+            priority: priority.unwrap_or_else(|| self.pools.default_priority(pool)),
             weight: resources.weight,
             max_slots: None,
             position: None,

@@ -23,7 +23,7 @@ pub enum JobChange {
 pub(crate) fn standing(job: &JobRow) -> QueueEntry {
     QueueEntry {
         job_id: job.id.clone(),
-        priority: u8::try_from(job.priority).unwrap_or(99),
+        priority: job.priority,
         submitted_at: Micros(job.submitted_at),
         position: job.position,
         moved: job.moved,

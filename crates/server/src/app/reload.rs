@@ -23,7 +23,6 @@ use tokio::sync::Mutex;
 use crate::app::context::Context;
 use crate::app::managers::Managers;
 use crate::app::pools::Pools;
-use crate::app::scheduling::fallback::Fallback;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
@@ -283,8 +282,8 @@ impl Reload {
             }
         }
         for job in experiments::live_jobs(&mut tx.conn()).await? {
-            let others = Fallback::of(&job).map_or_else(Vec::new, |fallback| fallback.pools);
-            for name in std::iter::once(&job.resource_pool).chain(&others) {
+            let others = job.fallback.iter().flat_map(|fallback| &fallback.pools);
+            for name in std::iter::once(&job.resource_pool).chain(others) {
                 if let Some(pool) = pools.get(name) {
                     in_pool.entry(pool).or_default().1.insert(job.id.0.clone());
                 }
@@ -363,8 +362,8 @@ impl Reload {
         };
         let mut in_pool: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for job in &jobs {
-            let others = Fallback::of(job).map_or_else(Vec::new, |fallback| fallback.pools);
-            let mut pools = std::iter::once(&job.resource_pool).chain(&others);
+            let others = job.fallback.iter().flat_map(|fallback| &fallback.pools);
+            let mut pools = std::iter::once(&job.resource_pool).chain(others);
             if !pools.any(|pool| self.pools.is_configured(pool)) {
                 let stranded = in_pool.entry(&job.resource_pool).or_default();
                 stranded.push(job.id.as_str());

@@ -254,18 +254,18 @@ impl Renewals {
         if old.priority != new.priority
             && let Some(priority) = new.priority
         {
-            job.priority = i64::from(priority);
+            job.priority = priority;
             (job.position, job.moved) = (None, false);
         }
         if (old.weight - new.weight).abs() > f64::EPSILON {
             job.weight = new.weight;
         }
         if old.max_slots != new.max_slots {
-            job.max_slots = new.max_slots.map(i64::from);
+            job.max_slots = new.max_slots;
         }
         if (&old.resource_pool, &old.resource_pools) != (&new.resource_pool, &new.resource_pools) {
             job.resource_pool.clone_from(&new.resource_pool);
-            job.fallback = fallback_of(config)?;
+            job.fallback = fallback_of(config);
             (job.position, job.moved) = (None, false);
             moved = true;
         }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder};
 use det_scheduler::{Estimate, PlaceState, Policy, PoolSnapshot, Queue, SlotState, estimate};
+use det_store::experiments::SearcherKind;
 use det_store::{allocations, experiments, trials};
 
 use crate::app::context::Context;
 use crate::app::jobs::{JobQueue, JobSubject, QueuedJob};
 use crate::app::offload;
 use crate::app::pools::Pools;
-use crate::app::scheduling::fallback::Fallback;
 use crate::app::snapshots::Snapshots;
 use crate::error::{AppError, AppResult};
 
@@ -216,7 +216,7 @@ impl Explanations {
         entry: &QueuedJob,
     ) -> AppResult<BTreeMap<AllocationId, Vec<String>>> {
         let mut sentences = BTreeMap::new();
-        if Fallback::of(&entry.job).is_none() {
+        if entry.job.fallback.is_none() {
             return Ok(sentences);
         }
         let waiting = entry.allocations.iter().filter(|a| a.placed_at.is_none());
@@ -273,7 +273,7 @@ impl Explanations {
             .collect();
         let singles = all.iter().filter(|entry| {
             let single = match &entry.subject {
-                JobSubject::Experiment(row) => row.searcher_name == "single",
+                JobSubject::Experiment(row) => row.searcher_name == SearcherKind::Single,
                 JobSubject::Task { .. } => false,
             };
             single && entry.job.resource_pool == pool

@@ -53,9 +53,9 @@ pub(crate) fn request(row: &AllocationRow) -> Request {
 
 pub(super) fn entry(job: &JobRow) -> Job {
     Job {
-        priority: u8::try_from(job.priority).unwrap_or(99),
+        priority: job.priority,
         weight: job.weight,
-        max_slots: job.max_slots.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+        max_slots: job.max_slots,
         submitted_at: Micros(job.submitted_at),
         position: job.position,
         moved: job.moved,

@@ -119,17 +119,12 @@ pub(crate) async fn an_experiment_comes_back_as_it_was_stored(world: &World) {
         ]
     );
     assert_eq!(row.state, expected.state);
+    assert_eq!(row.searcher_name, expected.searcher_name);
     assert_eq!(
-        [
-            &row.config,
-            &row.original_config,
-            &row.searcher_name,
-            &row.searcher_metric
-        ],
+        [&row.config, &row.original_config, &row.searcher_metric],
         [
             &expected.config,
             &expected.original_config,
-            &expected.searcher_name,
             &expected.searcher_metric
         ]
     );

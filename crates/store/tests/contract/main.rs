@@ -282,6 +282,7 @@ suite! {
         a_metric_that_is_not_a_number_is_no_best_metric,
         allocations_live_and_end,
         what_no_version_has_written_is_an_error_that_names_its_row,
+        a_job_that_cannot_be_read_is_an_error_that_names_it,
         containers_hold_slots_until_they_end,
         what_a_live_row_belongs_to_is_loaded_before_it_is_added,
         tokens_act_for_their_allocation_until_they_expire,

@@ -8,7 +8,7 @@ use det_lifecycle::task::TaskState;
 use det_lifecycle::trial::TrialState;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
-use det_store::experiments::{ExperimentRow, JobKind, JobRow, NewExperiment};
+use det_store::experiments::{ExperimentRow, JobKind, JobRow, NewExperiment, SearcherKind};
 use det_store::journal::{self, Entry};
 use det_store::metrics::{self, NewReport};
 use det_store::trials::{NewTrial, TrialRow};
@@ -69,7 +69,7 @@ pub(crate) fn experiment(name: &str, owner_id: UserId) -> NewExperiment {
         state: ExperimentState::Active,
         config: r#"{"name":"x"}"#.into(),
         original_config: "name: x\n".into(),
-        searcher_name: "single".into(),
+        searcher_name: SearcherKind::Single,
         searcher_metric: "loss".into(),
         smaller_is_better: true,
         model_definition: vec![0x1f, 0x8b, 0, 255],

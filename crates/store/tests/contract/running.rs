@@ -222,6 +222,25 @@ pub(crate) async fn a_metric_that_is_not_a_number_is_no_best_metric(world: &Worl
     assert_eq!((row.best_trial_id, row.best_metric), (Some(id), None));
 }
 
+pub(crate) async fn a_job_that_cannot_be_read_is_an_error_that_names_it(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    for (change, column) in [
+        ("fallback = 'here and there'", "fallback"),
+        ("fallback = NULL, priority = 300", "priority"),
+        ("priority = 42, max_slots = -1", "max_slots"),
+    ] {
+        world.older(&format!("UPDATE jobs SET {change};")).await;
+        let world = world.reopened().await;
+        let mut held = world.store.read().await.unwrap();
+        let row = experiments::find(&mut held.conn(), experiment_id).await;
+        let id = row.unwrap().unwrap().job_id;
+        match experiments::job(&mut held.conn(), &id).await.unwrap_err() {
+            StoreError::Corrupt { what, .. } => assert_eq!(what, format!("{column} of job {id}")),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 pub(crate) async fn what_no_version_has_written_is_an_error_that_names_its_row(world: &World) {
     let experiment_id = some_experiment(world).await;
     let (trial_id, _, allocation_id) = running_trial(world, experiment_id, "r").await;

@@ -8,54 +8,23 @@ use std::time::Duration;
 
 use det_config::experiment::ExperimentConfig;
 use det_ids::{AllocationId, JobId, Micros};
+use det_lifecycle::fallback::Fallback;
 use det_orchestrator::Event;
 use det_scheduler::Planner;
 use det_store::allocations::AllocationRow;
 use det_store::experiments::JobRow;
-use serde::{Deserialize, Serialize};
 
 use super::Scheduling;
 use super::planners::Planners;
 use crate::app::offload;
 use crate::app::snapshots::Snapshots;
-use crate::error::{AppError, AppResult};
+use crate::error::AppResult;
 use crate::live::LiveCache;
 
 /// Plans that one pass makes at most to see whether a request would start elsewhere.
 const MOST_PROBES: usize = 16;
 /// What a request waits in each pool unless its configuration says otherwise.
 pub(crate) const DEFAULT_WAIT: Duration = Duration::from_mins(10);
-
-/// Where a job's requests may go; stored with the job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Fallback {
-    /// All its pools in the order of preference, its own among them.
-    pub(crate) pools: Vec<String>,
-    /// What a request waits before the next pool counts as well, microseconds; above 0.
-    pub(crate) wait: i64,
-}
-
-impl Fallback {
-    /// Of a job; `None` = its requests stay in its pool.
-    pub(crate) fn of(job: &JobRow) -> Option<Self> {
-        // Written by us; text that cannot be read leaves the job where it is.
-        serde_json::from_str(job.fallback.as_deref()?).ok()
-    }
-
-    /// The pools open to a request made at `requested`, and how long until one more is.
-    fn open(&self, requested: i64, now: i64) -> (&[String], Option<i64>) {
-        let steps = now.saturating_sub(requested).max(0) / self.wait.max(1);
-        let open = usize::try_from(steps)
-            .unwrap_or(usize::MAX)
-            .saturating_add(1)
-            .min(self.pools.len());
-        let next = (open < self.pools.len()).then(|| {
-            let due = requested.saturating_add(self.wait.saturating_mul(steps + 1));
-            due.saturating_sub(now).max(1)
-        });
-        (&self.pools[..open], next)
-    }
-}
 
 /// What became of requests that may go to several pools.
 pub(super) struct Sent {
@@ -79,7 +48,7 @@ pub(super) async fn send_on(
     // By pool: what starts there anyway.
     let mut starting: BTreeMap<String, HashSet<AllocationId>> = BTreeMap::new();
     for (row, job) in cache.with_fallback() {
-        let Some(fallback) = Fallback::of(job) else {
+        let Some(fallback) = &job.fallback else {
             continue;
         };
         let (open, next) = fallback.open(row.requested_at, now);
@@ -168,7 +137,7 @@ impl Snapshots {
         row: &AllocationRow,
         job: &JobRow,
     ) -> AppResult<Vec<String>> {
-        let Some(fallback) = Fallback::of(job) else {
+        let Some(fallback) = &job.fallback else {
             return Ok(Vec::new());
         };
         let now = det_store::now();
@@ -201,10 +170,10 @@ impl Snapshots {
 }
 
 /// The other pools that requests of an experiment may go on to, as its job's row has them.
-pub(crate) fn fallback_of(config: &ExperimentConfig) -> AppResult<Option<String>> {
+pub(crate) fn fallback_of(config: &ExperimentConfig) -> Option<Fallback> {
     let pools = &config.resources.resource_pools;
     if pools.len() < 2 {
-        return Ok(None);
+        return None;
     }
     let wait = config
         .resources
@@ -212,34 +181,8 @@ pub(crate) fn fallback_of(config: &ExperimentConfig) -> AppResult<Option<String>
         .map_or(DEFAULT_WAIT, |seconds| {
             Duration::from_secs(u64::from(seconds))
         });
-    let fallback = Fallback {
+    Some(Fallback {
         pools: pools.clone(),
         wait: i64::try_from(wait.as_micros()).unwrap_or(i64::MAX).max(1),
-    };
-    serde_json::to_string(&fallback)
-        .map(Some)
-        .map_err(AppError::internal)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_more_pool_is_open_after_each_wait() {
-        let fallback = Fallback {
-            pools: ["a", "b", "c"].map(str::to_owned).to_vec(),
-            wait: 100,
-        };
-        let open = |now| {
-            let (open, next) = fallback.open(1_000, now);
-            (open.join(""), next)
-        };
-        assert_eq!(open(900), ("a".into(), Some(200)));
-        assert_eq!(open(1_000), ("a".into(), Some(100)));
-        assert_eq!(open(1_099), ("a".into(), Some(1)));
-        assert_eq!(open(1_100), ("ab".into(), Some(100)));
-        assert_eq!(open(1_200), ("abc".into(), None));
-        assert_eq!(open(i64::MAX), ("abc".into(), None));
-    }
+    })
 }

@@ -198,7 +198,7 @@ pub fn experiment(
         user_id: row.owner_id.0,
         username: row.username.clone(),
         resource_pool: row.resource_pool.clone(),
-        searcher_type: row.searcher_name.clone(),
+        searcher_type: row.searcher_name.to_string(),
         searcher_metric: Some(row.searcher_metric.clone()),
         hyperparameters: config.hyperparameters,
         name: row.name.clone(),
@@ -227,6 +227,7 @@ pub fn experiment(
 #[cfg(test)]
 pub(crate) mod tests {
     use det_ids::{ExperimentId, ProjectId, TrialId, UserId};
+    use det_store::experiments::SearcherKind;
     use serde_json::json;
 
     use super::*;
@@ -249,7 +250,7 @@ pub(crate) mod tests {
                 "save_trial_best":1,"save_trial_latest":1},"max_restarts":5}"#
                 .into(),
             original_config: "name: mnist\n".into(),
-            searcher_name: "single".into(),
+            searcher_name: SearcherKind::Single,
             searcher_metric: "loss".into(),
             smaller_is_better: true,
             progress: 0.25,

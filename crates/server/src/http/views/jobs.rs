@@ -65,7 +65,7 @@ pub fn job(queued: &QueuedJob) -> Result<Job, StoreError> {
         user_id: queued.job.owner_id.0,
         resource_pool: queued.job.resource_pool.clone(),
         is_preemptible: queued.is_preemptible(),
-        priority: Some(queued.job.priority),
+        priority: Some(i64::from(queued.job.priority)),
         weight: Float(queued.job.weight),
         entity_id: subject.entity_id(),
         job_id: queued.job.id.to_string(),

@@ -169,7 +169,7 @@ pub(crate) fn summaries(live: &Live) -> Result<BTreeMap<String, AllocationSummar
     let priorities: BTreeMap<&JobId, i64> = live
         .jobs
         .iter()
-        .map(|job| (&job.id, job.priority))
+        .map(|job| (&job.id, i64::from(job.priority)))
         .collect();
     let mut of_allocation: BTreeMap<&AllocationId, Vec<ResourcesSummary>> = BTreeMap::new();
     for container in &live.containers {
