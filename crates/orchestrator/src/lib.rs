@@ -16,10 +16,12 @@ mod containers;
 mod effect;
 mod event;
 mod experiments;
+mod fallback;
 mod log_policies;
 mod mutant;
 mod places;
 mod planning;
+mod restarts;
 mod rows;
 mod searches;
 mod tasks;
@@ -31,10 +33,12 @@ use det_ids::{AllocationId, Micros, TaskId, TrialId};
 use det_lifecycle::record::Subject;
 pub use effect::{Effect, NewTrial, Record, Topic};
 pub use event::{Continuation, Event, Need, Placed, Waiting};
+pub use fallback::{Prospects, Seeker, SentOn};
 pub use log_policies::LogMatch;
 pub use mutant::Mutant;
 pub use places::{Absence, Place};
 pub use planning::{Course, Decided, Due};
+pub use restarts::{MayRestart, nowhere_left};
 pub use rows::{
     Allocation, Container, Experiment, Rows, SearchState, Task, Terms, Trial, Unreadable,
 };

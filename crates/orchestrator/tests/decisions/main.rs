@@ -3,6 +3,7 @@
 mod backlog;
 mod log_policies;
 mod places;
+mod pools;
 mod tasks;
 mod world;
 

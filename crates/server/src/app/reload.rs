@@ -58,6 +58,44 @@ pub struct Reloaded {
     pub warnings: Vec<ConfigWarning>,
 }
 
+/// A patch of the configuration, as far as one is possible.
+#[derive(Debug)]
+pub(crate) struct LogPatch {
+    /// Dotted paths of what counts of it; none = all that is given.
+    pub(crate) paths: Vec<String>,
+    /// `log.level`, a word of the configuration, or why it is none.
+    pub(crate) level: Option<AppResult<&'static str>>,
+    /// `log.color`.
+    pub(crate) color: Option<bool>,
+}
+
+impl LogPatch {
+    /// The level and the colour that its mask names.
+    fn named(self) -> AppResult<(Option<&'static str>, Option<bool>)> {
+        let known = ["log", "log.level", "log.color"];
+        let mut paths = self.paths.iter();
+        if let Some(other) = paths.find(|path| !known.contains(&path.as_str())) {
+            return Err(AppError::invalid(format!(
+                "\"{}\" cannot be patched; what can is log.level",
+                other.escape_debug()
+            ))
+            .hint("change the configuration's files and use: det master reload"));
+        }
+        let counts = |key: &str| {
+            let mut paths = self.paths.iter();
+            self.paths.is_empty() || paths.any(|path| path == "log" || path == key)
+        };
+        let level = self.level.filter(|_| counts("log.level"));
+        let level = level.transpose()?;
+        if level.is_none() && self.color.is_none() {
+            return Err(AppError::invalid(
+                "there is nothing to change: give log.level",
+            ));
+        }
+        Ok((level, self.color.filter(|_| counts("log.color"))))
+    }
+}
+
 /// A decision about what was read.
 enum Decided {
     Taken(Vec<Change>),
@@ -149,9 +187,14 @@ impl Reload {
         }
     }
 
-    /// Changes the level of the master's log until it starts again or reads its configuration again; `None` leaves it. Its
-    /// colour is chosen at start: another one than it has is refused.
-    pub async fn change_log(
+    /// Changes of the configuration what the mask of a patch names: the level of the master's log, until it starts again or
+    /// reads its configuration again. Its colour is chosen at start: another one than it has is refused.
+    pub(crate) async fn patch_log(&self, actor: &Actor, patch: LogPatch) -> AppResult<()> {
+        let (level, color) = patch.named()?;
+        self.change_log(actor, level, color).await
+    }
+
+    async fn change_log(
         &self,
         actor: &Actor,
         level: Option<&str>,

@@ -1,6 +1,7 @@
 //! Whether a trial that fails may be started again, beyond the count of its restarts.
 
-use det_scheduler::{SlotDemand, can_ever_fit};
+use det_orchestrator::{MayRestart, nowhere_left};
+use det_scheduler::SlotDemand;
 use det_store::allocations::TaskRow;
 use det_store::experiments::ExperimentRow;
 
@@ -33,17 +34,15 @@ impl Restarts {
         experiment: &ExperimentRow,
         task: &TaskRow,
     ) -> AppResult<Option<String>> {
-        let Some(findings) = &task.log_findings else {
+        let findings = task.log_findings.as_ref();
+        let findings = match MayRestart::of(findings, self.context.config().launch_error) {
+            MayRestart::Yes => return Ok(None),
+            MayRestart::No(why) => return Ok(Some(why)),
+            MayRestart::IfItFits => findings,
+        };
+        let Some(findings) = findings else {
             return Ok(None);
         };
-        if let Some(policy) = &findings.retries_canceled_by {
-            return Ok(Some(format!(
-                "trial failed and matched logs to a don't retry policy (\"{policy}\")"
-            )));
-        }
-        if findings.excluded_places.is_empty() || !self.context.config().launch_error {
-            return Ok(None);
-        }
         let config = self.configs.of(experiment)?;
         let ask = SlotDemand {
             slots: config.resources.slots_per_trial,
@@ -51,11 +50,6 @@ impl Restarts {
             excluded: &findings.excluded_places,
         };
         let snapshot = self.snapshots.of_pool(&experiment.resource_pool).await?;
-        Ok(can_ever_fit(&snapshot, &ask).err().map(|never| {
-            format!(
-                "without the places that its log policies exclude, resource pool \"{}\" cannot run it: {never}",
-                experiment.resource_pool
-            )
-        }))
+        Ok(nowhere_left(&experiment.resource_pool, &snapshot, &ask))
     }
 }

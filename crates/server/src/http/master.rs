@@ -23,7 +23,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::reads::master_log::Entries;
-use crate::app::reload::{Asking, Mode};
+use crate::app::reload::{Asking, LogPatch, Mode};
 use crate::app::{API_VERSION, Master, reads};
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, Shutdown, WireBody, WireQuery};
@@ -150,31 +150,14 @@ async fn patch_master_config(
     Caller(master, actor): Caller,
     WireBody(body): WireBody<PatchMasterConfigRequest>,
 ) -> Answer {
-    let paths = body.field_mask.paths;
-    check_mask(&paths)?;
-    let counts = |key: &str| paths.is_empty() || paths.iter().any(|p| p == "log" || p == key);
     let log = body.config.log;
-    let level = log.level.filter(|_| counts("log.level"));
-    if level.is_none() && log.color.is_none() {
-        return Err(AppError::invalid("there is nothing to change: give log.level").into());
-    }
-    let level = level.map(level_word).transpose()?;
-    let color = log.color.filter(|_| counts("log.color"));
-    master.reload.change_log(&actor, level, color).await?;
+    let patch = LogPatch {
+        paths: body.field_mask.paths,
+        level: log.level.map(level_word),
+        color: log.color,
+    };
+    master.reload.patch_log(&actor, patch).await?;
     empty()
-}
-
-/// Refuses paths that cannot be patched.
-fn check_mask(paths: &[String]) -> AppResult<()> {
-    let known = ["log", "log.level", "log.color"];
-    match paths.iter().find(|path| !known.contains(&path.as_str())) {
-        Some(other) => Err(AppError::invalid(format!(
-            "\"{}\" cannot be patched; what can is log.level",
-            other.escape_debug()
-        ))
-        .hint("change the configuration's files and use: det master reload")),
-        None => Ok(()),
-    }
 }
 
 /// A level as the configuration writes it.

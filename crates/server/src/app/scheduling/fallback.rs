@@ -3,19 +3,20 @@
 //!
 //! A request keeps its place in its own pool meanwhile. The next run of its trial asks in the first pool again.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use det_config::experiment::ExperimentConfig;
 use det_ids::{AllocationId, JobId, Micros};
 use det_lifecycle::fallback::Fallback;
-use det_orchestrator::Event;
-use det_scheduler::Planner;
+use det_orchestrator::{Prospects, Seeker};
+use det_scheduler::{Job, Planner, Request};
 use det_store::allocations::AllocationRow;
 use det_store::experiments::JobRow;
 
 use super::Scheduling;
 use super::planners::Planners;
+use crate::app::decisions::CORE;
 use crate::app::offload;
 use crate::app::snapshots::Snapshots;
 use crate::error::AppResult;
@@ -34,70 +35,60 @@ pub(super) struct Sent {
     pub(super) next: Option<Duration>,
 }
 
+/// The planners of a pass, as the choice of a pool asks them.
+struct Pass<'a> {
+    cache: &'a LiveCache,
+    planners: &'a mut Planners,
+    now: Micros,
+}
+
+impl Prospects for Pass<'_> {
+    fn starting(&mut self, pool: &str) -> HashSet<AllocationId> {
+        let planner = self.planners.of(pool);
+        planner.map_or_else(HashSet::new, |planner| planner.starting(self.now))
+    }
+
+    fn job_in(&self, job: &JobId, pool: &str) -> Option<Job> {
+        let row = self.cache.job(job)?;
+        Some(self.cache.job_entry(row, pool))
+    }
+
+    fn would_start(&mut self, pool: &str, request: Request, job: Job) -> Option<bool> {
+        let planner = self.planners.of(pool)?;
+        let waits = planner.wait_reason_if_added(request, job, self.now);
+        Some(waits.is_none())
+    }
+}
+
 /// Sends requests that do not start where they wait on to pools in which they would start now, at most one to each pool.
 pub(super) async fn send_on(
     scheduling: &Scheduling,
     cache: &LiveCache,
     planners: &mut Planners,
 ) -> AppResult<Sent> {
-    let now = det_store::now();
-    let (mut soonest, mut probes) = (None, 0);
-    let mut refused: BTreeSet<(JobId, i64, String)> = BTreeSet::new();
-    let mut taken: BTreeSet<String> = BTreeSet::new();
-    let mut sent: BTreeSet<AllocationId> = BTreeSet::new();
-    // By pool: what starts there anyway.
-    let mut starting: BTreeMap<String, HashSet<AllocationId>> = BTreeMap::new();
-    for (row, job) in cache.with_fallback() {
-        let Some(fallback) = &job.fallback else {
-            continue;
-        };
-        let (open, next) = fallback.open(row.requested_at, now);
-        if let Some(next) = next {
-            soonest = Some(soonest.map_or(next, |soonest: i64| soonest.min(next)));
-        }
-        let others = || open.iter().filter(|pool| **pool != row.resource_pool);
-        if others().next().is_none() {
-            continue;
-        }
-        let own = starting
-            .entry(row.resource_pool.clone())
-            .or_insert_with(|| {
-                let planner = planners.of(&row.resource_pool);
-                planner.map_or_else(HashSet::new, |planner| planner.starting(Micros(now)))
-            });
-        if own.contains(&row.id) {
-            continue;
-        }
-        for pool in others() {
-            let shape = (job.id.clone(), row.slots, pool.clone());
-            if taken.contains(pool) || refused.contains(&shape) || probes == MOST_PROBES {
-                continue;
-            }
-            let Some(planner) = planners.of(pool) else {
-                continue;
-            };
-            probes += 1;
-            let request = crate::live::request(&row);
-            let entry = cache.job_entry(job, pool);
-            if planner
-                .wait_reason_if_added(request, entry, Micros(now))
-                .is_none()
-            {
-                let event = Event::ChangesPool {
-                    id: row.id.clone(),
-                    resource_pool: pool.clone(),
-                };
-                scheduling.orchestration.commit(event).await?;
-                taken.insert(pool.clone());
-                sent.insert(row.id.clone());
-                break;
-            }
-            refused.insert(shape);
-        }
+    let now = Micros(det_store::now());
+    let waiting = cache.with_fallback();
+    let seekers = waiting.iter().filter_map(|(row, job)| {
+        Some(Seeker {
+            request: crate::live::request(row),
+            resource_pool: &row.resource_pool,
+            fallback: job.fallback.as_ref()?,
+        })
+    });
+    let mut pass = Pass {
+        cache,
+        planners,
+        now,
+    };
+    let sent = CORE.send_on(seekers, &mut pass, MOST_PROBES, now);
+    for event in sent.events() {
+        scheduling.orchestration.commit(event).await?;
     }
     Ok(Sent {
-        requests: sent,
-        next: soonest.map(|micros| Duration::from_micros(micros.unsigned_abs())),
+        requests: sent.moves.into_iter().map(|(id, _)| id).collect(),
+        next: sent
+            .next
+            .map(|micros| Duration::from_micros(micros.unsigned_abs())),
     })
 }
 
