@@ -21,8 +21,8 @@ pub enum Subject {
     Job(JobId),
     /// A checkpoint, by its UUID.
     Checkpoint(String),
-    /// An agent's machine.
-    Agent(PlaceId),
+    /// A place; the record calls it an agent, as its readers do.
+    Place(PlaceId),
     /// A user, by name.
     User(String),
     /// A template, by name.
@@ -49,7 +49,7 @@ impl Subject {
             Self::Allocation(_) => "allocation",
             Self::Job(_) => "job",
             Self::Checkpoint(_) => "checkpoint",
-            Self::Agent(_) => "agent",
+            Self::Place(_) => "agent",
             Self::User(_) => "user",
             Self::Template(_) => "template",
             Self::Workspace(_) => "workspace",
@@ -70,7 +70,7 @@ impl fmt::Display for Subject {
             Self::Task(id) => id.fmt(f),
             Self::Allocation(id) => id.fmt(f),
             Self::Job(id) => id.fmt(f),
-            Self::Agent(id) => id.fmt(f),
+            Self::Place(id) => id.fmt(f),
             Self::Checkpoint(name)
             | Self::User(name)
             | Self::Template(name)

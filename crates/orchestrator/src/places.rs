@@ -87,7 +87,7 @@ fn record<R: Rows>(
 ) {
     scene.record(Record {
         cause,
-        subject: Subject::Agent(place.clone()),
+        subject: Subject::Place(place.clone()),
         kind,
         from: None,
         to: None,

@@ -236,7 +236,7 @@ impl World {
 
     /// Kinds of the records about a place, in order.
     pub(crate) fn records_of_place(&self, place: &str) -> Vec<EventKind> {
-        let subject = Subject::Agent(place.into());
+        let subject = Subject::Place(place.into());
         let kinds = self.effects.iter().filter_map(|effect| match effect {
             Effect::Record(record) if record.subject == subject => Some(record.kind),
             _ => None,

@@ -205,7 +205,7 @@ impl AgentTokens {
         agent_id: &AgentId,
         kind: EventKind,
     ) -> AppResult<()> {
-        let event = NewEvent::new(actor, Subject::Agent(agent_id.clone().into()), kind);
+        let event = NewEvent::new(actor, Subject::Place(agent_id.clone().into()), kind);
         Ok(self.context.record(tx, event).await?)
     }
 }

@@ -158,7 +158,8 @@ impl Places {
                 Absence::Unstored => self.note_left(&row.id).await?,
                 Absence::Until(at) => next = Some(next.map_or(at.0, |n| n.min(at.0))),
                 Absence::TooLong(since) => {
-                    let reason = format!("place \"{}\" was away for too long", row.id);
+                    let word = self.managers.place_word(&row.resource_pool);
+                    let reason = format!("{word} \"{}\" was away for too long", row.id);
                     let given_up = Event::PlaceGivenUp {
                         place: row.id,
                         since: Some(since),

@@ -64,18 +64,7 @@ async fn get_agents(
 ) -> Answer {
     let (rows, live, pagination) =
         reads::agents::page(&master.context.store, &actor, &query).await?;
-    let mut agents = views::agents::agents(&rows, &live)?;
-    for agent in &mut agents {
-        if query.exclude_slots {
-            agent.slots.clear();
-        }
-        if query.exclude_containers {
-            agent.containers.clear();
-            for slot in agent.slots.values_mut() {
-                slot.container = None;
-            }
-        }
-    }
+    let agents = views::agents::listed(&rows, &live, &query)?;
     message(&GetAgentsResponse { agents, pagination })
 }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use det_api_types::agents::{
-    Agent, Container, ContainerState, Device, DeviceStats, DeviceType, Slot, SlotStats,
+    Agent, Container, ContainerState, Device, DeviceStats, DeviceType, GetAgentsQuery, Slot,
+    SlotStats,
 };
 use det_api_types::wire::Timestamp;
 use det_ids::PlaceId;
@@ -61,6 +62,27 @@ pub fn agents(rows: &[PlaceRow], live: &[ContainerRow]) -> Result<Vec<Agent>, St
     rows.iter()
         .map(|row| agent(row, of_agent.get(&row.id).map_or(&[][..], Vec::as_slice)))
         .collect()
+}
+
+/// As [`agents`], without what the query leaves out of each; counts are of all that there is.
+pub(crate) fn listed(
+    rows: &[PlaceRow],
+    live: &[ContainerRow],
+    query: &GetAgentsQuery,
+) -> Result<Vec<Agent>, StoreError> {
+    let mut agents = agents(rows, live)?;
+    for agent in &mut agents {
+        if query.exclude_slots {
+            agent.slots.clear();
+        }
+        if query.exclude_containers {
+            agent.containers.clear();
+            for slot in agent.slots.values_mut() {
+                slot.container = None;
+            }
+        }
+    }
+    Ok(agents)
 }
 
 /// One agent with the containers that hold its slots.
