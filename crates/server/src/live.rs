@@ -580,11 +580,6 @@ impl LiveCache {
             .then(|| self.job_entry(job, pool))
     }
 
-    /// The row of a job of which something runs or waits, as far as it was read.
-    pub(crate) fn job(&self, id: &JobId) -> Option<&JobRow> {
-        self.jobs.rows.get(id)
-    }
-
     /// A job as the queue of one pool has it: of its cap, what it uses in other pools is taken.
     pub(crate) fn job_entry(&self, job: &JobRow, pool: &str) -> Job {
         let mut entry = entry(job);

@@ -3,7 +3,7 @@
 //!
 //! A request keeps its place in its own pool meanwhile. The next run of its trial asks in the first pool again.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use det_config::experiment::ExperimentConfig;
@@ -38,6 +38,8 @@ pub(super) struct Sent {
 /// The planners of a pass, as the choice of a pool asks them.
 struct Pass<'a> {
     cache: &'a LiveCache,
+    /// Jobs whose requests may go on.
+    jobs: BTreeMap<&'a JobId, &'a JobRow>,
     planners: &'a mut Planners,
     now: Micros,
 }
@@ -49,7 +51,7 @@ impl Prospects for Pass<'_> {
     }
 
     fn job_in(&self, job: &JobId, pool: &str) -> Option<Job> {
-        let row = self.cache.job(job)?;
+        let row = self.jobs.get(job)?;
         Some(self.cache.job_entry(row, pool))
     }
 
@@ -77,6 +79,7 @@ pub(super) async fn send_on(
     });
     let mut pass = Pass {
         cache,
+        jobs: waiting.iter().map(|(_, job)| (&job.id, *job)).collect(),
         planners,
         now,
     };
