@@ -30,6 +30,7 @@ fn report(what: ReportContent) -> Report {
 }
 
 /// One experiment with a running trial and a waiting one, on one place of two slots.
+#[expect(clippy::too_many_lines, reason = "one literal of a whole cluster")]
 fn sound() -> Snapshot {
     let allocation = |id: &str, trial_id, run_id, state: AllocationState| Allocation {
         id: id.into(),
@@ -138,6 +139,7 @@ fn a_sound_cluster_passes() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn every_damage_is_seen() {
     type Damage = fn(&mut Snapshot);
     let damages: &[(u8, &str, Damage)] = &[

@@ -237,6 +237,7 @@ struct Scene<'a, R> {
 }
 
 impl<R: Rows> Scene<'_, R> {
+    #[expect(clippy::too_many_lines, reason = "one match over the events")]
     fn decide(&mut self, event: Event) -> Result<(), Refused> {
         match event {
             Event::Experiment { id, event, cause } => experiments::on(self, id, event, &cause),

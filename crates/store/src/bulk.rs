@@ -248,6 +248,10 @@ pub struct PastTrial {
 }
 
 /// Adds trials with their tasks and allocations; gives their numbers in order.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one statement with a value for each column"
+)]
 pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<TrialId>, StoreError> {
     let mut ids = Vec::with_capacity(all.len());
     for some in all.chunks(ROWS) {

@@ -113,6 +113,7 @@ fn trial_lists(experiment_id: ExperimentId) -> Vec<(String, Query)> {
     all
 }
 
+#[expect(clippy::too_many_lines, reason = "a table of queries")]
 fn histories(conn: &Conn<'_>, sample: &Sample) -> Vec<(String, Query)> {
     let (trial, number) = (sample.trial_id, Value::Integer);
     let next = TrialId(trial.0 + 1);

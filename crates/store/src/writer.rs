@@ -487,6 +487,10 @@ async fn close_or_undo(
 }
 
 /// Commits one group and gives the connection back if it still works.
+#[expect(
+    clippy::too_many_lines,
+    reason = "the steps of a commit in their order"
+)]
 async fn commit_group(
     base: &Base,
     conn: Option<OwnedConn>,

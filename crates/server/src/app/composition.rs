@@ -77,6 +77,10 @@ pub(crate) struct Foundation {
 
 impl Master {
     /// Puts the services together.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "the list of all services, each made once"
+    )]
     pub(crate) fn new(foundation: Foundation) -> Self {
         let Foundation {
             context,

@@ -70,6 +70,10 @@ pub struct Experiments {
 
 impl Experiments {
     /// Checks a submission and, unless only that is asked, stores it with its search and first trials.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "several steps of one use case, which are not split yet"
+    )]
     pub async fn create(
         &self,
         actor: &Actor,

@@ -290,6 +290,7 @@ impl World {
     }
 
     /// The address and body of a request that succeeds for a user who may send it.
+    #[expect(clippy::too_many_lines, reason = "a table of requests")]
     async fn request(&mut self, row: &str, operation: &Operation) -> (String, Value) {
         let name = operation.name.as_str();
         let steers = name.ends_with("Experiment")
@@ -390,6 +391,7 @@ impl World {
         (format!("{path}{query}"), body)
     }
 
+    #[expect(clippy::too_many_lines, reason = "one match over the operations")]
     async fn body(&mut self, row: &str, experiment: ExperimentId, checkpoint: &str) -> Value {
         let log = json!({"taskId": self.task, "allocationId": self.allocation, "log": "line"});
         match row {

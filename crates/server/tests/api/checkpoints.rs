@@ -537,6 +537,7 @@ async fn a_checkpoint_is_downloaded_as_the_client_unpacks_it() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one history, step by step")]
 async fn the_policy_collects_at_the_end_and_deletion_takes_the_rest() {
     let cluster = Cluster::start().await;
     let (mut agent, spec, task, storage) = world(&cluster, &[1, 2, 3, 4]).await;

@@ -245,6 +245,7 @@ async fn the_log_of_a_trial_holds_the_words_that_scripts_look_for() {
 const TEMPLATE: &str = "/api/v1/templates/kept";
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one history, step by step")]
 async fn what_is_archived_refuses_every_change_but_being_taken_out() {
     let cluster = Cluster::start().await;
     let (client, admin) = (cluster.determined().await, cluster.admin().await);

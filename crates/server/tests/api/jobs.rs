@@ -251,6 +251,7 @@ async fn jobs_are_moved_ahead_of_and_behind_others() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one history, step by step")]
 async fn a_job_explains_why_it_waits() {
     let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
     let (mut agent, spec) = cluster.running_task().await;

@@ -132,6 +132,7 @@ async fn notes_are_added_and_replaced_by_everybody() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one history, step by step")]
 async fn experiments_move_between_projects_and_projects_between_workspaces() {
     let cluster = Cluster::start().await;
     let client = cluster.determined().await;

@@ -49,6 +49,7 @@ async fn pools(client: &Client) -> Vec<String> {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one history, step by step")]
 async fn everything_that_differs_is_taken_on_at_once_and_reported() {
     let cluster = Cluster::start().await;
     let admin = cluster.admin().await;

@@ -86,6 +86,7 @@ async fn log_of(client: &Client, task_id: &str) -> Vec<String> {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one history, step by step")]
 async fn a_command_is_queued_explained_logged_and_retained_like_a_trial() {
     let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
     let (admin, client) = (cluster.admin().await, cluster.determined().await);

@@ -78,6 +78,7 @@ async fn a_trial_is_shown() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one history, step by step")]
 async fn reported_metrics_are_summarised_listed_and_streamed() {
     let cluster = Cluster::start().await;
     let (_agent, _spec, task) = running(&cluster).await;
@@ -250,6 +251,7 @@ async fn what_a_report_lacks_is_named() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one history, step by step")]
 async fn a_trial_s_history_is_paged() {
     let cluster = Cluster::start().await;
     let (_agent, spec, task) = running(&cluster).await;
@@ -344,6 +346,7 @@ async fn a_trial_s_history_is_paged() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one history, step by step")]
 async fn what_the_code_says_of_itself() {
     let cluster = Cluster::start().await;
     let (_agent, _spec, task) = running(&cluster).await;

@@ -107,6 +107,7 @@ fn submission() -> Value {
     json!({"config": config.to_string(), "activate": true, "modelDefinition": []})
 }
 
+#[expect(clippy::too_many_lines, reason = "one history, step by step")]
 async fn run(database: Database, arming: &str) -> bool {
     let (mut teller, agents) = begin(database, arming).await;
     let id = teller.create().await;

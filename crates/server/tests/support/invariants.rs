@@ -84,6 +84,7 @@ async fn recorded(tx: &mut WriteTx) -> Result<Vec<Event>, StoreError> {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "one literal for each kind of row")]
 async fn load_experiment(
     master: &Master,
     tx: &mut WriteTx,

@@ -154,6 +154,7 @@ pub(crate) async fn an_experiment_comes_back_as_it_was_stored(world: &World) {
     );
 }
 
+#[expect(clippy::too_many_lines, reason = "one history, step by step")]
 pub(crate) async fn filters_narrow_the_list(world: &World) {
     let (ada, grace) = (
         stored_user(world, "ada").await,

@@ -203,6 +203,7 @@ async fn act_on_allocation(
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "one history, step by step")]
 async fn act_on_the_rest(
     tx: &mut WriteTx,
     row: &trials::TrialRow,

@@ -677,6 +677,7 @@ pub(crate) async fn a_search_is_its_snapshot_and_the_events_since(world: &World)
     assert!(read!(world, conn => searches::find(conn, ExperimentId(1)).await).is_none());
 }
 
+#[expect(clippy::too_many_lines, reason = "one history, step by step")]
 pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &World) {
     let record = |subject: i64, kind: EventKind, refuse: bool| {
         world.write(move |tx| {

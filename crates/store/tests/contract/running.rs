@@ -20,6 +20,7 @@ use crate::rows::{
 };
 use crate::{WITHOUT_PLACES, World};
 
+#[expect(clippy::too_many_lines, reason = "one history, step by step")]
 pub(crate) async fn trials_move_through_their_runs(world: &World) {
     let experiment_id = some_experiment(world).await;
     let mut new = trial(experiment_id, "r1");
@@ -305,6 +306,7 @@ pub(crate) async fn what_no_version_has_written_is_an_error_that_names_its_row(w
     world.store.close().await;
 }
 
+#[expect(clippy::too_many_lines, reason = "one history, step by step")]
 pub(crate) async fn allocations_live_and_end(world: &World) {
     let experiment_id = some_experiment(world).await;
     let (trial_id, task_id, allocation_id) = running_trial(world, experiment_id, "r").await;

@@ -68,6 +68,7 @@ async fn everything_begins_uncategorized_in(world: &World) {
     assert!(only.immutable);
 }
 
+#[expect(clippy::too_many_lines, reason = "one history, step by step")]
 pub(crate) async fn workspaces_and_projects_keep_every_field(world: &World) {
     let owner = stored_user(world, "ada").await;
     let full = WorkspaceRow {

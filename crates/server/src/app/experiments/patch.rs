@@ -130,6 +130,10 @@ impl Experiments {
         Ok(())
     }
 
+    #[expect(
+        clippy::too_many_lines,
+        reason = "several steps of one use case, which are not split yet"
+    )]
     async fn patch_in(
         &self,
         tx: &mut WriteTx,

@@ -21,6 +21,7 @@ const TOKEN_GRACE_MICROS: i64 = 60 * 1_000_000;
 
 impl Orchestration {
     /// Carries out one effect.
+    #[expect(clippy::too_many_lines, reason = "one match over the effects")]
     pub(super) async fn carry_out(
         &self,
         tx: &mut WriteTx,

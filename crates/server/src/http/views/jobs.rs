@@ -116,6 +116,7 @@ pub fn scheduler_type(policy: Policy) -> SchedulerType {
 }
 
 /// A pool with what it holds at present. Agents that are away do not count.
+#[expect(clippy::too_many_lines, reason = "one answer with all its fields")]
 pub(crate) fn pool(pool: &PoolView, contents: &PoolContents) -> Result<ResourcePool, StoreError> {
     let configured = &pool.configured;
     let (name, settings) = (&configured.name, &configured.settings);

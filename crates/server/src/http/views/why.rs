@@ -19,6 +19,7 @@ use crate::labels::TaskLabel;
 const MOST: usize = 100;
 
 /// The whole explanation.
+#[expect(clippy::too_many_lines, reason = "one answer with all its fields")]
 pub fn explanation(explanation: &JobExplanation) -> Result<ExplainJobResponse, StoreError> {
     let own: &[AllocationRow] = explanation
         .entry
