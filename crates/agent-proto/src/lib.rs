@@ -21,6 +21,15 @@ pub const PATH: &str = "/agents";
 /// Header of the request for the WebSocket with the token that all agents of a cluster may join with. The agent's own token
 /// is in `Authorization: Bearer`, in every request; an agent that has joined needs no other.
 pub const JOIN_TOKEN_HEADER: &str = "det-join-token";
+/// Path of the tunnels on the master; the id of the tunnel follows. The agent asks for it with `Upgrade:`
+/// [`TUNNEL_PROTOCOL`], and after the answer 101 the connection carries the bytes of the container's port.
+pub const TUNNEL_PATH: &str = "/agents/tunnels";
+/// What a request for a tunnel asks to be upgraded to.
+pub const TUNNEL_PROTOCOL: &str = "det-tunnel";
+/// Header of a request for a tunnel with the reason why there is none: the agent could not reach the port.
+pub const TUNNEL_ERROR_HEADER: &str = "det-tunnel-error";
+/// Seconds within which a tunnel is open, or given up.
+pub const TUNNEL_SECONDS: u64 = 10;
 /// Seconds after which a side that has sent nothing sends a WebSocket ping.
 pub const PING_SECONDS: u64 = 10;
 /// Seconds after which a side that has received nothing closes the connection.
@@ -152,11 +161,25 @@ pub enum ToAgent {
         /// Whether it is asked to end first.
         grace: bool,
     },
+    /// Connect to a port of a container, and open a tunnel for it: a request to [`TUNNEL_PATH`]. The master cannot connect to
+    /// the agent, which may be behind a firewall.
+    Dial(Dial),
     /// The end of this container is stored: remove all of its files and records. A live container is killed first.
     Forget {
         /// The container.
         container_id: ContainerId,
     },
+}
+
+/// A tunnel that the master wants.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Dial {
+    /// Id of the tunnel; nobody else knows it.
+    pub tunnel_id: String,
+    /// The container.
+    pub container_id: ContainerId,
+    /// Port of the host that leads to the container's: one that the agent has reported for it.
+    pub host_port: u16,
 }
 
 /// What an agent does that was refused.

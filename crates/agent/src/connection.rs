@@ -476,6 +476,7 @@ fn handle(
             };
             manager.kill(&container_id, order);
         }
+        ToAgent::Dial(dial) => manager.dial(dial),
         ToAgent::Forget { container_id } => manager.remove(&container_id),
     }
     Ok(())

@@ -22,6 +22,7 @@ mod runtime;
 #[cfg(test)]
 mod testing;
 mod tls;
+mod tunnel;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

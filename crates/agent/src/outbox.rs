@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use det_agent_proto::{AgentLog, ContainerReport, ToMaster};
+use det_agent_proto::{AgentLog, ContainerReport, ContainerState, ToMaster};
 use det_ids::ContainerId;
 use tokio::sync::Notify;
 
@@ -61,6 +61,15 @@ impl Outbox {
         }
         drop(inner);
         self.filled.notify_one();
+    }
+
+    /// The state of a container that was reported last; `None` = it is not known.
+    pub(crate) fn latest(&self, container_id: &ContainerId) -> Option<ContainerState> {
+        let inner = self.lock();
+        inner
+            .reports
+            .get(container_id)
+            .map(|report| report.state.clone())
     }
 
     /// Removes the report of a container that was removed.

@@ -16,6 +16,8 @@ pub enum Permission {
     Create,
     /// Report what happens in it: metrics, log lines, checkpoints, progress.
     Report,
+    /// Connect to the services that it runs: with them its code can be made to do anything.
+    Connect,
     /// Pause, activate, cancel, kill, archive it, give it texts, change its priority and place in the queue.
     Steer,
     /// Change what runs in its owner's name, where it runs, or which of the owner's files are kept.
@@ -32,12 +34,13 @@ pub enum Permission {
 
 impl Permission {
     /// Every permission, once.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Read,
         Self::ReadUnmasked,
         Self::UseSecrets,
         Self::Create,
         Self::Report,
+        Self::Connect,
         Self::Steer,
         Self::Redirect,
         Self::Change,
@@ -187,6 +190,11 @@ pub(crate) const TABLE: &[Row] = &[
         permission: Permission::Report,
         kinds: &[Kind::Trial, Kind::Task, Kind::Allocation],
         allowed: &[Administrator, Owner, Itself],
+    },
+    Row {
+        permission: Permission::Connect,
+        kinds: &[Kind::Task],
+        allowed: OWN_AND_TASKS,
     },
     Row {
         permission: Permission::Steer,
@@ -372,6 +380,11 @@ mod tests {
     fn a_task_reports_of_itself_and_its_owner_for_it() {
         let work = [Kind::Trial, Kind::Task, Kind::Allocation];
         expect(Permission::Report, &work, "yy-y--");
+    }
+
+    #[test]
+    fn owners_their_tasks_and_administrators_connect_to_services() {
+        expect(Permission::Connect, &[Kind::Task], "yy-yy-");
     }
 
     #[test]

@@ -15,7 +15,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::registry::ErrorOf;
-use crate::{NotAdmitted, Registry};
+use crate::tunnels::Dials;
+use crate::{NotAdmitted, Registry, Tunnels};
 
 /// Most reports stored in one transaction.
 const REPORTS_AT_ONCE: usize = 256;
@@ -25,6 +26,7 @@ const REPEAT_END: Duration = Duration::from_secs(30);
 /// Serves an agent until its connection ends, or the master stops (`shutdown`).
 pub async fn serve<R: Registry>(
     registry: R,
+    tunnels: Tunnels,
     credential: R::Credential,
     shutdown: CancellationToken,
     mut socket: WebSocket,
@@ -86,6 +88,7 @@ pub async fn serve<R: Registry>(
         credential,
         socket,
         view: PlaceView::default(),
+        dials: tunnels.dials_of(&place),
     };
     let outcome = tokio::select! {
         outcome = connection.run(hello) => outcome,
@@ -164,6 +167,7 @@ struct Connection<R: Registry> {
     credential: R::Credential,
     socket: WebSocket,
     view: PlaceView,
+    dials: Dials,
 }
 
 /// Why a connection ended, for the log.
@@ -191,6 +195,11 @@ impl<R: Registry> Connection<R> {
             }
             tokio::select! {
                 () = changes.changed() => {}
+                dial = self.dials.next() => {
+                    if !self.send(&ToAgent::Dial(dial)).await {
+                        return Ok("the connection ended");
+                    }
+                }
                 _ = repeat.tick() => {
                     self.view.repeat_ends();
                 }

@@ -5,8 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::ServiceExt;
-use axum::extract::Request;
+use axum::Router;
 use axum_server::Handle;
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use det_config::master::MasterConfig;
@@ -17,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::StartError;
 use crate::connections::{Bounded, TlsOnly, bounded_http};
-use crate::http::Service;
 
 /// Requests under way are given this long when the master stops; streams end at once.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -52,7 +50,7 @@ pub(crate) fn acceptor(config: &MasterConfig) -> Result<Option<RustlsConfig>, St
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<RustlsConfig>,
-    service: Service,
+    service: Router,
     shutdown: CancellationToken,
 ) {
     let handle = Handle::new();
@@ -63,7 +61,7 @@ pub(crate) async fn serve(
         stopper.graceful_shutdown(Some(DRAIN));
     });
     // Logins are slowed down by the address they come from.
-    let service = ServiceExt::<Request>::into_make_service_with_connect_info::<SocketAddr>(service);
+    let service = service.into_make_service_with_connect_info::<SocketAddr>();
     let connections = Bounded::new();
     let outcome = match listener.into_std() {
         Ok(listener) => match tls {

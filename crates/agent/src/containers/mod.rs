@@ -11,7 +11,7 @@ pub(crate) mod store;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_agent_proto::{ContainerReport, ContainerState, Welcome};
+use det_agent_proto::{ContainerReport, ContainerState, Dial, Welcome};
 use det_ids::ContainerId;
 use det_taskspec::guard::HostGuard;
 use det_taskspec::{ContainerExit, ContainerSpec, Device};
@@ -25,6 +25,7 @@ use crate::options::AgentOptions;
 use crate::outbox::Outbox;
 use crate::python::{self, TaskPython};
 use crate::runtime::Runtimes;
+use crate::tunnel;
 use actor::Actor;
 use store::{ContainerDir, KillOrder, StoredContainer};
 
@@ -126,6 +127,8 @@ pub(crate) struct Manager {
 struct Inner {
     actors: BTreeMap<ContainerId, mpsc::UnboundedSender<Command>>,
     tasks: JoinSet<()>,
+    /// Connections to ports of containers.
+    tunnels: JoinSet<()>,
     /// Whether the tasks are being ended: then no container is started any more.
     is_closing: bool,
 }
@@ -179,6 +182,16 @@ impl Manager {
         if found > 0 {
             tracing::info!(containers = found, "took up containers of an earlier start");
         }
+    }
+
+    /// Connects to a port of a container for the master.
+    pub(crate) fn dial(&self, dial: Dial) {
+        let shared = self.shared.clone();
+        let mut inner = self.lock();
+        while inner.tunnels.try_join_next().is_some() {}
+        inner
+            .tunnels
+            .spawn(async move { tunnel::carry(&shared, dial).await });
     }
 
     /// Whether this container is known.

@@ -172,6 +172,8 @@ impl Agent {
                 .end(&container_id, ContainerExit::Killed)
                 .into_iter()
                 .collect(),
+            // Nothing listens in these containers.
+            ToAgent::Dial(_) => Vec::new(),
             ToAgent::Forget { container_id } => {
                 if self.held.remove(&container_id).is_some() {
                     self.fleet.note(|tally| {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use det_rm_agents::Tunnels;
 use det_store::catalogue::Catalogue;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -42,6 +43,7 @@ use crate::app::renewal::Renewals;
 use crate::app::restarts::Restarts;
 use crate::app::scheduling::Scheduling;
 use crate::app::searches::Searches;
+use crate::app::services::Services;
 use crate::app::snapshots::Snapshots;
 use crate::app::specs::identity::TaskUsers;
 use crate::app::specs::{FreshTokens, MasterIdentity, Specs};
@@ -244,7 +246,19 @@ impl Master {
             specs.clone(),
             orchestration.clone(),
         );
-        let agent_tokens = AgentTokens::new(context.clone(), places.clone(), agent_token_hash);
+        let tunnels = Tunnels::default();
+        let services = Services::new(
+            context.clone(),
+            configs.clone(),
+            ownership.clone(),
+            tunnels.clone(),
+        );
+        let agent_tokens = AgentTokens::new(
+            context.clone(),
+            places.clone(),
+            tunnels.clone(),
+            agent_token_hash,
+        );
         let agents = Agents::new(
             context.clone(),
             managers.clone(),
@@ -309,6 +323,8 @@ impl Master {
             ),
             home_deletion,
             renewals,
+            services,
+            tunnels,
             specs,
             preview: Previews::new(context.clone(), pools.clone()),
             reload: Reload::new(

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use det_config::experiment::ExperimentConfig;
+use det_config::task::TaskConfig;
 use det_ids::ExperimentId;
 use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
+use det_store::task_documents::TaskDocument;
 
 use crate::app::log_patterns::CompiledPolicies;
 use crate::app::searches::config_of;
@@ -87,4 +89,14 @@ impl Configs {
 pub(crate) fn log_retention_days(config: &ExperimentConfig) -> Option<i64> {
     let policy = config.retention_policy.as_ref()?;
     Some(i64::from(policy.log_retention_days))
+}
+
+/// The effective configuration of a launched task.
+pub(crate) fn launched_config(document: &TaskDocument) -> Result<TaskConfig, StoreError> {
+    let unreadable = |message: String| StoreError::Corrupt {
+        what: format!("configuration of task {}", document.task_id),
+        message,
+    };
+    let value = serde_json::from_str(&document.config).map_err(|e| unreadable(e.to_string()))?;
+    TaskConfig::from_json(&value).map_err(|e| unreadable(e.to_string()))
 }

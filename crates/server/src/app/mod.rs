@@ -45,6 +45,7 @@ pub mod renewal;
 pub mod restarts;
 pub mod scheduling;
 pub mod searches;
+pub mod services;
 pub mod snapshots;
 pub mod specs;
 pub mod submission;
@@ -121,6 +122,10 @@ pub struct Inner {
     pub renewals: renewal::Renewals,
     /// The deletion of workspaces and projects with what is in them.
     pub home_deletion: workspaces::HomeDeletion,
+    /// Connections to ports of containers on agents.
+    pub tunnels: det_rm_agents::Tunnels,
+    /// The services of tasks.
+    pub services: services::Services,
     /// Specifications of containers.
     pub specs: specs::Specs,
     /// Previews of searches.

@@ -6,17 +6,15 @@ pub mod identity;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_config::task::TaskConfig;
 use det_ids::{AllocationId, ContainerId, PlaceId, SlotId, TrialId, UserId};
 use det_store::allocations::{self, AllocationRow, ContainerRow};
-use det_store::task_documents::{self, TaskDocument};
-use det_store::{Conn, StoreError};
+use det_store::{Conn, task_documents};
 use det_taskspec::{
     ClusterFacts, ContainerRequest, ContainerSpec, DeviceKind, Granted, KindFacts, PlaceFacts,
     SpecError, StorageFacts, TaskFacts, TaskUser, TrialFacts, container_spec,
 };
 
-use crate::app::configs::Configs;
+use crate::app::configs::{Configs, launched_config};
 use crate::app::context::Context;
 use crate::app::existing;
 use crate::app::pools::Pools;
@@ -228,17 +226,6 @@ struct OfKind {
     request: ContainerRequest,
     storage: Option<StorageFacts>,
     kind: KindFacts,
-}
-
-/// The effective configuration of a launched task.
-fn launched_config(document: &TaskDocument) -> AppResult<TaskConfig> {
-    let unreadable = |message: String| StoreError::Corrupt {
-        what: format!("configuration of task {}", document.task_id),
-        message,
-    };
-    let value = serde_json::from_str(&document.config).map_err(|e| unreadable(e.to_string()))?;
-    let config = TaskConfig::from_json(&value).map_err(|e| unreadable(e.to_string()))?;
-    Ok(config)
 }
 
 /// What the rows contain of a container's place.

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::Master;
 use crate::auth::Actor;
-use crate::error::{AppError, ErrorKind};
+use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::bodies;
 use crate::http::error::ApiError;
 use crate::http::tokens::{allocation_token, session_token};
@@ -95,10 +95,16 @@ impl FromRequestParts<Master> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, master: &Master) -> Result<Self, ApiError> {
-        let actor = actor(parts, master).await?;
-        actor.require_access()?;
+        let actor = caller_of(parts, master).await?;
         Ok(Self(master.clone(), actor))
     }
+}
+
+/// Who asks; see [`Caller`].
+pub(crate) async fn caller_of(parts: &Parts, master: &Master) -> AppResult<Actor> {
+    let actor = actor(parts, master).await.map_err(|error| error.0)?;
+    actor.require_access()?;
+    Ok(actor)
 }
 
 /// As [`Caller`], also a task that ended a short time ago: for its late logs, reports and checkpoints.

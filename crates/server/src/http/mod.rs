@@ -33,6 +33,7 @@ pub(crate) mod origin;
 pub mod page;
 pub mod preview;
 pub mod projects;
+pub(crate) mod proxy;
 pub mod tasks;
 pub mod templates;
 pub mod trials;
@@ -84,12 +85,24 @@ pub fn api() -> OpenApiRouter<Master> {
         .merge(workspaces::routes())
 }
 
-/// The whole service: a trailing slash of a path makes no difference.
-pub type Service = NormalizePath<Router>;
-
-/// The whole service.
-pub fn service(master: Master) -> Service {
-    NormalizePathLayer::trim_trailing_slash().layer(router(master))
+/// The whole service: the API, where a trailing slash of a path makes no difference, and the services of tasks, whose
+/// requests and answers pass as they are.
+pub fn service(master: Master) -> Router {
+    let api: NormalizePath<Router> =
+        NormalizePathLayer::trim_trailing_slash().layer(router(master.clone()));
+    Router::new()
+        .route(proxy::PATH, axum::routing::any(proxy::handle))
+        .layer(axum::middleware::from_fn_with_state(
+            master.clone(),
+            while_held,
+        ))
+        .layer(axum::middleware::from_fn_with_state(
+            origin::Checked::new(master.clone()),
+            origin::check,
+        ))
+        .layer(CatchPanicLayer::custom(error::on_panic))
+        .with_state(master)
+        .fallback_service(api)
 }
 
 /// All routes with what applies to every request.
@@ -100,6 +113,10 @@ fn router(master: Master) -> Router {
         .merge(openapi::routes())
         .route("/", axum::routing::get(page::front))
         .route(det_agent_proto::PATH, axum::routing::get(agents::connect))
+        .route(
+            &format!("{}/{{tunnelId}}", det_agent_proto::TUNNEL_PATH),
+            axum::routing::get(agents::tunnel),
+        )
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
         .layer(axum::middleware::from_fn_with_state(

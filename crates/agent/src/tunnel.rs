@@ -1,0 +1,105 @@
+//! Tunnels: connections to ports of this agent's containers, which the master asks for and the agent opens.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use det_agent_proto::{
+    ContainerState, Dial, TUNNEL_ERROR_HEADER, TUNNEL_PATH, TUNNEL_PROTOCOL, TUNNEL_SECONDS,
+};
+use reqwest::header::{CONNECTION, HeaderValue, UPGRADE};
+use tokio::io::copy_bidirectional_with_sizes;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::containers::Shared;
+
+/// Bytes that one direction of a tunnel holds at most.
+const BUFFER_BYTES: usize = 64 << 10;
+/// Containers publish their ports on this host, and processes listen on it.
+const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Connects to the port that the master asks for, and carries bytes between both until one side ends. What goes wrong is
+/// reported to the master, whose user waits.
+pub(crate) async fn carry(shared: &Shared, dial: Dial) {
+    let tunnel_id = dial.tunnel_id.clone();
+    match connect(shared, &dial).await {
+        Ok(port) => {
+            if let Err(error) = carry_to(shared, &tunnel_id, port).await {
+                tracing::debug!(container.id = %dial.container_id, port = dial.host_port, "a tunnel ended: {error}");
+            }
+        }
+        Err(reason) => {
+            if let Err(error) = request(shared, &tunnel_id, Some(&reason)).await {
+                tracing::debug!(container.id = %dial.container_id, port = dial.host_port, "{reason}; the master was not told: {error}");
+            }
+        }
+    }
+}
+
+async fn connect(shared: &Shared, dial: &Dial) -> Result<TcpStream, String> {
+    let port = dial.host_port;
+    // The master may name only what this agent has reported: not the services of its host.
+    let reported = shared.outbox.latest(&dial.container_id);
+    let publishes = matches!(
+        &reported,
+        Some(ContainerState::Running { ports, .. }) if ports.iter().any(|(_, host)| *host == port)
+    );
+    if !publishes {
+        return Err(format!(
+            "container \"{}\" does not run on this agent, or has no port {port} there",
+            dial.container_id
+        ));
+    }
+    let limit = Duration::from_secs(TUNNEL_SECONDS) / 2;
+    let connected = timeout(limit, TcpStream::connect((HOST, port))).await;
+    let refused = |why: &str| {
+        format!("nothing answers at port {port} of the task yet, or not any more: {why}")
+    };
+    let stream = match connected {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return Err(refused(&error.to_string())),
+        Err(_) => return Err(refused("no answer")),
+    };
+    stream
+        .set_nodelay(true)
+        .map_err(|e| refused(&e.to_string()))?;
+    Ok(stream)
+}
+
+async fn carry_to(
+    shared: &Shared,
+    tunnel_id: &str,
+    mut port: TcpStream,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let answer = request(shared, tunnel_id, None).await?;
+    let mut master = answer.error_for_status()?.upgrade().await?;
+    copy_bidirectional_with_sizes(&mut master, &mut port, BUFFER_BYTES, BUFFER_BYTES).await?;
+    Ok(())
+}
+
+/// Asks the master for a tunnel, or reports why there is none.
+async fn request(
+    shared: &Shared,
+    tunnel_id: &str,
+    failure: Option<&str>,
+) -> Result<reqwest::Response, reqwest::Error> {
+    let url = format!("{}{TUNNEL_PATH}/{tunnel_id}", shared.master.url());
+    let mut request = shared
+        .http
+        .get(url)
+        .bearer_auth(shared.data_dir.token().expose());
+    request = match failure {
+        None => request
+            .header(CONNECTION, "Upgrade")
+            .header(UPGRADE, TUNNEL_PROTOCOL),
+        Some(reason) => {
+            let text: String = reason.chars().filter(|c| (' '..='~').contains(c)).collect();
+            let value = HeaderValue::from_str(&text);
+            request.header(
+                TUNNEL_ERROR_HEADER,
+                value.unwrap_or_else(|_| HeaderValue::from_static("it could not be opened")),
+            )
+        }
+    };
+    request.send().await
+}

@@ -1,0 +1,224 @@
+//! The services of tasks: ports on which their programs listen, reached through the master.
+//!
+//! A service is named by its task, or by its task and port: `TASK:PORT`. Which services a task has follows from its kind and
+//! from `environment.proxy_ports` of its configuration; where they are follows from the container that runs now.
+
+use det_authz::{Identity, Permission, Target as AuthzTarget};
+use det_config::container::ProxyPort;
+use det_ids::{ContainerId, PlaceId, TaskId, UserId};
+use det_lifecycle::container::Observed;
+use det_rm_agents::{TunnelError, TunnelStream, Tunnels};
+use det_store::allocations::{self, TaskRow};
+use det_store::{Conn, experiments, task_documents};
+
+use crate::app::configs::{Configs, launched_config};
+use crate::app::context::Context;
+use crate::app::ownership::Ownership;
+use crate::auth::{Actor, new_token};
+use crate::error::{AppError, AppResult, ErrorKind};
+
+/// What a service speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// HTTP/1.1 and WebSockets.
+    Http,
+    /// Bytes, which clients send and receive as binary frames of a WebSocket.
+    Tcp,
+}
+
+/// A service that a task offers, whether it runs now or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Offer {
+    /// Port in the container.
+    port: u16,
+    protocol: Protocol,
+    /// Whether everybody may connect who can reach the master.
+    unauthenticated: bool,
+    /// Whether the task's id alone names it.
+    is_default: bool,
+}
+
+impl From<&ProxyPort> for Offer {
+    fn from(port: &ProxyPort) -> Self {
+        Self {
+            port: port.proxy_port,
+            protocol: if port.proxy_tcp {
+                Protocol::Tcp
+            } else {
+                Protocol::Http
+            },
+            unauthenticated: port.unauthenticated,
+            is_default: port.default_service_id,
+        }
+    }
+}
+
+/// A service that can be connected to.
+#[derive(Debug, Clone)]
+pub(crate) struct Service {
+    /// Its name, as in the address.
+    pub(crate) name: String,
+    pub(crate) protocol: Protocol,
+    pub(crate) unauthenticated: bool,
+    task_id: TaskId,
+    owner_id: UserId,
+    place: PlaceId,
+    container_id: ContainerId,
+    host_port: u16,
+}
+
+/// Finds services and connects to them. Cheap to clone.
+#[derive(Clone)]
+pub struct Services {
+    context: Context,
+    configs: Configs,
+    ownership: Ownership,
+    tunnels: Tunnels,
+}
+
+fn unknown(name: &str) -> AppError {
+    AppError::new(
+        ErrorKind::NotFound,
+        format!("there is no service \"{}\"", name.escape_debug()),
+    )
+    .hint(
+        "services are those of notebooks, shells and TensorBoards, and the ports that `environment.proxy_ports` of a task's \
+         configuration names: TASK:PORT",
+    )
+}
+
+impl Services {
+    /// Puts the service together.
+    pub(crate) fn new(
+        context: Context,
+        configs: Configs,
+        ownership: Ownership,
+        tunnels: Tunnels,
+    ) -> Self {
+        Self {
+            context,
+            configs,
+            ownership,
+            tunnels,
+        }
+    }
+
+    /// The service of this name, which must run now.
+    pub(crate) async fn find(&self, name: &str) -> AppResult<Service> {
+        let (task_id, port) = match name.rsplit_once(':') {
+            Some((task, port)) => {
+                let port: u16 = port.parse().map_err(|_| unknown(name))?;
+                (TaskId(task.to_owned()), Some(port))
+            }
+            None => (TaskId(name.to_owned()), None),
+        };
+        let mut conn = self.context.store.read().await?;
+        let conn = &mut conn.conn();
+        let task = allocations::find_task(conn, &task_id).await?;
+        let task = task.ok_or_else(|| unknown(name))?;
+        let offers = self.offers(conn, &task).await?;
+        let offer = offers.into_iter().find(|offer| match port {
+            Some(port) => offer.port == port,
+            None => offer.is_default,
+        });
+        let offer = offer.ok_or_else(|| unknown(name))?;
+        let attempt = allocations::live_of_task(conn, &task_id).await?;
+        let Some(attempt) = attempt else {
+            return Err(not_there(name, &task));
+        };
+        let containers = allocations::containers(conn, &attempt.id).await?;
+        let chief = containers.into_iter().find(|row| row.member == 0);
+        let Some(chief) = chief.filter(|row| row.ended_at.is_none()) else {
+            return Err(not_there(name, &task));
+        };
+        let Some(Observed::Running { ports, .. }) = &chief.observed else {
+            return Err(not_there(name, &task));
+        };
+        let published = ports.iter().find(|(inside, _)| *inside == offer.port);
+        let Some((_, host_port)) = published.copied() else {
+            return Err(not_there(name, &task));
+        };
+        Ok(Service {
+            name: name.to_owned(),
+            protocol: offer.protocol,
+            unauthenticated: offer.unauthenticated,
+            owner_id: task.owner_id,
+            task_id,
+            place: chief.place_id,
+            container_id: chief.id,
+            host_port,
+        })
+    }
+
+    /// Refuses actors who may not connect to a service.
+    pub(crate) fn require_connect(&self, actor: &Actor, service: &Service) -> AppResult<()> {
+        let identity = Identity::Task(&service.task_id);
+        let target = AuthzTarget::identified(identity).owned_by(service.owner_id);
+        let to_do = format!("connect to service \"{}\"", service.name);
+        self.ownership
+            .require_of(actor, Permission::Connect, &target, &to_do)
+    }
+
+    /// Connects to a service.
+    pub(crate) async fn connect(&self, service: &Service) -> AppResult<TunnelStream> {
+        let opened = self
+            .tunnels
+            .open(
+                &service.place,
+                &service.container_id,
+                service.host_port,
+                new_token(),
+            )
+            .await;
+        opened.map_err(|error| {
+            let kind = match error {
+                TunnelError::Busy(_) => ErrorKind::Busy,
+                TunnelError::NotConnected(_) | TunnelError::Refused(_) | TunnelError::Slow(_) => {
+                    ErrorKind::Unavailable
+                }
+            };
+            AppError::new(
+                kind,
+                format!("service \"{}\" cannot be reached: {error}", service.name),
+            )
+        })
+    }
+
+    /// What a task offers.
+    async fn offers(&self, conn: &mut Conn<'_>, task: &TaskRow) -> AppResult<Vec<Offer>> {
+        if let Some(id) = task.experiment_id {
+            let experiment = experiments::find(conn, id).await?;
+            let Some(experiment) = experiment else {
+                return Ok(Vec::new());
+            };
+            let config = self.configs.of(&experiment)?;
+            let ports = &config.environment.proxy_ports;
+            return Ok(ports.iter().map(Offer::from).collect());
+        }
+        let Some(document) = task_documents::find(conn, &task.id).await? else {
+            return Ok(Vec::new());
+        };
+        let config = launched_config(&document)?;
+        let ports = &config.environment.proxy_ports;
+        Ok(ports.iter().map(Offer::from).collect())
+    }
+}
+
+/// A task that offers a service does not run it now.
+fn not_there(name: &str, task: &TaskRow) -> AppError {
+    let name = name.escape_debug();
+    if task.ended_at.is_some() {
+        return AppError::new(
+            ErrorKind::NotFound,
+            format!("service \"{name}\" is gone: its task has ended"),
+        );
+    }
+    AppError::new(
+        ErrorKind::Unavailable,
+        format!("service \"{name}\" does not run yet: its task waits or starts"),
+    )
+    .hint(format!(
+        "`det task logs -f {}` shows what it waits for",
+        task.id
+    ))
+}
