@@ -50,6 +50,8 @@ pub enum ErrorKind {
     Unavailable,
     /// 503: a budget of the master's memory is used up for now.
     Busy,
+    /// 503: what the request is passed on to does not answer now.
+    Unreachable,
 }
 
 /// Result of a use case.

@@ -174,7 +174,7 @@ impl Services {
             let kind = match error {
                 TunnelError::Busy(_) => ErrorKind::Busy,
                 TunnelError::NotConnected(_) | TunnelError::Refused(_) | TunnelError::Slow(_) => {
-                    ErrorKind::Unavailable
+                    ErrorKind::Unreachable
                 }
             };
             AppError::new(
@@ -214,7 +214,7 @@ fn not_there(name: &str, task: &TaskRow) -> AppError {
         );
     }
     AppError::new(
-        ErrorKind::Unavailable,
+        ErrorKind::Unreachable,
         format!("service \"{name}\" does not run yet: its task waits or starts"),
     )
     .hint(format!(

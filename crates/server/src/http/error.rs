@@ -63,7 +63,7 @@ fn status(kind: ErrorKind) -> (Code, StatusCode) {
         ErrorKind::UnsupportedMedia => (Code::InvalidArgument, StatusCode::UNSUPPORTED_MEDIA_TYPE),
         ErrorKind::Internal => (Code::Internal, StatusCode::INTERNAL_SERVER_ERROR),
         ErrorKind::NotBuilt => (Code::Unimplemented, StatusCode::NOT_IMPLEMENTED),
-        ErrorKind::Unavailable | ErrorKind::Busy => {
+        ErrorKind::Unavailable | ErrorKind::Busy | ErrorKind::Unreachable => {
             (Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE)
         }
     }

@@ -133,7 +133,7 @@ async fn forward(
 ) -> AppResult<Response> {
     let failed = |error: hyper::Error| {
         AppError::new(
-            ErrorKind::Unavailable,
+            ErrorKind::Unreachable,
             format!("service \"{}\" broke off: {error}", service.name),
         )
     };
@@ -310,5 +310,101 @@ async fn carry_bytes(socket: WebSocket, stream: det_rm_agents::TunnelStream) {
         () = &mut down => {}
         // What the service still has to say comes after its client has ended.
         _ = &mut up => down.await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(headers: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder().uri("/proxy/t/api?x=1");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(Body::empty()).unwrap().into_parts().0
+    }
+
+    fn names(headers: &HeaderMap) -> Vec<&str> {
+        let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn a_service_gets_neither_tokens_nor_the_session() {
+        let mut parts = request(&[
+            ("host", "det.example:8080"),
+            ("authorization", "Bearer session"),
+            ("grpc-metadata-x-allocation-token", "Bearer task"),
+            ("cookie", "auth=session; _xsrf=1"),
+            ("cookie", "auth=again"),
+            ("x-own", "1"),
+        ]);
+        outgoing(&mut parts, None, true);
+        assert_eq!(
+            names(&parts.headers),
+            ["cookie", "host", "x-forwarded-host", "x-forwarded-proto", "x-own"]
+        );
+        assert_eq!(parts.headers[COOKIE], "_xsrf=1");
+        assert_eq!(parts.headers["x-forwarded-proto"], "https");
+        assert_eq!(parts.uri, "/proxy/t/api?x=1");
+        // A program's own scheme is for the program.
+        let mut parts = request(&[("authorization", "token of-jupyter")]);
+        outgoing(&mut parts, None, false);
+        assert_eq!(parts.headers[AUTHORIZATION], "token of-jupyter");
+    }
+
+    #[test]
+    fn what_concerns_one_connection_stays_on_it() {
+        let given = [
+            ("connection", "keep-alive, Upgrade, x-hop"),
+            ("upgrade", "websocket"),
+            ("x-hop", "1"),
+            ("te", "trailers"),
+            ("sec-websocket-key", "k"),
+        ];
+        let mut parts = request(&given);
+        let upgrade = upgrade_of(&parts.headers);
+        assert_eq!(upgrade.as_ref().unwrap(), "websocket");
+        outgoing(&mut parts, upgrade.as_ref(), false);
+        assert_eq!(
+            names(&parts.headers),
+            ["connection", "sec-websocket-key", "upgrade", "x-forwarded-proto"]
+        );
+        assert_eq!(parts.headers[CONNECTION], "Upgrade");
+        assert!(upgrade_of(&request(&[("upgrade", "websocket")]).headers).is_none());
+    }
+
+    #[test]
+    fn an_answer_sets_nothing_for_the_whole_origin() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("set-cookie", "auth=stolen; Path=/"),
+            ("set-cookie", "_xsrf=1; Path=/proxy/t/"),
+            ("service-worker-allowed", "/"),
+            ("clear-site-data", "\"*\""),
+            ("content-type", "text/html"),
+        ] {
+            headers.append(name, value.parse().unwrap());
+        }
+        incoming(&mut headers, None);
+        assert_eq!(names(&headers), ["content-type", "set-cookie"]);
+        assert_eq!(headers[SET_COOKIE], "_xsrf=1; Path=/proxy/t/");
+    }
+
+    #[test]
+    fn the_name_of_a_service_is_the_second_part_of_the_path() {
+        assert_eq!(service_name("/proxy/t:80/x").unwrap(), "t:80");
+        assert_eq!(service_name("/proxy/t%3A80").unwrap(), "t:80");
+        assert!(service_name("/proxy/%ff/").is_err());
+    }
+
+    #[test]
+    fn a_browser_comes_back_after_its_login() {
+        let response = login(&request(&[])).unwrap();
+        assert_eq!(response.status(), StatusCode::SEE_OTHER);
+        let to = response.headers()[LOCATION].to_str().unwrap();
+        assert_eq!(to, "/det/login?redirect=%2Fproxy%2Ft%2Fapi%3Fx%3D1");
     }
 }

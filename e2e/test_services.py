@@ -1,0 +1,264 @@
+"""Programs of tasks reached through the master: requests, streams, WebSockets and raw bytes; who may connect, and what ends."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import socket
+import struct
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from harness import ApiError, Cluster
+from waiting import wait_for
+
+pytestmark = pytest.mark.core
+
+HTTP, RAW = 28101, 28102
+
+PROGRAM = """
+import http.server, json, os, socket, socketserver, threading, time, hashlib, base64
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *args): pass
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(hashlib.sha256(body).hexdigest().encode())
+    def do_GET(self):
+        if self.headers.get("Upgrade") == "websocket":
+            return self.socket()
+        if self.path.endswith("/stream"):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for n in range(3):
+                self.wfile.write(b"7\\r\\nevent %d\\r\\n" % n); self.wfile.flush()
+                go.wait(20) if n == 1 else None
+            self.wfile.write(b"0\\r\\n\\r\\n")
+            return
+        if self.path.endswith("/go"):
+            go.set()
+        if self.path.endswith("/large"):
+            return self.answer(b"x" * (64 << 20))
+        self.answer(json.dumps({"path": self.path, "headers": dict(self.headers.items())}).encode())
+    def answer(self, body):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Set-Cookie", "auth=stolen")
+        self.end_headers()
+        self.wfile.write(body)
+    def socket(self):
+        key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+        self.send_response(101)
+        self.send_header("Upgrade", "websocket"); self.send_header("Connection", "Upgrade")
+        self.send_header("Sec-WebSocket-Accept", base64.b64encode(hashlib.sha1(key.encode()).digest()).decode())
+        self.end_headers()
+        self.wfile.write(b"\\x81\\x05hello"); self.wfile.flush()
+        self.rfile.read(6 + 2)
+        self.wfile.write(b"\\x88\\x00"); self.wfile.flush()
+        self.close_connection = True
+
+go = threading.Event()
+web = http.server.ThreadingHTTPServer(("127.0.0.1", HTTP_PORT), Handler)
+threading.Thread(target=web.serve_forever, daemon=True).start()
+raw = socket.create_server(("127.0.0.1", RAW_PORT))
+print("listening", flush=True)
+while True:
+    connection, _ = raw.accept()
+    def echo(connection=connection):
+        while data := connection.recv(65536):
+            connection.sendall(data)
+        connection.close()
+    threading.Thread(target=echo, daemon=True).start()
+"""
+
+
+@pytest.fixture(scope="module")
+def services(up: Cluster) -> Iterator[tuple[Cluster, str]]:
+    """A cluster with a command that serves, and a second ordinary account."""
+    password = up.root / "password"
+    password.write_text("Weaker-than-1-wants\n")
+    admin = {"DET_USER": "admin", "DET_PASS": ""}
+    up.run_det("user", "create", "mallory", "--password-file", password, env=admin)
+    up.token("mallory", "Weaker-than-1-wants")
+    program = PROGRAM.replace("HTTP_PORT", str(HTTP)).replace("RAW_PORT", str(RAW))
+    config = {
+        "entrypoint": ["python3", "-c", program],
+        "resources": {"slots": 0},
+        "environment": {
+            "proxy_ports": [
+                {"proxy_port": HTTP, "default_service_id": True},
+                {"proxy_port": RAW, "proxy_tcp": True, "unauthenticated": True},
+            ]
+        },
+    }
+    made = up.api("POST", "/api/v1/commands", {"config": config})
+    id = made["command"]["id"]
+    wait_for("the program to listen", lambda: answers(up, id), within=30)
+    yield up, id
+    up.api("POST", f"/api/v1/commands/{id}/kill")
+
+
+def answers(cluster: Cluster, id: str) -> bool:
+    try:
+        cluster.raw("GET", f"/proxy/{id}/")
+    except ApiError as error:
+        assert error.status in (503,), error
+        return False
+    return True
+
+
+def test_a_request_reaches_the_program_as_it_came(services: tuple[Cluster, str]) -> None:
+    cluster, id = services
+    for name in (id, f"{id}:{HTTP}", f"{id}%3A{HTTP}"):
+        path = f"/proxy/{name}/a%20b//c/?x=1&y=%2F"
+        seen = json.loads(cluster.raw("GET", path, headers={"Cookie": "auth=mine; own=1", "X-Own": "2"}))
+        assert seen["path"] == path
+        headers = {name.lower(): value for name, value in seen["headers"].items()}
+        assert headers["cookie"] == "own=1" and headers["x-own"] == "2"
+        assert "authorization" not in headers
+        assert headers["x-forwarded-for"] == "127.0.0.1" and headers["x-forwarded-proto"] == "http"
+        assert headers["host"] == headers["x-forwarded-host"] == cluster.url.removeprefix("http://")
+
+
+def test_large_bodies_pass_in_both_directions(services: tuple[Cluster, str]) -> None:
+    cluster, id = services
+    body = os.urandom(1 << 20) * 40
+    digest = cluster.raw("POST", f"/proxy/{id}/", body)
+    assert digest.decode() == hashlib.sha256(body).hexdigest()
+    assert len(cluster.raw("GET", f"/proxy/{id}/large")) == 64 << 20
+
+
+def test_events_arrive_as_they_are_sent(services: tuple[Cluster, str]) -> None:
+    cluster, id = services
+    request = urllib.request.Request(f"{cluster.url}/proxy/{id}/stream")
+    request.add_header("Authorization", f"Bearer {cluster.token('determined')}")
+    with urllib.request.urlopen(request, timeout=20) as stream:
+        assert stream.read(14) == b"event 0event 1"
+        # The program sends the last one only when it is asked to.
+        cluster.raw("GET", f"/proxy/{id}/go")
+        assert stream.read() == b"event 2"
+
+
+def port_of(cluster: Cluster) -> int:
+    return int(cluster.url.rsplit(":", 1)[1])
+
+
+def upgraded(cluster: Cluster, path: str, *headers: str) -> tuple[socket.socket, bytes, bytes]:
+    """A WebSocket by hand: the connection, the head of the answer, and what came behind it."""
+    connection = socket.create_connection(("127.0.0.1", port_of(cluster)), timeout=20)
+    key = base64.b64encode(os.urandom(16)).decode()
+    lines = [
+        f"GET {path} HTTP/1.1",
+        f"Host: 127.0.0.1:{port_of(cluster)}",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+        f"Sec-WebSocket-Key: {key}",
+        *headers,
+    ]
+    connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
+    received = b""
+    while b"\r\n\r\n" not in received:
+        piece = connection.recv(4096)
+        assert piece, received
+        received += piece
+    head, _, rest = received.partition(b"\r\n\r\n")
+    return connection, head, rest
+
+
+def frame(data: bytes) -> bytes:
+    """A masked binary frame."""
+    mask = os.urandom(4)
+    size = struct.pack("!BBH", 0x82, 0x80 | 126, len(data)) if len(data) > 125 else struct.pack("!BB", 0x82, 0x80 | len(data))
+    return size + mask + bytes(byte ^ mask[i % 4] for i, byte in enumerate(data))
+
+
+def exactly(connection: socket.socket, begun: bytes, size: int) -> bytes:
+    while len(begun) < size:
+        piece = connection.recv(65536)
+        assert piece, begun
+        begun += piece
+    return begun[:size]
+
+
+def test_a_websocket_of_a_program_passes(services: tuple[Cluster, str]) -> None:
+    cluster, id = services
+    connection, head, rest = upgraded(cluster, f"/proxy/{id}/ws", f"Authorization: Bearer {cluster.token('determined')}")
+    with connection:
+        assert head.startswith(b"HTTP/1.1 101"), head
+        assert exactly(connection, rest, 7) == b"\x81\x05hello"
+        connection.sendall(frame(b"ab"))
+        assert exactly(connection, b"", 2) == b"\x88\x00"
+
+
+def test_raw_bytes_pass_over_a_websocket_without_a_token(services: tuple[Cluster, str]) -> None:
+    cluster, id = services
+    connection, head, rest = upgraded(cluster, f"/proxy/{id}:{RAW}/")
+    with connection:
+        assert head.startswith(b"HTTP/1.1 101"), head
+        connection.sendall(frame(b"ping"))
+        assert exactly(connection, rest, 6) == b"\x82\x04ping"
+
+
+def refused(cluster: Cluster, path: str, **options: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        cluster.raw("GET", path, **options)
+    return caught.value
+
+
+def test_a_service_is_for_its_owner(services: tuple[Cluster, str]) -> None:
+    cluster, id = services
+    assert refused(cluster, f"/proxy/{id}/", user=None).status == 401
+    error = refused(cluster, f"/proxy/{id}/", user="mallory")
+    assert error.status == 403 and "connect to service" in error.body, error
+    page = urllib.request.Request(f"{cluster.url}/proxy/{id}/x?y=1", headers={"Accept": "text/html"})
+
+    class Stay(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *args: Any) -> None:
+            return None
+
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.build_opener(urllib.request.ProxyHandler({}), Stay()).open(page, timeout=20)
+    with caught.value as answer:
+        assert answer.code == 303
+        assert answer.headers["Location"].startswith("/det/login?redirect=%2Fproxy%2F")
+
+
+def test_what_is_no_service_is_refused_by_name(services: tuple[Cluster, str]) -> None:
+    cluster, id = services
+    for name in ("nothing", f"{id}:{HTTP + 7}", f"{id}:x", f"{id}:99999"):
+        error = refused(cluster, f"/proxy/{name}/")
+        assert error.status == 404 and "there is no service" in error.body, error
+    error = refused(cluster, f"/proxy/{id}:{RAW}/")
+    assert error.status == 400 and "over a WebSocket" in error.body, error
+
+
+def test_a_service_goes_with_its_task(up: Cluster) -> None:
+    port = HTTP + 5
+    config = {
+        "entrypoint": ["python3", "-m", "http.server", "--bind", "127.0.0.1", str(port)],
+        "resources": {"slots": 0},
+        "environment": {"proxy_ports": [{"proxy_port": port, "default_service_id": True}]},
+    }
+    id = up.api("POST", "/api/v1/commands", {"config": config})["command"]["id"]
+
+    def listens() -> bool:
+        # What it answers to the path does not matter: it does.
+        return refused(up, f"/proxy/{id}/").status == 404
+
+    wait_for("the program to listen", listens, within=30)
+    up.api("POST", f"/api/v1/commands/{id}/kill")
+
+    def gone() -> bool:
+        return "its task has ended" in refused(up, f"/proxy/{id}/").body
+
+    wait_for("the service to go", gone, within=30)
