@@ -81,7 +81,7 @@ macro_rules! launched {
             pub resource_pool: String,
             /// How it ended, a sentence; empty while it lives.
             pub exit_status: String,
-            /// Exit code of its program; `None` = it has not ended, or by no program (an addition of ours).
+            /// Exit code of its program; `None` = it has not ended, or it was killed or lost (an addition of ours).
             pub exit_code: Option<i64>,
             /// Its entry of the queue.
             pub job_id: String,

@@ -121,6 +121,24 @@ async fn a_command_starts_with_its_files_and_ends_with_its_exit_code() {
 }
 
 #[tokio::test]
+async fn a_command_that_was_killed_has_no_exit_code_of_its_own() {
+    let cluster = Cluster::start().await;
+    let ada = user(&cluster, "ada").await;
+    let mut agent = cluster.agent("a1", 2).await;
+    let id = launch(&ada, json!({})).await;
+    let spec = started(&mut agent).await;
+    let path = format!("{COMMANDS}/{id}");
+    ada.post(&format!("{path}/kill"), Value::Null).await.ok();
+    agent.next_kill().await;
+    agent.exits(&spec, 137).await;
+    let ended = |answer: &Value| answer["command"]["state"] == "STATE_TERMINATED";
+    let shown = cluster.until(&ada, &path, ended).await;
+    assert_eq!(shown["command"]["exitCode"], Value::Null);
+    assert_eq!(shown["command"]["exitStatus"], "it was killed");
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn lists_have_what_lives_and_what_ended_a_short_time_ago() {
     let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
     let (ada, bob) = (user(&cluster, "ada").await, user(&cluster, "bob").await);

@@ -28,10 +28,14 @@ pub(crate) fn exit_status(view: &LaunchedView) -> String {
     }
 }
 
-/// The exit code of its program.
+/// The exit code of its program; of one that was killed there is none, whatever the signal left.
 pub(crate) fn exit_code(view: &LaunchedView) -> Option<i64> {
-    view.row.ended_at?;
-    view.attempt.as_ref()?.status_code
+    match view.row.state {
+        TaskState::Ended(TaskEnd::Completed | TaskEnd::Failed) => {
+            view.attempt.as_ref()?.status_code
+        }
+        _ => None,
+    }
 }
 
 /// Its container.
