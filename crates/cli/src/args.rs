@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    agents, checkpoint, completion, config, experiment, jobs, masters, policies, pools, preview,
-    projects, scheduler, slots, tasks, templates, trial, user, version, workspaces,
+    agents, checkpoint, command, completion, config, experiment, jobs, masters, policies, pools,
+    preview, projects, scheduler, slots, tasks, templates, trial, user, version, workspaces,
 };
 use crate::context::{ConnectionArgs, Context};
 use crate::error::CliError;
@@ -62,7 +62,10 @@ pub(crate) enum Command {
     /// Manage the slots of agents
     #[command(visible_alias = "s")]
     Slot(slots::SlotArgs),
-    /// Show running tasks and their logs
+    /// Run commands in the cluster
+    #[command(name = "command", visible_alias = "cmd")]
+    Cmd(command::CommandArgs),
+    /// Show running tasks and their logs, run generic tasks
     Task(tasks::TaskArgs),
     /// Show the resource pools
     #[command(visible_alias = "rp")]
@@ -146,7 +149,8 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Trial(args) => done(trial::run(args, &context()?).await),
         Command::Checkpoint(args) => done(checkpoint::run(args, &context()?).await),
         Command::Slot(args) => done(slots::run(args, &context()?).await),
-        Command::Task(args) => done(tasks::run(args, &context()?).await),
+        Command::Cmd(args) => command::run(args, &context()?).await,
+        Command::Task(args) => tasks::run(args, &context()?).await,
         Command::ResourcePool(args) => done(pools::run(args, &context()?).await),
         Command::Job(args) => done(jobs::run(args, &context()?).await),
         Command::ConfigPolicies(args) => done(policies::run(args, &context()?).await),

@@ -4,8 +4,6 @@
 /// Commands and groups of commands that are not built yet; a group includes all commands in it.
 const NOT_BUILT: &[&str] = &[
     "auth",
-    "cmd",
-    "command",
     "d",
     "deploy",
     "dev",
@@ -20,12 +18,6 @@ const NOT_BUILT: &[&str] = &[
     "resource-pool bindings",
     "resources",
     "shell",
-    "task config",
-    "task create",
-    "task fork",
-    "task kill",
-    "task pause",
-    "task unpause",
     "tensorboard",
     "tkn",
     "token",

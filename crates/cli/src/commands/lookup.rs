@@ -1,4 +1,4 @@
-//! Finding workspaces, projects and resource pools by their names.
+//! Finding workspaces, projects and resource pools by their names, and tasks by the beginnings of their ids.
 
 use det_client::{Client, Query, api_path};
 use serde_json::Value;
@@ -67,4 +67,37 @@ pub(crate) fn pool<'a>(answer: &'a Value, name: Option<&str>) -> Result<&'a Valu
         };
         CliError::request(format!("{wanted}; the pools are: {}", names.join(", ")))
     })
+}
+
+/// Whether a text is as long as the id of a task, a UUID, and so no beginning of one.
+pub(crate) fn is_whole_id(given: &str) -> bool {
+    given.len() >= 36
+}
+
+/// The one of some ids that begins with a text; a whole id is returned as it is. `None` = none begins with it. `noun` names
+/// what the ids are of.
+pub(crate) fn by_beginning(
+    noun: &str,
+    given: &str,
+    ids: &[String],
+) -> Result<Option<String>, CliError> {
+    if given.is_empty() {
+        return Err(CliError::usage(format!(
+            "an empty text is the id of no {noun}"
+        )));
+    }
+    if is_whole_id(given) {
+        return Ok(Some(given.to_owned()));
+    }
+    let mut fitting: Vec<&String> = ids.iter().filter(|id| id.starts_with(given)).collect();
+    fitting.sort_unstable();
+    fitting.dedup();
+    match fitting.as_slice() {
+        [] => Ok(None),
+        [one] => Ok(Some((*one).clone())),
+        [first, second, ..] => Err(CliError::request(format!(
+            "\"{given}\" is the beginning of {} {noun} ids, among them {first} and {second}; give more of it",
+            fitting.len()
+        ))),
+    }
 }

@@ -2,11 +2,13 @@
 
 pub(crate) mod agents;
 pub(crate) mod checkpoint;
+pub(crate) mod command;
 pub(crate) mod completion;
 pub(crate) mod config;
 pub(crate) mod deletion;
 pub(crate) mod experiment;
 pub(crate) mod jobs;
+pub(crate) mod launched;
 pub(crate) mod logs;
 pub(crate) mod lookup;
 pub(crate) mod masters;
@@ -17,9 +19,11 @@ pub(crate) mod projects;
 pub(crate) mod retention;
 pub(crate) mod scheduler;
 pub(crate) mod slots;
+pub(crate) mod submission;
 pub(crate) mod tasks;
 pub(crate) mod templates;
 pub(crate) mod trial;
 pub(crate) mod user;
 pub(crate) mod version;
+pub(crate) mod watching;
 pub(crate) mod workspaces;

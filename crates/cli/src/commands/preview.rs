@@ -6,10 +6,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use det_client::api_path;
+use det_config::document::DocumentKind;
 use det_config::yaml::to_yaml;
 use serde_json::{Value, json};
 
-use crate::commands::experiment::create;
+use crate::commands::submission::Written;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::model_files::read_config;
@@ -46,14 +47,15 @@ pub(crate) async fn run(args: PreviewArgs, context: &Context) -> Result<(), CliE
         )));
     }
     // Only the keys that a search needs must be set.
-    create::check(&file, &written, &[], true)?;
+    let written = Written::of_text(DocumentKind::Experiment, &file, &written);
+    written.check(true)?;
     let session = context.session().await?;
     let body = json!({"config": config});
     let answer = session
         .client
         .post(&api_path(["preview-hp-search"]), Some(&body))
         .await
-        .map_err(|error| create::in_file(error, &file, &written, &[]))?;
+        .map_err(|error| written.refusal(error))?;
     let summary = &answer["summary"];
     let mut listing = Listing::new(["Trials", "Training Time"]);
     for trials in items(&summary["trials"]) {

@@ -1,21 +1,21 @@
 //! Creating and continuing experiments.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use det_client::{Client, ClientError, Query, api_path};
-use det_config::document::{self, CheckOptions, DocumentKind};
-use det_config::{ConfigError, apply_overrides};
+use det_client::{Client, Query, api_path};
+use det_config::document::DocumentKind;
 use det_ids::ExperimentId;
 use serde_json::{Value, json};
 
 use super::follow::{self, FollowedOutput};
+use crate::commands::submission::{Written, announce, warn};
 use crate::context::Context;
 use crate::error::CliError;
-use crate::model_files::{ModelFiles, gather, read_text, shown_name};
+use crate::model_files::gather;
 use crate::output;
-use crate::values::{items, plain, text};
+use crate::values::text;
 
 /// Options of `det experiment create`.
 #[derive(Debug, Args)]
@@ -82,13 +82,13 @@ pub(crate) struct ContinueArgs {
 /// Creates an experiment.
 pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCode, CliError> {
     args.refuse_options_not_built()?;
-    let written = read_text(&args.config_file)?;
+    let file = Some(args.config_file.as_path());
+    let written = Written::read(DocumentKind::Experiment, file, args.overrides)?;
     if !args.no_check {
         // Keys that a template or the cluster's policies set may be missing.
-        let partial = !args.templates.is_empty();
-        check(&args.config_file, &written, &args.overrides, partial)?;
+        written.check(!args.templates.is_empty())?;
     }
-    let config = apply_overrides(&written, &args.overrides)?;
+    let config = written.to_text()?;
     let files = gather(args.model_def.as_deref(), &args.includes)?;
     announce(&files, args.verbose);
 
@@ -110,7 +110,7 @@ pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCo
     let answer = client
         .post(&api_path(["experiments"]), Some(&body))
         .await
-        .map_err(|error| in_file(error, &args.config_file, &written, &args.overrides))?;
+        .map_err(|error| written.refusal(error))?;
     let Some(id) = answer["experiment"]["id"].as_i64().map(ExperimentId) else {
         return Err(det_client::ClientError::BadAnswer {
             url: client.master().join(&api_path(["experiments"])),
@@ -119,8 +119,8 @@ pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCo
         .into());
     };
     output::line(format_args!("Created experiment {id}"))?;
-    warn(&answer["warnings"]);
-    warn(&answer["messages"]);
+    warn("a trial", &answer["warnings"]);
+    warn("a trial", &answer["messages"]);
     if args.follow_first_trial {
         return follow::after_start(&client, id, followed(&answer)).await;
     }
@@ -133,21 +133,18 @@ pub(crate) async fn continue_experiment(
     context: &Context,
 ) -> Result<ExitCode, CliError> {
     let id = args.experiment_id;
-    let written = match &args.config_file {
-        Some(path) => read_text(path)?,
-        None => "{}\n".to_owned(),
-    };
-    let named = args.config_file.as_deref().unwrap_or(Path::new("-"));
-    check(named, &written, &args.overrides, true)?;
-    let config = apply_overrides(&written, &args.overrides)?;
+    let file = args.config_file.as_deref();
+    let written = Written::read(DocumentKind::Experiment, file, args.overrides)?;
+    written.check(true)?;
+    let config = written.to_text()?;
     let client: Client = context.session().await?.client;
     let body = json!({"id": id, "overrideConfig": config});
     let answer = client
         .post(&api_path(["experiments", "continue"]), Some(&body))
         .await
-        .map_err(|error| in_file(error, named, &written, &args.overrides))?;
+        .map_err(|error| written.refusal(error))?;
     output::line(format_args!("Continued experiment {id}"))?;
-    warn(&answer["warnings"]);
+    warn("a trial", &answer["warnings"]);
     if args.follow_first_trial {
         let experiment = client
             .get(&api_path(["experiments", &id.to_string()]), &Query::new())
@@ -171,66 +168,6 @@ impl CreateArgs {
             ));
         }
         Ok(())
-    }
-}
-
-/// Checks a configuration as the master does, before anything is sent.
-pub(in crate::commands) fn check(
-    path: &Path,
-    text: &str,
-    overrides: &[String],
-    partial: bool,
-) -> Result<(), CliError> {
-    let options = CheckOptions {
-        overrides,
-        partial,
-        ..CheckOptions::default()
-    };
-    document::check(DocumentKind::Experiment, &shown_name(path), text, options)?;
-    Ok(())
-}
-
-/// A refusal by the master, with the positions of its errors in the file and on the command line. Overrides change the text
-/// that is sent, so the line numbers of the master's answer are not those of the file.
-pub(in crate::commands) fn in_file(
-    error: ClientError,
-    path: &Path,
-    text: &str,
-    overrides: &[String],
-) -> CliError {
-    match &error {
-        ClientError::Failed {
-            document_errors: errors,
-            ..
-        } if !errors.is_empty() => {
-            let errors = errors.iter().map(ConfigError::from_json).collect();
-            let placed = document::placed_in_file(&shown_name(path), text, overrides, errors);
-            CliError::document("the experiment's configuration", &placed)
-        }
-        _ => error.into(),
-    }
-}
-
-fn announce(files: &ModelFiles, verbose: bool) {
-    if verbose {
-        for path in files.paths() {
-            output::note(format_args!("  {path}"));
-        }
-    }
-    if !files.is_empty() {
-        output::note(format_args!("sending {} to the master", files.summary()));
-    }
-}
-
-/// Prints the master's warnings about the request.
-fn warn(warnings: &Value) {
-    for warning in items(warnings) {
-        match warning.as_str() {
-            Some("LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED") => output::note(
-                "warning: a trial needs more slots than its resource pool has now; it waits until there are enough",
-            ),
-            _ => output::note(format_args!("warning: {}", plain(warning))),
-        }
     }
 }
 

@@ -13,12 +13,11 @@ use super::outcome::{note_best_trial, note_failure};
 use super::progress::{Display, SearchView};
 use super::{first_trial, get, path_below};
 use crate::commands::logs::{self, LogArgs, LogSource};
+use crate::commands::watching::{Retries, until_ctrl_c};
 use crate::error::{CliError, Exit};
 use crate::output;
 use crate::values::{state, wait_reason};
 
-/// How long to retry while the master cannot be reached.
-const RETRY_LIMIT: Duration = Duration::from_mins(10);
 /// The pause between two requests for the state of a search; longer when it has many trials, all of which are loaded.
 const REFRESH: Duration = Duration::from_millis(700);
 const REFRESH_OF_MANY: Duration = Duration::from_secs(4);
@@ -65,28 +64,18 @@ pub(crate) async fn after_start(
             FollowedOutput::Search => search(client, id).await,
         }
     };
-    until_ctrl_c(id, watching).await
+    until_ctrl_c(goes_on(id), watching).await
 }
 
 /// Shows the progress of an experiment until it ends. Ctrl-C ends this command, not the experiment.
 pub(crate) async fn progress(client: &Client, id: ExperimentId) -> Result<ExitCode, CliError> {
-    until_ctrl_c(id, search(client, id)).await
+    until_ctrl_c(goes_on(id), search(client, id)).await
 }
 
-async fn until_ctrl_c(
-    id: ExperimentId,
-    watching: impl Future<Output = Result<ExitCode, CliError>>,
-) -> Result<ExitCode, CliError> {
-    tokio::select! {
-        result = watching => result,
-        pressed = tokio::signal::ctrl_c() => {
-            pressed.map_err(|error| CliError::request(format!("could not wait for Ctrl-C: {error}")))?;
-            output::note(format_args!(
-                "\nexperiment {id} goes on; follow it with `det e follow {id}` or `det e logs -f {id}`, stop it with `det e kill {id}`"
-            ));
-            Ok(Exit::Interrupted.into())
-        }
-    }
+fn goes_on(id: ExperimentId) -> String {
+    format!(
+        "experiment {id} goes on; follow it with `det e follow {id}` or `det e logs -f {id}`, stop it with `det e kill {id}`"
+    )
 }
 
 /// Waits until an experiment has ended; the code is 0 only if it completed.
@@ -228,47 +217,6 @@ fn code_for(state: &str) -> ExitCode {
         Exit::Failed.into()
     } else {
         ExitCode::SUCCESS
-    }
-}
-
-/// Repeats requests while the master cannot be reached, up to a limit since the first failure.
-#[derive(Debug, Default)]
-struct Retries {
-    lost_at: Option<Instant>,
-}
-
-impl Retries {
-    async fn run<T>(
-        &mut self,
-        mut ask: impl AsyncFnMut() -> Result<T, ClientError>,
-    ) -> Result<T, CliError> {
-        loop {
-            let error = match ask().await {
-                Ok(answer) => {
-                    if self.lost_at.take().is_some() {
-                        output::note("the master is back");
-                    }
-                    return Ok(answer);
-                }
-                Err(error) => error,
-            };
-            let passing = match &error {
-                ClientError::Unreachable { .. } | ClientError::Interrupted { .. } => true,
-                ClientError::Failed { status, .. } => (502..=504).contains(status),
-                _ => false,
-            };
-            if !passing {
-                return Err(error.into());
-            }
-            let since = *self.lost_at.get_or_insert_with(|| {
-                output::note(format_args!("{error}; trying again"));
-                Instant::now()
-            });
-            if since.elapsed() > RETRY_LIMIT {
-                return Err(error.into());
-            }
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
     }
 }
 

@@ -1,12 +1,16 @@
-//! `det task`: the tasks that run or wait, and their logs.
+//! `det task`: the tasks that run or wait, their logs, and generic tasks.
+
+mod generic;
 
 use std::collections::BTreeMap;
+use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use det_client::{Client, Query, api_path};
 use serde_json::Value;
 
 use crate::commands::logs::{self, LogArgs, LogSource};
+use crate::commands::lookup;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
@@ -37,15 +41,53 @@ enum TaskAction {
     },
     /// Delete the logs that have been kept long enough, now
     CleanupLogs,
+    /// Create a generic task, and run it
+    Create(Box<generic::CreateArgs>),
+    /// Run a generic task again, with its configuration and its files
+    Fork(generic::ForkArgs),
+    /// Print the configuration that a generic task runs with
+    Config {
+        /// Id of the task, or enough of its beginning
+        task_id: String,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Let a generic task, and those that belong to it, give their slots back
+    Pause {
+        /// Id of the task, or enough of its beginning
+        task_id: String,
+    },
+    /// Let a paused generic task, and those that belong to it, go on
+    #[command(visible_alias = "activate")]
+    Unpause {
+        /// Id of the task
+        task_id: String,
+    },
+    /// End a generic task at once, with those that belong to it
+    Kill {
+        /// Id of the task, or enough of its beginning
+        task_id: String,
+        /// End everything that belongs to the same task as this one
+        #[arg(long)]
+        root: bool,
+    },
 }
 
 /// The tasks of the cluster: the API's summary of each by allocation id.
 pub(crate) type Tasks = BTreeMap<String, Value>;
 
 /// Carries out `det task …`.
-pub(crate) async fn run(args: TaskArgs, context: &Context) -> Result<(), CliError> {
+pub(crate) async fn run(args: TaskArgs, context: &Context) -> Result<ExitCode, CliError> {
+    let action = match args.action {
+        // Errors in the user's files are reported before a master is contacted.
+        Some(TaskAction::Create(args)) => return generic::create(*args, context).await,
+        Some(TaskAction::Fork(args)) => return generic::fork(args, context).await,
+        other => other,
+    };
     let client = context.session().await?.client;
-    match args.action {
+    let result = match action {
+        Some(TaskAction::Create(_) | TaskAction::Fork(_)) => Ok(()),
         None => print(&all(&client).await?, Format::Table),
         Some(TaskAction::List(format)) => print(&all(&client).await?, format.format()),
         Some(TaskAction::CleanupLogs) => {
@@ -62,7 +104,16 @@ pub(crate) async fn run(args: TaskArgs, context: &Context) -> Result<(), CliErro
             let query = Query::new().with_all("allocationIds", allocation_ids);
             logs::print(&client, &LogSource::Task(id), query, &logs).await
         }
-    }
+        Some(TaskAction::Config { task_id, json }) => generic::config(&client, task_id, json).await,
+        Some(TaskAction::Pause { task_id }) => {
+            generic::act(&client, task_id, "pause", "Paused").await
+        }
+        Some(TaskAction::Unpause { task_id }) => {
+            generic::act(&client, task_id, "unpause", "Unpaused").await
+        }
+        Some(TaskAction::Kill { task_id, root }) => generic::kill(&client, task_id, root).await,
+    };
+    result.map(|()| ExitCode::SUCCESS)
 }
 
 /// The tasks that hold or want slots.
@@ -148,26 +199,13 @@ fn ports_of(task: &Value) -> String {
         .join(",")
 }
 
-/// The whole id of a task of which the beginning is given. Ids of ended tasks are not listed, so text that is the beginning
-/// of no id is returned as a whole id.
+/// The whole id of a task of which the beginning is given. Tasks that are paused or have ended are not listed, so text that is
+/// the beginning of no id is returned as a whole id.
 async fn expand(client: &Client, given: String) -> Result<String, CliError> {
-    if given.len() >= 36 {
+    if lookup::is_whole_id(&given) {
         return Ok(given);
     }
-    let mut fitting: Vec<String> = all(client)
-        .await?
-        .values()
-        .map(|task| text(task, "taskId"))
-        .filter(|id| id.starts_with(&given))
-        .collect();
-    fitting.sort_unstable();
-    fitting.dedup();
-    match fitting.as_slice() {
-        [] => Ok(given),
-        [one] => Ok(one.clone()),
-        [first, second, ..] => Err(CliError::request(format!(
-            "\"{given}\" is the beginning of {} task ids, among them {first} and {second}; give more of it",
-            fitting.len()
-        ))),
-    }
+    let tasks = all(client).await?;
+    let ids: Vec<String> = tasks.values().map(|task| text(task, "taskId")).collect();
+    Ok(lookup::by_beginning("task", &given, &ids)?.unwrap_or(given))
 }

@@ -1,0 +1,76 @@
+//! `det command`: programs that run once.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use crate::commands::launched::{
+    self, COMMAND, Launch, LaunchArgs, LaunchedAction, ListArgs, follow,
+};
+use crate::context::Context;
+use crate::error::CliError;
+use crate::output;
+
+/// Options of `det command`.
+#[derive(Debug, Args)]
+pub(crate) struct CommandArgs {
+    #[command(subcommand)]
+    action: Option<CommandAction>,
+}
+
+#[derive(Debug, Subcommand)]
+enum CommandAction {
+    /// Run a command, print what it logs, and end with its exit code
+    ///
+    /// The command's words come after the options: `det cmd run --config resources.slots=2 python3 tool.py --fast`.
+    /// A single word is a line for a shell: `det cmd run 'echo a; echo b'`.
+    ///
+    /// Exit codes: that of the command; 1 if it was killed or lost; 130 Ctrl-C, after which the command goes on; what
+    /// fails before the command starts has the codes that `det --help` names.
+    Run(Box<RunArgs>),
+    #[command(flatten)]
+    Launched(LaunchedAction),
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    #[command(flatten)]
+    launch: LaunchArgs,
+    /// What to run, unless the configuration has an entrypoint: a program and its arguments, or one line for a shell
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    entrypoint: Vec<String>,
+}
+
+/// Carries out `det command …`.
+pub(crate) async fn run(args: CommandArgs, context: &Context) -> Result<ExitCode, CliError> {
+    let action = match args.action {
+        // Errors in the user's files are reported before a master is contacted.
+        Some(CommandAction::Run(args)) => return launch(*args, context).await,
+        Some(CommandAction::Launched(action)) => action,
+        None => LaunchedAction::List(ListArgs::default()),
+    };
+    let session = context.session().await?;
+    launched::run(&COMMAND, action, &session).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn launch(args: RunArgs, context: &Context) -> Result<ExitCode, CliError> {
+    let detach = args.launch.detach;
+    let launch = Launch::prepare(&COMMAND, args.launch, &args.entrypoint)?;
+    if !launch.has_entrypoint {
+        return Err(CliError::usage(
+            "there is nothing to run: neither the command line nor the configuration has a command",
+        )
+        .with_hint("write it after the options, for example `det cmd run python3 tool.py`"));
+    }
+    let client = context.session().await?.client;
+    let (id, description) = launch.send(&client).await?;
+    if detach {
+        output::line(id)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::line(format_args!(
+        "Launched command (id: {id}, name: {description})."
+    ))?;
+    follow(&COMMAND, &client, &id).await
+}

@@ -1,0 +1,100 @@
+//! Launching a task of one of the kinds that have a list of their own in the API.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use det_client::{Client, ClientError, api_path};
+use serde_json::{Value, json};
+
+use super::Kind;
+use super::config::{ConfigArgs, Volume, add_entrypoint, add_volumes, parse_volume};
+use crate::commands::lookup;
+use crate::commands::submission::{Written, warn};
+use crate::error::CliError;
+use crate::values::text;
+
+/// The flags of a launch.
+#[derive(Debug, Args)]
+pub(crate) struct LaunchArgs {
+    /// Configuration (YAML); - for standard input
+    #[arg(long, value_name = "PATH")]
+    config_file: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Directory of the agent's machine to mount in the container (may be repeated)
+    #[arg(short, long = "volume", value_name = "HOST_PATH:CONTAINER_PATH", value_parser = parse_volume)]
+    volumes: Vec<Volume>,
+    /// Workspace to run it in [default: Uncategorized]
+    #[arg(short, long, value_name = "NAME")]
+    workspace_name: Option<String>,
+    /// Name of a template to build upon
+    #[arg(long, value_name = "NAME")]
+    template: Option<String>,
+    /// Do not follow it: print its id and return
+    #[arg(short, long)]
+    pub(crate) detach: bool,
+}
+
+/// A launch that was checked as far as it can be without a master.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    kind: &'static Kind,
+    written: Written,
+    /// Whether the configuration has something to run, here or, possibly, in its template.
+    pub(crate) has_entrypoint: bool,
+    workspace_name: Option<String>,
+    body: Value,
+}
+
+impl Launch {
+    /// Reads and checks the configuration, and gathers the files. `words` is what to run unless the configuration says it.
+    pub(crate) fn prepare(
+        kind: &'static Kind,
+        mut args: LaunchArgs,
+        words: &[String],
+    ) -> Result<Self, CliError> {
+        let partial = args.template.is_some();
+        let written = args
+            .config
+            .read(kind, args.config_file.as_deref(), partial)?;
+        let mut config = written.to_value()?;
+        add_volumes(&mut config, &args.volumes)?;
+        let has_entrypoint = add_entrypoint(&mut config, words) || partial;
+        let mut body = json!({"config": config, "files": args.config.files()?});
+        if let Some(template) = args.template {
+            body["templateName"] = json!(template);
+        }
+        Ok(Self {
+            kind,
+            written,
+            has_entrypoint,
+            workspace_name: args.workspace_name,
+            body,
+        })
+    }
+
+    /// Has the master launch it; returns its id and its description.
+    pub(crate) async fn send(mut self, client: &Client) -> Result<(String, String), CliError> {
+        if let Some(name) = &self.workspace_name {
+            self.body["workspaceId"] = json!(lookup::workspace_id(client, name).await?);
+        }
+        let path = api_path([self.kind.collection]);
+        let answer = client
+            .post(&path, Some(&self.body))
+            .await
+            .map_err(|error| self.written.refusal(error))?;
+        let one = &answer[self.kind.member];
+        let id = text(one, "id");
+        if id.is_empty() {
+            return Err(ClientError::BadAnswer {
+                url: client.master().join(&path),
+                reason: format!("it has no {}", self.kind.noun),
+            }
+            .into());
+        }
+        let what = format!("the {}", self.kind.noun);
+        warn(&what, &answer["warnings"]);
+        warn(&what, &answer["messages"]);
+        Ok((id, text(one, "description")))
+    }
+}

@@ -1,0 +1,267 @@
+//! What all kinds of tasks that users launch have in common on the command line: their configuration and files, their
+//! lists, how they are followed, and what is done to them. The kind is a value, [`Kind`]; a group such as `det command`
+//! adds how its kind is launched to [`LaunchedAction`].
+
+mod config;
+mod follow;
+mod launch;
+mod list;
+mod steer;
+
+use clap::Subcommand;
+use det_client::{Client, ClientError, Query, Session, api_path};
+use det_config::task::LaunchKind;
+use det_config::yaml::to_yaml;
+use serde_json::Value;
+
+use crate::commands::logs::{self, LogArgs, LogSource};
+use crate::commands::lookup;
+use crate::error::CliError;
+use crate::output;
+use crate::table::FormatArgs;
+use crate::values::{items, state, text};
+
+pub(crate) use config::ConfigArgs;
+pub(crate) use follow::follow;
+pub(crate) use launch::{Launch, LaunchArgs};
+pub(crate) use list::ListArgs;
+pub(crate) use steer::note_ended;
+
+/// A kind of task, as the command line and the API name it.
+#[derive(Debug)]
+pub(crate) struct Kind {
+    /// The kind for checking configurations.
+    pub(crate) launch: LaunchKind,
+    /// What one is called in messages: `command`.
+    pub(crate) noun: &'static str,
+    /// The group of `det` that is about it, for hints: `cmd`.
+    pub(crate) group: &'static str,
+    /// The part of the API's paths for it, and the member of the answer that lists it: `commands`.
+    collection: &'static str,
+    /// The member of answers that has one of it: `command`.
+    member: &'static str,
+}
+
+/// The kind of commands: programs that run once.
+pub(crate) static COMMAND: Kind = Kind {
+    launch: LaunchKind::Command,
+    noun: "command",
+    group: "cmd",
+    collection: "commands",
+    member: "command",
+};
+
+/// The kind of generic tasks, of which the API has no list.
+pub(crate) static GENERIC: Kind = Kind {
+    launch: LaunchKind::Generic,
+    noun: "task",
+    group: "task",
+    collection: "tasks",
+    member: "task",
+};
+
+/// How a task ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// The exit code of its program; 1 for one that no program's end was the end of, since it was killed or lost.
+    pub(crate) code: u8,
+    /// Why it ended, as the master puts it.
+    pub(crate) reason: String,
+}
+
+impl Kind {
+    /// `/api/v1/commands/ID`, and what is below it.
+    pub(crate) fn path<'a>(&self, id: &'a str, below: impl IntoIterator<Item = &'a str>) -> String {
+        let whole = [self.collection, id].into_iter().chain(below);
+        api_path(whole)
+    }
+
+    /// The API's answer about one.
+    pub(crate) async fn get(&self, client: &Client, id: &str) -> Result<Value, ClientError> {
+        client.get(&self.path(id, []), &Query::new()).await
+    }
+
+    /// How the one in an answer about it ended; `None` = it has not.
+    pub(crate) fn end(&self, answer: &Value) -> Option<End> {
+        let one = &answer[self.member];
+        if self.launch == LaunchKind::Generic {
+            return end_of_generic(one);
+        }
+        (state(one, "state") == "TERMINATED").then(|| End {
+            code: exit_code(&one["exitCode"]),
+            reason: text(one, "exitStatus"),
+        })
+    }
+}
+
+/// How a generic task ended, of which the API shows its attempts, the newest first.
+fn end_of_generic(task: &Value) -> Option<End> {
+    if task["endTime"].is_null() {
+        return None;
+    }
+    let last = &task["allocations"][0];
+    let (code, reason) = match text(task, "taskState").as_str() {
+        "GENERIC_TASK_STATE_COMPLETED" => (0, text(last, "exitReason")),
+        "GENERIC_TASK_STATE_CANCELED" => (1, "it was killed".to_owned()),
+        _ => (
+            // A task that failed did not do well, whatever the exit code of its program.
+            exit_code(&last["statusCode"]).max(1),
+            text(last, "exitReason"),
+        ),
+    };
+    Some(End { code, reason })
+}
+
+/// An exit code of the API as that of a process; one that there is not, or that no process has, is a failure.
+fn exit_code(value: &Value) -> u8 {
+    let code = value.as_u64().and_then(|code| u8::try_from(code).ok());
+    code.unwrap_or(1)
+}
+
+/// What is done to launched tasks of all kinds. `ID` is an id or enough of its beginning.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LaunchedAction {
+    /// List your own, those that live and those that ended in the last day (the default)
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// Show one
+    Describe {
+        /// Its id, or enough of its beginning
+        id: String,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// Print the configuration that one runs with
+    Config {
+        /// Its id, or enough of its beginning
+        id: String,
+    },
+    /// Print what one logged
+    Logs {
+        /// Its id, or enough of its beginning
+        id: String,
+        /// Only these allocations (may be repeated)
+        #[arg(long = "allocation-id", value_name = "ID")]
+        allocation_ids: Vec<String>,
+        #[command(flatten)]
+        logs: Box<LogArgs>,
+    },
+    /// End some at once
+    Kill(steer::KillArgs),
+    /// Change one
+    #[command(subcommand, subcommand_value_name = "ATTRIBUTE")]
+    Set(steer::SetAction),
+}
+
+/// Carries out an action on tasks of a kind.
+pub(crate) async fn run(
+    kind: &Kind,
+    action: LaunchedAction,
+    session: &Session,
+) -> Result<(), CliError> {
+    let client = &session.client;
+    match action {
+        LaunchedAction::List(args) => list::list(kind, session, &args).await,
+        LaunchedAction::Describe { id, format } => {
+            let id = expand(kind, client, &id).await?;
+            list::describe(kind, client, &id, format.format()).await
+        }
+        LaunchedAction::Config { id } => {
+            let id = expand(kind, client, &id).await?;
+            output::write(to_yaml(&kind.get(client, &id).await?["config"]))
+        }
+        LaunchedAction::Logs {
+            id,
+            allocation_ids,
+            logs,
+        } => {
+            let id = expand(kind, client, &id).await?;
+            let query = Query::new().with_all("allocationIds", allocation_ids);
+            logs::print(client, &LogSource::Task(id), query, &logs).await
+        }
+        LaunchedAction::Kill(args) => steer::kill(kind, client, &args).await,
+        LaunchedAction::Set(action) => steer::set(kind, client, action).await,
+    }
+}
+
+/// The whole id of one of which the beginning is given.
+pub(crate) async fn expand(kind: &Kind, client: &Client, given: &str) -> Result<String, CliError> {
+    let known = Known::of(kind, client, std::slice::from_ref(&given)).await?;
+    known.expand(given)
+}
+
+/// The tasks of a kind that beginnings of ids are looked up in: those that live, and those that ended in the last day.
+struct Known<'k> {
+    kind: &'k Kind,
+    ids: Vec<String>,
+}
+
+impl<'k> Known<'k> {
+    /// Asks for the list, unless all that is given are whole ids.
+    async fn of(
+        kind: &'k Kind,
+        client: &Client,
+        given: &[impl AsRef<str>],
+    ) -> Result<Self, CliError> {
+        let mut ids = Vec::new();
+        if !given.iter().all(|id| lookup::is_whole_id(id.as_ref())) {
+            let answer = client
+                .get(&api_path([kind.collection]), &Query::new())
+                .await?;
+            ids.extend(items(&answer[kind.collection]).map(|one| text(one, "id")));
+        }
+        Ok(Self { kind, ids })
+    }
+
+    fn expand(&self, given: &str) -> Result<String, CliError> {
+        let Kind { noun, group, .. } = self.kind;
+        lookup::by_beginning(noun, given, &self.ids)?.ok_or_else(|| {
+            CliError::request(format!(
+                "no {noun} that lives or ended in the last day has an id that begins with \"{given}\""
+            ))
+            .with_hint(format!(
+                "`det {group} list --all` shows them; an older one needs its whole id"
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_end_of_a_command_is_that_of_its_program() {
+        let end = |state: &str, code: Value| {
+            let command = json!({"state": state, "exitCode": code, "exitStatus": "why"});
+            COMMAND
+                .end(&json!({"command": command}))
+                .map(|end| end.code)
+        };
+        assert_eq!(end("STATE_RUNNING", Value::Null), None);
+        assert_eq!(end("STATE_TERMINATED", json!(0)), Some(0));
+        assert_eq!(end("STATE_TERMINATED", json!(137)), Some(137));
+        for odd in [Value::Null, json!(-1), json!(256)] {
+            assert_eq!(end("STATE_TERMINATED", odd), Some(1));
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_generic_task_is_that_of_its_last_attempt() {
+        let end = |state: &str, code: Value| {
+            let task = json!({
+                "endTime": "2026-11-25T19:22:34Z", "taskState": format!("GENERIC_TASK_STATE_{state}"),
+                "allocations": [{"statusCode": code, "exitReason": "why"}, {"statusCode": 9}],
+            });
+            GENERIC.end(&json!({"task": task})).map(|end| end.code)
+        };
+        assert_eq!(end("COMPLETED", json!(0)), Some(0));
+        assert_eq!(end("ERROR", json!(3)), Some(3));
+        assert_eq!(end("ERROR", json!(0)), Some(1));
+        assert_eq!(end("ERROR", Value::Null), Some(1));
+        assert_eq!(end("CANCELED", json!(137)), Some(1));
+        let lives = json!({"task": {"endTime": null, "taskState": "GENERIC_TASK_STATE_PAUSED"}});
+        assert_eq!(GENERIC.end(&lives), None);
+    }
+}

@@ -1,0 +1,131 @@
+//! What experiments and tasks have in common when they are submitted: a document that is checked here before it is sent,
+//! the files that go with it, and the master's warnings.
+
+use std::path::Path;
+
+use det_client::ClientError;
+use det_config::document::{self, CheckOptions, DocumentKind};
+use det_config::errors::ConfigError;
+use det_config::{apply_overrides, yaml};
+use serde_json::{Value, json};
+
+use crate::error::CliError;
+use crate::model_files::{ModelFiles, read_text, shown_name};
+use crate::output;
+use crate::values::{items, plain};
+
+/// A document as its user wrote it: a file, and what `--config` lays over it.
+#[derive(Debug)]
+pub(crate) struct Written {
+    kind: DocumentKind,
+    /// The file's name in messages.
+    name: String,
+    text: String,
+    overrides: Vec<String>,
+}
+
+impl Written {
+    /// Reads a document; without a file there are only overrides.
+    pub(crate) fn read(
+        kind: DocumentKind,
+        file: Option<&Path>,
+        overrides: Vec<String>,
+    ) -> Result<Self, CliError> {
+        let (name, text) = match file {
+            Some(path) => (shown_name(path), read_text(path)?),
+            None => ("<command line>".to_owned(), "{}\n".to_owned()),
+        };
+        Ok(Self {
+            kind,
+            name,
+            text,
+            overrides,
+        })
+    }
+
+    /// A text that was read from a file of this name.
+    pub(crate) fn of_text(kind: DocumentKind, file: &Path, text: &str) -> Self {
+        Self {
+            kind,
+            name: shown_name(file),
+            text: text.to_owned(),
+            overrides: Vec::new(),
+        }
+    }
+
+    /// Checks the document as the master does, before anything is sent. `partial` = keys may be missing that the cluster
+    /// has, in a template for example.
+    pub(crate) fn check(&self, partial: bool) -> Result<(), CliError> {
+        let options = CheckOptions {
+            overrides: &self.overrides,
+            partial,
+            ..CheckOptions::default()
+        };
+        document::check(self.kind, &self.name, &self.text, options)?;
+        Ok(())
+    }
+
+    /// The text to send: without overrides the file's own, byte for byte.
+    pub(crate) fn to_text(&self) -> Result<String, CliError> {
+        let applied = apply_overrides(&self.text, &self.overrides);
+        Ok(applied.map_err(|errors| errors.in_file(&self.name))?)
+    }
+
+    /// What the text to send holds. Errs when that is no map.
+    pub(crate) fn to_value(&self) -> Result<Value, CliError> {
+        let parsed = yaml::parse(&self.to_text()?);
+        match parsed
+            .map_err(|errors| errors.in_file(&self.name))?
+            .to_value()
+        {
+            Value::Null => Ok(json!({})),
+            config if config.is_object() => Ok(config),
+            _ => Err(CliError::request(format!(
+                "{} is not a configuration: it must be a YAML map",
+                self.name
+            ))),
+        }
+    }
+
+    /// A refusal by the master, with the positions of its errors in the file and on the command line. The text that is sent
+    /// is another one than the file's, so the line numbers of the answer are not those of the file.
+    pub(crate) fn refusal(&self, error: ClientError) -> CliError {
+        match &error {
+            ClientError::Failed {
+                document_errors: errors,
+                ..
+            } if !errors.is_empty() => {
+                let errors = errors.iter().map(ConfigError::from_json).collect();
+                let placed =
+                    document::placed_in_file(&self.name, &self.text, &self.overrides, errors);
+                let (_, noun) = self.kind.noun().split_once(' ').unwrap_or_default();
+                CliError::document(&format!("the {noun}'s configuration"), &placed)
+            }
+            _ => error.into(),
+        }
+    }
+}
+
+/// Says what is sent; `verbose` = with the name of each file.
+pub(crate) fn announce(files: &ModelFiles, verbose: bool) {
+    if verbose {
+        for path in files.paths() {
+            output::note(format_args!("  {path}"));
+        }
+    }
+    if !files.is_empty() {
+        output::note(format_args!("sending {} to the master", files.summary()));
+    }
+}
+
+/// Prints the master's warnings about a submission. `what` = what asks for slots, as in `a trial`.
+pub(crate) fn warn(what: &str, warnings: &Value) {
+    for warning in items(warnings) {
+        match warning.as_str() {
+            Some("LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED") => output::note(format_args!(
+                "warning: {what} needs more slots than its resource pool has now; it waits until there are enough"
+            )),
+            _ => output::note(format_args!("warning: {}", plain(warning))),
+        }
+    }
+}

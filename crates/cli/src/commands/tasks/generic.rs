@@ -1,0 +1,198 @@
+//! `det task create` and what is done to generic tasks: commands that can be paused, forked and made of several.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use det_client::{Client, ClientError, Query, api_path};
+use det_config::document::DocumentKind;
+use det_config::yaml::to_yaml;
+use serde_json::{Value, json};
+
+use super::expand;
+use crate::commands::launched::{ConfigArgs, GENERIC, follow, note_ended};
+use crate::commands::submission::{Written, warn};
+use crate::context::Context;
+use crate::error::CliError;
+use crate::output;
+use crate::values::text;
+
+/// Options of `det task create`.
+#[derive(Debug, Args)]
+pub(super) struct CreateArgs {
+    /// Configuration (YAML); - for standard input
+    config_file: PathBuf,
+    #[command(flatten)]
+    config: ConfigArgs,
+    #[command(flatten)]
+    started: StartArgs,
+    /// Task whose configuration and files to begin with; keys at the top of the file replace those of that task
+    #[arg(long, value_name = "TASK_ID")]
+    fork: Option<String>,
+    /// Task that this one belongs to: it is paused, activated and killed with that one
+    #[arg(short, long, value_name = "TASK_ID")]
+    parent: Option<String>,
+    /// Start with the files of the parent
+    #[arg(
+        long = "inherit_context",
+        alias = "inherit-context",
+        requires = "parent"
+    )]
+    inherit_context: bool,
+    /// Never let it be paused
+    #[arg(long = "no_pause", alias = "no-pause")]
+    no_pause: bool,
+}
+
+/// Options of `det task fork`.
+#[derive(Debug, Args)]
+pub(super) struct ForkArgs {
+    /// Id of the task to begin with, or enough of its beginning
+    #[arg(value_name = "TASK_ID")]
+    parent_task_id: String,
+    #[command(flatten)]
+    started: StartArgs,
+}
+
+/// Where a new task goes, and whether it is followed.
+#[derive(Debug, Args)]
+struct StartArgs {
+    /// Project to put it in
+    #[arg(long = "project_id", alias = "project-id", value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
+    project_id: Option<i64>,
+    /// Print what it logs until its end, and end with its exit code
+    #[arg(short, long)]
+    follow: bool,
+}
+
+/// Launches a generic task.
+pub(super) async fn create(mut args: CreateArgs, context: &Context) -> Result<ExitCode, CliError> {
+    let file = Some(args.config_file.as_path());
+    let written = args.config.read(&GENERIC, file, args.fork.is_some())?;
+    let mut body = json!({
+        "config": written.to_text()?,
+        "contextDirectory": args.config.files()?,
+        "inheritContext": args.inherit_context,
+        "noPause": args.no_pause,
+    });
+    let client = context.session().await?.client;
+    for (member, given) in [("forkedFrom", args.fork), ("parentId", args.parent)] {
+        if let Some(given) = given {
+            body[member] = json!(expand(&client, given).await?);
+        }
+    }
+    start(&client, body, &written, &args.started).await
+}
+
+/// Launches a task again.
+pub(super) async fn fork(args: ForkArgs, context: &Context) -> Result<ExitCode, CliError> {
+    let client = context.session().await?.client;
+    let forked = expand(&client, args.parent_task_id).await?;
+    let body = json!({"config": "", "contextDirectory": [], "forkedFrom": forked});
+    let written = Written::read(DocumentKind::TaskOf(GENERIC.launch), None, Vec::new())?;
+    start(&client, body, &written, &args.started).await
+}
+
+async fn start(
+    client: &Client,
+    mut body: Value,
+    written: &Written,
+    args: &StartArgs,
+) -> Result<ExitCode, CliError> {
+    if let Some(project) = args.project_id {
+        body["projectId"] = json!(project);
+    }
+    let path = api_path(["generic-tasks"]);
+    let answer = client
+        .post(&path, Some(&body))
+        .await
+        .map_err(|error| written.refusal(error))?;
+    let id = text(&answer, "taskId");
+    if id.is_empty() {
+        return Err(ClientError::BadAnswer {
+            url: client.master().join(&path),
+            reason: "it has no task".to_owned(),
+        }
+        .into());
+    }
+    output::line(format_args!("Created task {id}"))?;
+    warn("the task", &answer["warnings"]);
+    warn("the task", &answer["messages"]);
+    if args.follow {
+        return follow(&GENERIC, client, &id).await;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The id of a task and the API's answer about it. Errs when it is of another kind, which the master does not know by this id
+/// where generic tasks are concerned.
+async fn generic(client: &Client, given: String) -> Result<(String, Value), CliError> {
+    let id = expand(client, given).await?;
+    let answer = GENERIC.get(client, &id).await?;
+    let (kind, instead) = match text(&answer["task"], "taskType").as_str() {
+        "TASK_TYPE_TRIAL" => ("a trial", "`det experiment` and `det trial` are for trials"),
+        "TASK_TYPE_COMMAND" => ("a command", "`det cmd` is for commands"),
+        "TASK_TYPE_NOTEBOOK" => ("a notebook", "`det notebook` is for notebooks"),
+        "TASK_TYPE_SHELL" => ("a shell", "`det shell` is for shells"),
+        "TASK_TYPE_TENSORBOARD" => ("a TensorBoard", "`det tensorboard` is for TensorBoards"),
+        "TASK_TYPE_CHECKPOINT_GC" => (
+            "a deletion of checkpoints",
+            "it ends by itself, and is no one's to steer",
+        ),
+        _ => return Ok((id, answer)),
+    };
+    Err(CliError::request(format!(
+        "task {id} is {kind}, and this command is for generic tasks (`det task create`)"
+    ))
+    .with_hint(instead))
+}
+
+/// Ends a task at once, with what belongs to it; `root` = with everything that belongs to the same task as it.
+pub(super) async fn kill(client: &Client, id: String, root: bool) -> Result<(), CliError> {
+    let (id, answer) = generic(client, id).await?;
+    // One that has ended may belong to others that have not.
+    if let (false, Some(end)) = (root, GENERIC.end(&answer)) {
+        note_ended(&GENERIC, &id, &end);
+        return Ok(());
+    }
+    let body = json!({"taskId": id, "killFromRoot": root});
+    client
+        .post(&GENERIC.path(&id, ["kill"]), Some(&body))
+        .await?;
+    if root {
+        output::line(format_args!(
+            "Killed task {id} and everything that belongs to the same task"
+        ))
+    } else {
+        output::line(format_args!("Killed task {id}"))
+    }
+}
+
+/// Asks the master for `action` on a task; `done` is the word that reports it, such as `Paused`.
+pub(super) async fn act(
+    client: &Client,
+    id: String,
+    action: &str,
+    done: &str,
+) -> Result<(), CliError> {
+    let (id, _) = generic(client, id).await?;
+    client.post(&GENERIC.path(&id, [action]), None).await?;
+    output::line(format_args!("{done} task {id}"))
+}
+
+/// Prints the configuration of a task, as YAML or as JSON.
+pub(super) async fn config(client: &Client, id: String, json: bool) -> Result<(), CliError> {
+    let (id, _) = generic(client, id).await?;
+    let path = GENERIC.path(&id, ["config"]);
+    let answer = client.get(&path, &Query::new()).await?;
+    let config: Value =
+        serde_json::from_str(&text(&answer, "config")).map_err(|error| ClientError::BadAnswer {
+            url: client.master().join(&path),
+            reason: format!("its configuration is no JSON: {error}"),
+        })?;
+    if json {
+        output::json(&config)
+    } else {
+        output::write(to_yaml(&config))
+    }
+}
