@@ -292,6 +292,11 @@ class Cluster:
             if experiment["state"] not in TERMINAL:
                 with contextlib.suppress(ApiError):
                     self.api("POST", f"/api/v1/experiments/{experiment['id']}/kill", user="admin")
+        for task in self.live_tasks():
+            group = {"TASK_TYPE_COMMAND": "commands", "TASK_TYPE_GENERIC": "tasks"}.get(task["taskType"])
+            if group is not None:
+                with contextlib.suppress(ApiError):
+                    self.api("POST", f"/api/v1/{group}/{task['taskId']}/kill", {}, user="admin")
         wait_for(
             "the end of all tasks",
             lambda: not self.api("GET", "/api/v1/tasks", user="admin")["allocationIdToSummary"],
@@ -656,6 +661,33 @@ class Cluster:
         """The metric reports of a trial, as the streaming call gives them."""
         path = f"/api/v1/trials/metrics/trial_metrics?trialIds={trial}&group={group}"
         return [report for message in self.stream(path) for report in message["metrics"]]
+
+    def live_tasks(self) -> list[Any]:
+        """The tasks that hold slots or wait for them."""
+        live = self.api("GET", "/api/v1/tasks", user="admin")["allocationIdToSummary"].values()
+        return [self.task(summary["taskId"]) for summary in live]
+
+    def task(self, task: str) -> Any:
+        return self.api("GET", f"/api/v1/tasks/{task}", user="admin")["task"]
+
+    def wait_task(self, task: str, state: str, within: float = 30) -> Any:
+        """Waits until a generic task is in a state, such as PAUSED."""
+
+        def reached() -> Any:
+            now = self.task(task)
+            return now if now["taskState"] == f"GENERIC_TASK_STATE_{state}" else None
+
+        return wait_for(f"task {task} to be {state}", reached, within=within, seen=self.describe)
+
+    def wait_task_printed(self, task: str, text: str, within: float = 30, times: int = 1) -> list[str]:
+        """Waits until a task's own code has printed a line so many times; gives all that it printed."""
+
+        def there() -> list[str] | None:
+            records = self.stream(f"/api/v1/tasks/{task}/logs?sources=task&stdtypes=stdout", user="admin")
+            lines = [record["log"].rstrip("\n") for record in records]
+            return lines if lines.count(text) >= times else None
+
+        return wait_for(f'"{text}" in the log of task {task}', there, within=within, seen=self.describe)
 
     def checkpoints(self, experiment: int) -> list[Any]:
         answer = self.api("GET", f"/api/v1/experiments/{experiment}/checkpoints?limit=0")

@@ -1,0 +1,231 @@
+"""Commands and generic tasks with our client."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import pathlib
+import re
+import signal
+
+import pytest
+
+from configs import merged
+from harness import Cluster, share
+from waiting import wait_for
+
+pytestmark = pytest.mark.core
+
+ADMIN = {"DET_USER": "admin", "DET_PASS": ""}
+# Prints that it runs, and goes on until there is a file "go" in the shared directory.
+HOLD = "echo holding; while [ ! -e $E2E_DIR/go ]; do sleep 0.1; done; echo went on"
+
+
+def rows(text: str) -> list:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def printed(out: str) -> list[str]:
+    """What the command itself printed, of a log."""
+    return re.findall(r" [0-9a-f]{8} \|\| (.*)$", out, re.M)
+
+
+def held(cluster: Cluster, shared: pathlib.Path, *words: str) -> str:
+    """A command that runs until it is let go; gives its id."""
+    config = cluster.write_config(share(shared))
+    [task] = cluster.run_det("cmd", "run", "-d", "--config-file", config, *words, HOLD).out.split()
+    cluster.wait_task_printed(task, "holding")
+    return task
+
+
+def create(cluster: Cluster, config: dict, *flags: object) -> str:
+    out = cluster.run_det("task", "create", cluster.write_config(config), *flags).out
+    found = re.fullmatch(r"Created task (\S+)\n", out)
+    assert found, out
+    return found.group(1)
+
+
+def holding(shared: pathlib.Path, **more: object) -> dict:
+    return merged({"entrypoint": ["sh", "-c", HOLD], **share(shared)}, more)
+
+
+def test_a_command_runs_with_its_files_and_mounts(up: Cluster, tmp_path: pathlib.Path) -> None:
+    for path in ("context/here.txt", "lib/there.txt"):
+        (tmp_path / path).parent.mkdir()
+        (tmp_path / path).write_text(f"{path}\n")
+    shared = up.shared_dir()
+    (shared / "mounted.txt").write_text("mounted\n")
+    files = ("-c", tmp_path / "context", "-i", tmp_path / "lib", "-v", f"{shared}:/second")
+    out = up.run_det("cmd", "run", *files, "cat", "here.txt", "lib/there.txt", "/second/mounted.txt").out
+    assert re.match(r"Launched command \(id: [0-9a-f-]{36}, name: Command \([a-z-]+\)\)\.\n", out)
+    assert printed(out) == ["context/here.txt", "lib/there.txt", "mounted"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["echo", "-n", "one line"], 0, ["one line"]),
+        (["echo a; exit 5"], 5, ["a"]),
+        (["--", "sh", "-c", "echo $0; exit 7", "b c"], 7, ["b c"]),
+        (["no-such-program"], 127, []),
+    ],
+)
+def test_the_exit_code_is_that_of_the_command(up: Cluster, words: list, code: int, expected: list) -> None:
+    done = up.run_det("cmd", "run", *words, check=False)
+    assert done.code == code, str(done)
+    assert [line for line in printed(done.out) if "no-such-program" not in line] == expected
+    assert (code != 0) == ("has ended: " in done.err), str(done)
+
+
+def test_a_configuration_comes_from_file_line_and_template(up: Cluster) -> None:
+    template = up.write_config({"environment": {"environment_variables": ["FROM_TEMPLATE=1"]}})
+    up.run_det("template", "create", "launches", template)
+    file = up.write_config({"description": "in the file", "entrypoint": ["sh", "-c", "echo $FROM_TEMPLATE; exit 3"]})
+    flags = ("--config-file", file, "--config", "description=on the line", "--template", "launches")
+    done = up.run_det("cmd", "run", *flags, "these", "words", "yield", check=False)
+    assert (done.code, printed(done.out)) == (3, ["1"]), str(done)
+    assert "name: on the line)" in done.out
+
+
+def test_a_command_is_found_changed_and_killed(up: Cluster) -> None:
+    task = held(up, up.shared_dir(), "--config", "description=held")
+    start = task[:13]
+    [row] = [row for row in rows(up.run_det("cmd", "list", "--csv").out) if row["id"] == task]
+    assert (row["description"], row["state"], row["workspaceName"]) == ("held", "RUNNING", "Uncategorized")
+    assert task in up.run_det("cmd", "ls", "-q").out.split()
+    assert up.run_det("cmd", "describe", start, "--json").json()["id"] == task
+    assert "description: held" in up.run_det("cmd", "config", start).out
+    assert "holding" in printed(up.run_det("cmd", "logs", start).out)
+    up.run_det("cmd", "set", "priority", start, 7)
+    [job] = [job for job in up.run_det("job", "list", "--json").json()["jobs"] if job["entityId"] == task]
+    assert job["priority"] == 7
+
+    with up.det_beside("cmd", "logs", "-f", task) as follower:
+        wait_for("the followed log", lambda: "holding" in follower.log.read_text(), within=20)
+        assert up.run_det("cmd", "kill", start).out == f"Killed command {task}\n"
+        assert follower.wait(within=20) == 0
+    again = up.run_det("cmd", "kill", start)
+    assert again.out == "" and "has ended already (it was killed)" in again.err
+    assert up.run_det("cmd", "describe", task, "--json").json()["exitCode"] is None
+    assert up.run_det("cmd", "kill", "no-such", check=False).code == 1
+
+
+def test_following_ends_with_a_kill_or_ctrl_c(up: Cluster) -> None:
+    shared = up.shared_dir()
+    config = up.write_config(share(shared))
+    with up.det_beside("cmd", "run", "--config-file", config, HOLD) as follower:
+        wait_for("the command", lambda: "|| holding" in follower.log.read_text(), within=30)
+        task = re.search(r"\(id: ([^,]+),", follower.log.read_text()).group(1)
+        assert follower.stop(signal.SIGINT, within=10) == 130
+        assert f"command {task} goes on" in follower.log.read_text()
+    assert up.run_det("cmd", "describe", task, "--json").json()["state"] == "RUNNING"
+    up.run_det("cmd", "kill", task)
+
+    with up.det_beside("cmd", "run", "--config-file", config, HOLD) as follower:
+        wait_for("the command", lambda: "|| holding" in follower.log.read_text(), within=30)
+        task = re.search(r"\(id: ([^,]+),", follower.log.read_text()).group(1)
+        up.run_det("cmd", "kill", task)
+        assert follower.wait(within=20) == 1
+        assert f"command {task} has ended: it was killed" in follower.log.read_text()
+
+
+def test_lists_have_the_own_commands_or_all(up: Cluster) -> None:
+    up.run_det("user", "create", "ada", "--password", "Compiler1", env=ADMIN)
+    ada = {"DET_USER": "ada", "DET_PASS": "Compiler1"}
+    [own] = up.run_det("cmd", "run", "-d", "true").out.split()
+    [hers] = up.run_det("cmd", "run", "-d", "true", env=ada).out.split()
+    assert up.run_det("cmd", "list", "-q", env=ada).out.split() == [hers]
+    ids = up.run_det("cmd", "list", "--all", "-q", "--sort-by", "id", env=ada).out.split()
+    assert {own, hers} <= set(ids) and ids == sorted(ids)
+    up.run_det("workspace", "create", "launches")
+    [there] = up.run_det("cmd", "run", "-d", "-w", "launches", "true").out.split()
+    assert up.run_det("cmd", "list", "-q", "-w", "launches").out.split() == [there]
+
+
+def test_what_is_wrong_is_placed_and_launches_nothing(up: Cluster) -> None:
+    before = up.run_det("cmd", "list", "-a", "-q").out
+    file = up.write_config("resources:\n  slots: 1\n  resource_pool: none\n")
+    for words, expected in [
+        (["--config-file", file, "x"], f'{file}:3:3: resources.resource_pool: pool "none" does not exist'),
+        (["--config", "resources.slots=99", "x"], "--config resources.slots: "),
+        (["--config", "resource.slots=1", "x"], "--config resource.slots: resource: is not a known key"),
+        (["--config", "work_dir=/tmp", "-i", file, "x"], "--config work_dir: cannot be combined with files"),
+        (["-w", "nowhere", "x"], 'there is no workspace "nowhere"'),
+        (["--template", "nothing", "x"], 'template "nothing" not found'),
+        ([], "there is nothing to run"),
+    ]:
+        refused = up.run_det("cmd", "run", *words, check=False)
+        assert refused.code in (1, 2) and expected in refused.err, str(refused)
+    assert up.run_det("cmd", "list", "-a", "-q").out == before
+
+
+def test_a_generic_task_is_paused_and_unpaused(up: Cluster) -> None:
+    shared = up.shared_dir()
+    task = create(up, holding(shared, description="rests"))
+    up.wait_task_printed(task, "holding")
+    assert task in up.run_det("task", "list").out
+    assert up.run_det("task", "config", task, "--json").json()["description"] == "rests"
+    assert "description: rests" in up.run_det("task", "config", task).out
+    up.run_det("task", "pause", task)
+    up.wait_task(task, "PAUSED")
+    assert task not in up.run_det("task", "list").out, "it holds nothing"
+    with up.det_beside("task", "logs", "-f", task) as follower:
+        up.run_det("task", "unpause", task)
+        up.wait_task_printed(task, "holding", times=2)
+        (shared / "go").touch()
+        assert follower.wait(within=20) == 0
+        assert "went on" in follower.log.read_text()
+    assert len(up.wait_task(task, "COMPLETED")["allocations"]) == 2
+    refused = up.run_det("task", "pause", task, check=False)
+    assert refused.code == 1 and "has ended" in refused.err
+
+
+def test_a_fork_begins_with_configuration_and_files(up: Cluster, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "code.txt").write_text("exit 4\n")
+    first = up.run_det(
+        "task", "create", up.write_config({"entrypoint": ["sh", "code.txt"]}), "-c", tmp_path, "-f", check=False
+    )
+    assert first.code == 4 and "has ended: " in first.err, str(first)
+    task = re.search(r"Created task (\S+)", first.out).group(1)
+    assert up.run_det("task", "fork", task, "-f", check=False).code == 4
+    other = up.write_config({"entrypoint": ["cat", "code.txt"]})
+    done = up.run_det("task", "create", other, "--fork", task, "--follow")
+    assert printed(done.out) == ["exit 4"]
+    refused = up.run_det("task", "fork", "0" * 36, check=False)
+    assert refused.code == 1 and "not found" in refused.err
+
+
+def test_a_task_goes_the_way_of_the_one_it_belongs_to(up: Cluster, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "of-parent.txt").touch()
+    shared = up.shared_dir()
+    config = holding(shared, resources={"slots": 0})
+    parent = create(up, config, "-c", tmp_path)
+    up.wait_task_printed(parent, "holding")
+    listing = merged(config, {"entrypoint": ["sh", "-c", f"ls; {HOLD}"]})
+    child = create(up, listing, "-p", parent, "--inherit_context", "--project_id", 1)
+    assert "of-parent.txt" in up.wait_task_printed(child, "holding")
+    stubborn = create(up, config, "--parent", child[:13], "--no_pause")
+    up.wait_task_printed(stubborn, "holding")
+    refused = up.run_det("task", "pause", stubborn, check=False)
+    assert refused.code == 1 and "never paused" in refused.err
+
+    up.run_det("task", "pause", parent)
+    for task in (parent, child):
+        up.wait_task(task, "PAUSED")
+    assert up.task(stubborn)["taskState"] == "GENERIC_TASK_STATE_ACTIVE"
+    up.run_det("task", "kill", "--root", stubborn)
+    for task in (parent, child, stubborn):
+        up.wait_task(task, "CANCELED")
+    again = up.run_det("task", "kill", parent)
+    assert "has ended already" in again.err
+
+
+def test_a_command_is_no_generic_task(up: Cluster) -> None:
+    [task] = up.run_det("cmd", "run", "-d", "true").out.split()
+    refused = up.run_det("task", "pause", task, check=False)
+    assert refused.code == 1 and "`det cmd` is for commands" in refused.err
+    file = up.write_config("entrypoint: 5\nresources:\n  slots: -1\n")
+    refused = up.run_det("task", "create", file, check=False)
+    assert refused.code == 1 and f"{file}:1:1: entrypoint" in refused.err and f"{file}:3:3: " in refused.err
+    assert json.loads(up.run_det("task", "list", "--json").out) is not None
