@@ -70,7 +70,7 @@ fn page(kind: DocumentKind) -> String {
         ),
         DocumentKind::Task => (
             "Configuration of tasks",
-            "Every key of the configuration of notebooks, shells, commands, TensorBoards and generic tasks.\nThe master of this version cannot start these tasks yet; `det config check --kind notebook` and so on checks their files.",
+            "Every key of the configuration of notebooks, shells, commands, TensorBoards and generic tasks.\nThe master of this version runs commands and generic tasks ([commands.md](../commands.md)), and cannot start the others yet; `det config check --kind notebook` and so on checks their files.",
         ),
         DocumentKind::Master => (
             "Configuration of the master",
