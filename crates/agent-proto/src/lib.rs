@@ -174,7 +174,7 @@ pub enum ToAgent {
 /// A tunnel that the master wants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Dial {
-    /// Id of the tunnel; nobody else knows it.
+    /// Id of the tunnel: a secret between master and agent.
     pub tunnel_id: String,
     /// The container.
     pub container_id: ContainerId,

@@ -30,7 +30,7 @@ pub(crate) async fn carry(shared: &Shared, dial: Dial) {
         }
         Err(reason) => {
             if let Err(error) = request(shared, &tunnel_id, Some(&reason)).await {
-                tracing::debug!(container.id = %dial.container_id, port = dial.host_port, "{reason}; the master was not told: {error}");
+                tracing::debug!(container.id = %dial.container_id, port = dial.host_port, "{reason}; this could not be reported to the master: {error}");
             }
         }
     }

@@ -135,6 +135,8 @@ pub struct GetTaskResponse {
 pub struct GetTasksResponse {
     /// Summaries by allocation id.
     pub allocation_id_to_summary: BTreeMap<String, AllocationSummary>,
+    /// Generic tasks that are paused: they have no live allocation (an addition of ours).
+    pub paused_tasks: Vec<Task>,
 }
 
 /// A live allocation, queued or placed.

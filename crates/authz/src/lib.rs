@@ -9,7 +9,7 @@
 //! - *Reports* (metrics, progress, log lines, checkpoints, the barriers of containers) come from the task that they are
 //!   about. Of trials that run outside the cluster they come from the owner; an administrator may send them too.
 //! - *Connecting* to the services of a task (a notebook, a port that its configuration names) is for its owner, the owner's
-//!   tasks and administrators: a service does what it is told with the owner's identity.
+//!   tasks and administrators: a service carries out what it receives with the owner's identity.
 //! - *Steering* (pause, activate, cancel, kill, continue as it is, archive, texts, priority, places in the queue) is open
 //!   to all users, who are named in the events that it leaves. A task steers only what belongs to its owner: a pipeline
 //!   may drive its own experiments, code from elsewhere may not touch those of others.

@@ -1,10 +1,12 @@
 //! What tasks that work for no experiment run as: their effective configurations, and what only their kind has.
 
+use std::collections::HashMap;
+
 use det_ids::{JobId, TaskId, UserId, WorkspaceId};
 use det_lifecycle::task::TaskState;
 use det_taskspec::{TaskDetails, TaskKind};
 
-use crate::query::{Query, Value};
+use crate::query::{Query, Value, pieces};
 use crate::{Conn, StoreError, column};
 
 /// What a task runs as. Later changes of templates, pools or the master do not change it.
@@ -114,6 +116,21 @@ pub async fn find(conn: &mut Conn<'_>, id: &TaskId) -> Result<Option<TaskDocumen
         "SELECT * FROM task_documents WHERE task_id = $1",
         id
     )?)
+}
+
+/// The names of these tasks, as far as they have documents of their own.
+pub async fn descriptions(
+    conn: &mut Conn<'_>,
+    ids: &[TaskId],
+) -> Result<HashMap<TaskId, String>, StoreError> {
+    conn.flush().await?;
+    let mut found = HashMap::new();
+    for piece in pieces(ids) {
+        let mut query = Query::new("SELECT task_id, description FROM task_documents");
+        query.any_of("task_id", piece.iter().map(Value::from));
+        found.extend(query.fetch_all::<(TaskId, String)>(conn).await?);
+    }
+    Ok(found)
 }
 
 /// A task with everything that belongs to it, and to that, the highest first.

@@ -106,7 +106,7 @@ impl Written {
     }
 }
 
-/// Says what is sent; `verbose` = with the name of each file.
+/// Reports what is sent; `verbose` = with the name of each file.
 pub(crate) fn announce(files: &ModelFiles, verbose: bool) {
     if verbose {
         for path in files.paths() {

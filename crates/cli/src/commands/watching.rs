@@ -13,7 +13,7 @@ use crate::output;
 /// How long to retry while the master cannot be reached.
 const RETRY_LIMIT: Duration = Duration::from_mins(10);
 
-/// Watches something until its end or until Ctrl-C, which ends this process alone; `goes_on` then says so, and what can be
+/// Watches something until its end or until Ctrl-C, which ends this process alone; `goes_on` then reports that, and what can be
 /// done.
 pub(crate) async fn until_ctrl_c(
     goes_on: impl Display,

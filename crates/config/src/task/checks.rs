@@ -64,7 +64,11 @@ pub(crate) fn for_kind(findings: &mut Findings, kind: LaunchKind, root: &mut Nod
                 .field(key)
                 .is_some_and(|field| crate::schema::says_nothing(given, field));
             if !says_nothing {
-                let message = format!("means nothing for a {}", kind.name());
+                let what = match kind {
+                    LaunchKind::Generic => "generic task",
+                    kind => kind.name(),
+                };
+                let message = format!("means nothing for a {what}");
                 findings.warn_in(key, given.at.as_ref(), message);
             }
         }

@@ -9,6 +9,7 @@ use det_ids::{JobId, PriorityOrder, TaskId};
 use det_scheduler::{Policy, Side};
 use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_store::experiments::{self, ExperimentRow, JobRow};
+use det_store::task_documents;
 use det_taskspec::TaskKind;
 
 use crate::app::admission::{Admission, Findings};
@@ -40,6 +41,8 @@ pub enum JobSubject {
         row: Box<TaskRow>,
         /// User name of its owner.
         username: String,
+        /// The name that its owner gave it; `None` = it has none.
+        name: Option<String>,
     },
 }
 
@@ -64,7 +67,7 @@ impl JobSubject {
     pub fn name(&self) -> String {
         match self {
             Self::Experiment(row) => row.name.clone(),
-            Self::Task { .. } => self.label(),
+            Self::Task { name, .. } => name.clone().unwrap_or_else(|| self.label()),
         }
     }
 
@@ -205,7 +208,7 @@ impl JobQueue {
         reason = "several steps of one use case, which are not split yet"
     )]
     pub async fn list(&self, pool: Option<&str>) -> AppResult<Vec<QueuedJob>> {
-        let (live, experiments, tasks, jobs) = {
+        let (live, experiments, tasks, mut names, jobs) = {
             let mut conn = self.context.store.read().await?;
             let live = allocations::live(&mut conn.conn()).await?;
             if live.is_empty() {
@@ -220,6 +223,7 @@ impl JobQueue {
                 live,
                 experiments::live(&mut conn.conn()).await?,
                 allocations::tasks(&mut conn.conn(), &others).await?,
+                task_documents::descriptions(&mut conn.conn(), &others).await?,
                 experiments::live_jobs(&mut conn.conn()).await?,
             )
         };
@@ -257,7 +261,11 @@ impl JobQueue {
                     | TaskKind::Command
                     | TaskKind::Tensorboard
                     | TaskKind::CheckpointGc
-                    | TaskKind::Generic => self.subject((*task_of.get(&first.task_id)?).clone()),
+                    | TaskKind::Generic => {
+                        let task = (*task_of.get(&first.task_id)?).clone();
+                        let name = names.remove(&first.task_id);
+                        self.subject(task, name)
+                    }
                 };
                 Some(QueuedJob {
                     job: JobRow {
@@ -299,11 +307,12 @@ impl JobQueue {
     }
 
     /// What the job of a task that works for no experiment is the entry of.
-    pub(crate) fn subject(&self, row: TaskRow) -> JobSubject {
+    pub(crate) fn subject(&self, row: TaskRow, name: Option<String>) -> JobSubject {
         let owner = self.auth.user(row.owner_id);
         JobSubject::Task {
             row: Box::new(row),
             username: owner.map(|user| user.username.clone()).unwrap_or_default(),
+            name,
         }
     }
 

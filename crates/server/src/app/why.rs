@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder};
 use det_scheduler::{Estimate, PlaceState, Policy, PoolSnapshot, Queue, SlotState, estimate};
 use det_store::experiments::SearcherKind;
-use det_store::{allocations, experiments, trials};
+use det_store::{allocations, experiments, task_documents, trials};
 
 use crate::app::context::Context;
 use crate::app::jobs::{JobQueue, JobSubject, QueuedJob};
@@ -207,7 +207,9 @@ impl Explanations {
         let (task, job) = task
             .zip(job)
             .ok_or_else(|| AppError::not_found("job", job_id.as_str().escape_debug()))?;
-        Ok((self.queue.subject(task), job.resource_pool))
+        let document = task_documents::find(&mut conn.conn(), &task.id).await?;
+        let name = document.map(|document| document.description);
+        Ok((self.queue.subject(task, name), job.resource_pool))
     }
 
     /// What the other pools that a job names say of its first waiting tasks.

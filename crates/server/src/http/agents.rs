@@ -1,14 +1,12 @@
 //! Agents and slots, and the WebSocket that agents open.
 
-use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::{Path, Request, State};
-use axum::http::header::{CONNECTION, UPGRADE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use det_agent_proto::{JOIN_TOKEN_HEADER, TUNNEL_ERROR_HEADER, TUNNEL_PROTOCOL};
+use det_agent_proto::JOIN_TOKEN_HEADER;
 use det_api_types::agents::{
     DisableAgentRequest, DisableAgentResponse, DisableSlotRequest, DisableSlotResponse,
     EnableAgentResponse, EnableSlotResponse, GetAgentResponse, GetAgentsQuery, GetAgentsResponse,
@@ -16,7 +14,6 @@ use det_api_types::agents::{
 };
 use det_ids::{AgentId, PlaceId};
 use det_scheduler::Service;
-use hyper_util::rt::TokioIo;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -232,59 +229,4 @@ pub async fn connect(
         ))
         .into_response(),
     }
-}
-
-/// A tunnel that an agent opens because the master asked it to dial, or its reason why it cannot.
-pub async fn tunnel(
-    State(master): State<Master>,
-    Path(tunnel_id): Path<String>,
-    request: Request,
-) -> Response {
-    match take_tunnel(&master, &tunnel_id, request).await {
-        Ok(response) => response,
-        Err(error) => ApiError(error).into_response(),
-    }
-}
-
-async fn take_tunnel(
-    master: &Master,
-    tunnel_id: &str,
-    mut request: Request,
-) -> AppResult<Response> {
-    let token = session_token(request.headers());
-    master.agent_tokens.require_dialed(tunnel_id, token).await?;
-    let tunnels = master.tunnels.clone();
-    let failure = request.headers().get(TUNNEL_ERROR_HEADER);
-    if let Some(reason) = failure.and_then(|value| value.to_str().ok()) {
-        tunnels.opened(tunnel_id, Err(reason.to_owned()));
-        return Ok(StatusCode::NO_CONTENT.into_response());
-    }
-    let asked = request.headers().get(UPGRADE).and_then(|v| v.to_str().ok());
-    if asked != Some(TUNNEL_PROTOCOL) {
-        return Err(AppError::invalid(format!(
-            "a tunnel is opened with the header \"Upgrade: {TUNNEL_PROTOCOL}\""
-        )));
-    }
-    let upgraded = hyper::upgrade::on(&mut request);
-    let tunnel_id = tunnel_id.to_owned();
-    tokio::spawn(async move {
-        match upgraded.await {
-            Ok(stream) => {
-                // Who asked for it may have gone meanwhile; then it ends here.
-                tunnels.opened(&tunnel_id, Ok(TokioIo::new(stream)));
-            }
-            Err(error) => {
-                tunnels.opened(
-                    &tunnel_id,
-                    Err(format!("the connection of the agent ended: {error}")),
-                );
-            }
-        }
-    });
-    Ok(Response::builder()
-        .status(StatusCode::SWITCHING_PROTOCOLS)
-        .header(CONNECTION, "Upgrade")
-        .header(UPGRADE, TUNNEL_PROTOCOL)
-        .body(Body::empty())
-        .map_err(AppError::internal)?)
 }

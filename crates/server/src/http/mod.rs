@@ -37,6 +37,7 @@ pub(crate) mod proxy;
 pub mod tasks;
 pub mod templates;
 pub mod trials;
+pub(crate) mod tunnels;
 pub mod users;
 pub mod views;
 pub mod workspaces;
@@ -115,7 +116,7 @@ fn router(master: Master) -> Router {
         .route(det_agent_proto::PATH, axum::routing::get(agents::connect))
         .route(
             &format!("{}/{{tunnelId}}", det_agent_proto::TUNNEL_PATH),
-            axum::routing::get(agents::tunnel),
+            axum::routing::get(tunnels::open),
         )
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)

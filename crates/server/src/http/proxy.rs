@@ -176,7 +176,7 @@ async fn forward(
         });
     }
     let (mut parts, body) = answer.into_parts();
-    // Programs that speak an older version end their answers with the connection; this one tells where they end.
+    // Programs that speak an older version end their answers with the connection; this one marks where they end.
     parts.version = Version::HTTP_11;
     incoming(
         &mut parts.headers,
@@ -344,7 +344,13 @@ mod tests {
         outgoing(&mut parts, None, true);
         assert_eq!(
             names(&parts.headers),
-            ["cookie", "host", "x-forwarded-host", "x-forwarded-proto", "x-own"]
+            [
+                "cookie",
+                "host",
+                "x-forwarded-host",
+                "x-forwarded-proto",
+                "x-own"
+            ]
         );
         assert_eq!(parts.headers[COOKIE], "_xsrf=1");
         assert_eq!(parts.headers["x-forwarded-proto"], "https");
@@ -370,7 +376,12 @@ mod tests {
         outgoing(&mut parts, upgrade.as_ref(), false);
         assert_eq!(
             names(&parts.headers),
-            ["connection", "sec-websocket-key", "upgrade", "x-forwarded-proto"]
+            [
+                "connection",
+                "sec-websocket-key",
+                "upgrade",
+                "x-forwarded-proto"
+            ]
         );
         assert_eq!(parts.headers[CONNECTION], "Upgrade");
         assert!(upgrade_of(&request(&[("upgrade", "websocket")]).headers).is_none());

@@ -38,6 +38,7 @@ async fn get_tasks(Caller(master, actor): Caller) -> Answer {
     let live = reads::tasks::live(&master, &actor).await?;
     message(&GetTasksResponse {
         allocation_id_to_summary: views::tasks::summaries(&live)?,
+        paused_tasks: live.paused.iter().map(views::tasks::paused).collect(),
     })
 }
 

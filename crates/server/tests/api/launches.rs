@@ -297,12 +297,17 @@ async fn a_command_follows_the_policies_and_priorities_of_its_pool() {
     ] {
         assert!(refusal.contains(expected), "{refusal}");
     }
-    let id = launch(&ada, json!({"resources": {"priority": 20}})).await;
+    let id = launch(
+        &ada,
+        json!({"description": "mine", "resources": {"priority": 20}}),
+    )
+    .await;
     let path = format!("{COMMANDS}/{id}/set_priority");
     let set = |priority: i64| ada.post(&path, json!({"priority": priority}));
     set(30).await.ok();
     let job = ada.get("/api/v1/job-queues").await.ok()["jobs"][0].clone();
     assert_eq!(job["priority"], 30);
+    assert_eq!(job["name"], "mine");
     set(5).await.refused(403);
     set(100).await.refused(400);
     cluster.stop().await;
@@ -339,6 +344,14 @@ async fn a_generic_task_is_paused_activated_and_killed_with_its_children() {
     let task = until_state(&cluster, &ada, &child, "GENERIC_TASK_STATE_PAUSED").await;
     assert_eq!(task["parentId"], parent);
     assert_eq!(task["endTime"], Value::Null);
+    let listed = ada.get("/api/v1/tasks").await.ok();
+    let paused = listed["pausedTasks"].as_array().unwrap();
+    let ids: Vec<&Value> = paused.iter().map(|task| &task["taskId"]).collect();
+    assert!(
+        ids.contains(&&json!(parent)) && ids.contains(&&json!(child)),
+        "{listed}"
+    );
+    assert_eq!(ids.len(), 2);
     until_state(&cluster, &ada, &stubborn, "GENERIC_TASK_STATE_ACTIVE").await;
 
     ada.post(&path(&parent, "unpause"), Value::Null).await.ok();

@@ -47,7 +47,7 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Reads and checks the configuration, and gathers the files. `words` is what to run unless the configuration says it.
+    /// Reads and checks the configuration, and gathers the files. `words` is what to run unless the configuration names it.
     pub(crate) fn prepare(
         kind: &'static Kind,
         mut args: LaunchArgs,

@@ -61,7 +61,7 @@ enum TaskAction {
     /// Let a paused generic task, and those that belong to it, go on
     #[command(visible_alias = "activate")]
     Unpause {
-        /// Id of the task
+        /// Id of the task, or enough of its beginning
         task_id: String,
     },
     /// End a generic task at once, with those that belong to it
@@ -88,8 +88,8 @@ pub(crate) async fn run(args: TaskArgs, context: &Context) -> Result<ExitCode, C
     let client = context.session().await?.client;
     let result = match action {
         Some(TaskAction::Create(_) | TaskAction::Fork(_)) => Ok(()),
-        None => print(&all(&client).await?, Format::Table),
-        Some(TaskAction::List(format)) => print(&all(&client).await?, format.format()),
+        None => list(&client, Format::Table).await,
+        Some(TaskAction::List(format)) => list(&client, format.format()).await,
         Some(TaskAction::CleanupLogs) => {
             let answer = client.post(&api_path(["cleanup_logs"]), None).await?;
             let lines = text(&answer, "removedCount");
@@ -118,10 +118,33 @@ pub(crate) async fn run(args: TaskArgs, context: &Context) -> Result<ExitCode, C
 
 /// The tasks that hold or want slots.
 pub(crate) async fn all(client: &Client) -> Result<Tasks, CliError> {
-    let answer = client.get(&api_path(["tasks"]), &Query::new()).await?;
-    Ok(members(&answer["allocationIdToSummary"])
+    Ok(in_queue(&answer(client).await?))
+}
+
+async fn answer(client: &Client) -> Result<Value, CliError> {
+    Ok(client.get(&api_path(["tasks"]), &Query::new()).await?)
+}
+
+fn in_queue(answer: &Value) -> Tasks {
+    members(&answer["allocationIdToSummary"])
         .map(|(id, task)| (id.clone(), task.clone()))
-        .collect())
+        .collect()
+}
+
+/// Prints the tasks that hold or want slots, and names those that are paused.
+async fn list(client: &Client, format: Format) -> Result<(), CliError> {
+    let answer = answer(client).await?;
+    print(&in_queue(&answer), format)?;
+    if format == Format::Table {
+        for task in items(&answer["pausedTasks"]) {
+            let id = text(task, "taskId");
+            let since = time(task, "startTime");
+            output::note(format_args!(
+                "paused: task {id}, created {since}; `det task unpause {id}` lets it go on"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Prints tasks in the order of their registration.
@@ -205,7 +228,9 @@ async fn expand(client: &Client, given: String) -> Result<String, CliError> {
     if lookup::is_whole_id(&given) {
         return Ok(given);
     }
-    let tasks = all(client).await?;
-    let ids: Vec<String> = tasks.values().map(|task| text(task, "taskId")).collect();
+    let answer = answer(client).await?;
+    let in_queue = members(&answer["allocationIdToSummary"]).map(|(_, task)| task);
+    let known = in_queue.chain(items(&answer["pausedTasks"]));
+    let ids: Vec<String> = known.map(|task| text(task, "taskId")).collect();
     Ok(lookup::by_beginning("task", &given, &ids)?.unwrap_or(given))
 }

@@ -111,7 +111,7 @@ impl Launches {
         let pauses = document.is_some_and(|document| may_pause(&document));
         match (*event == TaskEvent::Suspend, pauses, is_asked) {
             (true, false, true) => Err(AppError::precondition(format!(
-                "task \"{id}\" was launched as one that is never paused (--no-pause)"
+                "task \"{id}\" was launched as one that is never paused (--no_pause)"
             ))
             .hint(format!("`det task kill {id}` ends it"))),
             (true, false, false) => Ok(false),

@@ -6,6 +6,7 @@ use det_api_types::launches::{GetLaunchesQuery, LaunchSortBy};
 use det_api_types::page::{OrderBy, Pagination};
 use det_authz::Kind;
 use det_ids::{AllocationId, PriorityOrder, TaskId, UserId, WorkspaceId};
+use det_lifecycle::task::TaskState;
 use det_scheduler::Policy;
 use det_store::allocations::{self, AllocationRow, ContainerRow, TaskRow};
 use det_store::experiments::{self, JobRow};
@@ -75,6 +76,8 @@ pub(crate) struct Live {
     pub(crate) agents: Vec<PlaceRow>,
     /// The jobs of live experiments.
     pub(crate) jobs: Vec<JobRow>,
+    /// Generic tasks that rest.
+    pub(crate) paused: Vec<LaunchedTask>,
 }
 
 /// Everything that runs or waits to run.
@@ -87,7 +90,15 @@ pub(crate) async fn live(master: &Master, actor: &Actor) -> AppResult<Live> {
         let order = master.pools.priority_order(&row.resource_pool);
         (row, policy, order)
     };
+    let filter = LaunchedFilter {
+        kind: Some(TaskKind::Generic),
+        ended_after: Some(i64::MAX),
+        ..LaunchedFilter::default()
+    };
+    let mut paused = task_documents::launched(&mut conn.conn(), &filter).await?;
+    paused.retain(|row| row.state == TaskState::Suspended);
     Ok(Live {
+        paused,
         allocations: live.into_iter().map(scheduled).collect(),
         containers: allocations::live_containers(&mut conn.conn()).await?,
         agents: places::list(&mut conn.conn()).await?,

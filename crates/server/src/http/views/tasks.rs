@@ -16,6 +16,7 @@ use det_lifecycle::task::{Stop, TaskEnd, TaskState as OwnState};
 use det_scheduler::Policy;
 use det_store::StoreError;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
+use det_store::task_documents::LaunchedTask;
 use det_taskspec::{Device, TaskDetails, TaskKind};
 
 use crate::app::reads::tasks::{Live, TaskView};
@@ -120,6 +121,23 @@ pub(crate) fn task(view: &TaskView) -> Result<Task, StoreError> {
         task.no_pause = Some(generic.no_pause);
     }
     Ok(task)
+}
+
+/// A generic task that is paused.
+pub(crate) fn paused(row: &LaunchedTask) -> Task {
+    let mut task = Task {
+        task_id: row.id.to_string(),
+        task_type: task_type(row.kind),
+        start_time: Timestamp(row.created_at),
+        task_state: Some(generic_state(row.state)),
+        parent_id: row.parent_id.as_ref().map(ToString::to_string),
+        ..Task::default()
+    };
+    if let TaskDetails::Generic(generic) = &row.details {
+        task.forked_from = generic.forked_from.as_ref().map(ToString::to_string);
+        task.no_pause = Some(generic.no_pause);
+    }
+    task
 }
 
 fn plain_task(row: &TaskRow, allocations: &[AllocationRow]) -> Result<Task, StoreError> {
@@ -379,6 +397,7 @@ pub(crate) mod tests {
             workspace_id: WorkspaceId(1),
         };
         let all = summaries(&Live {
+            paused: Vec::new(),
             allocations: vec![(waiting(), Policy::FairShare, PriorityOrder::LowerFirst)],
             containers: vec![container],
             agents: vec![agent],
