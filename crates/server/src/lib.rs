@@ -262,9 +262,7 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<Running, Start
         .await
         .map_err(|error| StartError::Internal(error.to_string()))?;
     master.reload.warn_of_stranded_jobs().await?;
-    let mut tasks = JoinSet::new();
-    tasks.spawn(background::watch_store(master.clone()));
-    spawn_works(&mut tasks, &master);
+    let mut tasks = works(&master);
     let serving = tls::serve(
         listener,
         tls,
@@ -282,8 +280,10 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<Running, Start
 }
 
 /// Starts everything that goes on by itself.
-fn spawn_works(tasks: &mut JoinSet<()>, master: &Master) {
+fn works(master: &Master) -> JoinSet<()> {
     use background::supervise;
+    let mut tasks = JoinSet::new();
+    tasks.spawn(background::watch_store(master.clone()));
     let compact = |master: Master| {
         let journal = master.metric_journal.clone();
         until_shutdown(master, async move { journal.run().await })
@@ -311,6 +311,7 @@ fn spawn_works(tasks: &mut JoinSet<()>, master: &Master) {
         background::clean_up::run,
     ));
     tasks.spawn(supervise(master.clone(), "log_sweep", sweep));
+    tasks
 }
 
 async fn until_shutdown(master: Master, work: impl Future<Output = ()>) {

@@ -20,7 +20,7 @@ use crate::error::{AppError, AppResult, ErrorKind};
 /// What a service speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// HTTP/1.1 and WebSockets.
+    /// HTTP/1.1, and a web socket where the service opens one.
     Http,
     /// Bytes, which clients send and receive as binary frames of a WebSocket.
     Tcp,

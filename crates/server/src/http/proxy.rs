@@ -1,4 +1,4 @@
-//! The proxy: requests and WebSockets for the services of tasks, and raw bytes over WebSockets, `/proxy/SERVICE/…`.
+//! The proxy, `/proxy/SERVICE/…`: requests and web sockets for the services of tasks, and raw bytes over a web socket.
 //! `docs/contract/http-api.md`, "Services".
 //!
 //! A service gets a request as it came, its path included: programs behind the proxy are started with this path as their

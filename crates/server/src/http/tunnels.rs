@@ -56,10 +56,10 @@ async fn take(master: &Master, tunnel_id: &str, mut request: Request) -> AppResu
             }
         }
     });
-    Ok(Response::builder()
+    Response::builder()
         .status(StatusCode::SWITCHING_PROTOCOLS)
         .header(CONNECTION, "Upgrade")
         .header(UPGRADE, TUNNEL_PROTOCOL)
         .body(Body::empty())
-        .map_err(AppError::internal)?)
+        .map_err(AppError::internal)
 }

@@ -50,6 +50,10 @@ async fn explained(client: &Client, job: &str) -> Value {
 }
 
 #[tokio::test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "one story, in which each step builds on the ones before"
+)]
 async fn trials_run_with_each_manager_by_its_own_rules() {
     let cluster = cluster().await;
     let client = cluster.determined().await;
