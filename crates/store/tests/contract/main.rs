@@ -55,6 +55,7 @@ macro_rules! change_live {
 }
 
 mod experiments;
+mod launched;
 mod memory;
 mod opening;
 mod people;
@@ -276,6 +277,10 @@ suite! {
         a_list_shows_every_change_that_was_made_before_it,
         odd_text_survives,
         deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_other;
+    launched:
+        launched_tasks_are_found_with_their_documents,
+        a_task_is_the_root_of_what_belongs_to_it,
+        the_files_of_a_task_are_read_in_parts;
     running:
         trials_move_through_their_runs,
         trials_are_listed_by_every_column,

@@ -1,0 +1,173 @@
+//! Tasks that users launch: their documents, files and families.
+
+use det_ids::{JobId, TaskId, WorkspaceId};
+use det_lifecycle::task::{TaskEnd, TaskState};
+use det_store::allocations::{self, TaskRow};
+use det_store::archives::{self, ArchiveOf};
+use det_store::experiments::{self, JobKind, JobRow};
+use det_store::task_documents::{self, LaunchedFilter, TaskDocument};
+use det_taskspec::{GenericDetails, TaskDetails, TaskKind};
+
+use crate::World;
+use crate::rows::{job, stored_user, task};
+
+fn document(id: &str, parent: Option<&str>, details: TaskDetails) -> TaskDocument {
+    TaskDocument {
+        task_id: id.into(),
+        parent_id: parent.map(TaskId::from),
+        description: format!("{id} of ada"),
+        config: r#"{"entrypoint": ["true"]}"#.into(),
+        details,
+    }
+}
+
+/// Stores a launched task with a job and a document of its own.
+async fn launched(world: &World, row: TaskRow, document: TaskDocument, workspace: WorkspaceId) {
+    let job = JobRow {
+        kind: JobKind::Task,
+        workspace_id: workspace,
+        ..job(row.job_id.as_str(), row.owner_id)
+    };
+    world
+        .write(move |tx| {
+            Box::pin(async move {
+                experiments::insert_job(&mut tx.conn(), &job).await?;
+                tx.live_rows().add_task(row);
+                task_documents::insert(&mut tx.conn(), &document).await
+            })
+        })
+        .await
+        .unwrap();
+}
+
+pub(crate) async fn launched_tasks_are_found_with_their_documents(world: &World) {
+    let ada = stored_user(world, "ada").await;
+    let bob = stored_user(world, "bob").await;
+    let (here, there) = (WorkspaceId(1), WorkspaceId(2));
+    let generic = TaskDetails::Generic(GenericDetails {
+        forked_from: Some("gone".into()),
+        no_pause: true,
+    });
+    for (id, owner_id, kind, created_at, ended_at, workspace) in [
+        ("a", ada, TaskKind::Command, 10, None, here),
+        ("b", bob, TaskKind::Command, 20, Some(25), there),
+        ("c", ada, TaskKind::Generic, 30, None, here),
+    ] {
+        let row = TaskRow {
+            kind,
+            job_id: JobId(format!("job-{id}")),
+            owner_id,
+            created_at,
+            ended_at,
+            state: ended_at.map_or(TaskState::Queued, |_| TaskState::Ended(TaskEnd::Completed)),
+            ..task(id, None, None)
+        };
+        let details = match kind {
+            TaskKind::Generic => generic.clone(),
+            _ => TaskDetails::Command,
+        };
+        launched(world, row, document(id, None, details), workspace).await;
+    }
+    let ids = async |filter: LaunchedFilter| -> Vec<String> {
+        let rows = read!(world, conn => task_documents::launched(conn, &filter).await);
+        rows.into_iter().map(|row| row.id.0).collect()
+    };
+    let all = LaunchedFilter::default;
+    assert_eq!(ids(all()).await, ["c", "b", "a"], "the newest first");
+    let kind = Some(TaskKind::Command);
+    assert_eq!(ids(LaunchedFilter { kind, ..all() }).await, ["b", "a"]);
+    let owners = vec![ada];
+    assert_eq!(ids(LaunchedFilter { owners, ..all() }).await, ["c", "a"]);
+    let workspace_id = Some(there);
+    assert_eq!(
+        ids(LaunchedFilter {
+            workspace_id,
+            ..all()
+        })
+        .await,
+        ["b"]
+    );
+    let id = Some(TaskId::from("c"));
+    assert_eq!(ids(LaunchedFilter { id, ..all() }).await, ["c"]);
+    for (at, expected) in [(25, vec!["c", "b", "a"]), (26, vec!["c", "a"])] {
+        let ended_after = Some(at);
+        assert_eq!(
+            ids(LaunchedFilter {
+                ended_after,
+                ..all()
+            })
+            .await,
+            expected
+        );
+    }
+    let rows = read!(world, conn => task_documents::launched(conn, &all()).await);
+    assert_eq!(rows[1].resource_pool, "default");
+    assert_eq!(rows[1].state, TaskState::Ended(TaskEnd::Completed));
+    let found = read!(world, conn => task_documents::find(conn, &"c".into()).await).unwrap();
+    assert!(found == document("c", None, generic));
+    let names = [TaskId::from("a"), TaskId::from("unknown")];
+    let names = read!(world, conn => task_documents::descriptions(conn, &names).await);
+    assert_eq!(names.len(), 1);
+    assert_eq!(names[&TaskId::from("a")], "a of ada");
+    let none = read!(world, conn => task_documents::find(conn, &"unknown".into()).await);
+    assert!(none.is_none());
+}
+
+pub(crate) async fn a_task_is_the_root_of_what_belongs_to_it(world: &World) {
+    let ada = stored_user(world, "ada").await;
+    for (id, parent) in [
+        ("root", None),
+        ("left", Some("root")),
+        ("right", Some("root")),
+        ("leaf", Some("left")),
+        ("other", None),
+    ] {
+        let row = TaskRow {
+            kind: TaskKind::Generic,
+            job_id: JobId(format!("job-{id}")),
+            owner_id: ada,
+            ..task(id, None, None)
+        };
+        let details = TaskDetails::Generic(GenericDetails::default());
+        launched(world, row, document(id, parent, details), WorkspaceId(1)).await;
+    }
+    for (root, expected) in [
+        ("root", vec!["root", "left", "right", "leaf"]),
+        ("left", vec!["left", "leaf"]),
+        ("other", vec!["other"]),
+        ("unknown", vec!["unknown"]),
+    ] {
+        let tree = read!(world, conn => task_documents::tree(conn, &root.into()).await);
+        assert_eq!(
+            tree,
+            expected.into_iter().map(TaskId::from).collect::<Vec<_>>()
+        );
+    }
+    let ids = ["root".into(), "other".into()];
+    assert!(read!(world, conn => allocations::of_tasks(conn, &ids).await).is_empty());
+}
+
+pub(crate) async fn the_files_of_a_task_are_read_in_parts(world: &World) {
+    let of = ArchiveOf::Task("task".into());
+    let archive: Vec<u8> = (0..200_000_u32).map(|n| n.to_le_bytes()[0]).collect();
+    let (stored, owner) = (archive.clone(), of.clone());
+    change!(world, conn => archives::insert(conn, &owner, &stored).await);
+    assert_eq!(
+        read!(world, conn => archives::size(conn, &of).await),
+        Some(200_000)
+    );
+    assert_eq!(
+        read!(world, conn => archives::whole(conn, &of).await),
+        Some(archive.clone())
+    );
+    let part = read!(world, conn => archives::part(conn, &of, 70_001, 1_000).await);
+    assert_eq!(part, archive[70_001..71_001]);
+    let end = read!(world, conn => archives::part(conn, &of, 199_999, 1_000).await);
+    assert_eq!(end, archive[199_999..]);
+    let other = ArchiveOf::Task("other".into());
+    assert_eq!(
+        read!(world, conn => archives::size(conn, &other).await),
+        None
+    );
+    assert!(read!(world, conn => archives::part(conn, &other, 0, 10).await).is_empty());
+}
