@@ -20,7 +20,7 @@ from waiting import wait_for
 
 pytestmark = pytest.mark.core
 
-HTTP, RAW = 28101, 28102
+HTTP, RAW, OPEN = 28101, 28102, 28103
 
 PROGRAM = """
 import http.server, json, os, socket, socketserver, threading, time, hashlib, base64
@@ -69,6 +69,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 go = threading.Event()
 web = http.server.ThreadingHTTPServer(("127.0.0.1", HTTP_PORT), Handler)
 threading.Thread(target=web.serve_forever, daemon=True).start()
+open_web = http.server.ThreadingHTTPServer(("127.0.0.1", OPEN_PORT), Handler)
+threading.Thread(target=open_web.serve_forever, daemon=True).start()
 raw = socket.create_server(("127.0.0.1", RAW_PORT))
 print("listening", flush=True)
 while True:
@@ -89,7 +91,7 @@ def services(up: Cluster) -> Iterator[tuple[Cluster, str]]:
     admin = {"DET_USER": "admin", "DET_PASS": ""}
     up.run_det("user", "create", "mallory", "--password-file", password, env=admin)
     up.token("mallory", "Weaker-than-1-wants")
-    program = PROGRAM.replace("HTTP_PORT", str(HTTP)).replace("RAW_PORT", str(RAW))
+    program = PROGRAM.replace("HTTP_PORT", str(HTTP)).replace("RAW_PORT", str(RAW)).replace("OPEN_PORT", str(OPEN))
     config = {
         "entrypoint": ["python3", "-c", program],
         "resources": {"slots": 0},
@@ -97,6 +99,8 @@ def services(up: Cluster) -> Iterator[tuple[Cluster, str]]:
             "proxy_ports": [
                 {"proxy_port": HTTP, "default_service_id": True},
                 {"proxy_port": RAW, "proxy_tcp": True, "unauthenticated": True},
+                {"proxy_port": OPEN, "unauthenticated": True},
+                {"proxy_port": port_of(up), "unauthenticated": True},
             ]
         },
     }
@@ -231,6 +235,31 @@ def test_a_service_is_for_its_owner(services: tuple[Cluster, str]) -> None:
     with caught.value as answer:
         assert answer.code == 303
         assert answer.headers["Location"].startswith("/det/login?redirect=%2Fproxy%2F")
+
+
+def policy(cluster: Cluster, path: str, **headers: str) -> str | None:
+    request = urllib.request.Request(cluster.url + path, headers=headers)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return answer.headers["Content-Security-Policy"]
+
+
+def test_pages_before_others_than_the_owner_have_no_origin(services: tuple[Cluster, str]) -> None:
+    cluster, id = services
+    cookie = f"auth={cluster.token('determined')}"
+    for path in (f"/proxy/{id}/", f"/proxy/{id}:{OPEN}/"):
+        assert policy(cluster, path, Cookie=cookie) is None
+    # An administrator, and a user without a session: scripts there must not act in their names.
+    admin = f"auth={cluster.token('admin', '')}"
+    for path, cookies in ((f"/proxy/{id}/", admin), (f"/proxy/{id}:{OPEN}/", admin), (f"/proxy/{id}:{OPEN}/", "")):
+        found = policy(cluster, path, Cookie=cookies)
+        assert found is not None and found.startswith("sandbox ") and "same-origin" not in found
+
+
+def test_a_port_that_is_another_programs_is_not_reached(services: tuple[Cluster, str]) -> None:
+    # The master's own: through the agent it would take the request for one from its own machine.
+    cluster, id = services
+    error = refused(cluster, f"/proxy/{id}:{port_of(cluster)}/api/v1/master", user=None)
+    assert error.status == 503 and "is not the task: another program has the port" in error.body, error
 
 
 def test_what_is_no_service_is_refused_by_name(services: tuple[Cluster, str]) -> None:

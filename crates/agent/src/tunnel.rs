@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::containers::Shared;
+use crate::runtime::listeners::{self, Owner};
 
 /// Bytes that one direction of a tunnel holds at most.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -40,16 +41,18 @@ async fn connect(shared: &Shared, dial: &Dial) -> Result<TcpStream, String> {
     let port = dial.host_port;
     // The master may name only what this agent has reported: not the services of its host.
     let reported = shared.outbox.latest(&dial.container_id);
-    let publishes = matches!(
-        &reported,
-        Some(ContainerState::Running { ports, .. }) if ports.iter().any(|(_, host)| *host == port)
-    );
-    if !publishes {
+    let owner = match reported {
+        Some(ContainerState::Running {
+            ports, runtime_id, ..
+        }) if ports.iter().any(|(_, host)| *host == port) => Some(owner_of(runtime_id)),
+        _ => None,
+    };
+    let Some(owner) = owner else {
         return Err(format!(
             "container \"{}\" does not run on this agent, or has no port {port} there",
             dial.container_id
         ));
-    }
+    };
     let limit = Duration::from_secs(TUNNEL_SECONDS) / 2;
     let connected = timeout(limit, TcpStream::connect((HOST, port))).await;
     let refused = |why: &str| {
@@ -60,10 +63,25 @@ async fn connect(shared: &Shared, dial: &Dial) -> Result<TcpStream, String> {
         Ok(Err(error)) => return Err(refused(&error.to_string())),
         Err(_) => return Err(refused("no answer")),
     };
+    // Looked at once it is connected: what listened then is who has answered.
+    let belongs = tokio::task::spawn_blocking(move || listeners::all_belong_to(&owner, port));
+    if !belongs.await.unwrap_or(false) {
+        return Err(format!(
+            "what listens at port {port} of this host is not the task: another program has the port"
+        ));
+    }
     stream
         .set_nodelay(true)
         .map_err(|e| refused(&e.to_string()))?;
     Ok(stream)
+}
+
+/// Whose the listener of a container's port must be. Engines name containers, the process runtime its supervisors by number.
+fn owner_of(runtime_id: String) -> Owner {
+    match runtime_id.parse() {
+        Ok(supervisor) => Owner::Supervisor(supervisor),
+        Err(_) => Owner::Container(runtime_id),
+    }
 }
 
 async fn carry_to(

@@ -4,6 +4,7 @@ pub(crate) mod cgroup;
 mod container_body;
 pub(crate) mod engine;
 pub(crate) mod guard;
+pub(crate) mod listeners;
 pub(crate) mod process;
 pub(crate) mod procfs;
 mod pull;

@@ -1,5 +1,6 @@
 //! The process table: identifies processes across restarts of the agent, and finds the processes of a container.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -10,6 +11,7 @@ use crate::containers::store::ProcessIdentity;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) state: char,
+    pub(crate) parent: i32,
     pub(crate) session: i32,
     pub(crate) start_ticks: u64,
 }
@@ -27,6 +29,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = rest.split_whitespace().collect();
     Some(Stat {
         state: fields.first()?.chars().next()?,
+        parent: fields.get(1)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
         start_ticks: fields.get(19)?.parse().ok()?,
     })
@@ -66,8 +69,29 @@ pub(crate) fn is_running(identity: &ProcessIdentity) -> bool {
             .is_some_and(|stat| stat.start_ticks == identity.start_ticks && !stat.has_ended())
 }
 
+/// The parent of every process.
+pub(crate) fn parents() -> BTreeMap<i32, i32> {
+    let known = pids().into_iter();
+    known
+        .filter_map(|pid| Some((pid, stat(pid)?.parent)))
+        .collect()
+}
+
+/// The sockets that a process has open, by inode; none where this agent may not look.
+pub(crate) fn sockets(pid: i32) -> Vec<u64> {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return Vec::new();
+    };
+    let inode = |link: std::path::PathBuf| {
+        let text = link.to_str()?.strip_prefix("socket:[")?;
+        text.strip_suffix(']')?.parse().ok()
+    };
+    let links = entries.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    links.filter_map(inode).collect()
+}
+
 /// All process ids.
-fn pids() -> Vec<i32> {
+pub(crate) fn pids() -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -131,6 +155,7 @@ mod tests {
             parse_stat(line),
             Some(Stat {
                 state: 'S',
+                parent: 1,
                 session: 4200,
                 start_ticks: 987_654
             })

@@ -67,6 +67,13 @@ pub(crate) struct Service {
     host_port: u16,
 }
 
+impl Service {
+    /// Whether this actor is its task's owner, or one of the owner's tasks.
+    pub(crate) fn is_of(&self, actor: &Actor) -> bool {
+        actor.user().id == self.owner_id
+    }
+}
+
 /// Finds services and connects to them. Cheap to clone.
 #[derive(Clone)]
 pub struct Services {

@@ -3,7 +3,8 @@
 //!
 //! A service gets a request as it came, its path included: programs behind the proxy are started with this path as their
 //! base. What is the master's stays here: its session cookie and its tokens. An answer may set nothing for the rest of this
-//! origin, where the API is.
+//! origin, where the API is; and pages that are shown to others than the task's owner are put into an origin of their own,
+//! where their scripts can do nothing with the session of the user who looks at them.
 
 use std::net::SocketAddr;
 
@@ -11,8 +12,8 @@ use axum::body::Body;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::header::{
-    ACCEPT, AUTHORIZATION, CONNECTION, COOKIE, HOST, HeaderName, LOCATION, SET_COOKIE, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
+    ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_SECURITY_POLICY, COOKIE, HOST, HeaderName, LOCATION,
+    SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
@@ -55,6 +56,12 @@ const OF_THE_ORIGIN: [HeaderName; 3] = [
     HeaderName::from_static("strict-transport-security"),
 ];
 
+/// What a page of a service may do before others than its owner: without `allow-same-origin` it has no origin, and so no
+/// cookies (HTML standard, "Sandboxing").
+const FOREIGN_PAGE: HeaderValue = HeaderValue::from_static(
+    "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts",
+);
+
 /// Passes a request on to the service that its address names.
 pub(crate) async fn handle(State(master): State<Master>, request: Request) -> Response {
     match pass(&master, request).await {
@@ -69,14 +76,12 @@ async fn pass(master: &Master, request: Request) -> AppResult<Response> {
         .services
         .find(&service_name(parts.uri.path())?)
         .await?;
-    if !service.unauthenticated {
-        match authorise(master, &parts, &service).await {
-            Err(error) if error.kind == ErrorKind::Unauthenticated && is_page(&parts) => {
-                return login(&parts);
-            }
-            outcome => outcome?,
+    let is_own = match authorise(master, &parts, &service).await {
+        Err(error) if error.kind == ErrorKind::Unauthenticated && is_page(&parts) => {
+            return login(&parts);
         }
-    }
+        outcome => outcome?,
+    };
     match service.protocol {
         Protocol::Tcp => {
             let socket = WebSocketUpgrade::from_request_parts(&mut parts, master).await;
@@ -92,7 +97,14 @@ async fn pass(master: &Master, request: Request) -> AppResult<Response> {
                 .max_frame_size(MESSAGE_BYTES)
                 .on_upgrade(move |socket| carry_bytes(socket, stream)))
         }
-        Protocol::Http => forward(master, &service, parts, body).await,
+        Protocol::Http => {
+            let mut answer = forward(master, &service, parts, body).await?;
+            if !is_own {
+                let headers = answer.headers_mut();
+                headers.append(CONTENT_SECURITY_POLICY, FOREIGN_PAGE);
+            }
+            Ok(answer)
+        }
     }
 }
 
@@ -104,9 +116,17 @@ fn service_name(path: &str) -> AppResult<String> {
     Ok(name.into_owned())
 }
 
-async fn authorise(master: &Master, parts: &Parts, service: &Service) -> AppResult<()> {
-    let actor = caller_of(parts, master).await?;
-    master.services.require_connect(&actor, service)
+/// Refuses callers who may not connect; whether the caller is the owner of the task.
+async fn authorise(master: &Master, parts: &Parts, service: &Service) -> AppResult<bool> {
+    match caller_of(parts, master).await {
+        Ok(actor) if service.is_of(&actor) => Ok(true),
+        _ if service.unauthenticated => Ok(false),
+        Ok(actor) => {
+            master.services.require_connect(&actor, service)?;
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether a person at a browser waits for a page.

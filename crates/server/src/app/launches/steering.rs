@@ -14,6 +14,9 @@ use crate::app::orchestration::Cause;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
+/// Tasks that belong to one task at most, itself included.
+const MOST_MEMBERS: usize = 256;
+
 /// Where a change of a task with others below or above it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum From {
@@ -146,7 +149,16 @@ async fn root(tx: &mut WriteTx, document: TaskDocument) -> AppResult<TaskId> {
 
 /// Tasks belong to generic tasks that have not ended.
 pub(super) async fn require_live_parent(tx: &mut WriteTx, id: &TaskId) -> AppResult<()> {
-    document(tx, TaskKind::Generic, id).await?;
+    let parent = document(tx, TaskKind::Generic, id).await?;
+    // All of them are steered by one change.
+    let root = root(tx, parent).await?;
+    let members = task_documents::tree(&mut tx.conn(), &root).await?.len();
+    if members >= MOST_MEMBERS {
+        return Err(AppError::precondition(format!(
+            "{members} tasks belong to task \"{root}\": no more than {MOST_MEMBERS} may belong together"
+        ))
+        .hint("launch tasks of their own, without a parent"));
+    }
     let row = allocations::find_task(&mut tx.conn(), id).await?;
     match row.filter(|row| row.ended_at.is_none()) {
         Some(_) => Ok(()),
