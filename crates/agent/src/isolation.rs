@@ -125,6 +125,7 @@ fn script() -> Script {
         rendezvous: false,
         storage_probe: None,
         entrypoint: Entrypoint::Argv(Vec::new()),
+        readiness: Vec::new(),
         files: Vec::new(),
         token: String::new(),
         grace_seconds: 0,

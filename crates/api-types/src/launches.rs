@@ -1,4 +1,4 @@
-//! Tasks that users launch by themselves: commands and generic tasks.
+//! Tasks that users launch by themselves: commands, shells and generic tasks.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -167,6 +167,22 @@ launched! {
     Command, command, commands,
     LaunchCommandRequest, LaunchCommandResponse, GetCommandResponse, GetCommandsResponse, CommandResponse,
     SetCommandPriorityRequest, command_id, {}
+}
+
+launched! {
+    /// A shell: an SSH server in a container.
+    Shell, shell, shells,
+    LaunchShellRequest, LaunchShellResponse, GetShellResponse, GetShellsResponse, ShellResponse,
+    SetShellPriorityRequest, shell_id, {
+        /// The key that opens it, in OpenSSH's format; empty for everybody but its owner.
+        private_key: String,
+        /// The public part of the key, as in `authorized_keys`.
+        public_key: String,
+        /// Its ports: `containerPort`, `hostIp`, `hostPort`.
+        addresses: Vec<Object>,
+        /// As whom one enters it: `user`, `uid`, `group`, `gid`.
+        agent_user_group: Option<Object>,
+    }
 }
 
 /// Body of `CreateGenericTask`.

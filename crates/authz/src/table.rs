@@ -18,6 +18,8 @@ pub enum Permission {
     Report,
     /// Connect to the services that it runs: with them its code can be made to do anything.
     Connect,
+    /// Be given the key that opens it: who has it acts with its owner's identity.
+    TakeKey,
     /// Pause, activate, cancel, kill, archive it, give it texts, change its priority and place in the queue.
     Steer,
     /// Change what runs in its owner's name, where it runs, or which of the owner's files are kept.
@@ -34,13 +36,14 @@ pub enum Permission {
 
 impl Permission {
     /// Every permission, once.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Read,
         Self::ReadUnmasked,
         Self::UseSecrets,
         Self::Create,
         Self::Report,
         Self::Connect,
+        Self::TakeKey,
         Self::Steer,
         Self::Redirect,
         Self::Change,
@@ -195,6 +198,11 @@ pub(crate) const TABLE: &[Row] = &[
         permission: Permission::Connect,
         kinds: &[Kind::Task],
         allowed: OWN_AND_TASKS,
+    },
+    Row {
+        permission: Permission::TakeKey,
+        kinds: &[Kind::Task],
+        allowed: &[Owner, Itself, OwnersTask],
     },
     Row {
         permission: Permission::Steer,
@@ -385,6 +393,11 @@ mod tests {
     #[test]
     fn owners_their_tasks_and_administrators_connect_to_services() {
         expect(Permission::Connect, &[Kind::Task], "yy-yy-");
+    }
+
+    #[test]
+    fn owners_and_their_tasks_are_given_the_keys_of_shells_and_administrators_are_not() {
+        expect(Permission::TakeKey, &[Kind::Task], "-y-yy-");
     }
 
     #[test]

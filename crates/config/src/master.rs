@@ -29,6 +29,15 @@ pub use types::{FittingPolicy, ManagerKind, SchedulerKind};
 pub use underlay::Underlay;
 use underlay::pool_named;
 
+impl Security {
+    /// The kind of keys that shells are given: `RSA`, `ECDSA` or `ED25519`.
+    pub fn ssh_key_type(&self) -> &str {
+        let ssh = self.ssh.as_ref();
+        ssh.and_then(|ssh| ssh["key_type"].as_str())
+            .unwrap_or("ED25519")
+    }
+}
+
 impl MasterConfig {
     /// The port to listen on: as configured, else 8443 with TLS and 8080 without.
     pub fn effective_port(&self) -> u16 {

@@ -17,6 +17,7 @@ use nix::unistd::mkfifo;
 use crate::clock::now_micros;
 use crate::lines::{Splitter, classify};
 use crate::log::Log;
+use crate::ready::Readiness;
 use crate::report::Diagnostics;
 
 /// How long to wait for the output of processes that outlive the entrypoint.
@@ -75,16 +76,18 @@ impl Source {
 
 /// Starts a thread that puts all output into the log.
 ///
-/// `ended`: closed by its other side when the entrypoint has ended. The thread then reads what is left and ends.
+/// `readiness` sees every line. `ended`: closed by its other side when the entrypoint has ended. The thread then reads what is left and ends.
 pub(crate) fn start(
     sources: Vec<Source>,
     ended: PipeReader,
     log: Log,
+    readiness: Option<Readiness>,
     diagnostics: Diagnostics,
 ) -> io::Result<JoinHandle<()>> {
     let mut collector = Collector {
         sources,
         log,
+        readiness,
         diagnostics,
         chunk: vec![0; CHUNK_BYTES],
         records: Vec::new(),
@@ -97,6 +100,7 @@ pub(crate) fn start(
 struct Collector {
     sources: Vec<Source>,
     log: Log,
+    readiness: Option<Readiness>,
     diagnostics: Diagnostics,
     chunk: Vec<u8>,
     records: Vec<Record>,
@@ -202,6 +206,11 @@ impl Collector {
     }
 
     fn store(&mut self) {
+        if let Some(readiness) = &mut self.readiness {
+            self.records
+                .iter()
+                .for_each(|record| readiness.see(&record.log));
+        }
         if !self.records.is_empty() {
             self.log.append(&self.records);
             self.records.clear();

@@ -144,6 +144,7 @@ pub(crate) mod tests {
             rendezvous: false,
             storage_probe: None,
             entrypoint: Entrypoint::Shell("true".into()),
+            readiness: Vec::new(),
             files: Vec::new(),
             token: "secret".into(),
             grace_seconds: 1,

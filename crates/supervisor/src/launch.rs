@@ -11,6 +11,7 @@ use nix::unistd::mkfifo;
 
 use crate::environment::TaskEnv;
 use crate::failure::SetupError;
+use crate::ssh_server;
 
 /// The user's hook, in the working directory.
 const USER_HOOK: &str = "startup-hook.sh";
@@ -39,13 +40,14 @@ pub(crate) enum Launch {
 
 impl Launch {
     /// Chooses the form and prepares it. Expects the context in the working directory and the pool's hook in the run
-    /// directory.
+    /// directory. `in_sandbox`: the task shares its host's network.
     pub(crate) fn prepare(
         script: &Script,
         env: &TaskEnv,
         run_dir: &Path,
+        in_sandbox: bool,
     ) -> Result<Self, SetupError> {
-        let entrypoint = argv(&script.entrypoint)?;
+        let entrypoint = argv(&script.entrypoint, in_sandbox)?;
         let user_hook = env.work_dir.join(USER_HOOK);
         let has_hook = script.startup_hook && user_hook.is_file();
         if script.pool_startup_hook.is_none() && !has_hook {
@@ -97,7 +99,7 @@ unset __det_gate __det_go
 exec "$@"
 "#;
 
-fn argv(entrypoint: &Entrypoint) -> Result<Vec<OsString>, SetupError> {
+fn argv(entrypoint: &Entrypoint, in_sandbox: bool) -> Result<Vec<OsString>, SetupError> {
     let argv: Vec<&str> = match entrypoint {
         Entrypoint::Shell(text) => vec!["sh", "-c", text],
         Entrypoint::Argv(argv) => argv.iter().map(String::as_str).collect(),
@@ -109,6 +111,13 @@ fn argv(entrypoint: &Entrypoint) -> Result<Vec<OsString>, SetupError> {
             "--trial",
             class,
         ],
+        Entrypoint::SshServer { port } => {
+            return ssh_server::command(*port, in_sandbox).map_err(|error| {
+                SetupError::host(format!(
+                    "could not open the supervisor's own executable: {error}"
+                ))
+            });
+        }
     };
     if argv.is_empty() {
         return Err(SetupError::task(
@@ -171,7 +180,7 @@ mod tests {
 
     fn prepare(script: &Script, run_dir: &Path) -> Result<Launch, SetupError> {
         let env = TaskEnv::new(BTreeMap::new(), script, &Facts::default());
-        Launch::prepare(script, &env, run_dir)
+        Launch::prepare(script, &env, run_dir, true)
     }
 
     fn direct(entrypoint: Entrypoint) -> Vec<String> {

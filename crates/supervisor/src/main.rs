@@ -32,6 +32,7 @@ mod log;
 mod master;
 mod probe;
 mod processes;
+mod ready;
 mod report;
 mod rootfs;
 mod run;
@@ -39,6 +40,7 @@ mod sandbox;
 mod setup;
 mod ship;
 mod signals;
+mod ssh_server;
 mod tls;
 
 use std::io::Write as _;
@@ -84,6 +86,8 @@ fn main() -> ExitCode {
         // Only `sandbox` and `check` call these.
         ["inside", arguments @ ..] => sandbox::inside(arguments),
         ["probes"] => isolation::answer_questions(),
+        // Only `run` calls this, as the entrypoint of a shell.
+        [ssh_server::SUBCOMMAND, port, address] => ssh_server::serve(port, address),
         ["--version"] => {
             let line = format!("det-supervisor {}\n", env!("CARGO_PKG_VERSION"));
             match std::io::stdout().write_all(line.as_bytes()) {

@@ -15,6 +15,7 @@ use crate::collect::{self, Source};
 use crate::environment::TaskEnv;
 use crate::failure::{SetupError, thread_failed};
 use crate::log::Log;
+use crate::ready::Readiness;
 use crate::report::Diagnostics;
 use crate::signals;
 
@@ -32,15 +33,23 @@ pub(crate) struct Processes {
     output: Option<Output>,
     /// Named pipes for workers, until they are passed to the collector.
     fifos: Vec<Source>,
+    /// Watches the output, until it is passed to the collector.
+    readiness: Option<Readiness>,
 }
 
 impl Processes {
-    pub(crate) fn new(run_dir: &Path, log: Log, diagnostics: Diagnostics) -> Self {
+    pub(crate) fn new(
+        run_dir: &Path,
+        log: Log,
+        readiness: Option<Readiness>,
+        diagnostics: Diagnostics,
+    ) -> Self {
         Self {
             fifos: worker_pipes(run_dir, &diagnostics),
             log,
             diagnostics,
             output: None,
+            readiness,
         }
     }
 
@@ -83,6 +92,7 @@ impl Processes {
             sources,
             child_ended,
             self.log.clone(),
+            self.readiness.take(),
             self.diagnostics.clone(),
         )
         .map_err(thread_failed)?;

@@ -30,6 +30,7 @@ use crate::launch::{GateKey, Launch};
 use crate::log::Log;
 use crate::master::{Address, Master};
 use crate::processes::Processes;
+use crate::ready::Readiness;
 use crate::report::{self, Diagnostics};
 use crate::setup::{self, PreparedTask, Setup};
 use crate::ship::{Route, Shipper};
@@ -219,13 +220,15 @@ impl Task {
             diagnostics: diagnostics.clone(),
         };
         let shipper = Shipper::start(log.clone(), route).map_err(thread_failed)?;
+        let readiness = (!script.readiness.is_empty())
+            .then(|| Readiness::new(&script, master.clone(), diagnostics.clone()));
         let (sender, events) = mpsc::channel();
         forward_signals(&sender)?;
         if let Some(control) = context.control {
             forward_control(control, &sender)?;
         }
         Ok(Self {
-            processes: Processes::new(run_dir, log.clone(), diagnostics.clone()),
+            processes: Processes::new(run_dir, log.clone(), readiness, diagnostics.clone()),
             log,
             setup: Arc::new(Setup {
                 script,

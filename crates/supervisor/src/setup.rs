@@ -19,12 +19,12 @@ use crate::info::{self, Rendezvous};
 use crate::launch::{Launch, POOL_HOOK};
 use crate::master::{Master, MasterError};
 use crate::probe;
+use crate::ready::post_in_background;
 use crate::report::Diagnostics;
 use crate::rootfs;
 
 /// Limit for the download of the context directory, which may be large.
 const CONTEXT_TIMEOUT: Duration = Duration::from_mins(10);
-const REPORT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limit for one rendezvous call, which blocks until all containers have started. It is repeated, because a dead master
 /// host is noticed only by a timeout.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_mins(2);
@@ -113,7 +113,7 @@ impl Setup {
             self.link_tensorboard();
         }
         Ok(PreparedTask {
-            launch: Launch::prepare(&self.script, &self.env, &self.run_dir)?,
+            launch: Launch::prepare(&self.script, &self.env, &self.run_dir, self.in_sandbox)?,
             context_unpacked,
             warnings,
         })
@@ -234,24 +234,8 @@ impl Setup {
             self.script.allocation_id
         );
         let body = accelerators.report(&self.env).to_string().into_bytes();
-        let (master, diagnostics) = (self.master.clone(), self.diagnostics.clone());
-        let spawned = thread::Builder::new().name("report".into()).spawn(move || {
-            let mut backoff = Backoff::new();
-            loop {
-                match master.post(&path, &body, REPORT_TIMEOUT) {
-                    Ok(()) => return,
-                    Err(error) if error.is_temporary() => thread::sleep(backoff.delay()),
-                    Err(error) => {
-                        diagnostics.note(format!("the accelerator report was refused: {error}"));
-                        return;
-                    }
-                }
-            }
-        });
-        if let Err(error) = spawned {
-            self.diagnostics
-                .note(format!("could not report accelerators: {error}"));
-        }
+        let what = "the accelerator report";
+        post_in_background(&self.master, &self.diagnostics, what, path, body);
     }
 
     /// Old training code writes to `/tmp/tensorboard`, which leads to this allocation's own directory. On a shared

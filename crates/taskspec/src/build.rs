@@ -7,7 +7,7 @@ use crate::facts::{
     BindMount, ContainerRequest, KindFacts, PlaceFacts, StorageFacts, TaskFacts, TrialFacts,
 };
 use crate::ports::{RENDEZVOUS_PORT, TrainingPort, training_ports};
-use crate::{ContainerSpec, DeviceMapping, Mount, SHARED_FS_DIR, Script, WORK_DIR};
+use crate::{ContainerSpec, DeviceMapping, Mount, SHARED_FS_DIR, Script, TaskDetails, WORK_DIR};
 
 /// Seconds between SIGTERM and SIGKILL when a task is ended gracefully.
 const GRACE_SECONDS: u32 = 10;
@@ -90,7 +90,7 @@ pub fn container_spec(
         } else {
             defaults.network_mode.clone()
         },
-        ports: ports(request, &training_ports),
+        ports: ports(task, &training_ports),
         devices: devices(&request.devices, &defaults.devices),
         add_capabilities: request.add_capabilities.clone(),
         default_capabilities: defaults.add_capabilities.clone(),
@@ -109,6 +109,10 @@ fn script(
     let (request, defaults) = (&task.request, &task.defaults);
     let storage = task.storage.as_ref().filter(|_| trial.is_some());
     let hook = &defaults.startup_hook;
+    let details = match &task.kind {
+        KindFacts::Trial(_) => None,
+        KindFacts::Launched(details) => Some(details),
+    };
     Ok(Script {
         task_type: task.kind.kind(),
         allocation_id: task.allocation_id.clone(),
@@ -117,20 +121,18 @@ fn script(
         env: environment(task, trial, place, training_ports, token)?,
         work_dir: work_dir(task),
         context: true,
-        startup_hook: match &task.kind {
-            KindFacts::Trial(_) => true,
-            KindFacts::Launched(details) => details.has_startup_hook(),
-        },
+        startup_hook: details.is_none_or(TaskDetails::has_startup_hook),
         pool_startup_hook: hook.clone().filter(|hook| !hook.trim().is_empty()),
         rendezvous: trial.is_some(),
         storage_probe: storage.map(|storage| storage.document.clone()),
-        entrypoint: request
-            .entrypoint
-            .clone()
+        entrypoint: details
+            .and_then(TaskDetails::entrypoint)
+            .or_else(|| request.entrypoint.clone())
             .ok_or_else(|| SpecError::NoEntrypoint {
                 task: task.description.clone(),
             })?,
-        files: Vec::new(),
+        readiness: details.map_or_else(Vec::new, TaskDetails::readiness),
+        files: details.map_or_else(Vec::new, TaskDetails::files),
         token: token.to_owned(),
         grace_seconds: GRACE_SECONDS,
     })
@@ -145,12 +147,17 @@ fn work_dir(task: &TaskFacts) -> String {
         .replace("$DET_USER", &task.owner_name)
 }
 
-/// The ports to publish: those of a trial, then the task's own.
-fn ports(request: &ContainerRequest, training_ports: &[TrainingPort]) -> Vec<u16> {
+/// The ports to publish: those of a trial or of the kind's service, then the task's own.
+fn ports(task: &TaskFacts, training_ports: &[TrainingPort]) -> Vec<u16> {
     let rendezvous = (!training_ports.is_empty()).then_some(RENDEZVOUS_PORT);
     let training = training_ports.iter().map(|(_, port)| *port);
-    let own = request.ports.iter().copied();
-    rendezvous.into_iter().chain(training).chain(own).collect()
+    let service = match &task.kind {
+        KindFacts::Trial(_) => None,
+        KindFacts::Launched(details) => details.service_port(),
+    };
+    let own = task.request.ports.iter().copied();
+    let first = rendezvous.into_iter().chain(training).chain(service);
+    first.chain(own).collect()
 }
 
 /// The configuration's devices, then those of the pool whose place in the container is free. Most of the pool's are in the

@@ -3,7 +3,8 @@
 use det_ids::TaskId;
 use serde::{Deserialize, Serialize};
 
-use crate::TaskKind;
+use crate::shell::{LISTENING, ShellDetails};
+use crate::{Entrypoint, TaskFile, TaskKind};
 
 /// What only tasks of one kind have; trials have their rows instead. Not printable, because some of it is secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,6 +14,8 @@ pub enum TaskDetails {
     Command,
     /// See [`GenericDetails`].
     Generic(GenericDetails),
+    /// See [`ShellDetails`].
+    Shell(ShellDetails),
 }
 
 /// What only a generic task has.
@@ -30,6 +33,7 @@ impl TaskDetails {
         match self {
             Self::Command => TaskKind::Command,
             Self::Generic(_) => TaskKind::Generic,
+            Self::Shell(_) => TaskKind::Shell,
         }
     }
 
@@ -37,6 +41,39 @@ impl TaskDetails {
     pub(crate) fn has_startup_hook(&self) -> bool {
         match self {
             Self::Command | Self::Generic(_) => false,
+            Self::Shell(_) => true,
+        }
+    }
+
+    /// Port of the service that its kind brings, which the task's id alone names; `None` = it brings none.
+    pub fn service_port(&self) -> Option<u16> {
+        match self {
+            Self::Command | Self::Generic(_) => None,
+            Self::Shell(shell) => Some(shell.port),
+        }
+    }
+
+    /// What its kind runs; `None` = what its configuration names.
+    pub(crate) fn entrypoint(&self) -> Option<Entrypoint> {
+        match self {
+            Self::Command | Self::Generic(_) => None,
+            Self::Shell(shell) => Some(Entrypoint::SshServer { port: shell.port }),
+        }
+    }
+
+    /// The files that its kind needs.
+    pub(crate) fn files(&self) -> Vec<TaskFile> {
+        match self {
+            Self::Command | Self::Generic(_) => Vec::new(),
+            Self::Shell(shell) => shell.files(),
+        }
+    }
+
+    /// What its service writes when it can be used; see [`Script::readiness`](crate::Script::readiness).
+    pub(crate) fn readiness(&self) -> Vec<String> {
+        match self {
+            Self::Command | Self::Generic(_) => Vec::new(),
+            Self::Shell(_) => vec![LISTENING.to_owned()],
         }
     }
 }

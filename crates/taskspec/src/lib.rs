@@ -15,6 +15,7 @@ mod facts;
 pub mod guard;
 mod ports;
 pub mod sandbox;
+mod shell;
 mod spec;
 pub mod variables;
 
@@ -26,6 +27,9 @@ pub use facts::{
     SharedFs, StorageFacts, TaskFacts, TrialFacts,
 };
 pub use ports::RENDEZVOUS_PORT;
+pub use shell::{
+    AUTHORIZED_KEYS_FILE, SHELL_KEY_FILE, SHELL_PORTS, SSHD_CONFIG_FILE, ShellDetails,
+};
 pub use spec::{
     ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint,
     FIRST_UNPRIVILEGED_ID, Granted, Mount, RegistryAuth, Script, TaskFile, TaskKind, TaskUser,

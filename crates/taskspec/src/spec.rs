@@ -156,6 +156,10 @@ pub struct Script {
     pub storage_probe: Option<serde_json::Value>,
     /// The command that the supervisor starts.
     pub entrypoint: Entrypoint,
+    /// Texts by which a service shows that it can be used: the supervisor reports the allocation as ready at the first line
+    /// of output that contains one of them. Empty = nothing is reported.
+    #[serde(default)]
+    pub readiness: Vec<String>,
     /// Files to place before anything runs.
     pub files: Vec<TaskFile>,
     /// Bearer value for the master, sent as `Grpc-Metadata-x-allocation-token`.
@@ -179,6 +183,11 @@ pub enum Entrypoint {
     Argv(Vec<String>),
     /// A trial class of the old training loop, `module:Class`, run by the training harness with one process per slot.
     TrialClass(String),
+    /// An SSH server with the files of a shell, run by the supervisor's own executable: `det-supervisor ssh-server`.
+    SshServer {
+        /// Port that it listens on.
+        port: u16,
+    },
 }
 
 /// A file to place in the container.

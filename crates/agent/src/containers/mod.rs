@@ -1,5 +1,6 @@
 //! The containers of an agent: one actor for each, from the master's request to start it until it is removed.
 
+mod accounts;
 mod actor;
 mod container;
 mod exit;

@@ -15,6 +15,7 @@ use det_taskspec::{
 };
 use thiserror::Error;
 
+use super::accounts::Account;
 use super::grants;
 use super::store::{ContainerDir, RuntimeKind};
 use crate::data_dir::write_atomically;
@@ -127,6 +128,15 @@ pub(crate) fn prepare(
     let mut script = spec.script.clone();
     script.env.clone_from(&env);
     script.work_dir = user.work_dir(&script.work_dir);
+    if inputs.runtime == RuntimeKind::Process {
+        let account = Account {
+            asked: &spec.user,
+            given: user,
+            ids: ids_seen(user),
+            home: &home(user, &script.work_dir),
+        };
+        script.files.extend(account.files());
+    }
     let to = run.join(SCRIPT_FILE);
     write_json(&to, &script)?;
     give(&to, user)?;
@@ -170,6 +180,34 @@ pub(crate) fn process_user(user: &TaskUser, owner_id: UserId, root_tasks: bool) 
         group: name,
         gid: id,
     }
+}
+
+/// User and group id of a process task as it sees them: an agent that is not root starts tasks in a user namespace, in which
+/// they are root.
+fn ids_seen(user: &TaskUser) -> (u32, u32) {
+    if nix::unistd::geteuid().is_root() {
+        (user.uid, user.gid)
+    } else {
+        (0, 0)
+    }
+}
+
+/// The home directory of a process task: that of its account on this host, else its working directory.
+fn home(user: &TaskUser, work_dir: &str) -> String {
+    let own = home_on_host(user, |name| std::env::var(name).ok());
+    own.unwrap_or_else(|| work_dir.to_owned())
+}
+
+fn home_on_host(user: &TaskUser, own: impl Fn(&str) -> Option<String>) -> Option<String> {
+    if !nix::unistd::geteuid().is_root() {
+        return own("HOME");
+    }
+    nix::unistd::User::from_uid(user.uid.into())
+        .ok()
+        .flatten()
+        // The directories of accounts such as `nobody` do not exist.
+        .filter(|entry| entry.dir.is_dir())
+        .map(|entry| entry.dir.to_string_lossy().into_owned())
 }
 
 /// Whether this process may use an id: a user namespace, as in a container without privileges, has only few.
@@ -277,16 +315,7 @@ fn base_env(user: &TaskUser, own: impl Fn(&str) -> Option<String>) -> Vec<(Strin
         "PATH".to_owned(),
         own("PATH").unwrap_or_else(|| USUAL_PATH.to_owned()),
     )];
-    let home = if nix::unistd::geteuid().is_root() {
-        nix::unistd::User::from_uid(user.uid.into())
-            .ok()
-            .flatten()
-            // The directories of accounts such as `nobody` do not exist.
-            .filter(|entry| entry.dir.is_dir())
-            .map(|entry| entry.dir.to_string_lossy().into_owned())
-    } else {
-        own("HOME")
-    };
+    let home = home_on_host(user, &own);
     env.push(("HOME".to_owned(), home.unwrap_or_else(|| "/".to_owned())));
     env.extend(
         PASSED_ON

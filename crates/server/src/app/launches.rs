@@ -2,6 +2,7 @@
 //! files that it starts with; from then on the task goes through the life that all tasks have.
 
 mod check;
+mod shell;
 mod steering;
 
 use det_authz::{Kind, Permission};
@@ -213,7 +214,7 @@ impl Launches {
         }
     }
 
-    async fn store(&self, tx: &mut WriteTx, new: NewTask, actor: &str) -> AppResult<()> {
+    async fn store(&self, tx: &mut WriteTx, mut new: NewTask, actor: &str) -> AppResult<()> {
         // They may have gone since the configuration was checked.
         self.pools.require(&new.job.resource_pool)?;
         let workspace_id = new.job.workspace_id;
@@ -223,6 +224,8 @@ impl Launches {
         if let Some(parent) = &new.document.parent_id {
             steering::require_live_parent(tx, parent).await?;
         }
+        let reserved = &self.context.config().reserved_ports;
+        shell::give_port(tx, &mut new.document, reserved).await?;
         let id = new.task.id.clone();
         experiments::insert_job(&mut tx.conn(), &new.job).await?;
         tx.live_rows().add_task(new.task);
@@ -275,7 +278,8 @@ fn details(kind: LaunchKind, generic: &GenericRequest) -> AppResult<TaskDetails>
             forked_from: generic.forked_from.clone(),
             no_pause: generic.no_pause,
         })),
-        LaunchKind::Notebook | LaunchKind::Shell | LaunchKind::TensorBoard => Err(AppError::new(
+        LaunchKind::Shell => shell::new_details().map(TaskDetails::Shell),
+        LaunchKind::Notebook | LaunchKind::TensorBoard => Err(AppError::new(
             ErrorKind::NotBuilt,
             format!(
                 "tasks of the kind {} are not built in this version",

@@ -10,6 +10,7 @@ use det_lifecycle::container::Observed;
 use det_rm_agents::{TunnelError, TunnelStream, Tunnels};
 use det_store::allocations::{self, TaskRow};
 use det_store::{Conn, experiments, task_documents};
+use det_taskspec::TaskDetails;
 
 use crate::app::configs::{Configs, launched_config};
 use crate::app::context::Context;
@@ -207,8 +208,26 @@ impl Services {
         };
         let config = launched_config(&document)?;
         let ports = &config.environment.proxy_ports;
-        Ok(ports.iter().map(Offer::from).collect())
+        let own = of_kind(&document.details);
+        Ok(own
+            .into_iter()
+            .chain(ports.iter().map(Offer::from))
+            .collect())
     }
+}
+
+/// The service that a kind of task brings, before those of its configuration.
+fn of_kind(details: &TaskDetails) -> Option<Offer> {
+    Some(Offer {
+        port: details.service_port()?,
+        protocol: match details {
+            TaskDetails::Shell(_) => Protocol::Tcp,
+            TaskDetails::Command | TaskDetails::Generic(_) => Protocol::Http,
+        },
+        // The client's tunnel brings no credentials: the shell's key is what opens it.
+        unauthenticated: matches!(details, TaskDetails::Shell(_)),
+        is_default: true,
+    })
 }
 
 /// A task that offers a service does not run it now.

@@ -34,6 +34,7 @@ pub mod page;
 pub mod preview;
 pub mod projects;
 pub(crate) mod proxy;
+pub mod shells;
 pub mod tasks;
 pub mod templates;
 pub mod trials;
@@ -67,6 +68,7 @@ pub fn api() -> OpenApiRouter<Master> {
         .merge(auth::routes())
         .merge(checkpoints::routes())
         .merge(commands::routes())
+        .merge(shells::routes())
         .merge(config_policies::routes())
         .merge(events::routes())
         .merge(experiments::routes())

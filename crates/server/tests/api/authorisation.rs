@@ -262,7 +262,11 @@ impl World {
         };
         let path = format!("/api/v1/{path}");
         let made = ada.post(&path, json!({"config": config})).await.ok();
-        let id = [&made["taskId"], &made["command"]["id"]];
+        let id = [
+            &made["taskId"],
+            &made["command"]["id"],
+            &made["shell"]["id"],
+        ];
         id.into_iter().find_map(Value::as_str).unwrap().to_owned()
     }
 
@@ -349,6 +353,11 @@ impl World {
         } else {
             String::new()
         };
+        let shell = if operation.path.contains("{shellId}") {
+            self.launched("shells").await
+        } else {
+            String::new()
+        };
         let task = if name.contains("GenericTask") {
             self.launched("generic-tasks").await
         } else {
@@ -371,6 +380,7 @@ impl World {
             .replace("{trialId}", &trial.to_string())
             .replace("{runId}", &trial.to_string())
             .replace("{commandId}", &command)
+            .replace("{shellId}", &shell)
             .replace("{taskId}", &task)
             .replace("{userId}", &self.ada.to_string())
             .replace("{username}", "ada")
@@ -412,8 +422,9 @@ impl World {
             "Login" | "PlainLogin" => json!({"username": "admin", "isHashed": true}),
             "CreateExperiment" => json!({"config": configuration("made").to_string()}),
             "LaunchCommand" => json!({"config": {"entrypoint": ["true"]}}),
+            "LaunchShell" => json!({"config": {}}),
             "CreateGenericTask" => json!({"config": "entrypoint: ['true']"}),
-            "SetCommandPriority" => json!({"priority": 7}),
+            "SetCommandPriority" | "SetShellPriority" => json!({"priority": 7}),
             "ContinueExperiment" => json!({"id": experiment}),
             "PatchExperiment" => json!({"notes": "changed"}),
             "MoveExperiment" | "MoveExperiments" => {

@@ -165,11 +165,16 @@ impl RootFs<'_> {
             let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
             mount_new("tmpfs", &dev.join("shm"), flags, &options)
         })?;
+        // Servers of terminals, sshd among them, want this group for them, and could not set it themselves. In a user
+        // namespace it does not exist.
+        let group = nix::unistd::Group::from_name("tty").ok().flatten();
+        let group = group.filter(|_| self.owner.is_some());
+        let group = group.map_or_else(String::new, |group| format!(",gid={}", group.gid));
         let terminals = mount_new(
             "devpts",
             &dev.join("pts"),
             MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC,
-            "newinstance,ptmxmode=0666,mode=0620",
+            &format!("newinstance,ptmxmode=0666,mode=0620{group}"),
         );
         let queues = mount_new("mqueue", &dev.join("mqueue"), data_only(), "");
         for (what, mounted) in [("terminals", terminals), ("message queues", queues)] {

@@ -281,6 +281,7 @@ impl Task {
                 rendezvous: false,
                 storage_probe: None,
                 entrypoint: Entrypoint::Shell(entrypoint.into()),
+                readiness: Vec::new(),
                 files: Vec::new(),
                 token: "secret".into(),
                 grace_seconds: 60,

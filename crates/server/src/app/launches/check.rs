@@ -13,7 +13,7 @@ use det_store::task_documents;
 use det_store::workspaces::UNCATEGORIZED_WORKSPACE;
 use serde_json::Value;
 
-use super::{LaunchRequest, Launches};
+use super::{LaunchRequest, Launches, shell};
 use crate::app::admission::Findings;
 use crate::app::documents::{
     check_variables, document_error, require_real_secrets, require_storable, takes_long,
@@ -161,6 +161,12 @@ impl Launches {
         }
         check_variables(&config.environment)?;
         require_storable(&document.to_string())?;
+        if kind == LaunchKind::Shell {
+            let wanted = self.context.config();
+            findings
+                .warnings
+                .extend(shell::warning_of_key(wanted.security.ssh_key_type()));
+        }
         Ok(CheckedLaunch {
             config,
             workspace_id: workspace.id,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use det_api_types::launches::{GetLaunchesQuery, LaunchSortBy};
 use det_api_types::page::{OrderBy, Pagination};
-use det_authz::Kind;
+use det_authz::{Identity, Kind, Permission, Target};
 use det_ids::{AllocationId, PriorityOrder, TaskId, UserId, WorkspaceId};
 use det_lifecycle::task::TaskState;
 use det_scheduler::Policy;
@@ -13,7 +13,7 @@ use det_store::experiments::{self, JobRow};
 use det_store::places::{self, PlaceRow};
 use det_store::task_documents::{self, LaunchedFilter, LaunchedTask, TaskDocument};
 use det_store::{Conn, Store};
-use det_taskspec::{Device, TaskKind};
+use det_taskspec::{Device, TaskDetails, TaskKind, TaskUser};
 use serde_json::Value;
 
 use crate::app::documents::shown_task_config;
@@ -136,6 +136,8 @@ pub(crate) struct LaunchedView {
     pub(crate) row: LaunchedTask,
     /// Its owner; `None` = the user exists no more.
     pub(crate) owner: Option<User>,
+    /// The Unix identity of its code; `None` = the owner exists no more.
+    pub(crate) unix_user: Option<TaskUser>,
     /// Its live attempt, else its newest one.
     pub(crate) attempt: Option<AllocationRow>,
     /// The live container of that attempt, with the devices that it has.
@@ -183,7 +185,8 @@ pub(crate) async fn launched(
         rows.reverse();
     }
     let (rows, pagination) = paging::slice(rows, query.offset, query.limit);
-    Ok((views(master, &mut conn.conn(), rows).await?, pagination))
+    let shown = views(master, actor, &mut conn.conn(), rows).await?;
+    Ok((shown, pagination))
 }
 
 /// One launched task of a kind.
@@ -201,7 +204,7 @@ pub(crate) async fn launched_one(
     };
     let mut conn = master.context.store.read().await?;
     let rows = task_documents::launched(&mut conn.conn(), &filter).await?;
-    let mut found = views(master, &mut conn.conn(), rows).await?;
+    let mut found = views(master, actor, &mut conn.conn(), rows).await?;
     found.pop().ok_or_else(|| no_task_of(kind, id))
 }
 
@@ -221,9 +224,20 @@ pub(crate) async fn launched_with_config(
     Ok((view, shown))
 }
 
+/// Hides the key of a shell from actors that it is not for.
+fn hide_key(actor: &Actor, row: &mut LaunchedTask) {
+    let target = Target::identified(Identity::Task(&row.id)).owned_by(row.owner_id);
+    if !actor.may(Permission::TakeKey, &target)
+        && let TaskDetails::Shell(shell) = &mut row.details
+    {
+        shell.private_key.clear();
+    }
+}
+
 /// What lists and answers show of launched tasks, in three queries however many they are.
 async fn views(
     master: &Master,
+    actor: &Actor,
     conn: &mut Conn<'_>,
     rows: Vec<LaunchedTask>,
 ) -> AppResult<Vec<LaunchedView>> {
@@ -248,10 +262,16 @@ async fn views(
                 .or_insert((container, own));
         }
     }
-    let view = |row: LaunchedTask| {
+    let view = |mut row: LaunchedTask| {
         let attempt = attempts.remove(&row.id);
+        let owner = master.auth.user(row.owner_id);
+        hide_key(actor, &mut row);
+        let users = &master.specs.task_users;
         LaunchedView {
-            owner: master.auth.user(row.owner_id),
+            unix_user: owner
+                .as_ref()
+                .map(|owner| users.in_workspace(row.workspace_id, owner)),
+            owner,
             container: attempt.as_ref().and_then(|a| containers.remove(&a.id)),
             attempt,
             row,

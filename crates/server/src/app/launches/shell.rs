@@ -1,0 +1,113 @@
+//! What only shells have: keys, made when one is launched, and a port, given to it in the transaction that stores it.
+
+use std::collections::BTreeSet;
+
+use det_store::WriteTx;
+use det_store::task_documents::{self, LaunchedFilter, TaskDocument};
+use det_taskspec::{SHELL_PORTS, ShellDetails, TaskDetails};
+use rand::seq::IteratorRandom as _;
+use ssh_key::private::Ed25519Keypair;
+use ssh_key::{LineEnding, PrivateKey};
+
+use crate::app::configs::launched_config;
+use crate::error::{AppError, AppResult, ErrorKind};
+
+/// The kind of keys that is made.
+const KEY_TYPE: &str = "ED25519";
+/// The comment of a key: users see it where they store one.
+const COMMENT: &str = "determined";
+
+/// The details of a new shell, whose port is given to it when it is stored.
+pub(super) fn new_details() -> AppResult<ShellDetails> {
+    let pair = Ed25519Keypair::from_seed(&rand::random());
+    let private = PrivateKey::new(pair.into(), COMMENT).map_err(no_key)?;
+    let written = private.to_openssh(LineEnding::LF).map_err(no_key)?;
+    let public = private.public_key().to_openssh().map_err(no_key)?;
+    Ok(ShellDetails {
+        port: 0,
+        private_key: written.to_string(),
+        public_key: public,
+    })
+}
+
+fn no_key(error: ssh_key::Error) -> AppError {
+    AppError::internal(anyhow::anyhow!(
+        "could not make the key of a shell: {error}"
+    ))
+}
+
+/// What a user should know of keys that the master's configuration wants.
+pub(super) fn warning_of_key(wanted: &str) -> Option<String> {
+    (wanted != KEY_TYPE).then(|| {
+        format!(
+            "the master's configuration wants keys of the type {wanted} (\"security.ssh.key_type\"), and this version makes \
+             {KEY_TYPE} keys only: the shell has one of those"
+        )
+    })
+}
+
+/// Gives a shell a port that no other live task's service has: in the process runtime they share a machine's ports.
+pub(super) async fn give_port(
+    tx: &mut WriteTx,
+    document: &mut TaskDocument,
+    reserved: &[u16],
+) -> AppResult<()> {
+    let own = launched_config(document)?.container_request().ports;
+    let TaskDetails::Shell(shell) = &mut document.details else {
+        return Ok(());
+    };
+    let live = LaunchedFilter {
+        ended_after: Some(i64::MAX),
+        ..LaunchedFilter::default()
+    };
+    let others = task_documents::launched(&mut tx.conn(), &live).await?;
+    let others = others.iter().filter_map(|task| task.details.service_port());
+    let taken: BTreeSet<u16> = others.chain(own).chain(reserved.iter().copied()).collect();
+    let free = SHELL_PORTS.filter(|port| !taken.contains(port));
+    shell.port = free.choose(&mut rand::rng()).ok_or_else(no_port)?;
+    Ok(())
+}
+
+fn no_port() -> AppError {
+    let (first, last) = (SHELL_PORTS.start(), SHELL_PORTS.end());
+    AppError::new(
+        ErrorKind::Busy,
+        format!("no port is left for another shell: shells have {first} to {last}, and live shells or \"reserved_ports\" of the \
+                 master's configuration take all of them"),
+    )
+    .hint("end shells that are not used any more, or reserve fewer ports")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_shell_has_a_key_of_its_own_that_ssh_reads() {
+        let (one, two) = (new_details().unwrap(), new_details().unwrap());
+        assert_ne!(one.private_key, two.private_key);
+        let private = PrivateKey::from_openssh(&one.private_key).unwrap();
+        assert_eq!(private.public_key().to_openssh().unwrap(), one.public_key);
+        assert!(
+            one.public_key.starts_with("ssh-ed25519 "),
+            "{}",
+            one.public_key
+        );
+        assert!(
+            one.public_key.ends_with(" determined"),
+            "{}",
+            one.public_key
+        );
+        // The client writes it into a file as it is, and ssh wants an end of line.
+        assert!(
+            one.private_key
+                .ends_with("-----END OPENSSH PRIVATE KEY-----\n")
+        );
+    }
+
+    #[test]
+    fn another_type_of_key_is_pointed_out() {
+        assert_eq!(warning_of_key("ED25519"), None);
+        assert!(warning_of_key("RSA").unwrap().contains("ED25519 keys only"));
+    }
+}
