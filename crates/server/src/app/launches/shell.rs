@@ -30,10 +30,12 @@ pub(super) fn new_details() -> AppResult<ShellDetails> {
     })
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the shape that map_err wants"
+)]
 fn no_key(error: ssh_key::Error) -> AppError {
-    AppError::internal(anyhow::anyhow!(
-        "could not make the key of a shell: {error}"
-    ))
+    AppError::internal(anyhow::Error::msg(error.to_string()).context("making the key of a shell"))
 }
 
 /// What a user should know of keys that the master's configuration wants.
