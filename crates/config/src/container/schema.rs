@@ -87,7 +87,7 @@ keys! {
             or("{}"), merged(Merge::AppendByDevice);
         /// Ports of the chief container that are reachable through the master.
         proxy_ports: Vec<ProxyPort> = Kind::List(&Kind::Section(&PROXY_PORT)),
-            or("[]"), merged(Merge::NewBy("proxy_port")), kept;
+            or("[]"), merged(Merge::NewBy("proxy_port"));
         /// Named container ports, informational.
         ports: BTreeMap<String, u16> = Kind::Map(&PORT), or("{}");
         /// Pull the image even when it is present.

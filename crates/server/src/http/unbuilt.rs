@@ -25,10 +25,9 @@ pub(super) fn operation(operation: &Operation, path: &str) -> AppError {
 
 /// What clients expect at an address outside `/api/v1`, if it is one that this version has not built.
 pub(super) fn outside_the_api(path: &str) -> Option<&'static str> {
-    const PREFIXES: [(&str, &str); 7] = [
+    const PREFIXES: [(&str, &str); 6] = [
         ("/stream", "the feed of changes"),
         ("/resources/allocation", "the report of used resources"),
-        ("/proxy", "the proxy to services of tasks"),
         ("/prom", "the figures for Prometheus"),
         ("/det", "the web interface"),
         ("/genai", "the interface of the GenAI studio"),

@@ -66,7 +66,6 @@ async fn what_is_not_built_is_neither_missing_nor_a_bad_request() {
         "/stream",
         "/resources/allocation/raw",
         "/resources/allocation/allocations-csv?timestamp_after=2024-01-01T00:00:00Z",
-        "/proxy/1.abc/",
         "/prom/det-state-metrics",
     ] {
         client.get(path).await.refused(501);
