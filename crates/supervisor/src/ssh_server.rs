@@ -66,7 +66,8 @@ fn become_server(port: &str, address: &str) -> (u8, String) {
     if geteuid().is_root() && !may_change_root() {
         return (1, NO_CAPABILITIES.to_owned());
     }
-    let Some(server) = find() else {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let Some(server) = find(Path::new(USUAL_PLACE), &path) else {
         return (127, NO_SERVER.to_owned());
     };
     let written = write_keys(
@@ -109,12 +110,12 @@ fn may_change_root() -> bool {
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_CHROOT))
 }
 
-fn find() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path)
+/// The SSH server: in its usual place, else in a directory of `path`, the value of `PATH`.
+fn find(usual: &Path, path: &OsStr) -> Option<PathBuf> {
+    let on_path = std::env::split_paths(path)
         .map(|dir| dir.join("sshd"))
         .filter(|file| file.is_absolute());
-    std::iter::once(PathBuf::from(USUAL_PLACE))
+    std::iter::once(usual.to_owned())
         .chain(on_path)
         .find(|file| file.is_file())
 }
@@ -215,6 +216,19 @@ mod tests {
         ] {
             assert_eq!(line(&[(name, value)]), "ssh-ed25519 AAAA\n", "{name}");
         }
+    }
+
+    #[test]
+    fn the_server_is_found_in_its_usual_place_and_then_on_the_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let (usual, other) = (dir.path().join("usual"), dir.path().join("bin"));
+        let path = std::env::join_paths([Path::new("relative"), other.as_path()]).unwrap();
+        assert_eq!(find(&usual, &path), None);
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("sshd"), "").unwrap();
+        assert_eq!(find(&usual, &path), Some(other.join("sshd")));
+        fs::write(&usual, "").unwrap();
+        assert_eq!(find(&usual, &path), Some(usual));
     }
 
     #[test]

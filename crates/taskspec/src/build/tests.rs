@@ -9,7 +9,7 @@ use super::*;
 use crate::variables::{Presence, SetBy, Tasks, VARIABLES};
 use crate::{
     ClusterFacts, DeviceKind, DeviceMapping, Entrypoint, GenericDetails, Granted, PerDevice,
-    PoolDefaults, SharedFs, TaskDetails, TaskUser,
+    PoolDefaults, SharedFs, ShellDetails, TaskDetails, TaskUser,
 };
 
 const EXPERIMENT_CONFIG: &str = r#"{"name": "digits"}"#;
@@ -295,7 +295,12 @@ fn the_users_variables_win_except_over_the_platforms_own() {
 #[test]
 fn what_differs_between_kinds_of_task() {
     let generic = TaskDetails::Generic(GenericDetails::default());
-    for (details, hook) in [(TaskDetails::Command, false), (generic, false)] {
+    let kinds = [
+        (TaskDetails::Command, false, &[][..]),
+        (generic, false, &[]),
+        (shell(), true, &[3217]),
+    ];
+    for (details, hook, ports) in kinds {
         let task = TaskFacts {
             kind: KindFacts::Launched(details),
             storage: trial().storage,
@@ -309,12 +314,66 @@ fn what_differs_between_kinds_of_task() {
         assert_eq!(spec.script.startup_hook, hook, "{}", kind.name());
         assert!(!spec.script.rendezvous, "{}", kind.name());
         assert_eq!(spec.script.storage_probe, None, "{}", kind.name());
-        assert!(spec.ports.is_empty(), "{}", kind.name());
+        assert_eq!(spec.ports, ports, "{}", kind.name());
+        let has_service = !ports.is_empty();
+        assert_eq!(!spec.script.readiness.is_empty(), has_service);
+        assert_eq!(!spec.script.files.is_empty(), has_service);
     }
     let spec = spec(&trial());
     assert!(spec.script.context && spec.script.rendezvous && spec.script.startup_hook);
     let storage = json!({"type": "s3", "bucket": "b"});
     assert_eq!(spec.script.storage_probe, Some(storage));
+}
+
+fn shell() -> TaskDetails {
+    TaskDetails::Shell(ShellDetails {
+        port: 3217,
+        private_key: "private".into(),
+        public_key: "ssh-ed25519 AAAA".into(),
+    })
+}
+
+#[test]
+fn a_shell_runs_an_ssh_server_with_its_own_key() {
+    let mut task = command();
+    task.kind = KindFacts::Launched(shell());
+    task.request.ports = vec![8080];
+    let spec = spec(&task);
+    assert_eq!(spec.ports, [3217, 8080]);
+    let script = spec.script;
+    // Whatever its configuration names.
+    assert_eq!(script.entrypoint, Entrypoint::SshServer { port: 3217 });
+    assert_eq!(script.readiness, ["Server listening on"]);
+    let files: BTreeMap<&str, (u32, &str)> = script
+        .files
+        .iter()
+        .map(|file| (file.path.as_str(), (file.mode, file.content.as_str())))
+        .collect();
+    let dir = "/run/determined/ssh";
+    assert_eq!(files[&*format!("{dir}/id_ed25519")], (0o600, "private"));
+    let public = "ssh-ed25519 AAAA";
+    assert_eq!(files[&*format!("{dir}/id_ed25519.pub")], (0o600, public));
+    assert_eq!(files[crate::SHELL_KEY_FILE], (0o644, public));
+    let (mode, config) = files[crate::SSHD_CONFIG_FILE];
+    assert_eq!(mode, 0o600);
+    for line in [
+        "HostKey /run/determined/ssh/id_ed25519",
+        "AuthorizedKeysFile /run/determined/ssh/authorized_keys",
+        "AuthenticationMethods publickey",
+        "PasswordAuthentication no",
+        "PermitRootLogin prohibit-password",
+        "PermitUserEnvironment yes",
+    ] {
+        assert!(config.lines().any(|found| found == line), "{line}");
+    }
+}
+
+#[test]
+fn a_script_without_readiness_is_read_as_one_that_reports_nothing() {
+    let mut written = serde_json::to_value(spec(&command()).script).unwrap();
+    written.as_object_mut().unwrap().remove("readiness");
+    let read: Script = serde_json::from_value(written).unwrap();
+    assert_eq!(read.readiness, Vec::<String>::new());
 }
 
 #[test]

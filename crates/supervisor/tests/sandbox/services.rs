@@ -1,0 +1,193 @@
+//! Services: their readiness, and the SSH server of a shell.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use det_taskspec::{ContainerExit, Entrypoint, TaskFile, TaskUser};
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::exited;
+use crate::support::{self, Master, RunningTask, Task, need_sandbox, skip, wait_for};
+
+const READY_PATH: &str = "/api/v1/allocations/task.1/ready";
+
+fn reports(master: &Master) -> usize {
+    let requests = master.requests();
+    requests
+        .iter()
+        .filter(|request| request.path == READY_PATH)
+        .count()
+}
+
+#[test]
+fn a_service_is_reported_as_ready_once_at_the_line_that_shows_it() {
+    need_sandbox!();
+    let master = Master::start();
+    // A master that is being restarted.
+    master.answer(READY_PATH, 503, json!({}));
+    let text = "echo listening not yet; read -r go < go; echo it is up and listening; read -r go < go; \
+                echo up and listening again; read -r go < go; echo end";
+    let mut task = Task::shell(&master, &format!("mkfifo go; {text}"));
+    task.script.readiness = vec!["nothing like this".into(), "up and listening".into()];
+    let task = task.start();
+    let go = |task: &RunningTask| {
+        let fifo = task.file("workdir/go");
+        wait_for("the task to wait", || std::fs::write(&fifo, "\n").ok());
+    };
+    master.wait_for_line("listening not yet");
+    assert_eq!(reports(&master), 0);
+    go(&task);
+    wait_for("a report and its repetition", || {
+        (reports(&master) > 1).then_some(())
+    });
+    master.answer(READY_PATH, 200, json!({}));
+    go(&task);
+    master.wait_for_line("listening again");
+    go(&task);
+    assert_eq!(task.wait().exit(), exited(0));
+    let request = master.request(READY_PATH).unwrap();
+    assert_eq!(
+        (request.method.as_str(), request.token.as_deref()),
+        ("POST", Some("Bearer secret"))
+    );
+}
+
+#[test]
+fn output_of_other_tasks_reports_nothing() {
+    need_sandbox!();
+    let master = Master::start();
+    let ended = Task::shell(&master, "echo Server listening on 1").run();
+    assert_eq!(ended.exit(), exited(0));
+    assert_eq!(reports(&master), 0);
+}
+
+/// A task that is a shell for the user with this id, and the key that opens it.
+fn shell(master: &Master, uid: u32, port: u16) -> Option<(Task, String)> {
+    if !Path::new("/usr/sbin/sshd").exists() {
+        skip("there is no SSH server: openssh-server is not installed");
+        return None;
+    }
+    if !nix::unistd::geteuid().is_root() {
+        skip("only root starts tasks as other users");
+        return None;
+    }
+    let mut task = Task::shell(master, "").env("SEEN", "in \"sessions\"");
+    let key = task.dir.path().join("key");
+    let made = Command::new("ssh-keygen")
+        .args(["-q", "-t", "ed25519", "-N", "", "-f"])
+        .arg(&key)
+        .status();
+    assert!(made.unwrap().success());
+    let read = |name: &str| std::fs::read_to_string(task.dir.path().join(name)).unwrap();
+    let config = "HostKey /run/determined/ssh/id_ed25519\n\
+                  AuthorizedKeysFile /run/determined/ssh/authorized_keys\nPermitUserEnvironment yes\nStrictModes no\n\
+                  UsePAM no\nPidFile none\n";
+    let accounts =
+        format!("ada:x:{uid}:{uid}::/run/determined/workdir:/bin/sh\nroot:x:0:0::/root:/bin/sh\n");
+    let files = [
+        ("/run/determined/ssh/id_ed25519", 0o600, read("key")),
+        (
+            "/run/determined/ssh/authorized_keys_unmodified",
+            0o644,
+            read("key.pub"),
+        ),
+        ("/run/determined/ssh/sshd_config", 0o600, config.to_owned()),
+        ("/etc/passwd", 0o644, accounts),
+        ("/etc/shadow", 0o644, "ada:*:1:0:99999:7:::\n".to_owned()),
+    ];
+    task.script.files = files
+        .map(|(path, mode, content)| TaskFile {
+            path: path.into(),
+            mode,
+            content,
+        })
+        .into();
+    task.spec.user = TaskUser {
+        user: "ada".into(),
+        uid,
+        group: "ada".into(),
+        gid: uid,
+    };
+    task.script.entrypoint = Entrypoint::SshServer { port };
+    task.script.readiness = vec!["Server listening on".into()];
+    let key = key.to_str().unwrap().to_owned();
+    Some((task, key))
+}
+
+/// A port that is free now.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+#[test]
+fn sessions_of_a_shell_have_its_terminal_its_user_and_what_hooks_have_exported() {
+    need_sandbox!();
+    let master = Master::start();
+    let port = free_port();
+    let Some((mut task, key)) = shell(&master, 54321, port) else {
+        return;
+    };
+    task.script.pool_startup_hook = Some("export HOOKED='by a hook'".into());
+    let task = task.start();
+    wait_for("the shell to be ready", || {
+        (reports(&master) > 0).then_some(())
+    });
+    let said = "echo \"$SEEN|$HOOKED|$DET_TASK_ID|$(id -un)|$PWD\"; test -t 0 && tty";
+    let output = Command::new("ssh")
+        .args([
+            "-tt",
+            "-i",
+            &key,
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-o",
+            "IdentitiesOnly=yes",
+        ])
+        .args([
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            "-p",
+            &port.to_string(),
+            "ada@127.0.0.1",
+            said,
+        ])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).replace('\r', "");
+    let mut lines = text.lines();
+    let expected = "in \"sessions\"|by a hook|task|ada|/run/determined/workdir";
+    assert_eq!(
+        lines.next(),
+        Some(expected),
+        "{output:?} {:?}",
+        master.lines()
+    );
+    assert!(lines.next().unwrap().starts_with("/dev/pts/"), "{text}");
+    task.signal(Signal::SIGTERM);
+    let ended = task.wait();
+    // It handles the signal and ends by itself.
+    assert!(
+        matches!(
+            ended.exit(),
+            ContainerExit::Exited { .. } | ContainerExit::Lost { .. }
+        ),
+        "{:?}",
+        ended.exit()
+    );
+}
+
+#[test]
+fn a_shell_of_root_without_capabilities_says_what_to_do() {
+    need_sandbox!();
+    let master = Master::start();
+    let Some((task, _)) = shell(&master, 0, free_port()) else {
+        return;
+    };
+    assert_eq!(task.run().exit(), exited(1));
+    let line = master.wait_for_line("this shell cannot start");
+    assert_eq!(line["level"], "LOG_LEVEL_ERROR");
+    assert_eq!(reports(&master), 0);
+}
