@@ -37,6 +37,7 @@ mod recovery;
 mod reload;
 mod renewal;
 mod rights;
+mod shells;
 mod task_kinds;
 mod tasks;
 mod templates;
