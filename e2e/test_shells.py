@@ -66,7 +66,7 @@ class Session:
 
 
 def test_a_session_has_the_tasks_variables_user_and_terminal(cluster: Cluster, shell: str) -> None:
-    said = "echo \"<$DET_TASK_ID|$FROM_HOOK|$PWD|$(id -u)>\"; python3 -c 'import getpass, os, pwd; "
+    said = 'echo "<$DET_TASK_ID|$FROM_HOOK|$PWD|$(id -u)>"; python3 -c \'import getpass, os, pwd; '
     said += 'print("<" + pwd.getpwuid(os.getuid()).pw_dir + ">")\'; test -t 0 && echo "<terminal>"'
     out = cluster.client("shell", "open", shell, "--", said).out
     user = cluster.api("GET", "/api/v1/me")["user"]["id"]

@@ -174,7 +174,7 @@ launched! {
     Shell, shell, shells,
     LaunchShellRequest, LaunchShellResponse, GetShellResponse, GetShellsResponse, ShellResponse,
     SetShellPriorityRequest, shell_id, {
-        /// The key that opens it, in OpenSSH's format; empty for all other users but its owner.
+        /// The key that opens it, in OpenSSH's format; empty for all but its owner and the owner's tasks.
         private_key: String,
         /// The public part of the key, as in `authorized_keys`.
         public_key: String,

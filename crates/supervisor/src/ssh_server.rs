@@ -195,8 +195,8 @@ mod tests {
     fn sessions_get_the_variables_of_the_task_before_the_key() {
         assert_eq!(line(&[]), "ssh-ed25519 AAAA\n");
         assert_eq!(
-            line(&[("A", "1 2"), ("B", "a \"x\""), ("C", "")]),
-            "environment=\"A=1 2\",environment=\"B=a \\\"x\\\"\",environment=\"C=\" ssh-ed25519 AAAA\n"
+            line(&[("A", "1 2"), ("B", "x \"y\""), ("C", "")]),
+            "environment=\"A=1 2\",environment=\"B=x \\\"y\\\"\",environment=\"C=\" ssh-ed25519 AAAA\n"
         );
     }
 

@@ -23,7 +23,7 @@ const PUBLIC_KEY_FILE: &str = "/run/determined/ssh/id_ed25519.pub";
 /// What the SSH server writes when it accepts connections.
 pub(crate) const LISTENING: &str = "Server listening on";
 
-/// Only the shell's key opens it; its holder may do what the task may do.
+/// Only the shell's key opens it, and a user who has it can do what the task can do.
 const SSHD_CONFIG: &str = "\
 HostKey /run/determined/ssh/id_ed25519
 AuthorizedKeysFile /run/determined/ssh/authorized_keys
