@@ -32,8 +32,6 @@ def cluster() -> Iterator[Cluster]:
         python = harness.wheel_python()
         if not SSHD.is_file() or shutil.which("ssh") is None or shutil.which("scp") is None:
             raise Missing("there is no SSH server and client: install openssh-server and openssh-client")
-        if os.geteuid() != 0:
-            raise Missing("an agent that is not root runs shells in containers only")
     with flavoured("core", python=python, agents=[Agent(slots=2)]) as cluster:
         yield cluster
 
@@ -113,6 +111,7 @@ def test_nobody_else_is_given_the_key(cluster: Cluster, shell: str) -> None:
         assert "inside" not in opened.out, opened
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only an agent that is root starts tasks as other users")
 def test_a_linked_user_is_that_user_in_shells(cluster: Cluster) -> None:
     cluster.run_det("user", "create", "linked", "--password", "Compiler1", env=ADMIN)
     link = ["--agent-user", "svc", "--agent-uid", "1234", "--agent-group", "lab", "--agent-gid", "1235"]

@@ -95,6 +95,7 @@ fn ask(check: &Check<'_>, dir: &Path) -> io::Result<Vec<u8>> {
 
 fn spec(check: &Check<'_>) -> SandboxSpec {
     SandboxSpec {
+        shown_ids: None,
         user: process_user(&TaskUser::default(), UserId::default(), check.root_tasks),
         mounts: Vec::new(),
         shm_size_bytes: 1 << 20,

@@ -170,11 +170,17 @@ fn make_namespaces(user: &TaskUser) -> Result<Rights, SetupError> {
              docker or podman runtime"
         ))
     })?;
+    map_ids((0, 0), (uid.as_raw(), gid.as_raw()))?;
+    Ok(Rights::UserNamespace)
+}
+
+/// Maps the ids that this process had before its new user namespace to those that it has there.
+fn map_ids(there: (u32, u32), before: (u32, u32)) -> Result<(), SetupError> {
     // A process without privileges may map its group only after it has given up changing groups.
     for (file, text) in [
         ("setgroups", "deny".to_owned()),
-        ("uid_map", format!("0 {uid} 1")),
-        ("gid_map", format!("0 {gid} 1")),
+        ("uid_map", format!("{} {} 1", there.0, before.0)),
+        ("gid_map", format!("{} {} 1", there.1, before.1)),
     ] {
         let path = Path::new("/proc/self").join(file);
         fs::write(&path, text).map_err(|error| {
@@ -183,7 +189,20 @@ fn make_namespaces(user: &TaskUser) -> Result<Rights, SetupError> {
             ))
         })?;
     }
-    Ok(Rights::UserNamespace)
+    Ok(())
+}
+
+/// Enters a user namespace in which this process has other ids; its rights outside stay the same.
+fn see_itself_as(ids: (u32, u32)) -> Result<(), SetupError> {
+    let before = (geteuid().as_raw(), getegid().as_raw());
+    unshare(CloneFlags::CLONE_NEWUSER).map_err(|error| {
+        SetupError::host(format!(
+            "cannot run this task as root: its program needs a user who is not root, and this host refuses a user namespace \
+             for that ({error}; see user.max_user_namespaces); link the user with an account that is not root, or use the \
+             docker or podman runtime"
+        ))
+    })?;
+    map_ids(ids, before)
 }
 
 fn start_inside(
@@ -330,8 +349,15 @@ fn build(arguments: &[&str]) -> Result<ProcessContext, SetupError> {
         notes: &notes,
     }
     .enter()?;
+    if let Some(ids) = spec.shown_ids {
+        if rights == Rights::Root {
+            become_user(&spec.user)?;
+        }
+        // Before the capabilities are dropped: a user namespace begins with all of them.
+        see_itself_as(ids)?;
+    }
     confine::drop_bounding_set()?;
-    if rights == Rights::Root {
+    if rights == Rights::Root && spec.shown_ids.is_none() {
         become_user(&spec.user)?;
     }
     confine::confine()?;

@@ -102,8 +102,8 @@ fn become_server(port: &str, address: &str) -> (u8, String) {
 const NO_SERVER: &str = "this shell cannot start: there is no SSH server (sshd), neither at /usr/sbin/sshd nor on PATH; install \
     the package openssh-server in the task's image, or on the agent's host where tasks run as processes";
 const NO_CAPABILITIES: &str = "this shell cannot start: an SSH server that runs as root needs the capabilities of root, and this \
-    task has none; where the agent runs as root, link the user with an account that is not root, or leave out \"root_tasks\" of \
-    the agent's configuration; an agent that does not run as root runs shells in containers only";
+    task has none; link the user with an account that is not root, or leave CAP_SYS_CHROOT, CAP_SETUID and CAP_SETGID to the \
+    container";
 
 fn may_change_root() -> bool {
     rustix::thread::capabilities(None)

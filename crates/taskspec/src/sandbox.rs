@@ -44,6 +44,10 @@ pub struct SandboxSpec {
     /// Identity of the task's processes. An agent that is not root can only start tasks as itself; the task then sees
     /// itself as root in a user namespace, whatever is asked for here.
     pub user: TaskUser,
+    /// User and group id under which a task that would be root sees itself instead, in a user namespace of its own. For
+    /// programs that isolate their parts when they run as root, with capabilities that no task has. `None` = as it is.
+    #[serde(default)]
+    pub shown_ids: Option<(u32, u32)>,
     /// Host directories to show in the sandbox, in order, the `shared_fs` one included. Relative container paths are
     /// below the script's work directory.
     pub mounts: Vec<Mount>,

@@ -19,6 +19,8 @@ pub(super) struct Account<'a> {
     pub(super) given: &'a TaskUser,
     /// User and group id as the task sees them.
     pub(super) ids: (u32, u32),
+    /// Whether it sees the groups of its host as they are; in a user namespace there is only its own.
+    pub(super) sees_groups: bool,
     /// Its home directory.
     pub(super) home: &'a str,
 }
@@ -58,9 +60,16 @@ impl Account<'_> {
         with_host(&[&self.given.user, &self.asked.user], entry, "")
     }
 
-    /// The text of `/etc/group`.
+    /// The text of `/etc/group`. Without the group of terminals where the task cannot see it: servers would want to give it
+    /// their terminals.
     fn group(&self, host: &str) -> String {
         let entry = |name: &str| format!("{name}:x:{}:", self.ids.1);
+        let without: Vec<&str> = host
+            .lines()
+            .filter(|line| !line.starts_with("tty:"))
+            .collect();
+        let without = without.join("\n");
+        let host = if self.sees_groups { host } else { &without };
         with_host(&[&self.given.group, &self.asked.group], entry, host)
     }
 }
@@ -104,6 +113,7 @@ mod tests {
             asked,
             given,
             ids: (given.uid, given.gid),
+            sees_groups: true,
             home: "/work",
         };
         account.passwd(HOST, "/bin/bash")
@@ -120,6 +130,7 @@ mod tests {
             asked: &TaskUser::default(),
             given: &given,
             ids: (given.uid, given.gid),
+            sees_groups: true,
             home: "/work",
         };
         assert_eq!(
@@ -130,6 +141,20 @@ mod tests {
             account.shadow(),
             "det-user-3:*:1:0:99999:7:::\nroot:*:1:0:99999:7:::\n"
         );
+    }
+
+    #[test]
+    fn a_task_in_a_user_namespace_does_not_know_the_group_of_terminals() {
+        let root = TaskUser::default();
+        let account = Account {
+            asked: &root,
+            given: &root,
+            ids: (7, 7),
+            sees_groups: false,
+            home: "/work",
+        };
+        let text = account.group("root:x:0:\ntty:x:5:\nttys:x:6:\n");
+        assert_eq!(text, "root:x:7:\nroot:x:0:\nttys:x:6:\n");
     }
 
     #[test]
@@ -147,6 +172,7 @@ mod tests {
             asked: &odd,
             given: &odd,
             ids: (7, 8),
+            sees_groups: true,
             home: "/work",
         };
         assert_eq!(account.group(""), "");

@@ -10,7 +10,7 @@ use det_ids::UserId;
 use det_taskspec::guard::HostGuard;
 use det_taskspec::sandbox::SandboxSpec;
 use det_taskspec::{
-    ContainerSpec, Device, DeviceKind, DeviceMapping, Granted, SCRIPT_FILE, TaskUser,
+    ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint, Granted, SCRIPT_FILE, TaskUser,
     UNPRIVILEGED_ID, unprivileged_id,
 };
 use thiserror::Error;
@@ -132,8 +132,9 @@ pub(crate) fn prepare(
         let account = Account {
             asked: &spec.user,
             given: user,
-            ids: ids_seen(user),
-            home: &home(user, &script.work_dir),
+            ids: shown_ids(spec, user).unwrap_or_else(|| ids_seen(user)),
+            sees_groups: nix::unistd::geteuid().is_root() && shown_ids(spec, user).is_none(),
+            home: &home(spec, user, &script.work_dir),
         };
         script.files.extend(account.files());
     }
@@ -192,9 +193,21 @@ fn ids_seen(user: &TaskUser) -> (u32, u32) {
     }
 }
 
-/// The home directory of a process task: that of its account on this host, else its working directory.
-fn home(user: &TaskUser, work_dir: &str) -> String {
-    let own = home_on_host(user, |name| std::env::var(name).ok());
+fn is_shell(spec: &ContainerSpec) -> bool {
+    matches!(spec.script.entrypoint, Entrypoint::SshServer { .. })
+}
+
+/// The ids under which a shell that would be root sees itself: an SSH server that runs as root needs capabilities, which no
+/// process task has.
+fn shown_ids(spec: &ContainerSpec, user: &TaskUser) -> Option<(u32, u32)> {
+    let id = unprivileged_id(spec.owner_id);
+    (is_shell(spec) && ids_seen(user).0 == 0).then_some((id, id))
+}
+
+/// The home directory of a process task: that of its account on this host, else its working directory, in which the sessions
+/// of a shell begin in any case.
+fn home(spec: &ContainerSpec, user: &TaskUser, work_dir: &str) -> String {
+    let own = home_on_host(user, |name| std::env::var(name).ok()).filter(|_| !is_shell(spec));
     own.unwrap_or_else(|| work_dir.to_owned())
 }
 
@@ -235,6 +248,7 @@ fn sandbox(spec: &ContainerSpec, user: &TaskUser, inputs: &ContainerInputs<'_>) 
     let devices = device_mappings(inputs.own_devices);
     SandboxSpec {
         user: user.clone(),
+        shown_ids: shown_ids(spec, user),
         mounts: spec.mounts.clone(),
         shm_size_bytes: spec.shm_size_bytes,
         memory_limit_bytes: None,

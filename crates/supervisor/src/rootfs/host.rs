@@ -168,7 +168,8 @@ impl RootFs<'_> {
         // Servers of terminals, sshd among them, want this group for them, and could not set it themselves. In a user
         // namespace it does not exist.
         let group = nix::unistd::Group::from_name("tty").ok().flatten();
-        let group = group.filter(|_| self.owner.is_some());
+        let is_known = self.owner.is_some() && self.spec.shown_ids.is_none();
+        let group = group.filter(|_| is_known);
         let group = group.map_or_else(String::new, |group| format!(",gid={}", group.gid));
         let terminals = mount_new(
             "devpts",

@@ -121,25 +121,22 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-#[test]
-fn sessions_of_a_shell_have_its_terminal_its_user_and_what_hooks_have_exported() {
-    need_sandbox!();
-    let master = Master::start();
-    let port = free_port();
-    let Some((mut task, key)) = shell(&master, 54321, port) else {
-        return;
-    };
+/// Enters a shell, and checks what its sessions have.
+fn assert_sessions(task: Task, key: &str, master: &Master, port: u16) {
+    let mut task = task;
     task.script.pool_startup_hook = Some("export HOOKED='by a hook'".into());
     let task = task.start();
     wait_for("the shell to be ready", || {
-        (reports(&master) > 0).then_some(())
+        (reports(master) > 0).then_some(())
     });
-    let said = "echo \"$SEEN|$HOOKED|$DET_TASK_ID|$(id -un)|$PWD\"; test -t 0 && tty";
+    let program =
+        "echo \"$SEEN|$HOOKED|$DET_TASK_ID|$(id -un)|$PWD\"; test -t 0 && tty; touch made; exit 7";
+    let port = port.to_string();
     let output = Command::new("ssh")
         .args([
             "-tt",
             "-i",
-            &key,
+            key,
             "-o",
             "StrictHostKeyChecking=no",
             "-o",
@@ -149,9 +146,9 @@ fn sessions_of_a_shell_have_its_terminal_its_user_and_what_hooks_have_exported()
             "-o",
             "UserKnownHostsFile=/dev/null",
             "-p",
-            &port.to_string(),
+            &port,
             "ada@127.0.0.1",
-            said,
+            program,
         ])
         .stdin(Stdio::null())
         .output()
@@ -166,17 +163,45 @@ fn sessions_of_a_shell_have_its_terminal_its_user_and_what_hooks_have_exported()
         master.lines()
     );
     assert!(lines.next().unwrap().starts_with("/dev/pts/"), "{text}");
+    assert_eq!(output.status.code(), Some(7));
+    assert!(task.file("workdir/made").exists());
     task.signal(Signal::SIGTERM);
-    let ended = task.wait();
+    let exit = task.wait().exit();
     // It handles the signal and ends by itself.
     assert!(
         matches!(
-            ended.exit(),
+            exit,
             ContainerExit::Exited { .. } | ContainerExit::Lost { .. }
         ),
-        "{:?}",
-        ended.exit()
+        "{exit:?}"
     );
+}
+
+#[test]
+fn sessions_of_a_shell_have_its_terminal_its_user_and_what_hooks_have_exported() {
+    need_sandbox!();
+    let (master, port) = (Master::start(), free_port());
+    if let Some((task, key)) = shell(&master, 54321, port) {
+        assert_sessions(task, &key, &master, port);
+    }
+}
+
+#[test]
+fn a_shell_that_would_be_root_sees_itself_as_another_user() {
+    need_sandbox!();
+    let (master, port) = (Master::start(), free_port());
+    let Some((mut task, key)) = shell(&master, 1234, port) else {
+        return;
+    };
+    task.spec.user.uid = 0;
+    task.spec.user.gid = 0;
+    task.spec.shown_ids = Some((1234, 1234));
+    task.script.files.push(TaskFile {
+        path: "/etc/group".into(),
+        mode: 0o644,
+        content: "ada:x:1234:\n".into(),
+    });
+    assert_sessions(task, &key, &master, port);
 }
 
 #[test]

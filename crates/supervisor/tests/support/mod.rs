@@ -256,6 +256,7 @@ impl Task {
             dir: tempfile::tempdir().unwrap(),
             spec: SandboxSpec {
                 user: TaskUser::default(),
+                shown_ids: None,
                 mounts: Vec::new(),
                 shm_size_bytes: 1 << 20,
                 memory_limit_bytes: None,

@@ -20,9 +20,14 @@ const COMMENT: &str = "determined";
 /// The details of a new shell, whose port is given to it when it is stored.
 pub(super) fn new_details() -> AppResult<ShellDetails> {
     let pair = Ed25519Keypair::from_seed(&rand::random());
-    let private = PrivateKey::new(pair.into(), COMMENT).map_err(no_key)?;
-    let written = private.to_openssh(LineEnding::LF).map_err(no_key)?;
-    let public = private.public_key().to_openssh().map_err(no_key)?;
+    let private = PrivateKey::new(pair.into(), COMMENT).map_err(|error| no_key(&error))?;
+    let written = private
+        .to_openssh(LineEnding::LF)
+        .map_err(|error| no_key(&error))?;
+    let public = private
+        .public_key()
+        .to_openssh()
+        .map_err(|error| no_key(&error))?;
     Ok(ShellDetails {
         port: 0,
         private_key: written.to_string(),
@@ -30,11 +35,7 @@ pub(super) fn new_details() -> AppResult<ShellDetails> {
     })
 }
 
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "the shape that map_err wants"
-)]
-fn no_key(error: ssh_key::Error) -> AppError {
+fn no_key(error: &ssh_key::Error) -> AppError {
     AppError::internal(anyhow::Error::msg(error.to_string()).context("making the key of a shell"))
 }
 
