@@ -158,13 +158,11 @@ fn the_reference_pages_are_as_committed() {
 /// What is not built yet and leaves keys waiting: the document, the begin of the path, what is missing.
 const MISSING: &[(&str, &str, &str)] = &[
     ("experiment", "checkpoint_storage", "object stores"),
-    ("experiment", "environment.proxy_ports", "the proxy"),
     ("experiment", "environment.pod_spec", "Kubernetes"),
     ("experiment", "profiling.enabled", "system metrics"),
     ("experiment", "integrations", "webhooks and data lineage"),
     ("experiment", "slurm", "Slurm"),
     ("experiment", "pbs", "PBS"),
-    ("task", "environment.proxy_ports", "the proxy"),
     ("task", "environment.pod_spec", "Kubernetes"),
     ("task", "slurm", "Slurm"),
     ("task", "pbs", "PBS"),

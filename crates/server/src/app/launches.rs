@@ -109,6 +109,12 @@ impl Launches {
     /// Checks a launch and, unless only that is asked, stores the task and requests its first attempt.
     pub async fn launch(&self, actor: &Actor, request: LaunchRequest) -> AppResult<Launched> {
         actor.require(Permission::Create, Kind::Task, "launch tasks")?;
+        if let Some(parent) = &request.generic.parent {
+            // What belongs together is steered together.
+            self.ownership
+                .require_steering_of_task(actor, parent)
+                .await?;
+        }
         let base = self.base(actor, &request).await?;
         let checked = self.check(&request, base.as_ref()).await?;
         let shown = shown_task_config(actor, actor.user().id, &checked.config.to_json());

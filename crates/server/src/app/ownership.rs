@@ -143,6 +143,12 @@ impl Ownership {
         self.require_of_task(actor, Permission::Steer, &row, &to_do)
     }
 
+    /// The files of a launched task are for its owner, the owner's tasks and administrators.
+    pub(crate) fn require_files(&self, actor: &Actor, row: &TaskRow) -> AppResult<()> {
+        let to_do = format!("read the files of task \"{}\"", row.id);
+        self.require_of_task(actor, Permission::UseSecrets, row, &to_do)
+    }
+
     /// A job's experiment or task decides who steers it; a job that does not exist is left to the use case.
     pub(crate) async fn require_steering_of_job(
         &self,

@@ -3,6 +3,9 @@
 //! A service is named by its task, or by its task and port: `TASK:PORT`. Which services a task has follows from its kind and
 //! from `environment.proxy_ports` of its configuration; where they are follows from the container that runs now.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use det_authz::{Identity, Permission, Target as AuthzTarget};
 use det_config::container::ProxyPort;
 use det_ids::{ContainerId, PlaceId, TaskId, UserId};
@@ -11,6 +14,8 @@ use det_rm_agents::{TunnelError, TunnelStream, Tunnels};
 use det_store::allocations::{self, TaskRow};
 use det_store::{Conn, experiments, task_documents};
 use det_taskspec::TaskDetails;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::app::configs::{Configs, launched_config};
 use crate::app::context::Context;
@@ -75,9 +80,36 @@ impl Service {
     }
 }
 
+/// Connections to the services of one owner at most: each takes descriptors here and on the agent.
+const MOST_OF_ONE: usize = 512;
+/// Connections to services of all owners at most.
+const MOST: usize = 4096;
+
+/// A connection to a service.
+pub(crate) struct Connection {
+    stream: TunnelStream,
+    place: Place,
+}
+
+impl Connection {
+    /// The bytes of the service, and what counts for its owner until it is dropped.
+    pub(crate) fn into_parts(self) -> (TunnelStream, Place) {
+        (self.stream, self.place)
+    }
+}
+
+/// Counts a connection for an owner and for all, as long as one copy of it lives.
+#[derive(Clone)]
+pub(crate) struct Place {
+    _counted: Arc<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+}
+
 /// Finds services and connects to them. Cheap to clone.
 #[derive(Clone)]
 pub struct Services {
+    of_all: Arc<Semaphore>,
+    /// By owner; an entry costs little, and there is one for each user who has ever had a connection.
+    of_owner: Arc<Mutex<HashMap<UserId, Arc<Semaphore>>>>,
     context: Context,
     configs: Configs,
     ownership: Ownership,
@@ -104,6 +136,8 @@ impl Services {
         tunnels: Tunnels,
     ) -> Self {
         Self {
+            of_all: Arc::new(Semaphore::new(MOST)),
+            of_owner: Arc::default(),
             context,
             configs,
             ownership,
@@ -168,7 +202,8 @@ impl Services {
     }
 
     /// Connects to a service.
-    pub(crate) async fn connect(&self, service: &Service) -> AppResult<TunnelStream> {
+    pub(crate) async fn connect(&self, service: &Service) -> AppResult<Connection> {
+        let place = self.place(service)?;
         let opened = self
             .tunnels
             .open(
@@ -178,7 +213,7 @@ impl Services {
                 new_token(),
             )
             .await;
-        opened.map_err(|error| {
+        let stream = opened.map_err(|error| {
             let kind = match error {
                 TunnelError::Busy(_) => ErrorKind::Busy,
                 TunnelError::NotConnected(_) | TunnelError::Refused(_) | TunnelError::Slow(_) => {
@@ -189,6 +224,35 @@ impl Services {
                 kind,
                 format!("service \"{}\" cannot be reached: {error}", service.name),
             )
+        })?;
+        Ok(Connection { stream, place })
+    }
+
+    /// A place for one more connection to a service of this owner.
+    fn place(&self, service: &Service) -> AppResult<Place> {
+        let full = |whose: &str| {
+            AppError::new(
+                ErrorKind::Busy,
+                format!(
+                    "service \"{}\" cannot be reached: there are as many connections to services of {whose} as may be",
+                    service.name
+                ),
+            )
+            .hint("close some, or try again later")
+        };
+        let of_owner = {
+            let mut owners = self.of_owner.lock().unwrap_or_else(PoisonError::into_inner);
+            let entry = owners.entry(service.owner_id);
+            entry
+                .or_insert_with(|| Arc::new(Semaphore::new(MOST_OF_ONE)))
+                .clone()
+        };
+        let own = of_owner.try_acquire_owned();
+        let own = own.map_err(|_| full(&self.ownership.name_of(service.owner_id)))?;
+        let all = self.of_all.clone().try_acquire_owned();
+        let all = all.map_err(|_| full("all users"))?;
+        Ok(Place {
+            _counted: Arc::new((own, all)),
         })
     }
 

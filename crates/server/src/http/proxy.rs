@@ -7,6 +7,7 @@
 //! where their scripts can do nothing with the session of the user who looks at them.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
@@ -22,10 +23,11 @@ use futures::{SinkExt, StreamExt};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional_with_sizes, split};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
+use tokio::time::timeout;
 
 use crate::app::Master;
-use crate::app::services::{Protocol, Service};
+use crate::app::services::{Connection, Protocol, Service};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::ApiError;
 use crate::http::extract::caller_of;
@@ -36,7 +38,11 @@ pub(crate) const PATH: &str = "/proxy/{*rest}";
 /// Bytes that one direction of a connection holds at most.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Bytes of a message to a raw service at most.
-const MESSAGE_BYTES: usize = 4 << 20;
+const MESSAGE_BYTES: usize = 256 << 10;
+/// How long one side of a connection may take nothing before it is cut: what waits for it is held in memory.
+const STALL: Duration = Duration::from_mins(5);
+/// How long one side of a connection may go on when the other has ended.
+const LINGER: Duration = Duration::from_secs(10);
 
 /// Headers that concern one connection (RFC 9110 §7.6.1), besides those that `Connection` names.
 const OF_ONE_CONNECTION: [HeaderName; 8] = [
@@ -50,7 +56,12 @@ const OF_ONE_CONNECTION: [HeaderName; 8] = [
     UPGRADE,
 ];
 /// Headers of an answer that would have an effect on all of this origin.
-const OF_THE_ORIGIN: [HeaderName; 3] = [
+const OF_THE_ORIGIN: [HeaderName; 8] = [
+    HeaderName::from_static("alt-svc"),
+    HeaderName::from_static("nel"),
+    HeaderName::from_static("origin-agent-cluster"),
+    HeaderName::from_static("report-to"),
+    HeaderName::from_static("reporting-endpoints"),
     HeaderName::from_static("clear-site-data"),
     HeaderName::from_static("service-worker-allowed"),
     HeaderName::from_static("strict-transport-security"),
@@ -91,11 +102,11 @@ async fn pass(master: &Master, request: Request) -> AppResult<Response> {
                     service.name
                 ))
             })?;
-            let stream = master.services.connect(&service).await?;
+            let connection = master.services.connect(&service).await?;
             Ok(socket
                 .max_message_size(MESSAGE_BYTES)
                 .max_frame_size(MESSAGE_BYTES)
-                .on_upgrade(move |socket| carry_bytes(socket, stream)))
+                .on_upgrade(move |socket| carry_bytes(socket, connection)))
         }
         Protocol::Http => {
             let mut answer = forward(master, &service, parts, body).await?;
@@ -160,13 +171,15 @@ async fn forward(
     let upgrade = upgrade_of(&parts.headers);
     let client_side = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
     outgoing(&mut parts, upgrade.as_ref(), master.tls);
-    let stream = master.services.connect(service).await?;
+    let (stream, place) = master.services.connect(service).await?.into_parts();
     parts.version = Version::HTTP_11;
     let (mut sender, connection) = http1::handshake(stream.into_inner())
         .await
         .map_err(failed)?;
     let shutdown = master.context.shutdown.clone();
+    let held = place.clone();
     tokio::spawn(async move {
+        let _held = held;
         tokio::select! {
             // Its end is the end of the answer's body.
             _ = connection.with_upgrades() => {}
@@ -184,15 +197,8 @@ async fn forward(
             let (Ok(client), Ok(service)) = tokio::join!(client_side, service_side) else {
                 return;
             };
-            let (mut client, mut service) = (TokioIo::new(client), TokioIo::new(service));
-            // Either side may break off at any time.
-            let _ = copy_bidirectional_with_sizes(
-                &mut client,
-                &mut service,
-                BUFFER_BYTES,
-                BUFFER_BYTES,
-            )
-            .await;
+            let _place = place;
+            carry(TokioIo::new(client), TokioIo::new(service)).await;
         });
     }
     let (mut parts, body) = answer.into_parts();
@@ -288,49 +294,80 @@ fn incoming(headers: &mut HeaderMap, upgrade: Option<&HeaderValue>) {
     headers.remove(SET_COOKIE);
     for cookie in cookies {
         let name = cookie.as_bytes().split(|byte| *byte == b'=').next();
-        if !name.is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(b"auth")) {
+        // Without a name, or without a sign after it, what follows could be taken for a name.
+        let named = cookie.as_bytes().contains(&b'=');
+        let name = name.map_or(&b""[..], |name| name.trim_ascii());
+        if named && !name.is_empty() && !name.eq_ignore_ascii_case(b"auth") {
             headers.append(SET_COOKIE, cookie);
         }
     }
 }
 
+/// Carries bytes between two connections until both have ended, or one has and the other does not follow.
+async fn carry(one: impl AsyncRead + AsyncWrite, other: impl AsyncRead + AsyncWrite) {
+    let (mut from_one, mut to_one) = split(one);
+    let (mut from_other, mut to_other) = split(other);
+    let there = pump(&mut from_one, &mut to_other);
+    let back = pump(&mut from_other, &mut to_one);
+    until_both(there, back).await;
+}
+
+/// Copies until the reader ends, or the writer takes nothing for too long.
+async fn pump(reader: &mut (impl AsyncRead + Unpin), writer: &mut (impl AsyncWrite + Unpin)) {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    while let Ok(read @ 1..) = reader.read(&mut buffer).await {
+        match timeout(STALL, writer.write_all(&buffer[..read])).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) | Err(_) => return,
+        }
+    }
+    // The other side may be gone already.
+    let _ = timeout(LINGER, writer.shutdown()).await;
+}
+
+/// Waits for both directions of a connection; the end of one leaves the other little time.
+async fn until_both(there: impl Future<Output = ()>, back: impl Future<Output = ()>) {
+    tokio::pin!(there, back);
+    tokio::select! {
+        () = &mut there => drop(timeout(LINGER, back).await),
+        () = &mut back => drop(timeout(LINGER, there).await),
+    }
+}
+
 /// Carries bytes between the binary messages of a WebSocket and a raw service, until one side ends.
-async fn carry_bytes(socket: WebSocket, stream: det_rm_agents::TunnelStream) {
+async fn carry_bytes(socket: WebSocket, connection: Connection) {
+    let (stream, _place) = connection.into_parts();
     let (mut to_client, mut from_client) = socket.split();
     let (mut from_service, mut to_service) = split(stream);
     let up = async {
         while let Some(Ok(message)) = from_client.next().await {
-            match message {
-                Message::Binary(bytes) => to_service.write_all(&bytes).await?,
-                Message::Text(text) => to_service.write_all(text.as_bytes()).await?,
+            let bytes = match message {
+                Message::Binary(bytes) => bytes,
+                Message::Text(text) => text.into(),
                 Message::Close(_) => break,
-                Message::Ping(_) | Message::Pong(_) => {}
+                Message::Ping(_) | Message::Pong(_) => continue,
+            };
+            match timeout(STALL, to_service.write_all(&bytes)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return,
             }
         }
-        to_service.shutdown().await
+        // The service may be gone already.
+        let _ = timeout(LINGER, to_service.shutdown()).await;
     };
     let down = async {
         let mut buffer = vec![0; BUFFER_BYTES];
-        loop {
-            match from_service.read(&mut buffer).await {
-                Ok(0) | Err(_) => break,
-                Ok(read) => {
-                    let bytes = buffer[..read].to_vec();
-                    if to_client.send(Message::Binary(bytes.into())).await.is_err() {
-                        break;
-                    }
-                }
+        while let Ok(read @ 1..) = from_service.read(&mut buffer).await {
+            let bytes = Message::Binary(buffer[..read].to_vec().into());
+            match timeout(STALL, to_client.send(bytes)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return,
             }
         }
         // The client may be gone already.
-        let _ = to_client.close().await;
+        let _ = timeout(LINGER, to_client.close()).await;
     };
-    tokio::pin!(up, down);
-    tokio::select! {
-        () = &mut down => {}
-        // What the service still has to say comes after its client has ended.
-        _ = &mut up => down.await,
-    }
+    until_both(up, down).await;
 }
 
 #[cfg(test)]

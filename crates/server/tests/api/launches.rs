@@ -404,10 +404,11 @@ async fn a_fork_has_the_others_configuration_and_files_unless_it_has_its_own() {
     let context = |id: &str| format!("/api/v1/tasks/{id}/context_directory");
     let own = ada.get(&context(&first)).await.ok()["b64Tgz"].clone();
     assert_eq!(ada.get(&context(&fork)).await.ok()["b64Tgz"], own);
-    // The values of another user's variables are not to be had by a fork.
+    // Another user's variables and files are not to be had by a fork, and the files not by themselves.
     let body = json!({"config": "entrypoint: [env]", "forkedFrom": first});
-    let refusal = bob.post("/api/v1/generic-tasks", body).await.refused(400);
-    assert!(refusal.contains("give the secret itself"), "{refusal}");
+    let refusal = bob.post("/api/v1/generic-tasks", body).await.refused(403);
+    assert!(refusal.contains("read the files of task"), "{refusal}");
+    bob.get(&context(&first)).await.refused(403);
     cluster.stop().await;
 }
 
@@ -454,4 +455,29 @@ async fn launched_tasks_outlive_a_restart_of_the_master() {
         .until(&ada, &format!("{COMMANDS}/{id}"), ended)
         .await;
     cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_kills_no_other_users_tasks_by_way_of_a_child() {
+    let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
+    let (ada, bob) = (user(&cluster, "ada").await, user(&cluster, "bob").await);
+    let mut agent = cluster.agent("a1", 1).await;
+    let root = create(&ada, json!({})).await;
+    started(&mut agent).await;
+    launch(&bob, json!({"resources": {"slots": 0}})).await;
+    let of_bob = started(&mut agent).await;
+    let task = cluster.client().as_task(&of_bob.script.token);
+    let child = json!({"config": "{entrypoint: [x], resources: {slots: 0}}", "parentId": root});
+    task.post("/api/v1/generic-tasks", child.clone())
+        .await
+        .refused(403);
+    // A user may steer all tasks, and so hang one below another's; a task of that user's may not then kill the other's.
+    let made = bob.post("/api/v1/generic-tasks", child).await.ok();
+    let path = format!("/api/v1/tasks/{}/kill", made["taskId"].as_str().unwrap());
+    let kill = json!({"killFromRoot": true});
+    task.post(&path, kill.clone()).await.refused(403);
+    let state = ada.get(&format!("/api/v1/tasks/{root}")).await.ok()["task"]["taskState"].clone();
+    assert_eq!(state, "GENERIC_TASK_STATE_ACTIVE");
+    bob.post(&path, kill).await.ok();
+    cluster.stop_unchecked().await;
 }

@@ -83,6 +83,7 @@ impl Launches {
         let mut conn = self.context.store.read().await?;
         let conn = &mut conn.conn();
         let task = existing::task(conn, id).await?;
+        self.ownership.require_files(actor, &task)?;
         let job = existing::job(conn, &task.job_id).await?;
         let Some(document) = task_documents::find(conn, id).await? else {
             return Err(AppError::invalid(format!(

@@ -4,7 +4,7 @@ use det_ids::TaskId;
 use det_lifecycle::task::TaskEvent;
 use det_orchestrator::Event;
 use det_store::task_documents::{self, TaskDocument};
-use det_store::{WriteTx, allocations};
+use det_store::{Conn, WriteTx, allocations};
 use det_taskspec::{TaskDetails, TaskKind};
 
 use super::Launches;
@@ -60,6 +60,12 @@ impl Launches {
         event: TaskEvent,
     ) -> AppResult<()> {
         self.ownership.require_steering_of_task(actor, id).await?;
+        if from == From::Root {
+            let root = self.root_of(id).await?;
+            self.ownership
+                .require_steering_of_task(actor, &root)
+                .await?;
+        }
         let (service, id, cause) = (self.clone(), id.clone(), Cause::actor(actor.name()));
         self.context
             .write(move |tx| {
@@ -67,7 +73,7 @@ impl Launches {
                     let document = document(tx, kind, &id).await?;
                     let top = match from {
                         From::Task => id.clone(),
-                        From::Root => root(tx, document).await?,
+                        From::Root => root(&mut tx.conn(), document).await?,
                     };
                     for task in task_documents::tree(&mut tx.conn(), &top).await? {
                         let is_asked = task == id;
@@ -86,6 +92,15 @@ impl Launches {
                 })
             })
             .await
+    }
+
+    /// The task that everything belongs to which a task belongs to; that never changes.
+    async fn root_of(&self, id: &TaskId) -> AppResult<TaskId> {
+        let mut conn = self.context.store.read().await?;
+        match task_documents::find(&mut conn.conn(), id).await? {
+            Some(document) => root(&mut conn.conn(), document).await,
+            None => Ok(id.clone()),
+        }
     }
 
     /// Whether an event is for a task: what belongs to the one that was asked for is left alone where it cannot follow.
@@ -136,10 +151,10 @@ async fn document(tx: &mut WriteTx, kind: TaskKind, id: &TaskId) -> AppResult<Ta
 }
 
 /// The task that everything belongs to which a task belongs to.
-async fn root(tx: &mut WriteTx, document: TaskDocument) -> AppResult<TaskId> {
+async fn root(conn: &mut Conn<'_>, document: TaskDocument) -> AppResult<TaskId> {
     let mut top = document;
     while let Some(parent) = top.parent_id.clone() {
-        match task_documents::find(&mut tx.conn(), &parent).await? {
+        match task_documents::find(conn, &parent).await? {
             Some(found) => top = found,
             None => break,
         }
@@ -151,7 +166,7 @@ async fn root(tx: &mut WriteTx, document: TaskDocument) -> AppResult<TaskId> {
 pub(super) async fn require_live_parent(tx: &mut WriteTx, id: &TaskId) -> AppResult<()> {
     let parent = document(tx, TaskKind::Generic, id).await?;
     // All of them are steered by one change.
-    let root = root(tx, parent).await?;
+    let root = root(&mut tx.conn(), parent).await?;
     let members = task_documents::tree(&mut tx.conn(), &root).await?.len();
     if members >= MOST_MEMBERS {
         return Err(AppError::precondition(format!(

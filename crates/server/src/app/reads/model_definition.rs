@@ -62,9 +62,14 @@ impl Archive {
     ) -> AppResult<Option<Self>> {
         let store = &master.context.store;
         let task = reads::tasks::find(store, actor, task_id).await?;
-        let of = task
-            .experiment_id
-            .map_or_else(|| ArchiveOf::Task(task.id.clone()), ArchiveOf::Experiment);
+        let of = match task.experiment_id {
+            Some(id) => ArchiveOf::Experiment(id),
+            // What a user sends along with a task is the user's, keys among it.
+            None => {
+                master.ownership.require_files(actor, &task)?;
+                ArchiveOf::Task(task.id.clone())
+            }
+        };
         let mut conn = store.read().await?;
         let bytes = archives::size(&mut conn.conn(), &of).await?;
         Ok(bytes.map(|bytes| Self::new(master, actor, of, String::new(), bytes)))
