@@ -359,7 +359,7 @@ mod tests {
     #[test]
     fn an_administrators_right_is_never_less_than_that_of_another_person() {
         // The key of a shell lets its holder act as the owner: it is the owner's alone.
-        let questions = every_question().into_iter();
+        let questions = every_question();
         for (permission, target) in questions.filter(|(asked, _)| *asked != Permission::TakeKey) {
             if decide(&person(ADA), permission, &target).is_allowed() {
                 let decision = decide(&administrator(ADA), permission, &target);
