@@ -169,6 +169,14 @@ impl Policies {
         self
     }
 
+    /// [`Self::with_order`] for the policies of all scopes.
+    #[must_use]
+    pub fn all_with_order(all: Vec<Self>, order: PriorityOrder) -> Vec<Self> {
+        all.into_iter()
+            .map(|policies| policies.with_order(order))
+            .collect()
+    }
+
     /// Checks the invariants' own priority against the limit of the same policies, by [`Self::priority_order`]. Apart
     /// from the rest, because the policies may fix the pool, which decides the order.
     ///

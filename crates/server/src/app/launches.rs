@@ -110,7 +110,7 @@ impl Launches {
     pub async fn launch(&self, actor: &Actor, request: LaunchRequest) -> AppResult<Launched> {
         actor.require(Permission::Create, Kind::Task, "launch tasks")?;
         if let Some(parent) = &request.generic.parent {
-            // What belongs together is steered together.
+            // Killing from the root reaches the parent: who may not steer that may not join its tree.
             self.ownership
                 .require_steering_of_task(actor, parent)
                 .await?;

@@ -137,10 +137,7 @@ impl Renewals {
         let first = pools.first().filter(|_| goes_elsewhere);
         let pool = first.unwrap_or(&before.resources.resource_pool);
         let order = self.admission.priority_order(pool);
-        let policies: Vec<Policies> = policies
-            .into_iter()
-            .map(|policies| policies.with_order(order))
-            .collect();
+        let policies = Policies::all_with_order(policies, order);
         let mut config = match complete(&submitted, &before, &policies) {
             Ok(config) if admission_errors.is_empty() => config,
             completed => {

@@ -88,19 +88,19 @@ const MOST: usize = 4096;
 /// A connection to a service.
 pub(crate) struct Connection {
     stream: TunnelStream,
-    place: Place,
+    permit: ConnectionPermit,
 }
 
 impl Connection {
     /// The bytes of the service, and what counts for its owner until it is dropped.
-    pub(crate) fn into_parts(self) -> (TunnelStream, Place) {
-        (self.stream, self.place)
+    pub(crate) fn into_parts(self) -> (TunnelStream, ConnectionPermit) {
+        (self.stream, self.permit)
     }
 }
 
 /// Counts a connection for an owner and for all, as long as one copy of it lives.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionPermit {
     _counted: Arc<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
 }
 
@@ -203,7 +203,7 @@ impl Services {
 
     /// Connects to a service.
     pub(crate) async fn connect(&self, service: &Service) -> AppResult<Connection> {
-        let place = self.place(service)?;
+        let permit = self.permit(service)?;
         let opened = self
             .tunnels
             .open(
@@ -225,16 +225,16 @@ impl Services {
                 format!("service \"{}\" cannot be reached: {error}", service.name),
             )
         })?;
-        Ok(Connection { stream, place })
+        Ok(Connection { stream, permit })
     }
 
-    /// A place for one more connection to a service of this owner.
-    fn place(&self, service: &Service) -> AppResult<Place> {
+    /// Admits one more connection to a service of this owner.
+    fn permit(&self, service: &Service) -> AppResult<ConnectionPermit> {
         let full = |whose: &str| {
             AppError::new(
                 ErrorKind::Busy,
                 format!(
-                    "service \"{}\" cannot be reached: there are as many connections to services of {whose} as may be",
+                    "service \"{}\" cannot be reached: the limit of connections to services of {whose} is reached",
                     service.name
                 ),
             )
@@ -251,7 +251,7 @@ impl Services {
         let own = own.map_err(|_| full(&self.ownership.name_of(service.owner_id)))?;
         let all = self.of_all.clone().try_acquire_owned();
         let all = all.map_err(|_| full("all users"))?;
-        Ok(Place {
+        Ok(ConnectionPermit {
             _counted: Arc::new((own, all)),
         })
     }

@@ -475,10 +475,7 @@ impl Submissions {
                 default_priority,
                 managed: true,
             };
-            let policies: Vec<Policies> = policies
-                .into_iter()
-                .map(|policies| policies.with_order(order))
-                .collect();
+            let policies = Policies::all_with_order(policies, order);
             submitted.under(&policies).complete(&defaults)
         })
         .await

@@ -171,13 +171,13 @@ async fn forward(
     let upgrade = upgrade_of(&parts.headers);
     let client_side = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
     outgoing(&mut parts, upgrade.as_ref(), master.tls);
-    let (stream, place) = master.services.connect(service).await?.into_parts();
+    let (stream, permit) = master.services.connect(service).await?.into_parts();
     parts.version = Version::HTTP_11;
     let (mut sender, connection) = http1::handshake(stream.into_inner())
         .await
         .map_err(failed)?;
     let shutdown = master.context.shutdown.clone();
-    let held = place.clone();
+    let held = permit.clone();
     tokio::spawn(async move {
         let _held = held;
         tokio::select! {
@@ -197,7 +197,7 @@ async fn forward(
             let (Ok(client), Ok(service)) = tokio::join!(client_side, service_side) else {
                 return;
             };
-            let _place = place;
+            let _permit = permit;
             carry(TokioIo::new(client), TokioIo::new(service)).await;
         });
     }
@@ -336,7 +336,7 @@ async fn until_both(there: impl Future<Output = ()>, back: impl Future<Output = 
 
 /// Carries bytes between the binary messages of a WebSocket and a raw service, until one side ends.
 async fn carry_bytes(socket: WebSocket, connection: Connection) {
-    let (stream, _place) = connection.into_parts();
+    let (stream, _permit) = connection.into_parts();
     let (mut to_client, mut from_client) = socket.split();
     let (mut from_service, mut to_service) = split(stream);
     let up = async {

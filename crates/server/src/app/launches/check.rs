@@ -238,10 +238,7 @@ impl Launches {
                 default_priority,
                 has_context,
             };
-            let policies: Vec<Policies> = policies
-                .into_iter()
-                .map(|policies| policies.with_order(order))
-                .collect();
+            let policies = Policies::all_with_order(policies, order);
             submitted.under(&policies).complete(&defaults)
         })
         .await

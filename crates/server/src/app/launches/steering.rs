@@ -94,7 +94,7 @@ impl Launches {
             .await
     }
 
-    /// The task that everything belongs to which a task belongs to; that never changes.
+    /// The root of a task's tree. Parents never change, so that it may be asked for before the change.
     async fn root_of(&self, id: &TaskId) -> AppResult<TaskId> {
         let mut conn = self.context.store.read().await?;
         match task_documents::find(&mut conn.conn(), id).await? {
@@ -150,7 +150,7 @@ async fn document(tx: &mut WriteTx, kind: TaskKind, id: &TaskId) -> AppResult<Ta
         .ok_or_else(|| no_task_of(kind, id))
 }
 
-/// The task that everything belongs to which a task belongs to.
+/// The root of the tree of a generic task.
 async fn root(conn: &mut Conn<'_>, document: TaskDocument) -> AppResult<TaskId> {
     let mut top = document;
     while let Some(parent) = top.parent_id.clone() {
