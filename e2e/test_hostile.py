@@ -157,7 +157,13 @@ def filled(cluster: Cluster) -> dict[str, str]:
     spare = cluster.api("POST", "/api/v1/workspaces", {"name": "spare"}, user="admin")["workspace"]["id"]
     cluster.api("POST", f"/api/v1/workspaces/{spare}/projects", {"name": "spare", "key": "SPARE"}, user="admin")
     cluster.api("POST", "/api/v1/templates/spare", {"config": {"max_restarts": 1}}, user="admin")
+    # No slots: they would keep the trial's agent busy when it is to be tried.
+    aux = {"resources": {"slots": 0}}
+    command = cluster.api("POST", "/api/v1/commands", {"config": {**aux, "entrypoint": ["sleep", "3600"]}})["command"]["id"]
+    shell = cluster.api("POST", "/api/v1/shells", {"config": aux})["shell"]["id"]
     return {
+        "commandId": command,
+        "shellId": shell,
         "agentId": cluster.agents[0].name,
         "slotId": "0",
         "allocationId": allocation,

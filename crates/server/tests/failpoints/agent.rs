@@ -184,7 +184,8 @@ fn follow(held: &watch::Sender<Containers>, order: ToAgent) -> Option<ContainerR
         ToAgent::Forget { container_id } => {
             held.remove(&container_id.0);
         }
-        ToAgent::Welcome(_) | ToAgent::Refused { .. } => {}
+        // Nobody connects to its services.
+        ToAgent::Welcome(_) | ToAgent::Refused { .. } | ToAgent::Dial(_) => {}
     });
     report
 }
