@@ -35,6 +35,14 @@ HERE = pathlib.Path(__file__).resolve().parent
 TRIALS = HERE / "trials"
 # Fixed and public: part of the protocol between clients and master.
 PASSWORD_SALT = "GubPEmmotfiK9TMD6Zdw"
+# Where tasks of the kinds that users launch are, in the API.
+LAUNCHED = {
+    "TASK_TYPE_COMMAND": "commands",
+    "TASK_TYPE_GENERIC": "tasks",
+    "TASK_TYPE_NOTEBOOK": "notebooks",
+    "TASK_TYPE_SHELL": "shells",
+    "TASK_TYPE_TENSORBOARD": "tensorboards",
+}
 TERMINAL = ("COMPLETED", "CANCELED", "ERROR", "DELETED")
 # Log lines of master and agents that say that something is wrong.
 ALARM = re.compile(r"\b(WARN|ERROR)\b|panicked at|stack backtrace")
@@ -293,7 +301,7 @@ class Cluster:
                 with contextlib.suppress(ApiError):
                     self.api("POST", f"/api/v1/experiments/{experiment['id']}/kill", user="admin")
         for task in self.live_tasks():
-            group = {"TASK_TYPE_COMMAND": "commands", "TASK_TYPE_GENERIC": "tasks"}.get(task["taskType"])
+            group = LAUNCHED.get(task["taskType"])
             if group is not None:
                 with contextlib.suppress(ApiError):
                     self.api("POST", f"/api/v1/{group}/{task['taskId']}/kill", {}, user="admin")

@@ -127,6 +127,7 @@ fn script() -> Script {
         storage_probe: None,
         entrypoint: Entrypoint::Argv(Vec::new()),
         readiness: Vec::new(),
+        idle_check: None,
         files: Vec::new(),
         token: String::new(),
         grace_seconds: 0,

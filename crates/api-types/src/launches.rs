@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::agents::Container;
-use crate::experiments::{File, LaunchWarning};
+use crate::experiments::{BulkExperimentFilters, File, LaunchWarning};
 use crate::page::{OrderBy, Pagination};
 use crate::tasks::TaskState;
 use crate::wire::{Object, Timestamp, wire_enum};
@@ -55,6 +55,7 @@ macro_rules! launched {
         $object:ident, $field:ident, $list:ident,
         $launch_request:ident, $launch_response:ident, $get_response:ident, $list_response:ident, $change_response:ident,
         $priority_request:ident, $id:ident,
+        { $($(#[$asked_doc:meta])* $asked:ident: $asked_kind:ty,)* },
         { $($(#[$own_doc:meta])* $own:ident: $kind:ty,)* }
     ) => {
         $(#[$doc])*
@@ -106,6 +107,7 @@ macro_rules! launched {
             pub workspace_id: i64,
             /// Check only; nothing is stored.
             pub preview: bool,
+            $($(#[$asked_doc])* pub $asked: $asked_kind,)*
         }
 
         /// Answer of the launch.
@@ -166,14 +168,14 @@ launched! {
     /// A command.
     Command, command, commands,
     LaunchCommandRequest, LaunchCommandResponse, GetCommandResponse, GetCommandsResponse, CommandResponse,
-    SetCommandPriorityRequest, command_id, {}
+    SetCommandPriorityRequest, command_id, {}, {}
 }
 
 launched! {
     /// A shell: an SSH server in a container.
     Shell, shell, shells,
     LaunchShellRequest, LaunchShellResponse, GetShellResponse, GetShellsResponse, ShellResponse,
-    SetShellPriorityRequest, shell_id, {
+    SetShellPriorityRequest, shell_id, {}, {
         /// The key that opens it, in OpenSSH's format; empty for all but its owner and the owner's tasks.
         private_key: String,
         /// The public part of the key, as in `authorized_keys`.
@@ -183,6 +185,47 @@ launched! {
         /// As whom one enters it: `user`, `uid`, `group`, `gid`.
         agent_user_group: Option<Object>,
     }
+}
+
+launched! {
+    /// A notebook: a `JupyterLab` in a container.
+    Notebook, notebook, notebooks,
+    LaunchNotebookRequest, LaunchNotebookResponse, GetNotebookResponse, GetNotebooksResponse, NotebookResponse,
+    SetNotebookPriorityRequest, notebook_id, {}, {
+        /// Its path on the master. For its owner and the owner's tasks it has the token that the notebook asks for.
+        service_address: String,
+    }
+}
+
+launched! {
+    /// A TensorBoard over experiments and trials.
+    Tensorboard, tensorboard, tensorboards,
+    LaunchTensorboardRequest, LaunchTensorboardResponse, GetTensorboardResponse, GetTensorboardsResponse,
+    TensorboardResponse, SetTensorboardPriorityRequest, tensorboard_id, {
+        /// Experiments to show, with their trials.
+        experiment_ids: Vec<i64>,
+        /// Trials to show.
+        trial_ids: Vec<i64>,
+        /// Experiments to show as well: those that match. `projectId` must be given.
+        filters: Option<BulkExperimentFilters>,
+    }, {
+        /// The experiments that it shows.
+        experiment_ids: Vec<i64>,
+        /// The single trials that it shows.
+        trial_ids: Vec<i64>,
+        /// Its path on the master.
+        service_address: String,
+    }
+}
+
+/// Body of `IdleNotebook`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct IdleNotebookRequest {
+    /// The notebook again; the one in the address counts.
+    pub notebook_id: String,
+    /// Whether it is not in use.
+    pub idle: bool,
 }
 
 /// Body of `CreateGenericTask`.

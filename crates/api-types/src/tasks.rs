@@ -294,7 +294,7 @@ pub struct GetActiveTasksCountResponse {
     pub notebooks: i64,
     /// Live shells.
     pub shells: i64,
-    /// Live TensorBoards.
+    /// Live `TensorBoards`.
     pub tensorboards: i64,
 }
 

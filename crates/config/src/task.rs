@@ -21,7 +21,6 @@ use crate::yaml::Node;
 pub(crate) use checks::{context, for_kind};
 pub(crate) use schema::DOCUMENT as TASK_DOCUMENT;
 pub use schema::{TaskConfig, TaskResources};
-pub use types::NotebookIdleType;
 
 /// The kinds of task that users launch with a document of their own: all but trials and the deletion of checkpoints, which
 /// the master makes.

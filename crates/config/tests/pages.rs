@@ -70,7 +70,7 @@ fn page(kind: DocumentKind) -> String {
         ),
         DocumentKind::Task => (
             "Configuration of tasks",
-            "Every key of the configuration of notebooks, shells, commands, TensorBoards and generic tasks.\nThe master of this version runs commands and generic tasks ([commands.md](../commands.md)), and cannot start the others yet; `det config check --kind notebook` and so on checks their files.",
+            "Every key of the configuration of notebooks, shells, commands, TensorBoards and generic tasks. See [commands.md](../commands.md) and [notebooks.md](../notebooks.md); `det config check --kind notebook` and so on checks a file.",
         ),
         DocumentKind::Master => (
             "Configuration of the master",
@@ -166,8 +166,6 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("task", "environment.pod_spec", "Kubernetes"),
     ("task", "slurm", "Slurm"),
     ("task", "pbs", "PBS"),
-    ("master", "tensorboard_timeout", "TensorBoards"),
-    ("master", "notebook_timeout", "notebooks"),
     ("master", "security.ssh", "shells"),
     ("master", "security.authz", "roles"),
     ("master", "security.token", "access tokens"),

@@ -74,6 +74,7 @@ pub(crate) fn on<R: Rows>(
     let mut row = known(scene, id)?;
     let containers = scene.rows.containers(id);
     let before = row.state.clone();
+    let is_kill = event == AllocationEvent::Kill;
     let step = before.clone().on(event, &members(&containers));
     if step.state != before {
         row.state = step.state;
@@ -83,6 +84,11 @@ pub(crate) fn on<R: Rows>(
         match effect {
             AllocationEffect::RaisePreemption => raise_preemption(scene, &mut row, cause)?,
             AllocationEffect::KillMembers => {
+                // What its end is for people is decided here: how its members then exit does not change it.
+                if let (true, Some(reason)) = (is_kill, &cause.reason) {
+                    row.exit_reason = Some(reason.to_string());
+                    scene.rows.update_allocation(&row);
+                }
                 let text = format!("Asked to end at once: {}", cause.why());
                 scene.log(&row.task_id, Some(id), text);
                 for mut container in containers.iter().filter(|c| c.ended_at.is_none()).cloned() {
@@ -167,9 +173,10 @@ fn end<R: Rows>(
     let clean = |text: &str| text.replace('\0', "\\0");
     let text = match &exit {
         AllocationExit::Completed => EXITED_WELL.to_owned(),
-        AllocationExit::Released => match &cause.reason {
-            Some(reason) => format!("its slots were given back: {reason}"),
-            None => "its slots were given back".to_owned(),
+        AllocationExit::Released => match (row.exit_reason.take(), &cause.reason) {
+            (Some(reason), _) => reason,
+            (None, Some(reason)) => format!("its slots were given back: {reason}"),
+            (None, None) => "its slots were given back".to_owned(),
         },
         AllocationExit::Failed { reason } => clean(reason),
         AllocationExit::Infrastructure { reason } if row.kind == TaskKind::Trial => {

@@ -288,6 +288,7 @@ fn works(master: &Master) -> JoinSet<()> {
         let journal = master.metric_journal.clone();
         until_shutdown(master, async move { journal.run().await })
     };
+    let idle = |master: Master| until_shutdown(master.clone(), background::idle::run(master));
     let sweep = |master: Master| until_shutdown(master.clone(), background::log_sweep::run(master));
     tasks.spawn(supervise(master.clone(), "compact_metrics", compact));
     tasks.spawn(supervise(
@@ -305,6 +306,7 @@ fn works(master: &Master) -> JoinSet<()> {
         "deadlines",
         background::deadlines::run,
     ));
+    tasks.spawn(supervise(master.clone(), "idle", idle));
     tasks.spawn(supervise(
         master.clone(),
         "clean_up",

@@ -145,6 +145,7 @@ pub(crate) mod tests {
             storage_probe: None,
             entrypoint: Entrypoint::Shell("true".into()),
             readiness: Vec::new(),
+            idle_check: None,
             files: Vec::new(),
             token: "secret".into(),
             grace_seconds: 1,

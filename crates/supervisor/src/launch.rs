@@ -111,6 +111,14 @@ fn argv(entrypoint: &Entrypoint, in_sandbox: bool) -> Result<Vec<OsString>, Setu
             "--trial",
             class,
         ],
+        Entrypoint::Service { script, args } => {
+            let address = if in_sandbox { "127.0.0.1" } else { "0.0.0.0" };
+            let fixed = ["sh", script.as_str(), address];
+            fixed
+                .into_iter()
+                .chain(args.iter().map(String::as_str))
+                .collect()
+        }
         Entrypoint::SshServer { port } => {
             return ssh_server::command(*port, in_sandbox).map_err(|error| {
                 SetupError::host(format!(
@@ -214,6 +222,11 @@ mod tests {
                 "m:T"
             ]
         );
+        let service = Entrypoint::Service {
+            script: "/run/s.sh".into(),
+            args: vec!["--x=1 2".into()],
+        };
+        assert_eq!(direct(service), ["sh", "/run/s.sh", "127.0.0.1", "--x=1 2"]);
         let empty = Script {
             entrypoint: Entrypoint::Argv(Vec::new()),
             ..script(&[])

@@ -24,6 +24,7 @@ mod confine;
 mod context;
 mod environment;
 mod failure;
+mod idle;
 mod info;
 mod isolation;
 mod launch;

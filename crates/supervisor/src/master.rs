@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use ureq::http::Response;
+use ureq::typestate::WithBody;
 use ureq::unversioned::resolver::DefaultResolver;
 use ureq::unversioned::transport::{Connector as _, TcpConnector};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, RequestBuilder};
 
 use crate::tls::TlsConnector;
 
@@ -30,7 +31,9 @@ pub(crate) struct Address {
 pub(crate) struct Master {
     agent: Agent,
     base: String,
-    bearer: String,
+    /// The header with the credentials.
+    header: &'static str,
+    credentials: String,
 }
 
 /// Why a call failed.
@@ -78,13 +81,22 @@ impl MasterError {
 impl Master {
     /// Prepares calls; connects to nothing yet. The error is what is wrong with the address or its certificates.
     pub(crate) fn new(address: &Address, token: &str) -> Result<Self, String> {
-        let base = address.url.trim_end_matches('/');
-        if base.is_empty() {
+        if address.url.trim_end_matches('/').is_empty() {
             return Err(
                 "the address of the master is missing from the task's environment (DET_MASTER)"
                     .into(),
             );
         }
+        Self::at(address, TOKEN_HEADER, format!("Bearer {token}"))
+    }
+
+    /// Prepares calls of another server, which asks for a header of its own.
+    pub(crate) fn at(
+        address: &Address,
+        header: &'static str,
+        credentials: String,
+    ) -> Result<Self, String> {
+        let base = address.url.trim_end_matches('/');
         let base = if base.contains("://") {
             base.to_owned()
         } else {
@@ -112,7 +124,8 @@ impl Master {
         Ok(Self {
             agent,
             base,
-            bearer: format!("Bearer {token}"),
+            header,
+            credentials,
         })
     }
 
@@ -129,13 +142,25 @@ impl Master {
             .config()
             .timeout_global(Some(timeout))
             .build()
-            .header(TOKEN_HEADER, &self.bearer)
+            .header(self.header, &self.credentials)
             .call();
         let body = read(&url, answer)?;
         serde_json::from_slice(&body).map_err(|error| MasterError::Answer {
             url,
             cause: error.to_string(),
         })
+    }
+
+    /// `PUT path` with a JSON body; the answer's content does not matter.
+    pub(crate) fn put(
+        &self,
+        path: &str,
+        body: &[u8],
+        timeout: Duration,
+    ) -> Result<(), MasterError> {
+        let url = format!("{}{path}", self.base);
+        let request = self.agent.put(&url);
+        self.send(&url, request, body, timeout)
     }
 
     /// `POST path` with a JSON body; the answer's content does not matter.
@@ -146,16 +171,25 @@ impl Master {
         timeout: Duration,
     ) -> Result<(), MasterError> {
         let url = format!("{}{path}", self.base);
-        let answer = self
-            .agent
-            .post(&url)
+        let request = self.agent.post(&url);
+        self.send(&url, request, body, timeout)
+    }
+
+    fn send(
+        &self,
+        url: &str,
+        request: RequestBuilder<WithBody>,
+        body: &[u8],
+        timeout: Duration,
+    ) -> Result<(), MasterError> {
+        let answer = request
             .config()
             .timeout_global(Some(timeout))
             .build()
-            .header(TOKEN_HEADER, &self.bearer)
+            .header(self.header, &self.credentials)
             .header("Content-Type", "application/json")
             .send(body);
-        read(&url, answer).map(drop)
+        read(url, answer).map(drop)
     }
 }
 

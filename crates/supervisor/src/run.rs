@@ -25,6 +25,7 @@ use crate::cgroup;
 use crate::clock::now_micros;
 use crate::environment::{Facts, TaskEnv};
 use crate::failure::{SetupError, chain, thread_failed};
+use crate::idle;
 use crate::info::{self, Rendezvous};
 use crate::launch::{GateKey, Launch};
 use crate::log::Log;
@@ -222,6 +223,9 @@ impl Task {
         let shipper = Shipper::start(log.clone(), route).map_err(thread_failed)?;
         let readiness = (!script.readiness.is_empty())
             .then(|| Readiness::new(&script, master.clone(), diagnostics.clone()));
+        if let Some(check) = &script.idle_check {
+            idle::watch(&script, check, master.clone(), diagnostics.clone())?;
+        }
         let (sender, events) = mpsc::channel();
         forward_signals(&sender)?;
         if let Some(control) = context.control {

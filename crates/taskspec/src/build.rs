@@ -3,9 +3,7 @@
 use thiserror::Error;
 
 use crate::environment::environment;
-use crate::facts::{
-    BindMount, ContainerRequest, KindFacts, PlaceFacts, StorageFacts, TaskFacts, TrialFacts,
-};
+use crate::facts::{BindMount, KindFacts, PlaceFacts, TaskFacts, TrialFacts};
 use crate::ports::{RENDEZVOUS_PORT, TrainingPort, training_ports};
 use crate::{ContainerSpec, DeviceMapping, Mount, SHARED_FS_DIR, Script, TaskDetails, WORK_DIR};
 
@@ -83,7 +81,7 @@ pub fn container_spec(
         user: task.user.clone(),
         owner_id: task.owner_id,
         slots: place.slots.clone(),
-        mounts: mounts(request, task.storage.as_ref()),
+        mounts: mounts(task),
         shm_size_bytes: request.shm_size_bytes,
         network_mode: if place.members > 1 {
             HOST_NETWORK.to_owned()
@@ -132,6 +130,7 @@ fn script(
                 task: task.description.clone(),
             })?,
         readiness: details.map_or_else(Vec::new, TaskDetails::readiness),
+        idle_check: details.and_then(TaskDetails::idle_check),
         files: details.map_or_else(Vec::new, TaskDetails::files),
         token: token.to_owned(),
         grace_seconds: GRACE_SECONDS,
@@ -173,9 +172,9 @@ fn devices(own: &[DeviceMapping], of_pool: &[DeviceMapping]) -> Vec<DeviceMappin
         .collect()
 }
 
-/// What the configuration mounts, then the checkpoint storage.
-fn mounts(request: &ContainerRequest, storage: Option<&StorageFacts>) -> Vec<Mount> {
-    let storage = storage
+/// What the configuration mounts, then the checkpoint storage, then what the task's kind needs.
+fn mounts(task: &TaskFacts) -> Vec<Mount> {
+    let storage = (task.storage.as_ref())
         .and_then(|storage| storage.shared_fs.as_ref())
         .map(|shared| Mount {
             host_path: shared.host_path.clone(),
@@ -185,12 +184,12 @@ fn mounts(request: &ContainerRequest, storage: Option<&StorageFacts>) -> Vec<Mou
             create: true,
             trusted: shared.is_clusters_own,
         });
-    request
-        .bind_mounts
-        .iter()
-        .map(users_mount)
-        .chain(storage)
-        .collect()
+    let of_kind = match &task.kind {
+        KindFacts::Trial(_) => &[],
+        KindFacts::Launched(details) => details.mounts(),
+    };
+    let own = task.request.bind_mounts.iter().map(users_mount);
+    own.chain(storage).chain(of_kind.iter().cloned()).collect()
 }
 
 fn users_mount(mount: &BindMount) -> Mount {

@@ -1,10 +1,15 @@
 //! What only tasks of one kind have beside their configuration: decided when a task is launched, and stored with it.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use det_ids::TaskId;
 use serde::{Deserialize, Serialize};
 
-use crate::shell::{LISTENING, ShellDetails};
-use crate::{Entrypoint, TaskFile, TaskKind};
+use crate::notebook::{self, IdleCheck, NOTEBOOK_PORTS, NotebookDetails};
+use crate::shell::{self, SHELL_PORTS, ShellDetails};
+use crate::tensorboard::{self, TENSORBOARD_PORTS, TensorBoardDetails};
+use crate::{Entrypoint, Mount, TaskFile, TaskKind};
 
 /// What only tasks of one kind have; trials have their rows instead. Not printable, because some of it is secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +21,10 @@ pub enum TaskDetails {
     Generic(GenericDetails),
     /// See [`ShellDetails`].
     Shell(ShellDetails),
+    /// See [`NotebookDetails`].
+    Notebook(NotebookDetails),
+    /// See [`TensorBoardDetails`].
+    Tensorboard(TensorBoardDetails),
 }
 
 /// What only a generic task has.
@@ -34,6 +43,8 @@ impl TaskDetails {
             Self::Command => TaskKind::Command,
             Self::Generic(_) => TaskKind::Generic,
             Self::Shell(_) => TaskKind::Shell,
+            Self::Notebook(_) => TaskKind::Notebook,
+            Self::Tensorboard(_) => TaskKind::Tensorboard,
         }
     }
 
@@ -41,7 +52,7 @@ impl TaskDetails {
     pub(crate) fn has_startup_hook(&self) -> bool {
         match self {
             Self::Command | Self::Generic(_) => false,
-            Self::Shell(_) => true,
+            Self::Shell(_) | Self::Notebook(_) | Self::Tensorboard(_) => true,
         }
     }
 
@@ -50,7 +61,39 @@ impl TaskDetails {
         match self {
             Self::Command | Self::Generic(_) => None,
             Self::Shell(shell) => Some(shell.port),
+            Self::Notebook(notebook) => Some(notebook.port),
+            Self::Tensorboard(tensorboard) => Some(tensorboard.port),
         }
+    }
+
+    /// The ports that a task of its kind may be given for its service; `None` = it brings none.
+    pub fn service_ports(&self) -> Option<RangeInclusive<u16>> {
+        match self {
+            Self::Command | Self::Generic(_) => None,
+            Self::Shell(_) => Some(SHELL_PORTS),
+            Self::Notebook(_) => Some(NOTEBOOK_PORTS),
+            Self::Tensorboard(_) => Some(TENSORBOARD_PORTS),
+        }
+    }
+
+    /// Gives its service a port, one of [`TaskDetails::service_ports`]; nothing changes where its kind brings none.
+    pub fn give_port(&mut self, port: u16) {
+        match self {
+            Self::Command | Self::Generic(_) => {}
+            Self::Shell(shell) => shell.port = port,
+            Self::Notebook(notebook) => notebook.port = port,
+            Self::Tensorboard(tensorboard) => tensorboard.port = port,
+        }
+    }
+
+    /// How long it may be idle before it is ended; `None` = for ever.
+    pub fn idle_timeout(&self) -> Option<Duration> {
+        let seconds = match self {
+            Self::Command | Self::Generic(_) | Self::Shell(_) => None,
+            Self::Notebook(notebook) => notebook.idle_timeout,
+            Self::Tensorboard(tensorboard) => tensorboard.idle_timeout,
+        };
+        seconds.map(|seconds| Duration::from_secs(seconds.into()))
     }
 
     /// What its kind runs; `None` = what its configuration names.
@@ -58,6 +101,8 @@ impl TaskDetails {
         match self {
             Self::Command | Self::Generic(_) => None,
             Self::Shell(shell) => Some(Entrypoint::SshServer { port: shell.port }),
+            Self::Notebook(_) => Some(NotebookDetails::entrypoint()),
+            Self::Tensorboard(tensorboard) => Some(tensorboard.entrypoint()),
         }
     }
 
@@ -66,14 +111,44 @@ impl TaskDetails {
         match self {
             Self::Command | Self::Generic(_) => Vec::new(),
             Self::Shell(shell) => shell.files(),
+            Self::Notebook(notebook) => notebook.files(),
+            Self::Tensorboard(tensorboard) => tensorboard.files(),
+        }
+    }
+
+    /// The variables that its kind needs.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Command | Self::Generic(_) | Self::Shell(_) => Vec::new(),
+            Self::Notebook(notebook) => notebook.variables(),
+            Self::Tensorboard(tensorboard) => tensorboard.variables(),
+        }
+    }
+
+    /// The host directories that its kind needs.
+    pub(crate) fn mounts(&self) -> &[Mount] {
+        match self {
+            Self::Command | Self::Generic(_) | Self::Shell(_) | Self::Notebook(_) => &[],
+            Self::Tensorboard(tensorboard) => &tensorboard.mounts,
         }
     }
 
     /// What its service writes when it can be used; see [`Script::readiness`](crate::Script::readiness).
     pub(crate) fn readiness(&self) -> Vec<String> {
+        let text = match self {
+            Self::Command | Self::Generic(_) => return Vec::new(),
+            Self::Shell(_) => shell::LISTENING,
+            Self::Notebook(_) => notebook::RUNNING,
+            Self::Tensorboard(_) => tensorboard::RUNNING,
+        };
+        vec![text.to_owned()]
+    }
+
+    /// How its supervisor finds out whether it is in use; `None` = it does not.
+    pub(crate) fn idle_check(&self) -> Option<IdleCheck> {
         match self {
-            Self::Command | Self::Generic(_) => Vec::new(),
-            Self::Shell(_) => vec![LISTENING.to_owned()],
+            Self::Command | Self::Generic(_) | Self::Shell(_) | Self::Tensorboard(_) => None,
+            Self::Notebook(notebook) => notebook.idle_check(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::json;
 
 use crate::build::SpecError;
-use crate::facts::{PlaceFacts, PoolDefaults, TaskFacts, TrialFacts};
+use crate::facts::{KindFacts, PlaceFacts, PoolDefaults, TaskFacts, TrialFacts};
 use crate::ports::TrainingPort;
 use crate::variables as v;
 use crate::{PYTHON_USER_BASE, RUN_DIR};
@@ -113,7 +113,12 @@ pub(crate) fn environment(
     let ports = training_ports
         .iter()
         .map(|(name, port)| (*name, port.to_string()));
-    for (name, value) in of_every_task.chain(of_trial).chain(ports) {
+    let of_kind = match &task.kind {
+        KindFacts::Trial(_) => Vec::new(),
+        KindFacts::Launched(details) => details.variables(),
+    };
+    let all = of_every_task.chain(of_trial).chain(ports).chain(of_kind);
+    for (name, value) in all {
         if !env.iter().any(|(taken, _)| taken == name) {
             env.push((name.to_owned(), value));
         }

@@ -13,10 +13,13 @@ mod details;
 mod environment;
 mod facts;
 pub mod guard;
+mod notebook;
 mod ports;
 pub mod sandbox;
+mod service;
 mod shell;
 mod spec;
+mod tensorboard;
 pub mod variables;
 
 pub use build::{SpecError, container_spec};
@@ -25,6 +28,10 @@ pub use environment::users_variables;
 pub use facts::{
     BindMount, ClusterFacts, ContainerRequest, KindFacts, PerDevice, PlaceFacts, PoolDefaults,
     SharedFs, StorageFacts, TaskFacts, TrialFacts,
+};
+pub use notebook::{
+    IdleCheck, NOTEBOOK_CERTIFICATE_FILE, NOTEBOOK_CERTIFICATE_NAME, NOTEBOOK_PORTS,
+    NotebookDetails, NotebookIdleType,
 };
 pub use ports::RENDEZVOUS_PORT;
 pub use shell::{
@@ -35,6 +42,7 @@ pub use spec::{
     FIRST_UNPRIVILEGED_ID, Granted, Mount, RegistryAuth, Script, TaskFile, TaskKind, TaskUser,
     UNPRIVILEGED_ID, unprivileged_id,
 };
+pub use tensorboard::{TENSORBOARD_PORTS, TensorBoardDetails, TensorBoardSource};
 
 /// Fixed by the unmodified PyPI package: info files and work directory are below it in every container.
 pub const RUN_DIR: &str = "/run/determined";

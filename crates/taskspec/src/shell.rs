@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use serde::{Deserialize, Serialize};
 
 use crate::TaskFile;
+use crate::service::file;
 
 /// Ports that the SSH servers of shells listen on: in the process runtime, all shells of a machine share its ports.
 pub const SHELL_PORTS: RangeInclusive<u16> = 3200..=3499;
@@ -58,11 +59,6 @@ pub struct ShellDetails {
 impl ShellDetails {
     /// The files of its container.
     pub(crate) fn files(&self) -> Vec<TaskFile> {
-        let file = |path: &str, mode, content: &str| TaskFile {
-            path: path.to_owned(),
-            mode,
-            content: content.to_owned(),
-        };
         vec![
             file(PRIVATE_KEY_FILE, 0o600, &self.private_key),
             file(PUBLIC_KEY_FILE, 0o600, &self.public_key),

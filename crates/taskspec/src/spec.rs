@@ -4,6 +4,8 @@ use det_ids::{AllocationId, ContainerId, SlotId, TaskId, UserId};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
+use crate::notebook::IdleCheck;
+
 /// One container of an allocation, as its place is to run it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ContainerSpec {
@@ -160,6 +162,9 @@ pub struct Script {
     /// of output that contains one of them. Empty = nothing is reported.
     #[serde(default)]
     pub readiness: Vec<String>,
+    /// How to find out whether the service is in use; `None` = it is not looked at.
+    #[serde(default)]
+    pub idle_check: Option<IdleCheck>,
     /// Files to place before anything runs.
     pub files: Vec<TaskFile>,
     /// Bearer value for the master, sent as `Grpc-Metadata-x-allocation-token`.
@@ -187,6 +192,14 @@ pub enum Entrypoint {
     SshServer {
         /// Port that it listens on.
         port: u16,
+    },
+    /// A shell script that starts a service: `sh SCRIPT ADDRESS ARGS...`. The supervisor knows the address to listen on: the
+    /// loopback address where the task shares its host's network, else all addresses.
+    Service {
+        /// Absolute path of one of the files that the script brings.
+        script: String,
+        /// Options of the service.
+        args: Vec<String>,
     },
 }
 

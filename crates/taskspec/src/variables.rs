@@ -40,6 +40,10 @@ pub enum Tasks {
     All,
     /// Trials only.
     Trials,
+    /// Notebooks only.
+    Notebooks,
+    /// `TensorBoards` only.
+    TensorBoards,
 }
 
 /// Whether a variable is in the environment of each of its tasks.
@@ -159,6 +163,17 @@ variables! {
     INTER_TRAIN_PROCESS_COMM_PORT_2: Master, Trials, Always;
     /// Port at which the processes of torch meet.
     C10D_PORT: Master, Trials, Always;
+
+    /// Port that the notebook's server listens on.
+    NOTEBOOK_PORT: Master, Notebooks, Always;
+    /// What keeps the notebook from being idle, as in its configuration.
+    NOTEBOOK_IDLE_TYPE: Master, Notebooks, Always;
+    /// What the notebook's server asks clients for.
+    DET_NOTEBOOK_TOKEN: Master, Notebooks, Always;
+    /// Port that TensorBoard listens on.
+    TENSORBOARD_PORT: Master, TensorBoards, Always;
+    /// How much TensorFlow writes: errors only.
+    TF_CPP_MIN_LOG_LEVEL: Master, TensorBoards, Always;
 
     /// The working directory.
     DET_WORKDIR: Supervisor, All, Always;

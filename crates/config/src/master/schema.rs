@@ -66,9 +66,9 @@ keys! {
         /// Database; without one the embedded store in `data_dir`.
         db: Database = Kind::Section(&DB), or("{}");
         /// Seconds until an idle TensorBoard ends; 0 = never.
-        tensorboard_timeout: u32 = NATURAL_32, or("300"), kept;
+        tensorboard_timeout: u32 = NATURAL_32, or("300");
         /// Seconds until an idle notebook ends; without it never.
-        notebook_timeout: Option<u32> = NATURAL_32, kept;
+        notebook_timeout: Option<u32> = NATURAL_32;
         /// Identities, TLS, passwords.
         security: Security = Kind::Section(&SECURITY), or("{}");
         /// Checkpoint storage of experiments that name none.

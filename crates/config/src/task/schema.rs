@@ -1,8 +1,8 @@
 //! The keys of a task; `docs/reference/task-configuration.md` is made from them.
 
-use super::types::{NotebookIdleType, default_shm_size};
+use super::types::default_shm_size;
 use crate::container::{BindMount, Environment, Pbs, Slurm};
-use det_taskspec::DeviceMapping;
+use det_taskspec::{DeviceMapping, NotebookIdleType};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 

@@ -3,16 +3,19 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use det_ids::{AllocationId, ContainerId};
+use det_ids::{AllocationId, ContainerId, TaskId};
 use det_lifecycle::allocation::AllocationEvent;
 use det_lifecycle::container::Observed;
 use det_orchestrator::Event;
 use det_store::allocations::{self, AllocationRow, ContainerRow};
+use det_taskspec::TaskKind;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use crate::app::all_gathers::AllGathers;
 use crate::app::context::Context;
+use crate::app::existing::no_task_of;
+use crate::app::idle::Idle;
 use crate::app::orchestration::{Cause, Orchestration};
 use crate::app::ownership::{Ownership, Reported};
 use crate::app::reads;
@@ -74,6 +77,7 @@ pub struct Allocations {
     ownership: Ownership,
     all_gathers: AllGathers,
     orchestration: Orchestration,
+    idle: Idle,
 }
 
 impl Allocations {
@@ -83,12 +87,14 @@ impl Allocations {
         ownership: Ownership,
         all_gathers: AllGathers,
         orchestration: Orchestration,
+        idle: Idle,
     ) -> Self {
         Self {
             context,
             ownership,
             all_gathers,
             orchestration,
+            idle,
         }
     }
 
@@ -139,9 +145,42 @@ impl Allocations {
             return Ok(());
         };
         let (id, cause) = (allocation_id.clone(), Cause::actor(actor.name()));
+        let is_up = event == AllocationEvent::Meet;
         self.orchestration
             .commit(Event::Allocation { id, event, cause })
-            .await
+            .await?;
+        if is_up {
+            self.idle.wake();
+        }
+        Ok(())
+    }
+
+    /// A notebook reports whether it is in use.
+    pub(crate) async fn report_use(
+        &self,
+        actor: &Actor,
+        task: &TaskId,
+        idle: bool,
+    ) -> AppResult<()> {
+        self.ownership
+            .require_reporter(actor, Reported::Task(task))
+            .await?;
+        let live = {
+            let mut conn = self.context.store.read().await?;
+            allocations::live_of_task(&mut conn.conn(), task).await?
+        };
+        let live = live.ok_or_else(|| {
+            AppError::precondition(format!(
+                "task \"{task}\" does not run: nobody can say that it is in use"
+            ))
+        })?;
+        if live.kind != TaskKind::Notebook {
+            return Err(no_task_of(TaskKind::Notebook, task));
+        }
+        if !idle {
+            self.idle.used(task);
+        }
+        Ok(())
     }
 
     /// Notes that a container has come to the meeting, and waits until all have. A second call of the same container

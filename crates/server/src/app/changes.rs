@@ -10,6 +10,7 @@ use crate::app::jobs::QueueChange;
 use crate::app::launches::{From, LaunchRequest, Launched};
 use crate::app::projects::{NewProject, ProjectPatch};
 use crate::app::reads::checkpoints::{self, Found};
+use crate::app::reads::experiments::listing::{Chosen, chosen};
 use crate::app::reads::experiments::{self, Shown};
 use crate::app::reads::homes::{self, ProjectView, WorkspaceView};
 use crate::app::reads::tasks::{self, LaunchedView};
@@ -68,6 +69,20 @@ pub(crate) async fn launch(
         None => None,
     };
     Ok((made, view))
+}
+
+/// Launches a TensorBoard; `more` are experiments to show besides those of the request.
+pub(crate) async fn launch_tensorboard(
+    master: &Master,
+    actor: &Actor,
+    mut request: LaunchRequest,
+    more: Option<(ProjectId, Chosen)>,
+) -> AppResult<(Launched, Option<LaunchedView>)> {
+    if let Some((project, more)) = more {
+        let meant = chosen(master, actor, project, more).await?;
+        request.tensorboard.experiment_ids.extend(meant);
+    }
+    launch(master, actor, request).await
 }
 
 /// Ends a launched task at once.

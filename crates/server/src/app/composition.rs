@@ -21,6 +21,7 @@ use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::experiments::Experiments;
 use crate::app::homes::KnownHomes;
+use crate::app::idle::Idle;
 use crate::app::job_changes::JobChanges;
 use crate::app::jobs::JobQueue;
 use crate::app::launches::Launches;
@@ -187,8 +188,12 @@ impl Master {
         };
         let changes = HomeChanges::new(context.clone(), homes.clone());
         let home_deletion = HomeDeletion::new(changes.clone(), orchestration.clone());
+        let idle = Idle::default();
         let launches = Launches {
             context: context.clone(),
+            cluster_id: cluster_id.as_str().into(),
+            configs: configs.clone(),
+            idle: idle.clone(),
             homes: homes.clone(),
             pools: pools.clone(),
             ownership: ownership.clone(),
@@ -305,7 +310,9 @@ impl Master {
                 ownership.clone(),
                 memory.all_gathers.clone(),
                 orchestration.clone(),
+                idle.clone(),
             ),
+            idle,
             workspaces: Workspaces::new(
                 context.clone(),
                 pools.clone(),

@@ -2,10 +2,16 @@
 //! files that it starts with; from then on the task goes through the life that all tasks have.
 
 mod check;
+mod notebook;
+mod ports;
 mod shell;
 mod steering;
+mod tensorboard;
+
+use std::sync::Arc;
 
 use det_authz::{Kind, Permission};
+use det_config::MasterConfig;
 use det_config::task::{LaunchKind, TaskConfig};
 use det_ids::{ProjectId, TaskId, WorkspaceId};
 use det_lifecycle::record::{EventKind, Subject};
@@ -23,18 +29,23 @@ use serde_json::Value;
 
 use crate::app::admission::Admission;
 use crate::app::config_policies::ConfigPolicies;
+use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::documents::shown_task_config;
 use crate::app::homes::{KnownHomes, require_open_workspace};
+use crate::app::idle::Idle;
 use crate::app::model_archive::{self, ContextFile};
 use crate::app::orchestration::{Cause, Orchestration};
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
 use crate::app::templates::Templates;
 use crate::auth::Actor;
-use crate::error::{AppError, AppResult, ErrorKind};
+use crate::error::{AppError, AppResult};
+
+use tensorboard::Exhibits;
 
 pub use steering::From;
+pub use tensorboard::TensorBoardRequest;
 
 /// A task as its owner asks for it.
 #[derive(Debug, Clone)]
@@ -53,6 +64,8 @@ pub struct LaunchRequest {
     pub preview: bool,
     /// What only generic tasks can ask for.
     pub generic: GenericRequest,
+    /// What only `TensorBoards` can ask for.
+    pub tensorboard: TensorBoardRequest,
 }
 
 /// What only generic tasks can ask for.
@@ -96,6 +109,9 @@ struct NewTask {
 #[derive(Clone)]
 pub struct Launches {
     pub(super) context: Context,
+    pub(super) cluster_id: Arc<str>,
+    pub(super) configs: Configs,
+    pub(super) idle: Idle,
     pub(super) homes: KnownHomes,
     pub(super) pools: Pools,
     pub(super) ownership: Ownership,
@@ -116,7 +132,11 @@ impl Launches {
                 .await?;
         }
         let base = self.base(actor, &request).await?;
-        let checked = self.check(&request, base.as_ref()).await?;
+        let exhibits = self.exhibits(actor, &request).await?;
+        let under = exhibits.as_ref().and_then(|shown| shown.underlay(actor));
+        let mut checked = self.check(&request, base.as_ref(), under).await?;
+        let (details, more) = self.details(&request, &checked.config, exhibits)?;
+        checked.warnings.extend(more);
         let shown = shown_task_config(actor, actor.user().id, &checked.config.to_json());
         let preview = request.preview;
         let (warnings, slots_exceeded) = (checked.warnings.clone(), checked.slots_exceeded);
@@ -132,7 +152,6 @@ impl Launches {
             Some(archive) if request.files.is_empty() => Some(archive),
             _ => pack(request.files).await?,
         };
-        let details = details(request.kind, &request.generic)?;
         let parent = request.generic.parent.clone();
         let new = self.new_task(
             actor,
@@ -144,16 +163,47 @@ impl Launches {
             },
         );
         let id = new.task.id.clone();
+        let has_idle_timeout = new.document.details.idle_timeout().is_some();
         let (service, actor) = (self.clone(), actor.name());
         self.context
             .write(move |tx| Box::pin(async move { service.store(tx, new, &actor).await }))
             .await?;
+        if has_idle_timeout {
+            self.idle.wake();
+        }
         Ok(Launched {
             id: Some(id),
             config: shown,
             warnings,
             slots_exceeded,
         })
+    }
+
+    /// What only a task of this kind has, and what its owner should know of that.
+    fn details(
+        &self,
+        request: &LaunchRequest,
+        config: &TaskConfig,
+        exhibits: Option<Exhibits>,
+    ) -> AppResult<(TaskDetails, Vec<String>)> {
+        let master = self.context.config();
+        let details = match request.kind {
+            LaunchKind::Command => TaskDetails::Command,
+            LaunchKind::Generic => TaskDetails::Generic(det_taskspec::GenericDetails {
+                forked_from: request.generic.forked_from.clone(),
+                no_pause: request.generic.no_pause,
+            }),
+            LaunchKind::Shell => TaskDetails::Shell(shell::new_details()?),
+            LaunchKind::Notebook => TaskDetails::Notebook(notebook::new_details(config, &master)?),
+            LaunchKind::TensorBoard => {
+                let exhibits = exhibits.ok_or_else(|| {
+                    AppError::internal(anyhow::anyhow!("nothing was loaded for a TensorBoard"))
+                })?;
+                let (details, warnings) = exhibits.details(config, &master, &self.cluster_id)?;
+                return Ok((TaskDetails::Tensorboard(details), warnings));
+            }
+        };
+        Ok((details, Vec::new()))
     }
 
     fn new_task(
@@ -231,7 +281,7 @@ impl Launches {
             steering::require_live_parent(tx, parent).await?;
         }
         let reserved = &self.context.config().reserved_ports;
-        shell::give_port(tx, &mut new.document, reserved).await?;
+        ports::give_port(tx, &mut new.document, reserved).await?;
         let id = new.task.id.clone();
         experiments::insert_job(&mut tx.conn(), &new.job).await?;
         tx.live_rows().add_task(new.task);
@@ -276,23 +326,11 @@ fn demand(config: &TaskConfig) -> Demand {
     }
 }
 
-/// What only a task of this kind has.
-fn details(kind: LaunchKind, generic: &GenericRequest) -> AppResult<TaskDetails> {
-    match kind {
-        LaunchKind::Command => Ok(TaskDetails::Command),
-        LaunchKind::Generic => Ok(TaskDetails::Generic(det_taskspec::GenericDetails {
-            forked_from: generic.forked_from.clone(),
-            no_pause: generic.no_pause,
-        })),
-        LaunchKind::Shell => shell::new_details().map(TaskDetails::Shell),
-        LaunchKind::Notebook | LaunchKind::TensorBoard => Err(AppError::new(
-            ErrorKind::NotBuilt,
-            format!(
-                "tasks of the kind {} are not built in this version",
-                kind.name()
-            ),
-        )),
-    }
+/// Seconds that a task may be idle, at least one; `None` = for ever.
+fn idle_seconds(config: &TaskConfig, kind: LaunchKind, master: &MasterConfig) -> Option<u32> {
+    let (notebook, tensorboard) = (master.notebook_timeout, master.tensorboard_timeout);
+    let timeout = config.effective_idle_timeout(kind, notebook, tensorboard)?;
+    Some(u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX).max(1))
 }
 
 /// The archive of a list of files; `None` = there are none.

@@ -22,6 +22,7 @@ pub(crate) mod existing;
 pub mod experiments;
 mod generated_name;
 pub mod homes;
+pub mod idle;
 pub mod job_changes;
 pub mod jobs;
 pub mod launches;
@@ -126,6 +127,8 @@ pub struct Inner {
     pub tunnels: det_rm_agents::Tunnels,
     /// The services of tasks.
     pub services: services::Services,
+    /// When the services of tasks were last used.
+    pub idle: idle::Idle,
     /// Specifications of containers.
     pub specs: specs::Specs,
     /// Previews of searches.

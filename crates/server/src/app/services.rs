@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::app::configs::{Configs, launched_config};
 use crate::app::context::Context;
 use crate::app::ownership::Ownership;
-use crate::auth::{Actor, new_token};
+use crate::auth::{Actor, new_token, token_hash};
 use crate::error::{AppError, AppResult, ErrorKind};
 
 /// What a service speaks.
@@ -33,7 +33,7 @@ pub(crate) enum Protocol {
 }
 
 /// A service that a task offers, whether it runs now or not.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Offer {
     /// Port in the container.
     port: u16,
@@ -42,6 +42,25 @@ struct Offer {
     unauthenticated: bool,
     /// Whether the task's id alone names it.
     is_default: bool,
+    /// What guards it by itself.
+    guard: Option<Guard>,
+}
+
+/// What guards a service besides the proxy. Not printable: it is secret.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Guard {
+    /// What the service asks clients for: who has it may connect to this service.
+    token: Arc<str>,
+    /// The certificate that it shows, PEM. It is the only one that is trusted.
+    certificate: Arc<str>,
+}
+
+impl Guard {
+    /// Whether this is the token.
+    fn is_opened_by(&self, token: &str) -> bool {
+        // By their hashes: how long it takes says nothing about the token.
+        token_hash(token) == token_hash(&self.token)
+    }
 }
 
 impl From<&ProxyPort> for Offer {
@@ -55,12 +74,13 @@ impl From<&ProxyPort> for Offer {
             },
             unauthenticated: port.unauthenticated,
             is_default: port.default_service_id,
+            guard: None,
         }
     }
 }
 
 /// A service that can be connected to.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Service {
     /// Its name, as in the address.
     pub(crate) name: String,
@@ -71,12 +91,30 @@ pub(crate) struct Service {
     place: PlaceId,
     container_id: ContainerId,
     host_port: u16,
+    guard: Option<Guard>,
 }
 
 impl Service {
     /// Whether this actor is its task's owner, or one of the owner's tasks.
     pub(crate) fn is_of(&self, actor: &Actor) -> bool {
         actor.user().id == self.owner_id
+    }
+
+    /// Whether a client that has this token may connect.
+    pub(crate) fn is_opened_by(&self, token: &str) -> bool {
+        self.guard
+            .as_ref()
+            .is_some_and(|guard| guard.is_opened_by(token))
+    }
+
+    /// Its task.
+    pub(crate) fn task_id(&self) -> &TaskId {
+        &self.task_id
+    }
+
+    /// The certificate that it shows, PEM; `None` = it speaks without TLS.
+    pub(crate) fn certificate(&self) -> Option<&str> {
+        Some(&self.guard.as_ref()?.certificate)
     }
 }
 
@@ -189,6 +227,7 @@ impl Services {
             place: chief.place_id,
             container_id: chief.id,
             host_port,
+            guard: offer.guard,
         })
     }
 
@@ -286,11 +325,21 @@ fn of_kind(details: &TaskDetails) -> Option<Offer> {
         port: details.service_port()?,
         protocol: match details {
             TaskDetails::Shell(_) => Protocol::Tcp,
-            TaskDetails::Command | TaskDetails::Generic(_) => Protocol::Http,
+            TaskDetails::Command
+            | TaskDetails::Generic(_)
+            | TaskDetails::Notebook(_)
+            | TaskDetails::Tensorboard(_) => Protocol::Http,
         },
         // The client's tunnel brings no credentials: the shell's key is what opens it.
         unauthenticated: matches!(details, TaskDetails::Shell(_)),
         is_default: true,
+        guard: match details {
+            TaskDetails::Notebook(notebook) => Some(Guard {
+                token: notebook.token.as_str().into(),
+                certificate: notebook.certificate.as_str().into(),
+            }),
+            _ => None,
+        },
     })
 }
 

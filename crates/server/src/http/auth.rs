@@ -48,7 +48,7 @@ pub fn routes() -> OpenApiRouter<Master> {
 }
 
 /// The cookie that lets a browser use a session; `None` takes it away.
-fn cookie(tls: bool, token: Option<&str>) -> Result<HeaderValue, ApiError> {
+pub(crate) fn session_cookie(tls: bool, token: Option<&str>) -> Result<HeaderValue, ApiError> {
     let secure = if tls { "; Secure" } else { "" };
     let (value, seconds) = token.map_or(("", 0), |token| (token, COOKIE_SECONDS));
     let text = format!("auth={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}");
@@ -79,7 +79,7 @@ async fn login(
             client(peer),
         )
         .await?;
-    let set = cookie(master.tls, Some(&token))?;
+    let set = session_cookie(master.tls, Some(&token))?;
     Ok(with_cookie(
         message(&LoginResponse {
             token: Secret(token),
@@ -95,7 +95,7 @@ async fn login(
 async fn logout(Caller(master, actor): Caller, headers: HeaderMap) -> Answer {
     let token = session_token(&headers);
     master.auth.logout(&actor, token.as_deref()).await?;
-    Ok(with_cookie(empty()?, cookie(master.tls, None)?))
+    Ok(with_cookie(empty()?, session_cookie(master.tls, None)?))
 }
 
 /// Who asks.
@@ -205,7 +205,7 @@ async fn plain_login(
                 }
                 error
             })?;
-        let set = cookie(master.tls, query.cookie.then_some(token.as_str()))?;
+        let set = session_cookie(master.tls, query.cookie.then_some(token.as_str()))?;
         let response = message(&PlainToken {
             token: Secret(token),
         })?;

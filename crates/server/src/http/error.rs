@@ -48,6 +48,11 @@ impl IntoResponse for StreamError {
     }
 }
 
+/// The HTTP status of an error whose answer is a page.
+pub(crate) fn status_of(error: &AppError) -> StatusCode {
+    status(error.kind).1
+}
+
 /// gRPC code and HTTP status of a kind of failure.
 fn status(kind: ErrorKind) -> (Code, StatusCode) {
     match kind {

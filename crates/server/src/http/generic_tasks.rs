@@ -12,7 +12,7 @@ use det_taskspec::TaskKind;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::launches::{From, GenericRequest, LaunchRequest};
+use crate::app::launches::{From, GenericRequest, LaunchRequest, TensorBoardRequest};
 use crate::app::{Master, changes, reads};
 use crate::http::context_files::context_files;
 use crate::http::extract::{Caller, WireBody};
@@ -44,6 +44,7 @@ async fn create_generic_task(
         workspace_id: None,
         templates: Vec::new(),
         preview: false,
+        tensorboard: TensorBoardRequest::default(),
         generic: GenericRequest {
             project_id: body.project_id.filter(|id| *id != 0).map(ProjectId),
             parent: task(body.parent_id),

@@ -28,6 +28,7 @@ pub mod master;
 pub mod memory;
 pub mod metrics;
 pub mod model_definition;
+pub mod notebooks;
 pub mod openapi;
 pub(crate) mod origin;
 pub mod page;
@@ -37,6 +38,7 @@ pub(crate) mod proxy;
 pub mod shells;
 pub mod tasks;
 pub mod templates;
+pub mod tensorboards;
 pub mod trials;
 pub(crate) mod tunnels;
 pub mod users;
@@ -68,6 +70,8 @@ pub fn api() -> OpenApiRouter<Master> {
         .merge(auth::routes())
         .merge(checkpoints::routes())
         .merge(commands::routes())
+        .merge(notebooks::routes())
+        .merge(tensorboards::routes())
         .merge(shells::routes())
         .merge(config_policies::routes())
         .merge(events::routes())
@@ -115,6 +119,18 @@ fn router(master: Master) -> Router {
     router
         .merge(openapi::routes())
         .route("/", axum::routing::get(page::front))
+        .route(
+            page::login::PATH,
+            axum::routing::get(page::login::show).post(page::login::submit),
+        )
+        .route(
+            page::interactive::PATH,
+            axum::routing::get(page::interactive::show),
+        )
+        .route(
+            page::interactive::OLDER_PATH,
+            axum::routing::get(page::interactive::show_older),
+        )
         .route(det_agent_proto::PATH, axum::routing::get(agents::connect))
         .route(
             &format!("{}/{{tunnelId}}", det_agent_proto::TUNNEL_PATH),

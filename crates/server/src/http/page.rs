@@ -1,22 +1,37 @@
-//! The front page: what this is and how to use it, for a user who opens the address in a browser.
+//! Pages for browsers: the front page, which says what this is and how to use it, and those that lead to the services of
+//! tasks. They load nothing from elsewhere and run no scripts.
+
+pub mod interactive;
+pub mod login;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
-use axum::response::Html;
+use axum::response::{Html, IntoResponse, Response};
 
 use crate::app::{API_VERSION, Master};
 
-/// The page. It needs no login, shows nothing that `/info` does not, and loads nothing from elsewhere.
-pub async fn front(State(master): State<Master>, headers: HeaderMap) -> Html<String> {
+/// The front page. It needs no login, and shows nothing that `/info` does not.
+pub async fn front(State(master): State<Master>, headers: HeaderMap) -> Response {
     let host = headers
         .get(header::HOST)
         .and_then(|host| host.to_str().ok())
         .unwrap_or("localhost:8080");
     let scheme = if master.tls { "https" } else { "http" };
-    Html(render(
+    answer(render(
         &master.context.config().cluster_name,
         &format!("{scheme}://{host}"),
     ))
+}
+
+/// A page as an answer.
+fn answer(page: String) -> Response {
+    let policy = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+    let headers = [
+        (header::CONTENT_SECURITY_POLICY, policy),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
+    (headers, Html(page)).into_response()
 }
 
 /// Text for use inside HTML.
@@ -41,28 +56,15 @@ fn render(cluster_name: &str, address: &str) -> String {
         "" => String::new(),
         name => format!("<p>Cluster: <strong>{}</strong></p>\n", escape(name)),
     };
-    format!(
-        r#"<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>det master</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 44rem; margin: 3rem auto; padding: 0 1rem; }}
-pre {{ background: #f4f4f4; color: #111; padding: 0.8rem; overflow-x: auto; }}
-@media (prefers-color-scheme: dark) {{ body {{ background: #161616; color: #eee; }} a {{ color: #8cf; }} }}
-</style>
-</head>
-<body>
-<main>
-<h1>det master</h1>
+    let body = format!(
+        r#"<h1>det master</h1>
 <p>A deep-learning training platform: it searches hyperparameters, runs trials on the GPUs and CPUs of its agents, and
 keeps their checkpoints, metrics and logs. It speaks version {API_VERSION} of the API.</p>
 {cluster}<p>Address: <code>{address}</code></p>
 <h2>Log in</h2>
 <pre>export DET_MASTER={address}
 det user login USER</pre>
+<p>In this browser, for notebooks and TensorBoards: <a href="/det/login">log in</a></p>
 <h2>Run the example</h2>
 <p>From a checkout of the project:</p>
 <pre>det experiment create examples/digits/adaptive.yaml examples/digits --follow</pre>
@@ -70,7 +72,32 @@ det user login USER</pre>
 <pre>det experiment list
 det experiment describe 1
 det trial logs 1</pre>
-<p>How the master is doing: <a href="/health">/health</a></p>
+<p>How the master is doing: <a href="/health">/health</a></p>"#
+    );
+    layout("det master", "", &body)
+}
+
+/// A page with this title and body, both HTML; `head` is what its head has besides.
+fn layout(title: &str, head: &str, body: &str) -> String {
+    format!(
+        r#"<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+{head}<title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 44rem; margin: 3rem auto; padding: 0 1rem; }}
+pre {{ background: #f4f4f4; color: #111; padding: 0.8rem; overflow-x: auto; }}
+label {{ display: block; margin: 0.8rem 0; }}
+input, button {{ font: inherit; padding: 0.3rem 0.5rem; }}
+.error {{ color: #b00020; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #161616; color: #eee; }} a {{ color: #8cf; }} .error {{ color: #f88; }} }}
+</style>
+</head>
+<body>
+<main>
+{body}
 </main>
 </body>
 </html>

@@ -7,30 +7,42 @@
 //! where their scripts can do nothing with the session of the user who looks at them.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::header::{
-    ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_SECURITY_POLICY, COOKIE, HOST, HeaderName, LOCATION,
+    ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_SECURITY_POLICY, COOKIE, HOST, HeaderName,
     SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
+use det_rm_agents::TunnelStream;
+use det_taskspec::NOTEBOOK_CERTIFICATE_NAME;
 use futures::{SinkExt, StreamExt};
+use http_body_util::BodyExt as _;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_util::sync::CancellationToken;
 
 use crate::app::Master;
-use crate::app::services::{Connection, Protocol, Service};
+use crate::app::idle::InUse;
+use crate::app::services::{Connection, ConnectionPermit, Protocol, Service};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::ApiError;
 use crate::http::extract::caller_of;
+use crate::http::page;
 use crate::http::tokens;
 
 /// Where services are.
@@ -41,6 +53,8 @@ const BUFFER_BYTES: usize = 64 << 10;
 const MESSAGE_BYTES: usize = 256 << 10;
 /// How long one side of a connection may take nothing before it is cut: what waits for it is held in memory.
 const STALL: Duration = Duration::from_mins(5);
+/// How long a service may take to begin a connection with TLS.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long one side of a connection may go on when the other has ended.
 const LINGER: Duration = Duration::from_secs(10);
 
@@ -89,7 +103,7 @@ async fn pass(master: &Master, request: Request) -> AppResult<Response> {
         .await?;
     let is_own = match authorise(master, &parts, &service).await {
         Err(error) if error.kind == ErrorKind::Unauthenticated && is_page(&parts) => {
-            return login(&parts);
+            return page::login::first(&parts);
         }
         outcome => outcome?,
     };
@@ -109,7 +123,12 @@ async fn pass(master: &Master, request: Request) -> AppResult<Response> {
                 .on_upgrade(move |socket| carry_bytes(socket, connection)))
         }
         Protocol::Http => {
+            let in_use = master.idle.begin(service.task_id());
             let mut answer = forward(master, &service, parts, body).await?;
+            if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+                // A web socket that is open says nothing: a forgotten page has one, too.
+                answer = answer.map(|body| until_its_end(body, in_use));
+            }
             if !is_own {
                 let headers = answer.headers_mut();
                 headers.append(CONTENT_SECURITY_POLICY, FOREIGN_PAGE);
@@ -129,9 +148,13 @@ fn service_name(path: &str) -> AppResult<String> {
 
 /// Refuses callers who may not connect; whether the caller is the owner of the task.
 async fn authorise(master: &Master, parts: &Parts, service: &Service) -> AppResult<bool> {
+    // The token of a notebook is for programs. In a browser it would let the sender of an address put pages of
+    // his own into the origin of the API.
+    let has_key =
+        !is_page(parts) && service_token(parts).is_some_and(|token| service.is_opened_by(&token));
     match caller_of(parts, master).await {
         Ok(actor) if service.is_of(&actor) => Ok(true),
-        _ if service.unauthenticated => Ok(false),
+        _ if service.unauthenticated || has_key => Ok(false),
         Ok(actor) => {
             master.services.require_connect(&actor, service)?;
             Ok(false)
@@ -140,19 +163,24 @@ async fn authorise(master: &Master, parts: &Parts, service: &Service) -> AppResu
     }
 }
 
+/// What a client offers to the service itself, as clients of Jupyter do: `?token=…`, `Authorization: token …`.
+fn service_token(parts: &Parts) -> Option<String> {
+    let header = parts
+        .headers
+        .get(AUTHORIZATION)
+        .and_then(|v| v.to_str().ok());
+    if let Some(token) = header.and_then(|value| value.strip_prefix("token ")) {
+        return Some(token.trim().to_owned());
+    }
+    let mut pairs = parts.uri.query().unwrap_or_default().split('&');
+    let token = pairs.find_map(|pair| pair.strip_prefix("token="))?;
+    Some(percent_decode_str(token).decode_utf8().ok()?.into_owned())
+}
+
 /// Whether a person at a browser waits for a page.
 fn is_page(parts: &Parts) -> bool {
     let accepted = parts.headers.get(ACCEPT).and_then(|v| v.to_str().ok());
     parts.method == Method::GET && accepted.is_some_and(|accepted| accepted.contains("text/html"))
-}
-
-/// Sends a browser to the page where one logs in, and from there back.
-fn login(parts: &Parts) -> AppResult<Response> {
-    let back = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    let back = utf8_percent_encode(back, NON_ALPHANUMERIC);
-    let to = HeaderValue::try_from(format!("/det/login?redirect={back}"));
-    let to = to.map_err(AppError::internal)?;
-    Ok((StatusCode::SEE_OTHER, [(LOCATION, to)]).into_response())
 }
 
 /// Sends a request on, and the answer back; either may be upgraded to a connection of another protocol.
@@ -173,19 +201,15 @@ async fn forward(
     outgoing(&mut parts, upgrade.as_ref(), master.tls);
     let (stream, permit) = master.services.connect(service).await?.into_parts();
     parts.version = Version::HTTP_11;
-    let (mut sender, connection) = http1::handshake(stream.into_inner())
-        .await
-        .map_err(failed)?;
     let shutdown = master.context.shutdown.clone();
-    let held = permit.clone();
-    tokio::spawn(async move {
-        let _held = held;
-        tokio::select! {
-            // Its end is the end of the answer's body.
-            _ = connection.with_upgrades() => {}
-            () = shutdown.cancelled() => {}
+    let mut sender = match service.certificate() {
+        None => begin(stream.into_inner(), permit.clone(), shutdown).await,
+        Some(certificate) => {
+            let stream = secured(&service.name, certificate, stream).await?;
+            begin(TokioIo::new(stream), permit.clone(), shutdown).await
         }
-    });
+    }
+    .map_err(failed)?;
     let mut answer = sender
         .send_request(Request::from_parts(parts, body))
         .await
@@ -209,6 +233,62 @@ async fn forward(
         switched.then_some(upgrade).flatten().as_ref(),
     );
     Ok(Response::from_parts(parts, Body::new(body)))
+}
+
+/// A body that is in use until it has been sent, or is given up.
+fn until_its_end(body: Body, in_use: InUse) -> Body {
+    Body::new(body.map_frame(move |frame| {
+        let _held = &in_use;
+        frame
+    }))
+}
+
+/// Begins HTTP on a connection, which goes on by itself until it ends or the master stops.
+async fn begin<T>(
+    stream: T,
+    permit: ConnectionPermit,
+    shutdown: CancellationToken,
+) -> hyper::Result<http1::SendRequest<Body>>
+where
+    T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let (sender, connection) = http1::handshake(stream).await?;
+    tokio::spawn(async move {
+        let _held = permit;
+        tokio::select! {
+            // Its end is the end of the answer's body.
+            _ = connection.with_upgrades() => {}
+            () = shutdown.cancelled() => {}
+        }
+    });
+    Ok(sender)
+}
+
+/// TLS on a connection to a service, whose certificate is the only one that is trusted.
+async fn secured(
+    name: &str,
+    certificate: &str,
+    stream: TunnelStream,
+) -> AppResult<TlsStream<TunnelStream>> {
+    let failed = |error: &dyn std::fmt::Display| {
+        AppError::new(
+            ErrorKind::Unreachable,
+            format!("service \"{name}\" could not be reached with TLS: {error}"),
+        )
+    };
+    let certificate =
+        CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(|e| failed(&e))?;
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate).map_err(|e| failed(&e))?;
+    let config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let on_it = ServerName::try_from(NOTEBOOK_CERTIFICATE_NAME).map_err(|e| failed(&e))?;
+    let connected = TlsConnector::from(Arc::new(config)).connect(on_it, stream);
+    let stream = timeout(HANDSHAKE, connected).await;
+    stream
+        .map_err(|_| failed(&"no answer"))?
+        .map_err(|e| failed(&e))
 }
 
 /// What a request asks to be upgraded to.
@@ -466,13 +546,5 @@ mod tests {
         assert_eq!(service_name("/proxy/t:80/x").unwrap(), "t:80");
         assert_eq!(service_name("/proxy/t%3A80").unwrap(), "t:80");
         assert!(service_name("/proxy/%ff/").is_err());
-    }
-
-    #[test]
-    fn a_browser_comes_back_after_its_login() {
-        let response = login(&request(&[])).unwrap();
-        assert_eq!(response.status(), StatusCode::SEE_OTHER);
-        let to = response.headers()[LOCATION].to_str().unwrap();
-        assert_eq!(to, "/det/login?redirect=%2Fproxy%2Ft%2Fapi%3Fx%3D1");
     }
 }

@@ -34,7 +34,7 @@ pub fn routes() -> OpenApiRouter<Master> {
 fn shell(view: &LaunchedView) -> Shell {
     let (private_key, public_key) = match &view.row.details {
         TaskDetails::Shell(shell) => (shell.private_key.clone(), shell.public_key.clone()),
-        TaskDetails::Command | TaskDetails::Generic(_) => (String::new(), String::new()),
+        _ => (String::new(), String::new()),
     };
     launched!(Shell, view, {
         private_key,

@@ -261,11 +261,20 @@ impl World {
             _ => config,
         };
         let path = format!("/api/v1/{path}");
-        let made = ada.post(&path, json!({"config": config})).await.ok();
+        let shown = json!([self.experiment]);
+        let body = json!({"config": config, "experimentIds": shown});
+        let body = if path.ends_with("tensorboards") {
+            body
+        } else {
+            json!({"config": config})
+        };
+        let made = ada.post(&path, body).await.ok();
         let id = [
             &made["taskId"],
             &made["command"]["id"],
             &made["shell"]["id"],
+            &made["notebook"]["id"],
+            &made["tensorboard"]["id"],
         ];
         id.into_iter().find_map(Value::as_str).unwrap().to_owned()
     }
@@ -358,6 +367,16 @@ impl World {
         } else {
             String::new()
         };
+        let notebook = if operation.path.contains("{notebookId}") {
+            self.launched("notebooks").await
+        } else {
+            String::new()
+        };
+        let tensorboard = if operation.path.contains("{tensorboardId}") {
+            self.launched("tensorboards").await
+        } else {
+            String::new()
+        };
         let task = if name.contains("GenericTask") {
             self.launched("generic-tasks").await
         } else {
@@ -381,6 +400,8 @@ impl World {
             .replace("{runId}", &trial.to_string())
             .replace("{commandId}", &command)
             .replace("{shellId}", &shell)
+            .replace("{notebookId}", &notebook)
+            .replace("{tensorboardId}", &tensorboard)
             .replace("{taskId}", &task)
             .replace("{userId}", &self.ada.to_string())
             .replace("{username}", "ada")
@@ -422,9 +443,13 @@ impl World {
             "Login" | "PlainLogin" => json!({"username": "admin", "isHashed": true}),
             "CreateExperiment" => json!({"config": configuration("made").to_string()}),
             "LaunchCommand" => json!({"config": {"entrypoint": ["true"]}}),
-            "LaunchShell" => json!({"config": {}}),
+            "LaunchShell" | "LaunchNotebook" => json!({"config": {}}),
+            "LaunchTensorboard" => json!({"config": {}, "experimentIds": [self.experiment]}),
             "CreateGenericTask" => json!({"config": "entrypoint: ['true']"}),
-            "SetCommandPriority" | "SetShellPriority" => json!({"priority": 7}),
+            "SetCommandPriority"
+            | "SetShellPriority"
+            | "SetNotebookPriority"
+            | "SetTensorboardPriority" => json!({"priority": 7}),
             "ContinueExperiment" => json!({"id": experiment}),
             "PatchExperiment" => json!({"notes": "changed"}),
             "MoveExperiment" | "MoveExperiments" => {

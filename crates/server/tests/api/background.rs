@@ -6,11 +6,12 @@ use serde_json::Value;
 
 use crate::support::{Client, Cluster, within};
 
-const WORKS: [&str; 6] = [
+const WORKS: [&str; 7] = [
     "backlog",
     "clean_up",
     "compact_metrics",
     "deadlines",
+    "idle",
     "log_sweep",
     "schedule",
 ];

@@ -61,6 +61,7 @@ async fn everything_that_differs_is_taken_on_at_once_and_reported() {
 cluster_name: lab
 log: {level: debug}
 notebook_timeout: 60
+webhooks: {base_url: 'https://lab.example'}
 feature_switches: [streaming_updates]
 resource_manager: {metadata: {site: here}}
 resource_pools:
@@ -98,7 +99,7 @@ resource_pools:
         .filter(|c| c["acts"] == false)
         .map(|c| &c["path"])
         .collect();
-    assert_eq!(kept, ["notebook_timeout"]);
+    assert_eq!(kept, ["webhooks.base_url"]);
     assert!(
         answer["warnings"][0]
             .as_str()

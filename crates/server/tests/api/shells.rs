@@ -163,7 +163,8 @@ async fn live_shells_have_different_ports_and_the_next_one_is_refused_when_none_
         .await
         .refused(503);
     assert!(
-        refusal.starts_with("no port is left for another shell: shells have 3200 to 3499"),
+        refusal
+            .starts_with("no port is left for another shell: tasks of this kind have 3200 to 3499"),
         "{refusal}"
     );
     assert_ne!(second["shell"]["id"], Value::Null);

@@ -283,6 +283,7 @@ impl Task {
                 storage_probe: None,
                 entrypoint: Entrypoint::Shell(entrypoint.into()),
                 readiness: Vec::new(),
+                idle_check: None,
                 files: Vec::new(),
                 token: "secret".into(),
                 grace_seconds: 60,

@@ -8,8 +8,9 @@ use serde_json::json;
 use super::*;
 use crate::variables::{Presence, SetBy, Tasks, VARIABLES};
 use crate::{
-    ClusterFacts, DeviceKind, DeviceMapping, Entrypoint, GenericDetails, Granted, PerDevice,
-    PoolDefaults, SharedFs, ShellDetails, TaskDetails, TaskUser,
+    ClusterFacts, ContainerRequest, DeviceKind, DeviceMapping, Entrypoint, GenericDetails, Granted,
+    NotebookDetails, NotebookIdleType, PerDevice, PoolDefaults, SharedFs, ShellDetails,
+    StorageFacts, TaskDetails, TaskUser, TensorBoardDetails, TensorBoardSource,
 };
 
 const EXPERIMENT_CONFIG: &str = r#"{"name": "digits"}"#;
@@ -44,6 +45,50 @@ fn command() -> TaskFacts {
             ..ClusterFacts::default()
         },
     }
+}
+
+/// A task of the kind of these details, without a configured entrypoint.
+fn launched(details: TaskDetails) -> TaskFacts {
+    let mut task = command();
+    task.kind = KindFacts::Launched(details);
+    task.request.entrypoint = None;
+    task
+}
+
+fn notebook() -> TaskFacts {
+    launched(TaskDetails::Notebook(NotebookDetails {
+        port: 2901,
+        token: "jupyter-secret".into(),
+        certificate: "CERTIFICATE".into(),
+        private_key: "KEY".into(),
+        idle_timeout: Some(60),
+        idle_type: NotebookIdleType::KernelConnections,
+    }))
+}
+
+fn tensorboard() -> TaskFacts {
+    let source = |name: &str, path: &str| TensorBoardSource {
+        name: name.into(),
+        path: path.into(),
+    };
+    launched(TaskDetails::Tensorboard(TensorBoardDetails {
+        port: 2601,
+        sources: vec![
+            source("experiment_1", "/s/1"),
+            source("trial_7", "/s/with space/7"),
+        ],
+        mounts: vec![Mount {
+            host_path: "/host/s".into(),
+            container_path: "/s".into(),
+            read_only: true,
+            propagation: "rprivate".into(),
+            create: true,
+            trusted: true,
+        }],
+        args: vec!["--samples_per_plugin=images=9".into()],
+        idle_timeout: Some(300),
+        ..TensorBoardDetails::default()
+    }))
 }
 
 /// A trial that has never stored a checkpoint, with cloud storage.
@@ -214,7 +259,10 @@ fn every_variable_that_a_trial_is_promised() {
         }
     }
     assert!(env.is_empty(), "not in the table: {env:?}");
-    assert_eq!(VARIABLES.len(), table.len());
+    let of_services =
+        |v: &&crate::variables::Variable| matches!(v.tasks, Tasks::Notebooks | Tasks::TensorBoards);
+    let others = VARIABLES.iter().filter(of_services).count();
+    assert_eq!(VARIABLES.len() - others, table.len());
 }
 
 #[test]
@@ -222,6 +270,8 @@ fn a_variable_without_a_value_is_absent_and_not_empty() {
     for (task, tasks) in [
         (trial(), &[Tasks::All, Tasks::Trials][..]),
         (command(), &[Tasks::All]),
+        (notebook(), &[Tasks::All, Tasks::Notebooks]),
+        (tensorboard(), &[Tasks::All, Tasks::TensorBoards]),
     ] {
         let mut promised: Vec<&str> = VARIABLES
             .iter()
@@ -522,4 +572,68 @@ fn a_pools_device_is_given_once_and_only_in_a_free_place() {
             device("/dev/d", "/dev/z")
         ]
     );
+}
+
+#[test]
+fn a_notebook_listens_at_its_port_with_its_certificate_and_its_use_is_watched() {
+    let spec = spec(&notebook());
+    assert_eq!(spec.ports, [2901]);
+    let Entrypoint::Service { script, args } = &spec.script.entrypoint else {
+        panic!("{:?}", spec.script.entrypoint);
+    };
+    assert!(args.is_empty());
+    let file = |path: &str| spec.script.files.iter().find(|file| file.path == path);
+    assert_eq!(file(script).unwrap().mode, 0o755);
+    let (certificate, key) = (
+        file("/run/determined/jupyter/jupyterCert.pem").unwrap(),
+        file("/run/determined/jupyter/jupyterKey.key").unwrap(),
+    );
+    assert_eq!(
+        (certificate.content.as_str(), certificate.mode),
+        ("CERTIFICATE", 0o600)
+    );
+    assert_eq!((key.content.as_str(), key.mode), ("KEY", 0o600));
+    // Its token is in one variable: processes of other users see files and command lines more easily.
+    assert!(
+        !spec
+            .script
+            .files
+            .iter()
+            .any(|file| file.content.contains("jupyter-secret"))
+    );
+    let check = spec.script.idle_check.unwrap();
+    assert_eq!((check.port, check.every_seconds), (2901, 20));
+    assert_eq!(check.idle_type, NotebookIdleType::KernelConnections);
+    assert_eq!(spec.script.readiness, ["is running at:"]);
+}
+
+#[test]
+fn a_tensorboard_sees_the_storage_of_its_sources_and_cannot_change_it() {
+    let mut task = tensorboard();
+    task.request.bind_mounts = vec![BindMount {
+        host_path: "/own".into(),
+        container_path: "own".into(),
+        read_only: false,
+        propagation: "rprivate".into(),
+    }];
+    let spec = spec(&task);
+    assert_eq!(spec.ports, [2601]);
+    let mounted: Vec<(&str, bool)> = (spec.mounts.iter())
+        .map(|mount| (mount.container_path.as_str(), mount.read_only))
+        .collect();
+    assert_eq!(mounted, [("own", false), ("/s", true)]);
+    let sources = spec
+        .script
+        .files
+        .iter()
+        .find(|file| file.path.ends_with("/sources"));
+    assert_eq!(
+        sources.unwrap().content,
+        "experiment_1 /s/1\ntrial_7 /s/with space/7\n"
+    );
+    let Entrypoint::Service { args, .. } = &spec.script.entrypoint else {
+        panic!("{:?}", spec.script.entrypoint);
+    };
+    assert_eq!(args, &["--samples_per_plugin=images=9"]);
+    assert_eq!(spec.script.idle_check, None);
 }

@@ -1,3 +1,4 @@
+use det_taskspec::NotebookIdleType;
 use serde_json::json;
 
 use super::*;

@@ -104,11 +104,12 @@ impl Launches {
         })
     }
 
-    /// Parses, completes and checks a launch against the cluster.
+    /// Parses, completes and checks a launch against the cluster. `under`: what its templates are laid over, with a name.
     pub(super) async fn check(
         &self,
         request: &LaunchRequest,
         base: Option<&Base>,
+        under: Option<(String, String)>,
     ) -> AppResult<CheckedLaunch> {
         let kind = request.kind;
         let homes = self.homes.get();
@@ -120,7 +121,7 @@ impl Launches {
         let workspace_id = request.workspace_id.or(of_project).or(of_base);
         let workspace = homes.workspace(workspace_id.unwrap_or(UNCATEGORIZED_WORKSPACE))?;
         require_open_workspace(workspace, "nothing can be launched there")?;
-        let submitted = self.layered(request, base).await?;
+        let submitted = self.layered(request, base, under).await?;
         let policies = self.policies.over(workspace.id, Workload::Tasks).await?;
         let mut findings = Findings {
             warnings: submitted.warnings.iter().map(ToString::to_string).collect(),
@@ -181,6 +182,7 @@ impl Launches {
         &self,
         request: &LaunchRequest,
         base: Option<&Base>,
+        under: Option<(String, String)>,
     ) -> AppResult<SubmittedTask> {
         let (kind, text) = (request.kind, request.config.clone());
         let long = takes_long(&text);
@@ -201,10 +203,15 @@ impl Launches {
             }
             None => own,
         };
-        if request.templates.is_empty() {
+        let under = under.map(|(name, text)| (name, String::new(), text));
+        if request.templates.is_empty() && under.is_none() {
             return Ok(own);
         }
-        match self.templates.texts(&request.templates).await {
+        let named = match request.templates.as_slice() {
+            [] => Ok(Vec::new()),
+            names => self.templates.texts(names).await,
+        };
+        match named.map(|named| under.into_iter().chain(named).collect::<Vec<_>>()) {
             Ok(templates) => offload(true, move || own.over_templates(&templates))
                 .await?
                 .map_err(|errors| refused(kind, &errors)),

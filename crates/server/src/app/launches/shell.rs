@@ -1,16 +1,10 @@
-//! What only shells have: keys, made when one is launched, and a port, given to it in the transaction that stores it.
+//! What only shells have: keys, made when one is launched.
 
-use std::collections::BTreeSet;
-
-use det_store::WriteTx;
-use det_store::task_documents::{self, LaunchedFilter, TaskDocument};
-use det_taskspec::{SHELL_PORTS, ShellDetails, TaskDetails};
-use rand::seq::IteratorRandom as _;
+use det_taskspec::ShellDetails;
 use ssh_key::private::Ed25519Keypair;
 use ssh_key::{LineEnding, PrivateKey};
 
-use crate::app::configs::launched_config;
-use crate::error::{AppError, AppResult, ErrorKind};
+use crate::error::{AppError, AppResult};
 
 /// The kind of keys that is made.
 const KEY_TYPE: &str = "ED25519";
@@ -47,38 +41,6 @@ pub(super) fn warning_of_key(wanted: &str) -> Option<String> {
              {KEY_TYPE} keys only: the shell has one of those"
         )
     })
-}
-
-/// Gives a shell a port that no other live task's service has: in the process runtime they share a machine's ports.
-pub(super) async fn give_port(
-    tx: &mut WriteTx,
-    document: &mut TaskDocument,
-    reserved: &[u16],
-) -> AppResult<()> {
-    let own = launched_config(document)?.container_request().ports;
-    let TaskDetails::Shell(shell) = &mut document.details else {
-        return Ok(());
-    };
-    let live = LaunchedFilter {
-        ended_after: Some(i64::MAX),
-        ..LaunchedFilter::default()
-    };
-    let others = task_documents::launched(&mut tx.conn(), &live).await?;
-    let others = others.iter().filter_map(|task| task.details.service_port());
-    let taken: BTreeSet<u16> = others.chain(own).chain(reserved.iter().copied()).collect();
-    let free = SHELL_PORTS.filter(|port| !taken.contains(port));
-    shell.port = free.choose(&mut rand::rng()).ok_or_else(no_port)?;
-    Ok(())
-}
-
-fn no_port() -> AppError {
-    let (first, last) = (SHELL_PORTS.start(), SHELL_PORTS.end());
-    AppError::new(
-        ErrorKind::Busy,
-        format!("no port is left for another shell: shells have {first} to {last}, and live shells or \"reserved_ports\" of the \
-                 master's configuration take all of them"),
-    )
-    .hint("end shells that are not used any more, or reserve fewer ports")
 }
 
 #[cfg(test)]

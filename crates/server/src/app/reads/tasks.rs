@@ -224,13 +224,19 @@ pub(crate) async fn launched_with_config(
     Ok((view, shown))
 }
 
-/// Hides the key of a shell from actors that it is not for.
+/// Hides what opens a shell or a notebook from actors that it is not for.
 fn hide_key(actor: &Actor, row: &mut LaunchedTask) {
     let target = Target::identified(Identity::Task(&row.id)).owned_by(row.owner_id);
-    if !actor.may(Permission::TakeKey, &target)
-        && let TaskDetails::Shell(shell) = &mut row.details
-    {
-        shell.private_key.clear();
+    if actor.may(Permission::TakeKey, &target) {
+        return;
+    }
+    match &mut row.details {
+        TaskDetails::Shell(shell) => shell.private_key.clear(),
+        TaskDetails::Notebook(notebook) => {
+            notebook.token.clear();
+            notebook.private_key.clear();
+        }
+        TaskDetails::Command | TaskDetails::Generic(_) | TaskDetails::Tensorboard(_) => {}
     }
 }
 

@@ -4,6 +4,7 @@ use det_api_types::agents::Container;
 use det_api_types::experiments::LaunchWarning;
 use det_api_types::tasks::TaskState as WireState;
 use det_lifecycle::task::{TaskEnd, TaskState};
+use det_taskspec::TaskDetails;
 
 use crate::app::reads::tasks::LaunchedView;
 use crate::http::views::agents::{container_state, device};
@@ -22,7 +23,11 @@ pub(crate) fn state(view: &LaunchedView) -> WireState {
 pub(crate) fn exit_status(view: &LaunchedView) -> String {
     let reason = view.attempt.as_ref().and_then(|a| a.exit_reason.clone());
     match view.row.state {
-        TaskState::Ended(TaskEnd::Canceled) => "it was killed".to_owned(),
+        // Without a reason of its own a user asked for it, or its slots were wanted.
+        TaskState::Ended(TaskEnd::Canceled) => match reason {
+            Some(reason) if view.row.details.idle_timeout().is_some() => reason,
+            _ => "it was killed".to_owned(),
+        },
         TaskState::Ended(_) => reason.unwrap_or_else(|| view.row.state.name().to_owned()),
         _ => String::new(),
     }
@@ -36,6 +41,17 @@ pub(crate) fn exit_code(view: &LaunchedView) -> Option<i64> {
         }
         _ => None,
     }
+}
+
+/// The path of its service on the master: with the token that a notebook asks for, where the reader is given it.
+pub(crate) fn service_address(view: &LaunchedView) -> String {
+    let query = match &view.row.details {
+        TaskDetails::Notebook(notebook) if !notebook.token.is_empty() => {
+            format!("?token={}", notebook.token)
+        }
+        _ => String::new(),
+    };
+    format!("/proxy/{}/{query}", view.row.id)
 }
 
 /// Its container.
@@ -93,6 +109,7 @@ macro_rules! launch_request {
                 .collect(),
             preview: $body.preview,
             generic: $crate::app::launches::GenericRequest::default(),
+            tensorboard: $crate::app::launches::TensorBoardRequest::default(),
         }
     };
 }

@@ -1,0 +1,312 @@
+//! What only `TensorBoards` have: experiments and trials whose files they show, in storage that they mount.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use det_authz::{Kind, Permission, Target};
+use det_config::MasterConfig;
+use det_config::experiment::ExperimentConfig;
+use det_config::storage::StorageLocation;
+use det_config::task::{LaunchKind, TaskConfig};
+use det_ids::{ExperimentId, TrialId};
+use det_store::experiments::ExperimentRow;
+use det_store::trials::{self, Sort};
+use det_taskspec::{BindMount, Mount, SHARED_FS_DIR, TensorBoardDetails, TensorBoardSource};
+use serde_json::json;
+
+use super::{LaunchRequest, Launches, idle_seconds};
+use crate::app::{existing, reads};
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult, ErrorKind};
+
+/// Trials that one TensorBoard shows at most: it reads all their files, again and again.
+const MOST_TRIALS: usize = 100;
+/// Experiments that one TensorBoard shows at most.
+const MOST_EXPERIMENTS: usize = 100;
+
+/// What a TensorBoard is to show.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TensorBoardRequest {
+    /// Experiments, with all their trials, or the best of very many.
+    pub experiment_ids: Vec<ExperimentId>,
+    /// Single trials.
+    pub trial_ids: Vec<TrialId>,
+}
+
+/// One experiment, of which something is shown.
+struct Shown {
+    row: ExperimentRow,
+    config: Arc<ExperimentConfig>,
+    /// The trials; `None` = all.
+    trials: Option<Vec<TrialId>>,
+}
+
+/// What a TensorBoard is to show, loaded.
+pub(super) struct Exhibits {
+    asked: TensorBoardRequest,
+    /// By experiment and whether all of it was asked for.
+    shown: Vec<Shown>,
+}
+
+impl Launches {
+    /// Loads what a TensorBoard is to show; `None` = the task is of another kind.
+    pub(super) async fn exhibits(
+        &self,
+        actor: &Actor,
+        request: &LaunchRequest,
+    ) -> AppResult<Option<Exhibits>> {
+        if request.kind != LaunchKind::TensorBoard {
+            return Ok(None);
+        }
+        reads::require(actor, Kind::Experiment, "experiments")?;
+        let asked = request.tensorboard.clone();
+        let (experiments, single) = (asked.experiment_ids.len(), asked.trial_ids.len());
+        if experiments + single == 0 {
+            return Err(AppError::invalid(
+                "a TensorBoard needs something to show: name one experiment or trial at least",
+            ));
+        }
+        if experiments > MOST_EXPERIMENTS || single > MOST_TRIALS {
+            return Err(AppError::invalid(format!(
+                "a TensorBoard shows {MOST_EXPERIMENTS} experiments and {MOST_TRIALS} single trials at most, and this asks for \
+                 {experiments} and {single}"
+            ))
+            .hint("launch several TensorBoards"));
+        }
+        let mut conn = self.context.store.read().await?;
+        let conn = &mut conn.conn();
+        let mut shown = Vec::new();
+        for id in &asked.experiment_ids {
+            let row = existing::experiment(conn, *id).await?;
+            let config = self.configs.of(&row)?;
+            let descending = !config.searcher.config.smaller_is_better;
+            let limit = i64::try_from(MOST_TRIALS).unwrap_or(i64::MAX);
+            let sort = Sort::BestValidation;
+            let best = trials::list(conn, *id, None, sort, descending, 0, limit).await?;
+            let all = usize::try_from(best.1).unwrap_or(usize::MAX);
+            let best = best.0.into_iter().map(|trial| trial.id).collect();
+            let trials = (all > MOST_TRIALS).then_some(best);
+            shown.push(Shown {
+                row,
+                config,
+                trials,
+            });
+        }
+        let mut of_experiments: BTreeMap<ExperimentId, Vec<TrialId>> = BTreeMap::new();
+        for id in &asked.trial_ids {
+            let trial = existing::trial(conn, *id).await?;
+            of_experiments
+                .entry(trial.experiment_id)
+                .or_default()
+                .push(*id);
+        }
+        for (id, trials) in of_experiments {
+            let row = existing::experiment(conn, id).await?;
+            let config = self.configs.of(&row)?;
+            shown.push(Shown {
+                row,
+                config,
+                trials: Some(trials),
+            });
+        }
+        Ok(Some(Exhibits { asked, shown }))
+    }
+}
+
+impl Exhibits {
+    /// What the configuration of the TensorBoard is laid over: the image of the newest experiment, and the credentials for
+    /// its registry where the actor may use them.
+    pub(super) fn underlay(&self, actor: &Actor) -> Option<(String, String)> {
+        let newest = self.shown.iter().max_by_key(|shown| shown.row.id)?;
+        let environment = &newest.config.environment;
+        let mut under = json!({"environment": {"image": environment.image}});
+        let target = Target::of(Kind::Experiment).owned_by(newest.row.owner_id);
+        if let Some(auth) = &environment.registry_auth
+            && actor.may(Permission::UseSecrets, &target)
+        {
+            under["environment"]["registry_auth"] = json!(auth);
+        }
+        Some((format!("experiment {}", newest.row.id), under.to_string()))
+    }
+
+    /// The details of the TensorBoard, whose port is given to it when it is stored, and what its owner should know.
+    pub(super) fn details(
+        self,
+        config: &TaskConfig,
+        master: &MasterConfig,
+        cluster_id: &str,
+    ) -> AppResult<(TensorBoardDetails, Vec<String>)> {
+        let mut storage = Storage::new(master);
+        let mut sources = Vec::new();
+        let mut warnings = Vec::new();
+        for shown in &self.shown {
+            let id = shown.row.id;
+            if config.inherit_mounts {
+                for mount in &shown.config.bind_mounts {
+                    storage.add(inherited(mount, mount.read_only))?;
+                }
+            }
+            let root = storage.root_of(id, &shown.config, config, &mut warnings)?;
+            let experiment = format!("{root}/{cluster_id}/tensorboard/experiment/{id}");
+            let source = |name: String, path: String| TensorBoardSource { name, path };
+            match &shown.trials {
+                None => sources.push(source(format!("experiment_{id}"), experiment)),
+                Some(trials) => sources.extend(trials.iter().map(|trial| {
+                    source(
+                        format!("trial_{trial}"),
+                        format!("{experiment}/trial/{trial}"),
+                    )
+                })),
+            }
+        }
+        sources.sort_by(|a, b| a.name.cmp(&b.name));
+        sources.dedup();
+        if let Some(bad) = sources.iter().find(|source| source.path.contains('\n')) {
+            return Err(AppError::invalid(format!(
+                "a TensorBoard cannot show files in \"{}\": the path has a line end",
+                bad.path.escape_debug()
+            )));
+        }
+        let details = TensorBoardDetails {
+            port: 0,
+            experiment_ids: self.asked.experiment_ids,
+            trial_ids: self.asked.trial_ids,
+            sources,
+            mounts: storage.mounts,
+            args: config.tensorboard_args.clone(),
+            idle_timeout: idle_seconds(config, LaunchKind::TensorBoard, master),
+        };
+        Ok((details, warnings))
+    }
+}
+
+/// The storage of several experiments, in one container.
+struct Storage<'a> {
+    master: &'a MasterConfig,
+    mounts: Vec<Mount>,
+}
+
+impl<'a> Storage<'a> {
+    fn new(master: &'a MasterConfig) -> Self {
+        Self {
+            master,
+            mounts: Vec::new(),
+        }
+    }
+
+    /// The path in the container of an experiment's storage, which is mounted there if it is not yet.
+    fn root_of(
+        &mut self,
+        id: ExperimentId,
+        config: &ExperimentConfig,
+        own: &TaskConfig,
+        warnings: &mut Vec<String>,
+    ) -> AppResult<String> {
+        let location = &config.checkpoint_storage.location;
+        match location {
+            StorageLocation::SharedFs { host_path, .. } => {
+                let below = location.shared_fs_subdirectory().ok_or_else(|| {
+                    AppError::precondition(format!(
+                        "the checkpoint storage of experiment {id} leads out of \"{host_path}\""
+                    ))
+                })?;
+                let mount = self.shared_fs(config)?;
+                Ok(Path::new(&mount).join(below).display().to_string())
+            }
+            StorageLocation::Directory { container_path } => {
+                let covers = |mount: &&BindMount| {
+                    Path::new(container_path).starts_with(&mount.container_path)
+                };
+                let of_experiment = config.bind_mounts.iter().filter(covers);
+                let nearest = of_experiment.max_by_key(|mount| mount.container_path.len());
+                if own.bind_mounts.iter().any(|mount| covers(&mount)) {
+                    // What the user mounts there counts.
+                } else if let Some(mount) = nearest {
+                    self.add(inherited(mount, true))?;
+                } else {
+                    warnings.push(format!(
+                        "the files of experiment {id} are in its directory \"{container_path}\", and neither its configuration \
+                         nor this one mounts a host directory there: a TensorBoard that does not share the directory by \
+                         itself shows nothing"
+                    ));
+                }
+                Ok(container_path.clone())
+            }
+            StorageLocation::S3 { .. }
+            | StorageLocation::Gcs { .. }
+            | StorageLocation::Azure { .. } => {
+                let kind = location.type_name();
+                Err(AppError::new(
+                    ErrorKind::NotBuilt,
+                    format!(
+                        "the files of experiment {id} are in checkpoint storage of type \"{kind}\", which TensorBoards of this \
+                         version do not read"
+                    ),
+                )
+                .hint("they read shared_fs and directory storage"))
+            }
+        }
+    }
+
+    /// Mounts `shared_fs` storage, for reading only. The first host directory has the place that all tasks know.
+    fn shared_fs(&mut self, config: &ExperimentConfig) -> AppResult<String> {
+        let clusters_own = self.master.checkpoint_storage.as_ref();
+        let facts = config.checkpoint_storage.facts(clusters_own);
+        let shared = facts.shared_fs.ok_or_else(|| {
+            AppError::internal(anyhow::anyhow!(
+                "shared_fs storage without a host directory"
+            ))
+        })?;
+        let is_storage = |mount: &&Mount| mount.container_path.starts_with(SHARED_FS_DIR);
+        let known = self.mounts.iter().filter(is_storage);
+        if let Some(mount) = known.clone().find(|m| m.host_path == shared.host_path) {
+            return Ok(mount.container_path.clone());
+        }
+        let container_path = match known.count() {
+            0 => SHARED_FS_DIR.to_owned(),
+            others => format!("{SHARED_FS_DIR}_{}", others + 1),
+        };
+        self.add(Mount {
+            host_path: shared.host_path,
+            container_path: container_path.clone(),
+            read_only: true,
+            propagation: shared.propagation,
+            create: true,
+            trusted: shared.is_clusters_own,
+        })?;
+        Ok(container_path)
+    }
+
+    fn add(&mut self, mount: Mount) -> AppResult<()> {
+        let place = &mount.container_path;
+        match self
+            .mounts
+            .iter()
+            .find(|known| known.container_path == *place)
+        {
+            None => self.mounts.push(mount),
+            Some(known) if known.host_path == mount.host_path => {}
+            Some(known) => {
+                return Err(AppError::invalid(format!(
+                    "what the TensorBoard is to show has \"{}\" and \"{}\" of the hosts at the same path \"{place}\"",
+                    known.host_path, mount.host_path
+                ))
+                .hint("show it in several TensorBoards"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A host directory of an experiment, with the rights of the TensorBoard's own user.
+fn inherited(mount: &BindMount, read_only: bool) -> Mount {
+    Mount {
+        host_path: mount.host_path.clone(),
+        container_path: mount.container_path.clone(),
+        read_only,
+        propagation: mount.propagation.clone(),
+        create: false,
+        trusted: false,
+    }
+}

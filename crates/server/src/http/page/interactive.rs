@@ -1,0 +1,99 @@
+//! Where clients send a browser for a notebook or a TensorBoard: a page that waits until it is ready, and then leads there.
+
+use axum::extract::{Path, Request, State};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use det_ids::TaskId;
+use det_lifecycle::allocation::AllocationState;
+use det_taskspec::TaskKind;
+
+use crate::app::reads::tasks::LaunchedView;
+use crate::app::{Master, existing, reads};
+use crate::error::{AppError, AppResult, ErrorKind};
+use crate::http::error::{ApiError, status_of};
+use crate::http::extract::caller_of;
+use crate::http::page::{answer, escape, layout, login};
+use crate::http::views::launches;
+
+/// `/det/interactive/TASK/…`, as clients of 0.38.1 write it.
+pub(crate) const PATH: &str = "/det/interactive/{taskId}/{*rest}";
+/// `/det/wait/KIND/TASK`, an older form.
+pub(crate) const OLDER_PATH: &str = "/det/wait/{kind}/{taskId}";
+
+/// The page of a task.
+pub(crate) async fn show(
+    State(master): State<Master>,
+    Path((task, _)): Path<(TaskId, String)>,
+    request: Request,
+) -> Response {
+    shown(&master, task, request).await
+}
+
+/// The page of a task at its older address.
+pub(crate) async fn show_older(
+    State(master): State<Master>,
+    Path((_, task)): Path<(String, TaskId)>,
+    request: Request,
+) -> Response {
+    shown(&master, task, request).await
+}
+
+async fn shown(master: &Master, task: TaskId, request: Request) -> Response {
+    let (parts, _) = request.into_parts();
+    let actor = match caller_of(&parts, master).await {
+        Err(error) if error.kind == ErrorKind::Unauthenticated => {
+            return login::first(&parts).unwrap_or_else(|error| ApiError(error).into_response());
+        }
+        Err(error) => Err(error),
+        Ok(actor) => find(master, &actor, &task).await,
+    };
+    match actor {
+        Ok(view) => of(&view),
+        Err(error) => {
+            let body = format!("<h1>{}</h1>", escape(&error.message));
+            (status_of(&error), answer(layout("det master", "", &body))).into_response()
+        }
+    }
+}
+
+async fn find(master: &Master, actor: &crate::auth::Actor, id: &TaskId) -> AppResult<LaunchedView> {
+    let row = reads::tasks::find(&master.context.store, actor, id).await?;
+    match row.kind {
+        TaskKind::Notebook | TaskKind::Tensorboard => {
+            reads::tasks::launched_one(master, actor, row.kind, id).await
+        }
+        _ => Err(existing::no_task_of(TaskKind::Notebook, id)),
+    }
+}
+
+fn of(view: &LaunchedView) -> Response {
+    let state = view.attempt.as_ref().map(|attempt| &attempt.state);
+    if view.row.ended_at.is_none() && matches!(state, Some(AllocationState::Ready)) {
+        let to = HeaderValue::try_from(launches::service_address(view));
+        return match to {
+            Ok(to) => (StatusCode::SEE_OTHER, [(LOCATION, to)]).into_response(),
+            Err(error) => ApiError(AppError::internal(error)).into_response(),
+        };
+    }
+    let name = escape(&view.row.description);
+    let logs = format!(
+        "<p>Its log: <code>det task logs -f {}</code></p>",
+        view.row.id
+    );
+    if view.row.ended_at.is_some() {
+        let why = escape(&launches::exit_status(view));
+        let body = format!("<h1>{name} has ended</h1>\n<p>{why}</p>\n{logs}");
+        return answer(layout(&name, "", &body));
+    }
+    let attempt = view.attempt.as_ref();
+    let what = match attempt.and_then(|attempt| attempt.wait_reason.as_deref()) {
+        Some(reason) => format!("It waits for slots: {}", escape(reason)),
+        None => "It starts.".to_owned(),
+    };
+    let body = format!(
+        "<h1>{name} is not ready yet</h1>\n<p>{what}</p>\n{logs}\n<p>This page looks again by itself, and leads there.</p>"
+    );
+    let again = "<meta http-equiv=\"refresh\" content=\"2\">\n";
+    answer(layout(&name, again, &body))
+}

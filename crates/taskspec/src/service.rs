@@ -1,0 +1,45 @@
+//! What the scripts of services have in common: each is started with the address to listen on, and options.
+
+use crate::TaskFile;
+
+/// Begins every script: `find_python MODULE TITLE PACKAGES` sets `$python` to an interpreter that has the module, and
+/// installs the packages for this task where it has not.
+pub(crate) const PYTHON_FINDER: &str = r#"#!/bin/sh
+set -eu
+address=$1
+shift
+python=${DET_PYTHON_EXECUTABLE:-python3}
+fail() {
+    echo "ERROR: $2" >&2
+    exit "$1"
+}
+find_python() {
+    command -v "$python" >/dev/null ||
+        fail 127 "$2 needs Python, and there is no \"$python\" on PATH; use an image that has it"
+    if "$python" -c "import $1" 2>/dev/null; then return; fi
+    [ -z "${DET_SKIP_PIP_INSTALL:-}" ] ||
+        fail 127 "this environment has no $2, and DET_SKIP_PIP_INSTALL forbids to install it; use an image that has it"
+    echo "This environment has no $2: installing it for this task; images that have it start faster"
+    packages="$PYTHONUSERBASE/services"
+    # A word for each package.
+    "$python" -m pip install --quiet --disable-pip-version-check --no-input --target "$packages" $3 ||
+        fail 127 "this environment has no $2, and it could not be installed with pip (see above); use an image that has it"
+    export PYTHONPATH="$packages${PYTHONPATH:+:$PYTHONPATH}"
+    "$python" -c "import $1" ||
+        fail 127 "the $2 that pip has installed does not work in this environment (see above); use an image that has it"
+}
+"#;
+
+/// A file for the container.
+pub(crate) fn file(path: &str, mode: u32, content: &str) -> TaskFile {
+    TaskFile {
+        path: path.to_owned(),
+        mode,
+        content: content.to_owned(),
+    }
+}
+
+/// A script made of parts.
+pub(crate) fn script(path: &str, parts: &[&str]) -> TaskFile {
+    file(path, 0o755, &parts.concat())
+}

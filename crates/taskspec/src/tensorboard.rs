@@ -1,0 +1,99 @@
+//! What a TensorBoard has in its container: where the files of its trials are, and a port.
+//! `docs/contract/task-environment.md`, "`TensorBoards`".
+
+use std::ops::RangeInclusive;
+
+use det_ids::{ExperimentId, TrialId};
+use serde::{Deserialize, Serialize};
+
+use crate::service::{PYTHON_FINDER, script};
+use crate::variables as v;
+use crate::{Entrypoint, Mount, TaskFile};
+
+/// Ports that `TensorBoards` listen on: in the process runtime, all `TensorBoards` of a machine share its ports.
+pub const TENSORBOARD_PORTS: RangeInclusive<u16> = 2600..=2899;
+
+const SCRIPT_FILE: &str = "/run/determined/tensorboard/tensorboard-entrypoint.sh";
+const SOURCES_FILE: &str = "/run/determined/tensorboard/sources";
+
+/// What TensorBoard writes when it accepts connections.
+pub(crate) const RUNNING: &str = "(Press CTRL+C to quit)";
+
+/// One directory has a link to each source, because TensorBoard takes one. It starts when there is something to show: one
+/// without data shows nothing but an advice for programmers.
+const START: &str = r#"
+find_python tensorboard TensorBoard 'tensorboard setuptools<81'
+run=/run/determined/tensorboard
+mkdir -p "$run/logs"
+while read -r name path; do
+    ln -sfn "$path" "$run/logs/$name"
+done <"$run/sources"
+has_metrics() { [ -n "$(find -L "$run/logs" -name '*tfevents*' -print 2>/dev/null | head -n 1)" ]; }
+if ! has_metrics; then
+    echo "TensorBoard is waiting for metrics: there are no TensorBoard files yet of what it is to show"
+    until has_metrics; do sleep 2; done
+fi
+echo "TensorBoard contains metrics"
+exec "$python" -m tensorboard.main --logdir "$run/logs" --host "$address" --port "$TENSORBOARD_PORT" \
+    --path_prefix "/proxy/$DET_TASK_ID" --reload_interval 10 "$@"
+"#;
+
+/// What only a TensorBoard has.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TensorBoardDetails {
+    /// Port that it listens on, one of [`TENSORBOARD_PORTS`].
+    pub port: u16,
+    /// The experiments that it was asked to show.
+    pub experiment_ids: Vec<ExperimentId>,
+    /// The trials that it was asked to show.
+    pub trial_ids: Vec<TrialId>,
+    /// What it shows.
+    pub sources: Vec<TensorBoardSource>,
+    /// The storage that these are in.
+    pub mounts: Vec<Mount>,
+    /// Further options of its command line.
+    pub args: Vec<String>,
+    /// Seconds that it may be idle; `None` = for ever.
+    pub idle_timeout: Option<u32>,
+}
+
+/// A directory with TensorBoard files, which may not exist yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorBoardSource {
+    /// What TensorBoard calls it: letters, digits and `_`.
+    pub name: String,
+    /// Absolute path in the container, without a line end.
+    pub path: String,
+}
+
+impl TensorBoardDetails {
+    /// What it runs.
+    pub(crate) fn entrypoint(&self) -> Entrypoint {
+        Entrypoint::Service {
+            script: SCRIPT_FILE.to_owned(),
+            args: self.args.clone(),
+        }
+    }
+
+    /// The files of its container.
+    pub(crate) fn files(&self) -> Vec<TaskFile> {
+        let line = |source: &TensorBoardSource| format!("{} {}\n", source.name, source.path);
+        vec![
+            TaskFile {
+                path: SOURCES_FILE.to_owned(),
+                mode: 0o644,
+                content: self.sources.iter().map(line).collect(),
+            },
+            script(SCRIPT_FILE, &[PYTHON_FINDER, START]),
+        ]
+    }
+
+    /// The variables of its container.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
+        vec![
+            (v::TENSORBOARD_PORT, self.port.to_string()),
+            // Warnings of TensorFlow, about the machine, are of no use here.
+            (v::TF_CPP_MIN_LOG_LEVEL, "3".to_owned()),
+        ]
+    }
+}

@@ -1,0 +1,262 @@
+"""Notebooks and TensorBoards with the unmodified PyPI client: running kernels, restarts, idle timeouts, shown metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import harness
+from conftest import equipment, flavoured
+from harness import Agent, Cluster, Missing
+from waiting import wait_for
+
+websocket = pytest.importorskip("websocket", reason="JupyterLab is not installed: make setup")
+
+pytestmark = pytest.mark.client
+
+# As whom the client logs in.
+OWNER = "determined"
+AUX = ("--config", "resources.slots=0")
+# Installing takes longer than these tests may: their environment has what the services need.
+WRITES = """
+import time
+from determined import core
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+with core.init() as context:
+    writer = EventFileWriter("/tmp/tensorboard")
+    for step in range(1, 6):
+        value = Summary.Value(tag="own/loss", simple_value=1.0 / step)
+        writer.add_event(Event(step=step, wall_time=time.time(), summary=Summary(value=[value])))
+        context.train.report_validation_metrics(step, {"loss": 1.0 / step})
+    writer.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with equipment():
+        harness.wheel_det()
+        try:
+            import jupyterlab  # noqa: F401
+            import tensorboard  # noqa: F401
+        except ImportError as error:
+            raise Missing(f"{error.name} is not installed: make setup") from None
+    with flavoured("core", agents=[Agent(slots=2)]) as cluster:
+        yield cluster
+
+
+class Server:
+    """A notebook's server behind the proxy, asked as its page asks it: with the session of its owner."""
+
+    def __init__(self, cluster: Cluster, notebook: str) -> None:
+        shown = cluster.api("GET", f"/api/v1/notebooks/{notebook}", user=OWNER)["notebook"]
+        path, _, self.query = shown["serviceAddress"].partition("?")
+        self.base = f"{cluster.url}{path}"
+        self.cookie = f"auth={cluster.token(OWNER)}"
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Cookie": self.cookie, "Sec-Fetch-Site": "same-origin", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.base}{path}?{self.query}", method=method, data=data, headers=headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def connect(self, kernel: str) -> Any:
+        address = f"{self.base}api/kernels/{kernel}/channels?{self.query}".replace("http", "ws", 1)
+        return websocket.create_connection(address, cookie=self.cookie, timeout=60)
+
+
+def run(socket: Any, code: str) -> str:
+    """What code prints, run by a kernel."""
+    ident = uuid.uuid4().hex
+    header = {"msg_id": ident, "username": "", "session": ident, "msg_type": "execute_request", "version": "5.3"}
+    content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False, "stop_on_error": True}
+    message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+    socket.send(json.dumps({**message, "buffers": []}))
+    printed = ""
+    while True:
+        answer = json.loads(socket.recv())
+        if answer.get("parent_header", {}).get("msg_id") != ident:
+            continue
+        if answer["msg_type"] == "stream":
+            printed += answer["content"]["text"]
+        if answer["msg_type"] == "status" and answer["content"]["execution_state"] == "idle":
+            return printed.strip()
+
+
+def start(cluster: Cluster, kind: str, *flags: object) -> str:
+    """Starts one and waits until it is ready, as the client does; gives its id."""
+    out = cluster.client(kind, "start", "--no-browser", *flags).out
+    found = re.search(r"\(id: ([0-9a-f-]{36})\) is ready", out)
+    assert found, out
+    return found.group(1)
+
+
+def ended(cluster: Cluster, kind: str, ident: str) -> str:
+    """How one ended, once it has."""
+
+    def look() -> str | None:
+        shown = next(iter(cluster.api("GET", f"/api/v1/{kind}s/{ident}", user="admin").values()))
+        return shown["exitStatus"] if shown["state"] == "STATE_TERMINATED" else None
+
+    return wait_for(f"the end of the {kind}", look, within=60, seen=cluster.describe)
+
+
+def test_a_notebook_runs_cells_and_outlives_master_and_agent(cluster: Cluster, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "mine.txt").write_text("of the context\n")
+    notebook = start(cluster, "notebook", *AUX, "--context", tmp_path)
+    server = Server(cluster, notebook)
+    kernel = server.call("POST", "api/kernels", {"name": "python3"})["id"]
+    socket = server.connect(kernel)
+    code = "import os; kept = 6 * 7; print(os.environ['DET_TASK_ID'], open('mine.txt').read().strip())"
+    assert run(socket, code) == f"{notebook} of the context"
+    socket.close()
+    cluster.expect_alarm(r"lost the master|no connection to the master")
+    for part in ("master", "agent-1"):
+        cluster.restart(part)
+        wait_for("the server to be reached again", lambda: answers(server), within=60, seen=cluster.describe)
+        # The same kernel, with what it knows.
+        socket = server.connect(kernel)
+        assert run(socket, "print(kept)") == "42", part
+        socket.close()
+    listed = cluster.client("notebook", "list").out
+    assert notebook in listed and "RUNNING" in listed
+    cluster.client("notebook", "kill", notebook)
+    assert ended(cluster, "notebook", notebook) == "it was killed"
+
+
+def answers(server: Server) -> bool:
+    try:
+        return "kernels" in server.call("GET", "api/status")
+    except urllib.error.HTTPError as refused:
+        refused.close()
+        return False
+
+
+def test_a_notebook_is_for_its_owner(cluster: Cluster) -> None:
+    other = {"user": {"username": "other", "active": True}}
+    cluster.api("POST", "/api/v1/users", other, user="admin")
+    notebook = start(cluster, "notebook", *AUX)
+    server = Server(cluster, notebook)
+    log = cluster.client("notebook", "logs", notebook).out
+    assert server.query.removeprefix("token=") not in log
+    for cookie, query, status in [
+        ("", "", 401),
+        ("", "token=wrong", 401),
+        (f"auth={cluster.token('other', '')}", "", 403),
+    ]:
+        request = urllib.request.Request(f"{server.base}api/status?{query}", headers={"Cookie": cookie})
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=10)
+        assert refused.value.code == status, (cookie, query)
+        refused.value.close()
+    # A program that has the token needs no session, as the client says when it starts one.
+    with urllib.request.urlopen(f"{server.base}api/status?{server.query}", timeout=10) as answer:
+        assert "kernels" in json.load(answer)
+    cluster.client("notebook", "kill", notebook)
+
+
+def test_an_idle_notebook_ends_and_one_with_a_kernel_does_not(cluster: Cluster) -> None:
+    flags = (*AUX, "--config", "idle_timeout=6s")
+    idle, used = start(cluster, "notebook", *flags), start(cluster, "notebook", *flags)
+    Server(cluster, used).call("POST", "api/kernels", {"name": "python3"})
+    assert ended(cluster, "notebook", idle).startswith('it was idle for 6 s ("idle_timeout")')
+    shown = cluster.api("GET", f"/api/v1/notebooks/{used}", user=OWNER)["notebook"]
+    assert shown["state"] == "STATE_RUNNING"
+    server = Server(cluster, used)
+    for kernel in server.call("GET", "api/kernels"):
+        request = urllib.request.Request(
+            f"{server.base}api/kernels/{kernel['id']}?{server.query}",
+            method="DELETE",
+            headers={"Cookie": server.cookie, "Sec-Fetch-Site": "same-origin"},
+        )
+        urllib.request.urlopen(request, timeout=30).close()
+    assert ended(cluster, "notebook", used).startswith("it was idle for 6 s")
+
+
+def test_a_browser_logs_in_and_is_led_to_the_notebook(cluster: Cluster) -> None:
+    notebook = start(cluster, "notebook", *AUX)
+    page = f"{cluster.url}/det/interactive/{notebook}/jupyter-lab/name/default/wait?currentSlotsExceeded=false"
+
+    class Stays(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *args: Any) -> None:
+            return None
+
+    opener = urllib.request.build_opener(Stays)
+
+    def led(address: str, data: bytes | None = None, **headers: str) -> Any:
+        request = urllib.request.Request(address, data=data, headers={"Accept": "text/html", **headers})
+        with pytest.raises(urllib.error.HTTPError) as raised, contextlib.ExitStack() as closed:
+            try:
+                opener.open(request, timeout=10).close()
+            except urllib.error.HTTPError as error:
+                closed.callback(error.close)
+                error.text = error.read().decode()
+                raise
+        return raised.value
+
+    login = led(page)
+    assert login.code == 303
+    form = urllib.parse.urlsplit(login.headers["Location"])
+    assert form.path == "/det/login"
+    back = urllib.parse.parse_qs(form.query)["redirect"][0]
+    given = {"username": OWNER, "password": "", "redirect": back}
+    wrong = led(f"{cluster.url}/det/login", urllib.parse.urlencode({**given, "password": "x"}).encode())
+    assert wrong.code == 401 and 'role="alert"' in wrong.text
+    done = led(f"{cluster.url}/det/login", urllib.parse.urlencode(given).encode())
+    assert (done.code, done.headers["Location"]) == (303, back)
+    cookie = done.headers["Set-Cookie"].split(";")[0]
+    there = led(f"{cluster.url}{back}", Cookie=cookie)
+    assert there.headers["Location"].startswith(f"/proxy/{notebook}/?token=")
+    lab = led(f"{cluster.url}{there.headers['Location']}", Cookie=cookie)
+    assert lab.code == 302 and "/lab" in lab.headers["Location"], "Jupyter itself leads on"
+    cluster.client("notebook", "kill", notebook)
+
+
+def test_a_tensorboard_shows_what_trials_have_written(cluster: Cluster) -> None:
+    search = {"searcher": {"name": "random", "max_trials": 2, "metric": "loss"}}
+    entrypoint = ["python3", "-c", WRITES]
+    config = {"name": "writes", "entrypoint": entrypoint, "resources": {"slots_per_trial": 1}, **search}
+    experiment = cluster.submit(config)
+    cluster.wait_experiment(experiment, "COMPLETED")
+    trials = [t["id"] for t in cluster.api("GET", f"/api/v1/experiments/{experiment}/trials")["trials"]]
+    of_experiment = start(cluster, "tensorboard", experiment)
+    of_trial = start(cluster, "tensorboard", "-t", trials[0])
+    token = cluster.token(OWNER)
+
+    def data(board: str, path: str) -> Any:
+        request = urllib.request.Request(
+            f"{cluster.url}/proxy/{board}/data/{path}", headers={"Authorization": f"Bearer {token}"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    runs = [f"experiment_{experiment}/trial/{trial}" for trial in trials]
+    wait_for("both trials to be shown", lambda: sorted(data(of_experiment, "runs")) == sorted(runs), within=60)
+    assert "own/loss" in data(of_experiment, "plugin/scalars/tags")[runs[0]]
+    wait_for("the trial to be shown", lambda: data(of_trial, "runs") == [f"trial_{trials[0]}"], within=60)
+    for board in (of_experiment, of_trial):
+        cluster.client("tensorboard", "kill", board)
+
+
+def test_a_tensorboard_waits_for_something_to_show_and_ends_idle(cluster: Cluster) -> None:
+    single = {"searcher": {"name": "single", "metric": "loss"}}
+    config = {"name": "silent", "entrypoint": "true", "resources": {"slots_per_trial": 0}, **single}
+    experiment = cluster.submit(config)
+    cluster.wait_experiment(experiment, "COMPLETED")
+    board = cluster.client("tensorboard", "start", "--detach", experiment, "--config", "idle_timeout=3s").out.strip()
+    said = "TensorBoard is waiting for metrics: there are no TensorBoard files yet of what it is to show"
+    cluster.wait_task_printed(board, said)
+    assert ended(cluster, "tensorboard", board).startswith('it was idle for 3 s ("idle_timeout"): no request came')
