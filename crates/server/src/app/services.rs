@@ -4,7 +4,8 @@
 //! from `environment.proxy_ports` of its configuration; where they are follows from the container that runs now.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_authz::{Identity, Permission, Target as AuthzTarget};
 use det_config::container::ProxyPort;
@@ -139,15 +140,55 @@ impl Connection {
 /// Counts a connection for an owner and for all, as long as one copy of it lives.
 #[derive(Clone)]
 pub(crate) struct ConnectionPermit {
-    _counted: Arc<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+    _counted: Arc<(OfOwner, OwnedSemaphorePermit)>,
+}
+
+/// How many connections each owner has who has any.
+#[derive(Clone, Default)]
+struct OwnerCounts(Arc<Mutex<HashMap<UserId, usize>>>);
+
+/// One of an owner's connections, until it is dropped.
+struct OfOwner {
+    counts: OwnerCounts,
+    owner_id: UserId,
+}
+
+impl OwnerCounts {
+    fn lock(&self) -> MutexGuard<'_, HashMap<UserId, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts one more; `None` = the owner has as many as there may be.
+    fn take(&self, owner_id: UserId) -> Option<OfOwner> {
+        let mut counts = self.lock();
+        let count = counts.entry(owner_id).or_default();
+        if *count == MOST_OF_ONE {
+            return None;
+        }
+        *count += 1;
+        Some(OfOwner {
+            counts: self.clone(),
+            owner_id,
+        })
+    }
+}
+
+impl Drop for OfOwner {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut entry) = self.counts.lock().entry(self.owner_id) {
+            *entry.get_mut() -= 1;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
+    }
 }
 
 /// Finds services and connects to them. Cheap to clone.
 #[derive(Clone)]
 pub struct Services {
     of_all: Arc<Semaphore>,
-    /// By owner; an entry costs little, and there is one for each user who has ever had a connection.
-    of_owner: Arc<Mutex<HashMap<UserId, Arc<Semaphore>>>>,
+    of_owner: OwnerCounts,
     context: Context,
     configs: Configs,
     ownership: Ownership,
@@ -175,7 +216,7 @@ impl Services {
     ) -> Self {
         Self {
             of_all: Arc::new(Semaphore::new(MOST)),
-            of_owner: Arc::default(),
+            of_owner: OwnerCounts::default(),
             context,
             configs,
             ownership,
@@ -279,15 +320,8 @@ impl Services {
             )
             .hint("close some, or try again later")
         };
-        let of_owner = {
-            let mut owners = self.of_owner.lock().unwrap_or_else(PoisonError::into_inner);
-            let entry = owners.entry(service.owner_id);
-            entry
-                .or_insert_with(|| Arc::new(Semaphore::new(MOST_OF_ONE)))
-                .clone()
-        };
-        let own = of_owner.try_acquire_owned();
-        let own = own.map_err(|_| full(&self.ownership.name_of(service.owner_id)))?;
+        let own = self.of_owner.take(service.owner_id);
+        let own = own.ok_or_else(|| full(&self.ownership.name_of(service.owner_id)))?;
         let all = self.of_all.clone().try_acquire_owned();
         let all = all.map_err(|_| full("all users"))?;
         Ok(ConnectionPermit {
@@ -360,4 +394,28 @@ fn not_there(name: &str, task: &TaskRow) -> AppError {
         "`det task logs -f {}` shows what it waits for",
         task.id
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_without_connections_is_not_counted() {
+        let counts = OwnerCounts::default();
+        let (ada, bob) = (UserId(1), UserId(2));
+        let mut of_ada: Vec<OfOwner> = (0..MOST_OF_ONE)
+            .map(|_| counts.take(ada).expect("it is within the limit"))
+            .collect();
+        assert!(counts.take(ada).is_none());
+        let of_bob = counts.take(bob).unwrap();
+        of_ada.pop();
+        of_ada.push(counts.take(ada).expect("one has ended"));
+        assert_eq!(counts.lock().len(), 2);
+        drop(of_ada);
+        assert_eq!(counts.lock().get(&ada), None);
+        assert_eq!(counts.lock()[&bob], 1);
+        drop(of_bob);
+        assert!(counts.lock().is_empty());
+    }
 }

@@ -6,12 +6,14 @@
 //! origin, where the API is; and pages that are shown to others than the task's owner are put into an origin of their own,
 //! where their scripts can do nothing with the session of the user who looks at them.
 
+mod streams;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::header::{
     ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_SECURITY_POLICY, COOKIE, HOST, HeaderName,
@@ -22,12 +24,10 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use det_rm_agents::TunnelStream;
 use det_taskspec::NOTEBOOK_CERTIFICATE_NAME;
-use futures::{SinkExt, StreamExt};
 use http_body_util::BodyExt as _;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use percent_encoding::percent_decode_str;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::Master;
 use crate::app::idle::InUse;
-use crate::app::services::{Connection, ConnectionPermit, Protocol, Service};
+use crate::app::services::{ConnectionPermit, Protocol, Service};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::ApiError;
 use crate::http::extract::caller_of;
@@ -47,16 +47,10 @@ use crate::http::tokens;
 
 /// Where services are.
 pub(crate) const PATH: &str = "/proxy/{*rest}";
-/// Bytes that one direction of a connection holds at most.
-const BUFFER_BYTES: usize = 64 << 10;
 /// Bytes of a message to a raw service at most.
 const MESSAGE_BYTES: usize = 256 << 10;
-/// How long one side of a connection may take nothing before it is cut: what waits for it is held in memory.
-const STALL: Duration = Duration::from_mins(5);
 /// How long a service may take to begin a connection with TLS.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long one side of a connection may go on when the other has ended.
-const LINGER: Duration = Duration::from_secs(10);
 
 /// Headers that concern one connection (RFC 9110 §7.6.1), besides those that `Connection` names.
 const OF_ONE_CONNECTION: [HeaderName; 8] = [
@@ -117,10 +111,15 @@ async fn pass(master: &Master, request: Request) -> AppResult<Response> {
                 ))
             })?;
             let connection = master.services.connect(&service).await?;
+            let (stream, permit) = connection.into_parts();
             Ok(socket
+                .protocols([streams::ENDS_APART])
                 .max_message_size(MESSAGE_BYTES)
                 .max_frame_size(MESSAGE_BYTES)
-                .on_upgrade(move |socket| carry_bytes(socket, connection)))
+                .on_upgrade(async move |socket| {
+                    let _permit = permit;
+                    streams::carry_bytes(socket, stream).await;
+                }))
         }
         Protocol::Http => {
             let in_use = master.idle.begin(service.task_id());
@@ -222,7 +221,7 @@ async fn forward(
                 return;
             };
             let _permit = permit;
-            carry(TokioIo::new(client), TokioIo::new(service)).await;
+            streams::carry(TokioIo::new(client), TokioIo::new(service)).await;
         });
     }
     let (mut parts, body) = answer.into_parts();
@@ -381,73 +380,6 @@ fn incoming(headers: &mut HeaderMap, upgrade: Option<&HeaderValue>) {
             headers.append(SET_COOKIE, cookie);
         }
     }
-}
-
-/// Carries bytes between two connections until both have ended, or one has and the other does not follow.
-async fn carry(one: impl AsyncRead + AsyncWrite, other: impl AsyncRead + AsyncWrite) {
-    let (mut from_one, mut to_one) = split(one);
-    let (mut from_other, mut to_other) = split(other);
-    let there = pump(&mut from_one, &mut to_other);
-    let back = pump(&mut from_other, &mut to_one);
-    until_both(there, back).await;
-}
-
-/// Copies until the reader ends, or the writer takes nothing for too long.
-async fn pump(reader: &mut (impl AsyncRead + Unpin), writer: &mut (impl AsyncWrite + Unpin)) {
-    let mut buffer = vec![0; BUFFER_BYTES];
-    while let Ok(read @ 1..) = reader.read(&mut buffer).await {
-        match timeout(STALL, writer.write_all(&buffer[..read])).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) | Err(_) => return,
-        }
-    }
-    // The other side may be gone already.
-    let _ = timeout(LINGER, writer.shutdown()).await;
-}
-
-/// Waits for both directions of a connection; the end of one leaves the other little time.
-async fn until_both(there: impl Future<Output = ()>, back: impl Future<Output = ()>) {
-    tokio::pin!(there, back);
-    tokio::select! {
-        () = &mut there => drop(timeout(LINGER, back).await),
-        () = &mut back => drop(timeout(LINGER, there).await),
-    }
-}
-
-/// Carries bytes between the binary messages of a WebSocket and a raw service, until one side ends.
-async fn carry_bytes(socket: WebSocket, connection: Connection) {
-    let (stream, _permit) = connection.into_parts();
-    let (mut to_client, mut from_client) = socket.split();
-    let (mut from_service, mut to_service) = split(stream);
-    let up = async {
-        while let Some(Ok(message)) = from_client.next().await {
-            let bytes = match message {
-                Message::Binary(bytes) => bytes,
-                Message::Text(text) => text.into(),
-                Message::Close(_) => break,
-                Message::Ping(_) | Message::Pong(_) => continue,
-            };
-            match timeout(STALL, to_service.write_all(&bytes)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) | Err(_) => return,
-            }
-        }
-        // The service may be gone already.
-        let _ = timeout(LINGER, to_service.shutdown()).await;
-    };
-    let down = async {
-        let mut buffer = vec![0; BUFFER_BYTES];
-        while let Ok(read @ 1..) = from_service.read(&mut buffer).await {
-            let bytes = Message::Binary(buffer[..read].to_vec().into());
-            match timeout(STALL, to_client.send(bytes)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) | Err(_) => return,
-            }
-        }
-        // The client may be gone already.
-        let _ = timeout(LINGER, to_client.close()).await;
-    };
-    until_both(up, down).await;
 }
 
 #[cfg(test)]
