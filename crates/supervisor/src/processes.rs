@@ -2,12 +2,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeWriter};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 
-use det_spool::Stdtype;
+use det_spool::{Level, Stdtype};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, getpid};
 
@@ -82,7 +83,7 @@ impl Processes {
         signals::reset(&mut command);
         let mut child = command
             .spawn()
-            .map_err(|error| spawn_failed(program, env, &error))?;
+            .map_err(|error| self.spawn_failed(program, env, &error))?;
         let mut sources = std::mem::take(&mut self.fifos);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         sources.extend(stdout.map(|fd| Source::pipe(fd, Stdtype::Stdout)));
@@ -99,6 +100,31 @@ impl Processes {
         self.output = Some(Output { collector, ended });
         // The caller waits for it, together with everything else that ends here.
         Ok(Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)))
+    }
+
+    /// Why the entrypoint did not start. Where it was looked for is in the log alone: the reason is shown in lists.
+    fn spawn_failed(&self, program: &OsStr, env: &TaskEnv, error: &io::Error) -> SetupError {
+        let is_missing = error.kind() == io::ErrorKind::NotFound;
+        let is_name = !program.as_bytes().contains(&b'/');
+        let path = env.path();
+        self.log.say(
+            Level::Info,
+            &format!(
+                "PATH is {}, and the working directory is {}",
+                path.to_string_lossy(),
+                env.work_dir.display()
+            ),
+        );
+        SetupError::Task {
+            code: if is_missing { 127 } else { 126 },
+            message: if is_missing && is_name {
+                format!(
+                    "could not start the entrypoint {program:?}: there is no such program on PATH"
+                )
+            } else {
+                format!("could not start the entrypoint {program:?}: {error}")
+            },
+        }
     }
 
     /// Reads the rest of the output, and kills processes that the entrypoint left behind.
@@ -122,22 +148,6 @@ impl Processes {
                     .note(format!("could not end what the task left behind: {error}")),
             }
         }
-    }
-}
-
-fn spawn_failed(program: &OsStr, env: &TaskEnv, error: &io::Error) -> SetupError {
-    let code = if error.kind() == io::ErrorKind::NotFound {
-        127
-    } else {
-        126
-    };
-    SetupError::Task {
-        code,
-        message: format!(
-            "could not start the entrypoint {program:?} in {:?}: {error}; PATH is {}",
-            env.work_dir,
-            env.path().to_string_lossy()
-        ),
     }
 }
 

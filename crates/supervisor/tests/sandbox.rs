@@ -372,9 +372,13 @@ fn failures_before_the_entrypoint_say_why_in_the_log_and_in_the_report() {
         ("startup hook failed with exit status 4", 4, |task, _| {
             task.script.pool_startup_hook = Some("sh -c 'exit 4'; echo not reached".into());
         }),
-        ("\"no-such-program\"", 127, |task, _| {
-            task.script.entrypoint = Entrypoint::Argv(vec!["no-such-program".into()]);
-        }),
+        (
+            "could not start the entrypoint \"no-such-program\": there is no such program on PATH",
+            127,
+            |task, _| {
+                task.script.entrypoint = Entrypoint::Argv(vec!["no-such-program".into()]);
+            },
+        ),
         (
             "could not start the entrypoint \"/etc/passwd\"",
             126,
@@ -411,6 +415,12 @@ fn failures_before_the_entrypoint_say_why_in_the_log_and_in_the_report() {
             ContainerExit::SetupFailed { code, message } => {
                 assert_eq!(code, expected, "{message}");
                 assert!(message.contains(text), "{message}");
+                // Where a program was looked for is in the log: the reason is for lists.
+                if text.contains("the entrypoint") {
+                    assert!(!message.contains("/usr"), "{message}");
+                    let looked_in = master.wait_for_line("PATH is ");
+                    assert_eq!(looked_in["level"], "LOG_LEVEL_INFO");
+                }
             }
             other => panic!("{text}: {other:?}"),
         }
