@@ -78,6 +78,13 @@ def test_the_exit_code_is_that_of_the_command(up: Cluster, words: list, code: in
     assert (code != 0) == ("has ended: " in done.err), str(done)
 
 
+def test_lists_tell_what_was_not_found_and_the_log_where(up: Cluster) -> None:
+    run = up.run_det("cmd", "run", "no-such-program", "x", check=False)
+    assert run.code == 127 and "PATH is " in run.out, run
+    [row] = [row for row in rows(up.run_det("cmd", "list", "--csv").out) if "no-such-program" in row["exitStatus"]]
+    assert "there is no such program on PATH" in row["exitStatus"] and "/usr" not in row["exitStatus"], row
+
+
 def test_a_configuration_comes_from_file_line_and_template(up: Cluster) -> None:
     template = up.write_config({"environment": {"environment_variables": ["FROM_TEMPLATE=1"]}})
     up.run_det("template", "create", "launches", template)
@@ -179,6 +186,24 @@ def test_a_generic_task_is_paused_and_unpaused(up: Cluster) -> None:
     assert len(up.wait_task(task, "COMPLETED")["allocations"]) == 2
     refused = up.run_det("task", "pause", task, check=False)
     assert refused.code == 1 and "has ended" in refused.err
+
+
+def test_a_generic_task_is_listed_until_a_day_after_its_end(up: Cluster) -> None:
+    port = {"proxy_port": 28531}
+    task = create(up, {"description": "listed", "entrypoint": ["sleep", "600"], "environment": {"proxy_ports": [port]}})
+
+    def row(*flags: str) -> dict | None:
+        found = [row for row in rows(up.run_det("task", "list", "--csv", *flags).out) if row["Task ID"] == task]
+        return found[0] if found else None
+
+    running = wait_for("its port", lambda: (found := row()) and found["Ports"] and found, within=30)
+    assert (running["Ports"], running["State"], running["Owner"]) == ("28531", "RUNNING", "determined"), running
+    assert running["Description"] == "listed", running
+    explained = json.loads(up.run_det("job", "why", task[:12], "--json").out)
+    assert explained["job"]["name"] == "listed", explained
+    up.run_det("task", "kill", task)
+    ended = wait_for("its end", lambda: row() is None and row("--all"), within=30)
+    assert (ended["State"], ended["Owner"], ended["Description"]) == ("CANCELED", "determined", "listed"), ended
 
 
 def test_a_fork_begins_with_configuration_and_files(up: Cluster, tmp_path: pathlib.Path) -> None:

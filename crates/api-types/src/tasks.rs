@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::agents::Device;
 use crate::allocations::{AcceleratorData, Allocation};
@@ -111,6 +111,12 @@ pub struct Task {
     pub wait_reason: Option<WaitReason>,
     /// When its log was deleted because it had been kept long enough; `None` = it was not (an addition of ours).
     pub logs_deleted_time: Option<Timestamp>,
+    /// Name of its owner; `None` where it is no entry of a list, or the user exists no more (an addition of ours).
+    pub username: Option<String>,
+    /// Its description; `None` where it is no entry of a list (an addition of ours).
+    pub description: Option<String>,
+    /// Pool that it was last in; `None` where it is no entry of a list (an addition of ours).
+    pub resource_pool: Option<String>,
 }
 
 /// Answer of `CleanupLogs`.
@@ -129,6 +135,15 @@ pub struct GetTaskResponse {
     pub task: Task,
 }
 
+/// Query of `GetTasks`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetTasksQuery {
+    /// Also generic tasks that ended in the last 24 hours (an addition of ours).
+    pub with_ended: bool,
+}
+
 /// Answer of `GetTasks`: live allocations only.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -137,6 +152,8 @@ pub struct GetTasksResponse {
     pub allocation_id_to_summary: BTreeMap<String, AllocationSummary>,
     /// Generic tasks that are paused: they have no live allocation (an addition of ours).
     pub paused_tasks: Vec<Task>,
+    /// Generic tasks that ended in the last 24 hours, if they were asked for (an addition of ours).
+    pub ended_tasks: Vec<Task>,
 }
 
 /// A live allocation, queued or placed.
@@ -165,8 +182,14 @@ pub struct AllocationSummary {
     pub priority: Option<i64>,
     /// Which of two priorities is served first in the pool, as text for users: `lower goes first` (an addition of ours).
     pub priority_order: String,
-    /// Ports that are reached through the master.
+    /// Ports that are reached through the master, once it runs.
     pub proxy_ports: Vec<ProxyPortConfig>,
+    /// Kind of its task (an addition of ours).
+    pub task_type: TaskType,
+    /// Name of its owner; empty = the user exists no more (an addition of ours).
+    pub username: String,
+    /// Description of its task; empty for trials, which have none (an addition of ours).
+    pub description: String,
     /// Why it does not run yet (an addition of ours).
     pub wait_reason: Option<WaitReason>,
 }

@@ -22,6 +22,12 @@ ADDITIONS = {
     ("trialv1Trial", "waitReason"),
     ("v1Task", "waitReason"),
     ("v1Task", "logsDeletedTime"),
+    ("v1Task", "username"),
+    ("v1Task", "description"),
+    ("v1Task", "resourcePool"),
+    ("v1AllocationSummary", "taskType"),
+    ("v1AllocationSummary", "username"),
+    ("v1AllocationSummary", "description"),
     ("v1AllocationSummary", "priorityOrder"),
     ("v1AllocationSummary", "waitReason"),
     ("v1ResourcePool", "priorityOrder"),
@@ -39,6 +45,7 @@ ADDITIONS = {
     ("ResourceManagerHealth", "reason"),
     ("HealthCheck", "background"),
     ("v1GetTasksResponse", "pausedTasks"),
+    ("v1GetTasksResponse", "endedTasks"),
     ("v1Command", "exitCode"),
     ("v1LaunchCommandRequest", "preview"),
     ("v1LaunchCommandResponse", "messages"),
@@ -50,7 +57,7 @@ ADDITIONS = {
     ("v1Agent", "disconnected"),
 }
 # Query parameters that the client does not have: our own, and of a query that several operations share here.
-OTHER_PARAMETERS = {("get_TrialLogs", "allocationIds"), ("get_MasterLogs", "trialId")}
+OTHER_PARAMETERS = {("get_TrialLogs", "allocationIds"), ("get_MasterLogs", "trialId"), ("get_GetTasks", "withEnded")}
 
 
 def fields(cls: Any) -> dict[str, str]:

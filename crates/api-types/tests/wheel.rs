@@ -220,7 +220,7 @@ fn built() -> Vec<Built> {
         PauseGenericTask: => Empty,
         UnpauseGenericTask: => Empty,
         GetTask: => tasks::GetTaskResponse,
-        GetTasks: => tasks::GetTasksResponse,
+        GetTasks ? tasks::GetTasksQuery: => tasks::GetTasksResponse,
         GetActiveTasksCount: => tasks::GetActiveTasksCountResponse,
         GetTaskContextDirectory: => tasks::GetTaskContextDirectoryResponse,
         GetTaskAcceleratorData: => tasks::GetTaskAcceleratorDataResponse,

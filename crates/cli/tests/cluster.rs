@@ -26,7 +26,7 @@ fn cluster() -> StubMaster {
     stub.on(
         "GET /api/v1/tasks",
         ok(json!({"allocationIdToSummary": {
-            "7.r.1": {"taskId": "7.r", "allocationId": "7.r.1", "name": "Experiment 7", "registeredTime": "2026-11-21T10:00:00Z",
+            "7.r.1": {"taskId": "7.r", "username": "ada", "description": "mine", "allocationId": "7.r.1", "name": "Experiment 7", "registeredTime": "2026-11-21T10:00:00Z",
                       "resourcePool": "default", "slotsNeeded": 1, "priority": 42, "schedulerType": "priority",
                       "priorityOrder": "lower goes first",
                       "resources": [{"containerId": "c1", "agentDevices": {"a": {"devices": []}}}],
@@ -144,10 +144,11 @@ fn tasks_show_why_they_wait_and_which_way_priorities_run() {
     let user = User::using(&cluster());
     assert_eq!(
         user.det(&["task", "list", "--csv"]).ok(),
-        "Task ID,Allocation ID,Name,Slots Needed,Registered Time,Agent,Priority,Resource Pool,Ports,Waiting Reason\n\
+        "Task ID,Allocation ID,Name,Slots Needed,Registered Time,Agent,Priority,Resource Pool,Ports,Waiting Reason,\
+         State,Owner,Description\n\
          8.r,8.r.1,Experiment 8,4,2026-11-21 09:00:00+0000,unassigned,N/A,default,,\
-         3 more slots are needed (since 2026-11-21 09:00:01+0000)\n\
-         7.r,7.r.1,Experiment 7,1,2026-11-21 10:00:00+0000,a,42,default,\"80,9000\",\n"
+         3 more slots are needed (since 2026-11-21 09:00:01+0000),QUEUED,,\n\
+         7.r,7.r.1,Experiment 7,1,2026-11-21 10:00:00+0000,a,42,default,\"80,9000\",,RUNNING,ada,mine\n"
     );
     let table = user.det(&["task"]);
     assert_eq!(
@@ -156,6 +157,72 @@ fn tasks_show_why_they_wait_and_which_way_priorities_run() {
     );
     let objects: Value = serde_json::from_str(&user.det(&["task", "ls", "--json"]).ok()).unwrap();
     assert_eq!(objects["7.r.1"]["priority"], 42);
+}
+
+#[test]
+fn tasks_that_rest_or_have_ended_are_listed_when_they_are_asked_for() {
+    let stub = StubMaster::start();
+    let task = |id: &str, state: &str, at: &str| {
+        json!({
+            "taskId": id, "taskState": format!("GENERIC_TASK_STATE_{state}"), "startTime": at,
+            "username": "ada", "description": "mine", "resourcePool": "default",
+        })
+    };
+    let tasks = json!({
+        "allocationIdToSummary": {},
+        "pausedTasks": [task("p", "PAUSED", "2026-11-21T10:00:00Z")],
+        "endedTasks": [task("e", "ERROR", "2026-11-21T09:00:00Z")],
+    });
+    stub.on("GET /api/v1/tasks", ok(tasks));
+    let user = User::using(&stub);
+    let out = user.det(&["task", "list", "--all", "--csv"]).ok();
+    let rows: Vec<&str> = out.lines().skip(1).collect();
+    assert_eq!(
+        rows,
+        [
+            "e,,Task e,,2026-11-21 09:00:00+0000,,,default,,,ERROR,ada,mine",
+            "p,,Task p,,2026-11-21 10:00:00+0000,,,default,,,PAUSED,ada,mine",
+        ]
+    );
+    assert_eq!(
+        stub.last("GET /api/v1/tasks").line,
+        "GET /api/v1/tasks?withEnded=true"
+    );
+    let out = user.det(&["task", "ls", "-a", "--json"]).ok();
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(answer["endedTasks"][0]["taskId"], "e");
+    let run = user.det(&["task", "list"]);
+    assert_eq!(stub.last("GET /api/v1/tasks").line, "GET /api/v1/tasks");
+    assert!(run.err.contains("paused: task p"), "{run:?}");
+}
+
+#[test]
+fn a_job_is_explained_by_the_id_of_what_it_is_the_entry_of() {
+    let stub = cluster();
+    for id in ["job", "8.r", "8.r.1"] {
+        let path = format!("GET /api/v1/job-queues/{id}/why");
+        stub.on(&path, ok(json!({"job": {"jobId": id}})));
+    }
+    let experiment = json!({"experiment": {"id": 8, "jobId": "job"}});
+    stub.on("GET /api/v1/experiments/8", ok(experiment));
+    let trial = json!({"trial": {"id": 31, "experimentId": 8}});
+    stub.on("GET /api/v1/trials/31", ok(trial));
+    let user = User::using(&stub);
+    for (words, expected) in [
+        (&["8"][..], "job"),
+        (&["--trial", "31"], "job"),
+        (&["-t", "31"], "job"),
+        (&["job"], "job"),
+        // Of the one task whose id begins with it, and of an attempt.
+        (&["8."], "8.r"),
+        (&["8.r.1"], "8.r.1"),
+    ] {
+        let words = [&["job", "why", "--json"][..], words].concat();
+        let explanation: Value = serde_json::from_str(&user.det(&words).ok()).unwrap();
+        assert_eq!(explanation["job"]["jobId"], expected, "{words:?}");
+    }
+    user.det(&["job", "why"]).fails(2);
+    user.det(&["job", "why", "8", "-t", "31"]).fails(2);
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use clap::{Args, Subcommand};
 use det_client::{Client, Query, api_path};
 use det_config::yaml::to_yaml;
+use det_ids::TrialId;
 use serde_json::{Value, json};
 
-use crate::commands::lookup;
+use crate::commands::{lookup, tasks};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
@@ -28,7 +29,7 @@ enum JobAction {
     /// List the jobs of a resource pool in the order of the queue (the default)
     #[command(visible_alias = "ls")]
     List(ListArgs),
-    /// Explain why a job runs or waits
+    /// Explain why a job, a task or a trial runs or waits
     Why(WhyArgs),
     /// Change the place or the share of a job
     #[command(visible_aliases = ["u", "set"])]
@@ -39,8 +40,12 @@ enum JobAction {
 
 #[derive(Debug, Args)]
 struct WhyArgs {
-    /// Id of the job, or number of the experiment
-    id: String,
+    /// Id of a job, of a task (or enough of its beginning) or of an allocation, or the number of an experiment
+    #[arg(required_unless_present = "trial")]
+    id: Option<String>,
+    /// Number of a trial, in place of an id
+    #[arg(short, long, value_name = "TRIAL_ID", conflicts_with = "id")]
+    trial: Option<TrialId>,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -160,7 +165,7 @@ pub(crate) async fn run(args: JobArgs, context: &Context) -> Result<(), CliError
 
 async fn why(args: &WhyArgs, context: &Context) -> Result<(), CliError> {
     let client = context.session().await?.client;
-    let job_id = job_id(&client, &args.id).await?;
+    let job_id = named_job(&client, args).await?;
     let explanation = client
         .get(&api_path(["job-queues", &job_id, "why"]), &Query::new())
         .await?;
@@ -168,6 +173,20 @@ async fn why(args: &WhyArgs, context: &Context) -> Result<(), CliError> {
         return output::json(&explanation);
     }
     output::write(explanation_text(&explanation))
+}
+
+/// The id of a job that is named by itself, or by what it is the entry of. The master knows that of a task itself.
+async fn named_job(client: &Client, args: &WhyArgs) -> Result<String, CliError> {
+    let experiment = match (&args.trial, &args.id) {
+        (Some(trial), _) => {
+            let path = api_path(["trials", &trial.to_string()]);
+            let answer = client.get(&path, &Query::new()).await?;
+            text(&answer["trial"], "experimentId")
+        }
+        (None, Some(id)) if id.parse::<u64>().is_ok() => id.clone(),
+        (None, id) => return tasks::expand(client, id.clone().unwrap_or_default()).await,
+    };
+    job_id(client, &experiment).await
 }
 
 /// The id of a job that is named by it, or by the number of its experiment.

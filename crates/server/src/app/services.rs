@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_authz::{Identity, Permission, Target as AuthzTarget};
 use det_config::container::ProxyPort;
-use det_ids::{ContainerId, PlaceId, TaskId, UserId};
+use det_ids::{ContainerId, ExperimentId, PlaceId, TaskId, UserId};
 use det_lifecycle::container::Observed;
+use det_lifecycle::task::{Stop, TaskState};
 use det_rm_agents::{TunnelError, TunnelStream, Tunnels};
 use det_store::allocations::{self, TaskRow};
 use det_store::{Conn, experiments, task_documents};
@@ -35,14 +36,15 @@ pub(crate) enum Protocol {
 
 /// A service that a task offers, whether it runs now or not.
 #[derive(Clone, PartialEq, Eq)]
-struct Offer {
+pub(crate) struct Offer {
     /// Port in the container.
-    port: u16,
-    protocol: Protocol,
+    pub(crate) port: u16,
+    /// What it speaks.
+    pub(crate) protocol: Protocol,
     /// Whether everybody may connect who can reach the master.
-    unauthenticated: bool,
+    pub(crate) unauthenticated: bool,
     /// Whether the task's id alone names it.
-    is_default: bool,
+    pub(crate) is_default: bool,
     /// What guards it by itself.
     guard: Option<Guard>,
 }
@@ -237,7 +239,7 @@ impl Services {
         let conn = &mut conn.conn();
         let task = allocations::find_task(conn, &task_id).await?;
         let task = task.ok_or_else(|| unknown(name))?;
-        let offers = self.offers(conn, &task).await?;
+        let offers = self.offers(conn, &task_id, task.experiment_id).await?;
         let offer = offers.into_iter().find(|offer| match port {
             Some(port) => offer.port == port,
             None => offer.is_default,
@@ -329,9 +331,14 @@ impl Services {
         })
     }
 
-    /// What a task offers.
-    async fn offers(&self, conn: &mut Conn<'_>, task: &TaskRow) -> AppResult<Vec<Offer>> {
-        if let Some(id) = task.experiment_id {
+    /// What a task offers, which may be one of an experiment.
+    pub(crate) async fn offers(
+        &self,
+        conn: &mut Conn<'_>,
+        task_id: &TaskId,
+        experiment_id: Option<ExperimentId>,
+    ) -> AppResult<Vec<Offer>> {
+        if let Some(id) = experiment_id {
             let experiment = experiments::find(conn, id).await?;
             let Some(experiment) = experiment else {
                 return Ok(Vec::new());
@@ -340,7 +347,7 @@ impl Services {
             let ports = &config.environment.proxy_ports;
             return Ok(ports.iter().map(Offer::from).collect());
         }
-        let Some(document) = task_documents::find(conn, &task.id).await? else {
+        let Some(document) = task_documents::find(conn, task_id).await? else {
             return Ok(Vec::new());
         };
         let config = launched_config(&document)?;
@@ -385,6 +392,17 @@ fn not_there(name: &str, task: &TaskRow) -> AppError {
             ErrorKind::NotFound,
             format!("service \"{name}\" is gone: its task has ended"),
         );
+    }
+    if let TaskState::Suspended | TaskState::Stopping(Stop::Suspend) = task.state {
+        let go_on = match task.experiment_id {
+            Some(id) => format!("`det experiment activate {id}`"),
+            None => format!("`det task unpause {}`", task.id),
+        };
+        return AppError::new(
+            ErrorKind::Unreachable,
+            format!("service \"{name}\" does not run: its task is paused"),
+        )
+        .hint(format!("{go_on} lets it go on"));
     }
     AppError::new(
         ErrorKind::Unreachable,

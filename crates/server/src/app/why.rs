@@ -124,8 +124,25 @@ impl Explanations {
         }
     }
 
-    /// The explanation of an experiment's job that has not been deleted, or of a task's job.
-    pub async fn explain(&self, job_id: &JobId) -> AppResult<JobExplanation> {
+    /// The job of this id, or the one of the task or of the attempt that has it.
+    async fn job_of(&self, id: &JobId) -> AppResult<JobId> {
+        let mut conn = self.context.store.read().await?;
+        let conn = &mut conn.conn();
+        if experiments::job(conn, id).await?.is_some() {
+            return Ok(id.clone());
+        }
+        if let Some(task) = allocations::find_task(conn, &id.to_string().into()).await? {
+            return Ok(task.job_id);
+        }
+        let attempt = allocations::find(conn, &id.to_string().into()).await?;
+        // What has no job is refused by that name.
+        Ok(attempt.map_or_else(|| id.clone(), |attempt| attempt.job_id))
+    }
+
+    /// The explanation of an experiment's job that has not been deleted, or of a task's job. The id may be that of a task of
+    /// the job, or of an attempt of one.
+    pub async fn explain(&self, id: &JobId) -> AppResult<JobExplanation> {
+        let job_id = &self.job_of(id).await?;
         let experiment = {
             let mut conn = self.context.store.read().await?;
             experiments::find_by_job(&mut conn.conn(), job_id).await?

@@ -89,7 +89,7 @@ async fn get_job_queue_stats(
 /// Why a job runs or waits: what its tasks wait for since when, what is served before it, and who holds the slots. An
 /// addition of ours.
 #[utoipa::path(get, path = "/api/v1/job-queues/{jobId}/why", operation_id = "ExplainJob", tag = "jobs",
-    params(("jobId" = String, Path, description = "the job's id")),
+    params(("jobId" = String, Path, description = "the id of the job, of a task of it, or of an attempt of one")),
     responses((status = 200, body = ExplainJobResponse)))]
 async fn explain_job(Caller(master, actor): Caller, Path(job_id): Path<JobId>) -> Answer {
     message(&views::why::explanation(

@@ -4,7 +4,7 @@ use axum::extract::Path;
 use det_api_types::tasks::{
     AllocationSummary, CleanupLogsResponse, GetActiveTasksCountResponse,
     GetTaskAcceleratorDataResponse, GetTaskContextDirectoryResponse, GetTaskResponse,
-    GetTasksResponse,
+    GetTasksQuery, GetTasksResponse,
 };
 use det_api_types::wire::Int64;
 use det_ids::TaskId;
@@ -14,7 +14,7 @@ use utoipa_axum::routes;
 
 use crate::app::reads::model_definition::Archive;
 use crate::app::{Master, reads};
-use crate::http::extract::Caller;
+use crate::http::extract::{Caller, WireQuery};
 use crate::http::model_definition::archive_as_text;
 use crate::http::respond::{Answer, message};
 use crate::http::views;
@@ -33,12 +33,16 @@ pub fn routes() -> OpenApiRouter<Master> {
 
 /// Live allocations with their containers.
 #[utoipa::path(get, path = "/api/v1/tasks", operation_id = "GetTasks", tag = "tasks",
-    responses((status = 200, body = GetTasksResponse)))]
-async fn get_tasks(Caller(master, actor): Caller) -> Answer {
-    let live = reads::tasks::live(&master, &actor).await?;
+    params(GetTasksQuery), responses((status = 200, body = GetTasksResponse)))]
+async fn get_tasks(
+    Caller(master, actor): Caller,
+    WireQuery(query): WireQuery<GetTasksQuery>,
+) -> Answer {
+    let live = reads::tasks::live(&master, &actor, query.with_ended).await?;
     message(&GetTasksResponse {
         allocation_id_to_summary: views::tasks::summaries(&live)?,
-        paused_tasks: live.paused.iter().map(views::tasks::paused).collect(),
+        paused_tasks: views::tasks::paused(&live),
+        ended_tasks: views::tasks::ended(&live),
     })
 }
 
@@ -46,7 +50,7 @@ async fn get_tasks(Caller(master, actor): Caller) -> Answer {
 #[utoipa::path(get, path = "/tasks", operation_id = "PlainTasks", tag = "tasks",
     responses((status = 200, body = BTreeMap<String, AllocationSummary>)))]
 async fn get_plain_tasks(Caller(master, actor): Caller) -> Answer {
-    let live = reads::tasks::live(&master, &actor).await?;
+    let live = reads::tasks::live(&master, &actor, false).await?;
     message(&views::tasks::summaries(&live)?)
 }
 

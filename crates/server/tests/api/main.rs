@@ -40,6 +40,7 @@ mod renewal;
 mod rights;
 mod shells;
 mod task_kinds;
+mod task_lists;
 mod tasks;
 mod templates;
 mod tensorboards;

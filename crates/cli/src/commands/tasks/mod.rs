@@ -26,9 +26,9 @@ pub(crate) struct TaskArgs {
 
 #[derive(Debug, Subcommand)]
 enum TaskAction {
-    /// List the tasks of the cluster (the default)
+    /// List the tasks of the cluster that run or wait (the default)
     #[command(visible_alias = "ls")]
-    List(FormatArgs),
+    List(ListArgs),
     /// Print what a task logged
     Logs {
         /// Id of the task, or enough of its beginning
@@ -74,6 +74,16 @@ enum TaskAction {
     },
 }
 
+/// Options of `det task list`.
+#[derive(Debug, Default, Args)]
+struct ListArgs {
+    /// Generic tasks too that are paused, or ended in the last day
+    #[arg(short, long)]
+    all: bool,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
 /// The tasks of the cluster: the API's summary of each by allocation id.
 pub(crate) type Tasks = BTreeMap<String, Value>;
 
@@ -88,8 +98,8 @@ pub(crate) async fn run(args: TaskArgs, context: &Context) -> Result<ExitCode, C
     let client = context.session().await?.client;
     let result = match action {
         Some(TaskAction::Create(_) | TaskAction::Fork(_)) => Ok(()),
-        None => list(&client, Format::Table).await,
-        Some(TaskAction::List(format)) => list(&client, format.format()).await,
+        None => list(&client, &ListArgs::default()).await,
+        Some(TaskAction::List(args)) => list(&client, &args).await,
         Some(TaskAction::CleanupLogs) => {
             let answer = client.post(&api_path(["cleanup_logs"]), None).await?;
             let lines = text(&answer, "removedCount");
@@ -118,11 +128,13 @@ pub(crate) async fn run(args: TaskArgs, context: &Context) -> Result<ExitCode, C
 
 /// The tasks that hold or want slots.
 pub(crate) async fn all(client: &Client) -> Result<Tasks, CliError> {
-    Ok(in_queue(&answer(client).await?))
+    Ok(in_queue(&answer(client, false).await?))
 }
 
-async fn answer(client: &Client) -> Result<Value, CliError> {
-    Ok(client.get(&api_path(["tasks"]), &Query::new()).await?)
+/// What the API lists; `all` = with generic tasks that ended a short time ago.
+async fn answer(client: &Client, all: bool) -> Result<Value, CliError> {
+    let query = Query::new().with_some("withEnded", Some(all).filter(|all| *all));
+    Ok(client.get(&api_path(["tasks"]), &query).await?)
 }
 
 fn in_queue(answer: &Value) -> Tasks {
@@ -131,9 +143,18 @@ fn in_queue(answer: &Value) -> Tasks {
         .collect()
 }
 
-/// Prints the tasks that hold or want slots, and names those that are paused.
-async fn list(client: &Client, format: Format) -> Result<(), CliError> {
-    let answer = answer(client).await?;
+/// Prints the tasks that hold or want slots, and names those that are paused; or with those that are paused or have ended.
+async fn list(client: &Client, args: &ListArgs) -> Result<(), CliError> {
+    let answer = answer(client, args.all).await?;
+    let format = args.format.format();
+    if args.all {
+        if format == Format::Json {
+            return output::json(&answer);
+        }
+        let resting = ["pausedTasks", "endedTasks"];
+        let resting = resting.iter().flat_map(|member| items(&answer[*member]));
+        return print_with(&in_queue(&answer), resting.collect(), format);
+    }
     print(&in_queue(&answer), format)?;
     if format == Format::Table {
         for task in items(&answer["pausedTasks"]) {
@@ -149,6 +170,11 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
 
 /// Prints tasks in the order of their registration.
 pub(crate) fn print(tasks: &Tasks, format: Format) -> Result<(), CliError> {
+    print_with(tasks, Vec::new(), format)
+}
+
+/// As [`print()`], and after them generic tasks that neither hold nor want slots, the oldest first.
+fn print_with(tasks: &Tasks, mut resting: Vec<&Value>, format: Format) -> Result<(), CliError> {
     let mut listing = Listing::new([
         "Task ID",
         "Allocation ID",
@@ -160,6 +186,9 @@ pub(crate) fn print(tasks: &Tasks, format: Format) -> Result<(), CliError> {
         "Resource Pool",
         "Ports",
         "Waiting Reason",
+        "State",
+        "Owner",
+        "Description",
     ]);
     let mut in_order: Vec<&Value> = tasks.values().collect();
     in_order.sort_by_key(|task| text(task, "registeredTime"));
@@ -183,7 +212,24 @@ pub(crate) fn print(tasks: &Tasks, format: Format) -> Result<(), CliError> {
             text(task, "resourcePool"),
             ports_of(task),
             wait_reason_in(format, task),
+            state_of(task).to_owned(),
+            text(task, "username"),
+            text(task, "description"),
         ]);
+    }
+    resting.sort_by_key(|task| text(task, "startTime"));
+    for task in resting {
+        let state = text(task, "taskState");
+        let state = state.strip_prefix("GENERIC_TASK_STATE_").unwrap_or(&state);
+        let mut row = [const { String::new() }; 13];
+        row[0] = text(task, "taskId");
+        row[2] = format!("Task {}", row[0]);
+        row[4] = time(task, "startTime");
+        row[7] = text(task, "resourcePool");
+        state.clone_into(&mut row[10]);
+        row[11] = text(task, "username");
+        row[12] = text(task, "description");
+        listing.push(row);
     }
     listing.print(format, tasks)?;
     note_whole_reasons(format, tasks.values());
@@ -193,6 +239,16 @@ pub(crate) fn print(tasks: &Tasks, format: Format) -> Result<(), CliError> {
         output::note(format_args!("priority: {}", directions.join("; ")));
     }
     Ok(())
+}
+
+/// Where a task that holds or wants slots is in its life.
+fn state_of(task: &Value) -> &'static str {
+    let placed = items(&task["resources"]).next().is_some();
+    match (placed, task["isStopping"] == true) {
+        (_, true) => "STOPPING",
+        (true, false) => "RUNNING",
+        (false, false) => "QUEUED",
+    }
 }
 
 fn agents_of(task: &Value) -> String {
@@ -222,15 +278,19 @@ fn ports_of(task: &Value) -> String {
         .join(",")
 }
 
-/// The whole id of a task of which the beginning is given. Tasks that are paused or have ended are not listed, so text that is
-/// the beginning of no id is returned as a whole id.
-async fn expand(client: &Client, given: String) -> Result<String, CliError> {
+/// The whole id of a task of which the beginning is given. Not all tasks that have ended are listed, so text that is the
+/// beginning of no id is returned as a whole id.
+pub(crate) async fn expand(client: &Client, given: String) -> Result<String, CliError> {
     if lookup::is_whole_id(&given) {
         return Ok(given);
     }
-    let answer = answer(client).await?;
+    let answer = answer(client, true).await?;
     let in_queue = members(&answer["allocationIdToSummary"]).map(|(_, task)| task);
-    let known = in_queue.chain(items(&answer["pausedTasks"]));
-    let ids: Vec<String> = known.map(|task| text(task, "taskId")).collect();
+    let resting = ["pausedTasks", "endedTasks"];
+    let resting = resting.iter().flat_map(|member| items(&answer[*member]));
+    let ids: Vec<String> = in_queue
+        .chain(resting)
+        .map(|task| text(task, "taskId"))
+        .collect();
     Ok(lookup::by_beginning("task", &given, &ids)?.unwrap_or(given))
 }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use det_api_types::launches::{GetLaunchesQuery, LaunchSortBy};
 use det_api_types::page::{OrderBy, Pagination};
 use det_authz::{Identity, Kind, Permission, Target};
-use det_ids::{AllocationId, PriorityOrder, TaskId, UserId, WorkspaceId};
-use det_lifecycle::task::TaskState;
+use det_ids::{AllocationId, ExperimentId, PriorityOrder, TaskId, UserId, WorkspaceId};
+use det_lifecycle::container::Observed;
 use det_scheduler::Policy;
 use det_store::allocations::{self, AllocationRow, ContainerRow, TaskRow};
 use det_store::experiments::{self, JobRow};
@@ -19,6 +19,7 @@ use serde_json::Value;
 use crate::app::documents::shown_task_config;
 use crate::app::existing::no_task_of;
 use crate::app::reads::paging;
+use crate::app::services::Offer;
 use crate::app::{Master, existing, reads};
 use crate::auth::{Actor, User};
 use crate::error::AppResult;
@@ -76,12 +77,18 @@ pub(crate) struct Live {
     pub(crate) agents: Vec<PlaceRow>,
     /// The jobs of live experiments.
     pub(crate) jobs: Vec<JobRow>,
-    /// Generic tasks that rest.
-    pub(crate) paused: Vec<LaunchedTask>,
+    /// Launched tasks that live, those that rest among them.
+    pub(crate) launched: Vec<LaunchedTask>,
+    /// Generic tasks that ended a short time ago, the newest first; none unless they are asked for.
+    pub(crate) ended: Vec<LaunchedTask>,
+    /// What the running allocations offer at the ports that they have published.
+    pub(crate) services: HashMap<AllocationId, Vec<Offer>>,
+    /// The names of the owners of the jobs.
+    pub(crate) owners: HashMap<UserId, String>,
 }
 
-/// Everything that runs or waits to run.
-pub(crate) async fn live(master: &Master, actor: &Actor) -> AppResult<Live> {
+/// Everything that runs or waits to run; `with_ended` = and generic tasks that ended a short time ago.
+pub(crate) async fn live(master: &Master, actor: &Actor, with_ended: bool) -> AppResult<Live> {
     require(actor)?;
     let mut conn = master.context.store.read().await?;
     let live = allocations::live(&mut conn.conn()).await?;
@@ -91,19 +98,73 @@ pub(crate) async fn live(master: &Master, actor: &Actor) -> AppResult<Live> {
         (row, policy, order)
     };
     let filter = LaunchedFilter {
-        kind: Some(TaskKind::Generic),
         ended_after: Some(i64::MAX),
         ..LaunchedFilter::default()
     };
-    let mut paused = task_documents::launched(&mut conn.conn(), &filter).await?;
-    paused.retain(|row| row.state == TaskState::Suspended);
+    let launched = task_documents::launched(&mut conn.conn(), &filter).await?;
+    let ended = if with_ended {
+        let filter = LaunchedFilter {
+            kind: Some(TaskKind::Generic),
+            ended_after: Some(det_store::now() - LISTED_AFTER_END),
+            ..LaunchedFilter::default()
+        };
+        let mut rows = task_documents::launched(&mut conn.conn(), &filter).await?;
+        rows.retain(|row| row.ended_at.is_some());
+        rows
+    } else {
+        Vec::new()
+    };
+    let jobs = experiments::live_jobs(&mut conn.conn()).await?;
+    let owners = jobs.iter().map(|job| job.owner_id);
+    let owners = owners.chain(launched.iter().chain(&ended).map(|row| row.owner_id));
+    let owners = owners.filter_map(|id| Some((id, master.auth.user(id)?.username.clone())));
+    let containers = allocations::live_containers(&mut conn.conn()).await?;
     Ok(Live {
-        paused,
+        services: published(master, &mut conn.conn(), &live, &containers).await?,
+        owners: owners.collect(),
+        launched,
+        ended,
         allocations: live.into_iter().map(scheduled).collect(),
-        containers: allocations::live_containers(&mut conn.conn()).await?,
+        containers,
         agents: places::list(&mut conn.conn()).await?,
-        jobs: experiments::live_jobs(&mut conn.conn()).await?,
+        jobs,
     })
+}
+
+/// What running allocations offer at the ports that their containers have published. Most have published none, and cost
+/// nothing here.
+async fn published(
+    master: &Master,
+    conn: &mut Conn<'_>,
+    live: &[AllocationRow],
+    containers: &[ContainerRow],
+) -> AppResult<HashMap<AllocationId, Vec<Offer>>> {
+    let mut of_experiments: HashMap<ExperimentId, Vec<Offer>> = HashMap::new();
+    let mut found = HashMap::new();
+    for container in containers.iter().filter(|row| row.member == 0) {
+        let Some(Observed::Running { ports, .. }) = &container.observed else {
+            continue;
+        };
+        let attempt = live.iter().find(|row| row.id == container.allocation_id);
+        let Some(attempt) = attempt.filter(|_| !ports.is_empty()) else {
+            continue;
+        };
+        let known = attempt.experiment_id.and_then(|id| of_experiments.get(&id));
+        let mut offers = match known {
+            Some(offers) => offers.clone(),
+            None => {
+                let services = &master.services;
+                let offers = services.offers(conn, &attempt.task_id, attempt.experiment_id);
+                offers.await?
+            }
+        };
+        if let Some(id) = attempt.experiment_id {
+            of_experiments.entry(id).or_insert_with(|| offers.clone());
+        }
+        offers.retain(|offer| ports.iter().any(|(inside, _)| *inside == offer.port));
+        found.insert(attempt.id.clone(), offers);
+    }
+    Ok(found)
 }
 
 /// The kind of each live allocation's task.

@@ -5,21 +5,23 @@ use std::collections::BTreeMap;
 use det_api_types::allocations::{AcceleratorData, Allocation};
 use det_api_types::page::WaitReason;
 use det_api_types::tasks::{
-    Address, AllocationSummary, GenericTaskState, ResourcesStarted, ResourcesSummary,
-    ResourcesSummaryDevices, Task, TaskState, TaskType,
+    Address, AllocationSummary, GenericTaskState, ProxyPortConfig, ResourcesStarted,
+    ResourcesSummary, ResourcesSummaryDevices, Task, TaskState, TaskType,
 };
 use det_api_types::wire::{Object, Timestamp};
-use det_ids::{AllocationId, JobId, PlaceId};
+use det_ids::{AllocationId, JobId, PlaceId, TaskId};
 use det_lifecycle::allocation::{AllocationState, Phase};
 use det_lifecycle::container::Observed;
 use det_lifecycle::task::{Stop, TaskEnd, TaskState as OwnState};
 use det_scheduler::Policy;
 use det_store::StoreError;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
+use det_store::experiments::JobRow;
 use det_store::task_documents::LaunchedTask;
 use det_taskspec::{Device, TaskDetails, TaskKind};
 
 use crate::app::reads::tasks::{Live, TaskView};
+use crate::app::services::{Offer, Protocol};
 use crate::app::wait_reasons::stored_reason;
 use crate::http::views::agents::device;
 use crate::labels::TaskLabel;
@@ -123,14 +125,33 @@ pub(crate) fn task(view: &TaskView) -> Result<Task, StoreError> {
     Ok(task)
 }
 
-/// A generic task that is paused.
-pub(crate) fn paused(row: &LaunchedTask) -> Task {
+/// The generic tasks that are paused.
+pub(crate) fn paused(live: &Live) -> Vec<Task> {
+    live.launched
+        .iter()
+        .filter(|row| row.kind == TaskKind::Generic && row.state == OwnState::Suspended)
+        .map(|row| without_attempts(row, live))
+        .collect()
+}
+
+/// The generic tasks that ended a short time ago.
+pub(crate) fn ended(live: &Live) -> Vec<Task> {
+    let ended = live.ended.iter();
+    ended.map(|row| without_attempts(row, live)).collect()
+}
+
+/// A generic task of which no attempt lives.
+fn without_attempts(row: &LaunchedTask, live: &Live) -> Task {
     let mut task = Task {
         task_id: row.id.to_string(),
         task_type: task_type(row.kind),
         start_time: Timestamp(row.created_at),
+        end_time: row.ended_at.map(Timestamp),
         task_state: Some(generic_state(row.state)),
         parent_id: row.parent_id.as_ref().map(ToString::to_string),
+        username: live.owners.get(&row.owner_id).cloned(),
+        description: Some(row.description.clone()),
+        resource_pool: Some(row.resource_pool.clone()),
         ..Task::default()
     };
     if let TaskDetails::Generic(generic) = &row.details {
@@ -184,10 +205,11 @@ pub(crate) fn summaries(live: &Live) -> Result<BTreeMap<String, AllocationSummar
     for agent in &live.agents {
         known.insert(&agent.id, (agent.capacity.devices(), &agent.runtime));
     }
-    let priorities: BTreeMap<&JobId, i64> = live
-        .jobs
+    let jobs: BTreeMap<&JobId, &JobRow> = live.jobs.iter().map(|job| (&job.id, job)).collect();
+    let descriptions: BTreeMap<&TaskId, &String> = live
+        .launched
         .iter()
-        .map(|job| (&job.id, i64::from(job.priority)))
+        .map(|row| (&row.id, &row.description))
         .collect();
     let mut of_allocation: BTreeMap<&AllocationId, Vec<ResourcesSummary>> = BTreeMap::new();
     for container in &live.containers {
@@ -200,6 +222,10 @@ pub(crate) fn summaries(live: &Live) -> Result<BTreeMap<String, AllocationSummar
     live.allocations
         .iter()
         .map(|(row, policy, priority_order)| {
+            let job = jobs.get(&row.job_id);
+            let owner = job.and_then(|job| live.owners.get(&job.owner_id));
+            let description = descriptions.get(&row.task_id);
+            let services = live.services.get(&row.id);
             let summary = AllocationSummary {
                 task_id: row.task_id.to_string(),
                 allocation_id: row.id.to_string(),
@@ -211,13 +237,34 @@ pub(crate) fn summaries(live: &Live) -> Result<BTreeMap<String, AllocationSummar
                 resources: of_allocation.remove(&row.id).unwrap_or_default(),
                 scheduler_type: scheduler_name(*policy).to_owned(),
                 priority_order: priority_order.to_string(),
-                priority: priorities.get(&row.job_id).copied(),
-                proxy_ports: Vec::new(),
+                priority: job.map(|job| i64::from(job.priority)),
+                proxy_ports: services
+                    .into_iter()
+                    .flatten()
+                    .map(|offer| service(row, offer))
+                    .collect(),
+                task_type: task_type(row.kind),
+                username: owner.cloned().unwrap_or_default(),
+                description: description.map(ToString::to_string).unwrap_or_default(),
                 wait_reason: wait_reason(row)?,
             };
             Ok((row.id.to_string(), summary))
         })
         .collect()
+}
+
+/// A service of a running attempt.
+fn service(row: &AllocationRow, offer: &Offer) -> ProxyPortConfig {
+    ProxyPortConfig {
+        service_id: if offer.is_default {
+            row.task_id.to_string()
+        } else {
+            format!("{}:{}", row.task_id, offer.port)
+        },
+        port: i64::from(offer.port),
+        proxy_tcp: offer.protocol == Protocol::Tcp,
+        unauthenticated: offer.unauthenticated,
+    }
 }
 
 fn resources(
@@ -278,14 +325,28 @@ fn resources(
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::collections::HashMap;
+
     use det_ids::{ExperimentId, PriorityOrder, SlotId, TrialId, UserId, WorkspaceId};
     use det_lifecycle::container::Desired;
     use det_rm::Capacity;
     use det_scheduler::Services;
-    use det_store::experiments::JobRow;
     use det_store::places::PlaceRow;
 
     use super::*;
+
+    fn offer(port: u16, is_default: bool) -> Offer {
+        Offer {
+            port,
+            protocol: if is_default {
+                Protocol::Http
+            } else {
+                Protocol::Tcp
+            },
+            unauthenticated: false,
+            is_default,
+        }
+    }
 
     pub(crate) fn waiting() -> AllocationRow {
         AllocationRow {
@@ -397,7 +458,10 @@ pub(crate) mod tests {
             workspace_id: WorkspaceId(1),
         };
         let all = summaries(&Live {
-            paused: Vec::new(),
+            launched: Vec::new(),
+            ended: Vec::new(),
+            services: HashMap::from([("3.abc.1".into(), vec![offer(80, true), offer(22, false)])]),
+            owners: HashMap::from([(UserId(1), "ada".to_owned())]),
             allocations: vec![(waiting(), Policy::FairShare, PriorityOrder::LowerFirst)],
             containers: vec![container],
             agents: vec![agent],
@@ -408,6 +472,12 @@ pub(crate) mod tests {
         assert_eq!(summary.name, "Trial 7 (Experiment 3)");
         assert_eq!(summary.scheduler_type, "fair_share");
         assert_eq!(summary.priority, Some(42));
+        assert_eq!((&*summary.username, &*summary.description), ("ada", ""));
+        let ports = summary.proxy_ports.iter();
+        let ports: Vec<_> = ports
+            .map(|p| (&*p.service_id, p.port, p.proxy_tcp))
+            .collect();
+        assert_eq!(ports, [("3.abc", 80, false), ("3.abc:22", 22, true)]);
         let resources = &summary.resources[0];
         assert_eq!(resources.container_id.as_deref(), Some("c"));
         assert_eq!(resources.resources_type, "process");

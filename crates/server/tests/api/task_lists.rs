@@ -1,0 +1,102 @@
+//! What lists show of tasks, and how a task is found by its id: in the queue, at the proxy, and after its end.
+
+use det_agent_proto::ContainerState;
+use serde_json::{Value, json};
+
+use crate::support::{Client, Cluster};
+
+const CONFIG: &str = "description: mine\nentrypoint: [sleep, '100']\nenvironment: {proxy_ports: [{proxy_port: 8080, \
+    default_service_id: true}, {proxy_port: 9090, proxy_tcp: true}, {proxy_port: 9191}]}";
+
+/// The only live allocation of a cluster in its list.
+fn only(answer: &Value) -> Option<&Value> {
+    answer["allocationIdToSummary"]
+        .as_object()
+        .and_then(|all| all.values().next())
+}
+
+async fn job_of(client: &Client, id: &str) -> String {
+    let path = format!("/api/v1/job-queues/{id}/why");
+    let explanation = client.get(&path).await.ok();
+    explanation["job"]["jobId"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_generic_task_is_listed_while_it_runs_rests_and_has_ended() {
+    let cluster = Cluster::start().await;
+    let new = json!({"user": {"username": "ada", "active": true}});
+    cluster.admin().await.post("/api/v1/users", new).await.ok();
+    let ada = cluster.user("ada").await;
+    let mut agent = cluster.agent("a1", 2).await;
+    let body = json!({"config": CONFIG});
+    let made = ada.post("/api/v1/generic-tasks", body).await.ok();
+    let id = made["taskId"].as_str().unwrap();
+    let spec = agent.next_start().await;
+    let listed = ada.get("/api/v1/tasks").await.ok();
+    assert_eq!(only(&listed).unwrap()["proxyPorts"], json!([]));
+    let running = ContainerState::Running {
+        host_address: "127.0.0.1".into(),
+        ports: vec![(8080, 40001), (9090, 40002)],
+        runtime_id: "1".into(),
+    };
+    agent.report(&spec, running).await;
+    let has_ports = |answer: &Value| only(answer).is_some_and(|one| one["proxyPorts"] != json!([]));
+    let listed = cluster.until(&ada, "/api/v1/tasks", has_ports).await;
+    let one = only(&listed).unwrap();
+    assert_eq!(
+        [&one["taskType"], &one["username"], &one["description"]],
+        ["TASK_TYPE_GENERIC", "ada", "mine"]
+    );
+    let port = |id: String, port: i64, tcp: bool| json!({"serviceId": id, "port": port, "proxyTcp": tcp, "unauthenticated": false});
+    assert_eq!(
+        one["proxyPorts"],
+        json!([
+            port(id.to_owned(), 8080, false),
+            port(format!("{id}:9090"), 9090, true)
+        ]),
+        "those that its container has published"
+    );
+
+    // The job is found by what it is the entry of.
+    let job = job_of(&ada, id).await;
+    assert_ne!(job, id);
+    assert_eq!(job_of(&ada, &format!("{id}.1")).await, job);
+    assert_eq!(job_of(&ada, &job).await, job);
+    ada.get("/api/v1/job-queues/none/why").await.refused(404);
+
+    let path = |verb: &str| format!("/api/v1/tasks/{id}/{verb}");
+    ada.post(&path("pause"), Value::Null).await.ok();
+    let refusal = ada.get(&format!("/proxy/{id}:9191/")).await.refused(503);
+    assert!(
+        refusal.contains("its task is paused")
+            && refusal.contains(&format!("det task unpause {id}")),
+        "{refusal}"
+    );
+    agent.next_kill().await;
+    agent.exits(&spec, 137).await;
+    agent.forgets(&spec).await;
+    let rests = |answer: &Value| answer["pausedTasks"] != json!([]);
+    let listed = cluster.until(&ada, "/api/v1/tasks", rests).await;
+    let one = &listed["pausedTasks"][0];
+    assert_eq!(
+        [&one["taskId"], &one["username"], &one["description"]],
+        [id, "ada", "mine"]
+    );
+    let refusal = ada.get(&format!("/proxy/{id}/")).await.refused(503);
+    assert!(refusal.contains("its task is paused"), "{refusal}");
+
+    ada.post(&path("kill"), json!({})).await.ok();
+    let ended = |answer: &Value| answer["endedTasks"] != json!([]);
+    let listed = cluster
+        .until(&ada, "/api/v1/tasks?withEnded=true", ended)
+        .await;
+    let one = &listed["endedTasks"][0];
+    assert_eq!(
+        [&one["taskId"], &one["taskState"], &one["username"]],
+        [id, "GENERIC_TASK_STATE_CANCELED", "ada"]
+    );
+    assert_eq!(listed["pausedTasks"], json!([]));
+    let listed = ada.get("/api/v1/tasks").await.ok();
+    assert_eq!(listed["endedTasks"], json!([]), "unless they are asked for");
+    cluster.stop().await;
+}
