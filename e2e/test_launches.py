@@ -78,6 +78,14 @@ def test_the_exit_code_is_that_of_the_command(up: Cluster, words: list, code: in
     assert (code != 0) == ("has ended: " in done.err), str(done)
 
 
+def test_a_mount_is_written_to_unless_it_is_for_reading(up: Cluster) -> None:
+    shared = up.shared_dir()
+    for mode, code in (("", 0), (":rw", 0), (":ro", 1)):
+        written = up.run_det("cmd", "run", "-v", f"{shared}:/second{mode}", "touch", "/second/made", check=False)
+        assert written.code == code and (shared / "made").exists() == (code == 0), written
+        (shared / "made").unlink(missing_ok=True)
+
+
 def test_lists_tell_what_was_not_found_and_the_log_where(up: Cluster) -> None:
     run = up.run_det("cmd", "run", "no-such-program", "x", check=False)
     assert run.code == 127 and "PATH is " in run.out, run

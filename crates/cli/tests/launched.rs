@@ -73,7 +73,7 @@ fn a_command_line_becomes_a_configuration() {
         "-v",
         "/a:/b",
         "--volume",
-        "/c:/d:e",
+        "/c:/d:ro",
         "-c",
         "files",
         "-i",
@@ -102,7 +102,10 @@ fn a_command_line_becomes_a_configuration() {
         sent["config"],
         json!({
             "description": "on the line", "resources": {"slots": 2},
-            "bind_mounts": [mount("/x", "/y"), mount("/a", "/b"), mount("/c", "/d:e")],
+            "bind_mounts": [
+                mount("/x", "/y"), mount("/a", "/b"),
+                {"host_path": "/c", "container_path": "/d", "read_only": true},
+            ],
             "entrypoint": ["python3", "a.py", "--detach", "-m", "x"],
         })
     );
@@ -126,7 +129,10 @@ fn the_words_of_a_command_may_follow_two_dashes_and_yield_to_the_configuration()
         &["command", "run", "--config", "entrypoint=[--flag, x]"],
         &["cmd", "run", "--config", "entrypoint=[--flag, x]", "other"],
     ] {
-        user.det(words).ok();
+        let run = user.det(words);
+        let said = "the configuration has an entrypoint, and it is what runs; left out: other\n";
+        assert_eq!(run.err.contains(said), words.contains(&"other"), "{run:?}");
+        run.ok();
         let sent = stub.last("POST /api/v1/commands").json();
         assert_eq!(sent["config"]["entrypoint"], json!(["--flag", "x"]));
     }
@@ -147,6 +153,11 @@ fn what_is_wrong_with_a_command_is_reported_before_a_master_is_asked() {
             &["cmd", "run", "-v", "here:/there", "x"],
             2,
             "must begin with /",
+        ),
+        (
+            &["cmd", "run", "-v", "/a:/b:readonly", "x"],
+            2,
+            "\"readonly\" is no mode of a mount",
         ),
         (
             &["cmd", "run", "--config", "slots", "x"],

@@ -57,24 +57,44 @@ impl ConfigArgs {
 pub(crate) struct Volume {
     host: String,
     container: String,
+    /// Whether the task can write to it; `None` = the command line names no mode, and mounts are writable.
+    read_only: Option<bool>,
 }
 
-/// Parses `HOST:CONTAINER`; the first colon divides them.
+/// Parses `HOST:CONTAINER` or `HOST:CONTAINER:MODE`, where the mode is `ro` or `rw`.
 pub(super) fn parse_volume(text: &str) -> Result<Volume, String> {
-    match text.split_once(':') {
-        Some((host, container)) if !host.is_empty() && !container.is_empty() => {
-            if !host.starts_with('/') {
-                return Err(format!(
-                    "\"{host}\" is a path on the agent's machine and must begin with /"
-                ));
-            }
-            Ok(Volume {
-                host: host.to_owned(),
-                container: container.to_owned(),
-            })
+    let mut parts = text.splitn(3, ':');
+    let (host, container) = match (parts.next(), parts.next()) {
+        (Some(host), Some(container)) if !host.is_empty() && !container.is_empty() => {
+            (host.to_owned(), container.to_owned())
         }
-        _ => Err("it must have the form HOST_PATH:CONTAINER_PATH, such as /data:/data".to_owned()),
+        _ => {
+            return Err(
+                "it must have the form HOST_PATH:CONTAINER_PATH, such as /data:/data, or /data:/data:ro".to_owned(),
+            );
+        }
+    };
+    if !host.starts_with('/') {
+        return Err(format!(
+            "\"{host}\" is a path on the agent's machine and must begin with /"
+        ));
     }
+    let read_only = match parts.next() {
+        None => None,
+        Some("ro") => Some(true),
+        Some("rw") => Some(false),
+        Some(other) => {
+            return Err(format!(
+                "\"{other}\" is no mode of a mount: it must be ro or rw; a path with a colon, and a mount's propagation, are for \
+                 bind_mounts of the configuration"
+            ));
+        }
+    };
+    Ok(Volume {
+        host,
+        container,
+        read_only,
+    })
 }
 
 /// Adds the volumes of a command line to the mounts of a configuration.
@@ -91,9 +111,13 @@ pub(super) fn add_volumes(config: &mut Value, volumes: &[Volume]) -> Result<(), 
             "bind_mounts of the configuration is not a list, so --volume cannot add to it",
         ));
     };
-    let added = volumes
-        .iter()
-        .map(|volume| json!({"host_path": volume.host, "container_path": volume.container}));
+    let added = volumes.iter().map(|volume| {
+        let mut mount = json!({"host_path": volume.host, "container_path": volume.container});
+        if let Some(read_only) = volume.read_only {
+            mount["read_only"] = json!(read_only);
+        }
+        mount
+    });
     mounts.extend(added);
     Ok(())
 }
@@ -128,10 +152,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_colon_of_a_volume_divides_it() {
-        let volume = parse_volume("/a:/b:c").unwrap();
-        assert_eq!((&*volume.host, &*volume.container), ("/a", "/b:c"));
+    fn a_volume_is_two_paths_and_may_have_a_mode() {
+        for (text, read_only) in [
+            ("/a:/b", None),
+            ("/a:/b:ro", Some(true)),
+            ("/a:/b:rw", Some(false)),
+        ] {
+            let volume = parse_volume(text).unwrap();
+            assert_eq!((&*volume.host, &*volume.container), ("/a", "/b"), "{text}");
+            assert_eq!(volume.read_only, read_only, "{text}");
+        }
         for (wrong, expected) in [
+            (
+                "/a:/b:c",
+                "\"c\" is no mode of a mount: it must be ro or rw",
+            ),
+            ("/a:/b:ro,z", "\"ro,z\" is no mode"),
+            ("/a:/b:", "\"\" is no mode"),
+            ("/a:/b:c:ro", "\"c:ro\" is no mode"),
             ("/a", "form HOST_PATH:CONTAINER_PATH"),
             ("/a:", "form HOST_PATH:CONTAINER_PATH"),
             (":/b", "form HOST_PATH:CONTAINER_PATH"),
@@ -146,6 +184,9 @@ mod tests {
     fn volumes_come_after_the_mounts_of_the_configuration() {
         let volume = parse_volume("/a:/b").unwrap();
         let added = json!({"host_path": "/a", "container_path": "/b"});
+        let mut config = json!({});
+        add_volumes(&mut config, &[parse_volume("/a:/b:ro").unwrap()]).unwrap();
+        assert_eq!(config["bind_mounts"][0]["read_only"], true);
         for (config, expected) in [
             (json!({}), json!([added])),
             (json!({"bind_mounts": null}), json!([added])),

@@ -11,6 +11,7 @@ use super::config::{ConfigArgs, Volume, add_entrypoint, add_volumes, parse_volum
 use crate::commands::lookup;
 use crate::commands::submission::{Written, warn};
 use crate::error::CliError;
+use crate::output;
 use crate::values::text;
 
 /// The flags of a launch.
@@ -22,7 +23,7 @@ pub(crate) struct LaunchArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Directory of the agent's machine to mount in the container (may be repeated)
-    #[arg(short, long = "volume", value_name = "HOST_PATH:CONTAINER_PATH", value_parser = parse_volume)]
+    #[arg(short, long = "volume", value_name = "HOST_PATH:CONTAINER_PATH[:ro|:rw]", value_parser = parse_volume)]
     volumes: Vec<Volume>,
     /// Workspace to run it in [default: Uncategorized]
     #[arg(short, long, value_name = "NAME")]
@@ -59,7 +60,14 @@ impl Launch {
             .read(kind, args.config_file.as_deref(), partial)?;
         let mut config = written.to_value()?;
         add_volumes(&mut config, &args.volumes)?;
+        let own = config["entrypoint"].clone();
         let has_entrypoint = add_entrypoint(&mut config, words) || partial;
+        if !words.is_empty() && config["entrypoint"] == own {
+            output::note(format_args!(
+                "warning: the configuration has an entrypoint, and it is what runs; left out: {}",
+                words.join(" ")
+            ));
+        }
         let mut body = json!({"config": config, "files": args.config.files()?});
         if let Some(template) = args.template {
             body["templateName"] = json!(template);
