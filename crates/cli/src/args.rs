@@ -8,7 +8,8 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     agents, checkpoint, command, completion, config, experiment, jobs, masters, policies, pools,
-    preview, projects, scheduler, slots, tasks, templates, trial, user, version, workspaces,
+    preview, projects, proxy_stdio, scheduler, shell, slots, tasks, templates, trial, user,
+    version, workspaces,
 };
 use crate::context::{ConnectionArgs, Context};
 use crate::error::CliError;
@@ -65,6 +66,8 @@ pub(crate) enum Command {
     /// Run commands in the cluster
     #[command(name = "command", visible_alias = "cmd")]
     Cmd(command::CommandArgs),
+    /// Start shells in the cluster, and enter them with ssh
+    Shell(shell::ShellArgs),
     /// Show running tasks and their logs, run generic tasks
     Task(tasks::TaskArgs),
     /// Show the resource pools
@@ -98,6 +101,9 @@ pub(crate) enum Command {
     Version,
     /// Print a completion script for a shell
     Completion(completion::CompletionArgs),
+    /// Carry standard input and output to a service of a task, for ssh
+    #[command(hide = true)]
+    ProxyStdio(proxy_stdio::ProxyStdioArgs),
 }
 
 impl Command {
@@ -150,6 +156,7 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Checkpoint(args) => done(checkpoint::run(args, &context()?).await),
         Command::Slot(args) => done(slots::run(args, &context()?).await),
         Command::Cmd(args) => command::run(args, &context()?).await,
+        Command::Shell(args) => shell::run(args, &context()?).await,
         Command::Task(args) => tasks::run(args, &context()?).await,
         Command::ResourcePool(args) => done(pools::run(args, &context()?).await),
         Command::Job(args) => done(jobs::run(args, &context()?).await),
@@ -163,6 +170,7 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Scheduler(args) => scheduler::run(args, context).await,
         Command::Version => done(version::run(&context()?).await),
         Command::Completion(args) => done(completion::run(&args, &mut Cli::command())),
+        Command::ProxyStdio(args) => done(proxy_stdio::run(&args, &context()?).await),
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use det_client::{
     CertificateStore, Client, ClientError, ClientOptions, Environment, MasterUrl, Query, Session,
-    TokenStore, Trust, config_dir, fingerprint, presented_chain,
+    SessionError, TokenStore, Trust, config_dir, fingerprint, presented_chain,
 };
 
 use crate::error::CliError;
@@ -100,6 +100,25 @@ impl Context {
         .await?;
         warn_about_password(&session);
         Ok(session)
+    }
+
+    /// A client with a login if there is one that takes no question, else without: for what works either way, and where
+    /// nothing can be asked.
+    pub(crate) async fn client_without_questions(&self) -> Result<Client, CliError> {
+        let client = self.client().await?;
+        let opened = Session::open(
+            client.clone(),
+            &self.tokens(),
+            &Environment::from_process(),
+            self.user.as_deref(),
+            &mut |_| Err(io::ErrorKind::Unsupported.into()),
+        )
+        .await;
+        match opened {
+            Ok(session) => Ok(session.client),
+            Err(SessionError::Client(error)) if error.is_connection() => Err(error.into()),
+            Err(_) => Ok(client),
+        }
     }
 
     /// Shows the certificate of a master that is not trusted, and stores it if the user accepts it.

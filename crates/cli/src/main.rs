@@ -17,6 +17,7 @@ mod master;
 mod model_files;
 mod output;
 mod paging;
+mod private_files;
 mod process_log;
 mod prompt;
 mod serve;

@@ -17,7 +17,6 @@ const NOT_BUILT: &[&str] = &[
     "res",
     "resource-pool bindings",
     "resources",
-    "shell",
     "tensorboard",
     "tkn",
     "token",

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use reqwest::header::HeaderMap;
 use reqwest::{Method, Response, StatusCode};
 use serde_json::Value;
 
@@ -134,6 +135,23 @@ impl Client {
             master: self.master.clone(),
             response,
         })
+    }
+
+    /// Opens a connection at `path` by a request with these headers.
+    pub(crate) async fn open(
+        &self,
+        path: &str,
+        headers: HeaderMap,
+    ) -> Result<Response, ClientError> {
+        let mut request = self.http.get(self.master.join(path)).headers(headers);
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token.reveal());
+        }
+        let outcome = request.send().await;
+        match outcome {
+            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => Ok(response),
+            outcome => self.judge(path, outcome).await,
+        }
     }
 
     async fn call(
@@ -299,17 +317,24 @@ pub fn api_path<S: AsRef<str>>(segments: impl IntoIterator<Item = S>) -> String 
     let mut path = String::from("/api/v1");
     for segment in segments {
         path.push('/');
-        for byte in segment.as_ref().bytes() {
-            if byte.is_ascii_alphanumeric() || b"-._~:@".contains(&byte) {
-                path.push(char::from(byte));
-            } else {
-                path.push('%');
-                path.push(char::from(HEX[usize::from(byte >> 4)]));
-                path.push(char::from(HEX[usize::from(byte & 15)]));
-            }
-        }
+        path.push_str(&path_segment(segment.as_ref()));
     }
     path
+}
+
+/// One segment of a path, encoded so that any text stays one segment.
+pub(crate) fn path_segment(text: &str) -> String {
+    let mut segment = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~:@".contains(&byte) {
+            segment.push(char::from(byte));
+        } else {
+            segment.push('%');
+            segment.push(char::from(HEX[usize::from(byte >> 4)]));
+            segment.push(char::from(HEX[usize::from(byte & 15)]));
+        }
+    }
+    segment
 }
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";

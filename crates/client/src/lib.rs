@@ -1,9 +1,10 @@
 //! Access to the master's HTTP API, for the command line and for tests.
 //!
 //! The crate knows the protocol: the address of a master ([`MasterUrl`]), trusted certificates ([`Trust`]), the user
-//! and the token ([`Session`], [`TokenStore`]), and the format of responses, pages and streams ([`Client`], [`Query`],
-//! [`LineStream`]). It does not know what an experiment is: responses are JSON values, from which callers take what
-//! they show. It never prompts: if a password must be typed, it calls a function of the caller.
+//! and the token ([`Session`], [`TokenStore`]), the format of responses, pages and streams ([`Client`], [`Query`],
+//! [`LineStream`]), and connections to services of tasks ([`ServiceConnection`]). It does not know what an experiment is:
+//! responses are JSON values, from which callers take what they show. It never prompts: if a password must be typed, it
+//! calls a function of the caller.
 //!
 //! Read [`Client`] first, then [`Session::open`], then [`ClientError`].
 
@@ -16,6 +17,7 @@ mod paging;
 mod password;
 mod query;
 mod secret;
+mod service;
 mod session;
 mod stream;
 mod token_store;
@@ -30,6 +32,7 @@ pub use paging::{Pages, Paging};
 pub use password::{password_weaknesses, salted_hash};
 pub use query::Query;
 pub use secret::Secret;
+pub use service::ServiceConnection;
 pub use session::{Candidate, Environment, Session, SessionError};
 pub use stream::LineStream;
 pub use token_store::{MasterEntry, TokenStore};

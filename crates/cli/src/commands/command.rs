@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use crate::commands::launched::{
     self, COMMAND, Launch, LaunchArgs, LaunchedAction, ListArgs, follow,
 };
+use crate::commands::publishing::PublishArgs;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
@@ -36,6 +37,8 @@ enum CommandAction {
 struct RunArgs {
     #[command(flatten)]
     launch: LaunchArgs,
+    #[command(flatten)]
+    publish: PublishArgs,
     /// What to run, unless the configuration has an entrypoint: a program and its arguments, or one line for a shell
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     entrypoint: Vec<String>,
@@ -56,6 +59,11 @@ pub(crate) async fn run(args: CommandArgs, context: &Context) -> Result<ExitCode
 
 async fn launch(args: RunArgs, context: &Context) -> Result<ExitCode, CliError> {
     let detach = args.launch.detach;
+    if detach && !args.publish.is_empty() {
+        return Err(CliError::usage(
+            "ports are published as long as the command is followed: leave out --detach or --publish",
+        ));
+    }
     let launch = Launch::prepare(&COMMAND, args.launch, &args.entrypoint)?;
     if !launch.has_entrypoint {
         return Err(CliError::usage(
@@ -63,6 +71,7 @@ async fn launch(args: RunArgs, context: &Context) -> Result<ExitCode, CliError> 
         )
         .with_hint("write it after the options, for example `det cmd run python3 tool.py`"));
     }
+    let published = args.publish.take().await?;
     let client = context.session().await?.client;
     let (id, description) = launch.send(&client).await?;
     if detach {
@@ -72,5 +81,7 @@ async fn launch(args: RunArgs, context: &Context) -> Result<ExitCode, CliError> 
     output::line(format_args!(
         "Launched command (id: {id}, name: {description})."
     ))?;
-    follow(&COMMAND, &client, &id).await
+    let task = async || Ok(id.clone());
+    let followed = follow(&COMMAND, &client, &id);
+    published.during(&client, task, followed).await
 }

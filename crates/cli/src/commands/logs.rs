@@ -188,6 +188,23 @@ pub(crate) async fn print(
     result
 }
 
+/// Prints the lines of a log to standard error as they come, until it ends or cannot be read: for what waits, and whose own
+/// outcome is noticed elsewhere.
+pub(crate) async fn note_all(client: &Client, source: &LogSource) {
+    let args = LogArgs::following();
+    let mut follower = Follower {
+        client,
+        source,
+        query: args.query(Query::new()),
+        printed: 0,
+        last: None,
+        stream: None,
+    };
+    while let Ok(Some(record)) = follower.next(true).await {
+        output::note(text(&record, "message").trim_end_matches('\n'));
+    }
+}
+
 /// Prints when the logs were deleted, if they were: all of them where nothing was printed, else those of earlier tasks of
 /// a trial that was continued.
 async fn note_deletions(

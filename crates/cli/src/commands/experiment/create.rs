@@ -9,7 +9,9 @@ use det_config::document::DocumentKind;
 use det_ids::ExperimentId;
 use serde_json::{Value, json};
 
+use super::first_trial;
 use super::follow::{self, FollowedOutput};
+use crate::commands::publishing::PublishArgs;
 use crate::commands::submission::{Written, announce, warn};
 use crate::context::Context;
 use crate::error::CliError;
@@ -58,9 +60,8 @@ pub(crate) struct CreateArgs {
     /// Run on this machine instead of the cluster (not available)
     #[arg(long, hide = true)]
     local: bool,
-    /// Forward a port of the task (not available)
-    #[arg(short, long, hide = true, value_name = "PORT")]
-    publish: Vec<String>,
+    #[command(flatten)]
+    publish: PublishArgs,
 }
 
 /// Options of `det experiment continue`.
@@ -92,6 +93,7 @@ pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCo
     let files = gather(args.model_def.as_deref(), &args.includes)?;
     announce(&files, args.verbose);
 
+    let published = args.publish.take().await?;
     let client = context.session().await?.client;
     let mut body = json!({
         "config": config,
@@ -122,9 +124,23 @@ pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCo
     warn("a trial", &answer["warnings"]);
     warn("a trial", &answer["messages"]);
     if args.follow_first_trial {
-        return follow::after_start(&client, id, followed(&answer)).await;
+        let task = async || task_of_first_trial(&client, id).await;
+        let followed = follow::after_start(&client, id, followed(&answer));
+        return published.during(&client, task, followed).await;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The task of an experiment's first trial, the newest where it has several.
+async fn task_of_first_trial(client: &Client, id: ExperimentId) -> Result<String, CliError> {
+    let none = || CliError::request(format!("experiment {id} has no task yet"));
+    let trial = first_trial(client, id).await?.ok_or_else(none)?;
+    let path = api_path(["trials", &trial.to_string()]);
+    let answer = client.get(&path, &Query::new()).await?;
+    match text(&answer["trial"], "taskId") {
+        task if task.is_empty() => Err(none()),
+        task => Ok(task),
+    }
 }
 
 /// Continues an ended experiment.
@@ -162,9 +178,9 @@ impl CreateArgs {
             )
             .with_hint("run the script itself, or create the experiment with a short searcher"));
         }
-        if !self.publish.is_empty() {
+        if !self.publish.is_empty() && !self.follow_first_trial {
             return Err(CliError::usage(
-                "this program cannot forward ports of tasks yet; leave --publish away",
+                "ports are published as long as the experiment is followed: --publish needs --follow-first-trial (-f)",
             ));
         }
         Ok(())

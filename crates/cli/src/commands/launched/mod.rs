@@ -6,6 +6,7 @@ mod config;
 mod follow;
 mod launch;
 mod list;
+mod ready;
 mod steer;
 
 use clap::Subcommand;
@@ -25,6 +26,7 @@ pub(crate) use config::ConfigArgs;
 pub(crate) use follow::follow;
 pub(crate) use launch::{Launch, LaunchArgs};
 pub(crate) use list::ListArgs;
+pub(crate) use ready::until_ready;
 pub(crate) use steer::note_ended;
 
 /// A kind of task, as the command line and the API name it.
@@ -49,6 +51,15 @@ pub(crate) static COMMAND: Kind = Kind {
     group: "cmd",
     collection: "commands",
     member: "command",
+};
+
+/// The kind of shells: SSH servers.
+pub(crate) static SHELL: Kind = Kind {
+    launch: LaunchKind::Shell,
+    noun: "shell",
+    group: "shell",
+    collection: "shells",
+    member: "shell",
 };
 
 /// The kind of generic tasks, of which the API has no list.
