@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    agents, checkpoint, command, completion, config, experiment, jobs, masters, policies, pools,
-    preview, projects, proxy_stdio, scheduler, shell, slots, tasks, templates, trial, user,
-    version, workspaces,
+    agents, checkpoint, command, completion, config, experiment, jobs, masters, notebook, policies,
+    pools, preview, projects, proxy_stdio, scheduler, shell, slots, tasks, templates, tensorboard,
+    trial, user, version, workspaces,
 };
 use crate::context::{ConnectionArgs, Context};
 use crate::error::CliError;
@@ -68,6 +68,10 @@ pub(crate) enum Command {
     Cmd(command::CommandArgs),
     /// Start shells in the cluster, and enter them with ssh
     Shell(shell::ShellArgs),
+    /// Start notebooks in the cluster, and open them in the browser
+    Notebook(notebook::NotebookArgs),
+    /// Start TensorBoards over experiments and trials
+    Tensorboard(tensorboard::TensorBoardArgs),
     /// Show running tasks and their logs, run generic tasks
     Task(tasks::TaskArgs),
     /// Show the resource pools
@@ -157,6 +161,8 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Slot(args) => done(slots::run(args, &context()?).await),
         Command::Cmd(args) => command::run(args, &context()?).await,
         Command::Shell(args) => shell::run(args, &context()?).await,
+        Command::Notebook(args) => notebook::run(args, &context()?).await,
+        Command::Tensorboard(args) => tensorboard::run(args, &context()?).await,
         Command::Task(args) => tasks::run(args, &context()?).await,
         Command::ResourcePool(args) => done(pools::run(args, &context()?).await),
         Command::Job(args) => done(jobs::run(args, &context()?).await),

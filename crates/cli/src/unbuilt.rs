@@ -11,13 +11,11 @@ const NOT_BUILT: &[&str] = &[
     "m",
     "master cluster-message",
     "model",
-    "notebook",
     "oauth",
     "rbac",
     "res",
     "resource-pool bindings",
     "resources",
-    "tensorboard",
     "tkn",
     "token",
     "trial support-bundle",
@@ -75,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_missing_command_is_known_by_its_words() {
-        assert_eq!(asked("notebook start"), Some("notebook"));
+        assert_eq!(asked("model list"), Some("model"));
         assert_eq!(
             asked("-m host:8080 rp bindings add"),
             Some("resource-pool bindings")
@@ -83,7 +81,7 @@ mod tests {
         assert_eq!(asked("-m host:8080 rp ls"), None);
         assert_eq!(asked("u rename ada eve"), Some("user rename"));
         assert_eq!(asked("experiment list"), None);
-        assert_eq!(asked("-u notebook experiment list"), None);
+        assert_eq!(asked("-u model experiment list"), None);
         assert_eq!(asked("nonsense"), None);
     }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use det_client::{Client, ClientError, api_path};
+use det_config::yaml::to_yaml;
 use serde_json::{Value, json};
 
 use super::Kind;
@@ -81,21 +82,42 @@ impl Launch {
         })
     }
 
-    /// Has the master launch it; returns its id and its description.
-    pub(crate) async fn send(mut self, client: &Client) -> Result<(String, String), CliError> {
+    /// What is launched.
+    pub(crate) fn kind(&self) -> &'static Kind {
+        self.kind
+    }
+
+    /// Asks for something that only this kind has.
+    pub(crate) fn ask(&mut self, member: &str, value: Value) {
+        self.body[member] = value;
+    }
+
+    /// Prints the configuration that it would have; nothing is launched.
+    pub(crate) async fn preview(mut self, client: &Client) -> Result<(), CliError> {
+        self.ask("preview", json!(true));
+        let answer = self.post(client).await?;
+        warn(&format!("the {}", self.kind.noun), &answer["messages"]);
+        output::write(to_yaml(&answer["config"]))
+    }
+
+    /// The master's answer to the launch.
+    async fn post(&mut self, client: &Client) -> Result<Value, CliError> {
         if let Some(name) = &self.workspace_name {
             self.body["workspaceId"] = json!(lookup::workspace_id(client, name).await?);
         }
         let path = api_path([self.kind.collection]);
-        let answer = client
-            .post(&path, Some(&self.body))
-            .await
-            .map_err(|error| self.written.refusal(error))?;
+        let answer = client.post(&path, Some(&self.body)).await;
+        answer.map_err(|error| self.written.refusal(error))
+    }
+
+    /// Has the master launch it; returns its id and its description.
+    pub(crate) async fn send(mut self, client: &Client) -> Result<(String, String), CliError> {
+        let answer = self.post(client).await?;
         let one = &answer[self.kind.member];
         let id = text(one, "id");
         if id.is_empty() {
             return Err(ClientError::BadAnswer {
-                url: client.master().join(&path),
+                url: client.master().join(&api_path([self.kind.collection])),
                 reason: format!("it has no {}", self.kind.noun),
             }
             .into());

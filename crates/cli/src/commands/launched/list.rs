@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use clap::{Args, ValueEnum};
 use det_client::{Client, Query, Session, api_path};
+use det_config::task::LaunchKind;
 use serde_json::{Value, json};
 
 use super::Kind;
@@ -11,14 +12,26 @@ use crate::commands::lookup;
 use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, FormatArgs, Listing};
-use crate::values::{items, state, text};
+use crate::values::{items, joined, state, text};
 
 /// The columns of a list, in the words of the `PyPI` client: scripts read them.
-const COLUMNS: [&str; 7] = [
+const COLUMNS: &[&str] = &[
     "id",
     "username",
     "description",
     "state",
+    "exitStatus",
+    "resourcePool",
+    "workspaceName",
+];
+/// Those of a list of TensorBoards.
+const OF_TENSORBOARDS: &[&str] = &[
+    "id",
+    "username",
+    "description",
+    "state",
+    "experimentIds",
+    "trialIds",
     "exitStatus",
     "resourcePool",
     "workspaceName",
@@ -101,7 +114,7 @@ pub(super) async fn list(kind: &Kind, session: &Session, args: &ListArgs) -> Res
             .iter()
             .try_for_each(|one| output::line(text(one, "id")));
     }
-    listing(&found).print(args.format.format(), &found)
+    listing(kind, &found).print(args.format.format(), &found)
 }
 
 /// Shows one, as a list of one; as JSON it is the object alone.
@@ -113,7 +126,7 @@ pub(super) async fn describe(
 ) -> Result<(), CliError> {
     let answer = kind.get(client, id).await?;
     let found = shown(client, [&answer[kind.member]]).await?;
-    listing(&found).print(format, &found.first())
+    listing(kind, &found).print(format, &found.first())
 }
 
 /// The API's objects with the name of the workspace, and the state without its prefix.
@@ -149,10 +162,20 @@ fn sort(found: &mut [Value], by: SortBy, order: OrderBy) {
     }
 }
 
-fn listing(found: &[Value]) -> Listing {
-    let mut listing = Listing::new(COLUMNS);
+fn listing(kind: &Kind, found: &[Value]) -> Listing {
+    let columns = match kind.launch {
+        LaunchKind::TensorBoard => OF_TENSORBOARDS,
+        LaunchKind::Notebook | LaunchKind::Shell | LaunchKind::Command | LaunchKind::Generic => {
+            COLUMNS
+        }
+    };
+    let mut listing = Listing::new(columns.iter().copied());
     for one in found {
-        listing.push(COLUMNS.map(|column| text(one, column)));
+        listing.push(columns.iter().map(|column| match &one[*column] {
+            // As the `PyPI` client writes lists.
+            Value::Array(_) => format!("[{}]", joined(one, column)),
+            _ => text(one, column),
+        }));
     }
     listing
 }

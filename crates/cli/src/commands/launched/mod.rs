@@ -6,6 +6,7 @@ mod config;
 mod follow;
 mod launch;
 mod list;
+mod page;
 mod ready;
 mod steer;
 
@@ -26,6 +27,7 @@ pub(crate) use config::ConfigArgs;
 pub(crate) use follow::follow;
 pub(crate) use launch::{Launch, LaunchArgs};
 pub(crate) use list::ListArgs;
+pub(crate) use page::{show_when_ready, start_page};
 pub(crate) use ready::until_ready;
 pub(crate) use steer::note_ended;
 
@@ -60,6 +62,24 @@ pub(crate) static SHELL: Kind = Kind {
     group: "shell",
     collection: "shells",
     member: "shell",
+};
+
+/// The kind of notebooks: `JupyterLab`.
+pub(crate) static NOTEBOOK: Kind = Kind {
+    launch: LaunchKind::Notebook,
+    noun: "notebook",
+    group: "notebook",
+    collection: "notebooks",
+    member: "notebook",
+};
+
+/// The kind of TensorBoards.
+pub(crate) static TENSORBOARD: Kind = Kind {
+    launch: LaunchKind::TensorBoard,
+    noun: "TensorBoard",
+    group: "tensorboard",
+    collection: "tensorboards",
+    member: "tensorboard",
 };
 
 /// The kind of generic tasks, of which the API has no list.
