@@ -42,7 +42,6 @@ pub(crate) fn container_spec(id: &str, shell: &str) -> ContainerSpec {
         slots: Granted::Devices(Vec::new()),
         device_kind: DeviceKind::Cpu,
         members: 1,
-        chief_slot: None,
     };
     det_taskspec::container_spec(&task, &place, "task-token").unwrap()
 }

@@ -8,7 +8,7 @@ use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::TaskEvent;
 use det_scheduler::Placement;
-use det_taskspec::ContainerExit;
+use det_taskspec::{ContainerExit, TaskKind};
 
 use crate::{
     Allocation, Cause, Container, Effect, Event, Mutant, Placed, Record, Refused, Rows, Scene,
@@ -36,6 +36,7 @@ pub(crate) fn place<R: Rows>(scene: &mut Scene<'_, R>, placed: Placed) -> Result
     let Placed {
         placement,
         container_ids,
+        port_step,
     } = placed;
     let id = placement.allocation_id.clone();
     let found = scene.rows.allocation(&id);
@@ -68,6 +69,7 @@ pub(crate) fn place<R: Rows>(scene: &mut Scene<'_, R>, placed: Placed) -> Result
         scene.wake(Topic::Place(place.clone()));
     }
     row.placed_at = Some(scene.clock.wall);
+    row.port_step = port_step.filter(|_| row.kind == TaskKind::Trial);
     scene.rows.update_allocation(&row);
     let places: BTreeMap<&str, Vec<u32>> = placement
         .parts

@@ -355,6 +355,8 @@ pub struct Placed {
     pub placement: Placement,
     /// New ids, one for each part.
     pub container_ids: Vec<ContainerId>,
+    /// The training ports that it is given, should it be a trial's; `None` = none are free.
+    pub port_step: Option<u16>,
 }
 
 /// Why an allocation waits.

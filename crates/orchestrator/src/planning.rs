@@ -11,6 +11,8 @@ use det_scheduler::{
     Queue, Request, RunningAllocation, SlotState, Work, WorkspaceLimit,
 };
 
+use det_taskspec::PortSteps;
+
 use crate::{Allocation, Core, Event, Mutant, Placed, Waiting};
 
 impl Allocation {
@@ -145,13 +147,20 @@ impl Decided {
             && self.waiting.is_empty()
     }
 
-    /// The events that store it, in their order: what starts, what is asked to stop, why the rest waits. `new_id` makes the
-    /// id of a container that starts.
-    pub fn into_events(self, mut new_id: impl FnMut() -> ContainerId) -> Vec<Event> {
+    /// The events that store it, in their order: what starts, what is asked to stop, why the rest waits. `ports` gives the
+    /// training ports of what starts, `new_id` makes the id of a container.
+    pub fn into_events(
+        self,
+        ports: &mut PortSteps,
+        mut new_id: impl FnMut() -> ContainerId,
+    ) -> Vec<Event> {
         let mut events: Vec<Event> = Vec::new();
         events.extend(self.placements.into_iter().map(|placement| {
+            let places = placement.parts.iter().map(|(place, _)| place.clone());
+            let places: Vec<PlaceId> = places.collect();
             Event::Place(Placed {
                 container_ids: placement.parts.iter().map(|_| new_id()).collect(),
+                port_step: ports.give(&places),
                 placement,
             })
         }));

@@ -138,6 +138,8 @@ pub struct Allocation {
     pub preempt_deadline: Option<Micros>,
     /// The waiting allocation that its slots go to once it has stopped.
     pub preempted_for: Option<AllocationId>,
+    /// Which set of training ports its containers use; `None` = none, before it is placed or because its task is no trial's.
+    pub port_step: Option<u16>,
     /// How it ended, for people.
     pub exit_reason: Option<String>,
     /// Exit code of the chief.

@@ -161,6 +161,7 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
         ended_at: None,
         preempt_deadline: None,
         preempted_for: None,
+        port_step: None,
         exit_reason: None,
         status_code: None,
         wait_reason: None,

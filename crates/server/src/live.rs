@@ -21,8 +21,8 @@ use det_store::experiments::JobRow;
 use det_store::places::PlaceRow;
 use det_store::unit::Changes;
 use det_store::{Conn, Store, StoreError, allocations, experiments, places};
-pub(crate) use planned::request;
 use planned::{entry, place_snapshot, work};
+pub(crate) use planned::{port_steps, request};
 
 use crate::labels::TaskLabel;
 use crate::slots::slot_set;

@@ -180,6 +180,19 @@ impl Rows {
         self.trials.get_mut(&id)
     }
 
+    /// Sets of training ports in use, each with the places where it is.
+    pub(crate) fn port_steps(&self) -> Vec<(u16, Vec<PlaceId>)> {
+        let live = self.live.allocations.iter();
+        let used = live.filter_map(|id| {
+            let step = self.allocations.get(id)?.row.port_step?;
+            let containers = self.live.containers_of.get(id).into_iter().flatten();
+            let containers = containers.filter_map(|id| self.containers.get(id));
+            let places = containers.map(|container| container.row.place.clone());
+            Some((step, places.collect()))
+        });
+        used.collect()
+    }
+
     /// An allocation, to be changed.
     pub(crate) fn allocation_mut(&mut self, id: &AllocationId) -> Option<&mut Allocation> {
         self.version += 1;

@@ -95,6 +95,8 @@ pub struct AllocationRow {
     pub preempt_deadline: Option<i64>,
     /// The allocation that its slots go to once it has stopped.
     pub preempted_for: Option<AllocationId>,
+    /// Which set of training ports its containers use; `None` = none.
+    pub port_step: Option<i64>,
     /// How it ended, as a sentence for users.
     pub exit_reason: Option<String>,
     /// Exit code of the chief.
@@ -356,6 +358,7 @@ pub(crate) async fn save_allocations(
             ended_at: "bigint" = |row| row.ended_at,
             preempt_deadline: "bigint" = |row| row.preempt_deadline,
             preempted_for: "text" = |row| row.preempted_for.as_ref(),
+            port_step: "bigint" = |row| row.port_step,
             exit_reason: "text" = |row| row.exit_reason.as_deref(),
             status_code: "bigint" = |row| row.status_code,
             excluded_places: "text" = |row| row.excluded_places.as_ref().map(column::text),
@@ -365,7 +368,7 @@ pub(crate) async fn save_allocations(
         "ON CONFLICT (id) DO UPDATE SET state = excluded.state, machine = excluded.machine, \
          resource_pool = excluded.resource_pool, placed_at = excluded.placed_at, started_at = excluded.started_at, \
          ended_at = excluded.ended_at, preempt_deadline = excluded.preempt_deadline, \
-         preempted_for = excluded.preempted_for, exit_reason = excluded.exit_reason, \
+         preempted_for = excluded.preempted_for, port_step = excluded.port_step, exit_reason = excluded.exit_reason, \
          status_code = excluded.status_code, excluded_places = excluded.excluded_places, \
          wait_reason = excluded.wait_reason, wait_since = excluded.wait_since"
     );

@@ -71,6 +71,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "task documents",
         text: include_str!("../migrations/0010_task_documents.sql"),
     },
+    Migration {
+        version: 13,
+        name: "training ports",
+        text: include_str!("../migrations/0013_training_ports.sql"),
+    },
 ];
 
 /// The schema and rows that [`MIGRATIONS`] lead to on SQLite: what a test of this file compares, and shows when they differ.

@@ -21,10 +21,10 @@ pub enum SpecError {
         /// Description of the task for users.
         task: String,
     },
-    /// Every port that could be given is reserved.
+    /// Every port that could be given is in use or reserved.
     #[error(
-        "no ports are left for the traffic between the processes of the trial: all that were tried are among \
-         \"reserved_ports\" of the master's configuration; reserve fewer"
+        "no ports are left for the traffic between the processes of the trial: other trials on its hosts use them, or they \
+         are among \"reserved_ports\" of the master's configuration; reserve fewer, or run fewer trials on a host at once"
     )]
     NoFreePorts,
     /// A variable of the configuration is longer than a process can be given.
@@ -64,10 +64,7 @@ pub fn container_spec(
         KindFacts::Launched(_) => None,
     };
     let training_ports = match trial {
-        Some(_) => {
-            let reserved = &task.cluster.reserved_ports;
-            training_ports(place.chief_slot, &task.allocation_id, reserved)?.to_vec()
-        }
+        Some(trial) => training_ports(trial.port_step)?.to_vec(),
         None => Vec::new(),
     };
     Ok(ContainerSpec {

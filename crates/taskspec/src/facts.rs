@@ -3,7 +3,7 @@
 //! All are plain values. `det-config` fills in what an experiment's configuration and a pool's defaults contain, the
 //! master what its rows and its own configuration contain.
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, SlotId, TaskId, TrialId, UserId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, TaskId, TrialId, UserId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -66,6 +66,8 @@ pub struct TrialFacts {
     pub experiment_id: ExperimentId,
     /// Number of the trial's run, which is this allocation. It grows from run to run.
     pub run_id: i64,
+    /// Which of the sets of training ports the allocation has ([`PortSteps`](crate::PortSteps)); `None` = it was given none.
+    pub port_step: Option<u16>,
     /// Seed of the trial, 32 bits without a sign.
     pub seed: i64,
     /// Its hyperparameters, a JSON object as stored: integers stay integers.
@@ -175,8 +177,6 @@ pub struct ClusterFacts {
     pub master_id: String,
     /// Address of a Pachyderm server that the cluster's tasks use.
     pub pachyderm_address: Option<String>,
-    /// Ports of the hosts that no task may be given.
-    pub reserved_ports: Vec<u16>,
 }
 
 /// What is known of one container's place: an agent's machine, or another that runs containers.
@@ -190,8 +190,6 @@ pub struct PlaceFacts {
     pub device_kind: DeviceKind,
     /// Number of containers in the allocation, at least 1.
     pub members: usize,
-    /// Lowest slot of the first container. All members use the same ports, which are found from it.
-    pub chief_slot: Option<SlotId>,
 }
 
 /// One value for each kind of device.

@@ -33,7 +33,7 @@ pub use notebook::{
     IdleCheck, NOTEBOOK_CERTIFICATE_FILE, NOTEBOOK_CERTIFICATE_NAME, NOTEBOOK_PORTS,
     NotebookDetails, NotebookIdleType,
 };
-pub use ports::RENDEZVOUS_PORT;
+pub use ports::{PortSteps, RENDEZVOUS_PORT};
 pub use shell::{
     AUTHORIZED_KEYS_FILE, SHELL_KEY_FILE, SHELL_PORTS, SSHD_CONFIG_FILE, ShellDetails,
 };

@@ -184,6 +184,7 @@ fn a_placement_that_was_overtaken_changes_nothing() {
             parts: vec![("a".into(), vec![])],
         },
         container_ids: vec!["c".into()],
+        port_step: None,
     }));
     assert_eq!(world.allocations[&id], before);
     assert!(world.containers.is_empty());

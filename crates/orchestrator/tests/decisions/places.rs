@@ -11,6 +11,7 @@ use det_orchestrator::{
 use det_scheduler::{
     PlaceSnapshot, PoolSettings, Progress, Request, Service, Services, WaitKind, Work,
 };
+use det_taskspec::PortSteps;
 use std::sync::Arc;
 
 use crate::world::world;
@@ -243,6 +244,7 @@ fn only_reasons_that_are_new_are_stored() {
     });
     let ids: Vec<&str> = decided.waiting.iter().map(|(id, _)| id.as_str()).collect();
     assert_eq!(ids, ["other", "first"]);
-    assert_eq!(decided.into_events(|| "c".into()).len(), 2);
+    let mut ports = PortSteps::new(&[], []);
+    assert_eq!(decided.into_events(&mut ports, || "c".into()).len(), 2);
     assert!(Decided::default().is_empty());
 }

@@ -203,6 +203,7 @@ impl World {
                 parts: parts.collect(),
             },
             container_ids: ids.clone(),
+            port_step: Some(0),
         }));
         for (container_id, place) in ids.iter().zip(places) {
             self.observe(place, container_id, running());

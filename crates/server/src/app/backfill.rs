@@ -92,6 +92,7 @@ mod tests {
             ended_at: None,
             preempt_deadline: None,
             preempted_for: None,
+            port_step: None,
             exit_reason: None,
             status_code: None,
             excluded_places: None,

@@ -148,6 +148,9 @@ impl Specs {
                 trial_id: trial.id,
                 experiment_id: experiment.id,
                 run_id: allocation.run_id,
+                port_step: allocation
+                    .port_step
+                    .and_then(|step| u16::try_from(step).ok()),
                 seed: trial.seed,
                 hparams: trial.hparams,
                 experiment_config: experiment.config,
@@ -212,7 +215,6 @@ impl Specs {
                 cluster_id: self.identity.cluster_id.clone(),
                 master_id: self.identity.master_id.clone(),
                 pachyderm_address: service.pachyderm_address().map(str::to_owned),
-                reserved_ports: service.reserved_ports.clone(),
             },
             kind,
         }
@@ -233,7 +235,6 @@ async fn place_facts(startable: &Startable, conn: &mut Conn<'_>) -> AppResult<Pl
     let container = &startable.container;
     let slots = slot_set(&container.slots)?;
     let members = members(startable, conn).await?;
-    let chief_slots = members.first().map_or("[]", |chief| chief.slots.as_str());
     Ok(PlaceFacts {
         container_id: container.id.clone(),
         device_kind: (startable.place.capacity.devices().iter())
@@ -244,7 +245,6 @@ async fn place_facts(startable: &Startable, conn: &mut Conn<'_>) -> AppResult<Pl
             startable.place.capacity.is_named(),
         ),
         members: members.len(),
-        chief_slot: slot_set(chief_slots)?.first().copied().map(SlotId),
     })
 }
 

@@ -1,12 +1,12 @@
 //! Live rows in the form that the planner gets.
 
-use det_ids::Micros;
+use det_ids::{Micros, PlaceId};
 use det_orchestrator::Course;
 use det_scheduler::{Job, PlaceSnapshot, Request, Work};
 use det_store::allocations::AllocationRow;
 use det_store::experiments::JobRow;
 
-use super::{Allocation, Container, Place};
+use super::{Allocation, Container, LiveCache, Place};
 
 /// What an allocation does in its pool.
 pub(super) fn work(allocation: &Allocation) -> Work {
@@ -35,6 +35,17 @@ pub(super) fn place_snapshot<'a>(
         aux_limit,
         containers.map(|(of, container)| (&of.row.id, container.slots.as_slice())),
     )
+}
+
+/// Sets of training ports in use, each with the places where it is.
+pub(crate) fn port_steps(cache: &LiveCache) -> Vec<(u16, Vec<PlaceId>)> {
+    let used = cache.allocations.values().filter_map(|allocation| {
+        let step = u16::try_from(allocation.row.port_step?).ok()?;
+        let containers = allocation.containers.iter();
+        let places = containers.map(|container| container.row.place_id.clone());
+        Some((step, places.collect()))
+    });
+    used.collect()
 }
 
 /// What a row asks for.

@@ -11,6 +11,8 @@ use det_scheduler::{
     SlotDemand, WaitKind, Work,
 };
 
+use det_taskspec::PortSteps;
+
 use super::{Refused, Tx};
 use crate::history::{Rule, Submission};
 use crate::rows::{Agent, Allocation, Experiment, Rows, Time};
@@ -156,7 +158,8 @@ impl Tx<'_> {
             .iter()
             .map(|(id, waiting)| (id.clone(), waiting.kind))
             .collect();
-        let events = decided.into_events(|| {
+        let mut ports = PortSteps::new(&[], self.rows.port_steps());
+        let events = decided.into_events(&mut ports, || {
             self.rows.last_container += 1;
             ContainerId(format!("c{}", self.rows.last_container))
         });

@@ -82,7 +82,8 @@ enum Kind {
 }
 
 /// What undoes the versions of the schema from the seventh on.
-const WITHOUT_PLACES: &str = "DROP TABLE task_documents; DROP TABLE task_contexts; DROP INDEX tasks_launched; \
+const WITHOUT_PLACES: &str = "ALTER TABLE allocations DROP COLUMN port_step; \
+     DROP TABLE task_documents; DROP TABLE task_contexts; DROP INDEX tasks_launched; \
      ALTER TABLE tasks DROP COLUMN log_findings; \
      ALTER TABLE tasks DROP COLUMN log_retention_days; ALTER TABLE trials ADD COLUMN log_findings TEXT; \
      ALTER TABLE trials ADD COLUMN log_retention_days BIGINT; \

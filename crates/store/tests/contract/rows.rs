@@ -152,6 +152,7 @@ pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<TrialId>) -> 
         ended_at: None,
         preempt_deadline: None,
         preempted_for: None,
+        port_step: None,
         exit_reason: None,
         status_code: None,
         excluded_places: None,

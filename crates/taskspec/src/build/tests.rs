@@ -98,6 +98,7 @@ fn trial() -> TaskFacts {
             trial_id: TrialId(3),
             experiment_id: ExperimentId(1),
             run_id: 5,
+            port_step: Some(1),
             seed: 4_294_967_295,
             hparams: r#"{"layers": 2, "lr": 1.0}"#.into(),
             experiment_config: EXPERIMENT_CONFIG.into(),
@@ -135,7 +136,6 @@ fn place(slots: &[u32], device_kind: DeviceKind) -> PlaceFacts {
         slots: Granted::new(slots.iter().copied().map(SlotId).collect(), true),
         device_kind,
         members: 1,
-        chief_slot: slots.first().copied().map(SlotId),
     }
 }
 
@@ -520,14 +520,15 @@ fn the_place_decides_image_and_network() {
 }
 
 #[test]
-fn all_members_of_a_gang_use_the_ports_of_the_chiefs_slot() {
+fn all_members_of_a_gang_use_the_ports_of_their_allocation() {
     let task = trial();
-    let mut second = place(&[6], DeviceKind::Cuda);
-    second.members = 2;
-    second.chief_slot = Some(SlotId(1));
-    let spec = container_spec(&task, &second, "secret").unwrap();
-    let port = spec.script.env.iter().find(|(name, _)| name == "C10D_PORT");
-    assert_eq!(port.unwrap().1, "29401");
+    for slot in [0, 6] {
+        let mut member = place(&[slot], DeviceKind::Cuda);
+        member.members = 2;
+        let spec = container_spec(&task, &member, "secret").unwrap();
+        let port = spec.script.env.iter().find(|(name, _)| name == "C10D_PORT");
+        assert_eq!(port.unwrap().1, "29401");
+    }
 }
 
 #[test]
@@ -541,7 +542,9 @@ fn what_cannot_be_made_says_why() {
         "trial 3 of experiment 1 has no entrypoint; name a command in \"entrypoint\" of its configuration"
     );
     let mut task = trial();
-    task.cluster.reserved_ports = (29_400..29_500).collect();
+    if let KindFacts::Trial(trial) = &mut task.kind {
+        trial.port_step = None;
+    }
     let error = container_spec(&task, &place, "secret").unwrap_err();
     assert!(error.to_string().contains("\"reserved_ports\""), "{error}");
     // No other task uses these ports.

@@ -213,6 +213,7 @@ impl Rows for TxRows<'_> {
             ended_at: row.ended_at.map(Micros),
             preempt_deadline: row.preempt_deadline.map(Micros),
             preempted_for: row.preempted_for.clone(),
+            port_step: row.port_step.and_then(|step| u16::try_from(step).ok()),
             exit_reason: row.exit_reason.clone(),
             status_code: row.status_code,
             wait_reason: row.wait_reason.clone(),
@@ -244,6 +245,7 @@ impl Rows for TxRows<'_> {
             ended_at: raw(row.ended_at),
             preempt_deadline: raw(row.preempt_deadline),
             preempted_for: row.preempted_for,
+            port_step: row.port_step.map(i64::from),
             exit_reason: row.exit_reason,
             status_code: row.status_code,
             excluded_places: excluded,
@@ -267,6 +269,7 @@ impl Rows for TxRows<'_> {
             known.ended_at = raw(row.ended_at);
             known.preempt_deadline = raw(row.preempt_deadline);
             known.preempted_for.clone_from(&row.preempted_for);
+            known.port_step = row.port_step.map(i64::from);
             known.exit_reason.clone_from(&row.exit_reason);
             known.status_code = row.status_code;
             known.wait_reason.clone_from(&row.wait_reason);

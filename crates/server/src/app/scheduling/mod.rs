@@ -16,6 +16,7 @@ use det_ids::{AllocationId, ContainerId, Micros};
 use det_orchestrator::{Decided, Waiting};
 use det_scheduler::{Pass, WaitReason};
 use det_store::queue_days::{self, QueueDay};
+use det_taskspec::PortSteps;
 use planners::Planners;
 
 use crate::app::context::Context;
@@ -25,7 +26,7 @@ use crate::app::pools::Pools;
 use crate::app::snapshots::Snapshots;
 use crate::app::wait_reasons::waiting_of;
 use crate::error::{AppError, AppResult};
-use crate::live::LiveCache;
+use crate::live::{LiveCache, port_steps};
 
 /// Waiting reasons of the same kind whose numbers have changed are stored this many a second at most, and this many at
 /// once.
@@ -177,20 +178,24 @@ impl Scheduling {
         let look = |cache: &LiveCache| {
             decided.waiting = in_words(waiting, |id| cache.label(id), &homes, removed)?;
             decided.keep_news(|id| cache.stored_wait(id));
-            Ok::<_, AppError>(decided)
+            let reserved = &self.context.config().reserved_ports;
+            let ports = (!decided.placements.is_empty())
+                .then(|| PortSteps::new(reserved, port_steps(cache)));
+            Ok::<_, AppError>((decided, ports))
         };
         let decided = self.snapshots.live.look(&self.context.store, look);
-        let decided = decided.await??;
+        let (decided, ports) = decided.await??;
         if decided.is_empty() {
             return Ok(());
         }
         let orchestration = self.orchestration.clone();
-        let has_placements = !decided.placements.is_empty();
+        let has_placements = ports.is_some();
+        let mut ports = ports.unwrap_or_else(|| PortSteps::new(&[], []));
         self.context
             .write(move |tx| {
                 Box::pin(async move {
                     let new_id = || ContainerId(uuid::Uuid::new_v4().to_string());
-                    let events = decided.into_events(new_id);
+                    let events = decided.into_events(&mut ports, new_id);
                     let placed = orchestration.advance_counting(tx, events).await?;
                     let mut waits: BTreeMap<(String, i64), QueueDay> = BTreeMap::new();
                     for request in placed {

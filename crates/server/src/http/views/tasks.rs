@@ -368,6 +368,7 @@ pub(crate) mod tests {
             ended_at: None,
             preempt_deadline: None,
             preempted_for: None,
+            port_step: None,
             exit_reason: None,
             status_code: None,
             excluded_places: None,
