@@ -11,7 +11,7 @@ pub mod adoption;
 
 use det_ids::{AgentId, AllocationId, ContainerId};
 use det_lifecycle::container::Observed;
-use det_taskspec::{ContainerExit, ContainerSpec, Device};
+use det_taskspec::{ContainerExit, ContainerSpec, Device, ExitCause};
 use serde::{Deserialize, Serialize};
 
 /// Version of this protocol. The master refuses an agent with another major version, naming both.
@@ -104,6 +104,9 @@ pub enum ContainerState {
     Terminated {
         /// How the container ended.
         exit: ContainerExit,
+        /// What is known of how its code failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<ExitCause>,
     },
 }
 
@@ -122,7 +125,10 @@ impl From<ContainerState> for Observed {
                 ports,
                 runtime_id,
             },
-            ContainerState::Terminated { exit } => Self::Terminated { exit },
+            ContainerState::Terminated { exit, cause } => Self::Terminated {
+                exit,
+                cause: cause.map(ExitCause::bounded),
+            },
         }
     }
 }

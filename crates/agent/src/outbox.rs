@@ -212,6 +212,7 @@ mod tests {
             "a",
             ContainerState::Terminated {
                 exit: ContainerExit::Killed,
+                cause: None,
             },
         ));
         let wait_until_reported = outbox.wait_until_reported();

@@ -139,6 +139,8 @@ pub struct Member {
     pub daemon: bool,
     /// How far it is, or how it ended.
     pub progress: MemberProgress,
+    /// When what failed first in it did, in microseconds by the clock of its host; `None` = nothing has, or it is not known.
+    pub failed_at: Option<i64>,
 }
 
 /// How far a member is.
@@ -335,11 +337,17 @@ fn after_change(state: State, members: &[Member]) -> Step<State, Do> {
         .any(|m| !m.daemon && matches!(m.progress, MemberProgress::Alive(_)));
     if let State::Killing { exit } = &state {
         // Every member gone: it ends the way that was decided when the killing began.
-        return if alive {
-            Step::stay(state)
-        } else {
-            Step::to(State::Terminated { exit: exit.clone() }, [Do::End])
+        if alive {
+            return Step::stay(state);
+        }
+        let exit = match exit {
+            // What was reported first need not have failed first: now all is known.
+            AllocationExit::Failed { .. } => first_failure(members).unwrap_or_else(|| exit.clone()),
+            AllocationExit::Completed
+            | AllocationExit::Released
+            | AllocationExit::Infrastructure { .. } => exit.clone(),
         };
+        return Step::to(State::Terminated { exit }, [Do::End]);
     }
     let verdict = verdict(&state, members);
     match (verdict, alive, working) {
@@ -373,12 +381,8 @@ fn verdict(state: &State, members: &[Member]) -> Option<AllocationExit> {
         })
     };
     // A failure of the code outweighs one of the platform: it would come again elsewhere.
-    for (daemon, exit) in exits() {
-        if let (false, MemberExit::Failed(reason)) = (daemon, exit) {
-            return Some(AllocationExit::Failed {
-                reason: reason.clone(),
-            });
-        }
+    if let Some(failure) = first_failure(members) {
+        return Some(failure);
     }
     for (_, exit) in exits() {
         match exit {
@@ -406,6 +410,20 @@ fn verdict(state: &State, members: &[Member]) -> Option<AllocationExit> {
         | State::Preempting
         | State::Killing { .. }
         | State::Terminated { .. } => AllocationExit::Completed,
+    })
+}
+
+/// The failure of the member that failed first, of those that count: the others fail because it is gone.
+fn first_failure(members: &[Member]) -> Option<AllocationExit> {
+    let failures = members.iter().filter_map(|member| match &member.progress {
+        MemberProgress::Ended(MemberExit::Failed(reason)) if !member.daemon => {
+            Some((member.failed_at.unwrap_or(i64::MAX), reason))
+        }
+        MemberProgress::Ended(_) | MemberProgress::Alive(_) => None,
+    });
+    let (_, reason) = failures.min_by_key(|(at, _)| *at)?;
+    Some(AllocationExit::Failed {
+        reason: reason.clone(),
     })
 }
 
@@ -475,6 +493,7 @@ mod tests {
             container: ContainerId::from("c"),
             daemon,
             progress,
+            failed_at: None,
         }
     }
 
@@ -555,6 +574,35 @@ mod tests {
                 exit: AllocationExit::Completed
             }
         );
+    }
+
+    #[test]
+    fn the_member_that_failed_first_is_the_cause_whatever_is_reported_first() {
+        let failed = |reason: &str, at| Member {
+            failed_at: at,
+            ..ended(MemberExit::Failed(reason.into()))
+        };
+        let late = failed("a peer is gone", Some(9));
+        let step = State::Ready.on(Event::MembersChanged, &[late.clone(), alive()]);
+        assert_eq!(step.effects, [Do::KillMembers]);
+        let both = [late.clone(), failed("boom", Some(4))];
+        let exit =
+            |state: State, members: &[Member]| match state.on(Event::MembersChanged, members).state
+            {
+                State::Terminated {
+                    exit: AllocationExit::Failed { reason },
+                } => reason,
+                other => panic!("{other:?}"),
+            };
+        assert_eq!(exit(step.state.clone(), &both), "boom");
+        assert_eq!(exit(State::Ready, &both), "boom");
+        // One without a time comes last, and a helper is no cause.
+        let helper = Member {
+            daemon: true,
+            ..failed("a helper", Some(1))
+        };
+        let others = [failed("unknown", None), late, helper];
+        assert_eq!(exit(step.state, &others), "a peer is gone");
     }
 
     #[test]

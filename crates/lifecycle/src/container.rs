@@ -3,7 +3,7 @@
 //! Where a container runs, on an agent's machine or in a pod of a cluster, is known to its resource manager, which
 //! translates what is reported into [`Observed`].
 
-use det_taskspec::ContainerExit;
+use det_taskspec::{ContainerExit, ExitCause};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
@@ -45,6 +45,9 @@ pub enum Observed {
     Terminated {
         /// How the container ended.
         exit: ContainerExit,
+        /// What is known of how its code failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<ExitCause>,
     },
 }
 
@@ -93,10 +96,49 @@ impl MemberProgress {
             Some(Observed::Pulling) => Self::Alive(Phase::Pulling),
             Some(Observed::Starting) => Self::Alive(Phase::Starting),
             Some(Observed::Running { .. }) => Self::Alive(Phase::Running),
-            Some(Observed::Terminated { exit }) => Self::Ended(member_exit(exit)),
+            Some(Observed::Terminated { exit, .. }) => Self::Ended(member_exit(exit)),
+        }
+    }
+
+    /// The same of the member `rank` of a gang: a failure names what failed first in it, where, and its last lines.
+    pub fn of_gang(observed: Option<&Observed>, (rank, place): (u32, &str)) -> Self {
+        match (Self::of(observed), observed) {
+            (Self::Ended(MemberExit::Failed(reason)), Some(Observed::Terminated { cause, .. })) => {
+                Self::Ended(MemberExit::Failed(gang_sentence(
+                    &reason,
+                    cause.as_ref(),
+                    (rank, place),
+                )))
+            }
+            (progress, _) => progress,
         }
     }
 }
+
+/// When what failed first in a container did, in microseconds by the clock of its host; `None` = it did not, or it is not known.
+pub fn failed_at(observed: Option<&Observed>) -> Option<i64> {
+    match observed {
+        Some(Observed::Terminated { cause, .. }) => cause.as_ref().map(|cause| cause.at),
+        _ => None,
+    }
+}
+
+/// The failure of a gang's member, for users.
+fn gang_sentence(reason: &str, cause: Option<&ExitCause>, (member, place): (u32, &str)) -> String {
+    let rank = cause.and_then(|cause| cause.rank).unwrap_or(member);
+    let what = match cause.and_then(|cause| cause.exit_code) {
+        Some(code) => exit_sentence(code),
+        None => reason.to_owned(),
+    };
+    let lines = cause.map_or(&[][..], |cause| &cause.last_lines);
+    let lines = if lines.is_empty() {
+        String::new()
+    } else {
+        format!("; its last lines: {}", lines.join(" | "))
+    };
+    format!("rank {rank} on place {place} failed first: {what}{lines}")
+}
+
 fn member_exit(exit: &ContainerExit) -> MemberExit {
     match exit {
         ContainerExit::Exited { code: 0 } => MemberExit::Success,
@@ -205,6 +247,42 @@ mod tests {
     }
 
     #[test]
+    fn the_failure_of_a_gang_names_rank_place_code_and_last_lines() {
+        let ended = |cause| Observed::Terminated {
+            exit: ContainerExit::Exited { code: 1 },
+            cause,
+        };
+        let sentence = |cause| match MemberProgress::of_gang(Some(&ended(cause)), (1, "b")) {
+            MemberProgress::Ended(MemberExit::Failed(sentence)) => sentence,
+            other => panic!("{other:?} is no failure"),
+        };
+        assert_eq!(
+            sentence(None),
+            "rank 1 on place b failed first: the code ended with exit code 1"
+        );
+        let cause = ExitCause {
+            at: 5,
+            rank: Some(3),
+            exit_code: Some(137),
+            last_lines: vec!["step 7".into(), "step 8".into()],
+        };
+        assert_eq!(
+            sentence(Some(cause.clone())),
+            "rank 3 on place b failed first: the code ended with exit code 137 (ended by SIGKILL, often because memory ran \
+             out); its last lines: step 7 | step 8"
+        );
+        assert_eq!(failed_at(Some(&ended(Some(cause)))), Some(5));
+        let killed = Observed::Terminated {
+            exit: ContainerExit::Killed,
+            cause: None,
+        };
+        assert_eq!(
+            MemberProgress::of_gang(Some(&killed), (0, "a")),
+            MemberProgress::Ended(MemberExit::Killed)
+        );
+    }
+
+    #[test]
     fn containers_only_move_on() {
         let running = Observed::Running {
             host_address: "h".into(),
@@ -215,7 +293,8 @@ mod tests {
         assert!(!running.is_before(&running.clone()));
         assert!(
             !Observed::Terminated {
-                exit: ContainerExit::Killed
+                exit: ContainerExit::Killed,
+                cause: None,
             }
             .is_before(&running)
         );

@@ -8,7 +8,7 @@ use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::TaskEvent;
 use det_scheduler::Placement;
-use det_taskspec::{ContainerExit, TaskKind};
+use det_taskspec::{ContainerExit, ExitCause, TaskKind};
 
 use crate::{
     Allocation, Cause, Container, Effect, Event, Mutant, Placed, Record, Refused, Rows, Scene,
@@ -125,8 +125,8 @@ pub(crate) fn observed<R: Rows>(
     let Some(mut row) = found.filter(|row| row.ended_at.is_none() && row.place == *place) else {
         return Ok(());
     };
-    if let Observed::Terminated { exit } = observed {
-        return ended(scene, id, exit);
+    if let Observed::Terminated { exit, cause } = observed {
+        return ended(scene, id, exit, cause);
     }
     // A report of an earlier connection may come after one of a later one: life only moves on.
     let moves_back = scene.is(Mutant::MovesBack);
@@ -154,13 +154,14 @@ pub(crate) fn ended<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: &ContainerId,
     exit: ContainerExit,
+    cause: Option<ExitCause>,
 ) -> Result<(), Refused> {
     let found = scene.rows.container(id);
     let Some(mut row) = found.filter(|row| row.ended_at.is_none()) else {
         return Ok(());
     };
     let status_code = status_code(&exit);
-    row.observed = Some(Observed::Terminated { exit });
+    row.observed = Some(Observed::Terminated { exit, cause });
     row.ended_at = Some(scene.clock.wall);
     scene.rows.update_container(&row);
     if row.member == 0
@@ -189,7 +190,7 @@ pub(crate) fn never_started<R: Rows>(
     id: &ContainerId,
 ) -> Result<(), Refused> {
     match scene.rows.container(id) {
-        Some(row) if row.desired != Desired::Run => ended(scene, id, ContainerExit::Killed),
+        Some(row) if row.desired != Desired::Run => ended(scene, id, ContainerExit::Killed, None),
         _ => Ok(()),
     }
 }

@@ -324,7 +324,7 @@ impl<R: Rows> Scene<'_, R> {
                 container_id,
                 observed,
             } => containers::observed(self, &place, &container_id, observed),
-            Event::ContainerEnded { id, exit } => containers::ended(self, &id, exit),
+            Event::ContainerEnded { id, exit } => containers::ended(self, &id, exit, None),
             Event::NeverStarted { id } => containers::never_started(self, &id),
             Event::Joined {
                 id,

@@ -241,6 +241,7 @@ mod tests {
         let ended = Exchange {
             state: Some(Observed::Terminated {
                 exit: ContainerExit::Killed,
+                cause: None,
             }),
             ..Exchange::default()
         };
@@ -266,7 +267,7 @@ mod tests {
         assert_eq!(next(&mut view, Desired::Kill), 1);
         assert!(view.is_live(&"c".into()));
         let exit = ContainerExit::Killed;
-        view.received(&"c".into(), Observed::Terminated { exit });
+        view.received(&"c".into(), Observed::Terminated { exit, cause: None });
         assert!(!view.is_live(&"c".into()));
         assert_eq!(
             view.orders(&BTreeMap::new(), None),

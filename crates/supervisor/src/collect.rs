@@ -19,6 +19,7 @@ use crate::lines::{Splitter, classify};
 use crate::log::Log;
 use crate::ready::Readiness;
 use crate::report::Diagnostics;
+use crate::tail::Tail;
 
 /// How long to wait for the output of processes that outlive the entrypoint.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
@@ -76,18 +77,19 @@ impl Source {
 
 /// Starts a thread that puts all output into the log.
 ///
-/// `readiness` sees every line. `ended`: closed by its other side when the entrypoint has ended. The thread then reads what is left and ends.
+/// `readiness` and `tail` see every line. `ended`: closed by its other side when the entrypoint has ended. The thread then reads what is left and ends.
 pub(crate) fn start(
     sources: Vec<Source>,
     ended: PipeReader,
     log: Log,
-    readiness: Option<Readiness>,
+    (readiness, tail): (Option<Readiness>, Tail),
     diagnostics: Diagnostics,
 ) -> io::Result<JoinHandle<()>> {
     let mut collector = Collector {
         sources,
         log,
         readiness,
+        tail,
         diagnostics,
         chunk: vec![0; CHUNK_BYTES],
         records: Vec::new(),
@@ -101,6 +103,7 @@ struct Collector {
     sources: Vec<Source>,
     log: Log,
     readiness: Option<Readiness>,
+    tail: Tail,
     diagnostics: Diagnostics,
     chunk: Vec<u8>,
     records: Vec<Record>,
@@ -212,6 +215,7 @@ impl Collector {
                 .for_each(|record| readiness.see(&record.log));
         }
         if !self.records.is_empty() {
+            self.tail.see(&self.records);
             self.log.append(&self.records);
             self.records.clear();
         }

@@ -42,6 +42,7 @@ mod setup;
 mod ship;
 mod signals;
 mod ssh_server;
+mod tail;
 mod tls;
 
 use std::io::Write as _;

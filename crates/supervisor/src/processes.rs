@@ -19,6 +19,7 @@ use crate::log::Log;
 use crate::ready::Readiness;
 use crate::report::Diagnostics;
 use crate::signals;
+use crate::tail::Tail;
 
 /// What runs concurrently with a child process.
 struct Output {
@@ -36,6 +37,8 @@ pub(crate) struct Processes {
     fifos: Vec<Source>,
     /// Watches the output, until it is passed to the collector.
     readiness: Option<Readiness>,
+    /// The end of the output.
+    pub(crate) tail: Tail,
 }
 
 impl Processes {
@@ -51,6 +54,7 @@ impl Processes {
             diagnostics,
             output: None,
             readiness,
+            tail: Tail::default(),
         }
     }
 
@@ -93,7 +97,7 @@ impl Processes {
             sources,
             child_ended,
             self.log.clone(),
-            self.readiness.take(),
+            (self.readiness.take(), self.tail.clone()),
             self.diagnostics.clone(),
         )
         .map_err(thread_failed)?;

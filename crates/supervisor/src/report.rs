@@ -7,16 +7,21 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use det_taskspec::sandbox::{ExitReport, STARTED_FILE, Started};
-use det_taskspec::{ContainerExit, EXIT_FILE};
+use det_taskspec::{ContainerExit, EXIT_FILE, ExitCause};
 use serde::Serialize;
 
 use crate::clock::now_micros;
 
 /// Writes the exit report atomically, also with respect to a power failure.
-pub(crate) fn write_exit(run_dir: &Path, exit: &ContainerExit) -> io::Result<()> {
+pub(crate) fn write_exit(
+    run_dir: &Path,
+    exit: &ContainerExit,
+    cause: Option<&ExitCause>,
+) -> io::Result<()> {
     let report = ExitReport {
         exit: exit.clone(),
         ended_at: now_micros(),
+        cause: cause.cloned(),
     };
     let file = replace(run_dir, EXIT_FILE, &report)?;
     file.sync_all()?;
@@ -116,7 +121,7 @@ mod tests {
         for name in ["exit.json", ".exit.json.tmp"] {
             std::os::unix::fs::symlink(&precious, dir.path().join(name)).unwrap();
         }
-        write_exit(dir.path(), &ContainerExit::Exited { code: 3 }).unwrap();
+        write_exit(dir.path(), &ContainerExit::Exited { code: 3 }, None).unwrap();
         assert_eq!(fs::read_to_string(&precious).unwrap(), "keep");
         let report: ExitReport =
             serde_json::from_slice(&fs::read(dir.path().join("exit.json")).unwrap()).unwrap();

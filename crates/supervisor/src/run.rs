@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use det_spool::{BatchIds, DEFAULT_CAPACITY_BYTES, Level};
 use det_taskspec::sandbox::{DIAGNOSTICS_FILE, SandboxSpec, Stages, Started};
-use det_taskspec::{ContainerExit, RUN_DIR, SCRIPT_FILE, SPOOL_DIR, Script, variables as v};
+use det_taskspec::{
+    ContainerExit, ExitCause, RUN_DIR, SCRIPT_FILE, SPOOL_DIR, Script, variables as v,
+};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, User, getuid};
@@ -69,7 +71,7 @@ pub(crate) fn run(context: ProcessContext) -> ExitCode {
         Ok(task) => task,
         Err(error) => {
             diagnostics.note(&error);
-            return finish(&run_dir, &error.into_exit(), LOG_WAIT, &diagnostics);
+            return finish(&run_dir, (&error.into_exit(), None), LOG_WAIT, &diagnostics);
         }
     };
     let (log, shipper, patience) = (
@@ -77,8 +79,8 @@ pub(crate) fn run(context: ProcessContext) -> ExitCode {
         task.shipper.take(),
         log_wait(&task.setup.env),
     );
-    let exit = task.run_to_end();
-    let status = finish(&run_dir, &exit, patience, &diagnostics);
+    let (exit, cause) = task.run_to_end();
+    let status = finish(&run_dir, (&exit, cause.as_ref()), patience, &diagnostics);
     log.close(patience);
     if let Some(shipper) = shipper {
         shipper.wait(patience + SHIP_SLACK);
@@ -90,14 +92,14 @@ pub(crate) fn run(context: ProcessContext) -> ExitCode {
 /// and it would be started again.
 fn finish(
     run_dir: &Path,
-    exit: &ContainerExit,
+    (exit, cause): (&ContainerExit, Option<&ExitCause>),
     patience: Duration,
     diagnostics: &Diagnostics,
 ) -> ExitCode {
     let status = report::exit_status(exit);
     let deadline = Instant::now() + patience;
     let mut said = false;
-    while let Err(error) = report::write_exit(run_dir, exit) {
+    while let Err(error) = report::write_exit(run_dir, exit, cause) {
         if !said {
             diagnostics.note(format!("could not write the exit report: {error}"));
             said = true;
@@ -253,7 +255,7 @@ impl Task {
     }
 
     /// Handles events until the task has ended and all its output is in the spool.
-    fn run_to_end(mut self) -> ContainerExit {
+    fn run_to_end(mut self) -> (ContainerExit, Option<ExitCause>) {
         let exit = match self.until_ended() {
             Ok(exit) => exit,
             Err(error) => {
@@ -266,7 +268,9 @@ impl Task {
         if let Some(text) = self.oom_text() {
             self.log.say(Level::Error, &text);
         }
-        exit
+        let tail = &self.processes.tail;
+        let cause = tail.cause(&exit, &self.setup.run_dir, now_micros());
+        (exit, cause)
     }
 
     fn until_ended(&mut self) -> Result<ContainerExit, SetupError> {

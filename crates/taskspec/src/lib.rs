@@ -38,7 +38,7 @@ pub use shell::{
     AUTHORIZED_KEYS_FILE, SHELL_KEY_FILE, SHELL_PORTS, SSHD_CONFIG_FILE, ShellDetails,
 };
 pub use spec::{
-    ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint,
+    ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint, ExitCause,
     FIRST_UNPRIVILEGED_ID, Granted, Mount, RegistryAuth, Script, TaskFile, TaskKind, TaskUser,
     UNPRIVILEGED_ID, unprivileged_id,
 };

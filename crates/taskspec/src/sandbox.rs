@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::guard::HostGuard;
-use crate::{ContainerExit, DeviceMapping, Mount, TaskUser};
+use crate::{ContainerExit, DeviceMapping, ExitCause, Mount, TaskUser};
 
 /// The [`SandboxSpec`], relative to the container directory.
 pub const SANDBOX_FILE: &str = "sandbox.json";
@@ -120,6 +120,9 @@ pub struct ExitReport {
     pub exit: ContainerExit,
     /// When it ended, in microseconds since 1970 UTC.
     pub ended_at: i64,
+    /// What is known of how its code failed; `None` = it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<ExitCause>,
 }
 
 /// When the entrypoint was started and the stages before it were over. For timing figures; written without fsync.
@@ -163,6 +166,7 @@ mod tests {
                 out_of_memory: true,
             },
             ended_at: 17,
+            cause: None,
         };
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(

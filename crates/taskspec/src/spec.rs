@@ -369,6 +369,50 @@ pub enum ContainerExit {
     Killed,
 }
 
+/// What is known of how a task's code failed, beside its exit: of all that failed in a container, what was first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitCause {
+    /// When that failed, in microseconds since 1970 by the clock of its host.
+    pub at: i64,
+    /// Rank in its training of the process that failed, where its launcher gave it one.
+    #[serde(default)]
+    pub rank: Option<u32>,
+    /// Exit code of that process as shells have it; `None` = it was not reported.
+    #[serde(default)]
+    pub exit_code: Option<i32>,
+    /// The last lines that it wrote, or of the whole task if no rank is known.
+    #[serde(default)]
+    pub last_lines: Vec<String>,
+}
+
+impl ExitCause {
+    /// Lines that are kept.
+    pub const MOST_LINES: usize = 8;
+    /// Bytes of each that are kept.
+    const MOST_BYTES: usize = 300;
+
+    /// A line as it is kept.
+    pub fn shortened(line: &str) -> String {
+        if line.len() <= Self::MOST_BYTES {
+            return line.to_owned();
+        }
+        let mut ends = (0..=Self::MOST_BYTES).rev();
+        let end = ends.find(|at| line.is_char_boundary(*at)).unwrap_or(0);
+        format!("{}…", line.get(..end).unwrap_or_default())
+    }
+
+    /// As it is kept, of whatever origin.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        let first = self.last_lines.len().saturating_sub(Self::MOST_LINES);
+        self.last_lines.drain(..first);
+        for line in &mut self.last_lines {
+            *line = Self::shortened(line);
+        }
+        self
+    }
+}
+
 /// A device of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {

@@ -114,11 +114,11 @@ impl Actor {
                 Phase::Assigned => self.launch(&mut commands).await,
                 Phase::Launching => self.find_launched(&mut commands).await,
                 Phase::Started(started) => self.watch(started, &mut commands).await,
-                Phase::Ended { exit, .. } => {
+                Phase::Ended { exit, cause, .. } => {
                     self.container.shared.not_live(self.container_id());
                     handover::ship_rest(&self.container).await;
                     failpoint!("agent::container::end::after_hand_over");
-                    self.enter(Phase::Terminated { exit });
+                    self.enter(Phase::Terminated { exit, cause });
                 }
                 Phase::Terminated { .. } => {
                     self.container.shared.not_live(self.container_id());
@@ -169,6 +169,7 @@ impl Actor {
         };
         self.enter(Phase::Ended {
             exit,
+            cause: None,
             started: None,
         });
     }
@@ -367,9 +368,14 @@ impl Actor {
         } else {
             String::new()
         };
+        let (report, cause) = report.map_or((None, None), |it| (Some(it.exit), it.cause));
         let exit = exit::name(report, self.record.kill, &end, &words);
         tracing::info!(container.id = %self.container.spec.container_id, exit = ?exit, "a container ended");
         failpoint!("agent::container::end::before_record");
-        self.enter(Phase::Ended { exit, started });
+        self.enter(Phase::Ended {
+            exit,
+            cause,
+            started,
+        });
     }
 }

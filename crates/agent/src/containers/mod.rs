@@ -231,6 +231,7 @@ impl Manager {
                         exit: ContainerExit::StartFailed {
                             message: error.to_string(),
                         },
+                        cause: None,
                     },
                 });
             }

@@ -16,7 +16,7 @@ use det_ids::ContainerId;
 use det_taskspec::sandbox::{
     DIAGNOSTICS_FILE, ExitReport, RUN_SUBDIR, SANDBOX_FILE, SANDBOX_LOG_FILE,
 };
-use det_taskspec::{ContainerExit, ContainerSpec, EXIT_FILE, SPOOL_DIR};
+use det_taskspec::{ContainerExit, ContainerSpec, EXIT_FILE, ExitCause, SPOOL_DIR};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -73,10 +73,16 @@ pub(crate) enum Phase {
     /// last report stays valid.
     Ended {
         exit: ContainerExit,
+        #[serde(default)]
+        cause: Option<ExitCause>,
         started: Option<Started>,
     },
     /// Ended and shipped; waits until the master lets it be removed.
-    Terminated { exit: ContainerExit },
+    Terminated {
+        exit: ContainerExit,
+        #[serde(default)]
+        cause: Option<ExitCause>,
+    },
 }
 
 /// A container that was started.
@@ -140,7 +146,10 @@ impl Phase {
                 started: Some(started),
                 ..
             } => running(started),
-            Self::Terminated { exit } => ContainerState::Terminated { exit: exit.clone() },
+            Self::Terminated { exit, cause } => ContainerState::Terminated {
+                exit: exit.clone(),
+                cause: cause.clone(),
+            },
         }
     }
 
@@ -309,7 +318,7 @@ impl ContainerDir {
     }
 
     /// The supervisor's exit report, if it wrote one.
-    pub(crate) fn exit_report(&self) -> Option<ContainerExit> {
+    pub(crate) fn exit_report(&self) -> Option<ExitReport> {
         let path = self.run().join(EXIT_FILE);
         let text = match det_spool::read_plain(&path, 64 << 10) {
             Ok(text) => text,
@@ -320,7 +329,7 @@ impl ContainerDir {
             }
         };
         match serde_json::from_slice::<ExitReport>(&text) {
-            Ok(report) => Some(report.exit),
+            Ok(report) => Some(report),
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "an exit report is not understood");
                 None
@@ -405,10 +414,12 @@ mod tests {
             started(),
             Phase::Ended {
                 exit: ContainerExit::Exited { code: 3 },
+                cause: None,
                 started: None,
             },
             Phase::Terminated {
                 exit: ContainerExit::Killed,
+                cause: None,
             },
         ] {
             record.phase = phase;
@@ -485,11 +496,12 @@ mod tests {
         let report = ExitReport {
             exit: ContainerExit::Exited { code: 7 },
             ended_at: 1,
+            cause: None,
         };
         let path = dir.run().join(EXIT_FILE);
         std::fs::write(&path, serde_json::to_string(&report).unwrap()).unwrap();
         assert!(dir.has_run());
-        assert_eq!(dir.exit_report(), Some(ContainerExit::Exited { code: 7 }));
+        assert_eq!(dir.exit_report(), Some(report));
     }
 
     #[test]

@@ -239,7 +239,7 @@ impl Agent {
             self.fleet
                 .note(|tally| tally.running = tally.running.saturating_sub(1));
         }
-        report.state = ContainerState::Terminated { exit };
+        report.state = ContainerState::Terminated { exit, cause: None };
         Some(report.clone())
     }
 }

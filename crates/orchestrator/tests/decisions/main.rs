@@ -35,6 +35,7 @@ fn person() -> Cause {
 fn exits(code: i32) -> Observed {
     Observed::Terminated {
         exit: ContainerExit::Exited { code },
+        cause: None,
     }
 }
 
@@ -131,6 +132,7 @@ fn a_lost_place_costs_no_restart() {
         &id,
         Observed::Terminated {
             exit: ContainerExit::Killed,
+            cause: None,
         },
     );
     assert_eq!(world.trial_row(1).restarts, 0);
@@ -205,7 +207,14 @@ fn preempted_work_has_the_configured_time_and_is_then_ended() {
     world.happens(Event::Overdue { id: id.clone() });
     assert_eq!(world.containers[&ids[0]].desired, Desired::Kill);
     let killed = ContainerExit::Killed;
-    world.observe("a", &ids[0], Observed::Terminated { exit: killed });
+    world.observe(
+        "a",
+        &ids[0],
+        Observed::Terminated {
+            exit: killed,
+            cause: None,
+        },
+    );
     assert_eq!(world.trial_row(1).state, TrialState::Paused);
     assert_eq!(world.experiment.state, ExperimentState::Paused);
 }

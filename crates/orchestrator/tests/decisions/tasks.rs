@@ -54,7 +54,7 @@ fn asked(id: &TaskId, event: TaskEvent) -> Event {
 }
 
 fn exit(exit: ContainerExit) -> det_lifecycle::container::Observed {
-    det_lifecycle::container::Observed::Terminated { exit }
+    det_lifecycle::container::Observed::Terminated { exit, cause: None }
 }
 
 #[test]

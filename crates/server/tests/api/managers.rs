@@ -93,7 +93,7 @@ fn state(observed: Observed) -> ContainerState {
             ports,
             runtime_id,
         },
-        Observed::Terminated { exit } => ContainerState::Terminated { exit },
+        Observed::Terminated { exit, cause } => ContainerState::Terminated { exit, cause },
     }
 }
 
@@ -149,6 +149,7 @@ fn running() -> Observed {
 fn exited(code: i32) -> Observed {
     Observed::Terminated {
         exit: ContainerExit::Exited { code },
+        cause: None,
     }
 }
 
@@ -276,7 +277,7 @@ async fn what_is_killed_is_ended_at_once<P: Place>() {
     assert!(!it.place.next_end().await, "it is asked first");
     let exit = ContainerExit::Killed;
     it.place
-        .observes(&it.spec, Observed::Terminated { exit })
+        .observes(&it.spec, Observed::Terminated { exit, cause: None })
         .await;
     it.place.forgets(&it.spec).await;
     let Running {

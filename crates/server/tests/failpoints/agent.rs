@@ -42,7 +42,7 @@ impl Drop for Agent {
 }
 
 fn terminated(exit: ContainerExit) -> ContainerState {
-    ContainerState::Terminated { exit }
+    ContainerState::Terminated { exit, cause: None }
 }
 
 impl Agent {

@@ -218,6 +218,7 @@ impl FakeAgent {
             spec,
             ContainerState::Terminated {
                 exit: ContainerExit::Exited { code },
+                cause: None,
             },
         )
         .await;

@@ -239,7 +239,10 @@ impl AgentHost {
             Phase::Started => running(),
             Phase::Ended(_) if code.process(container).is_some() => running(),
             Phase::Ended(_) => ContainerState::Starting,
-            Phase::Terminated(exit) => ContainerState::Terminated { exit: exit.clone() },
+            Phase::Terminated(exit) => ContainerState::Terminated {
+                exit: exit.clone(),
+                cause: None,
+            },
         })
     }
 

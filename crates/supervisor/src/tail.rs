@@ -1,0 +1,206 @@
+//! The last lines of a task's output, and what follows from them about what failed first.
+//!
+//! When one process of a training fails, the others fail after it because it is gone. Launchers of this project's package
+//! leave a file that names the first; of others the first traceback is taken.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use det_spool::{Record, Stdtype};
+use det_taskspec::{ContainerExit, ExitCause};
+use serde::Deserialize;
+
+/// Lines that are kept of each rank, and of all together.
+const KEPT: usize = ExitCause::MOST_LINES;
+/// Ranks whose lines are kept; those of others count among all.
+const MOST_RANKS: usize = 64;
+/// The line with which Python begins to show an error that nothing has caught.
+const TRACEBACK: &str = "Traceback (most recent call last):";
+/// Where launchers leave what failed first, in the run directory.
+const FAILED_RANK: &str = "train/failed_rank.json";
+/// Bytes of that file at most.
+const MOST_BYTES: u64 = 4096;
+
+/// The first process that failed, as its launcher has it.
+#[derive(Debug, Deserialize)]
+struct FailedRank {
+    rank: u32,
+    exit_code: i32,
+    ended_at: i64,
+}
+
+/// The end of a task's output. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tail(Arc<Mutex<Lines>>);
+
+#[derive(Debug, Default)]
+struct Lines {
+    all: VecDeque<String>,
+    of_ranks: BTreeMap<u32, VecDeque<String>>,
+    /// When the first traceback of a rank began, microseconds, and whose it was.
+    traceback: Option<(i64, u32)>,
+}
+
+impl Tail {
+    /// Takes in lines, the oldest first.
+    pub(crate) fn see(&self, records: &[Record]) {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for record in records {
+            lines.see(record);
+        }
+    }
+
+    /// What is known of how the task failed at `now`, microseconds; `None` if it did not, or not by itself.
+    pub(crate) fn cause(
+        &self,
+        exit: &ContainerExit,
+        run_dir: &Path,
+        now: i64,
+    ) -> Option<ExitCause> {
+        match exit {
+            ContainerExit::Exited { code: 1.. } | ContainerExit::Signaled { .. } => {}
+            ContainerExit::Exited { .. }
+            | ContainerExit::SetupFailed { .. }
+            | ContainerExit::StartFailed { .. }
+            | ContainerExit::Lost { .. }
+            | ContainerExit::Killed => return None,
+        }
+        let failed = det_spool::read_plain(&run_dir.join(FAILED_RANK), MOST_BYTES)
+            .ok()
+            .and_then(|text| serde_json::from_slice::<FailedRank>(&text).ok());
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(lines.cause(failed, now))
+    }
+}
+
+impl Lines {
+    fn see(&mut self, record: &Record) {
+        let text = record.log.trim_end();
+        if text.is_empty() {
+            return;
+        }
+        push(&mut self.all, text);
+        let Some(rank) = record.rank_id else { return };
+        if record.stdtype == Stdtype::Stderr && text == TRACEBACK {
+            self.traceback
+                .get_or_insert((record.timestamp_micros, rank));
+        }
+        if self.of_ranks.contains_key(&rank) || self.of_ranks.len() < MOST_RANKS {
+            push(self.of_ranks.entry(rank).or_default(), text);
+        }
+    }
+
+    fn cause(&self, failed: Option<FailedRank>, now: i64) -> ExitCause {
+        let (at, rank, exit_code) = match (failed, self.traceback) {
+            (Some(failed), _) => (failed.ended_at, Some(failed.rank), Some(failed.exit_code)),
+            (None, Some((at, rank))) => (at, Some(rank), None),
+            (None, None) => (now, None, None),
+        };
+        let own = rank.and_then(|rank| self.of_ranks.get(&rank));
+        // One that has written nothing was ended from outside, and what the others wrote is what follows from that.
+        let lines = match (rank, own) {
+            (None, _) => Some(&self.all),
+            (Some(_), own) => own,
+        };
+        ExitCause {
+            at,
+            rank,
+            exit_code,
+            last_lines: lines.into_iter().flatten().cloned().collect(),
+        }
+    }
+}
+
+fn push(lines: &mut VecDeque<String>, text: &str) {
+    if lines.len() == KEPT {
+        lines.pop_front();
+    }
+    lines.push_back(ExitCause::shortened(text));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(at: i64, rank: Option<u32>, text: &str) -> Record {
+        Record {
+            timestamp_micros: at,
+            stdtype: Stdtype::Stderr,
+            rank_id: rank,
+            level: None,
+            log: text.to_owned(),
+            outage: None,
+        }
+    }
+
+    fn cause(records: &[Record], file: Option<&str>) -> ExitCause {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("train")).unwrap();
+        if let Some(text) = file {
+            std::fs::write(dir.path().join(FAILED_RANK), text).unwrap();
+        }
+        let tail = Tail::default();
+        tail.see(records);
+        let exit = ContainerExit::Exited { code: 1 };
+        tail.cause(&exit, dir.path(), 99).unwrap()
+    }
+
+    fn two_failures() -> Vec<Record> {
+        vec![
+            line(1, Some(2), "step 1"),
+            line(2, Some(3), TRACEBACK),
+            line(3, Some(3), "ValueError: boom"),
+            line(4, Some(2), TRACEBACK),
+            line(5, Some(2), "RuntimeError: Connection closed by peer"),
+            line(6, None, "SignalException: got signal: 15"),
+        ]
+    }
+
+    #[test]
+    fn the_first_traceback_names_the_rank_and_its_lines() {
+        let found = cause(&two_failures(), None);
+        assert_eq!((found.at, found.rank, found.exit_code), (2, Some(3), None));
+        assert_eq!(found.last_lines, [TRACEBACK, "ValueError: boom"]);
+    }
+
+    #[test]
+    fn what_the_launcher_has_left_counts_first() {
+        let found = cause(
+            &two_failures(),
+            Some(r#"{"rank": 2, "exit_code": 7, "ended_at": 4}"#),
+        );
+        assert_eq!(
+            (found.at, found.rank, found.exit_code),
+            (4, Some(2), Some(7))
+        );
+        assert_eq!(found.last_lines[0], "step 1");
+        // Of one that wrote nothing there are no lines: those of others are what followed.
+        let silent = cause(
+            &two_failures(),
+            Some(r#"{"rank": 5, "exit_code": 137, "ended_at": 4}"#),
+        );
+        assert!(silent.last_lines.is_empty());
+        let unreadable = cause(&two_failures(), Some("{"));
+        assert_eq!(unreadable.rank, Some(3));
+    }
+
+    #[test]
+    fn without_ranks_the_last_lines_of_all_are_kept_shortened() {
+        let many: Vec<Record> = (0..30)
+            .map(|n| line(n, None, &format!("{n} {}", "x".repeat(2000))))
+            .collect();
+        let found = cause(&many, None);
+        assert_eq!((found.at, found.rank), (99, None));
+        assert_eq!(found.last_lines.len(), KEPT);
+        assert!(found.last_lines.iter().all(|line| line.len() < 500));
+        assert!(found.last_lines[KEPT - 1].starts_with("29 "));
+    }
+
+    #[test]
+    fn a_good_end_has_no_cause() {
+        let tail = Tail::default();
+        let exit = ContainerExit::Exited { code: 0 };
+        assert_eq!(tail.cause(&exit, Path::new("/nonexistent"), 1), None);
+    }
+}
