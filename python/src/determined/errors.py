@@ -13,7 +13,7 @@ DeterminedError
 ├── StorageError
 │   ├── CheckpointNotFound
 │   └── UnsupportedStorage        also a NotImplementedError
-└── UnsupportedDistributed        also a NotImplementedError
+└── DistributedError              the processes of a training cannot meet, or one has gone
 InvalidHP                         raised by user code, see its own description
 ```
 
@@ -27,6 +27,7 @@ __all__ = [
     "BadResponseException",
     "CheckpointNotFound",
     "DeterminedError",
+    "DistributedError",
     "ForbiddenException",
     "InvalidHP",
     "InvalidTaskInfo",
@@ -35,7 +36,6 @@ __all__ = [
     "NotFoundException",
     "StorageError",
     "UnauthenticatedException",
-    "UnsupportedDistributed",
     "UnsupportedStorage",
 ]
 
@@ -102,8 +102,8 @@ class UnsupportedStorage(StorageError, NotImplementedError):
     """The configured kind of checkpoint storage is not available in this package."""
 
 
-class UnsupportedDistributed(DeterminedError, NotImplementedError):
-    """Training with several processes is not available in this package."""
+class DistributedError(DeterminedError):
+    """The processes of a training cannot meet, make different calls, or one of them has gone."""
 
 
 class InvalidHP(Exception):

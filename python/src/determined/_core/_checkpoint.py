@@ -12,8 +12,10 @@ import time
 from collections.abc import Generator
 from typing import Any
 
-from determined._core._distributed import DistributedContext
+from determined import errors
+from determined._core._distributed import DistributedContext, agree
 from determined._core._metrics import MetricsContext
+from determined._core._shards import contested, digest, merged_metadata, merged_resources, upload_ranks
 from determined._core._tensorboard import TensorboardManager, TensorboardMode
 from determined._json import jsonable
 from determined._session import MasterSession
@@ -28,7 +30,11 @@ METADATA_FILE = "metadata.json"
 
 
 class DownloadMode(enum.Enum):
-    """Who downloads when several processes share a machine. Both are the same with one process."""
+    """Who downloads when several processes share a machine. Both are the same with one process.
+
+    - `LocalWorkersShareDownload`: all processes of a machine call it in step, and one of them copies for all.
+    - `NoSharedDownload`: each process copies for itself, and they need not call it in step.
+    """
 
     LocalWorkersShareDownload = "LOCAL_WORKERS_SHARE_DOWNLOAD"
     NoSharedDownload = "NO_SHARED_DOWNLOAD"
@@ -76,9 +82,14 @@ class CheckpointContext:
 
         `metadata` must have `steps_completed`, a number; it is also written to `metadata.json` in
         `ckpt_dir`. `selector` gets paths relative to `ckpt_dir`, directories with a slash at the end.
-        With `shard=True` all processes call it, each with its part.
+        With `shard=True` all processes call it in step, each with its part or with None, and the checkpoint
+        has
+        what all of them gave: files and metadata of one name must be the same. It is reported once all are
+        stored.
         """
-        if not shard and self._dist.rank != 0:
+        if shard:
+            return self._upload_sharded(None if ckpt_dir is None else os.fspath(ckpt_dir), metadata, selector)
+        if self._dist.rank != 0:
             raise RuntimeError(f"upload(shard=False) was called by rank {self._dist.rank}; only rank 0 may")
         if ckpt_dir is None:
             if selector is not None:
@@ -93,17 +104,84 @@ class CheckpointContext:
         if selector is not None:
             # A selector also decides about metadata.json, except for sharded checkpoints: so the
             # PyPI package does it.
-            resources = {
-                path: size
-                for path, size in resources.items()
-                if (shard and path == METADATA_FILE) or selector(path)
-            }
+            resources = {path: size for path, size in resources.items() if selector(path)}
         with removed_on_error(self._storage_manager, storage_id):
             self._storage_manager.upload(
                 source, storage_id, None if selector is None else resources.__contains__
             )
         self._report_checkpoint(storage_id, resources, metadata)
         return storage_id
+
+    def _upload_sharded(
+        self, source: str | None, metadata: dict[str, Any] | None, selector: Selector | None
+    ) -> str:
+        dist = self._dist
+        storage_id: str = dist.broadcast(_new_storage_id() if dist.rank == 0 else None)
+        sources = agree(dist, "looking at its part of a checkpoint", lambda: _look(dist, source, selector))
+        if all(uid is None for uid, _ in sources):
+            raise RuntimeError(
+                "upload(ckpt_dir=None, shard=True) of all processes has nothing to store; give a ckpt_dir"
+            )
+        # Without a selector one directory is stored once, however many processes of a machine name it.
+        uids = [uid for uid, _ in sources]
+        stores = [
+            uid is not None and (selects or uids.index(uid) == rank)
+            for rank, (uid, selects) in enumerate(sources)
+        ]
+        own = stores[dist.rank]
+        resources = agree(
+            dist, "listing its part of a checkpoint", lambda: _listed(source, selector) if own else {}
+        )
+        conflicts = contested(resources)
+        digests = agree(
+            dist,
+            "reading files that several ranks have",
+            lambda: digest(source or "", conflicts, resources[dist.rank]),
+        )
+        by = upload_ranks(conflicts, digests)
+        merged = merged_metadata(dist.allgather(dict(metadata or {})))
+        self._check_metadata(merged)
+        writer = stores.index(True)
+        chosen = {name for name in resources[dist.rank] if by.get(name, dist.rank) == dist.rank}
+        with self._removed_if_any_fails(storage_id):
+            sizes = agree(
+                dist,
+                "storing its part of a checkpoint",
+                lambda: self._store_part(source, storage_id, chosen, merged if dist.rank == writer else None),
+            )
+        files = {**merged_resources(resources), METADATA_FILE: sizes[writer]}
+        agree(
+            dist,
+            "reporting a checkpoint",
+            lambda: self._report_checkpoint(storage_id, files, merged) if dist.rank == 0 else None,
+        )
+        return storage_id
+
+    def _store_part(
+        self, source: str | None, storage_id: str, chosen: set[str], metadata: dict[str, Any] | None
+    ) -> int:
+        """Stores this process' part, with the metadata if it is to; gives the size of the file of these."""
+        size = 0
+        if source is not None and metadata is not None:
+            _write_metadata(source, metadata)
+            size = os.path.getsize(os.path.join(source, METADATA_FILE))
+            chosen = {*chosen, METADATA_FILE}
+        elif METADATA_FILE in chosen:
+            chosen = chosen - {METADATA_FILE}
+        if source is not None and chosen:
+            self._storage_manager.upload(source, storage_id, chosen.__contains__)
+        return size
+
+    @contextlib.contextmanager
+    def _removed_if_any_fails(self, storage_id: str) -> Generator[None, None, None]:
+        """Takes a checkpoint away that not all could store; on each machine one process does."""
+        try:
+            yield
+        except BaseException:
+            if self._dist.local_rank == 0:
+                with contextlib.suppress(Exception):
+                    self._storage_manager.delete(storage_id)
+            raise
 
     @contextlib.contextmanager
     def store_path(
@@ -114,8 +192,14 @@ class CheckpointContext:
         At the end of the `with` block the checkpoint is complete and reported, behind every metric that
         was reported before it: a run that goes on from it misses none. `metadata` may be
         filled until then and must have `steps_completed`. If the block raises, the directory is removed.
+        With `shard=True` all processes enter it in step and write what is theirs to the same directory, each
+        under names of its own, and metadata of one name must be the same.
         """
-        if not shard and self._dist.rank != 0:
+        if shard:
+            with self._store_path_sharded(metadata) as found:
+                yield found
+            return
+        if self._dist.rank != 0:
             raise RuntimeError(
                 f"store_path(shard=False) was called by rank {self._dist.rank}; only rank 0 may"
             )
@@ -127,6 +211,46 @@ class CheckpointContext:
             resources = list_directory(path)
         # Outside: what was written stays if only the report fails.
         self._report_checkpoint(storage_id, resources, metadata)
+
+    @contextlib.contextmanager
+    def _store_path_sharded(
+        self, metadata: dict[str, Any] | None
+    ) -> Generator[tuple[pathlib.Path, str], None, None]:
+        dist = self._dist
+        storage_id: str = dist.broadcast(_new_storage_id() if dist.rank == 0 else None)
+        with self._removed_if_any_fails(storage_id):
+            agree(
+                dist,
+                "making the directory of a checkpoint",
+                lambda: self._storage_manager.pre_store_path(storage_id),
+            )
+            path = self._storage_manager.pre_store_path(storage_id)
+            error: Exception | None = None
+            try:
+                yield path, storage_id
+            except Exception as own:
+                error = own
+            agree(dist, "writing its part of a checkpoint", lambda: _raise(error))
+            merged = merged_metadata(dist.allgather(dict(metadata or {})))
+            self._check_metadata(merged)
+            agree(
+                dist,
+                "writing the metadata of a checkpoint",
+                lambda: _write_metadata(path, merged) if dist.rank == 0 else None,
+            )
+            # Storage that machines do not share has other files on each.
+            listed = agree(
+                dist, "listing a checkpoint", lambda: list_directory(path) if dist.local_rank == 0 else {}
+            )
+        agree(
+            dist,
+            "reporting a checkpoint",
+            lambda: (
+                self._report_checkpoint(storage_id, merged_resources(listed), merged)
+                if dist.rank == 0
+                else None
+            ),
+        )
 
     def download(
         self,
@@ -141,8 +265,47 @@ class CheckpointContext:
         `selector` gets paths relative to the checkpoint, directories with a slash at the end.
         Raises `errors.CheckpointNotFound`.
         """
-        DownloadMode(download_mode)
-        self._storage_manager.download(storage_id, os.fspath(ckpt_dir), selector)
+        if DownloadMode(download_mode) is DownloadMode.NoSharedDownload or self._dist.local_size < 2:
+            self._storage_manager.download(storage_id, os.fspath(ckpt_dir), selector)
+            return
+        # One process of each machine copies what any of them wants.
+        wanted: set[str] | None = None
+        try:
+            names = list_directory(self._storage_manager.restore_path(storage_id))
+            if selector is not None:
+                wanted = {name for name in names if selector(name)}
+            outcome: Exception | None = None
+        except Exception as error:
+            outcome = error
+        chosen = self._dist.allgather_local((None if outcome is None else str(outcome), wanted))
+        if outcome is not None:
+            raise outcome
+        self._copy_for_machine(storage_id, os.fspath(ckpt_dir), chosen)
+
+    def _copy_for_machine(
+        self, storage_id: str, target: str, chosen: list[tuple[str | None, set[str] | None]]
+    ) -> None:
+        for local_rank, (problem, _) in enumerate(chosen):
+            if problem is not None:
+                raise errors.DistributedError(
+                    f"local rank {local_rank} failed while choosing files of checkpoint {storage_id}: "
+                    f"{problem}"
+                )
+        everything = any(wanted is None for _, wanted in chosen)
+        union: set[str] = set().union(*(wanted or set() for _, wanted in chosen))
+        outcome: Exception | None = None
+        if self._dist.local_rank == 0:
+            try:
+                self._storage_manager.download(storage_id, target, None if everything else union.__contains__)
+            except Exception as error:
+                outcome = error
+        problem = self._dist.broadcast_local(None if outcome is None else str(outcome))
+        if outcome is not None:
+            raise outcome
+        if problem is not None:
+            raise errors.DistributedError(
+                f"local rank 0 failed while copying checkpoint {storage_id}: {problem}"
+            )
 
     @contextlib.contextmanager
     def restore_path(
@@ -230,6 +393,32 @@ class DummyCheckpointContext(CheckpointContext):
 
     def _report_checkpoint_deleted(self, storage_id: str) -> None:
         logger.info("deleted checkpoint %s", storage_id)
+
+
+def _look(
+    dist: DistributedContext, source: str | None, selector: Selector | None
+) -> tuple[tuple[int, int, int] | None, bool]:
+    """What identifies the directory that a process gives, on whatever machine, and whether it chooses files
+    of it.
+    """
+    if source is None:
+        if selector is not None:
+            raise RuntimeError("upload() with a selector needs a ckpt_dir")
+        return None, False
+    found = os.stat(source)
+    return (dist.cross_rank, found.st_dev, found.st_ino), selector is not None
+
+
+def _listed(source: str | None, selector: Selector | None) -> dict[str, int]:
+    resources = {} if source is None else list_directory(source)
+    # Written anew for all, wherever one was left from before.
+    resources.pop(METADATA_FILE, None)
+    return {path: size for path, size in resources.items() if selector is None or selector(path)}
+
+
+def _raise(error: Exception | None) -> None:
+    if error is not None:
+        raise error
 
 
 def _new_storage_id() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import pathlib
 import signal
 import sys
@@ -29,7 +28,7 @@ from determined._core._searcher import (
 )
 from determined._core._tensorboard import ScalarWriter, TensorboardManager, TensorboardMode
 from determined._core._train import DummyTrainContext, EarlyExitReason, TrainContext
-from determined._session import MasterSession, TrustSettings
+from determined._session import MasterSession
 from determined._storage import (
     SHARED_FS_CONTAINER_PATH,
     default_storage,
@@ -38,6 +37,7 @@ from determined._storage import (
     storage_from_argument,
     storage_from_config,
 )
+from determined._task import session_of_task
 
 __all__ = ["Context", "init"]
 
@@ -195,13 +195,7 @@ def init(
             f"this task has {sum(info.container_slot_counts)} slots in {len(info.container_addrs)} "
             "containers; core.init() needs a DistributedContext for more than one slot"
         )
-    session = MasterSession(
-        info.master_url,
-        token=os.environ.get("DET_SESSION_TOKEN") or info.session_token,
-        trust=TrustSettings.resolve(
-            os.environ, cert_file=info.master_cert_file, cert_name=info.master_cert_name
-        ),
-    )
+    session = session_of_task(info)
     distributed = distributed or DummyDistributedContext()
     _print_stacks_on_sigusr1()
     if info.task_type == "TRIAL":
