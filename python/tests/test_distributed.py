@@ -15,6 +15,7 @@ import pytest
 from determined import core, errors
 from determined._core._distributed import agree
 from determined._core._stars import Chief, Worker
+from determined._storage import DirectoryStorage
 
 TORCH = {
     "RANK": "0",
@@ -315,6 +316,30 @@ def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         with pytest.raises(errors.DistributedError, match=f"port {server.getsockname()[1]}"):
             Chief(2, address=server.getsockname()[:2], secret=b"s", what="test")
+
+
+@pytest.mark.usefixtures("secret")
+def test_the_context_of_a_failed_process_stays_until_its_error_is_shown() -> None:
+    shown = threading.Event()
+
+    def work(dist: core.DistributedContext) -> Any:
+        if dist.rank == 0:
+            try:
+                dist.allgather(None)
+            finally:
+                assert shown.is_set()
+        try:
+            with core.Context(
+                core.DummyCheckpointContext(dist, DirectoryStorage("/nonexistent")), distributed=dist
+            ):
+                raise ValueError("boom")
+        except ValueError:
+            shown.set()
+            raise
+
+    outcomes = together(work, machines=[2])
+    assert isinstance(outcomes[0], errors.DistributedError), outcomes
+    assert str(outcomes[1]) == "boom"
 
 
 def test_a_closed_context_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

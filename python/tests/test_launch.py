@@ -91,6 +91,8 @@ def test_deepspeed_gets_hosts_and_variables() -> None:
     assert "--no_ssh_check" not in deepspeed.command(gang, SCRIPT, hostfile="/tmp/hosts", ssh_check=True)
     alone = deepspeed.command(info(["10.0.0.1"]), SCRIPT, hostfile=None, ssh_check=False)
     assert alone[:4] == ["deepspeed", "--master_addr", "localhost", "--no_python"]
+    over_ssh = deepspeed.command(gang, SCRIPT, hostfile="/h", ssh_check=False, wrapper=["sh", "/start"])
+    assert over_ssh[-len(SCRIPT) - 4 :] == ["sh", "/start", "RANK", "--", *SCRIPT]
     env = {
         "A": "two words",
         "B": "line\nline",
@@ -262,16 +264,29 @@ def test_the_first_failed_rank_ends_the_launcher_with_its_code(
 ) -> None:
     before = time.time()
     assert _processes.run(launched(run_dir, "sleep 60; hang", text)) == code
-    failed = json.loads((run_dir / "train" / "failed_rank.json").read_text())
+    failed = json.loads((run_dir / "failed_rank.json").read_text())
     assert (failed["rank"], failed["exit_code"]) == (1, code)
-    assert before <= failed["ended_at"] / 1e6 <= time.time()
+    assert before <= failed["failed_at"] / 1e6 <= time.time()
     assert not (run_dir / "train" / "launch.sock").exists()
 
 
+def test_of_several_the_one_that_failed_first_counts_not_the_one_that_ended_first(
+    run_dir: pathlib.Path,
+) -> None:
+    go = run_dir / "go"
+    os.mkfifo(go)
+    # The second fails because the first does, and ends before it.
+    first = f"echo Traceback '(most recent call last):' >&2; echo go > {go}; read done < {go}; exit 7"
+    second = f"read go < {go}; echo Traceback '(most recent call last):' >&2; echo done > {go}; exit 1"
+    assert _processes.run(launched(run_dir, first, second)) == 7
+    silent = f"echo go > {go}; read done < {go}; exit 9"
+    assert _processes.run(launched(run_dir, silent, second)) == 9
+
+
 def test_a_good_end_leaves_nothing_not_even_of_an_attempt_before(run_dir: pathlib.Path) -> None:
-    (run_dir / "train" / "failed_rank.json").write_text("{}")
+    (run_dir / "failed_rank.json").write_text("{}")
     assert _processes.run(launched(run_dir, "true", "true")) == 0
-    assert list((run_dir / "train").iterdir()) == []
+    assert list((run_dir / "train").iterdir()) == [] and not (run_dir / "failed_rank.json").exists()
 
 
 def test_a_launcher_that_does_not_end_is_killed(
@@ -290,7 +305,7 @@ def test_a_launcher_that_does_not_end_is_killed(
 
 def test_reports_of_strangers_are_passed_over(run_dir: pathlib.Path) -> None:
     text = "import socket; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
-    reports = [b"{", b"[]", b'{"rank": "x"}', b'{"rank": 1, "exit_code": 0, "ended_at": 1}']
+    reports = [b"{", b"[]", b'{"rank": "x"}', b'{"rank": 1, "exit_code": 0, "failed_at": 1}']
     text += f"for report in {reports!r}:\n"
     text += f"    s.sendto(report, {str(run_dir / 'train' / 'launch.sock')!r})\n"
     assert _processes.run([sys.executable, "-c", text]) == 0
@@ -305,6 +320,19 @@ needs_sshd = pytest.mark.skipif(
     not pathlib.Path(_ssh.SSHD).exists() or shutil.which("ssh") is None,
     reason=f"there is no {_ssh.SSHD} or no ssh",
 )
+
+
+def test_a_rank_has_the_variables_of_its_own_container(run_dir: pathlib.Path) -> None:
+    own = {
+        "PYTHONPATH": os.environ["PYTHONPATH"],
+        "DET_AGENT_ID": "it's own",
+        "DET_USER": "not of a container",
+    }
+    wrapper = _ssh.rank_wrapper({**own, "PATH": os.environ["PATH"]})
+    env = {"PATH": "/nonexistent:/usr/bin:/bin", "PYTHONPATH": "/nonexistent", "DET_AGENT_ID": "the chief's"}
+    script = ["sh", "-c", 'echo "$DET_AGENT_ID, $DET_USER"']
+    done = subprocess.run([*wrapper, "2", "--", *script], env=env, capture_output=True, text=True)
+    assert done.stdout == "[rank=2] it's own, \n", done.stderr
 
 
 @needs_sshd

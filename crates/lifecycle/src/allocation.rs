@@ -139,8 +139,8 @@ pub struct Member {
     pub daemon: bool,
     /// How far it is, or how it ended.
     pub progress: MemberProgress,
-    /// When what failed first in it did, in microseconds by the clock of its host; `None` = nothing has, or it is not known.
-    pub failed_at: Option<i64>,
+    /// What failed first in it, of a gang's member: when, in microseconds by the clock of its host, and a sentence for users.
+    pub failure: Option<(i64, String)>,
 }
 
 /// How far a member is.
@@ -342,7 +342,9 @@ fn after_change(state: State, members: &[Member]) -> Step<State, Do> {
         }
         let exit = match exit {
             // What was reported first need not have failed first: now all is known.
-            AllocationExit::Failed { .. } => first_failure(members).unwrap_or_else(|| exit.clone()),
+            AllocationExit::Failed { .. } => {
+                first_failure(members.iter()).unwrap_or_else(|| exit.clone())
+            }
             AllocationExit::Completed
             | AllocationExit::Released
             | AllocationExit::Infrastructure { .. } => exit.clone(),
@@ -381,7 +383,14 @@ fn verdict(state: &State, members: &[Member]) -> Option<AllocationExit> {
         })
     };
     // A failure of the code outweighs one of the platform: it would come again elsewhere.
-    if let Some(failure) = first_failure(members) {
+    let failed = members.iter().filter(|member| {
+        let failed = matches!(
+            member.progress,
+            MemberProgress::Ended(MemberExit::Failed(_))
+        );
+        failed && !member.daemon
+    });
+    if let Some(failure) = first_failure(failed) {
         return Some(failure);
     }
     for (_, exit) in exits() {
@@ -413,13 +422,12 @@ fn verdict(state: &State, members: &[Member]) -> Option<AllocationExit> {
     })
 }
 
-/// The failure of the member that failed first, of those that count: the others fail because it is gone.
-fn first_failure(members: &[Member]) -> Option<AllocationExit> {
-    let failures = members.iter().filter_map(|member| match &member.progress {
-        MemberProgress::Ended(MemberExit::Failed(reason)) if !member.daemon => {
-            Some((member.failed_at.unwrap_or(i64::MAX), reason))
-        }
-        MemberProgress::Ended(_) | MemberProgress::Alive(_) => None,
+/// The failure of the member that failed first: the others fail because it is gone.
+fn first_failure<'a>(members: impl Iterator<Item = &'a Member>) -> Option<AllocationExit> {
+    let failures = members.filter_map(|member| match (&member.failure, &member.progress) {
+        (Some((at, reason)), _) => Some((*at, reason)),
+        (None, MemberProgress::Ended(MemberExit::Failed(reason))) => Some((i64::MAX, reason)),
+        (None, MemberProgress::Ended(_) | MemberProgress::Alive(_)) => None,
     });
     let (_, reason) = failures.min_by_key(|(at, _)| *at)?;
     Some(AllocationExit::Failed {
@@ -493,7 +501,7 @@ mod tests {
             container: ContainerId::from("c"),
             daemon,
             progress,
-            failed_at: None,
+            failure: None,
         }
     }
 
@@ -579,13 +587,12 @@ mod tests {
     #[test]
     fn the_member_that_failed_first_is_the_cause_whatever_is_reported_first() {
         let failed = |reason: &str, at| Member {
-            failed_at: at,
-            ..ended(MemberExit::Failed(reason.into()))
+            failure: Some((at, reason.to_owned())),
+            ..ended(MemberExit::Failed("exit code 1".into()))
         };
-        let late = failed("a peer is gone", Some(9));
+        let late = failed("a peer is gone", 9);
         let step = State::Ready.on(Event::MembersChanged, &[late.clone(), alive()]);
         assert_eq!(step.effects, [Do::KillMembers]);
-        let both = [late.clone(), failed("boom", Some(4))];
         let exit =
             |state: State, members: &[Member]| match state.on(Event::MembersChanged, members).state
             {
@@ -594,15 +601,21 @@ mod tests {
                 } => reason,
                 other => panic!("{other:?}"),
             };
+        let both = [late.clone(), failed("boom", 4)];
         assert_eq!(exit(step.state.clone(), &both), "boom");
         assert_eq!(exit(State::Ready, &both), "boom");
-        // One without a time comes last, and a helper is no cause.
-        let helper = Member {
+        // One that had failed before it was killed, although it only helps.
+        let killed = Member {
             daemon: true,
-            ..failed("a helper", Some(1))
+            progress: MemberProgress::Ended(MemberExit::Killed),
+            ..failed("a helper", 1)
         };
-        let others = [failed("unknown", None), late, helper];
-        assert_eq!(exit(step.state, &others), "a peer is gone");
+        assert_eq!(
+            exit(step.state.clone(), &[late.clone(), killed]),
+            "a helper"
+        );
+        let unknown = ended(MemberExit::Failed("unknown".into()));
+        assert_eq!(exit(step.state, &[unknown, late]), "a peer is gone");
     }
 
     #[test]

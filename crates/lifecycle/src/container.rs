@@ -99,28 +99,27 @@ impl MemberProgress {
             Some(Observed::Terminated { exit, .. }) => Self::Ended(member_exit(exit)),
         }
     }
-
-    /// The same of the member `rank` of a gang: a failure names what failed first in it, where, and its last lines.
-    pub fn of_gang(observed: Option<&Observed>, (rank, place): (u32, &str)) -> Self {
-        match (Self::of(observed), observed) {
-            (Self::Ended(MemberExit::Failed(reason)), Some(Observed::Terminated { cause, .. })) => {
-                Self::Ended(MemberExit::Failed(gang_sentence(
-                    &reason,
-                    cause.as_ref(),
-                    (rank, place),
-                )))
-            }
-            (progress, _) => progress,
-        }
-    }
 }
 
-/// When what failed first in a container did, in microseconds by the clock of its host; `None` = it did not, or it is not known.
-pub fn failed_at(observed: Option<&Observed>) -> Option<i64> {
-    match observed {
-        Some(Observed::Terminated { cause, .. }) => cause.as_ref().map(|cause| cause.at),
-        _ => None,
-    }
+/// The failure of the member `rank` of a gang, if its code failed: when, in microseconds by the clock of its host, and a
+/// sentence for users that names what failed first in it, where, and its last lines. Of a member that was killed because
+/// another had failed it is what had failed in it before.
+pub fn gang_failure(
+    observed: Option<&Observed>,
+    (member, place): (u32, &str),
+) -> Option<(i64, String)> {
+    let Some(Observed::Terminated { exit, cause }) = observed else {
+        return None;
+    };
+    let cause = cause.as_ref();
+    let reason = match member_exit(exit) {
+        MemberExit::Failed(reason) => reason,
+        MemberExit::Killed => exit_sentence(cause?.exit_code?),
+        MemberExit::Success | MemberExit::Infrastructure(_) => return None,
+    };
+    // One without a time comes last.
+    let at = cause.map_or(i64::MAX, |cause| cause.at);
+    Some((at, gang_sentence(&reason, cause, (member, place))))
 }
 
 /// The failure of a gang's member, for users.
@@ -252,10 +251,7 @@ mod tests {
             exit: ContainerExit::Exited { code: 1 },
             cause,
         };
-        let sentence = |cause| match MemberProgress::of_gang(Some(&ended(cause)), (1, "b")) {
-            MemberProgress::Ended(MemberExit::Failed(sentence)) => sentence,
-            other => panic!("{other:?} is no failure"),
-        };
+        let sentence = |cause| gang_failure(Some(&ended(cause)), (1, "b")).unwrap().1;
         assert_eq!(
             sentence(None),
             "rank 1 on place b failed first: the code ended with exit code 1"
@@ -271,15 +267,16 @@ mod tests {
             "rank 3 on place b failed first: the code ended with exit code 137 (ended by SIGKILL, often because memory ran \
              out); its last lines: step 7 | step 8"
         );
-        assert_eq!(failed_at(Some(&ended(Some(cause)))), Some(5));
-        let killed = Observed::Terminated {
+        let killed = |cause| Observed::Terminated {
             exit: ContainerExit::Killed,
-            cause: None,
+            cause,
         };
+        // Killed because another was reported first.
         assert_eq!(
-            MemberProgress::of_gang(Some(&killed), (0, "a")),
-            MemberProgress::Ended(MemberExit::Killed)
+            gang_failure(Some(&killed(Some(cause.clone()))), (1, "b")),
+            Some((5, sentence(Some(cause))))
         );
+        assert_eq!(gang_failure(Some(&killed(None)), (0, "a")), None);
     }
 
     #[test]

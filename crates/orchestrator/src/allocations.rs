@@ -6,7 +6,7 @@ use det_ids::{AllocationId, Micros};
 use det_lifecycle::allocation::{
     AllocationEffect, AllocationEvent, AllocationExit, AllocationState, Member, MemberProgress,
 };
-use det_lifecycle::container::{Desired, failed_at};
+use det_lifecycle::container::{Desired, gang_failure};
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::TaskEvent;
 use det_taskspec::TaskKind;
@@ -36,12 +36,10 @@ pub(crate) fn members(containers: &[Container]) -> Vec<Member> {
         .map(|row| Member {
             container: row.id.clone(),
             daemon: row.daemon,
-            progress: if containers.len() > 1 {
-                MemberProgress::of_gang(row.observed.as_ref(), (row.member, row.place.as_str()))
-            } else {
-                MemberProgress::of(row.observed.as_ref())
-            },
-            failed_at: failed_at(row.observed.as_ref()),
+            progress: MemberProgress::of(row.observed.as_ref()),
+            failure: (containers.len() > 1)
+                .then(|| gang_failure(row.observed.as_ref(), (row.member, row.place.as_str())))
+                .flatten(),
         })
         .collect()
 }

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use det_spool::{Record, Stdtype};
+use det_taskspec::sandbox::{FAILED_RANK_FILE, FailedRank, MOST_OF_FAILED_RANK};
 use det_taskspec::{ContainerExit, ExitCause};
-use serde::Deserialize;
 
 /// Lines that are kept of each rank, and of all together.
 const KEPT: usize = ExitCause::MOST_LINES;
@@ -17,19 +17,6 @@ const KEPT: usize = ExitCause::MOST_LINES;
 const MOST_RANKS: usize = 64;
 /// The line with which Python begins to show an error that nothing has caught.
 const TRACEBACK: &str = "Traceback (most recent call last):";
-/// Where launchers leave what failed first, in the run directory.
-const FAILED_RANK: &str = "train/failed_rank.json";
-/// Bytes of that file at most.
-const MOST_BYTES: u64 = 4096;
-
-/// The first process that failed, as its launcher has it.
-#[derive(Debug, Deserialize)]
-struct FailedRank {
-    rank: u32,
-    exit_code: i32,
-    ended_at: i64,
-}
-
 /// The end of a task's output. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tail(Arc<Mutex<Lines>>);
@@ -38,8 +25,8 @@ pub(crate) struct Tail(Arc<Mutex<Lines>>);
 struct Lines {
     all: VecDeque<String>,
     of_ranks: BTreeMap<u32, VecDeque<String>>,
-    /// When the first traceback of a rank began, microseconds, and whose it was.
-    traceback: Option<(i64, u32)>,
+    /// When the last traceback of each rank began, microseconds.
+    tracebacks: BTreeMap<u32, i64>,
 }
 
 impl Tail {
@@ -66,7 +53,7 @@ impl Tail {
             | ContainerExit::Lost { .. }
             | ContainerExit::Killed => return None,
         }
-        let failed = det_spool::read_plain(&run_dir.join(FAILED_RANK), MOST_BYTES)
+        let failed = det_spool::read_plain(&run_dir.join(FAILED_RANK_FILE), MOST_OF_FAILED_RANK)
             .ok()
             .and_then(|text| serde_json::from_slice::<FailedRank>(&text).ok());
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,32 +69,31 @@ impl Lines {
         }
         push(&mut self.all, text);
         let Some(rank) = record.rank_id else { return };
-        if record.stdtype == Stdtype::Stderr && text == TRACEBACK {
-            self.traceback
-                .get_or_insert((record.timestamp_micros, rank));
+        if !self.of_ranks.contains_key(&rank) && self.of_ranks.len() >= MOST_RANKS {
+            return;
         }
-        if self.of_ranks.contains_key(&rank) || self.of_ranks.len() < MOST_RANKS {
-            push(self.of_ranks.entry(rank).or_default(), text);
+        push(self.of_ranks.entry(rank).or_default(), text);
+        if record.stdtype == Stdtype::Stderr && text == TRACEBACK {
+            // One that did no harm may have been shown before.
+            self.tracebacks.insert(rank, record.timestamp_micros);
         }
     }
 
     fn cause(&self, failed: Option<FailedRank>, now: i64) -> ExitCause {
-        let (at, rank, exit_code) = match (failed, self.traceback) {
-            (Some(failed), _) => (failed.ended_at, Some(failed.rank), Some(failed.exit_code)),
-            (None, Some((at, rank))) => (at, Some(rank), None),
-            (None, None) => (now, None, None),
-        };
+        // One that has written nothing was ended from outside: what the others wrote is what follows from that.
+        if let Some(failed) = failed {
+            return failed.into();
+        }
+        let tracebacks = self.tracebacks.iter().map(|(rank, at)| (*at, *rank));
+        let (at, rank) = tracebacks
+            .min()
+            .map_or((now, None), |(at, rank)| (at, Some(rank)));
         let own = rank.and_then(|rank| self.of_ranks.get(&rank));
-        // One that has written nothing was ended from outside, and what the others wrote is what follows from that.
-        let lines = match (rank, own) {
-            (None, _) => Some(&self.all),
-            (Some(_), own) => own,
-        };
         ExitCause {
             at,
             rank,
-            exit_code,
-            last_lines: lines.into_iter().flatten().cloned().collect(),
+            exit_code: None,
+            last_lines: own.unwrap_or(&self.all).iter().cloned().collect(),
         }
     }
 }
@@ -138,7 +124,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("train")).unwrap();
         if let Some(text) = file {
-            std::fs::write(dir.path().join(FAILED_RANK), text).unwrap();
+            std::fs::write(dir.path().join(FAILED_RANK_FILE), text).unwrap();
         }
         let tail = Tail::default();
         tail.see(records);
@@ -168,17 +154,17 @@ mod tests {
     fn what_the_launcher_has_left_counts_first() {
         let found = cause(
             &two_failures(),
-            Some(r#"{"rank": 2, "exit_code": 7, "ended_at": 4}"#),
+            Some(r#"{"rank": 2, "exit_code": 7, "failed_at": 4, "last_lines": ["step 1"]}"#),
         );
         assert_eq!(
             (found.at, found.rank, found.exit_code),
             (4, Some(2), Some(7))
         );
-        assert_eq!(found.last_lines[0], "step 1");
+        assert_eq!(found.last_lines, ["step 1"]);
         // Of one that wrote nothing there are no lines: those of others are what followed.
         let silent = cause(
             &two_failures(),
-            Some(r#"{"rank": 5, "exit_code": 137, "ended_at": 4}"#),
+            Some(r#"{"rank": 5, "exit_code": 137, "failed_at": 4}"#),
         );
         assert!(silent.last_lines.is_empty());
         let unreadable = cause(&two_failures(), Some("{"));

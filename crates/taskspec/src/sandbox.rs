@@ -125,6 +125,37 @@ pub struct ExitReport {
     pub cause: Option<ExitCause>,
 }
 
+/// The process of a training that failed first in a container, as its launcher leaves it in [`FAILED_RANK_FILE`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedRank {
+    /// Its rank.
+    pub rank: u32,
+    /// Its exit code as shells have it.
+    pub exit_code: i32,
+    /// When it seems to have failed, in microseconds since 1970.
+    pub failed_at: i64,
+    /// The last lines that it wrote.
+    #[serde(default)]
+    pub last_lines: Vec<String>,
+}
+
+impl From<FailedRank> for ExitCause {
+    fn from(failed: FailedRank) -> Self {
+        Self {
+            at: failed.failed_at,
+            rank: Some(failed.rank),
+            exit_code: Some(failed.exit_code),
+            last_lines: failed.last_lines,
+        }
+        .bounded()
+    }
+}
+
+/// Where launchers leave what failed first, in the run directory itself, since agents read it and follow no link of a task: `docs/contract/task-environment.md`, "What a launcher leaves".
+pub const FAILED_RANK_FILE: &str = "failed_rank.json";
+/// Bytes of that file at most.
+pub const MOST_OF_FAILED_RANK: u64 = 16 << 10;
+
 /// When the entrypoint was started and the stages before it were over. For timing figures; written without fsync.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {

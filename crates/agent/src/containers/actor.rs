@@ -369,6 +369,7 @@ impl Actor {
             String::new()
         };
         let (report, cause) = report.map_or((None, None), |it| (Some(it.exit), it.cause));
+        let cause = cause.or_else(|| self.container.dir.failed_rank());
         let exit = exit::name(report, self.record.kill, &end, &words);
         tracing::info!(container.id = %self.container.spec.container_id, exit = ?exit, "a container ended");
         failpoint!("agent::container::end::before_record");

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use det_agent_proto::ContainerState;
 use det_ids::ContainerId;
 use det_taskspec::sandbox::{
-    DIAGNOSTICS_FILE, ExitReport, RUN_SUBDIR, SANDBOX_FILE, SANDBOX_LOG_FILE,
+    DIAGNOSTICS_FILE, ExitReport, FAILED_RANK_FILE, FailedRank, MOST_OF_FAILED_RANK, RUN_SUBDIR,
+    SANDBOX_FILE, SANDBOX_LOG_FILE,
 };
 use det_taskspec::{ContainerExit, ContainerSpec, EXIT_FILE, ExitCause, SPOOL_DIR};
 use serde::{Deserialize, Serialize};
@@ -335,6 +336,14 @@ impl ContainerDir {
                 None
             }
         }
+    }
+
+    /// What the launcher of a training has left about the process that failed first; also of a container that was killed.
+    pub(crate) fn failed_rank(&self) -> Option<ExitCause> {
+        let path = self.run().join(FAILED_RANK_FILE);
+        let text = det_spool::read_plain(&path, MOST_OF_FAILED_RANK).ok()?;
+        let failed: FailedRank = serde_json::from_slice(&text).ok()?;
+        Some(failed.into())
     }
 
     /// Whether a supervisor has ever worked in the run directory.

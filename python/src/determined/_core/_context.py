@@ -106,7 +106,7 @@ class Context:
             self.preempt.close,
             self.profiler.off,
             self._metrics.close,
-            self.distributed.close,
+            self.distributed.close if exc_val is None else self.distributed._leave,  # pyright: ignore[reportPrivateUsage]
         ]
         if self._tensorboard_manager is not None:
             steps.append(self._tensorboard_manager.close)

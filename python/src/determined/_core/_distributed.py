@@ -253,6 +253,14 @@ class DistributedContext:
         for star in stars:
             if star is not None:
                 star.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Removes the files, and leaves the connections to the end of the process.
+
+        When this process fails, that keeps the others from failing, because it is gone, before its error is
+        shown.
+        """
         if self._directory is not None:
             import shutil
 

@@ -29,10 +29,14 @@ logger = logging.getLogger("determined.launch")
 
 #: Signals that are passed on to what was started.
 FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH")
+#: Seconds in which the ranks that fail because of another one, or before it, are waited for.
+SETTLE_S = 1.0
 #: Seconds that the framework's launcher may take to end after one of its processes has failed.
 GRACE_S = 5.0
 #: Longest report of an end, in bytes.
-MOST_BYTES = 4096
+MOST_BYTES = 1 << 16
+#: Characters of a line in it.
+MOST_SHOWN = 300
 
 
 def run_dir() -> str:
@@ -45,7 +49,7 @@ def _socket_path() -> str:
 
 
 def _failure_path() -> str:
-    return os.path.join(run_dir(), "train", "failed_rank.json")
+    return os.path.join(run_dir(), "failed_rank.json")
 
 
 def exit_code(returned: int) -> int:
@@ -53,9 +57,18 @@ def exit_code(returned: int) -> int:
     return 128 - returned if returned < 0 else returned
 
 
-def report_end(rank: int, returned: int) -> None:
-    """Tells this container's launcher that the process of a rank has ended; without one, nobody."""
-    report = {"rank": rank, "exit_code": exit_code(returned), "ended_at": int(time.time() * 1e6)}
+def report_end(
+    rank: int, returned: int, failed_at: float | None = None, last_lines: Sequence[str] = ()
+) -> None:
+    """Reports to this container's launcher, if there is one, that the process of a rank has ended.
+
+    `failed_at`, in seconds since 1970, is when it seems to have failed: processes take long to end, and
+    those that
+    fail because of it can be faster. None = now.
+    """
+    at = time.time() if failed_at is None else failed_at
+    report = {"rank": rank, "exit_code": exit_code(returned), "failed_at": int(at * 1e6)}
+    report["last_lines"] = [line[:MOST_SHOWN] for line in last_lines]
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
         to.sendto(json.dumps(report).encode(), _socket_path())
 
@@ -130,10 +143,15 @@ class _Ends:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
-    def next_failure(self) -> dict[str, Any] | None:
-        """The next report of a process that failed; None at the end."""
+    def next_failure(self, within_s: float | None = None) -> dict[str, Any] | None:
+        """The next report of a process that failed; None at the end, or when none has come in time."""
+        deadline = None if within_s is None else time.monotonic() + within_s
         while self._socket is not None:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return None
             try:
+                self._socket.settimeout(left)
                 data = self._socket.recv(MOST_BYTES)
             except OSError:
                 return None
@@ -141,8 +159,10 @@ class _Ends:
                 return None
             try:
                 report = json.loads(data)
-                report = {name: int(report[name]) for name in ("rank", "exit_code", "ended_at")}
-            except (ValueError, KeyError, TypeError):
+                lines = [str(line)[:MOST_SHOWN] for line in list(report.get("last_lines") or [])[-8:]]
+                report = {name: int(report[name]) for name in ("rank", "exit_code", "failed_at")}
+                report["last_lines"] = lines
+            except (ValueError, KeyError, TypeError, AttributeError):
                 continue
             if report["exit_code"] != 0:
                 return report
@@ -153,6 +173,24 @@ def _watch(ends: _Ends, process: subprocess.Popen[Any], on_failure: signal.Signa
     failed = ends.next_failure()
     if failed is None:
         return
+    _note(ends, failed)
+    # Those that failed because of it may have ended before.
+    deadline = time.monotonic() + SETTLE_S
+    while (more := ends.next_failure(max(0.0, deadline - time.monotonic()))) is not None:
+        if more["failed_at"] < failed["failed_at"]:
+            failed = more
+            _note(ends, failed)
+    process.send_signal(on_failure)
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _note(ends: _Ends, failed: dict[str, Any]) -> None:
+    """Leaves what failed first for the platform: at once, because this container may be ended at any
+    moment.
+    """
     ends.failed = failed
     code = failed["exit_code"]
     how = f"was ended by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
@@ -162,8 +200,3 @@ def _watch(ends: _Ends, process: subprocess.Popen[Any], on_failure: signal.Signa
         with open(f"{path}.tmp", "w", encoding="utf-8") as file:
             json.dump(failed, file)
         os.replace(f"{path}.tmp", path)
-    process.send_signal(on_failure)
-    try:
-        process.wait(GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()

@@ -8,17 +8,30 @@ made by the chief for this attempt and passed to the others through the master.
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from determined import _info, errors
 from determined._task import exchange
+from determined.launch._processes import run_dir
 
-__all__ = ["Keys", "server_command", "wait_for_servers"]
+__all__ = ["OWN", "Keys", "rank_wrapper", "server_command", "wait_for_servers"]
+
+#: Variables of one container, which those of others must not get, beside devices.
+OWN = (
+    "PATH",
+    "PYTHONPATH",
+    "DET_AGENT_ID",
+    "DET_CONTAINER_ID",
+    "DET_RESOURCES_ID",
+    "DET_SLOT_IDS",
+    "DET_RUN_DIR",
+)
 
 #: Seconds until all servers must answer: all containers have met just before.
 SERVERS_WITHIN_S = 20.0
@@ -61,6 +74,20 @@ class Keys:
         authorized = os.path.join(directory, "authorized_keys")
         _write(authorized, public)
         _write(self.config, server_config(self.identity, authorized))
+
+
+def rank_wrapper(env: Mapping[str, str]) -> list[str]:
+    """Writes, in each container, what starts a rank there with that container's own variables.
+
+    What comes over SSH brings those of the chief: where Python finds its packages can differ from host to
+    host.
+    """
+    path = os.path.join(run_dir(), "train", "start-rank.sh")
+    lines = ["#!/bin/sh", "# Starts a rank that was launched from another container."]
+    lines += [f"export {name}={shlex.quote(env[name])}" for name in OWN if name in env]
+    lines += ['exec python3 -m determined.launch.wrap_rank "$@"', ""]
+    _write(path, "\n".join(lines))
+    return ["sh", path]
 
 
 def server_config(identity: str, authorized: str) -> str:
@@ -136,5 +163,5 @@ def _tool(command: Sequence[str]) -> str:
 
 
 def _write(path: str, text: str) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(text)

@@ -28,10 +28,10 @@ MODULE = "determined.launch.deepspeed"
 logger = logging.getLogger("determined.launch")
 
 #: Variables of one container, which those of others must not get.
-OWN = re.compile(
-    r"BASH_FUNC_.*|OLDPWD|HOSTNAME|.*CUDA_VISIBLE_DEVICES|SLURM_PROCID|DET_SLOT_IDS|DET_AGENT_ID"
-    r"|DET_RESOURCES_ID|DET_CONTAINER_ID"
-)
+OTHERS = ["BASH_FUNC_.*", "OLDPWD", "HOSTNAME", ".*CUDA_VISIBLE_DEVICES", "SLURM_PROCID"]
+OWN = re.compile("|".join([*OTHERS, *_ssh.OWN]))
+#: What runs a rank on this machine.
+WRAPPER = ("python3", "-m", "determined.launch.wrap_rank")
 
 
 def host_lines(info: _info.ClusterInfo) -> list[str]:
@@ -50,10 +50,16 @@ def environment_lines(env: Mapping[str, str]) -> list[str]:
 
 
 def command(
-    info: _info.ClusterInfo, script: Sequence[str], *, hostfile: str | None, ssh_check: bool
+    info: _info.ClusterInfo,
+    script: Sequence[str],
+    *,
+    hostfile: str | None,
+    ssh_check: bool,
+    wrapper: Sequence[str] = WRAPPER,
 ) -> list[str]:
-    """The command line of the chief. `ssh_check`: this DeepSpeed has no flag that leaves its own check
-    out.
+    """The command line of the chief. `wrapper` runs a rank.
+
+    `ssh_check`: this DeepSpeed has no flag that leaves its own check out.
     """
     words = ["deepspeed"]
     if hostfile is not None:
@@ -62,7 +68,7 @@ def command(
     words += ["--master_addr", address, "--no_python", "--no_local_rank"]
     if not ssh_check:
         words.append("--no_ssh_check")
-    return [*words, "--", "python3", "-m", "determined.launch.wrap_rank", "RANK", "--", *script]
+    return [*words, "--", *wrapper, "RANK", "--", *script]
 
 
 def has_ssh_check(version: str, machines: int) -> bool:
@@ -97,6 +103,7 @@ def main(arguments: Sequence[str]) -> int:
         return _processes.run(command(info, parsed.script, hostfile=None, ssh_check=ssh_check))
     port = int(os.environ.get("DTRAIN_SSH_PORT", "12350"))
     keys = _ssh.Keys.share(info)
+    wrapper = _ssh.rank_wrapper(os.environ)
     server = _ssh.server_command(keys, port)
     hostfile = os.path.join(os.path.dirname(keys.identity), "hostfile")
     os.environ["DET_DEEPSPEED_HOSTFILE_PATH"] = hostfile
@@ -114,7 +121,9 @@ def main(arguments: Sequence[str]) -> int:
     with subprocess.Popen(server) as own:
         try:
             _ssh.wait_for_servers(info.container_addrs, port, own)
-            return _processes.run(command(info, parsed.script, hostfile=hostfile, ssh_check=ssh_check))
+            return _processes.run(
+                command(info, parsed.script, hostfile=hostfile, ssh_check=ssh_check, wrapper=wrapper)
+            )
         finally:
             with contextlib.suppress(OSError):
                 own.kill()

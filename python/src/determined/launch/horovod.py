@@ -32,6 +32,10 @@ TUNING_LOG = "/tmp/autotune_log.csv"
 RANKS = "HOROVOD_RANK,OMPI_COMM_WORLD_RANK,PMI_RANK"
 
 
+#: What runs a rank on this machine.
+WRAPPER = ("python3", "-m", "determined.launch.wrap_rank")
+
+
 def command(
     info: _info.ClusterInfo,
     overrides: Sequence[str],
@@ -40,9 +44,11 @@ def command(
     config: Mapping[str, Any],
     port: int,
     identity: str | None,
+    wrapper: Sequence[str] = WRAPPER,
 ) -> list[str]:
-    """The command line of the chief. `config` is the experiment's configuration, `identity` the key for
-    SSH.
+    """The command line of the chief.
+
+    `config` is the experiment's configuration, `identity` the key for SSH; `wrapper` runs a rank.
     """
     others = info.container_addrs[1:]
     # The chief's own processes are started without SSH.
@@ -59,7 +65,7 @@ def command(
     if config.get("debug"):
         words.append("--verbose")
     words += (config.get("data") or {}).get("__det_dtrain_args", [])
-    return [*words, *overrides, "--", "python3", "-m", "determined.launch.wrap_rank", RANKS, "--", *script]
+    return [*words, *overrides, "--", *wrapper, RANKS, "--", *script]
 
 
 def _tuning(optimizations: Mapping[str, Any]) -> list[str]:
@@ -87,6 +93,7 @@ def main(arguments: Sequence[str]) -> int:
     share_secret(info)
     port = int(os.environ.get("DTRAIN_SSH_PORT", "12350"))
     keys = _ssh.Keys.share(info) if machines > 1 else None
+    wrapper = WRAPPER if keys is None else _ssh.rank_wrapper(os.environ)
     if keys is not None and info.container_rank > 0:
         mark_daemon(info, os.environ["DET_RESOURCES_ID"])
         return _processes.run(_ssh.server_command(keys, port))
@@ -99,6 +106,7 @@ def main(arguments: Sequence[str]) -> int:
         config=info.trial._config,  # pyright: ignore[reportPrivateUsage]
         port=port,
         identity=None if keys is None else keys.identity,
+        wrapper=wrapper,
     )
     # Of SIGTERM it leaves its processes behind.
     return _processes.run(words, on_failure=signal.SIGINT)

@@ -9,11 +9,13 @@ container's own output: the launchers of some frameworks would carry those of al
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 
 from determined.launch import _processes
@@ -22,6 +24,10 @@ __all__ = ["main"]
 
 #: Bytes of a line with its rank that are written at once: what a pipe takes whole, whoever else writes.
 MOST_BYTES = 4096
+#: The line with which Python begins to show an error, and lines after which it was another's that did no
+#: harm.
+TRACEBACK = b"Traceback (most recent call last):"
+MOST_LINES_OF_ERROR = 200
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,23 +55,59 @@ def main(arguments: Sequence[str]) -> int:
         _processes.report_end(rank, code)
         return code
     with _processes.forwarded_signals(process), contextlib.ExitStack() as opened:
-        threads = []
+        threads: list[threading.Thread] = []
+        output = _Output()
         for pipe, name, own in ((process.stdout, "stdout", 1), (process.stderr, "stderr", 2)):
             assert pipe is not None
             target = own if parsed.no_redirect_stdio else _target(name, own, opened)
             thread = threading.Thread(
-                target=_pass_on, args=(pipe.fileno(), target, rank), name=name, daemon=True
+                target=_pass_on, args=(pipe.fileno(), target, rank, output), name=name, daemon=True
             )
             thread.start()
             threads.append(thread)
         returned = process.wait()
-        # At once, and before its last lines: the other ranks wait for one that is gone.
-        if returned != 0:
-            _processes.report_end(rank, returned)
         for thread in threads:
             # A process that it has left behind may hold its output.
-            thread.join(1.0)
+            thread.join(0.5)
+        # At once: the other ranks wait for one that is gone.
+        if returned != 0:
+            _processes.report_end(rank, returned, output.failed_at(), output.last_lines())
     return _processes.exit_code(returned)
+
+
+class _Output:
+    """What the lines of a process say about when it failed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = time.time()
+        self._traceback: float | None = None
+        self._since = 0
+        self._lines: collections.deque[str] = collections.deque(maxlen=8)
+
+    def see(self, lines: Sequence[bytes]) -> None:
+        """Takes in lines that were just written."""
+        now = time.time()
+        with self._lock:
+            for line in lines:
+                self._last = now
+                self._since += 1
+                if line.strip():
+                    self._lines.append(line.decode(errors="replace").rstrip())
+                if line == TRACEBACK:
+                    self._traceback, self._since = now, 0
+
+    def last_lines(self) -> list[str]:
+        """The last lines that are not blank."""
+        with self._lock:
+            return list(self._lines)
+
+    def failed_at(self) -> float:
+        """When its last traceback began; of one that ends without, when it last showed that it lived."""
+        with self._lock:
+            if self._traceback is not None and self._since <= MOST_LINES_OF_ERROR:
+                return self._traceback
+            return self._last
 
 
 def _rank(text: str) -> int | None:
@@ -89,7 +131,7 @@ def _target(name: str, own: int, opened: contextlib.ExitStack) -> int:
     return descriptor
 
 
-def _pass_on(source: int, target: int, rank: int) -> None:
+def _pass_on(source: int, target: int, rank: int, output: _Output) -> None:
     """Copies lines, which end with a line feed or, as those of progress bars do, with a carriage return."""
     front = f"[rank={rank}] ".encode()
     room = MOST_BYTES - len(front) - 1
@@ -101,6 +143,7 @@ def _pass_on(source: int, target: int, rank: int) -> None:
             lines, rest = [*lines, rest], b""
         while len(rest) > room:
             lines, rest = [*lines, rest[:room]], rest[room:]
+        output.see(lines)
         for line in lines:
             for start in range(0, max(len(line), 1), room):
                 with contextlib.suppress(BrokenPipeError):
