@@ -90,6 +90,16 @@ def wheel_python() -> pathlib.Path:
     return _interpreter(os.environ["DET_WHEEL_PYTHON"], code, "DET_WHEEL_PYTHON")
 
 
+def torch_python(*, own: bool) -> pathlib.Path:
+    """An interpreter with torch and the unmodified PyPI package, or with torch alone, so that tasks get ours."""
+    variable = "DET_TORCH_OWN_PYTHON" if own else "DET_TORCH_PYTHON"
+    if variable not in os.environ:
+        raise Missing(f"{variable} names no interpreter with torch")
+    package = "import urllib3, yaml" if own else "import determined; assert determined.__version__ == '0.38.1'"
+    code = f"import torch.distributed as d; assert d.is_available(); {package}"
+    return _interpreter(os.environ[variable], code, variable)
+
+
 def wheel_det() -> pathlib.Path:
     """The PyPI client."""
     path = pathlib.Path(os.environ.get("DET_WHEEL_DET", "/nonexistent"))

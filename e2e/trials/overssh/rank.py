@@ -1,0 +1,30 @@
+"""One rank of a training that is launched over SSH: meets the others, and says so.
+
+With the hyperparameter `fail_rank` that rank exits with code 9 in place of the last exchange.
+"""
+
+import os
+import sys
+
+import determined as det
+from determined import core
+
+
+class Horovod:
+    """The numbers of Horovod, from its variables."""
+
+    def __getattr__(self, name):
+        return lambda: int(os.environ[f"HOROVOD_{name.upper()}"])
+
+
+dist = core.DistributedContext.from_horovod(Horovod())
+with core.init(distributed=dist, tensorboard_mode=core.TensorboardMode.MANUAL) as context:
+    trial = det.get_cluster_info().trial
+    container = det.get_cluster_info().container_rank
+    met = dist.allgather((dist.rank, container, dist.local_rank))
+    print(f"rank {dist.rank} of {dist.size} in container {container} has met {met}", flush=True)
+    if dist.rank == 0:
+        context.train.report_validation_metrics(steps_completed=1, metrics={"validation_loss": 1.0})
+    if dist.rank == trial.hparams.get("fail_rank"):
+        sys.exit(9)
+    dist.broadcast("the end")
