@@ -7,6 +7,7 @@
 //! How they hang together: an [`experiment`] has trials; a [`trial`] resumes, suspends and ends its [`task`]; a task that
 //! wants to run has one live [`allocation`]. The end of an allocation is an event of its task, of which a trial's task
 //! notifies its trial; the end of the last trial is an event of its experiment. Read [`trial::TrialState`] first.
+//! What runs outside the cluster and only reports has a life of its own: [`unmanaged`].
 
 #![allow(
     clippy::unnested_or_patterns,
@@ -24,6 +25,7 @@ pub mod record;
 mod table;
 pub mod task;
 pub mod trial;
+pub mod unmanaged;
 
 /// The answer to an event: the next state, and what to do once it is stored.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,7 +6,8 @@
 //!
 //! A trial's task follows its trial ([`crate::trial`]), which decides: the trial resumes, suspends and kills its task, and
 //! is notified of the end of each attempt. Until it has answered, the task is suspended: a trial that goes on resumes it,
-//! one that has ended ends it, and one that pauses leaves it as it is.
+//! one that has ended ends it, and one that pauses leaves it as it is. The task of a trial that runs outside the cluster
+//! ([`crate::unmanaged`]) makes no attempts: it has a log, and ends and lives again with its trial.
 //!
 //! In the table `preemptible` marks events of a task whose policy is [`RestartPolicy::WhenReleased`], and `trial's` those
 //! of a trial's task; all others are those of a task that is never started again.
@@ -16,7 +17,7 @@
 //!   resume -> queued: Request
 //!   kill -> canceled: End
 //!   end (trial's) -> completed: End
-//!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill (trial's), place, done, failed, lost, released, released (preemptible), released (trial's)
+//!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill (trial's), place, done, failed, lost, released, released (preemptible), released (trial's), reopen (trial's)
 //! queued
 //!   suspend (preemptible) -> stopping: suspend: Preempt
 //!   requeue -> stopping: requeue: Preempt
@@ -31,7 +32,7 @@
 //!   released (preemptible) -> queued: Request
 //!   released (trial's) -> suspended: NotifyTrial
 //!   stays: resume
-//!   refuses: suspend, end (trial's)
+//!   refuses: suspend, end (trial's), reopen (trial's)
 //! running
 //!   suspend (preemptible) -> stopping: suspend: Preempt
 //!   requeue (preemptible) -> stopping: requeue: Preempt
@@ -44,7 +45,7 @@
 //!   released (preemptible) -> queued: Request
 //!   released (trial's) -> suspended: NotifyTrial
 //!   stays: resume, place
-//!   refuses: suspend, requeue, end (trial's)
+//!   refuses: suspend, requeue, end (trial's), reopen (trial's)
 //! stopping: suspend
 //!   resume -> stopping: requeue
 //!   kill -> stopping: kill: Kill
@@ -56,7 +57,7 @@
 //!   released (preemptible) -> suspended
 //!   released (trial's) -> suspended: NotifyTrial
 //!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), place
-//!   refuses: end (trial's)
+//!   refuses: end (trial's), reopen (trial's)
 //! stopping: requeue
 //!   suspend (preemptible) -> stopping: suspend
 //!   kill -> stopping: kill: Kill
@@ -68,7 +69,7 @@
 //!   released (preemptible) -> queued: Request
 //!   released (trial's) -> suspended: NotifyTrial
 //!   stays: resume, requeue, requeue (preemptible), place
-//!   refuses: suspend, end (trial's)
+//!   refuses: suspend, end (trial's), reopen (trial's)
 //! stopping: kill
 //!   done -> canceled: End
 //!   failed -> canceled: End
@@ -77,14 +78,17 @@
 //!   released (preemptible) -> canceled: End
 //!   released (trial's) -> suspended: NotifyTrial
 //!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill, kill (trial's), place
-//!   refuses: resume, end (trial's)
+//!   refuses: resume, end (trial's), reopen (trial's)
 //! completed
+//!   reopen (trial's) -> suspended
 //!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill, kill (trial's), place, done, failed, lost, released, released (preemptible), released (trial's), end (trial's)
 //!   refuses: resume
 //! canceled
+//!   reopen (trial's) -> suspended
 //!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill, kill (trial's), place, done, failed, lost, released, released (preemptible), released (trial's), end (trial's)
 //!   refuses: resume
 //! failed
+//!   reopen (trial's) -> suspended
 //!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill, kill (trial's), place, done, failed, lost, released, released (preemptible), released (trial's), end (trial's)
 //!   refuses: resume
 //! ```
@@ -197,6 +201,8 @@ pub enum TaskEvent {
     AttemptEnded(AllocationExit),
     /// Its trial has ended.
     End(TaskEnd),
+    /// Its trial, which runs outside the cluster, lives again after its end.
+    Reopen,
 }
 
 /// What to do.
@@ -306,6 +312,17 @@ impl TaskState {
             (State::Stopping(stop), Event::AttemptEnded(exit)) => Ok(after_stop(stop, &exit)),
             (state @ (State::Suspended | State::Ended(_)), Event::AttemptEnded(_)) => {
                 Ok(Step::stay(state))
+            }
+
+            // It asks for nothing: its code runs elsewhere.
+            (State::Suspended | State::Ended(_), Event::Reopen) => {
+                Ok(Step::to(State::Suspended, []))
+            }
+            (state @ (State::Queued | State::Running | State::Stopping(_)), Event::Reopen) => {
+                Err(Refused::new(format!(
+                    "a task in state {} cannot be reopened: the master runs it",
+                    state.name()
+                )))
             }
 
             (State::Suspended, Event::End(how)) => Ok(end(how)),
@@ -427,6 +444,7 @@ mod tests {
             ("released (preemptible)", (released(), WhenReleased)),
             ("released (trial's)", (released(), ByTrial)),
             ("end (trial's)", (Event::End(TaskEnd::Completed), ByTrial)),
+            ("reopen (trial's)", (Event::Reopen, ByTrial)),
         ]);
         events
     }
