@@ -191,6 +191,17 @@ pub struct CreateExperimentRequest {
     pub unmanaged: bool,
 }
 
+/// Answer of `PutExperiment`, whose body is that of `CreateExperiment`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PutExperimentResponse {
+    /// The experiment of the external id.
+    pub experiment: Experiment,
+    /// Its effective configuration.
+    #[schema(value_type = Object)]
+    pub config: RawObject,
+}
+
 /// Answer of `CreateExperiment`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -447,3 +447,90 @@ pub struct PostRunMetadataResponse {
     /// The metadata as they are now.
     pub metadata: Object,
 }
+
+/// Body of `CreateTrial`: a trial of an unmanaged experiment.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CreateTrialRequest {
+    /// Its experiment, which must be unmanaged.
+    pub experiment_id: Option<i64>,
+    /// Hyperparameters of the trial, by name.
+    pub hparams: Option<Object>,
+    /// Must be true: the master creates the trials that it runs.
+    pub unmanaged: Option<bool>,
+}
+
+/// Answer of `CreateTrial`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CreateTrialResponse {
+    /// The new trial.
+    pub trial: Trial,
+}
+
+/// Body of `PutTrial`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PutTrialRequest {
+    /// The trial, in case that there is none of this external id yet.
+    pub create_trial_request: Option<CreateTrialRequest>,
+    /// Its name within its experiment, given from outside.
+    pub external_trial_id: Option<String>,
+}
+
+/// Answer of `PutTrial`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PutTrialResponse {
+    /// The trial of the external id.
+    pub trial: Trial,
+}
+
+/// Answer of `GetTrialByExternalID`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schema(as = GetTrialByExternalIDResponse)]
+pub struct GetTrialByExternalIdResponse {
+    /// The trial.
+    pub trial: Trial,
+}
+
+/// Body of `PatchTrial`: a heartbeat of an unmanaged trial.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PatchTrialRequest {
+    /// Repeats the path.
+    pub trial_id: i64,
+    /// Running, completed or failed; `None` = it runs.
+    pub state: Option<TrialState>,
+}
+
+/// Answer of `PatchTrial`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PatchTrialResponse {
+    /// The trial as it is now.
+    pub trial: Trial,
+}
+
+/// Body of `StartTrial`: the code of an unmanaged trial begins a run.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StartTrialRequest {
+    /// Repeats the path.
+    pub trial_id: i64,
+    /// Whether it goes on from the newest checkpoint of its runs before.
+    pub resume: Option<bool>,
+}
+
+/// Answer of `StartTrial`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StartTrialResponse {
+    /// Counts the runs of the trial, from 1; reports of older ones are refused.
+    pub trial_run_id: i64,
+    /// UUID of the checkpoint to go on from; `None` = from the beginning.
+    pub latest_checkpoint: Option<String>,
+    /// Steps of that checkpoint; 0 without one.
+    pub steps_completed: i64,
+}

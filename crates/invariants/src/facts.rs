@@ -6,6 +6,7 @@ use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TaskI
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
+use det_lifecycle::unmanaged::UnmanagedState;
 
 /// A cluster at one moment: the rows, and everything else that the observer can see.
 ///
@@ -52,6 +53,8 @@ pub struct Experiment {
     pub ended: bool,
     /// Number of trials in the row.
     pub trial_count: i64,
+    /// Whether it runs outside the cluster.
+    pub unmanaged: bool,
 }
 
 /// A trial's row.
@@ -75,6 +78,8 @@ pub struct Trial {
     pub ended: bool,
     /// The newest complete checkpoint that the row names.
     pub latest_checkpoint: Option<String>,
+    /// What is known of its code, where it runs outside the cluster; `None` = the master runs it.
+    pub unmanaged: Option<UnmanagedState>,
 }
 
 /// An allocation's row.

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TrialId};
 use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
+use det_lifecycle::unmanaged::{TrialCounts, experiment_state};
 
-use crate::{Allocation, ReportContent, Snapshot, Violation};
+use crate::{Allocation, ReportContent, Snapshot, Trial, Violation};
 
 /// Invariant 6: no process runs longer than this, in microseconds, if no row wants it.
 pub const MAX_UNWANTED_MICROS: i64 = 120 * 1_000_000;
@@ -118,7 +120,8 @@ fn one_allocation(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     }
     for trial in &snapshot.trials {
         let of_trial = live.remove(&trial.id).unwrap_or_default();
-        let wanted = usize::from(!trial.state.is_terminal() && trial.state != TrialState::Paused);
+        let rests = trial.state.is_terminal() || trial.state == TrialState::Paused;
+        let wanted = usize::from(!rests && trial.unmanaged.is_none());
         if of_trial.len() != wanted {
             let ids: Vec<&str> = of_trial.iter().map(|a| a.id.as_str()).collect();
             found.push(Violation::new(
@@ -269,6 +272,7 @@ fn ends(snapshot: &Snapshot, found: &mut Vec<Violation>) {
             ));
         }
     }
+    unmanaged(snapshot, &mut wrong);
     let live: HashSet<ExperimentId> = snapshot
         .experiments
         .iter()
@@ -276,11 +280,48 @@ fn ends(snapshot: &Snapshot, found: &mut Vec<Violation>) {
         .map(|e| e.id)
         .collect();
     let shown: HashSet<ExperimentId> = snapshot.experiments.iter().map(|e| e.id).collect();
-    for trial in snapshot.trials.iter().filter(|t| !t.ended) {
+    // An unmanaged trial may be registered, and never begin.
+    let managed = |trial: &&Trial| trial.unmanaged.is_none();
+    for trial in snapshot.trials.iter().filter(|t| !t.ended).filter(managed) {
         if shown.contains(&trial.experiment_id) && !live.contains(&trial.experiment_id) {
             wrong(format!(
                 "trial {} lives in experiment {}, which has ended",
                 trial.id, trial.experiment_id
+            ));
+        }
+    }
+}
+
+/// 4, of what runs outside the cluster: the state of a trial is what is known of its code, and that of an experiment what
+/// its trials say.
+fn unmanaged(snapshot: &Snapshot, wrong: &mut impl FnMut(String)) {
+    let mut counts: HashMap<ExperimentId, TrialCounts> = HashMap::new();
+    for trial in &snapshot.trials {
+        let Some(known) = trial.unmanaged else {
+            continue;
+        };
+        counts
+            .entry(trial.experiment_id)
+            .or_default()
+            .add(trial.state, 1);
+        if known.trial_state() != trial.state {
+            wrong(format!(
+                "trial {} is {:?}, and of its code is known {known:?}",
+                trial.id, trial.state
+            ));
+        }
+    }
+    for experiment in snapshot.experiments.iter().filter(|e| e.unmanaged) {
+        let counts = counts.get(&experiment.id).copied().unwrap_or_default();
+        let expected = experiment_state(counts);
+        let removed = matches!(
+            experiment.state,
+            ExperimentState::Deleting | ExperimentState::DeleteFailed
+        );
+        if !removed && experiment.state != expected {
+            wrong(format!(
+                "experiment {} is {:?}, and its trials say {expected:?}",
+                experiment.id, experiment.state
             ));
         }
     }

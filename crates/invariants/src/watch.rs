@@ -130,6 +130,7 @@ mod tests {
                 state,
                 ended: state.is_terminal(),
                 latest_checkpoint: None,
+                unmanaged: None,
             }],
             ..Snapshot::default()
         }
@@ -171,6 +172,7 @@ mod tests {
                 state,
                 ended: false,
                 trial_count: 0,
+                unmanaged: false,
             }],
             ..Snapshot::default()
         };

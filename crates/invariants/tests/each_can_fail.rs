@@ -54,6 +54,7 @@ fn sound() -> Snapshot {
         state: TrialState::Active,
         ended: false,
         latest_checkpoint: (id == TrialId(1)).then(|| "c".into()),
+        unmanaged: None,
     };
     let metric = |step| report(ReportContent::Metric { step, value: 0.5 });
     let files = BTreeMap::from([("model.pt".to_owned(), 7)]);
@@ -64,6 +65,7 @@ fn sound() -> Snapshot {
             state: ExperimentState::Active,
             ended: false,
             trial_count: 2,
+            unmanaged: false,
         }],
         trials: vec![trial(TrialId(1), 2), trial(TrialId(2), 1)],
         allocations: vec![

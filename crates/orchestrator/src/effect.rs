@@ -7,6 +7,7 @@ use det_ids::{
 };
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::trial::TrialState;
+use det_lifecycle::unmanaged::UnmanagedState;
 
 use crate::Cause;
 
@@ -136,6 +137,8 @@ pub struct NewTrial {
     pub task_id: TaskId,
     /// Active, or paused with its experiment.
     pub state: TrialState,
+    /// What is known of its code; `None` = the master runs it.
+    pub unmanaged: Option<UnmanagedState>,
     /// Hyperparameters, a JSON object.
     pub hparams: String,
     /// Seed of its code, 0 to 2^31.

@@ -10,6 +10,7 @@ use det_lifecycle::container::Observed;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::task::TaskEvent;
 use det_lifecycle::trial::{EarlyExit, TrialEvent};
+use det_lifecycle::unmanaged::UnmanagedEvent;
 use det_scheduler::{Placement, Service, WaitKind};
 use det_searcher::{Action, Event as SearchEvent, Search};
 use det_taskspec::ContainerExit;
@@ -141,6 +142,44 @@ pub enum Event {
     TrialEnds {
         /// Which trial.
         id: TrialId,
+        /// Who and why.
+        cause: Cause,
+    },
+
+    // Unmanaged experiments and trials, which run outside the cluster.
+    /// A trial is added to an unmanaged experiment.
+    AddTrial {
+        /// Its experiment.
+        id: ExperimentId,
+        /// Its name, which no other trial of the experiment has: the caller's, or a new UUID.
+        request_id: RequestId,
+        /// Hyperparameters, a JSON object.
+        hparams: String,
+    },
+    /// The code of an unmanaged trial begins a run.
+    UnmanagedStarts {
+        /// Which trial.
+        id: TrialId,
+        /// When its next heartbeat is due, by the steady clock.
+        until: Micros,
+        /// Whether it goes on from the newest checkpoint of the runs before.
+        resumes: bool,
+        /// Who and why.
+        cause: Cause,
+    },
+    /// Something happens to an unmanaged trial.
+    Unmanaged {
+        /// Which trial.
+        id: TrialId,
+        /// What happens.
+        event: UnmanagedEvent,
+        /// Who and why.
+        cause: Cause,
+    },
+    /// A trial of an unmanaged experiment has another state, and that of the experiment may have to follow.
+    FollowTrials {
+        /// Which experiment.
+        id: ExperimentId,
         /// Who and why.
         cause: Cause,
     },
@@ -382,6 +421,8 @@ pub enum Need {
     LiveTrialCount(ExperimentId),
     /// Its search.
     Search(ExperimentId),
+    /// How many of its trials are in each state.
+    TrialCounts(ExperimentId),
     /// A trial, its experiment with the terms, its task, that task's live allocation, and which places it avoids.
     Trial(TrialId),
     /// The same of the trial of this name, if it exists.
@@ -406,6 +447,7 @@ pub enum Need {
 
 impl Event {
     /// What is to be loaded before this event is decided on.
+    #[expect(clippy::too_many_lines, reason = "one match over the events")]
     pub fn needs(&self) -> Vec<Need> {
         match self {
             Self::Experiment { id, .. }
@@ -447,7 +489,14 @@ impl Event {
                 needs
             }
             Self::TrialContinues { id, .. } => vec![Need::Trial(*id), Need::TaskCount(*id)],
-            Self::EarlyExit { id, .. } | Self::TrialEnds { id, .. } => vec![Need::Trial(*id)],
+            Self::EarlyExit { id, .. }
+            | Self::TrialEnds { id, .. }
+            | Self::UnmanagedStarts { id, .. }
+            | Self::Unmanaged { id, .. } => vec![Need::Trial(*id)],
+            Self::AddTrial { id, .. } => vec![Need::Experiment(*id)],
+            Self::FollowTrials { id, .. } => {
+                vec![Need::Experiment(*id), Need::TrialCounts(*id)]
+            }
             Self::Task { id, .. }
             | Self::AttemptRequested { id }
             | Self::LogMatched { task: id, .. } => vec![Need::Task(id.clone())],

@@ -4,6 +4,7 @@ use det_ids::ExperimentId;
 use det_lifecycle::experiment::{ExperimentEffect, ExperimentEvent, ExperimentState, Stop};
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::trial::{TrialEvent, TrialState};
+use det_lifecycle::unmanaged::on_experiment;
 use det_searcher::{Action, Event as SearchEvent, Search};
 
 use crate::searches::json;
@@ -21,7 +22,11 @@ pub(crate) fn on<R: Rows>(
         .experiment(id)
         .ok_or_else(|| Refused::not_found("experiment", id))?;
     let before = row.state;
-    let step = before.on(event)?;
+    let step = if row.unmanaged {
+        on_experiment(before, event)?
+    } else {
+        before.on(event)?
+    };
     if step.state != before {
         row.state = step.state;
         if step.effects.contains(&ExperimentEffect::End) {
@@ -132,7 +137,7 @@ fn some_follow<R: Rows>(
 
 /// Goes on with what one change has left: trials that are to follow their experiment, then those that are to be created.
 pub(crate) fn catch_up<R: Rows>(scene: &mut Scene<'_, R>, id: ExperimentId) {
-    let Some(row) = scene.rows.experiment(id) else {
+    let Some(row) = scene.rows.experiment(id).filter(|row| !row.unmanaged) else {
         return;
     };
     let (event, why) = match row.state {

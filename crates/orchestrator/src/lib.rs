@@ -27,6 +27,7 @@ mod rows;
 mod searches;
 mod tasks;
 mod trials;
+mod unmanaged;
 
 use std::sync::Arc;
 
@@ -286,6 +287,20 @@ impl<R: Rows> Scene<'_, R> {
                 cause,
             } => trials::early_exit(self, id, run, reason, cause),
             Event::TrialEnds { id, cause } => trials::end(self, id, cause),
+
+            Event::AddTrial {
+                id,
+                request_id,
+                hparams,
+            } => unmanaged::add(self, id, request_id, hparams),
+            Event::UnmanagedStarts {
+                id,
+                until,
+                resumes,
+                cause,
+            } => unmanaged::start(self, id, until, resumes, cause),
+            Event::Unmanaged { id, event, cause } => unmanaged::on(self, id, event, &cause),
+            Event::FollowTrials { id, cause } => unmanaged::follow_trials(self, id, &cause),
 
             Event::Task { id, event, cause } => tasks::asked(self, &id, event, &cause),
             Event::AttemptRequested { id } => tasks::request(self, &id),

@@ -13,6 +13,7 @@ use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::task::{Demand, TaskState};
 use det_lifecycle::trial::TrialState;
+use det_lifecycle::unmanaged::{TrialCounts, UnmanagedState};
 use det_scheduler::WaitKind;
 use det_searcher::Search;
 use det_taskspec::TaskKind;
@@ -36,6 +37,8 @@ pub struct Experiment {
     pub progress: f64,
     /// Trials that were created in all.
     pub trial_count: i64,
+    /// Whether it runs outside the cluster, so that its state follows from those of its trials.
+    pub unmanaged: bool,
     /// `None` while it is live.
     pub ended_at: Option<Micros>,
 }
@@ -64,6 +67,8 @@ pub struct Trial {
     pub task_id: TaskId,
     /// Where it is in its life.
     pub state: TrialState,
+    /// What is known of its code, of which `state` follows; `None` = the master runs it.
+    pub unmanaged: Option<UnmanagedState>,
     /// Its newest run; 0 before the first.
     pub run_id: i64,
     /// Failures charged so far.
@@ -258,12 +263,15 @@ pub trait Rows {
     fn trial(&self, id: TrialId) -> Option<Trial>;
     /// The trial that the search of an experiment calls by this name.
     fn trial_of_request(&self, id: ExperimentId, request_id: &RequestId) -> Option<Trial>;
+    /// How many of its trials are in each state.
+    fn trial_counts(&self, id: ExperimentId) -> TrialCounts;
     /// Stores task, state, restarts and end of a trial.
     fn update_trial(&mut self, row: &Trial);
     /// Stores other hyperparameters (a JSON object) for the runs to come.
     fn set_hparams(&mut self, id: TrialId, hparams: &str);
-    /// Stores that a run begins: what the code of the run before reported of itself is reset.
-    fn start_run(&mut self, id: TrialId, run_id: i64);
+    /// Stores that a run begins: what the code of the run before reported of itself is reset. `resumes` = it goes on from
+    /// the newest checkpoint.
+    fn start_run(&mut self, id: TrialId, run_id: i64, resumes: bool);
     /// Why a run that fails now is not followed by another although restarts are left; `None` if it may be.
     fn restart_forbidden(&self, id: TrialId) -> Option<String>;
     /// How many tasks a trial has had.

@@ -64,7 +64,7 @@ pub(crate) fn begin<R: Rows>(
     Ok(())
 }
 
-/// Notifies the search of a live experiment. Of one that is over, nothing happens.
+/// Notifies the search of a live experiment. Of one that is over or unmanaged, nothing happens.
 pub(crate) fn on<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: ExperimentId,
@@ -74,7 +74,8 @@ pub(crate) fn on<R: Rows>(
         return Ok(());
     };
     let state = experiment.state;
-    if !state.is_live() {
+    // What runs outside the cluster is searched there, if at all.
+    if !state.is_live() || experiment.unmanaged {
         return Ok(());
     }
     let every = scene.core.snapshot_every;
@@ -242,6 +243,7 @@ fn create<R: Rows>(
             ExperimentState::Active => TrialState::Active,
             _ => TrialState::Paused,
         },
+        unmanaged: None,
         hparams: json(hparams),
         seed,
     }));

@@ -5,6 +5,7 @@ use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::{TaskEnd, TaskEvent, TaskState};
 use det_lifecycle::trial::{EarlyExit, History, TrialEffect, TrialEvent, TrialState};
+use det_lifecycle::unmanaged::refuse_trial;
 use det_searcher::{Event as SearchEvent, ExitReason};
 use det_taskspec::TaskKind;
 
@@ -33,6 +34,18 @@ pub(crate) fn on<R: Rows>(
     cause: &Cause,
 ) -> Result<(), Refused> {
     let (mut row, experiment) = known(scene, id)?;
+    if row.unmanaged.is_some() {
+        return Err(refuse_trial(match event {
+            TrialEvent::Pause => "paused",
+            TrialEvent::Activate => "activated",
+            TrialEvent::Cancel => "canceled",
+            TrialEvent::Kill => "killed",
+            TrialEvent::StopBySearch | TrialEvent::AllocationEnded(_) => "stopped",
+            TrialEvent::EarlyExit(_) => "ended early",
+            TrialEvent::Continue => "continued",
+        })
+        .into());
+    }
     let before = row.state;
     let (max_restarts, forbidden) = match scene.rows.terms(experiment.id) {
         Ok(terms) if matches!(event, TrialEvent::AllocationEnded(_)) => {
@@ -260,7 +273,7 @@ pub(crate) struct Run {
 pub(crate) fn begin_run<R: Rows>(scene: &mut Scene<'_, R>, id: TrialId) -> Result<Run, Refused> {
     let (trial, experiment) = known(scene, id)?;
     let number = trial.run_id + 1;
-    scene.rows.start_run(id, number);
+    scene.rows.start_run(id, number, true);
     scene.effect(Effect::RunStarted(id));
     scene.wake(Topic::Trial(id));
     Ok(Run {

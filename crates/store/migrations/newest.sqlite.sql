@@ -80,7 +80,7 @@ CREATE TABLE experiments (
     checkpoint_bytes BIGINT NOT NULL,
     collected BOOLEAN NOT NULL,
     revision BIGINT NOT NULL
-);
+, unmanaged BOOLEAN NOT NULL DEFAULT FALSE, external_id TEXT);
 CREATE INDEX experiments_by_state ON experiments (state);
 CREATE INDEX experiments_by_job ON experiments (job_id);
 CREATE INDEX experiments_by_revision ON experiments (revision);
@@ -137,7 +137,7 @@ CREATE TABLE trials (
     checkpoint_bytes BIGINT NOT NULL,
     notice TEXT,
     created_at BIGINT NOT NULL,
-    ended_at BIGINT,
+    ended_at BIGINT, unmanaged TEXT,
     UNIQUE (experiment_id, request_id)
 );
 CREATE INDEX trials_by_experiment ON trials (experiment_id, id);
@@ -376,6 +376,8 @@ CREATE TABLE task_contexts (
 );
 CREATE INDEX task_documents_by_parent ON task_documents (parent_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX tasks_launched ON tasks (kind, ended_at) WHERE experiment_id IS NULL;
+CREATE UNIQUE INDEX experiments_by_external_id ON experiments (external_id) WHERE external_id IS NOT NULL;
+CREATE INDEX trials_unmanaged ON trials (id) WHERE unmanaged IS NOT NULL AND ended_at IS NULL;
 INSERT INTO workspaces (name, immutable, archived, created_at) VALUES ('Uncategorized', TRUE, FALSE, 0);
 INSERT INTO projects (workspace_id, name, key, immutable, archived, description, notes, created_at)
     VALUES (1, 'Uncategorized', 'UNCAT', TRUE, FALSE, '', '[]', 0);

@@ -75,6 +75,10 @@ pub struct JobRow {
 
 /// An experiment with its owner's name and its job's settings.
 #[derive(Debug, Clone, PartialEq, crate::Row)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "columns that have nothing to do with each other"
+)]
 pub struct ExperimentRow {
     /// Its number, unique over the cluster.
     pub id: ExperimentId,
@@ -140,6 +144,10 @@ pub struct ExperimentRow {
     pub weight: f64,
     /// From the job.
     pub max_slots: Option<i64>,
+    /// Whether it runs outside the cluster, and only reports.
+    pub unmanaged: bool,
+    /// The name by which its code finds it again, unique over the cluster.
+    pub external_id: Option<String>,
 }
 
 const SELECT: &str = "SELECT e.*, c.config, c.original_config, u.username, u.display_name, j.priority, j.weight, \
@@ -355,6 +363,33 @@ pub async fn find(
     Ok(row)
 }
 
+/// See [`find_by_external_id`].
+pub(crate) const OF_EXTERNAL_ID: &str = "SELECT id FROM experiments WHERE external_id = $1";
+
+/// The experiment of this external id.
+pub async fn find_by_external_id(
+    conn: &mut Conn<'_>,
+    external_id: &str,
+) -> Result<Option<ExperimentRow>, StoreError> {
+    // Number and external id of an experiment never change; the rest may be newer in memory.
+    let found = fetch_optional!(conn, (ExperimentId,), OF_EXTERNAL_ID, external_id)?;
+    match found {
+        Some((id,)) => find(conn, id).await,
+        None => Ok(None),
+    }
+}
+
+/// See [`unmanaged_running`].
+pub(crate) const UNMANAGED_RUNNING: &str =
+    "SELECT id FROM experiments WHERE state = 'ACTIVE' AND unmanaged ORDER BY id";
+
+/// The unmanaged experiments whose code runs.
+pub async fn unmanaged_running(conn: &mut Conn<'_>) -> Result<Vec<ExperimentId>, StoreError> {
+    conn.flush().await?;
+    let rows = fetch_all!(conn, (ExperimentId,), UNMANAGED_RUNNING)?;
+    Ok(rows.into_iter().map(|(id,)| id).collect())
+}
+
 /// Changes an experiment, if there is one with this number.
 async fn edit(
     conn: &mut Conn<'_>,
@@ -474,6 +509,10 @@ pub struct NewExperiment {
     pub smaller_is_better: bool,
     /// The gzip tar archive of the model definition.
     pub model_definition: Vec<u8>,
+    /// See [`ExperimentRow`].
+    pub unmanaged: bool,
+    /// See [`ExperimentRow`].
+    pub external_id: Option<String>,
 }
 
 /// Adds a job.
@@ -509,8 +548,10 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<Experime
         concat!(
             "INSERT INTO experiments (job_id, owner_id, project_id, parent_id, name, description, labels, notes, state, \
          machine, archived, resource_pool, searcher_name, searcher_metric, smaller_is_better, progress, created_at, \
-         trial_count, checkpoint_count, checkpoint_bytes, collected, name_folded, description_folded, revision) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, '', $8, $9, $10, $11, $12, $13, $14, 0.0, $15, 0, 0, 0, $10, $16, $17, ",
+         trial_count, checkpoint_count, checkpoint_bytes, collected, name_folded, description_folded, unmanaged, \
+         external_id, revision) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, '', $8, $9, $10, $11, $12, $13, $14, 0.0, $15, 0, 0, 0, $18, $16, $17, \
+         $18, $19, ",
             next_revision!(),
             ") RETURNING id"
         ),
@@ -530,7 +571,10 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<Experime
         new.smaller_is_better,
         job.submitted_at,
         new.name.to_lowercase(),
-        new.description.to_lowercase()
+        new.description.to_lowercase(),
+        // The files of an unmanaged experiment are its user's: its policy is applied once it is set by a user.
+        new.unmanaged,
+        new.external_id.as_deref()
     )?;
     execute!(
         conn,

@@ -72,6 +72,11 @@ const MIGRATIONS: &[Migration] = &[
         text: include_str!("../migrations/0010_task_documents.sql"),
     },
     Migration {
+        version: 12,
+        name: "unmanaged experiments",
+        text: include_str!("../migrations/0012_unmanaged.sql"),
+    },
+    Migration {
         version: 13,
         name: "training ports",
         text: include_str!("../migrations/0013_training_ports.sql"),

@@ -73,6 +73,17 @@ fn experiment_lists(id: ExperimentId) -> Vec<(String, Query)> {
         named("uncollected", uncollected),
         named("deleting", deleting),
         named("phases", Query::fixed(allocations::LIVE_STATES, Vec::new())),
+        named(
+            "unmanaged, running",
+            Query::fixed(experiments::UNMANAGED_RUNNING, Vec::new()),
+        ),
+        named(
+            "of an external id",
+            Query::fixed(
+                experiments::OF_EXTERNAL_ID,
+                vec![Value::Text("x".to_owned())],
+            ),
+        ),
     ]
 }
 
@@ -106,6 +117,14 @@ fn trial_lists(experiment_id: ExperimentId) -> Vec<(String, Query)> {
         let values = [vec![experiment_id.into()], rest].concat();
         all.push((name.to_owned(), Query::fixed(sql, values)));
     }
+    all.push((
+        "trials: unmanaged".into(),
+        Query::fixed(trials::UNMANAGED, Vec::new()),
+    ));
+    all.push((
+        "trials: by state".into(),
+        Query::fixed(trials::COUNTS, vec![experiment_id.into()]),
+    ));
     all.push((
         "metrics: chunks by number".into(),
         metrics::rows_query(&[1, 2, 3]),

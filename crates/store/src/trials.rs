@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use det_ids::{ExperimentId, RequestId, TaskId, TrialId};
 use det_lifecycle::trial::TrialState;
+use det_lifecycle::unmanaged::{TrialCounts, UnmanagedState};
 
 use crate::column;
 use crate::query::{Query, Value, pieces};
@@ -18,7 +19,7 @@ pub struct TrialRow {
     pub id: TrialId,
     /// Its experiment.
     pub experiment_id: ExperimentId,
-    /// The searcher's name for it.
+    /// The searcher's name for it; of an unmanaged trial, its external id or a UUID.
     pub request_id: RequestId,
     /// Its current task.
     pub task_id: TaskId,
@@ -65,6 +66,9 @@ pub struct TrialRow {
     pub created_at: i64,
     /// When it ended, microseconds; `None` while live.
     pub ended_at: Option<i64>,
+    /// What is known of its code, of which `state` follows; `None` = the master runs it.
+    #[row(json)]
+    pub unmanaged: Option<UnmanagedState>,
 }
 
 /// A new trial.
@@ -86,6 +90,8 @@ pub struct NewTrial {
     pub warm_start_checkpoint: Option<String>,
     /// See [`TrialRow`].
     pub created_at: i64,
+    /// See [`TrialRow`].
+    pub unmanaged: Option<UnmanagedState>,
 }
 
 /// Adds a trial and gives its number.
@@ -95,8 +101,8 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<TrialId, Stor
         (TrialId,),
         "INSERT INTO trials (experiment_id, request_id, task_id, state, machine, hparams, seed, run_id, restarts, \
          warm_start_checkpoint, total_batches, progress, runner_state, metadata, checkpoint_count, checkpoint_bytes, \
-         created_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, 0, 0, $8, 0, 0.0, '', '{}', 0, 0, $9) RETURNING id",
+         created_at, unmanaged) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, 0, 0, $8, 0, 0.0, '', '{}', 0, 0, $9, $10) RETURNING id",
         new.experiment_id,
         &new.request_id,
         &new.task_id,
@@ -105,7 +111,8 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<TrialId, Stor
         new.hparams.as_str(),
         new.seed,
         new.warm_start_checkpoint.as_deref(),
-        new.created_at
+        new.created_at,
+        new.unmanaged.as_ref().map(column::text).as_deref()
     )?;
     let unit = conn.writing()?;
     unit.trials.keep(Arc::new(new.row(id)), false);
@@ -142,6 +149,7 @@ impl NewTrial {
             notice: None,
             created_at: self.created_at,
             ended_at: None,
+            unmanaged: self.unmanaged,
         }
     }
 }
@@ -181,6 +189,7 @@ pub(crate) async fn save_changed(
             notice: "text" = |row| row.notice.as_deref(),
             created_at: "bigint" = |row| row.created_at,
             ended_at: "bigint" = |row| row.ended_at,
+            unmanaged: "text" = |row| row.unmanaged.as_ref().map(column::text),
         ),
         "ON CONFLICT (id) DO UPDATE SET task_id = excluded.task_id, state = excluded.state, \
          machine = excluded.machine, hparams = excluded.hparams, run_id = excluded.run_id, \
@@ -190,7 +199,7 @@ pub(crate) async fn save_changed(
          best_metric = excluded.best_metric, best_validation = excluded.best_validation, \
          latest_metric = excluded.latest_metric, latest_validation = excluded.latest_validation, \
          checkpoint_count = excluded.checkpoint_count, checkpoint_bytes = excluded.checkpoint_bytes, \
-         notice = excluded.notice, ended_at = excluded.ended_at"
+         notice = excluded.notice, ended_at = excluded.ended_at, unmanaged = excluded.unmanaged"
     );
     Ok(())
 }
@@ -357,6 +366,48 @@ pub async fn count_live(
             .note(&experiment_id, |cell| cell.live_trials = Some(n));
     }
     Ok(n)
+}
+
+/// See [`counts`].
+pub(crate) const COUNTS: &str =
+    "SELECT machine, COUNT(*) FROM trials WHERE experiment_id = $1 GROUP BY machine";
+
+/// How many trials of an experiment are in each state.
+pub async fn counts(
+    conn: &mut Conn<'_>,
+    experiment_id: ExperimentId,
+) -> Result<TrialCounts, StoreError> {
+    conn.flush().await?;
+    let rows = fetch_all!(conn, (String, i64), COUNTS, experiment_id)?;
+    let mut counts = TrialCounts::default();
+    for (machine, number) in rows {
+        let state = column::json(&machine).map_err(|message| StoreError::Corrupt {
+            what: format!("state of a trial of experiment {experiment_id}"),
+            message,
+        })?;
+        counts.add(state, u64::try_from(number).unwrap_or(0));
+    }
+    Ok(counts)
+}
+
+/// An unmanaged trial whose code is waited for.
+#[derive(Debug, Clone, PartialEq, crate::Row)]
+pub struct UnmanagedTrial {
+    /// See [`TrialRow`].
+    pub id: TrialId,
+    /// See [`TrialRow`].
+    #[row(json = "unmanaged")]
+    pub state: UnmanagedState,
+}
+
+/// See [`unmanaged`].
+pub(crate) const UNMANAGED: &str =
+    "SELECT id, unmanaged FROM trials WHERE unmanaged IS NOT NULL AND ended_at IS NULL ORDER BY id";
+
+/// The unmanaged trials that have not ended, by number.
+pub async fn unmanaged(conn: &mut Conn<'_>) -> Result<Vec<UnmanagedTrial>, StoreError> {
+    conn.flush().await?;
+    Ok(fetch_all!(conn, UnmanagedTrial, UNMANAGED)?)
 }
 
 /// The mean of the progress that the trials of an experiment reported, 0 to 1; 0 without trials.

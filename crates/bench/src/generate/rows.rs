@@ -142,6 +142,8 @@ pub(super) fn experiment(
     let checkpoints = i64::try_from(trial_count * 2).unwrap_or(0);
     PastExperiment {
         new: NewExperiment {
+            unmanaged: false,
+            external_id: None,
             job: JobRow {
                 id: draw.uuid().into(),
                 kind: JobKind::Experiment,

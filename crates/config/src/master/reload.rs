@@ -128,6 +128,7 @@ const RULES: &[(&str, When)] = &[
     ("root", Never),
     ("cache", Never),
     ("launch_error", Now),
+    ("unmanaged_heartbeat_timeout", Now),
     ("cluster_name", Now),
     ("ui_customization", Now),
     ("enable_cors", Now),

@@ -6,6 +6,8 @@ mod provider;
 mod sso;
 mod translate;
 
+use std::time::Duration;
+
 use crate::container::TaskContainerDefaults;
 use crate::log::Log;
 use crate::storage::CheckpointStorage;
@@ -83,6 +85,9 @@ keys! {
         data_dir: Option<String> = Kind::Special(&NOT_EMPTY);
         /// Whether work larger than the cluster is refused at submit; otherwise it waits, with a reason.
         launch_error: bool = Kind::Bool, or("true");
+        /// How long the code of an unmanaged trial may be silent before the trial counts as lost.
+        #[serde(with = "crate::units::duration_text")]
+        unmanaged_heartbeat_timeout: Duration = Kind::Duration, or("\"5m\"");
         /// Name of the cluster that users are shown.
         cluster_name: String = Kind::Text, or("\"\"");
         /// Whether other origins may call the API from a browser.

@@ -5,6 +5,7 @@ mod log_policies;
 mod places;
 mod pools;
 mod tasks;
+mod unmanaged;
 mod world;
 
 use det_config::hyperparameters::SearchMethod;

@@ -13,6 +13,7 @@ use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::Demand;
 use det_lifecycle::trial::TrialState;
+use det_lifecycle::unmanaged::TrialCounts;
 use det_orchestrator::{
     Agenda, Allocation, Cause, Clock, Container, Core, Effect, Event, Experiment, Place, Placed,
     Refused, Rows, SearchState, Task, Terms, Topic, Trial, Unreadable,
@@ -36,6 +37,8 @@ pub(crate) struct World {
     slots: BTreeMap<ContainerId, BTreeSet<SlotId>>,
     pub(crate) places: BTreeMap<PlaceId, Place>,
     pub(crate) forbidden: Option<String>,
+    /// Whether the last run that began went on from a checkpoint.
+    pub(crate) resumed: bool,
     pub(crate) effects: Vec<Effect>,
 }
 
@@ -70,7 +73,25 @@ pub(crate) fn search(method: &SearchMethod) -> Search {
 
 /// An active experiment whose search, by this method, has begun.
 pub(crate) fn world(method: &SearchMethod, max_restarts: u32) -> World {
-    let mut world = World {
+    let mut world = empty(max_restarts);
+    world.happens(Event::SearchBegins {
+        id: EXPERIMENT,
+        search: Box::new(search(method)),
+        actions: Vec::new(),
+    });
+    world
+}
+
+/// An unmanaged experiment without trials.
+pub(crate) fn unmanaged() -> World {
+    let mut world = empty(0);
+    world.experiment.unmanaged = true;
+    world.experiment.state = ExperimentState::Paused;
+    world
+}
+
+fn empty(max_restarts: u32) -> World {
+    World {
         now: 1_000_000,
         experiment: Experiment {
             id: EXPERIMENT,
@@ -80,6 +101,7 @@ pub(crate) fn world(method: &SearchMethod, max_restarts: u32) -> World {
             resource_pool: "default".to_owned(),
             progress: 0.0,
             trial_count: 0,
+            unmanaged: false,
             ended_at: None,
         },
         terms: Terms {
@@ -101,14 +123,9 @@ pub(crate) fn world(method: &SearchMethod, max_restarts: u32) -> World {
         slots: BTreeMap::new(),
         places: BTreeMap::from([("a".into(), place()), ("b".into(), place())]),
         forbidden: None,
+        resumed: false,
         effects: Vec::new(),
-    };
-    world.happens(Event::SearchBegins {
-        id: EXPERIMENT,
-        search: Box::new(search(method)),
-        actions: Vec::new(),
-    });
-    world
+    }
 }
 
 fn place() -> Place {
@@ -149,6 +166,7 @@ impl World {
                             request_id: new.request_id.clone(),
                             task_id: new.task_id.clone(),
                             state: new.state,
+                            unmanaged: new.unmanaged,
                             run_id: 0,
                             restarts: 0,
                             ended_at: None,
@@ -297,7 +315,15 @@ impl Rows for World {
     fn set_hparams(&mut self, id: TrialId, hparams: &str) {
         self.hparams.insert(id, hparams.to_owned());
     }
-    fn start_run(&mut self, id: TrialId, run_id: i64) {
+    fn trial_counts(&self, _id: ExperimentId) -> TrialCounts {
+        let mut counts = TrialCounts::default();
+        for trial in self.trials.values() {
+            counts.add(trial.state, 1);
+        }
+        counts
+    }
+    fn start_run(&mut self, id: TrialId, run_id: i64, resumes: bool) {
+        self.resumed = resumes;
         if let Some(trial) = self.trials.get_mut(&id) {
             trial.run_id = run_id;
         }

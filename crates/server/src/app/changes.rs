@@ -1,6 +1,6 @@
 //! Changes that are answered with what they changed: a service makes the change, and a reader shows it to who asked.
 
-use det_ids::{ExperimentId, ProjectId, TaskId, WorkspaceId};
+use det_ids::{ExperimentId, ProjectId, TaskId, TrialId, WorkspaceId};
 use det_taskspec::TaskKind;
 use serde_json::{Map, Value};
 
@@ -14,7 +14,9 @@ use crate::app::reads::experiments::listing::{Chosen, chosen};
 use crate::app::reads::experiments::{self, Shown};
 use crate::app::reads::homes::{self, ProjectView, WorkspaceView};
 use crate::app::reads::tasks::{self, LaunchedView};
+use crate::app::reads::trials::{self, Whole};
 use crate::app::submission::NewExperimentRequest;
+use crate::app::unmanaged::Heartbeat;
 use crate::app::workspaces::WorkspacePatch;
 use crate::auth::Actor;
 use crate::error::AppResult;
@@ -31,6 +33,47 @@ pub(crate) async fn create_experiment(
         None => None,
     };
     Ok((created, shown))
+}
+
+/// The unmanaged experiment of an external id: as it is, or a new one; without it when the submission was only checked.
+pub(crate) async fn put_experiment(
+    master: &Master,
+    actor: &Actor,
+    external_id: String,
+    request: NewExperimentRequest,
+) -> AppResult<Option<Shown>> {
+    let service = &master.unmanaged;
+    let put = service.put_experiment(actor, external_id, request).await?;
+    match put.id {
+        Some(id) => Ok(Some(experiments::one(master, actor, id).await?)),
+        None => Ok(None),
+    }
+}
+
+/// The trial of an external id in an unmanaged experiment: as it is, or a new one. Without the id a new one.
+pub(crate) async fn put_trial(
+    master: &Master,
+    actor: &Actor,
+    experiment_id: ExperimentId,
+    external_id: Option<String>,
+    hparams: Map<String, Value>,
+) -> AppResult<Whole> {
+    let service = &master.unmanaged;
+    let id = service
+        .put_trial(actor, experiment_id, external_id, hparams)
+        .await?;
+    trials::settled(&master.context.store, actor, id).await
+}
+
+/// The code of an unmanaged trial reports that it runs, or how it ended.
+pub(crate) async fn beat(
+    master: &Master,
+    actor: &Actor,
+    id: TrialId,
+    heartbeat: Heartbeat,
+) -> AppResult<Whole> {
+    master.unmanaged.beat(actor, id, heartbeat).await?;
+    trials::settled(&master.context.store, actor, id).await
 }
 
 /// Lets an ended experiment go on, with changed settings if any.

@@ -51,6 +51,7 @@ use crate::app::specs::{FreshTokens, MasterIdentity, Specs};
 use crate::app::submission::Submissions;
 use crate::app::templates::Templates;
 use crate::app::trials::Trials;
+use crate::app::unmanaged::Unmanaged;
 use crate::app::users::Users;
 use crate::app::why::Explanations;
 use crate::app::workspaces::{HomeChanges, HomeDeletion, Workspaces};
@@ -297,6 +298,12 @@ impl Master {
             policies,
             queue,
             explanations,
+            unmanaged: Unmanaged::new(
+                context.clone(),
+                ownership.clone(),
+                experiments.clone(),
+                orchestration.clone(),
+            ),
             experiments,
             launches,
             trials: Trials::new(

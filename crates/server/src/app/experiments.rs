@@ -34,7 +34,7 @@ use crate::app::renewal::{ATTEMPTS, Renewal, Renewals, Renewed, overtaken};
 use crate::app::scheduling::fallback::fallback_of;
 use crate::app::submission::{NewExperimentRequest, Submissions};
 use crate::auth::Actor;
-use crate::error::{AppError, AppResult, ErrorKind};
+use crate::error::{AppError, AppResult};
 
 mod patch;
 
@@ -51,6 +51,18 @@ pub struct CreatedExperiment {
     pub warnings: Vec<String>,
     /// Whether it asks for more slots than there are now.
     pub slots_exceeded: bool,
+}
+
+impl CreatedExperiment {
+    /// Of an experiment that existed, whose configuration is shown with it.
+    pub(crate) fn existing(id: ExperimentId) -> Self {
+        Self {
+            id: Some(id),
+            config: Value::Null,
+            warnings: Vec::new(),
+            slots_exceeded: false,
+        }
+    }
 }
 
 /// Experiments: created, steered, continued, changed. Cheap to clone.
@@ -79,12 +91,6 @@ impl Experiments {
         actor: &Actor,
         request: NewExperimentRequest,
     ) -> AppResult<CreatedExperiment> {
-        if request.unmanaged {
-            return Err(AppError::new(
-                ErrorKind::NotBuilt,
-                "experiments that run outside the cluster are not built in this version",
-            ));
-        }
         let checked = self.submissions.check(actor, &request).await?;
         let own = Target::of(Kind::Experiment).owned_by(actor.user().id);
         let shown = if actor.may(Permission::ReadUnmasked, &own) {
@@ -111,7 +117,8 @@ impl Experiments {
             }
         };
         let (warnings, slots_exceeded) = (checked.warnings.clone(), checked.slots_exceeded);
-        let state = if request.activate {
+        // The code of an unmanaged one has not reported yet, whatever the request says.
+        let state = if request.activate && !request.unmanaged {
             ExperimentState::Active
         } else {
             ExperimentState::Paused
@@ -146,14 +153,20 @@ impl Experiments {
             searcher_metric: config.searcher.metric.clone(),
             smaller_is_better: config.searcher.smaller_is_better,
             model_definition: archive,
+            unmanaged: request.unmanaged,
+            external_id: request.external_id,
         };
-        let (service, actor) = (self.clone(), actor.name());
+        let (service, actor) = (self.clone(), actor.clone());
         let id = self
             .context
             .write(move |tx| {
                 Box::pin(async move {
+                    let known = service.known_external(tx, &new, &actor).await?;
+                    if let Some(id) = known {
+                        return Ok(id);
+                    }
                     let id = service
-                        .store(tx, new, checked.search, state, &actor)
+                        .store(tx, new, checked.search, state, &actor.name())
                         .await?;
                     service.log_warnings(tx, id, &checked.warnings).await?;
                     failpoint!("server::experiments::create::before_commit");
@@ -194,12 +207,14 @@ impl Experiments {
         &self,
         tx: &mut WriteTx,
         mut new: NewExperiment,
-        search: Search,
+        search: Option<Search>,
         state: ExperimentState,
         actor: &str,
     ) -> AppResult<ExperimentId> {
         // It may have gone since the configuration was checked.
-        self.pools.require(&new.job.resource_pool)?;
+        if !new.unmanaged {
+            self.pools.require(&new.job.resource_pool)?;
+        }
         let fallback = new.job.fallback.iter();
         for pool in fallback.flat_map(|fallback| &fallback.pools) {
             self.pools.require(pool)?;
@@ -216,13 +231,48 @@ impl Experiments {
                     .states(None, state.stored_name()),
             )
             .await?;
-        let begins = Event::SearchBegins {
+        let begins = search.map(|search| Event::SearchBegins {
             id,
             search: Box::new(search),
             actions: Vec::new(),
-        };
-        self.orchestration.advance(tx, [begins]).await?;
+        });
+        self.orchestration.advance(tx, begins).await?;
         Ok(id)
+    }
+
+    /// The experiment that was given the external id of a new one in the meantime.
+    async fn known_external(
+        &self,
+        tx: &mut WriteTx,
+        new: &NewExperiment,
+        actor: &Actor,
+    ) -> AppResult<Option<ExperimentId>> {
+        let Some(external_id) = &new.external_id else {
+            return Ok(None);
+        };
+        let found = experiments::find_by_external_id(&mut tx.conn(), external_id).await?;
+        if let Some(row) = &found {
+            self.require_own_external(actor, row)?;
+        }
+        Ok(found.map(|row| row.id))
+    }
+
+    /// Refuses to hand the experiment of an external id to a user who could not report for it, and says nothing of it but
+    /// whose it is.
+    pub(crate) fn require_own_external(&self, actor: &Actor, row: &ExperimentRow) -> AppResult<()> {
+        let target = Target::of(Kind::Trial).owned_by(row.owner_id);
+        let name = row.external_id.as_deref().unwrap_or_default();
+        let to_do = format!(
+            "use external experiment id \"{}\", which experiment {} has",
+            name.escape_debug(),
+            row.id
+        );
+        let refused = self
+            .ownership
+            .require_of(actor, Permission::Report, &target, &to_do);
+        refused.map_err(|refusal| {
+            refusal.hint("choose another external id: they are unique over the cluster")
+        })
     }
 
     async fn parent_archive(&self, parent: ExperimentId) -> AppResult<Vec<u8>> {
@@ -269,6 +319,11 @@ impl Experiments {
     async fn activate_renewed(&self, id: ExperimentId, cause: &Cause) -> AppResult<()> {
         for _ in 0..ATTEMPTS {
             let row = experiment_row(&self.context.store, id).await?;
+            if row.unmanaged {
+                let (event, cause) = (ExperimentEvent::Activate, cause.clone());
+                let activated = Event::Experiment { id, event, cause };
+                return self.orchestration.commit(activated).await;
+            }
             let renewed = match row.state {
                 ExperimentState::Paused => {
                     let homes = self.homes.get();
@@ -319,7 +374,9 @@ impl Experiments {
             .write(move |tx| {
                 Box::pin(async move {
                     let row = existing::experiment(&mut tx.conn(), id).await?;
-                    if archived {
+                    // An unmanaged one that never ran has no other end.
+                    let rests = row.unmanaged && row.state == ExperimentState::Paused;
+                    if archived && !rests {
                         row.state
                             .may_archive()
                             .map_err(|r| AppError::precondition(r.message))?;
@@ -369,6 +426,12 @@ impl Experiments {
         let cause = Cause::actor(actor.name());
         for _ in 0..ATTEMPTS {
             let row = experiment_row(&self.context.store, id).await?;
+            if row.unmanaged {
+                // Refused, with what to do instead.
+                let (event, cause) = (ExperimentEvent::Continue, cause.clone());
+                let continued = Event::Experiment { id, event, cause };
+                return self.orchestration.commit(continued).await;
+            }
             let config = self.configs.of(&row)?;
             require_continuable(&row, &config, over.is_some())?;
             let over = revealed_override(over.clone(), &row)?;

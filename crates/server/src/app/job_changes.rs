@@ -25,9 +25,15 @@ use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
 use crate::labels::TaskLabel;
 
-/// Refuses an experiment that has ended: it is in no queue, and what it may use decides nothing any more.
+/// Refuses an experiment that has ended or is unmanaged: it is in no queue, and what it may use decides nothing.
 pub(crate) fn require_live(row: &ExperimentRow) -> AppResult<()> {
     let state = row.state;
+    if row.unmanaged {
+        return Err(AppError::precondition(format!(
+            "experiment {} is unmanaged: it runs outside the cluster, is in no queue, and has no resources to be changed",
+            row.id
+        )));
+    }
     if state.is_live() {
         return Ok(());
     }

@@ -283,7 +283,9 @@ impl Metrics {
         {
             experiments::set_best(&mut tx.conn(), experiment.id, Some(trial_id), Some(m)).await?;
         }
-        if trial.ended_at.is_some() || experiment.ended_at.is_some() {
+        // What runs outside the cluster is searched there.
+        let searched = !experiment.unmanaged;
+        if !searched || trial.ended_at.is_some() || experiment.ended_at.is_some() {
             return Ok(());
         }
         let time_metric = time_metric(self.configs.of(&experiment)?.as_ref());

@@ -52,6 +52,7 @@ pub mod specs;
 pub mod submission;
 pub mod templates;
 pub mod trials;
+pub mod unmanaged;
 pub mod users;
 pub(crate) mod wait_reasons;
 pub mod why;
@@ -109,6 +110,8 @@ pub struct Inner {
     pub explanations: why::Explanations,
     /// Experiments: creating, steering, continuing and changing them.
     pub experiments: experiments::Experiments,
+    /// What runs outside the cluster and reports: experiments and trials.
+    pub unmanaged: unmanaged::Unmanaged,
     /// Tasks that work for no experiment: launching and steering them.
     pub launches: launches::Launches,
     /// Trials: what their code and users report of them.

@@ -341,7 +341,8 @@ impl Projects {
                     workspaces::update_project(&mut tx.conn(), &row).await?;
                     experiments::follow_project(&mut tx.conn(), id, to).await?;
                     let cause = Cause::actor(actor.name());
-                    for member in members.iter().filter(|member| member.is_live()) {
+                    let run_here = |member: &&Member| member.is_live() && !member.unmanaged;
+                    for member in members.iter().filter(run_here) {
                         let row = existing::experiment(&mut tx.conn(), member.id).await?;
                         let renewed = decided
                             .get(&member.id)
@@ -372,7 +373,8 @@ impl Projects {
             let mut conn = self.context.store.read().await?;
             let live = experiments::live(&mut conn.conn()).await?;
             live.into_iter()
-                .filter(|row| row.project_id == id)
+                // What runs outside the cluster has nothing that policies and pools of a workspace could decide.
+                .filter(|row| row.project_id == id && !row.unmanaged)
                 .collect()
         };
         let mut decided = BTreeMap::new();
@@ -400,7 +402,8 @@ impl Projects {
             let row = experiment_row(&self.context.store, id).await?;
             let homes = self.homes.get();
             let (_, workspace) = homes.require_open(to)?;
-            let renewed = if row.ended_at.is_none() && row.project_id != to {
+            let is_run_here = row.ended_at.is_none() && !row.unmanaged;
+            let renewed = if is_run_here && row.project_id != to {
                 Some(
                     self.renewals
                         .renew(&row, None, workspace, Renewal::Move)
@@ -456,7 +459,7 @@ impl Projects {
             )));
         }
         let renewed = renewed.filter(|renewed| renewed.is_about(&row));
-        if row.ended_at.is_none() && renewed.is_none() {
+        if row.ended_at.is_none() && !row.unmanaged && renewed.is_none() {
             return Ok(false);
         }
         experiments::set_project(&mut tx.conn(), id, project.id, workspace.id).await?;

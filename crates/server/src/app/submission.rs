@@ -38,7 +38,8 @@ pub(crate) struct Checked {
     pub(crate) config: ExperimentConfig,
     pub(crate) warnings: Vec<String>,
     pub(crate) slots_exceeded: bool,
-    pub(crate) search: Search,
+    /// `None` = it is unmanaged: what is searched is searched elsewhere.
+    pub(crate) search: Option<Search>,
     /// The document to keep as the original, where it is not the text that came.
     pub(crate) original: Option<String>,
     /// Project it goes into.
@@ -66,6 +67,8 @@ pub struct NewExperimentRequest {
     pub validate_only: bool,
     /// Whether it only reports, and something else runs it.
     pub unmanaged: bool,
+    /// The name by which its code finds it again; only of an unmanaged one.
+    pub external_id: Option<String>,
 }
 
 /// Where a submission goes: the project that the request names, the one that the document names, else Uncategorized. What
@@ -199,7 +202,40 @@ impl<'p> Revealed<'p> {
     }
 }
 
+impl<'p> Placed<'p> {
+    /// What runs outside the cluster asks for no pool.
+    fn nowhere(governed: Governed<'p>) -> Self {
+        let admitted = Admitted {
+            pools: Vec::new(),
+            slots_exceeded: false,
+        };
+        Self { governed, admitted }
+    }
+}
+
+/// Who runs the trials of an experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Runner {
+    /// The master.
+    Master,
+    /// Something outside the cluster.
+    Outside,
+}
+
 impl Completed {
+    /// Leaves its search to what runs it.
+    fn without_search(self) -> Checked {
+        Checked {
+            config: self.config,
+            warnings: self.warnings,
+            slots_exceeded: self.slots_exceeded,
+            search: None,
+            original: self.original,
+            project_id: self.project_id,
+            workspace_id: self.workspace_id,
+        }
+    }
+
     /// Makes its search.
     async fn search(self) -> AppResult<Checked> {
         let config = self.config;
@@ -220,7 +256,7 @@ impl Completed {
             config,
             warnings: self.warnings,
             slots_exceeded: self.slots_exceeded,
-            search,
+            search: Some(search),
             original: self.original,
             project_id: self.project_id,
             workspace_id: self.workspace_id,
@@ -271,8 +307,17 @@ impl Submissions {
             .policies
             .over(revealed.homed.workspace.id, Workload::Experiment)
             .await?;
-        let placed = self.place(revealed.govern(policies)).await?;
-        self.complete_placed(placed).await?.search().await
+        let governed = revealed.govern(policies);
+        if request.unmanaged {
+            let placed = Placed::nowhere(governed);
+            let completed = self.complete_placed(placed, Runner::Outside).await?;
+            return Ok(completed.without_search());
+        }
+        let placed = self.place(governed).await?;
+        self.complete_placed(placed, Runner::Master)
+            .await?
+            .search()
+            .await
     }
 
     /// Reads a document and lays it over its templates. Its errors are reported all at once, together with those that
@@ -329,7 +374,7 @@ impl Submissions {
     }
 
     /// Completes it for its first pool, or reports everything that was found wrong with it.
-    async fn complete_placed(&self, placed: Placed<'_>) -> AppResult<Completed> {
+    async fn complete_placed(&self, placed: Placed<'_>, runner: Runner) -> AppResult<Completed> {
         let Placed { governed, admitted } = placed;
         let Governed { revealed, policies } = governed;
         let Revealed { homed, original } = revealed;
@@ -346,7 +391,10 @@ impl Submissions {
         let pool = admitted.pools.first().cloned().unwrap_or_default();
         let admission_errors = submitted.under(&policies).placed(findings.errors);
         let submitted = over_workspace(submitted, workspace)?;
-        let mut config = match self.complete(submitted, policies, &pool, long).await? {
+        let completed = self
+            .complete(submitted, policies, (&pool, runner), long)
+            .await?;
+        let mut config = match completed {
             Ok(config) if admission_errors.is_empty() => config,
             completed => {
                 let mut errors = completed.err().map_or_else(Vec::new, |errors| errors.0);
@@ -357,6 +405,7 @@ impl Submissions {
         check_size(&config)?;
         config.resources.resource_pool = pool;
         if !config.resources.resource_pools.is_empty() {
+            // Of an unmanaged one none is left: it is in no queue.
             config.resources.resource_pools = admitted.pools;
         }
         Ok(Completed {
@@ -449,7 +498,7 @@ impl Submissions {
         &self,
         submitted: Submitted,
         policies: Vec<Policies>,
-        pool: &str,
+        (pool, runner): (&str, Runner),
         long: bool,
     ) -> AppResult<Result<ExperimentConfig, ConfigErrors>> {
         let container_defaults = self.pools.container_defaults(pool);
@@ -473,7 +522,7 @@ impl Submissions {
                 checkpoint_storage: storage,
                 task_container_defaults: &container_defaults,
                 default_priority,
-                managed: true,
+                managed: runner == Runner::Master,
             };
             let policies = Policies::all_with_order(policies, order);
             submitted.under(&policies).complete(&defaults)

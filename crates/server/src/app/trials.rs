@@ -7,7 +7,7 @@ use det_ids::TrialId;
 use det_lifecycle::trial::{EarlyExit, TrialEvent};
 use det_orchestrator::Event;
 use det_searcher::Event as SearchEvent;
-use det_store::{WriteTx, checkpoints, trials};
+use det_store::{WriteTx, checkpoints, experiments, trials};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
@@ -93,6 +93,10 @@ impl Trials {
                     }
                     .clamp(0.0, 1.0);
                     trials::set_progress(&mut tx.conn(), trial_id, fraction).await?;
+                    if experiment.unmanaged {
+                        let (id, conn) = (experiment.id, &mut tx.conn());
+                        return Ok(experiments::set_progress(conn, id, fraction).await?);
+                    }
                     if trial.ended_at.is_some() {
                         return Ok(());
                     }

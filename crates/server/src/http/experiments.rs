@@ -23,7 +23,7 @@ use crate::app::experiments::ExperimentPatch;
 use crate::app::reads::experiments::{QueuePlace, Record, listing};
 use crate::app::submission::NewExperimentRequest;
 use crate::app::{Master, changes, reads};
-use crate::error::AppError;
+use crate::error::{AppError, AppResult};
 use crate::http::context_files::context_files;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message, object};
@@ -102,13 +102,25 @@ async fn create_experiment(
     Caller(master, actor): Caller,
     WireBody(body): WireBody<CreateExperimentRequest>,
 ) -> Answer {
+    let request = submission(body)?;
+    let (created, shown) = changes::create_experiment(&master, &actor, request).await?;
+    let experiment = shown.as_ref().map(views::experiments::one).transpose()?;
+    message(&CreateExperimentResponse {
+        experiment: experiment.unwrap_or_default(),
+        config: object(created.config),
+        warnings: launch_warnings(created.slots_exceeded),
+        messages: created.warnings,
+    })
+}
+
+/// What a request to create an experiment asks for.
+pub(super) fn submission(body: CreateExperimentRequest) -> AppResult<NewExperimentRequest> {
     if body.config.trim().is_empty() {
         return Err(AppError::invalid(
             "field \"config\" is missing: an experiment needs a configuration, as YAML text",
-        )
-        .into());
+        ));
     }
-    let request = NewExperimentRequest {
+    Ok(NewExperimentRequest {
         config: body.config,
         files: context_files("modelDefinition", body.model_definition)?,
         activate: body.activate,
@@ -122,14 +134,7 @@ async fn create_experiment(
             .collect(),
         validate_only: body.validate_only,
         unmanaged: body.unmanaged,
-    };
-    let (created, shown) = changes::create_experiment(&master, &actor, request).await?;
-    let experiment = shown.as_ref().map(views::experiments::one).transpose()?;
-    message(&CreateExperimentResponse {
-        experiment: experiment.unwrap_or_default(),
-        config: object(created.config),
-        warnings: launch_warnings(created.slots_exceeded),
-        messages: created.warnings,
+        external_id: None,
     })
 }
 

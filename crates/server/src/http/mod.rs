@@ -41,6 +41,7 @@ pub mod templates;
 pub mod tensorboards;
 pub mod trials;
 pub(crate) mod tunnels;
+pub mod unmanaged;
 pub mod users;
 pub mod views;
 pub mod workspaces;
@@ -88,6 +89,7 @@ pub fn api() -> OpenApiRouter<Master> {
         .merge(tasks::routes())
         .merge(templates::routes())
         .merge(trials::routes())
+        .merge(unmanaged::routes())
         .merge(users::routes())
         .merge(workspaces::routes())
 }

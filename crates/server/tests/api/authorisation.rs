@@ -20,6 +20,9 @@ use crate::support::{Client, Cluster, FakeAgent};
 
 const TABLE: &str = include_str!("../authorisation.tsv");
 
+/// The external id of an experiment of the owner's.
+const OUTSIDE: &str = "outside";
+
 /// Kinds of callers: the columns.
 const CALLERS: [&str; 11] = [
     "nobody",
@@ -114,6 +117,8 @@ struct World {
     allocation: String,
     container: String,
     ada: UserId,
+    /// An experiment of the owner's that runs outside the cluster, by its external id, and its trial.
+    outside: (ExperimentId, TrialId),
     tokens: BTreeMap<&'static str, String>,
     /// Counts what is made for one request.
     made: i64,
@@ -167,7 +172,10 @@ impl World {
         let validation = json!({"group": "validation", "metrics": {"trialRunId": 1, "stepsCompleted": 1,
             "metrics": {"avgMetrics": {"loss": 1}}}});
         admin.post(&path, validation).await.ok();
+        let outside =
+            crate::unmanaged::registered(&cluster.user("ada").await, OUTSIDE, "first").await;
         Self {
+            outside,
             admin,
             trial: row.trial_id.unwrap(),
             experiment,
@@ -322,6 +330,7 @@ impl World {
                 let spare = self.spare(false).await;
                 self.cluster.task_of_paused(spare).await.trial_id.unwrap()
             }
+            "StartTrial" | "PatchTrial" => self.outside.1,
             _ => self.trial,
         };
         let checkpoint = if operation.path.contains("checkpoint") && !name.starts_with("Report") {
@@ -382,10 +391,19 @@ impl World {
         } else {
             self.task.clone()
         };
+        let external = match row {
+            "PutExperiment" => {
+                self.made += 1;
+                format!("new {}", self.made)
+            }
+            _ => OUTSIDE.to_owned(),
+        };
         let job = self.cluster.task_of(self.experiment).await.0.job_id;
         let path = operation
             .path
             .replace("{templateName}", &template)
+            .replace("{externalExperimentId}", &external)
+            .replace("{externalTrialId}", "first")
             .replace("{jobId}", job.as_str())
             .replace("{workloadType}", "NTSC")
             .replace("{workspaceId}", &workspace.to_string())
@@ -442,6 +460,16 @@ impl World {
         match operation_of(row) {
             "Login" | "PlainLogin" => json!({"username": "admin", "isHashed": true}),
             "CreateExperiment" => json!({"config": configuration("made").to_string()}),
+            "PutExperiment" => {
+                json!({"config": configuration("made").to_string(), "unmanaged": true})
+            }
+            "CreateTrial" => json!({"experimentId": self.outside.0, "unmanaged": true}),
+            "PutTrial" => {
+                json!({"externalTrialId": "first",
+                    "createTrialRequest": {"experimentId": self.outside.0, "unmanaged": true}})
+            }
+            "StartTrial" => json!({"resume": true}),
+            "PatchTrial" => json!({"state": "STATE_RUNNING"}),
             "LaunchCommand" => json!({"config": {"entrypoint": ["true"]}}),
             "LaunchShell" | "LaunchNotebook" => json!({"config": {}}),
             "LaunchTensorboard" => json!({"config": {}, "experimentIds": [self.experiment]}),

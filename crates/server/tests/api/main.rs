@@ -45,5 +45,6 @@ mod tasks;
 mod templates;
 mod tensorboards;
 mod trials;
+mod unmanaged;
 mod users;
 mod workspaces;

@@ -97,6 +97,7 @@ async fn load_experiment(
         state,
         ended: row.ended_at.is_some(),
         trial_count: row.trial_count,
+        unmanaged: row.unmanaged,
     });
     for trial in trials::of_experiment(&mut tx.conn(), row.id).await? {
         for task in allocations::tasks_of_trial(&mut tx.conn(), trial.id).await? {
@@ -135,6 +136,7 @@ async fn load_experiment(
             run_id: trial.run_id,
             restarts: trial.restarts,
             latest_checkpoint: trial.latest_checkpoint,
+            unmanaged: trial.unmanaged,
         });
     }
     for checkpoint in checkpoints::of_experiment(&mut tx.conn(), row.id).await? {
@@ -168,7 +170,7 @@ async fn load_experiment(
         });
     } else {
         assert!(
-            !state.is_live(),
+            row.unmanaged || !state.is_live(),
             "experiment {} lives without a search",
             row.id
         );

@@ -53,6 +53,7 @@ impl Tx<'_> {
                     resource_pool: String::new(),
                     progress: 0.0,
                     trial_count: 0,
+                    unmanaged: false,
                     ended_at: None,
                 },
                 submission: submission.clone(),

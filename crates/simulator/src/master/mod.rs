@@ -182,6 +182,7 @@ impl<'a> Tx<'a> {
                 request_id: new.request_id,
                 task_id: new.task_id,
                 state: new.state,
+                unmanaged: new.unmanaged,
                 run_id: 0,
                 restarts: 0,
                 ended_at: None,

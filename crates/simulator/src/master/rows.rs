@@ -5,6 +5,7 @@ use det_ids::{
 };
 use det_lifecycle::task::Demand;
 use det_lifecycle::trial::TrialState;
+use det_lifecycle::unmanaged::TrialCounts;
 use det_orchestrator::{
     Allocation, Container, Experiment, Place, SearchState, Task, Terms, Trial, Unreadable,
 };
@@ -92,7 +93,12 @@ impl det_orchestrator::Rows for Tx<'_> {
         // Code here does not look at its hyperparameters.
     }
 
-    fn start_run(&mut self, id: TrialId, run_id: i64) {
+    fn trial_counts(&self, _id: ExperimentId) -> TrialCounts {
+        // Nothing here runs outside the cluster.
+        TrialCounts::default()
+    }
+
+    fn start_run(&mut self, id: TrialId, run_id: i64, _resumes: bool) {
         if let Some(known) = self.rows.trial_mut(id) {
             known.row.run_id = run_id;
         }

@@ -399,6 +399,7 @@ fn experiment(of: &rows::Experiment) -> Experiment {
         state: row.state,
         ended: row.ended_at.is_some(),
         trial_count: row.trial_count,
+        unmanaged: row.unmanaged,
     }
 }
 
@@ -414,6 +415,7 @@ fn trial(of: &rows::Trial) -> Trial {
         state: row.state,
         ended: row.ended_at.is_some(),
         latest_checkpoint: of.latest_checkpoint.as_ref().map(|(uuid, _)| uuid.clone()),
+        unmanaged: row.unmanaged,
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Member {
     /// See [`super::ExperimentRow`].
     #[row(json = "machine")]
     pub state: ExperimentState,
+    /// See [`super::ExperimentRow`].
+    pub unmanaged: bool,
 }
 
 impl Member {
@@ -27,8 +29,10 @@ impl Member {
     }
 
     /// Whether it has not come to its end and is not being stopped either: deleting must wait for the user to end it.
+    /// An unmanaged one that does not run has no other end.
     pub fn is_in_use(&self) -> bool {
-        self.is_live() && !self.state.is_stopping()
+        let rests = self.unmanaged && self.state == ExperimentState::Paused;
+        self.is_live() && !self.state.is_stopping() && !rests
     }
 }
 
@@ -41,7 +45,7 @@ pub async fn of_project(
     Ok(fetch_all!(
         conn,
         Member,
-        "SELECT id, project_id, owner_id, machine FROM experiments WHERE project_id = $1 ORDER BY id",
+        "SELECT id, project_id, owner_id, machine, unmanaged FROM experiments WHERE project_id = $1 ORDER BY id",
         project_id
     )?)
 }
@@ -70,7 +74,7 @@ pub async fn of_workspace(
     Ok(fetch_all!(
         conn,
         Member,
-        "SELECT id, project_id, owner_id, machine FROM experiments \
+        "SELECT id, project_id, owner_id, machine, unmanaged FROM experiments \
          WHERE project_id IN (SELECT id FROM projects WHERE workspace_id = $1) ORDER BY id",
         workspace_id
     )?)

@@ -63,6 +63,7 @@ mod reports;
 mod retention;
 mod rows;
 mod running;
+mod unmanaged;
 mod workspaces;
 mod writing;
 
@@ -82,8 +83,9 @@ enum Kind {
 }
 
 /// What undoes the versions of the schema from the seventh on.
-const WITHOUT_PLACES: &str = "ALTER TABLE allocations DROP COLUMN port_step; \
-     DROP TABLE task_documents; DROP TABLE task_contexts; DROP INDEX tasks_launched; \
+const WITHOUT_PLACES: &str = "ALTER TABLE allocations DROP COLUMN port_step; DROP INDEX experiments_by_external_id; DROP INDEX trials_unmanaged; \
+     ALTER TABLE experiments DROP COLUMN unmanaged; ALTER TABLE experiments DROP COLUMN external_id; \
+     ALTER TABLE trials DROP COLUMN unmanaged; DROP TABLE task_documents; DROP TABLE task_contexts; DROP INDEX tasks_launched; \
      ALTER TABLE tasks DROP COLUMN log_findings; \
      ALTER TABLE tasks DROP COLUMN log_retention_days; ALTER TABLE trials ADD COLUMN log_findings TEXT; \
      ALTER TABLE trials ADD COLUMN log_retention_days BIGINT; \
@@ -298,6 +300,11 @@ suite! {
         an_older_store_knows_where_its_containers_run,
         an_older_store_knows_the_states_of_its_tasks,
         the_task_of_a_job_is_no_experiments;
+    unmanaged:
+        an_experiment_is_found_by_its_external_id_until_it_is_deleted,
+        the_code_of_trials_is_waited_for_until_they_end,
+        the_trials_of_an_experiment_are_counted_by_state,
+        an_older_store_has_nothing_unmanaged;
     reports:
         a_log_is_read_forwards_and_backwards,
         a_repeated_batch_of_a_spool_is_taken_once,

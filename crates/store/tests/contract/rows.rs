@@ -60,6 +60,8 @@ pub(crate) fn job(id: &str, owner_id: UserId) -> JobRow {
 /// An experiment called `name`, with a job of the same name.
 pub(crate) fn experiment(name: &str, owner_id: UserId) -> NewExperiment {
     NewExperiment {
+        unmanaged: false,
+        external_id: None,
         job: job(&format!("job-{name}"), owner_id),
         project_id: UNCATEGORIZED_PROJECT,
         parent_id: None,
@@ -88,6 +90,7 @@ pub(crate) async fn some_experiment(world: &World) -> ExperimentId {
 
 pub(crate) fn trial(experiment_id: ExperimentId, request_id: &str) -> NewTrial {
     NewTrial {
+        unmanaged: None,
         experiment_id,
         request_id: request_id.into(),
         task_id: format!("{experiment_id}.{request_id}").into(),

@@ -169,6 +169,7 @@ async fn insert_trial(
         seed: i64::from(new.seed),
         warm_start_checkpoint: warm_start,
         created_at: det_store::now(),
+        unmanaged: new.unmanaged,
     };
     let id = trials::insert(&mut tx.conn(), &row).await?;
     // The event that follows finds it without asking the database for its name.

@@ -8,6 +8,7 @@ use det_ids::{
 };
 use det_lifecycle::task::Demand;
 use det_lifecycle::trial::TrialState;
+use det_lifecycle::unmanaged::TrialCounts;
 use det_orchestrator::{Container, Event, Need, Place, SearchState, Terms, Unreadable};
 use det_store::allocations::ContainerRow;
 use det_store::places::PlaceRow;
@@ -28,6 +29,7 @@ pub(super) struct Facts {
     pub(super) terms: HashMap<ExperimentId, Result<Terms, Unreadable>>,
     pub(super) live_trials: HashMap<ExperimentId, Vec<(TrialId, TrialState)>>,
     pub(super) live_trial_counts: HashMap<ExperimentId, usize>,
+    pub(super) trial_counts: HashMap<ExperimentId, TrialCounts>,
     pub(super) named: HashMap<(ExperimentId, RequestId), TrialId>,
     pub(super) restart_forbidden: HashMap<TrialId, Option<String>>,
     pub(super) task_counts: HashMap<TrialId, usize>,
@@ -73,6 +75,10 @@ impl Facts {
                 self.live_trial_counts.insert(id, count);
             }
             Need::Search(id) => self.load_search(service, tx, id).await?,
+            Need::TrialCounts(id) => {
+                let counts = trials::counts(&mut tx.conn(), id).await?;
+                self.trial_counts.insert(id, counts);
+            }
             Need::Trial(id) => self.load_trial(service, tx, id).await?,
             Need::TrialOfRequest(id, request_id) => {
                 self.load_experiment(service, tx, id).await?;
@@ -244,8 +250,8 @@ impl Facts {
         let Some(row) = rows.experiment(id) else {
             return Ok(());
         };
-        // Of one that is over nothing is asked, and it has no search.
-        if !row.state.is_live() {
+        // Of one that is over nothing is asked, and it has no search; nor has one that runs outside the cluster.
+        if !row.state.is_live() || row.unmanaged {
             return Ok(());
         }
         let config = service.configs.of(row);

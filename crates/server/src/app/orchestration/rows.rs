@@ -4,6 +4,7 @@ use det_ids::{
     AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, SlotId, TaskId, TrialId,
 };
 use det_lifecycle::trial::TrialState;
+use det_lifecycle::unmanaged::TrialCounts;
 use det_orchestrator::{
     Allocation, Container, Experiment, Place, Rows, SearchState, Task, Terms, Trial, Unreadable,
 };
@@ -41,6 +42,7 @@ impl Rows for TxRows<'_> {
             resource_pool: row.resource_pool.clone(),
             progress: row.progress,
             trial_count: row.trial_count,
+            unmanaged: row.unmanaged,
             ended_at: row.ended_at.map(Micros),
         })
     }
@@ -93,6 +95,7 @@ impl Rows for TxRows<'_> {
             request_id: row.request_id.clone(),
             task_id: row.task_id.clone(),
             state: row.state,
+            unmanaged: row.unmanaged,
             run_id: row.run_id,
             restarts: count(row.restarts),
             ended_at: row.ended_at.map(Micros),
@@ -108,6 +111,7 @@ impl Rows for TxRows<'_> {
         self.live.edit_trial(row.id, |known| {
             known.task_id.clone_from(&row.task_id);
             known.state = row.state;
+            known.unmanaged = row.unmanaged;
             known.restarts = i64::from(row.restarts);
             known.ended_at = raw(row.ended_at);
         });
@@ -118,10 +122,19 @@ impl Rows for TxRows<'_> {
             .edit_trial(id, |row| hparams.clone_into(&mut row.hparams));
     }
 
-    fn start_run(&mut self, id: TrialId, run_id: i64) {
+    fn trial_counts(&self, id: ExperimentId) -> TrialCounts {
+        self.facts
+            .trial_counts
+            .get(&id)
+            .copied()
+            .unwrap_or_default()
+    }
+
+    fn start_run(&mut self, id: TrialId, run_id: i64, resumes: bool) {
         self.live.edit_trial(id, |row| {
             row.run_id = run_id;
-            row.total_batches = row.latest_checkpoint_steps.unwrap_or(0);
+            let from = row.latest_checkpoint_steps.filter(|_| resumes);
+            row.total_batches = from.unwrap_or(0);
             row.runner_state.clear();
         });
     }

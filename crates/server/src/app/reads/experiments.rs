@@ -87,7 +87,12 @@ impl Shown {
     /// Each with how far it is while it is active, where it is, and what the reader sees of its configuration.
     pub(crate) fn each(&self) -> impl Iterator<Item = (&ExperimentRow, Phase, Home<'_>, Sight)> {
         self.rows.iter().map(|row| {
-            let phase = self.phases.get(&row.id).copied().unwrap_or_default();
+            // What is unmanaged is active while its code runs.
+            let phase = if row.unmanaged {
+                Phase::Running
+            } else {
+                self.phases.get(&row.id).copied().unwrap_or_default()
+            };
             let sight = Sight::of(&self.reader, row.owner_id);
             (row, phase, self.home(row.project_id), sight)
         })
@@ -150,7 +155,7 @@ pub(crate) enum QueuePlace {
 
 /// Where the job of an experiment is in its queue.
 async fn queue_place(master: &Master, row: &ExperimentRow) -> AppResult<QueuePlace> {
-    if row.state != ExperimentState::Active {
+    if row.state != ExperimentState::Active || row.unmanaged {
         return Ok(QueuePlace::NotActive);
     }
     let phases = phases(&master.context.store, &[row.id]).await?;

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::trials::{GetExperimentTrialsQuery, TrialSortBy};
 use det_authz::Kind;
-use det_ids::{ExperimentId, TrialId};
+use det_ids::{ExperimentId, RequestId, TrialId};
 use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
-use det_store::experiments::ExperimentRow;
+use det_store::experiments::{self, ExperimentRow};
 use det_store::metrics::{self, GroupSummary, StoredReport};
 use det_store::trials::{self, Sort, TrialRow};
 use det_store::{Store, StoreError};
@@ -63,8 +63,29 @@ pub(crate) async fn whole(master: &Master, actor: &Actor, id: TrialId) -> AppRes
     settled(&master.context.store, actor, id).await
 }
 
+/// One trial with its parts, by the names that its code gave to it and its experiment.
+pub(crate) async fn by_external_id(
+    master: &Master,
+    actor: &Actor,
+    experiment: &str,
+    trial: String,
+) -> AppResult<Whole> {
+    require(actor)?;
+    let found = {
+        let mut conn = master.context.store.read().await?;
+        let row = experiments::find_by_external_id(&mut conn.conn(), experiment).await?;
+        let row = row.ok_or_else(|| {
+            AppError::not_found("experiment of external id", experiment.escape_debug())
+        })?;
+        let name = RequestId(trial);
+        let found = trials::find_by_request(&mut conn.conn(), row.id, &name).await?;
+        found.ok_or_else(|| AppError::not_found("trial of external id", name.0.escape_debug()))?
+    };
+    whole(master, actor, found.id).await
+}
+
 /// One trial with its parts, as far as its metrics have been taken in.
-async fn settled(store: &Store, actor: &Actor, id: TrialId) -> AppResult<Whole> {
+pub(crate) async fn settled(store: &Store, actor: &Actor, id: TrialId) -> AppResult<Whole> {
     let row = find(store, actor, id).await?;
     let experiment = reads::experiments::find(store, actor, row.experiment_id).await?;
     let mut whole = with_parts(store, &experiment, vec![row]).await?;
@@ -119,7 +140,10 @@ async fn rows(
     if let Some(filter) = filter.filter(|_| by_phase) {
         // Live allocations distinguish the active trials, so the page is cut afterwards.
         let live = live(store, &rows).await?;
-        let phase = |row: &TrialRow| live.get(&row.id).map_or(Phase::Queued, phase_of);
+        let phase = |row: &TrialRow| match row.unmanaged {
+            Some(_) => Phase::Running,
+            None => live.get(&row.id).map_or(Phase::Queued, phase_of),
+        };
         rows.retain(|row| filter.wants(row.state.stored_name(), phase(row)));
         total = i64::try_from(rows.len()).unwrap_or(i64::MAX);
         let skipped = usize::try_from(query.offset.max(0)).unwrap_or(usize::MAX);
@@ -198,7 +222,11 @@ async fn with_parts(
     let whole = |row: TrialRow| {
         let allocation = live.remove(&row.id);
         let parts = TrialParts {
-            phase: allocation.as_ref().map_or(Phase::Queued, phase_of),
+            phase: match row.unmanaged {
+                // It is active while its code runs.
+                Some(_) => Phase::Running,
+                None => allocation.as_ref().map_or(Phase::Queued, phase_of),
+            },
             allocation,
             tasks: tasks.remove(&row.id).unwrap_or_default(),
             summaries: summaries.remove(&row.id).unwrap_or_default(),

@@ -53,8 +53,8 @@ impl HomeDeletion {
                 named(&live)
             ))
             .hint(
-                "end them with `det experiment cancel ID` or `det experiment kill ID`, or move them elsewhere with \
-                 `det experiment move`",
+                "end them with `det experiment cancel ID` or `det experiment kill ID`, unmanaged ones by ending their code, \
+                 or move them elsewhere with `det experiment move`",
             ));
         }
         let experiment = Target::of(Kind::Experiment);

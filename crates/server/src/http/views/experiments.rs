@@ -220,6 +220,8 @@ pub fn experiment(
         pachyderm_integration: config.pachyderm,
         duration: Some((row.ended_at.unwrap_or(now) - row.created_at).max(0) / 1_000_000),
         config: config.whole,
+        unmanaged: row.unmanaged,
+        external_experiment_id: row.external_id.clone(),
         ..Experiment::default()
     })
 }
@@ -268,6 +270,8 @@ pub(crate) mod tests {
             priority: 42,
             weight: 1.0,
             max_slots: None,
+            unmanaged: false,
+            external_id: None,
         }
     }
 

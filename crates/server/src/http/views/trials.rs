@@ -10,7 +10,6 @@ use det_api_types::trials::{
 };
 use det_api_types::wire::{Float, Int64, Object, RawList, RawObject, Timestamp};
 use det_config::experiment::{mask_member, mask_with_variables, may_hold_secrets};
-use det_ids::ExperimentId;
 use det_store::StoreError;
 use det_store::allocations::TaskRow;
 use det_store::checkpoints::CheckpointRow;
@@ -71,17 +70,28 @@ pub fn trial(row: &TrialRow, parts: &TrialParts, now: i64) -> Result<Trial, Stor
         log_retention_days: task.and_then(|task| task.log_retention_days),
         metadata: Some(object("metadata of trial", row.id, &row.metadata)?),
         log_policy_matched: task.and_then(log_policies_matched),
-        wait_reason: wait_reason.or_else(|| is_paused.then(|| paused(row.experiment_id))),
+        wait_reason: wait_reason.or_else(|| is_paused.then(|| paused(row))),
     })
 }
 
-/// Why a trial of a paused experiment does not run.
-fn paused(experiment_id: ExperimentId) -> WaitReason {
-    WaitReason {
-        kind: "paused".to_owned(),
-        message: format!(
-            "experiment {experiment_id} is paused; `det experiment activate {experiment_id}` lets it go on"
+/// Why a trial does not run that is paused.
+fn paused(row: &TrialRow) -> WaitReason {
+    let experiment_id = row.experiment_id;
+    let (kind, message) = match row.unmanaged {
+        Some(_) => (
+            "unmanaged",
+            "it runs outside the cluster, and its code has not sent a heartbeat yet".to_owned(),
         ),
+        None => (
+            "paused",
+            format!(
+                "experiment {experiment_id} is paused; `det experiment activate {experiment_id}` lets it go on"
+            ),
+        ),
+    };
+    WaitReason {
+        kind: kind.to_owned(),
+        message,
         ..WaitReason::default()
     }
 }
@@ -256,7 +266,7 @@ pub fn hyperparameters(row: &TrialRow) -> Result<Object, StoreError> {
 pub(crate) mod tests {
     use super::*;
     use crate::app::reads::phase::Phase;
-    use det_ids::{TrialId, UserId};
+    use det_ids::{ExperimentId, TrialId, UserId};
     use det_lifecycle::log_findings::LogFindings;
     use det_lifecycle::task::TaskState;
     use det_taskspec::TaskKind;
@@ -290,6 +300,7 @@ pub(crate) mod tests {
             notice: None,
             created_at: 1_000_000,
             ended_at: None,
+            unmanaged: None,
         }
     }
 

@@ -194,6 +194,9 @@ fn summary(explanation: &JobExplanation, waiting: usize) -> String {
         JobSubject::Task { row, .. } => return summary_of_task(row.state, explanation, waiting),
     };
     match &row.state {
+        state if row.unmanaged && !state.is_terminal() => {
+            "unmanaged: it runs outside the cluster, and asks for nothing here".to_owned()
+        }
         ExperimentState::Paused => format!(
             "paused: it asks for nothing until `det experiment activate {}`",
             row.id

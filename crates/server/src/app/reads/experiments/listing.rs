@@ -170,6 +170,8 @@ async fn apply_states(
             let phase = phases.entry(live.experiment_id).or_default();
             *phase = (*phase).max(Phase::of_allocation(&live.state));
         }
+        let outside = experiments::unmanaged_running(&mut conn.conn()).await?;
+        phases.extend(outside.into_iter().map(|id| (id, Phase::Running)));
     }
     // What has no live allocation is queued; only those that have one can be named.
     let queued = wanted.wants("ACTIVE", Phase::default());
