@@ -242,6 +242,13 @@ async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     if let Some(needed) = rows.iter().find(|c| protected.contains(&c.uuid)) {
         return Err(in_use(&needed.uuid));
     }
+    // The code of an unmanaged one may have stored them on a machine that is none of the cluster's.
+    if row.unmanaged
+        && let Err(unreachable) = master.checkpoint_files.storage_of(row)
+    {
+        tracing::info!(experiment.id = row.id.0, reason = %unreachable, "checkpoint files of an unmanaged experiment that is deleted were left where they are");
+        return Ok(());
+    }
     remove(
         master,
         rows,

@@ -64,7 +64,7 @@ impl CheckpointFiles {
     }
 
     /// The storage of an experiment, if the master may touch it.
-    pub(super) fn storage_of(&self, experiment: &ExperimentRow) -> AppResult<Storage> {
+    pub(crate) fn storage_of(&self, experiment: &ExperimentRow) -> AppResult<Storage> {
         Storage::of(&config_of(experiment)?, &self.allowed_paths())
     }
 
