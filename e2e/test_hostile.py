@@ -161,7 +161,13 @@ def filled(cluster: Cluster) -> dict[str, str]:
     aux = {"resources": {"slots": 0}}
     command = cluster.api("POST", "/api/v1/commands", {"config": {**aux, "entrypoint": ["sleep", "3600"]}})["command"]["id"]
     shell = cluster.api("POST", "/api/v1/shells", {"config": aux})["shell"]["id"]
+    outside = {"config": json.dumps({"searcher": {"name": "single", "metric": "loss"}}), "unmanaged": True}
+    named = cluster.api("PUT", "/api/v1/experiments/by-external-id/outside", outside)["experiment"]["id"]
+    first = {"externalTrialId": "first", "createTrialRequest": {"experimentId": named, "unmanaged": True}}
+    cluster.api("PUT", "/api/v1/trials", first)
     return {
+        "externalExperimentId": "outside",
+        "externalTrialId": "first",
         "commandId": command,
         "shellId": shell,
         "agentId": cluster.agents[0].name,
