@@ -72,14 +72,14 @@ const MIGRATIONS: &[Migration] = &[
         text: include_str!("../migrations/0010_task_documents.sql"),
     },
     Migration {
-        version: 12,
+        version: 11,
         name: "unmanaged experiments",
-        text: include_str!("../migrations/0012_unmanaged.sql"),
+        text: include_str!("../migrations/0011_unmanaged.sql"),
     },
     Migration {
-        version: 13,
+        version: 12,
         name: "training ports",
-        text: include_str!("../migrations/0013_training_ports.sql"),
+        text: include_str!("../migrations/0012_training_ports.sql"),
     },
 ];
 

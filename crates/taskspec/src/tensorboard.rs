@@ -1,5 +1,5 @@
 //! What a TensorBoard has in its container: where the files of its trials are, and a port.
-//! `docs/contract/task-environment.md`, "`TensorBoards`".
+//! `docs/contract/task-environment.md`.
 
 use std::ops::RangeInclusive;
 

@@ -46,7 +46,7 @@ pub(crate) struct Offer {
     /// Whether the task's id alone names it.
     pub(crate) is_default: bool,
     /// What guards it by itself.
-    guard: Option<Guard>,
+    pub(crate) guard: Option<Guard>,
 }
 
 /// What guards a service besides the proxy. Not printable: it is secret.

@@ -66,7 +66,7 @@ async fn a_notebook_starts_with_its_token_certificate_and_idle_check() {
             .script
             .files
             .iter()
-            .find(|file| file.path.ends_with(".pem"));
+            .find(|file| file.path.ends_with("jupyterCert.pem"));
         file.unwrap().content.clone()
     };
     assert!(certificate(&spec).starts_with("-----BEGIN CERTIFICATE-----"));
@@ -93,7 +93,7 @@ async fn the_token_of_a_notebook_is_for_its_owner_and_the_owners_tasks_alone() {
         .script
         .files
         .iter()
-        .find(|file| file.path.ends_with(".key"));
+        .find(|file| file.path.ends_with("jupyterKey.key"));
     let key = key.unwrap().content.lines().nth(1).unwrap().to_owned();
     let own_task = cluster.client().as_task(&spec.script.token);
     let admin = cluster.admin().await;

@@ -345,6 +345,7 @@ pub(crate) mod tests {
             },
             unauthenticated: false,
             is_default,
+            guard: None,
         }
     }
 
