@@ -368,6 +368,15 @@ def test_containers_reach_each_other_with_the_key_alone(
                 capture_output=True,
             )
             assert refused.returncode == 255 and b"Permission denied" in refused.stderr
+            # What launchers find first on the path checks the server, whatever they ask for.
+            monkeypatch.setenv("PATH", os.environ["PATH"])
+            keys.first_on_path()
+            checked = [*command, "-i", keys.identity, "127.0.0.1", "true"]
+            assert subprocess.run(checked).returncode == 0
+            stranger = other.with_suffix(".pub").read_text().split()[:2]
+            pathlib.Path(keys.known_hosts).write_text(f"* {' '.join(stranger)}\n")
+            unknown = subprocess.run(checked, capture_output=True)
+            assert unknown.returncode == 255 and b"Host key verification failed" in unknown.stderr
         finally:
             server.kill()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -46,6 +47,10 @@ class Keys:
         self.identity = os.path.join(directory, "id_ed25519")
         #: The server's configuration.
         self.config = os.path.join(directory, "sshd_config")
+        #: The servers' common key, as clients know servers.
+        self.known_hosts = os.path.join(directory, "known_hosts")
+        #: Directory of an `ssh` that connects to servers with this key only.
+        self.programs = os.path.join(directory, "bin")
 
     @classmethod
     def share(cls, info: _info.ClusterInfo) -> Keys:
@@ -74,6 +79,17 @@ class Keys:
         authorized = os.path.join(directory, "authorized_keys")
         _write(authorized, public)
         _write(self.config, server_config(self.identity, authorized))
+        # Launchers do not check whom they connect to, and send the trial's secrets along: another task of
+        # the host may listen at the port of a server that could not start.
+        _write(self.known_hosts, f"* {' '.join(public.split()[:2])}\n")
+        os.makedirs(self.programs, mode=0o700)
+        program = os.path.join(self.programs, "ssh")
+        _write(program, client(shutil.which("ssh") or "/usr/bin/ssh", self.known_hosts))
+        os.chmod(program, 0o700)
+
+    def first_on_path(self) -> None:
+        """Lets the launcher find the client that checks servers."""
+        os.environ["PATH"] = self.programs + os.pathsep + os.environ.get("PATH", os.defpath)
 
 
 def rank_wrapper(env: Mapping[str, str]) -> list[str]:
@@ -88,6 +104,13 @@ def rank_wrapper(env: Mapping[str, str]) -> list[str]:
     lines += ['exec python3 -m determined.launch.wrap_rank "$@"', ""]
     _write(path, "\n".join(lines))
     return ["sh", path]
+
+
+def client(ssh: str, known_hosts: str) -> str:
+    """A script that is `ssh` with checks. Of options that are given twice the first one counts."""
+    options = ["-o", "StrictHostKeyChecking=yes", "-o", f"UserKnownHostsFile={known_hosts}"]
+    options += ["-o", "GlobalKnownHostsFile=/dev/null", "-o", "UpdateHostKeys=no"]
+    return f'#!/bin/sh\nexec {shlex.join([ssh, *options])} "$@"\n'
 
 
 def server_config(identity: str, authorized: str) -> str:

@@ -114,9 +114,10 @@ def main(arguments: Sequence[str]) -> int:
     # DeepSpeed reads it from the working directory.
     _write_lines(os.environ.get("DS_ENV_FILE", ".deepspeed_env"), environment_lines(os.environ))
     os.environ["PDSH_SSH_ARGS"] = (
-        f"-o PasswordAuthentication=no -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null "
+        f"-o PasswordAuthentication=no -o StrictHostKeyChecking=yes -o UserKnownHostsFile={keys.known_hosts} "
         f"-i {keys.identity} -p {port} -2 -a -x %h"
     )
+    keys.first_on_path()
     # The chief's processes are started over SSH as well.
     with subprocess.Popen(server) as own:
         try:

@@ -99,6 +99,7 @@ def main(arguments: Sequence[str]) -> int:
         return _processes.run(_ssh.server_command(keys, port))
     if keys is not None:
         _ssh.wait_for_servers(info.container_addrs[1:], port)
+        keys.first_on_path()
     words = command(
         info,
         parsed.overrides,
