@@ -9,6 +9,15 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::Duration;
+
+/// Pauses between looks that find nobody. The kernel writes its table of connections in pieces, and leaves one out where others
+/// come and go between two of them.
+const PAUSES: [Duration; 3] = [
+    Duration::from_millis(1),
+    Duration::from_millis(5),
+    Duration::from_millis(20),
+];
 
 /// Where the client's end of a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,12 +37,22 @@ impl Neighbour {
     /// # Errors
     /// `/proc` cannot be read.
     pub(super) fn of(client: SocketAddr) -> io::Result<Self> {
+        for pause in PAUSES {
+            match Self::look(client)? {
+                Some(found) => return Ok(found),
+                None => std::thread::sleep(pause),
+            }
+        }
+        // It was open on this machine a moment ago, or is held by what cannot be looked into.
+        Ok(Self::look(client)?.unwrap_or(Self::Contained))
+    }
+
+    /// One look; `None` = it is on this machine, and no process was seen that has it.
+    fn look(client: SocketAddr) -> io::Result<Option<Self>> {
         match socket_of(client)? {
-            Some(socket) if held_beside(&socket)? => Ok(Self::Beside),
-            Some(_) => Ok(Self::Contained),
-            // It was open on this machine a moment ago.
-            None if client.ip().is_loopback() => Ok(Self::Contained),
-            None => Ok(Self::Remote),
+            Some(socket) => held_by(&socket),
+            None if client.ip().is_loopback() => Ok(None),
+            None => Ok(Some(Self::Remote)),
         }
     }
 }
@@ -83,8 +102,8 @@ fn proc_form(address: SocketAddr, mapped: bool) -> String {
     form
 }
 
-/// Whether a process is seen to hold the socket, and none in another process namespace does.
-fn held_beside(socket: &str) -> io::Result<bool> {
+/// Where the processes are that are seen to hold the socket: beside only if none is in another process namespace.
+fn held_by(socket: &str) -> io::Result<Option<Neighbour>> {
     let own = namespace(Path::new("/proc/self"))?;
     let mut seen = false;
     for process in fs::read_dir("/proc")? {
@@ -96,11 +115,11 @@ fn held_beside(socket: &str) -> io::Result<bool> {
         }
         // It may have ended meanwhile.
         if namespace(&process).ok() != Some(own) {
-            return Ok(false);
+            return Ok(Some(Neighbour::Contained));
         }
         seen = true;
     }
-    Ok(seen)
+    Ok(seen.then_some(Neighbour::Beside))
 }
 
 /// Whether a process has the socket open; of processes that may not be looked into, no.
@@ -132,6 +151,37 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (_served, peer) = listener.accept().unwrap();
         assert_eq!(Neighbour::of(peer).unwrap(), Neighbour::Beside);
+        drop(client);
+    }
+
+    #[test]
+    fn a_client_is_found_while_other_connections_come_and_go() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_served, peer) = listener.accept().unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = other.local_addr().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut open = std::collections::VecDeque::new();
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let Ok(here) = TcpStream::connect(address) else {
+                        break;
+                    };
+                    open.push_back((here, other.accept().unwrap().0));
+                    if open.len() > 100 {
+                        open.pop_front();
+                    }
+                }
+            });
+            let found: Vec<_> = (0..100).map(|_| Neighbour::of(peer).unwrap()).collect();
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(
+                found.iter().all(|one| *one == Neighbour::Beside),
+                "{found:?}"
+            );
+        });
         drop(client);
     }
 
