@@ -20,10 +20,11 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _};
 /// Tables with a row for each person or setting, and what is not a table: these may be read whole.
 const SMALL: [&str; 7] = ["users", "u", "settings", "agents", "n", "w", "CONSTANT"];
 /// Indexes of few rows of a big table: reading all of one is what they are for.
-const PARTIAL: [&str; 4] = [
+const PARTIAL: [&str; 5] = [
     "checkpoints_in_removal",
     "experiments_uncollected",
     "trials_live",
+    "trials_unmanaged",
     "trials_warm_started",
 ];
 

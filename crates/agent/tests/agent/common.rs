@@ -59,7 +59,7 @@ impl Received {
 
     pub(crate) fn exit(&self, id: &str) -> Option<&ContainerExit> {
         match self.state(id) {
-            Some(ContainerState::Terminated { exit, cause: None }) => Some(exit),
+            Some(ContainerState::Terminated { exit, .. }) => Some(exit),
             _ => None,
         }
     }
