@@ -133,7 +133,7 @@ impl Launches {
         }
         let base = self.base(actor, &request).await?;
         let exhibits = self.exhibits(actor, &request).await?;
-        let under = exhibits.as_ref().and_then(|shown| shown.underlay(actor));
+        let under = exhibits.as_ref().and_then(Exhibits::underlay);
         let mut checked = self.check(&request, base.as_ref(), under).await?;
         let (details, more) = self.details(&request, &checked.config, exhibits)?;
         checked.warnings.extend(more);

@@ -28,7 +28,7 @@ use crate::error::{AppError, AppResult};
 const LONGEST_ID: usize = 255;
 
 /// Longest hyperparameters of a trial, in bytes of JSON.
-const LONGEST_HPARAMS: usize = 1 << 20;
+const LONGEST_HPARAMS: usize = 128 << 10;
 
 /// What code is given to begin a run with.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -116,12 +116,17 @@ fn limit_of(method: &Method, path: &str) -> usize {
             "/api/v1/task/logs" | "/task-logs" | "/api/v1/checkpoints" | "/api/v1/checkpoints/rm"
         );
     match path {
-        "/api/v1/experiments" | "/api/v1/commands" | "/api/v1/shells" | "/api/v1/generic-tasks"
+        "/api/v1/experiments"
+        | "/api/v1/commands"
+        | "/api/v1/shells"
+        | "/api/v1/notebooks"
+        | "/api/v1/tensorboards"
+        | "/api/v1/generic-tasks"
             if method == Method::POST =>
         {
             FILES_LIMIT_BYTES
         }
-        "/api/v1/auth/login" | "/login" => LOGIN_LIMIT_BYTES,
+        "/api/v1/auth/login" | "/login" | "/det/login" => LOGIN_LIMIT_BYTES,
         _ if is_report => REPORT_LIMIT_BYTES,
         _ => PLAIN_LIMIT_BYTES,
     }

@@ -27,6 +27,7 @@ use axum::response::{IntoResponse, Response};
 use crate::app::Master;
 use crate::error::{AppError, ErrorKind};
 use crate::http::error::ApiError;
+use crate::http::page;
 use crate::http::tokens;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -74,7 +75,9 @@ pub(crate) async fn check(
         None
     };
     let refused = refused.or_else(|| {
-        forged(request.method(), request.headers(), config.enable_cors).then(|| {
+        // A page that logs a browser in could make it another user's without a word.
+        let cors = config.enable_cors && request.uri().path() != page::login::PATH;
+        forged(request.method(), request.headers(), cors).then(|| {
             AppError::new(
                 ErrorKind::Forbidden,
                 "forbidden: a request that changes something was sent by a page of another site, or by a browser that \

@@ -16,8 +16,8 @@ use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::header::{
-    ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_SECURITY_POLICY, COOKIE, HOST, HeaderName,
-    SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST,
+    HeaderName, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
@@ -128,7 +128,7 @@ async fn pass(master: &Master, request: Request) -> AppResult<Response> {
                 // A web socket that is open says nothing: a forgotten page has one, too.
                 answer = answer.map(|body| until_its_end(body, in_use));
             }
-            if !is_own {
+            if !is_own || may_be_active(answer.headers()) {
                 let headers = answer.headers_mut();
                 headers.append(CONTENT_SECURITY_POLICY, FOREIGN_PAGE);
             }
@@ -232,6 +232,19 @@ async fn forward(
         switched.then_some(upgrade).flatten().as_ref(),
     );
     Ok(Response::from_parts(parts, Body::new(body)))
+}
+
+/// Whether an answer is a document that a browser would run scripts of, and that is no page of the program: an image or data
+/// that others have written, such as one that a trial has logged.
+fn may_be_active(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok());
+    let kind = kind
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default();
+    let kind = kind.trim().to_ascii_lowercase();
+    kind.ends_with("+xml") || kind.ends_with("/xml")
 }
 
 /// A body that is in use until it has been sent, or is given up.
@@ -428,6 +441,26 @@ mod tests {
         let mut parts = request(&[("authorization", "token of-jupyter")]);
         outgoing(&mut parts, None, false);
         assert_eq!(parts.headers[AUTHORIZATION], "token of-jupyter");
+    }
+
+    #[test]
+    fn documents_that_others_may_have_written_run_no_scripts_with_a_session() {
+        let kind = |kind: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, HeaderValue::try_from(kind).unwrap());
+            may_be_active(&headers)
+        };
+        for active in [
+            "image/svg+xml",
+            "Image/SVG+XML; charset=utf-8",
+            "text/xml",
+            "application/xhtml+xml",
+        ] {
+            assert!(kind(active), "{active}");
+        }
+        for passive in ["text/html", "application/json", "image/png", ""] {
+            assert!(!kind(passive), "{passive}");
+        }
     }
 
     #[test]

@@ -134,14 +134,18 @@ async fn a_tensorboard_finds_directory_storage_where_the_experiment_mounts_it() 
     };
     assert_eq!(
         paths(&agent.next_start().await),
-        [("/ckpts".to_owned(), true)]
+        [("/determined_shared_fs".to_owned(), true)]
     );
     // All of them on request, as they are.
     launch(&[mounted], json!({"inherit_mounts": true})).await;
     let inherited = paths(&agent.next_start().await);
     assert_eq!(
         inherited,
-        [("/ckpts".to_owned(), false), ("/data".to_owned(), false)]
+        [
+            ("/ckpts".to_owned(), false),
+            ("/data".to_owned(), false),
+            ("/determined_shared_fs".to_owned(), true)
+        ]
     );
     let made = launch(&[bare], json!({})).await;
     let text = made["messages"].to_string();
@@ -158,13 +162,17 @@ async fn what_a_tensorboard_cannot_show_is_refused_before_anything_is_stored() {
     let ada = user(&cluster, "ada").await;
     let cloud = experiment(&ada, json!({"type": "s3", "bucket": "b"}), json!({})).await;
     let shown = experiment(&ada, shared("/one"), json!({})).await;
-    let many: Vec<i64> = vec![shown; 101];
+    let many: Vec<i64> = (1..=101).collect();
+    let long = format!("/{}", "x".repeat(5000));
+    let long = json!({"type": "directory", "container_path": long});
+    let long = experiment(&ada, long, json!({})).await;
     for (body, status, said) in [
         (json!({}), 400, "name one experiment or trial at least"),
         (json!({"experimentIds": [999]}), 404, "experiment"),
         (json!({"trialIds": [999]}), 404, "trial"),
         (json!({"trialIds": many}), 400, "100 single trials at most"),
         (json!({"experimentIds": [cloud]}), 501, "type \"s3\""),
+        (json!({"experimentIds": [long]}), 400, "4096 are allowed"),
     ] {
         let mut body = body;
         body["config"] = json!({});
@@ -181,18 +189,35 @@ async fn what_a_tensorboard_cannot_show_is_refused_before_anything_is_stored() {
 }
 
 #[tokio::test]
-async fn credentials_of_anothers_registry_are_not_taken_along() {
+async fn what_others_experiments_bring_does_not_run_in_ones_own_tensorboard() {
     let cluster = Cluster::start().await;
     let (ada, bob) = (user(&cluster, "ada").await, user(&cluster, "bob").await);
-    let registry = json!({"environment": {"image": "private", "registry_auth": {"username": "ada", "password": "geheim"}}});
-    let id = experiment(&ada, shared("/one"), registry).await;
+    let storage = json!({"type": "directory", "container_path": "/usr/local/bin/x"});
+    let id = experiment(
+        &ada,
+        storage,
+        json!({
+            "environment": {"image": "private", "registry_auth": {"username": "ada", "password": "geheim"}},
+            "bind_mounts": [{"host_path": "/home/ada/bin", "container_path": "/usr/local/bin"}],
+        }),
+    )
+    .await;
     let mut agent = cluster.agent("a1", 1).await;
-    for (client, taken) in [(&ada, true), (&bob, false)] {
-        let body = json!({"config": {}, "experimentIds": [id]});
-        client.post(TENSORBOARDS, body).await.ok();
+    for (client, own) in [(&ada, true), (&bob, false)] {
+        let config = json!({"inherit_mounts": true});
+        let body = json!({"config": config, "experimentIds": [id]});
+        let made = client.post(TENSORBOARDS, body).await.ok();
+        let warned = made["messages"]
+            .to_string()
+            .contains("belongs to another user");
+        assert_eq!(warned, !own);
         let spec = agent.next_start().await;
-        assert_eq!(spec.image, "private");
-        assert_eq!(spec.registry_auth.is_some(), taken);
+        assert_eq!(spec.image == "private", own);
+        assert_eq!(spec.registry_auth.is_some(), own);
+        let at = |path: &str| spec.mounts.iter().any(|mount| mount.container_path == path);
+        assert_eq!(at("/usr/local/bin"), own);
+        assert!(at("/determined_shared_fs"), "the files are shown");
+        assert!(sources(&spec).contains(" /determined_shared_fs/x/"));
     }
     cluster.stop_unchecked().await;
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use det_authz::{Kind, Permission, Target};
+use det_authz::Kind;
 use det_config::MasterConfig;
 use det_config::experiment::ExperimentConfig;
 use det_config::storage::StorageLocation;
@@ -12,7 +12,9 @@ use det_config::task::{LaunchKind, TaskConfig};
 use det_ids::{ExperimentId, TrialId};
 use det_store::experiments::ExperimentRow;
 use det_store::trials::{self, Sort};
-use det_taskspec::{BindMount, Mount, SHARED_FS_DIR, TensorBoardDetails, TensorBoardSource};
+use det_taskspec::{
+    BindMount, Mount, SHARED_FS_DIR, SharedFs, TensorBoardDetails, TensorBoardSource,
+};
 use serde_json::json;
 
 use super::{LaunchRequest, Launches, idle_seconds};
@@ -24,6 +26,11 @@ use crate::error::{AppError, AppResult, ErrorKind};
 const MOST_TRIALS: usize = 100;
 /// Experiments that one TensorBoard shows at most.
 const MOST_EXPERIMENTS: usize = 100;
+
+/// Bytes of the storage path of an experiment at most: the longest that Linux takes.
+const LONGEST_PATH: usize = 4096;
+/// Bytes of the paths and options of a TensorBoard at most: they are read with every list of tasks.
+const MOST_BYTES: usize = 256 << 10;
 
 /// What a TensorBoard is to show.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -40,6 +47,9 @@ struct Shown {
     config: Arc<ExperimentConfig>,
     /// The trials; `None` = all.
     trials: Option<Vec<TrialId>>,
+    /// Whether it belongs to who launches the TensorBoard. The image and the mounts of others are theirs to choose: they would
+    /// bring code into the task of who looks at their metrics.
+    is_own: bool,
 }
 
 /// What a TensorBoard is to show, loaded.
@@ -60,7 +70,11 @@ impl Launches {
             return Ok(None);
         }
         reads::require(actor, Kind::Experiment, "experiments")?;
-        let asked = request.tensorboard.clone();
+        let mut asked = request.tensorboard.clone();
+        asked.experiment_ids.sort_unstable();
+        asked.experiment_ids.dedup();
+        asked.trial_ids.sort_unstable();
+        asked.trial_ids.dedup();
         let (experiments, single) = (asked.experiment_ids.len(), asked.trial_ids.len());
         if experiments + single == 0 {
             return Err(AppError::invalid(
@@ -88,6 +102,7 @@ impl Launches {
             let best = best.0.into_iter().map(|trial| trial.id).collect();
             let trials = (all > MOST_TRIALS).then_some(best);
             shown.push(Shown {
+                is_own: row.owner_id == actor.user().id,
                 row,
                 config,
                 trials,
@@ -105,6 +120,7 @@ impl Launches {
             let row = existing::experiment(conn, id).await?;
             let config = self.configs.of(&row)?;
             shown.push(Shown {
+                is_own: row.owner_id == actor.user().id,
                 row,
                 config,
                 trials: Some(trials),
@@ -115,16 +131,14 @@ impl Launches {
 }
 
 impl Exhibits {
-    /// What the configuration of the TensorBoard is laid over: the image of the newest experiment, and the credentials for
-    /// its registry where the actor may use them.
-    pub(super) fn underlay(&self, actor: &Actor) -> Option<(String, String)> {
-        let newest = self.shown.iter().max_by_key(|shown| shown.row.id)?;
+    /// What the configuration of the TensorBoard is laid over: the image of the actor's own newest experiment, and the
+    /// credentials for its registry.
+    pub(super) fn underlay(&self) -> Option<(String, String)> {
+        let own = self.shown.iter().filter(|shown| shown.is_own);
+        let newest = own.max_by_key(|shown| shown.row.id)?;
         let environment = &newest.config.environment;
         let mut under = json!({"environment": {"image": environment.image}});
-        let target = Target::of(Kind::Experiment).owned_by(newest.row.owner_id);
-        if let Some(auth) = &environment.registry_auth
-            && actor.may(Permission::UseSecrets, &target)
-        {
+        if let Some(auth) = &environment.registry_auth {
             under["environment"]["registry_auth"] = json!(auth);
         }
         Some((format!("experiment {}", newest.row.id), under.to_string()))
@@ -142,12 +156,22 @@ impl Exhibits {
         let mut warnings = Vec::new();
         for shown in &self.shown {
             let id = shown.row.id;
-            if config.inherit_mounts {
+            if config.inherit_mounts && shown.is_own {
                 for mount in &shown.config.bind_mounts {
-                    storage.add(inherited(mount, mount.read_only))?;
+                    storage.add(inherited(mount))?;
                 }
+            } else if config.inherit_mounts && !shown.config.bind_mounts.is_empty() {
+                warnings.push(format!(
+                    "experiment {id} belongs to another user: its host directories are not taken along"
+                ));
             }
             let root = storage.root_of(id, &shown.config, config, &mut warnings)?;
+            if root.len() > LONGEST_PATH {
+                return Err(AppError::invalid(format!(
+                    "the path of the files of experiment {id} has {} bytes; {LONGEST_PATH} are allowed",
+                    root.len()
+                )));
+            }
             let experiment = format!("{root}/{cluster_id}/tensorboard/experiment/{id}");
             let source = |name: String, path: String| TensorBoardSource { name, path };
             match &shown.trials {
@@ -162,12 +186,7 @@ impl Exhibits {
         }
         sources.sort_by(|a, b| a.name.cmp(&b.name));
         sources.dedup();
-        if let Some(bad) = sources.iter().find(|source| source.path.contains('\n')) {
-            return Err(AppError::invalid(format!(
-                "a TensorBoard cannot show files in \"{}\": the path has a line end",
-                bad.path.escape_debug()
-            )));
-        }
+        require_small(&sources, &storage.mounts, &config.tensorboard_args)?;
         let details = TensorBoardDetails {
             port: 0,
             experiment_ids: self.asked.experiment_ids,
@@ -218,20 +237,29 @@ impl<'a> Storage<'a> {
                 let covers = |mount: &&BindMount| {
                     Path::new(container_path).starts_with(&mount.container_path)
                 };
-                let of_experiment = config.bind_mounts.iter().filter(covers);
-                let nearest = of_experiment.max_by_key(|mount| mount.container_path.len());
                 if own.bind_mounts.iter().any(|mount| covers(&mount)) {
                     // What the user mounts there counts.
-                } else if let Some(mount) = nearest {
-                    self.add(inherited(mount, true))?;
-                } else {
+                    return Ok(container_path.clone());
+                }
+                let of_experiment = config.bind_mounts.iter().filter(covers);
+                let nearest = of_experiment.max_by_key(|mount| mount.container_path.len());
+                let Some(mount) = nearest else {
                     warnings.push(format!(
                         "the files of experiment {id} are in its directory \"{container_path}\", and neither its configuration \
                          nor this one mounts a host directory there: a TensorBoard that does not share the directory by \
                          itself shows nothing"
                     ));
-                }
-                Ok(container_path.clone())
+                    return Ok(container_path.clone());
+                };
+                let below = Path::new(container_path).strip_prefix(&mount.container_path);
+                let host = SharedFs {
+                    host_path: mount.host_path.clone(),
+                    propagation: mount.propagation.clone(),
+                    is_clusters_own: false,
+                };
+                let root = self.neutral(host, false)?;
+                let below = below.unwrap_or_else(|_| Path::new(""));
+                Ok(Path::new(&root).join(below).display().to_string())
             }
             StorageLocation::S3 { .. }
             | StorageLocation::Gcs { .. }
@@ -249,7 +277,6 @@ impl<'a> Storage<'a> {
         }
     }
 
-    /// Mounts `shared_fs` storage, for reading only. The first host directory has the place that all tasks know.
     fn shared_fs(&mut self, config: &ExperimentConfig) -> AppResult<String> {
         let clusters_own = self.master.checkpoint_storage.as_ref();
         let facts = config.checkpoint_storage.facts(clusters_own);
@@ -258,6 +285,12 @@ impl<'a> Storage<'a> {
                 "shared_fs storage without a host directory"
             ))
         })?;
+        self.neutral(shared, true)
+    }
+
+    /// Mounts a host directory for reading only, at a path that no experiment chooses. The first one has the path that all
+    /// tasks know. `create`: whether it is made where it does not exist yet.
+    fn neutral(&mut self, shared: SharedFs, create: bool) -> AppResult<String> {
         let is_storage = |mount: &&Mount| mount.container_path.starts_with(SHARED_FS_DIR);
         let known = self.mounts.iter().filter(is_storage);
         if let Some(mount) = known.clone().find(|m| m.host_path == shared.host_path) {
@@ -272,7 +305,7 @@ impl<'a> Storage<'a> {
             container_path: container_path.clone(),
             read_only: true,
             propagation: shared.propagation,
-            create: true,
+            create,
             trusted: shared.is_clusters_own,
         })?;
         Ok(container_path)
@@ -300,13 +333,42 @@ impl<'a> Storage<'a> {
 }
 
 /// A host directory of an experiment, with the rights of the TensorBoard's own user.
-fn inherited(mount: &BindMount, read_only: bool) -> Mount {
+fn inherited(mount: &BindMount) -> Mount {
     Mount {
         host_path: mount.host_path.clone(),
         container_path: mount.container_path.clone(),
-        read_only,
+        read_only: mount.read_only,
         propagation: mount.propagation.clone(),
         create: false,
         trusted: false,
     }
+}
+
+/// Refuses what would take much memory, and paths that the list of sources cannot hold.
+fn require_small(
+    sources: &[TensorBoardSource],
+    mounts: &[Mount],
+    args: &[String],
+) -> AppResult<()> {
+    if let Some(bad) = sources.iter().find(|source| source.path.contains('\n')) {
+        return Err(AppError::invalid(format!(
+            "a TensorBoard cannot show files in \"{}\": the path has a line end",
+            bad.path.escape_debug()
+        )));
+    }
+    let sources = sources.iter().map(|source| source.path.len());
+    let mounts = mounts
+        .iter()
+        .map(|mount| mount.host_path.len() + mount.container_path.len());
+    let bytes: usize = sources
+        .chain(mounts)
+        .chain(args.iter().map(String::len))
+        .sum();
+    if bytes > MOST_BYTES {
+        return Err(AppError::invalid(format!(
+            "the paths and options of this TensorBoard have {bytes} bytes; {MOST_BYTES} are allowed"
+        ))
+        .hint("show fewer experiments at once"));
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use axum::Extension;
-use axum::extract::{ConnectInfo, Form, Query, State};
+use axum::extract::{ConnectInfo, Query, State};
 use axum::http::header::{LOCATION, SET_COOKIE};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode};
@@ -15,6 +15,7 @@ use crate::app::Master;
 use crate::error::{AppError, AppResult};
 use crate::http::auth::session_cookie;
 use crate::http::error::{ApiError, status_of};
+use crate::http::extract::RawBody;
 use crate::http::page::{answer, escape, layout};
 
 /// Path of the page.
@@ -54,8 +55,20 @@ pub(crate) async fn show(Query(back): Query<Back>) -> Response {
 pub(crate) async fn submit(
     State(master): State<Master>,
     peer: Option<Extension<ConnectInfo<SocketAddr>>>,
-    Form(given): Form<Credentials>,
+    body: RawBody,
 ) -> Response {
+    let read = |body: &[u8]| {
+        let invalid = |error| {
+            ApiError(AppError::invalid(format!(
+                "the form of a login cannot be read: {error}"
+            )))
+        };
+        serde_urlencoded::from_bytes::<Credentials>(body).map_err(invalid)
+    };
+    let given = match body.decode(read).await {
+        Ok(given) => given,
+        Err(error) => return error.into_response(),
+    };
     let client = peer.map(|Extension(ConnectInfo(peer))| peer);
     let login = master
         .auth
