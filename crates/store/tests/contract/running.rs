@@ -239,6 +239,9 @@ pub(crate) async fn a_job_that_cannot_be_read_is_an_error_that_names_it(world: &
             StoreError::Corrupt { what, .. } => assert_eq!(what, format!("{column} of job {id}")),
             other => panic!("{other:?}"),
         }
+        drop(held);
+        // It is opened again in the next round.
+        world.store.close().await;
     }
 }
 
