@@ -18,6 +18,7 @@ import socket
 import sqlite3
 import struct
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +55,8 @@ REMOVING = re.compile(r"Delete")
 # What a request that was read kindly began (a run that ends, an experiment that is deleted) may go on beside the requests
 # that are refused. What these leave behind is left each time.
 LOOKS = 3
+# Without a change for so many seconds, nothing goes on.
+QUIET = 2.0
 
 
 @dataclass
@@ -165,7 +168,13 @@ def filled(cluster: Cluster) -> dict[str, str]:
     named = cluster.api("PUT", "/api/v1/experiments/by-external-id/outside", outside)["experiment"]["id"]
     first = {"externalTrialId": "first", "createTrialRequest": {"experimentId": named, "unmanaged": True}}
     cluster.api("PUT", "/api/v1/trials", first)
+    # It waits: the trial has one of the two slots.
+    notebook = cluster.api("POST", "/api/v1/notebooks", {"config": {"resources": {"slots": 2}}})["notebook"]["id"]
+    shows = {"config": {}, "experimentIds": [done]}
+    tensorboard = cluster.api("POST", "/api/v1/tensorboards", shows)["tensorboard"]["id"]
     return {
+        "notebookId": notebook,
+        "tensorboardId": tensorboard,
         "externalExperimentId": "outside",
         "externalTrialId": "first",
         "commandId": command,
@@ -293,7 +302,21 @@ def left_behind(world: World, refused: list[malformed.Sent], found: Found) -> di
         changed = {name: (before.get(name), count) for name, count in after.items() if before.get(name) != count}
         if not changed:
             break
+        rested(world)
     return changed
+
+
+def rested(world: World) -> None:
+    """Waits until nothing goes on by itself: a notebook that a request has begun writes lines for some seconds."""
+    seen = [(world.rows(), time.monotonic())]
+
+    def rests() -> bool:
+        rows = world.rows()
+        if rows != seen[-1][0]:
+            seen.append((rows, time.monotonic()))
+        return time.monotonic() - seen[-1][1] > QUIET
+
+    wait_for("all that was begun to rest", rests, within=60)
 
 
 def test_malformed_requests_of_every_operation(swept: World) -> None:

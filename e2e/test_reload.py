@@ -105,8 +105,8 @@ def test_a_refusal_leaves_everything_as_it_was(narrow: Cluster) -> None:
 
 
 def test_an_administrator_looks_before_and_sees_where_values_come_from(narrow: Cluster) -> None:
-    narrow.expect_alarm("notebook_timeout: is accepted and kept but not acted on yet")
-    rewrite(narrow, cluster_name="looked", notebook_timeout=60)
+    narrow.expect_alarm("webhooks.*is accepted and kept but not acted on yet")
+    rewrite(narrow, cluster_name="looked", webhooks={"base_url": "https://lab.example"})
     would = admin(narrow, "master", "reload", "--check")
     assert "cluster_name" in would.out and "kept; nothing acts on it" in would.out
     assert config(narrow)["cluster_name"] == ""
