@@ -247,8 +247,23 @@ def test_a_tensorboard_shows_what_trials_have_written(cluster: Cluster) -> None:
     wait_for("both trials to be shown", lambda: sorted(data(of_experiment, "runs")) == sorted(runs), within=60)
     assert "own/loss" in data(of_experiment, "plugin/scalars/tags")[runs[0]]
     wait_for("the trial to be shown", lambda: data(of_trial, "runs") == [f"trial_{trials[0]}"], within=60)
-    for board in (of_experiment, of_trial):
+    # Our own client waits for it as well, and prints its address.
+    started = cluster.run_det("tensorboard", "start", "--no-browser", experiment)
+    found = re.search(r"/proxy/([0-9a-f-]{36})/", started.out + started.err)
+    assert found, str(started)
+    assert sorted(data(found.group(1), "runs")) == sorted(runs)
+    for board in (of_experiment, of_trial, found.group(1)):
         cluster.client("tensorboard", "kill", board)
+
+
+def test_our_client_starts_opens_and_ends_a_notebook(cluster: Cluster) -> None:
+    started = cluster.run_det("notebook", "start", "--no-browser", *AUX)
+    found = re.search(r"/proxy/([0-9a-f-]{36})/", started.out + started.err)
+    assert found, str(started)
+    notebook = found.group(1)
+    assert notebook in cluster.run_det("notebook", "list").out
+    cluster.run_det("notebook", "kill", notebook)
+    assert ended(cluster, "notebook", notebook) == "it was killed"
 
 
 def test_a_tensorboard_waits_for_something_to_show_and_ends_idle(cluster: Cluster) -> None:
