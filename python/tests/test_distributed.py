@@ -267,9 +267,9 @@ def test_strangers_are_sent_away_and_never_heard() -> None:
     met: list[bytes] = []
 
     def stranger(port: int) -> None:
-        for told in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(4 + 32 + 32)):
+        for sent in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(4 + 32 + 32)):
             with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-                connection.sendall(told)
+                connection.sendall(sent)
                 connection.shutdown(socket.SHUT_WR)
                 received = b""
                 while piece := connection.recv(100):

@@ -31,7 +31,8 @@ fn task(ready: bool, end: &Value) -> Answer {
     ok(json!({"task": {"taskId": ID, "endTime": end, "allocations": [attempt]}}))
 }
 
-/// A master that launches one and makes it ready at the second look.
+/// A master that launches one and makes it ready at the fourth look: the one before that ends the record of changes, and the
+/// client pauses, while the log arrives.
 fn master() -> StubMaster {
     let stub = StubMaster::start();
     for (collection, member, one) in [
@@ -46,7 +47,8 @@ fn master() -> StubMaster {
             ok(json!({collection: [one]})),
         );
     }
-    let turns = vec![task(false, &Value::Null), task(true, &Value::Null)];
+    let waiting = || task(false, &Value::Null);
+    let turns = vec![waiting(), waiting(), waiting(), task(true, &Value::Null)];
     stub.on(&format!("GET /api/v1/tasks/{ID}"), Answer::InTurn(turns));
     stub.on(
         &format!("GET /api/v1/tasks/{ID}/logs"),
@@ -109,8 +111,7 @@ fn a_notebook_is_opened_when_it_is_ready_and_its_token_is_on_no_command_line() {
             "base",
         ],
     );
-    // How much of its log is shown before that depends on which stream is faster.
-    let waited = format!("waiting for notebook {ID} to be ready\n");
+    let waited = format!("waiting for notebook {ID} to be ready\nstarts\n");
     assert!(run.err.contains(&waited), "{run:?}");
     assert!(run.err.contains("warning: beware"), "{run:?}");
     assert!(!run.err.contains("no browser"), "{run:?}");

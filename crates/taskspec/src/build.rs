@@ -185,19 +185,8 @@ fn mounts(task: &TaskFacts) -> Vec<Mount> {
         KindFacts::Trial(_) => &[],
         KindFacts::Launched(details) => details.mounts(),
     };
-    let own = task.request.bind_mounts.iter().map(users_mount);
+    let own = task.request.bind_mounts.iter().map(BindMount::untrusted);
     own.chain(storage).chain(of_kind.iter().cloned()).collect()
-}
-
-fn users_mount(mount: &BindMount) -> Mount {
-    Mount {
-        host_path: mount.host_path.clone(),
-        container_path: mount.container_path.clone(),
-        read_only: mount.read_only,
-        propagation: mount.propagation.clone(),
-        create: false,
-        trusted: false,
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use det_ids::{AllocationId, ContainerId, ExperimentId, TaskId, TrialId, UserId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    DeviceKind, DeviceMapping, Entrypoint, Granted, RegistryAuth, TaskDetails, TaskKind, TaskUser,
+    DeviceKind, DeviceMapping, Entrypoint, Granted, Mount, RegistryAuth, TaskDetails, TaskKind,
+    TaskUser,
 };
 
 /// What is known of a task wherever it runs: the same for all containers of an allocation. Not printable, because
@@ -226,4 +227,18 @@ pub struct BindMount {
     pub read_only: bool,
     /// Bind propagation of the mount, `rprivate` by default.
     pub propagation: String,
+}
+
+impl BindMount {
+    /// The mount, with the rights of the task's own user: a user has named the path.
+    pub fn untrusted(&self) -> Mount {
+        Mount {
+            host_path: self.host_path.clone(),
+            container_path: self.container_path.clone(),
+            read_only: self.read_only,
+            propagation: self.propagation.clone(),
+            create: false,
+            trusted: false,
+        }
+    }
 }

@@ -51,21 +51,24 @@ impl Idle {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the clock of a task that has one.
-    fn with(&self, task: &TaskId, change: impl FnOnce(&mut IdleClock, Micros)) {
+    /// Changes the clock of a task; false = it has none.
+    fn with(&self, task: &TaskId, change: impl FnOnce(&mut IdleClock, Micros)) -> bool {
         let now = Micros(det_store::steady_now());
-        if let Some(clock) = self.lock().get_mut(task) {
-            change(clock, now);
-        }
+        let mut clocks = self.lock();
+        let Some(clock) = clocks.get_mut(task) else {
+            return false;
+        };
+        change(clock, now);
+        true
     }
 
-    /// A request to a service begins.
-    pub(crate) fn begin(&self, task: &TaskId) -> InUse {
-        self.with(task, IdleClock::begins_use);
-        InUse {
+    /// A request to a service begins. `None` = its time is not counted yet, or not at all: its end must not be counted for
+    /// another request.
+    pub(crate) fn begin(&self, task: &TaskId) -> Option<InUse> {
+        self.with(task, IdleClock::begins_use).then(|| InUse {
             idle: self.clone(),
             task: task.clone(),
-        }
+        })
     }
 
     /// A service was in use just now.

@@ -248,7 +248,7 @@ fn may_be_active(headers: &HeaderMap) -> bool {
 }
 
 /// A body that is in use until it has been sent, or is given up.
-fn until_its_end(body: Body, in_use: InUse) -> Body {
+fn until_its_end(body: Body, in_use: Option<InUse>) -> Body {
     Body::new(body.map_frame(move |frame| {
         let _held = &in_use;
         frame

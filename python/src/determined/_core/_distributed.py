@@ -115,7 +115,7 @@ class DistributedContext:
         if alone:
             self._machine = self._everybody
             return
-        # Each machine has a star of its own; where it is, is told to all, and only its machine uses it.
+        # Each machine has a star of its own; all get its address, and only its machine uses it.
         local: Chief | None = None
         offer: tuple[int, _stars.Address, bytes] | None = None
         if self.local_rank == 0 and self.local_size > 1:

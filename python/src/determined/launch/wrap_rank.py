@@ -22,7 +22,7 @@ from determined.launch import _processes
 
 __all__ = ["main"]
 
-#: Bytes of a line with its rank that are written at once: what a pipe takes whole, whoever else writes.
+#: Bytes of a line with its rank that are written at once: what a pipe takes whole, however many write.
 MOST_BYTES = 4096
 #: The line with which Python begins to show an error, and lines after which it was another's that did no
 #: harm.

@@ -158,7 +158,7 @@ impl Exhibits {
             let id = shown.row.id;
             if config.inherit_mounts && shown.is_own {
                 for mount in &shown.config.bind_mounts {
-                    storage.add(inherited(mount))?;
+                    storage.add(mount.untrusted())?;
                 }
             } else if config.inherit_mounts && !shown.config.bind_mounts.is_empty() {
                 warnings.push(format!(
@@ -329,18 +329,6 @@ impl<'a> Storage<'a> {
             }
         }
         Ok(())
-    }
-}
-
-/// A host directory of an experiment, with the rights of the TensorBoard's own user.
-fn inherited(mount: &BindMount) -> Mount {
-    Mount {
-        host_path: mount.host_path.clone(),
-        container_path: mount.container_path.clone(),
-        read_only: mount.read_only,
-        propagation: mount.propagation.clone(),
-        create: false,
-        trusted: false,
     }
 }
 
