@@ -40,14 +40,14 @@ pub(crate) enum Launch {
 
 impl Launch {
     /// Chooses the form and prepares it. Expects the context in the working directory and the pool's hook in the run
-    /// directory. `in_sandbox`: the task shares its host's network.
+    /// directory. `shares_network`: the task shares its host's network.
     pub(crate) fn prepare(
         script: &Script,
         env: &TaskEnv,
         run_dir: &Path,
-        in_sandbox: bool,
+        shares_network: bool,
     ) -> Result<Self, SetupError> {
-        let entrypoint = argv(&script.entrypoint, in_sandbox)?;
+        let entrypoint = argv(&script.entrypoint, shares_network)?;
         let user_hook = env.work_dir.join(USER_HOOK);
         let has_hook = script.startup_hook && user_hook.is_file();
         if script.pool_startup_hook.is_none() && !has_hook {
@@ -99,7 +99,7 @@ unset __det_gate __det_go
 exec "$@"
 "#;
 
-fn argv(entrypoint: &Entrypoint, in_sandbox: bool) -> Result<Vec<OsString>, SetupError> {
+fn argv(entrypoint: &Entrypoint, shares_network: bool) -> Result<Vec<OsString>, SetupError> {
     let argv: Vec<&str> = match entrypoint {
         Entrypoint::Shell(text) => vec!["sh", "-c", text],
         Entrypoint::Argv(argv) => argv.iter().map(String::as_str).collect(),
@@ -112,7 +112,11 @@ fn argv(entrypoint: &Entrypoint, in_sandbox: bool) -> Result<Vec<OsString>, Setu
             class,
         ],
         Entrypoint::Service { script, args } => {
-            let address = if in_sandbox { "127.0.0.1" } else { "0.0.0.0" };
+            let address = if shares_network {
+                "127.0.0.1"
+            } else {
+                "0.0.0.0"
+            };
             let fixed = ["sh", script.as_str(), address];
             fixed
                 .into_iter()
@@ -120,7 +124,7 @@ fn argv(entrypoint: &Entrypoint, in_sandbox: bool) -> Result<Vec<OsString>, Setu
                 .collect()
         }
         Entrypoint::SshServer { port } => {
-            return ssh_server::command(*port, in_sandbox).map_err(|error| {
+            return ssh_server::command(*port, shares_network).map_err(|error| {
                 SetupError::host(format!(
                     "could not open the supervisor's own executable: {error}"
                 ))

@@ -49,13 +49,14 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use det_taskspec::sandbox::Stages;
+use det_taskspec::sandbox::{HOST_NETWORK, Stages};
 
-const USAGE: &str = "usage: det-supervisor run
+const USAGE: &str = "usage: det-supervisor run [--host-network]
        det-supervisor sandbox <container directory>
        det-supervisor check <container directory>
 
-`run` works in a container whose /run/determined/task.json is the task's script.
+`run` works in a container whose /run/determined/task.json is the task's script. With --host-network, the container
+shares its host's network, and services of the task listen on the loopback address only.
 `sandbox` builds the container first, as <container directory>/sandbox.json describes.
 `check` builds it too, and prints as JSON what a task in it could reach.
 ";
@@ -74,15 +75,18 @@ fn main() -> ExitCode {
         .map(|a| a.to_str().unwrap_or_default())
         .collect();
     match arguments.as_slice() {
-        ["run"] => run::run(run::ProcessContext {
-            env: std::env::vars_os().collect(),
-            sandbox: None,
-            control: None,
-            stages: Stages {
-                supervisor_start: Some(start),
-                ..Stages::default()
-            },
-        }),
+        ["run", network @ ..] if matches!(network, [] | [HOST_NETWORK]) => {
+            run::run(run::ProcessContext {
+                env: std::env::vars_os().collect(),
+                sandbox: None,
+                control: None,
+                shares_network: !network.is_empty(),
+                stages: Stages {
+                    supervisor_start: Some(start),
+                    ..Stages::default()
+                },
+            })
+        }
         ["sandbox", dir] => sandbox::outside(Path::new(dir), start),
         ["check", dir] => sandbox::check(Path::new(dir), start),
         // Only `sandbox` and `check` call these.

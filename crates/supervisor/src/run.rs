@@ -59,6 +59,8 @@ pub(crate) struct ProcessContext {
     pub(crate) sandbox: Option<SandboxSpec>,
     /// Pipe on which the process outside the sandbox sends signal numbers; if it closes, this process ends.
     pub(crate) control: Option<Stdin>,
+    /// Whether the task shares its host's network, which other hosts reach.
+    pub(crate) shares_network: bool,
     /// Times of the stages before this process started.
     pub(crate) stages: Stages,
 }
@@ -243,6 +245,7 @@ impl Task {
                 master,
                 diagnostics: diagnostics.clone(),
                 in_sandbox: context.sandbox.is_some(),
+                shares_network: context.shares_network,
             }),
             shipper: std::cell::Cell::new(Some(shipper)),
             sender,

@@ -367,6 +367,7 @@ fn build(arguments: &[&str]) -> Result<ProcessContext, SetupError> {
         env,
         sandbox: Some(spec),
         control: Some(io::stdin()),
+        shares_network: true,
         stages: Stages {
             supervisor_start: start.parse().ok(),
             sandbox_ready: Some(now_micros()),

@@ -39,6 +39,8 @@ pub(crate) struct Setup {
     pub(crate) diagnostics: Diagnostics,
     /// Whether files outside the run directory are in place already.
     pub(crate) in_sandbox: bool,
+    /// Whether the task shares its host's network, which other hosts reach.
+    pub(crate) shares_network: bool,
 }
 
 /// A task that can start.
@@ -113,7 +115,7 @@ impl Setup {
             self.link_tensorboard();
         }
         Ok(PreparedTask {
-            launch: Launch::prepare(&self.script, &self.env, &self.run_dir, self.in_sandbox)?,
+            launch: Launch::prepare(&self.script, &self.env, &self.run_dir, self.shares_network)?,
             context_unpacked,
             warnings,
         })

@@ -23,6 +23,9 @@ use serde::{Deserialize, Serialize};
 use crate::guard::HostGuard;
 use crate::{ContainerExit, DeviceMapping, ExitCause, Mount, TaskUser};
 
+/// Option of the supervisor's command `run` in a container that shares its host's network: services of the task listen on
+/// the loopback address only, where the agent reaches them.
+pub const HOST_NETWORK: &str = "--host-network";
 /// The [`SandboxSpec`], relative to the container directory.
 pub const SANDBOX_FILE: &str = "sandbox.json";
 /// The run directory, relative to the container directory.

@@ -6,6 +6,7 @@ use bollard::models::{
     ContainerCreateBody, DeviceMapping, DeviceRequest, HostConfig, Mount as EngineMount,
     MountBindOptions, MountBindOptionsPropagationEnum as Propagation, MountType, PortBinding,
 };
+use det_taskspec::sandbox::HOST_NETWORK;
 use det_taskspec::{ContainerSpec, DeviceKind, Mount, RUN_DIR};
 
 use super::engine::{
@@ -14,18 +15,21 @@ use super::engine::{
 };
 use crate::containers::store::RuntimeKind;
 
+/// Address of the host on which ports are published. The agent's own tunnels are the only way to them that is meant: what
+/// listens in a container may ask for no password. Containers of distributed tasks find each other on the host's network.
+const PUBLISHED_ON: &str = "127.0.0.1";
+
 /// The container that `spec` asks for.
 pub(super) fn build(
     kind: RuntimeKind,
     spec: &ContainerSpec,
     context: ContainerContext<'_>,
 ) -> ContainerCreateBody {
-    let supervisor = format!("{RUN_DIR}/det-supervisor");
     ContainerCreateBody {
         image: Some(super::pull::full_reference(&spec.image)),
         user: Some(format!("{}:{}", spec.user.uid, spec.user.gid)),
         // Replaces the image's entrypoint and, with it, the image's command.
-        entrypoint: Some(vec![supervisor, "run".to_owned()]),
+        entrypoint: Some(entrypoint(context)),
         working_dir: Some("/".to_owned()),
         env: Some(
             context
@@ -44,6 +48,15 @@ pub(super) fn build(
         host_config: Some(host_config(kind, spec, context)),
         ..ContainerCreateBody::default()
     }
+}
+
+/// The supervisor's command line.
+fn entrypoint(context: ContainerContext<'_>) -> Vec<String> {
+    let mut words = vec![format!("{RUN_DIR}/det-supervisor"), "run".to_owned()];
+    if !publishes(context) {
+        words.push(HOST_NETWORK.to_owned());
+    }
+    words
 }
 
 /// Ports are published unless the container has the host's anyway.
@@ -96,7 +109,7 @@ fn host_config(
             .iter()
             .map(|port| {
                 let any_port = PortBinding {
-                    host_ip: None,
+                    host_ip: Some(PUBLISHED_ON.to_owned()),
                     host_port: Some(String::new()),
                 };
                 (format!("{port}/tcp"), Some(vec![any_port]))
@@ -364,20 +377,25 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_published_unless_the_network_is_the_hosts() {
+    fn ports_are_published_on_loopback_unless_the_network_is_the_hosts() {
         let mut spec = container_spec("c1", "true");
         spec.ports = vec![1734];
         let bridged = body(RuntimeKind::Docker, &spec, &[], "bridge");
         assert_eq!(bridged.exposed_ports.unwrap(), ["1734/tcp"]);
-        assert!(
-            bridged
-                .host_config
-                .unwrap()
-                .port_bindings
-                .unwrap()
-                .contains_key("1734/tcp")
+        let published = bridged.host_config.unwrap().port_bindings.unwrap();
+        let binding = PortBinding {
+            host_ip: Some("127.0.0.1".into()),
+            host_port: Some(String::new()),
+        };
+        assert_eq!(
+            published,
+            HashMap::from([("1734/tcp".into(), Some(vec![binding]))])
         );
         let hosted = body(RuntimeKind::Docker, &spec, &[], "host");
+        assert_eq!(
+            hosted.entrypoint.unwrap(),
+            ["/run/determined/det-supervisor", "run", "--host-network"]
+        );
         assert_eq!(hosted.exposed_ports, None);
         assert_eq!(hosted.host_config.unwrap().port_bindings, None);
     }
