@@ -70,6 +70,14 @@ fn become_server(port: &str, address: &str) -> (u8, String) {
     let Some(server) = find(Path::new(USUAL_PLACE), &path) else {
         return (127, NO_SERVER.to_owned());
     };
+    if !has_account(Path::new(ACCOUNTS), geteuid().as_raw()) {
+        // Only a warning: names may also come from elsewhere (nsswitch.conf). If standard error is closed, it is lost.
+        drop(writeln!(
+            io::stderr(),
+            "WARNING: {}",
+            no_account(geteuid().as_raw())
+        ));
+    }
     let written = write_keys(
         Path::new(SHELL_KEY_FILE),
         Path::new(AUTHORIZED_KEYS_FILE),
@@ -104,6 +112,26 @@ const NO_SERVER: &str = "this shell cannot start: there is no SSH server (sshd),
 const NO_CAPABILITIES: &str = "this shell cannot start: an SSH server that runs as root needs the capabilities of root, and this \
     task has none; link the user with an account that is not root, or leave CAP_SYS_CHROOT, CAP_SETUID and CAP_SETGID to the \
     container";
+
+/// Where the accounts of an image are.
+const ACCOUNTS: &str = "/etc/passwd";
+
+/// Whether a file in the format of passwd(5) has an account with this id; also `true` where it cannot be read.
+fn has_account(file: &Path, uid: u32) -> bool {
+    let Ok(text) = fs::read(file) else {
+        return true;
+    };
+    let uid = uid.to_string();
+    text.split(|byte| *byte == b'\n')
+        .any(|line| line.split(|byte| *byte == b':').nth(2) == Some(uid.as_bytes()))
+}
+
+fn no_account(uid: u32) -> String {
+    format!(
+        "{ACCOUNTS} has no account with user id {uid}, so the SSH server may refuse its logins (\"Permission denied\"); add one to \
+         the task's image (useradd --uid {uid} …)"
+    )
+}
 
 fn may_change_root() -> bool {
     rustix::thread::capabilities(None)
@@ -189,6 +217,20 @@ mod tests {
             .iter()
             .map(|(n, v)| (OsString::from(n), OsString::from(v)));
         String::from_utf8(authorized_key("ssh-ed25519 AAAA", variables)).unwrap()
+    }
+
+    #[test]
+    fn accounts_are_found_by_their_ids_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("passwd");
+        fs::write(
+            &file,
+            "root:x:0:0:root:/root:/bin/sh\n1234:x:99:1234::/:\nodd\n",
+        )
+        .unwrap();
+        assert!(has_account(&file, 0) && has_account(&file, 99));
+        assert!(!has_account(&file, 1234) && !has_account(&file, 9));
+        assert!(has_account(&dir.path().join("none"), 7));
     }
 
     #[test]
