@@ -9,6 +9,8 @@ use axum::http::{HeaderMap, header};
 use axum::response::{Html, IntoResponse, Response};
 
 use crate::app::{API_VERSION, Master};
+use crate::error::AppError;
+use crate::http::error::status_of;
 
 /// The front page. It needs no login, and shows nothing that `/info` does not.
 pub async fn front(State(master): State<Master>, headers: HeaderMap) -> Response {
@@ -32,6 +34,20 @@ fn answer(page: String) -> Response {
         (header::REFERRER_POLICY, "no-referrer"),
     ];
     (headers, Html(page)).into_response()
+}
+
+/// An error, for a user at a browser.
+pub(crate) fn refused(error: AppError) -> Response {
+    let hint = match &error.hint {
+        Some(hint) => format!("\n<p>{}</p>", escape(hint)),
+        None => String::new(),
+    };
+    let body = format!(
+        "<h1>This page cannot be shown</h1>\n<p class=\"error\" role=\"alert\">{}</p>{hint}",
+        escape(&error.message)
+    );
+    error.log();
+    (status_of(&error), answer(layout("det master", "", &body))).into_response()
 }
 
 /// Text for use inside HTML.
@@ -87,7 +103,7 @@ fn layout(title: &str, head: &str, body: &str) -> String {
 <meta name="viewport" content="width=device-width, initial-scale=1">
 {head}<title>{title}</title>
 <style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 44rem; margin: 3rem auto; padding: 0 1rem; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 44rem; margin: 3rem auto; padding: 0 1rem; overflow-wrap: anywhere; }}
 pre {{ background: #f4f4f4; color: #111; padding: 0.8rem; overflow-x: auto; }}
 label {{ display: block; margin: 0.8rem 0; }}
 input, button {{ font: inherit; padding: 0.3rem 0.5rem; }}

@@ -83,14 +83,16 @@ const FOREIGN_PAGE: HeaderValue = HeaderValue::from_static(
 
 /// Passes a request on to the service that its address names.
 pub(crate) async fn handle(State(master): State<Master>, request: Request) -> Response {
-    match pass(&master, request).await {
+    let (parts, body) = request.into_parts();
+    let is_page = is_page(&parts);
+    match pass(&master, parts, body).await {
         Ok(response) => response,
+        Err(error) if is_page => page::refused(error),
         Err(error) => ApiError(error).into_response(),
     }
 }
 
-async fn pass(master: &Master, request: Request) -> AppResult<Response> {
-    let (mut parts, body) = request.into_parts();
+async fn pass(master: &Master, mut parts: Parts, body: Body) -> AppResult<Response> {
     let service = master
         .services
         .find(&service_name(parts.uri.path())?)

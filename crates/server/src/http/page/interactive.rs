@@ -11,10 +11,11 @@ use det_taskspec::TaskKind;
 use crate::app::reads::tasks::LaunchedView;
 use crate::app::{Master, existing, reads};
 use crate::error::{AppError, AppResult, ErrorKind};
-use crate::http::error::{ApiError, status_of};
+use crate::http::error::ApiError;
 use crate::http::extract::caller_of;
-use crate::http::page::{answer, escape, layout, login};
+use crate::http::page::{answer, escape, layout, login, refused};
 use crate::http::views::launches;
+use crate::http::views::tasks::wait_reason;
 
 /// `/det/interactive/TASK/…`, as clients of 0.38.1 write it.
 pub(crate) const PATH: &str = "/det/interactive/{taskId}/{*rest}";
@@ -49,11 +50,8 @@ async fn shown(master: &Master, task: TaskId, request: Request) -> Response {
         Ok(actor) => find(master, &actor, &task).await,
     };
     match actor {
-        Ok(view) => of(&view),
-        Err(error) => {
-            let body = format!("<h1>{}</h1>", escape(&error.message));
-            (status_of(&error), answer(layout("det master", "", &body))).into_response()
-        }
+        Ok(view) => of(&view).unwrap_or_else(refused),
+        Err(error) => refused(error),
     }
 }
 
@@ -67,14 +65,12 @@ async fn find(master: &Master, actor: &crate::auth::Actor, id: &TaskId) -> AppRe
     }
 }
 
-fn of(view: &LaunchedView) -> Response {
+fn of(view: &LaunchedView) -> AppResult<Response> {
     let state = view.attempt.as_ref().map(|attempt| &attempt.state);
     if view.row.ended_at.is_none() && matches!(state, Some(AllocationState::Ready)) {
         let to = HeaderValue::try_from(launches::service_address(view));
-        return match to {
-            Ok(to) => (StatusCode::SEE_OTHER, [(LOCATION, to)]).into_response(),
-            Err(error) => ApiError(AppError::internal(error)).into_response(),
-        };
+        let to = to.map_err(AppError::internal)?;
+        return Ok((StatusCode::SEE_OTHER, [(LOCATION, to)]).into_response());
     }
     let name = escape(&view.row.description);
     let logs = format!(
@@ -84,16 +80,16 @@ fn of(view: &LaunchedView) -> Response {
     if view.row.ended_at.is_some() {
         let why = escape(&launches::exit_status(view));
         let body = format!("<h1>{name} has ended</h1>\n<p>{why}</p>\n{logs}");
-        return answer(layout(&name, "", &body));
+        return Ok(answer(layout(&name, "", &body)));
     }
-    let attempt = view.attempt.as_ref();
-    let what = match attempt.and_then(|attempt| attempt.wait_reason.as_deref()) {
-        Some(reason) => format!("It waits for slots: {}", escape(reason)),
+    let reason = view.attempt.as_ref().map(wait_reason).transpose()?;
+    let what = match reason.flatten() {
+        Some(reason) => format!("It waits for slots: {}.", escape(&reason.message)),
         None => "It starts.".to_owned(),
     };
     let body = format!(
-        "<h1>{name} is not ready yet</h1>\n<p>{what}</p>\n{logs}\n<p>This page looks again by itself, and leads there.</p>"
+        "<h1>{name} is not ready yet</h1>\n<p>{what}</p>\n{logs}\n<p>This page reloads by itself, and opens it once it is ready.</p>"
     );
     let again = "<meta http-equiv=\"refresh\" content=\"2\">\n";
-    answer(layout(&name, again, &body))
+    Ok(answer(layout(&name, again, &body)))
 }
