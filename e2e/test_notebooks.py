@@ -9,7 +9,6 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,14 +17,11 @@ import pytest
 import harness
 from conftest import equipment, flavoured
 from harness import Agent, Cluster, Missing
+from jupyter import OWNER, Server, answers, run
 from waiting import wait_for
-
-websocket = pytest.importorskip("websocket", reason="JupyterLab is not installed: make setup")
 
 pytestmark = pytest.mark.client
 
-# As whom the client logs in.
-OWNER = "determined"
 AUX = ("--config", "resources.slots=0")
 # Installing takes longer than these tests may: their environment has what the services need.
 WRITES = """
@@ -55,45 +51,6 @@ def cluster() -> Iterator[Cluster]:
             raise Missing(f"{error.name} is not installed: make setup") from None
     with flavoured("core", agents=[Agent(slots=2)]) as cluster:
         yield cluster
-
-
-class Server:
-    """A notebook's server behind the proxy, asked as its page asks it: with the session of its owner."""
-
-    def __init__(self, cluster: Cluster, notebook: str) -> None:
-        shown = cluster.api("GET", f"/api/v1/notebooks/{notebook}", user=OWNER)["notebook"]
-        path, _, self.query = shown["serviceAddress"].partition("?")
-        self.base = f"{cluster.url}{path}"
-        self.cookie = f"auth={cluster.token(OWNER)}"
-
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Cookie": self.cookie, "Sec-Fetch-Site": "same-origin", "Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.base}{path}?{self.query}", method=method, data=data, headers=headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
-
-    def connect(self, kernel: str) -> Any:
-        address = f"{self.base}api/kernels/{kernel}/channels?{self.query}".replace("http", "ws", 1)
-        return websocket.create_connection(address, cookie=self.cookie, timeout=60)
-
-
-def run(socket: Any, code: str) -> str:
-    """What code prints, run by a kernel."""
-    ident = uuid.uuid4().hex
-    header = {"msg_id": ident, "username": "", "session": ident, "msg_type": "execute_request", "version": "5.3"}
-    content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False, "stop_on_error": True}
-    message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
-    socket.send(json.dumps({**message, "buffers": []}))
-    printed = ""
-    while True:
-        answer = json.loads(socket.recv())
-        if answer.get("parent_header", {}).get("msg_id") != ident:
-            continue
-        if answer["msg_type"] == "stream":
-            printed += answer["content"]["text"]
-        if answer["msg_type"] == "status" and answer["content"]["execution_state"] == "idle":
-            return printed.strip()
 
 
 def start(cluster: Cluster, kind: str, *flags: object) -> str:
@@ -135,14 +92,6 @@ def test_a_notebook_runs_cells_and_outlives_master_and_agent(cluster: Cluster, t
     assert notebook in listed and "RUNNING" in listed
     cluster.client("notebook", "kill", notebook)
     assert ended(cluster, "notebook", notebook) == "it was killed"
-
-
-def answers(server: Server) -> bool:
-    try:
-        return "kernels" in server.call("GET", "api/status")
-    except urllib.error.HTTPError as refused:
-        refused.close()
-        return False
 
 
 def test_a_notebook_is_for_its_owner(cluster: Cluster) -> None:
