@@ -1,0 +1,342 @@
+"""Every kind of task in containers, launched and used with both clients; and images with little in them or oddly made."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import harness
+from conftest import equipment, flavoured
+from harness import Cluster, Missing, Result, share
+from jupyter import OWNER, Server, answers, run
+from processes import docker
+from test_docker import busybox  # noqa: F401
+from test_notebooks import WRITES, ended
+from waiting import wait_for
+
+pytestmark = pytest.mark.docker
+
+AUX = ("--config", "resources.slots=0")
+HOLD = "echo holding; while [ ! -e $E2E_DIR/go ]; do sleep 0.1; done; echo went on"
+
+
+@pytest.fixture(scope="module")
+def boxed() -> Iterator[Cluster]:
+    """A cluster of `det up` on Docker."""
+    with flavoured("docker", shape="up") as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["ours", "theirs"])
+def det(request: pytest.FixtureRequest, boxed: Cluster) -> Callable[..., Result]:
+    """Our client, and the unmodified one."""
+    if request.param == "theirs":
+        with equipment():
+            harness.wheel_det()
+        return boxed.client
+    return boxed.run_det
+
+
+def printed(out: str) -> list[str]:
+    """What a task itself printed, of a log."""
+    return re.findall(r" [0-9a-f]{8} \|\| (.*)$", out, re.M)
+
+
+def container_of(boxed: Cluster, task: str) -> str:
+    """The running container of a task, by the engine's id."""
+    [found] = docker("ps", "--quiet", "--no-trunc", "--filter", f"label=ai.determined.task.id={task}").split()
+    return found
+
+
+def is_gone(boxed: Cluster, container: str) -> None:
+    wait_for("its container to be removed", lambda: container not in harness.containers_of(boxed.cluster_id), within=20)
+
+
+def test_a_command_has_its_files_and_ends_with_its_code(
+    boxed: Cluster, det: Callable[..., Result], tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "here.txt").write_text("of the context\n")
+    done = det("cmd", "run", *AUX, "-c", tmp_path, "cat here.txt; echo $DET_TASK_TYPE; exit 5", check=False)
+    assert printed(done.out) == ["of the context", "COMMAND"], done
+    # Only ours ends with the code of the command.
+    assert det.__func__ is not Cluster.run_det or done.code == 5, done
+
+
+def test_a_generic_task_pauses_and_goes_on(boxed: Cluster, det: Callable[..., Result]) -> None:
+    shared = boxed.shared_dir()
+    config = boxed.write_config({"entrypoint": ["sh", "-c", HOLD], "resources": {"slots": 1}, **share(shared)})
+    task = re.search(r"Created task (\S+)", det("task", "create", config).out).group(1)
+    boxed.wait_task_printed(task, "holding")
+    container = container_of(boxed, task)
+    det("task", "pause", task)
+    boxed.wait_task(task, "PAUSED")
+    is_gone(boxed, container)
+    det("task", "unpause", task)
+    boxed.wait_task_printed(task, "holding", times=2)
+    (shared / "go").touch()
+    boxed.wait_task(task, "COMPLETED")
+    assert "went on" in det("task", "logs", task).out
+
+
+class Session:
+    """How ssh reaches a shell, as a client prints it."""
+
+    def __init__(self, boxed: Cluster, det: Callable[..., Result], shell: str) -> None:
+        shown = det("shell", "show-ssh-command", shell).out
+        line = next(line for line in shown.splitlines() if "ProxyCommand" in line)
+        words = shlex.split(line[line.index("ssh ") :].replace("\x1b[0m", ""))
+        self.destination = words[-1]
+        # Without a terminal, whose line ends and echo would be in the output.
+        self.options = [word for word in words[1:-1] if word != "-tt"]
+        ours = det.__func__ is Cluster.run_det
+        self.env = boxed.client_environment("home" if ours else "wheel-home")
+
+    def run(self, program: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
+        argv = [program, "-q", *self.options, *map(str, arguments)]
+        return subprocess.run(argv, env=self.env, capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
+
+
+def test_a_shell_is_entered_by_ssh_and_scp(boxed: Cluster, det: Callable[..., Result], tmp_path: pathlib.Path) -> None:
+    with equipment():
+        if shutil.which("ssh") is None or shutil.which("scp") is None:
+            raise Missing("there is no SSH client: install openssh-client")
+    started = det("shell", "start", "--detach", *AUX)
+    shell = started.out.split()[-1]
+    opened = det("shell", "open", shell, "--", 'echo "<$DET_TASK_ID|$PWD|$(id -u)>"')
+    assert f"<{shell}|/root|0>" in opened.out, opened
+    session = Session(boxed, det, shell)
+    assert session.run("ssh", session.destination, "exit 7").returncode == 7
+    content = os.urandom(3 << 20)
+    (tmp_path / "there.bin").write_bytes(content)
+    sent = session.run("scp", tmp_path / "there.bin", f"{session.destination}:")
+    assert sent.returncode == 0, sent
+    back = session.run("scp", f"{session.destination}:there.bin", tmp_path / "back.bin")
+    assert back.returncode == 0 and (tmp_path / "back.bin").read_bytes() == content, back
+    container = container_of(boxed, shell)
+    det("shell", "kill", shell)
+    is_gone(boxed, container)
+
+
+@pytest.fixture(scope="module")
+def with_account(boxed: Cluster) -> Iterator[str]:
+    """The usual image with an account of its own."""
+    name = "det-test-with-account"
+    made = "echo svc:x:1234:1235::/home/svc:/bin/sh >> /etc/passwd; echo lab:x:1235: >> /etc/group; mkdir /home/svc"
+    docker("run", "--name", name, "--network", "none", "--entrypoint", "sh", str(boxed.image), "-c", made)
+    try:
+        docker("commit", name, name)
+        yield name
+    finally:
+        docker("rm", "--force", name)
+        docker("image", "rm", "--force", name)
+
+
+def test_a_shell_of_a_mapped_user_is_that_user_where_the_image_knows_it(boxed: Cluster, with_account: str) -> None:
+    admin = {"DET_USER": "admin", "DET_PASS": ""}
+    boxed.run_det("user", "create", "linked", "--password", "Compiler1", env=admin)
+    link = ["--agent-user", "svc", "--agent-uid", "1234", "--agent-group", "lab", "--agent-gid", "1235"]
+    boxed.run_det("user", "link-with-agent-user", "linked", *link, env=admin)
+    linked = {"DET_USER": "linked", "DET_PASS": "Compiler1"}
+    known = (*AUX, "--config", f"environment.image={with_account}")
+    shell = boxed.run_det("shell", "start", "--detach", *known, env=linked).out.split()[-1]
+    opened = boxed.run_det("shell", "open", shell, "--", 'echo "<$(id -u):$(id -g)>"', env=linked)
+    assert "<1234:1235>" in opened.out, opened
+    boxed.run_det("shell", "kill", shell, env=linked)
+
+    unknown = boxed.run_det("shell", "start", "--detach", *AUX, env=linked).out.split()[-1]
+    refused = boxed.run_det("shell", "open", unknown, "--", "echo inside", env=linked, check=False)
+    assert refused.code == 255 and "inside" not in refused.out, refused
+    log = boxed.run_det("shell", "logs", unknown, env=linked).out
+    assert "has no account with user id 1234" in log, log
+    boxed.run_det("shell", "kill", unknown, env=linked)
+
+
+def started(det: Callable[..., Result], kind: str, *arguments: object) -> str:
+    """Starts a notebook or TensorBoard, and waits until it is ready; gives its id."""
+    done = det(kind, "start", "--no-browser", *arguments, within=120)
+    found = re.search(r"/(?:proxy|interactive)/([0-9a-f-]{36})/", done.out + done.err)
+    found = found or re.search(r"\(id: ([0-9a-f-]{36})\) is ready", done.out)
+    assert found, done
+    return found.group(1)
+
+
+def test_a_notebook_runs_cells_and_outlives_the_cluster(
+    boxed: Cluster, det: Callable[..., Result], tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "mine.txt").write_text("of the context\n")
+    notebook = started(det, "notebook", *AUX, "--context", tmp_path)
+    server = Server(boxed, notebook)
+    kernel = server.call("POST", "api/kernels", {"name": "python3"})["id"]
+    socket = server.connect(kernel)
+    assert run(socket, "kept = 6 * 7; print(open('mine.txt').read().strip())") == "of the context"
+    socket.close()
+    boxed.expect_alarm(r"lost the master|no connection to the master")
+    boxed.restart("up")
+    wait_for("the server to be reached again", lambda: answers(server), within=60, seen=boxed.describe)
+    socket = server.connect(kernel)
+    assert run(socket, "print(kept)") == "42", "the same kernel"
+    socket.close()
+    container = container_of(boxed, notebook)
+    det("notebook", "kill", notebook)
+    assert ended(boxed, "notebook", notebook) == "it was killed"
+    is_gone(boxed, container)
+
+
+@pytest.fixture(scope="module")
+def written(boxed: Cluster) -> int:
+    """An experiment whose trial has written TensorBoard files."""
+    config = {
+        "name": "writes",
+        "entrypoint": ["python3", "-c", WRITES],
+        "searcher": {"name": "single", "metric": "loss"},
+        "resources": {"slots_per_trial": 0},
+    }
+    experiment = boxed.submit(config)
+    boxed.wait_experiment(experiment, "COMPLETED")
+    return experiment
+
+
+def test_a_tensorboard_shows_what_a_trial_has_written(
+    boxed: Cluster, det: Callable[..., Result], written: int
+) -> None:
+    board = started(det, "tensorboard", written)
+    trial = boxed.only_trial(written)["id"]
+
+    def shown() -> Any:
+        headers = {"Authorization": f"Bearer {boxed.token(OWNER)}"}
+        request = urllib.request.Request(f"{boxed.url}/proxy/{board}/data/runs", headers=headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    wait_for("the trial to be shown", lambda: shown() == [f"experiment_{written}/trial/{trial}"], within=60, seen=shown)
+    container = container_of(boxed, board)
+    det("tensorboard", "kill", board)
+    is_gone(boxed, container)
+
+
+# --- images ----------------------------------------------------------------------------------------------------------
+
+
+def command(boxed: Cluster, image: str, *words: str, **options: Any) -> Result:
+    """Runs a command in an image with our client."""
+    return boxed.run_det("cmd", "run", *AUX, "--config", f"environment.image={image}", "--", *words, **options)
+
+
+@pytest.fixture
+def image_of(boxed: Cluster, tmp_path: pathlib.Path) -> Iterator[Callable[..., str]]:
+    """Makes images of directories; they are removed afterwards."""
+    made: list[str] = []
+
+    def make(root: pathlib.Path, *changes: str) -> str:
+        name = f"det-test-made-{len(made)}:latest"
+        archive = root.with_suffix(".tar")
+        subprocess.run(["tar", "-C", root, "-cf", archive, "."], check=True)
+        options = [word for change in changes for word in ("--change", change)]
+        docker("import", *options, str(archive), name)
+        made.append(name)
+        return name
+
+    yield make
+    for name in made:
+        docker("image", "rm", "--force", name, check=False)
+
+
+def small(root: pathlib.Path, program: pathlib.Path) -> pathlib.Path:
+    """The files of an image with busybox."""
+    (root / "bin").mkdir(parents=True)
+    shutil.copy(program, root / "bin" / "busybox")
+    for applet in ("sh", "echo", "cat", "id", "touch", "test"):
+        (root / "bin" / applet).symlink_to("busybox")
+    return root
+
+
+def test_an_images_own_entrypoint_command_and_user_are_replaced(
+    boxed: Cluster,
+    busybox: pathlib.Path,  # noqa: F811
+    image_of: Callable[..., str],
+    tmp_path: pathlib.Path,
+) -> None:
+    changes = ('ENTRYPOINT ["/bin/echo", "the entrypoint of the image"]', 'CMD ["its command"]', "USER 65534:65534")
+    image = image_of(small(tmp_path / "root", busybox), *changes, "ENV FROM_IMAGE=kept", "WORKDIR /elsewhere")
+    done = command(boxed, image, "sh", "-c", "echo $FROM_IMAGE; id -u; echo $PWD")
+    assert printed(done.out) == ["kept", "0", "/run/determined/workdir"], done
+
+
+def test_a_user_who_may_write_nowhere_in_an_image(
+    boxed: Cluster,
+    busybox: pathlib.Path,  # noqa: F811
+    image_of: Callable[..., str],
+    tmp_path: pathlib.Path,
+) -> None:
+    root = small(tmp_path / "root", busybox)
+    for directory in (root / "bin", root):
+        directory.chmod(0o555)
+    agent_user = {"agentUid": 4322, "agentUser": "reader", "agentGid": 4322, "agentGroup": "reader"}
+    user = {"username": "reader", "active": True, "agentUserGroup": agent_user}
+    boxed.api("POST", "/api/v1/users", {"user": user, "password": "Compiler1", "isHashed": False}, user="admin")
+    (tmp_path / "context").mkdir()
+    (tmp_path / "context" / "mine.txt").write_text("mine\n")
+    script = "id -u; cat mine.txt; touch made && echo writes here; touch /made 2>/dev/null || echo not there"
+    flags = (*AUX, "--config", f"environment.image={image_of(root)}", "-c", tmp_path / "context")
+    env = {"DET_USER": "reader", "DET_PASS": "Compiler1"}
+    done = boxed.run_det("cmd", "run", *flags, "--", "sh", "-c", script, env=env)
+    assert printed(done.out) == ["4322", "mine", "writes here", "not there"], done
+
+
+def test_an_image_with_the_library_of_musl(
+    boxed: Cluster,
+    busybox: pathlib.Path,  # noqa: F811
+    image_of: Callable[..., str],
+    tmp_path: pathlib.Path,
+) -> None:
+    loader = pathlib.Path(f"/lib/ld-musl-{os.uname().machine}.so.1")
+    with equipment():
+        if shutil.which("musl-gcc") is None or not loader.exists():
+            raise Missing("there is no musl: install musl-tools")
+    source = tmp_path / "hello.c"
+    source.write_text('#include <stdio.h>\nint main(void) { puts("hello from musl"); return 0; }\n')
+    root = small(tmp_path / "root", busybox)
+    subprocess.run(["musl-gcc", "-o", root / "bin" / "hello", source], check=True)
+    (root / "lib").mkdir()
+    shutil.copy(loader, root / "lib")
+    done = command(boxed, image_of(root), "hello")
+    assert printed(done.out) == ["hello from musl"], done
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing"), [("shells", "openssh-server"), ("notebooks", "python"), ("tensorboards", "python")]
+)
+def test_what_an_image_lacks_for_a_service_is_said(
+    boxed: Cluster,
+    busybox: pathlib.Path,  # noqa: F811
+    image_of: Callable[..., str],
+    tmp_path: pathlib.Path,
+    written: int,
+    kind: str,
+    missing: str,
+) -> None:
+    image = image_of(small(tmp_path / "root", busybox))
+    config: dict[str, Any] = {"environment": {"image": image}, "resources": {"slots": 0}}
+    body: dict[str, Any] = {"config": config}
+    if kind == "tensorboards":
+        body["experimentIds"] = [written]
+    task = next(iter(boxed.api("POST", f"/api/v1/{kind}", body).values()))["id"]
+
+    def failed() -> str | None:
+        shown = next(iter(boxed.api("GET", f"/api/v1/{kind}/{task}").values()))
+        return shown["exitStatus"] if shown["state"] == "STATE_TERMINATED" else None
+
+    wait_for("its end", failed, within=30, seen=boxed.describe)
+    records = boxed.stream(f"/api/v1/tasks/{task}/logs", user="admin")
+    log = "\n".join(record["log"] for record in records)
+    assert missing in log.lower(), log
