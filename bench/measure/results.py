@@ -98,6 +98,8 @@ class Outcome:
         return path
 
 
+# Units of which more is better; of all others less is.
+MORE_IS_BETTER = ("1/s", "MB/s", "part")
 # Slower or larger by more than this part of the earlier result is shown.
 REGRESSION = 0.2
 
@@ -130,7 +132,7 @@ def regressions(outcome: Outcome, directory: pathlib.Path, machine: dict[str, An
 def loss(before: float, after: float, unit: str) -> float:
     """By which part of it a value got worse; negative where it got better, 0 where there was nothing."""
     change = after / before - 1 if before else 0.0
-    return -change if unit == "1/s" else change
+    return -change if unit in MORE_IS_BETTER else change
 
 
 def shown(number: float | None) -> str:

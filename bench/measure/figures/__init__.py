@@ -50,10 +50,11 @@ class Figure:
 
 def all_figures() -> Mapping[str, Figure]:
     """The figures by name, in the order in which they are measured."""
-    from measure.figures import control, footprint, instructions, intake, reading, soak, starts
+    from measure.figures import control, footprint, instructions, intake, reading, services, soak, starts
 
     groups = (
         starts.FIGURES,
+        services.FIGURES,
         intake.FIGURES,
         control.FIGURES,
         footprint.FIGURES,
