@@ -41,6 +41,15 @@ class Pace:
     line_bytes: int = 0
     # Whether the trials use the Core API of our Python package in place of plain HTTP.
     core: bool = False
+    # Members of each trial, each with a slot; more than one talk to each other.
+    members: int = 1
+
+    @property
+    def files(self) -> list[pathlib.Path]:
+        """What the trials run, the entrypoint first."""
+        if self.members > 1:
+            return [LOAD / "gang_ledger.py", LOAD / "ledger.py"]
+        return [LOAD / "core_ledger.py", LOAD / "ledger.py"] if self.core else [LOAD / "ledger.py"]
 
 
 def configuration(
@@ -59,9 +68,9 @@ def configuration(
     }
     config: dict[str, Any] = {
         "name": name,
-        "entrypoint": f"python3 {'core_ledger.py' if pace.core else 'ledger.py'}",
+        "entrypoint": f"python3 {pace.files[0].name}",
         "searcher": {"name": "single", "metric": "validation_loss", "smaller_is_better": True},
-        "resources": {"slots_per_trial": 1},
+        "resources": {"slots_per_trial": pace.members},
         "max_restarts": 0,
         "bind_mounts": [{"host_path": str(directory), "container_path": "/chaos"}],
         "environment": {"environment_variables": [f"{name}={value}" for name, value in variables.items()]},
@@ -126,9 +135,8 @@ class Steady:
         self.directory = world.ledger_directory()
         self.pace = pace or Pace()
         self.expected: dict[int, Expected] = {}
-        files = [LOAD / "ledger.py", *([LOAD / "core_ledger.py"] if self.pace.core else [])]
         more = {**random_search(trials, trials), "max_restarts": max_restarts}
-        self.experiment = world.create(configuration(world, name, self.directory, self.pace, **more), files)
+        self.experiment = world.create(configuration(world, name, self.directory, self.pace, **more), self.pace.files)
         there = wait_for(
             f"{trials} trials",
             lambda: len(world.trials(self.experiment)) == trials and world.trials(self.experiment),

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import crowds
 import databases
 import disks
+import gangs
 import kills
 import network
+import services
 from stage import Stage
 
 
@@ -90,6 +92,37 @@ ROWS = (
         kills.stop_cont,
         ci=4,
         hand=40,
+        ci_only=("sqlite process",),
+    ),
+    Row(
+        "kill-services",
+        "an open shell, a notebook's kernel, a followed log, a download through the proxy",
+        "kill -9 of master, agent, and both",
+        services.kill_services,
+        ci=4,
+        hand=200,
+        runtimes=("process", "docker"),
+        ci_only=("sqlite process",),
+    ),
+    Row(
+        "kill-gang",
+        "a trial on two agents with a checkpoint each second",
+        "kill -9 of each agent, of both, of the master, and of a member's code",
+        gangs.kill_gang,
+        ci=5,
+        hand=200,
+        runtimes=("process", "docker"),
+        ci_only=("sqlite process",),
+    ),
+    Row(
+        "mixed-kinds",
+        "commands, generic tasks, shells, notebooks and TensorBoards, six at once",
+        "each is killed at any moment of its life; nothing of it may be left anywhere",
+        services.mixed_kinds,
+        ci=40,
+        hand=1000,
+        unit="tasks",
+        runtimes=("process", "docker"),
         ci_only=("sqlite process",),
     ),
     Row(
