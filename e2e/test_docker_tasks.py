@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import re
 import shlex
 import shutil
+import socket
 import subprocess
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,8 +19,9 @@ from typing import Any
 import pytest
 
 import harness
+from configs import experiment
 from conftest import equipment, flavoured
-from harness import Cluster, Missing, Result, share
+from harness import Agent, Cluster, Missing, Result, share
 from jupyter import OWNER, Server, answers, run
 from processes import docker
 from test_docker import busybox  # noqa: F401
@@ -340,3 +344,94 @@ def test_what_an_image_lacks_for_a_service_is_said(
     records = boxed.stream(f"/api/v1/tasks/{task}/logs", user="admin")
     log = "\n".join(record["log"] for record in records)
     assert missing in log.lower(), log
+
+
+# --- containers with a network of their own --------------------------------------------------------------------------
+
+
+def bridge_address() -> str:
+    """The host's address on the engine's bridge."""
+    found = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}", check=False)
+    if not found:
+        raise Missing("the Docker engine has no bridge network")
+    return found
+
+
+@contextlib.contextmanager
+def forwarded(address: str, to: int) -> Iterator[int]:
+    """A port of an address of this host that leads to one of loopback: where containers reach a master of this machine."""
+    listener = socket.create_server((address, 0))
+
+    def carry(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def connect(one: socket.socket) -> None:
+        with one, contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", to)) as other:
+            back = threading.Thread(target=carry, args=(other, one), daemon=True)
+            back.start()
+            carry(one, other)
+            back.join()
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=connect, args=(listener.accept()[0],), daemon=True).start()
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        # Wakes the thread that accepts.
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(timeout=10)
+
+
+@pytest.fixture(scope="module")
+def bridged() -> Iterator[Cluster]:
+    """Two agents whose containers have networks of their own."""
+    with equipment():
+        address = bridge_address()
+        image = harness.docker_image()
+    # The port is known only once there is a cluster, which wants it in its agents' arguments.
+    names = ("agent-1", "agent-2")
+    with contextlib.ExitStack() as stack:
+        cluster = Cluster(image=image, agents=[], master_config={"security": {"host_names": [address]}})
+        port = stack.enter_context(forwarded(address, cluster.port))
+        reached = ("--set", f"container_master_host={address}", "--set", f"container_master_port={port}")
+        cluster.agents = [Agent(name, 1, "docker", reached) for name in names]
+        for agent in cluster.agents:
+            cluster.parts[agent.name] = cluster._part(agent.name, cluster._agent_argv(agent))
+        yield stack.enter_context(cluster)
+
+
+def test_ports_are_published_on_loopback_and_reached_through_the_master(bridged: Cluster) -> None:
+    shell = bridged.run_det("shell", "start", "--detach", *AUX).out.strip()
+    opened = bridged.run_det("shell", "open", shell, "--", "cat /proc/net/dev; echo inside")
+    assert "inside" in opened.out and "docker0" not in opened.out, "a network of its own"
+    notebook = started(bridged.run_det, "notebook", *AUX)
+    assert answers(Server(bridged, notebook))
+    for task in (shell, notebook):
+        [inspected] = json.loads(docker("inspect", container_of(bridged, task)))
+        assert inspected["HostConfig"]["NetworkMode"] == "bridge"
+        published = [binding for port in inspected["NetworkSettings"]["Ports"].values() for binding in port]
+        assert published and {binding["HostIp"] for binding in published} == {"127.0.0.1"}, published
+        for binding in published:
+            with pytest.raises(OSError):
+                socket.create_connection((bridge_address(), int(binding["HostPort"])), timeout=5).close()
+    for kind, task in (("shell", shell), ("notebook", notebook)):
+        bridged.run_det(kind, "kill", task)
+
+
+def test_a_gang_over_two_agents_meets_whatever_the_network_of_others(bridged: Cluster) -> None:
+    alone = bridged.run(experiment("alone", "echo $DET_TASK_TYPE", resources={"slots_per_trial": 1}))
+    assert bridged.printed(alone["id"]) == ["TRIAL"]
+    trial = bridged.run(experiment("gang", "python3 gang.py", resources={"slots_per_trial": 2}), "gang")
+    printed = bridged.printed(trial["id"])
+    assert "the chief heard: hello from rank 1" in printed and "the member heard: welcome" in printed, printed
