@@ -72,7 +72,9 @@ def require_services() -> None:
 
 def launched(world: World, group: str, body: dict[str, Any]) -> str:
     """Launches a task of one of the kinds; gives its id."""
-    answer = world.api("POST", f"/api/v1/{group}", body, user=OWNER)
+    # Generic tasks are created elsewhere than they are found.
+    path = "generic-tasks" if group == "tasks" else group
+    answer = world.api("POST", f"/api/v1/{path}", body, user=OWNER)
     return answer["taskId"] if group == "tasks" else next(iter(answer.values()))["id"]
 
 
@@ -347,23 +349,21 @@ class Use:
     descriptors: dict[str, int]
     threads: dict[str, int]
     memory: dict[str, float]
-    # Listening TCP ports of this machine that are a task's by their number.
+    # TCP ports on which the parts and what runs of tasks listen.
     ports: set[int]
-    # Files and directories of the agents, of the master, and temporary ones of this machine.
+    # Files and directories of the agents, of the master, and temporary ones of theirs.
     files: set[str]
     # Rows that say that something lives, by table.
     rows: dict[str, int]
 
 
-# Ports of services (`crates/taskspec/src`): shells, notebooks, TensorBoards.
-SERVICE_PORTS = range(2600, 3500)
 LIVE_ROWS = {
     "allocations": "select count(*) as n from allocations where ended_at is null",
     "containers": "select count(*) as n from containers where ended_at is null",
     "tasks": "select count(*) as n from tasks where ended_at is null",
 }
-# Directories of this machine where programs leave temporary files.
-TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run/determined")
+# What a database keeps beside itself comes and goes.
+OF_THE_DATABASE = {"det.db", "det.db-wal", "det.db-shm"}
 
 
 def use(world: World) -> Use:
@@ -372,25 +372,30 @@ def use(world: World) -> Use:
     count = {
         what: {name: len(os.listdir(f"/proc/{pid}/{what}")) for name, pid in pids.items()} for what in ("fd", "task")
     }
-    kept = {"det.db", "det.db-wal", "det.db-shm"}
     files: set[str] = set()
-    for root in (world.data_dir, *(world.agent_dir(agent.name) for agent in world.agents)):
-        files |= {str(path) for path in root.rglob("*") if path.name not in kept}
-    for place in TEMPORARY:
-        with suppress(OSError):
-            files |= {entry.path for entry in os.scandir(place) if re.search(r"det[-_.]|determined|jupyter", entry.name)}
+    for root in (world.data_dir, world.temporary, *(world.agent_dir(agent.name) for agent in world.agents)):
+        for directory, below, names in os.walk(root):
+            files |= {os.path.join(directory, name) for name in (*below, *names) if name not in OF_THE_DATABASE}
+    tasks = [found.pid for found in world.processes_of_containers()]
+    ports = set(listening({*pids.values(), *tasks}))
     rows = {table: int(world.rows(text)[0]["n"]) for table, text in LIVE_ROWS.items()}
     memory = {name: memory_mib(pid) for name, pid in pids.items()}
-    return Use(count["fd"], count["task"], memory, set(listening()) & set(SERVICE_PORTS), files, rows)
+    return Use(count["fd"], count["task"], memory, ports, files, rows)
 
 
-def listening() -> Iterator[int]:
-    """TCP ports of this machine on which somebody listens."""
+def listening(pids: set[int]) -> Iterator[int]:
+    """TCP ports of this machine on which these processes listen."""
+    sockets = set()
+    for pid in pids:
+        with suppress(OSError):
+            for entry in os.scandir(f"/proc/{pid}/fd"):
+                with suppress(OSError):
+                    sockets.add(os.readlink(entry.path))
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):
             for line in pathlib.Path(table).read_text().splitlines()[1:]:
                 fields = line.split()
-                if fields[3] == "0A":
+                if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
                     yield int(fields[1].rpartition(":")[2], 16)
 
 

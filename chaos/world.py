@@ -85,6 +85,15 @@ class World(Cluster):
         proxy = self.proxies.get("client")
         return super().url if proxy is None else f"http://127.0.0.1:{proxy.port}"
 
+    @property
+    def temporary(self) -> pathlib.Path:
+        """Where the parts and the clients of this cluster keep temporary files."""
+        return self.root / "tmp"
+
+    def _environment(self, home: str) -> dict[str, str]:
+        self.temporary.mkdir(exist_ok=True)
+        return {**super()._environment(home), "TMPDIR": str(self.temporary)}
+
     def _proxy(self, name: str, port: int) -> Proxy:
         proxy = self._exit.enter_context(Proxy(name, port, self.seed))
         self.proxies[name] = proxy
