@@ -107,11 +107,16 @@ class Shell:
         self._beats = wait_for("the beats of the shell", self._beat, within=BACK_WITHIN)
 
     def _enter(self) -> Part:
-        """A session that a user leaves open."""
-        session = self._stack.enter_context(
-            self._world.det_beside("shell", "open", self.task, "--", "echo inside; exec sleep 86400")
-        )
-        wait_for("a session", lambda: "inside" in session.log.read_text(), within=BACK_WITHIN, seen=lambda: tail(session.log))
+        """A session that a user leaves open; tried again while the agent is not connected yet."""
+        words = ("shell", "open", self.task, "--", "echo inside; exec sleep 86400")
+        session = self._stack.enter_context(self._world.det_beside(*words))
+
+        def inside() -> bool:
+            if not session.running():
+                session.start()
+            return "inside" in session.log.read_text()
+
+        wait_for("a session", inside, within=BACK_WITHIN, look_every=0.25, seen=lambda: tail(session.log))
         return session
 
     def _said(self, command: str) -> str:
