@@ -176,6 +176,7 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
         http,
         session: watch::Sender::new(None),
         live: watch::Sender::new(BTreeSet::new()),
+        listeners: Arc::default(),
         python,
     });
     if shared.runtimes.kind == RuntimeKind::Process {

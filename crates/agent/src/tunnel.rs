@@ -1,6 +1,7 @@
 //! Tunnels: connections to ports of this agent's containers, which the master asks for and the agent opens.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use det_agent_proto::{
@@ -12,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::containers::Shared;
-use crate::runtime::listeners::{self, Owner};
+use crate::runtime::listeners::Owner;
 
 /// Bytes that one direction of a tunnel holds at most.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -64,7 +65,8 @@ async fn connect(shared: &Shared, dial: &Dial) -> Result<TcpStream, String> {
         Err(_) => return Err(refused("no answer")),
     };
     // Looked at once it is connected: what listened then is who has answered.
-    let belongs = tokio::task::spawn_blocking(move || listeners::all_belong_to(&owner, port));
+    let listeners = Arc::clone(&shared.listeners);
+    let belongs = tokio::task::spawn_blocking(move || listeners.all_belong_to(&owner, port));
     if !belongs.await.unwrap_or(false) {
         return Err(format!(
             "what listens at port {port} of this host is not the task: another program has the port"

@@ -26,6 +26,7 @@ use crate::options::AgentOptions;
 use crate::outbox::Outbox;
 use crate::python::{self, TaskPython};
 use crate::runtime::Runtimes;
+use crate::runtime::listeners::Listeners;
 use crate::tunnel;
 use actor::Actor;
 use store::{ContainerDir, KillOrder, StoredContainer};
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) live: watch::Sender<BTreeSet<ContainerId>>,
     /// The paths and capabilities of this host that tasks must not get.
     pub(crate) guard: HostGuard,
+    /// Who listens on ports of this host.
+    pub(crate) listeners: Arc<Listeners>,
     /// The interpreter of process tasks; determined when the first one starts.
     pub(crate) python: OnceCell<TaskPython>,
 }

@@ -1,17 +1,18 @@
 //! Who listens on a port of this host: tasks share its network, and a port that one names may be another's, or a service of
 //! the host.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::procfs;
+use super::{procfs, sock_diag};
 
 /// Programs that listen on a published port in a container's place.
 const FORWARDERS: [&str; 4] = ["docker-proxy", "rootlessport", "conmon", "slirp4netns"];
 
 /// Whose a listener must be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Owner {
     /// A process below this one: a supervisor, whose namespace no process of the task leaves.
     Supervisor(i32),
@@ -19,14 +20,95 @@ pub(crate) enum Owner {
     Container(String),
 }
 
-/// Whether all that could answer at a port of loopback belongs to this owner. `false` also where nothing listens.
-pub(crate) fn all_belong_to(owner: &Owner, port: u16) -> bool {
-    let sockets = listening_on(port);
-    !sockets.is_empty() && sockets.is_subset(&sockets_of(owner, &sockets))
+/// Sockets whose holders are remembered at most. With more all are looked for again.
+const MOST_KNOWN: usize = 4096;
+
+/// A process that was found to belong to an owner, which it does as long as it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Holder {
+    pid: i32,
+    start_ticks: u64,
+}
+
+impl Holder {
+    fn find(pid: i32) -> Option<Self> {
+        let start_ticks = procfs::stat(pid)?.start_ticks;
+        Some(Self { pid, start_ticks })
+    }
+
+    /// Whether it is the same process still, and holds a socket.
+    fn holds(self, inode: u64) -> bool {
+        Self::find(self.pid) == Some(self) && procfs::sockets(self.pid).contains(&inode)
+    }
+}
+
+/// Who listens, with what was found out before: looking through all processes for each connection takes too long.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    known: Mutex<HashMap<(Owner, u64), Holder>>,
+}
+
+impl Listeners {
+    /// Whether all that could answer at a port of loopback belongs to this owner. `false` also where nothing listens.
+    /// Reads files below `/proc`: for threads that may block.
+    pub(crate) fn all_belong_to(&self, owner: &Owner, port: u16) -> bool {
+        let sockets = listening_on(port);
+        let known = |inode: &u64| self.holder(owner, *inode).is_some_and(|h| h.holds(*inode));
+        let unknown: BTreeSet<u64> = sockets
+            .iter()
+            .copied()
+            .filter(|inode| !known(inode))
+            .collect();
+        let found = if unknown.is_empty() {
+            BTreeMap::new()
+        } else {
+            holders_of(owner, &unknown)
+        };
+        let belong = !sockets.is_empty() && unknown.iter().all(|inode| found.contains_key(inode));
+        self.remember(owner, found);
+        belong
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Owner, u64), Holder>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn holder(&self, owner: &Owner, inode: u64) -> Option<Holder> {
+        self.lock().get(&(owner.clone(), inode)).copied()
+    }
+
+    fn remember(&self, owner: &Owner, found: BTreeMap<u64, i32>) {
+        let holders = found
+            .into_iter()
+            .filter_map(|(inode, pid)| Some(((owner.clone(), inode), Holder::find(pid)?)));
+        let holders: Vec<_> = holders.collect();
+        let mut known = self.lock();
+        if known.len() + holders.len() > MOST_KNOWN {
+            known.clear();
+        }
+        known.extend(holders);
+    }
 }
 
 /// The sockets, by inode, that listen where a connection to a port of loopback can arrive.
 fn listening_on(port: u16) -> BTreeSet<u64> {
+    match sock_diag::listening_on(port) {
+        Ok(found) => found
+            .into_iter()
+            .filter(|listener| is_reached(listener.address))
+            .map(|listener| listener.inode)
+            .collect(),
+        // A kernel without this way, or a container that closes it.
+        Err(_) => in_tables(port),
+    }
+}
+
+fn is_reached(address: IpAddr) -> bool {
+    address.is_unspecified() || address.is_loopback()
+}
+
+/// The same by the tables of all sockets, which cost far more.
+fn in_tables(port: u16) -> BTreeSet<u64> {
     ["/proc/net/tcp", "/proc/net/tcp6"]
         .into_iter()
         .filter_map(|path| fs::read_to_string(path).ok())
@@ -41,8 +123,7 @@ fn listeners(table: &str, port: u16) -> Vec<u64> {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (address, number) = fields.get(1)?.split_once(':')?;
         let is_on_port = u16::from_str_radix(number, 16).ok()? == port;
-        let address = address_of(address)?;
-        let is_reached = address.is_unspecified() || address.is_loopback();
+        let is_reached = is_reached(address_of(address)?);
         (is_on_port && is_reached && *fields.get(3)? == LISTEN).then_some(())?;
         fields.get(9)?.parse().ok()
     };
@@ -62,8 +143,8 @@ fn address_of(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Those of the sockets that processes of the owner hold.
-fn sockets_of(owner: &Owner, wanted: &BTreeSet<u64>) -> BTreeSet<u64> {
+/// Those of the sockets that processes of the owner hold, each with such a process.
+fn holders_of(owner: &Owner, wanted: &BTreeSet<u64>) -> BTreeMap<u64, i32> {
     let members: Vec<i32> = match owner {
         Owner::Supervisor(pid) => below(*pid, &procfs::parents()),
         Owner::Container(id) => procfs::pids()
@@ -71,8 +152,12 @@ fn sockets_of(owner: &Owner, wanted: &BTreeSet<u64>) -> BTreeSet<u64> {
             .filter(|pid| is_of_container(*pid, id))
             .collect(),
     };
-    let held = members.into_iter().flat_map(procfs::sockets);
-    held.filter(|inode| wanted.contains(inode)).collect()
+    let held = members.into_iter().flat_map(|pid| {
+        procfs::sockets(pid)
+            .into_iter()
+            .map(move |inode| (inode, pid))
+    });
+    held.filter(|(inode, _)| wanted.contains(inode)).collect()
 }
 
 fn is_of_container(pid: i32, id: &str) -> bool {
@@ -137,20 +222,28 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let own = i32::try_from(std::process::id()).unwrap();
-        assert!(all_belong_to(&Owner::Supervisor(own), port));
+        let listeners = Listeners::default();
+        assert!(listeners.all_belong_to(&Owner::Supervisor(own), port));
+        // What is known already is the same.
+        assert!(listeners.all_belong_to(&Owner::Supervisor(own), port));
+        assert_eq!(listeners.lock().len(), 1);
+        assert_eq!(listening_on(port), in_tables(port));
         let mut other = std::process::Command::new("sleep")
             .arg("60")
             .spawn()
             .unwrap();
         let stranger = Owner::Supervisor(i32::try_from(other.id()).unwrap());
-        assert!(!all_belong_to(&stranger, port));
-        assert!(!all_belong_to(
-            &Owner::Container("no-such-container".into()),
-            port
-        ));
+        assert!(!listeners.all_belong_to(&stranger, port));
+        let container = Owner::Container("no-such-container".into());
+        assert!(!listeners.all_belong_to(&container, port));
         other.kill().unwrap();
         other.wait().unwrap();
         drop(listener);
-        assert!(!all_belong_to(&Owner::Supervisor(own), port));
+        assert!(!listeners.all_belong_to(&Owner::Supervisor(own), port));
+        // A known process that has let go of a socket, and another one with its number.
+        let holder = Holder::find(own).unwrap();
+        assert!(!holder.holds(0));
+        let (pid, start_ticks) = (own, holder.start_ticks + 1);
+        assert_ne!(Holder::find(own), Some(Holder { pid, start_ticks }));
     }
 }

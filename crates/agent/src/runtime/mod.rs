@@ -8,6 +8,7 @@ pub(crate) mod listeners;
 pub(crate) mod process;
 pub(crate) mod procfs;
 mod pull;
+mod sock_diag;
 
 use std::path::PathBuf;
 use std::time::Duration;
