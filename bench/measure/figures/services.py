@@ -424,18 +424,21 @@ def lines(det: pathlib.Path, arguments: list[str], env: dict[str, str]) -> dict[
     found: dict[str, float] = {}
     began = time.perf_counter()
     argv = [str(det), *arguments]
-    with subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
         for line in process.stdout:
             now = (time.perf_counter() - began) * 1e3
             for word in ("Launched", FIRST_LINE):
                 # The line that it is launched may name the command, too.
                 if word in line and (word == "Launched" or re.search(r" \|\| ", line)):
                     found.setdefault(word, now)
+        # Far less than a pipe holds.
+        said = process.stderr.read()
         code = process.wait()
     found["end"] = (time.perf_counter() - began) * 1e3
     if code != 0:
-        raise Failed(f"{' '.join(argv)} ended with {code}")
+        raise Failed(f"{' '.join(argv)} ended with {code}: {said}")
     return found
 
 
