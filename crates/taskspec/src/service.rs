@@ -13,10 +13,15 @@ fail() {
     echo "ERROR: $2" >&2
     exit "$1"
 }
+# Found, not imported: JupyterLab takes more than a second for that, and reports itself what is wrong with it. A directory of
+# that name in the working directory is none of it.
+has_module() {
+    "$python" -c "import importlib.util as u, sys; s = u.find_spec('$1'); sys.exit(not (s and s.origin))" 2>/dev/null
+}
 find_python() {
     command -v "$python" >/dev/null ||
         fail 127 "$2 needs Python, and there is no \"$python\" on PATH; use an image that has it"
-    if "$python" -c "import $1" 2>/dev/null; then return; fi
+    if has_module "$1"; then return; fi
     [ -z "${DET_SKIP_PIP_INSTALL:-}" ] ||
         fail 127 "this environment has no $2, and DET_SKIP_PIP_INSTALL forbids to install it; use an image that has it"
     echo "This environment has no $2: installing it for this task; images that have it start faster"
