@@ -132,6 +132,16 @@ mod tests {
         assert!(!page.contains("src=") && !page.contains("@import") && !page.contains("<script"));
     }
 
+    #[tokio::test]
+    async fn an_error_is_a_page_with_its_status_and_is_only_text() {
+        let response = refused(AppError::invalid("<b>no</b>").hint("<i>try</i>"));
+        assert_eq!(response.status(), axum::http::StatusCode::BAD_REQUEST);
+        let body = axum::body::to_bytes(response.into_body(), 1 << 20).await;
+        let page = String::from_utf8(body.unwrap().to_vec()).unwrap();
+        assert!(page.contains("&lt;b&gt;no&lt;/b&gt;") && page.contains("&lt;i&gt;try&lt;/i&gt;"));
+        assert!(!page.contains("<b>") && !page.contains("<i>"));
+    }
+
     #[test]
     fn what_comes_from_outside_is_only_text() {
         let page = render("<b>", "http://\"><script>");
