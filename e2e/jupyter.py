@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness import Cluster
+from waiting import wait_for
 
 websocket = pytest.importorskip("websocket", reason="websocket-client is not installed: make setup")
 
@@ -26,6 +27,8 @@ class Server:
         path, _, self.query = shown["serviceAddress"].partition("?")
         self.base = f"{cluster.url}{path}"
         self.cookie = f"auth={cluster.token(OWNER)}"
+        # Jupyter writes that it runs, by which it is ready, a moment before it listens.
+        wait_for("the server to listen", lambda: answers(self), within=30, seen=cluster.describe)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()

@@ -1,4 +1,4 @@
-//! Listening TCP sockets of this host, as the kernel reports them over netlink (sock_diag(7)).
+//! Listening TCP sockets of this host, as the kernel reports them over netlink (`sock_diag(7)`).
 //!
 //! It looks at those that listen on one port alone. `/proc/net/tcp` walks over the table of all connections instead, which
 //! grows with the host's memory: reading it takes milliseconds, and every request to a service would pay for it.
@@ -13,7 +13,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
-/// Kinds of messages (linux/netlink.h, linux/sock_diag.h).
+/// Kinds of messages (`linux/netlink.h`, `linux/sock_diag.h`).
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const BY_FAMILY: u16 = 20;

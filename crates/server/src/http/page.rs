@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::{Html, IntoResponse, Response};
 
 use crate::app::{API_VERSION, Master};
-use crate::error::AppError;
+use crate::error::{AppError, ErrorKind};
 use crate::http::error::status_of;
 
 /// The front page. It needs no login, and shows nothing that `/info` does not.
@@ -36,18 +36,26 @@ fn answer(page: String) -> Response {
     (headers, Html(page)).into_response()
 }
 
+/// In the head of a page that is to be loaded again by itself.
+const AGAIN: &str = "<meta http-equiv=\"refresh\" content=\"2\">\n";
+
 /// An error, for a user at a browser.
-pub(crate) fn refused(error: AppError) -> Response {
+pub(crate) fn refused(error: &AppError) -> Response {
     let hint = match &error.hint {
         Some(hint) => format!("\n<p>{}</p>", escape(hint)),
         None => String::new(),
     };
+    // What listens may need a moment more, and an agent that is away comes back.
+    let (again, note) = match error.kind {
+        ErrorKind::Unreachable => (AGAIN, "\n<p>This page reloads by itself.</p>"),
+        _ => ("", ""),
+    };
     let body = format!(
-        "<h1>This page cannot be shown</h1>\n<p class=\"error\" role=\"alert\">{}</p>{hint}",
+        "<h1>This page cannot be shown</h1>\n<p class=\"error\" role=\"alert\">{}</p>{hint}{note}",
         escape(&error.message)
     );
     error.log();
-    (status_of(&error), answer(layout("det master", "", &body))).into_response()
+    (status_of(error), answer(layout("det master", again, &body))).into_response()
 }
 
 /// Text for use inside HTML.
@@ -134,7 +142,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_error_is_a_page_with_its_status_and_is_only_text() {
-        let response = refused(AppError::invalid("<b>no</b>").hint("<i>try</i>"));
+        let response = refused(&AppError::invalid("<b>no</b>").hint("<i>try</i>"));
         assert_eq!(response.status(), axum::http::StatusCode::BAD_REQUEST);
         let body = axum::body::to_bytes(response.into_body(), 1 << 20).await;
         let page = String::from_utf8(body.unwrap().to_vec()).unwrap();

@@ -87,7 +87,7 @@ pub(crate) async fn handle(State(master): State<Master>, request: Request) -> Re
     let is_page = is_page(&parts);
     match pass(&master, parts, body).await {
         Ok(response) => response,
-        Err(error) if is_page => page::refused(error),
+        Err(error) if is_page => page::refused(&error),
         Err(error) => ApiError(error).into_response(),
     }
 }

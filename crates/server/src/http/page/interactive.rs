@@ -13,7 +13,7 @@ use crate::app::{Master, existing, reads};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::ApiError;
 use crate::http::extract::caller_of;
-use crate::http::page::{answer, escape, layout, login, refused};
+use crate::http::page::{AGAIN, answer, escape, layout, login, refused};
 use crate::http::views::launches;
 use crate::http::views::tasks::wait_reason;
 
@@ -50,8 +50,8 @@ async fn shown(master: &Master, task: TaskId, request: Request) -> Response {
         Ok(actor) => find(master, &actor, &task).await,
     };
     match actor {
-        Ok(view) => of(&view).unwrap_or_else(refused),
-        Err(error) => refused(error),
+        Ok(view) => of(&view).unwrap_or_else(|error| refused(&error)),
+        Err(error) => refused(&error),
     }
 }
 
@@ -90,6 +90,5 @@ fn of(view: &LaunchedView) -> AppResult<Response> {
     let body = format!(
         "<h1>{name} is not ready yet</h1>\n<p>{what}</p>\n{logs}\n<p>This page reloads by itself, and opens it once it is ready.</p>"
     );
-    let again = "<meta http-equiv=\"refresh\" content=\"2\">\n";
-    Ok(answer(layout(&name, again, &body)))
+    Ok(answer(layout(&name, AGAIN, &body)))
 }
