@@ -25,6 +25,8 @@ const SHELLS: &[(&str, &[&str])] = &[
     ("det-agent", &["det-failpoints", "det-spool", "det-tls"]),
     // Writes stores of any size directly, and plays agents.
     ("det-bench", &["det-client", "det-store"]),
+    // Opens and deletes files where it is told to.
+    ("det-checkpoint-files", &[]),
     ("det-cli", &["det-agent", "det-client", "det-server"]),
     ("det-client", &["det-tls"]),
     // Nothing at all, unless a test arms it.
@@ -33,13 +35,21 @@ const SHELLS: &[(&str, &[&str])] = &[
     ("det-rm-agents", &["det-failpoints"]),
     (
         "det-server",
-        &["det-failpoints", "det-rm-agents", "det-store"],
+        &[
+            "det-checkpoint-files",
+            "det-failpoints",
+            "det-rm-agents",
+            "det-store",
+        ],
     ),
     ("det-spool", &[]),
     ("det-store", &["det-failpoints", "det-store-derive"]),
     // A derive: runs in the compiler.
     ("det-store-derive", &[]),
-    ("det-supervisor", &["det-spool", "det-tls"]),
+    (
+        "det-supervisor",
+        &["det-checkpoint-files", "det-spool", "det-tls"],
+    ),
     // Judges certificates; reads and opens nothing.
     ("det-tls", &[]),
     ("xtask", &[]),

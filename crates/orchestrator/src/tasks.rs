@@ -6,6 +6,7 @@ use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::{Demand, RestartPolicy, TaskEffect, TaskEnd, TaskEvent};
 use det_lifecycle::trial::TrialEvent;
+use det_taskspec::TaskKind;
 
 use crate::{
     Allocation, Cause, Event, Record, Refused, Rows, Scene, Task, Topic, Unreadable, trials,
@@ -95,7 +96,12 @@ pub(crate) fn on<R: Rows>(
                 // Without the trial that would decide, nothing can start it again.
                 _ => on(scene, id, TaskEvent::End(TaskEnd::Failed), cause)?,
             },
-            TaskEffect::End => scene.wake(Topic::TaskLog(id.clone())),
+            TaskEffect::End => {
+                scene.wake(Topic::TaskLog(id.clone()));
+                if row.kind == TaskKind::CheckpointGc {
+                    scene.wake(Topic::CleanUp);
+                }
+            }
         }
     }
     Ok(())

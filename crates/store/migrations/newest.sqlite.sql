@@ -378,6 +378,10 @@ CREATE INDEX task_documents_by_parent ON task_documents (parent_id) WHERE parent
 CREATE INDEX tasks_launched ON tasks (kind, ended_at) WHERE experiment_id IS NULL;
 CREATE UNIQUE INDEX experiments_by_external_id ON experiments (external_id) WHERE external_id IS NOT NULL;
 CREATE INDEX trials_unmanaged ON trials (id) WHERE unmanaged IS NOT NULL AND ended_at IS NULL;
+CREATE TABLE checkpoint_removals (
+    task_id TEXT PRIMARY KEY,
+    experiment_id BIGINT NOT NULL
+);
 INSERT INTO workspaces (name, immutable, archived, created_at) VALUES ('Uncategorized', TRUE, FALSE, 0);
 INSERT INTO projects (workspace_id, name, key, immutable, archived, description, notes, created_at)
     VALUES (1, 'Uncategorized', 'UNCAT', TRUE, FALSE, '', '[]', 0);

@@ -41,6 +41,7 @@ pub mod allocations;
 pub mod archives;
 pub mod bulk;
 pub mod catalogue;
+pub mod checkpoint_removals;
 pub mod checkpoints;
 mod chunk;
 pub mod config_policies;

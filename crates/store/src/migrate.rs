@@ -81,6 +81,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "training ports",
         text: include_str!("../migrations/0012_training_ports.sql"),
     },
+    Migration {
+        version: 13,
+        name: "checkpoint removals",
+        text: include_str!("../migrations/0013_checkpoint_removals.sql"),
+    },
 ];
 
 /// The schema and rows that [`MIGRATIONS`] lead to on SQLite: what a test of this file compares, and shows when they differ.

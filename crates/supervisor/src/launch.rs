@@ -9,6 +9,7 @@ use det_taskspec::{Entrypoint, Script};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
+use crate::checkpoint_removal;
 use crate::environment::TaskEnv;
 use crate::failure::SetupError;
 use crate::ssh_server;
@@ -124,11 +125,11 @@ fn argv(entrypoint: &Entrypoint, shares_network: bool) -> Result<Vec<OsString>, 
                 .collect()
         }
         Entrypoint::SshServer { port } => {
-            return ssh_server::command(*port, shares_network).map_err(|error| {
-                SetupError::host(format!(
-                    "could not open the supervisor's own executable: {error}"
-                ))
-            });
+            return ssh_server::command(*port, shares_network).map_err(|e| no_executable(&e));
+        }
+        Entrypoint::RemoveCheckpoints => {
+            let own = ssh_server::own_executable().map_err(|e| no_executable(&e))?;
+            return Ok(vec![own, checkpoint_removal::SUBCOMMAND.into()]);
         }
     };
     if argv.is_empty() {
@@ -137,6 +138,12 @@ fn argv(entrypoint: &Entrypoint, shares_network: bool) -> Result<Vec<OsString>, 
         ));
     }
     Ok(argv.into_iter().map(OsString::from).collect())
+}
+
+fn no_executable(error: &std::io::Error) -> SetupError {
+    SetupError::host(format!(
+        "could not open the supervisor's own executable: {error}"
+    ))
 }
 
 /// A named pipe at which the shell waits between hooks and entrypoint.

@@ -18,6 +18,7 @@
 
 mod accelerators;
 mod cgroup;
+mod checkpoint_removal;
 mod clock;
 mod collect;
 mod confine;
@@ -94,6 +95,8 @@ fn main() -> ExitCode {
         ["probes"] => isolation::answer_questions(),
         // Only `run` calls this, as the entrypoint of a shell.
         [ssh_server::SUBCOMMAND, port, address] => ssh_server::serve(port, address),
+        // Only `run` calls this, as the entrypoint of a task that deletes checkpoints.
+        [checkpoint_removal::SUBCOMMAND] => checkpoint_removal::run(),
         ["--version"] => {
             let line = format!("det-supervisor {}\n", env!("CARGO_PKG_VERSION"));
             match std::io::stdout().write_all(line.as_bytes()) {

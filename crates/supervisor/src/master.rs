@@ -175,6 +175,18 @@ impl Master {
         self.send(&url, request, body, timeout)
     }
 
+    /// `PATCH path` with a JSON body; the answer's content does not matter.
+    pub(crate) fn patch(
+        &self,
+        path: &str,
+        body: &[u8],
+        timeout: Duration,
+    ) -> Result<(), MasterError> {
+        let url = format!("{}{path}", self.base);
+        let request = self.agent.patch(&url);
+        self.send(&url, request, body, timeout)
+    }
+
     fn send(
         &self,
         url: &str,

@@ -43,7 +43,7 @@ pub(crate) fn command(port: u16, only_here: bool) -> io::Result<Vec<OsString>> {
 
 /// A path by which the processes of the task can start this executable: its own path is hidden from them. The descriptor is
 /// inherited and stays open as long as this process.
-fn own_executable() -> io::Result<OsString> {
+pub(crate) fn own_executable() -> io::Result<OsString> {
     let opened = open(
         "/proc/self/exe",
         OFlag::O_RDONLY | OFlag::O_CLOEXEC,

@@ -115,9 +115,12 @@ fn script(
         container_id: place.container_id.clone(),
         env: environment(task, trial, place, training_ports, token)?,
         work_dir: work_dir(task),
-        context: true,
+        context: details.is_none_or(TaskDetails::has_context),
         startup_hook: details.is_none_or(TaskDetails::has_startup_hook),
-        pool_startup_hook: hook.clone().filter(|hook| !hook.trim().is_empty()),
+        pool_startup_hook: hook
+            .clone()
+            .filter(|hook| !hook.trim().is_empty())
+            .filter(|_| details.is_none_or(TaskDetails::has_pool_hook)),
         rendezvous: trial.is_some(),
         storage_probe: storage.map(|storage| storage.document.clone()),
         entrypoint: details

@@ -6,6 +6,7 @@ use std::time::Duration;
 use det_ids::TaskId;
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint_gc::CheckpointGcDetails;
 use crate::notebook::{self, IdleCheck, NOTEBOOK_PORTS, NotebookDetails};
 use crate::shell::{self, SHELL_PORTS, ShellDetails};
 use crate::tensorboard::{self, TENSORBOARD_PORTS, TensorBoardDetails};
@@ -25,6 +26,8 @@ pub enum TaskDetails {
     Notebook(NotebookDetails),
     /// See [`TensorBoardDetails`].
     Tensorboard(TensorBoardDetails),
+    /// See [`CheckpointGcDetails`].
+    CheckpointGc(CheckpointGcDetails),
 }
 
 /// What only a generic task has.
@@ -45,21 +48,33 @@ impl TaskDetails {
             Self::Shell(_) => TaskKind::Shell,
             Self::Notebook(_) => TaskKind::Notebook,
             Self::Tensorboard(_) => TaskKind::Tensorboard,
+            Self::CheckpointGc(_) => TaskKind::CheckpointGc,
         }
     }
 
     /// Whether its working directory's `startup-hook.sh` is sourced: `docs/contract/task-environment.md`, "Hooks".
     pub(crate) fn has_startup_hook(&self) -> bool {
         match self {
-            Self::Command | Self::Generic(_) => false,
+            Self::Command | Self::Generic(_) | Self::CheckpointGc(_) => false,
             Self::Shell(_) | Self::Notebook(_) | Self::Tensorboard(_) => true,
         }
+    }
+
+    /// Whether its pool's startup hook is sourced.
+    pub(crate) fn has_pool_hook(&self) -> bool {
+        // There may be no shell in its image.
+        !matches!(self, Self::CheckpointGc(_))
+    }
+
+    /// Whether it fetches the files that its owner gave it.
+    pub(crate) fn has_context(&self) -> bool {
+        !matches!(self, Self::CheckpointGc(_))
     }
 
     /// Port of the service that its kind brings, which the task's id alone names; `None` = it brings none.
     pub fn service_port(&self) -> Option<u16> {
         match self {
-            Self::Command | Self::Generic(_) => None,
+            Self::Command | Self::Generic(_) | Self::CheckpointGc(_) => None,
             Self::Shell(shell) => Some(shell.port),
             Self::Notebook(notebook) => Some(notebook.port),
             Self::Tensorboard(tensorboard) => Some(tensorboard.port),
@@ -69,7 +84,7 @@ impl TaskDetails {
     /// The ports that a task of its kind may be given for its service; `None` = it brings none.
     pub fn service_ports(&self) -> Option<RangeInclusive<u16>> {
         match self {
-            Self::Command | Self::Generic(_) => None,
+            Self::Command | Self::Generic(_) | Self::CheckpointGc(_) => None,
             Self::Shell(_) => Some(SHELL_PORTS),
             Self::Notebook(_) => Some(NOTEBOOK_PORTS),
             Self::Tensorboard(_) => Some(TENSORBOARD_PORTS),
@@ -79,7 +94,7 @@ impl TaskDetails {
     /// Gives its service a port, one of [`TaskDetails::service_ports`]; nothing changes where its kind brings none.
     pub fn give_port(&mut self, port: u16) {
         match self {
-            Self::Command | Self::Generic(_) => {}
+            Self::Command | Self::Generic(_) | Self::CheckpointGc(_) => {}
             Self::Shell(shell) => shell.port = port,
             Self::Notebook(notebook) => notebook.port = port,
             Self::Tensorboard(tensorboard) => tensorboard.port = port,
@@ -89,7 +104,7 @@ impl TaskDetails {
     /// How long it may be idle before it is ended; `None` = for ever.
     pub fn idle_timeout(&self) -> Option<Duration> {
         let seconds = match self {
-            Self::Command | Self::Generic(_) | Self::Shell(_) => None,
+            Self::Command | Self::Generic(_) | Self::Shell(_) | Self::CheckpointGc(_) => None,
             Self::Notebook(notebook) => notebook.idle_timeout,
             Self::Tensorboard(tensorboard) => tensorboard.idle_timeout,
         };
@@ -103,6 +118,7 @@ impl TaskDetails {
             Self::Shell(shell) => Some(Entrypoint::SshServer { port: shell.port }),
             Self::Notebook(_) => Some(NotebookDetails::entrypoint()),
             Self::Tensorboard(tensorboard) => Some(tensorboard.entrypoint()),
+            Self::CheckpointGc(removal) => Some(removal.entrypoint()),
         }
     }
 
@@ -113,13 +129,14 @@ impl TaskDetails {
             Self::Shell(shell) => shell.files(),
             Self::Notebook(notebook) => notebook.files(),
             Self::Tensorboard(tensorboard) => tensorboard.files(),
+            Self::CheckpointGc(removal) => removal.files(),
         }
     }
 
     /// The variables that its kind needs.
     pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
         match self {
-            Self::Command | Self::Generic(_) | Self::Shell(_) => Vec::new(),
+            Self::Command | Self::Generic(_) | Self::Shell(_) | Self::CheckpointGc(_) => Vec::new(),
             Self::Notebook(notebook) => notebook.variables(),
             Self::Tensorboard(tensorboard) => tensorboard.variables(),
         }
@@ -130,13 +147,14 @@ impl TaskDetails {
         match self {
             Self::Command | Self::Generic(_) | Self::Shell(_) | Self::Notebook(_) => &[],
             Self::Tensorboard(tensorboard) => &tensorboard.mounts,
+            Self::CheckpointGc(removal) => &removal.mounts,
         }
     }
 
     /// What its service writes when it can be used; see [`Script::readiness`](crate::Script::readiness).
     pub(crate) fn readiness(&self) -> Vec<String> {
         let text = match self {
-            Self::Command | Self::Generic(_) => return Vec::new(),
+            Self::Command | Self::Generic(_) | Self::CheckpointGc(_) => return Vec::new(),
             Self::Shell(_) => shell::LISTENING,
             Self::Notebook(_) => notebook::RUNNING,
             Self::Tensorboard(_) => tensorboard::RUNNING,
@@ -147,7 +165,11 @@ impl TaskDetails {
     /// How its supervisor finds out whether it is in use; `None` = it does not.
     pub(crate) fn idle_check(&self) -> Option<IdleCheck> {
         match self {
-            Self::Command | Self::Generic(_) | Self::Shell(_) | Self::Tensorboard(_) => None,
+            Self::Command
+            | Self::Generic(_)
+            | Self::Shell(_)
+            | Self::Tensorboard(_)
+            | Self::CheckpointGc(_) => None,
             Self::Notebook(notebook) => notebook.idle_check(),
         }
     }

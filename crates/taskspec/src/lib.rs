@@ -9,6 +9,7 @@
 //! [`TaskFacts`] first, then [`ContainerSpec`], [`Script`] and [`ContainerExit`]; [`variables`] lists the environment.
 
 mod build;
+mod checkpoint_gc;
 mod details;
 mod environment;
 mod facts;
@@ -23,6 +24,9 @@ mod tensorboard;
 pub mod variables;
 
 pub use build::{SpecError, container_spec};
+pub use checkpoint_gc::{
+    CheckpointGcDetails, EMPTY_IMAGE, REMOVAL_FILE, RemovalCause, RemovalOrder, Remover,
+};
 pub use details::{GenericDetails, TaskDetails};
 pub use environment::users_variables;
 pub use facts::{

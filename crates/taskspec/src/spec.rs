@@ -193,6 +193,9 @@ pub enum Entrypoint {
         /// Port that it listens on.
         port: u16,
     },
+    /// The removal of checkpoints that [`REMOVAL_FILE`](crate::REMOVAL_FILE) orders, by the supervisor's own executable:
+    /// `det-supervisor remove-checkpoints`.
+    RemoveCheckpoints,
     /// A shell script that starts a service: `sh SCRIPT ADDRESS ARGS...`. The supervisor knows the address to listen on: the
     /// loopback address where the task shares its host's network, else all addresses.
     Service {

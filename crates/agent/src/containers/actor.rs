@@ -20,7 +20,7 @@ use det_agent_proto::ContainerState;
 use det_agent_proto::adoption::{Adoption, adoption};
 use det_failpoints::failpoint;
 use det_ids::ContainerId;
-use det_taskspec::{ContainerExit, ContainerSpec};
+use det_taskspec::{ContainerExit, ContainerSpec, EMPTY_IMAGE};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -263,6 +263,11 @@ impl Actor {
         let engine = self.unless_killed(container.engine(), commands).await?;
         if !spec.force_pull_image && engine.has_image(&spec.image).await? {
             return Ok(());
+        }
+        if spec.image == EMPTY_IMAGE {
+            return Ok(self
+                .unless_killed(engine.make_empty_image(), commands)
+                .await??);
         }
         container.report(ContainerState::Pulling);
         container.say(INFO, format!("pulling image \"{}\"", spec.image));

@@ -15,13 +15,13 @@ use bollard::query_parameters::{
     ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
 };
 use det_ids::ContainerId;
-use det_taskspec::{ContainerSpec, DeviceKind, RegistryAuth};
+use det_taskspec::{ContainerSpec, DeviceKind, EMPTY_IMAGE, RegistryAuth};
 use futures::StreamExt;
 use nix::sys::signal::Signal;
 use thiserror::Error;
 
-use super::container_body;
 use super::pull::{self, PullProgress};
+use super::container_body;
 use crate::containers::store::{ContainerDir, RuntimeKind};
 use crate::devices::LocalDevice;
 
@@ -34,6 +34,8 @@ pub(super) const LABEL_AGENT: &str = "ai.determined.container.agent";
 pub(super) const LABEL_CLUSTER: &str = "ai.determined.container.cluster";
 pub(super) const LABEL_INSTANCE: &str = "ai.determined.agent.instance";
 
+/// An archive without entries is two blocks of zeros.
+const EMPTY_TAR_BYTES: usize = 1024;
 /// Pause before an engine that does not answer is asked again.
 const RETRY: Duration = Duration::from_secs(2);
 /// The longest wait for the response to one request that is not a wait or a pull, in seconds.
@@ -194,6 +196,20 @@ impl Engine {
             if let Some(line) = progress.update(&message, Instant::now()) {
                 say(format!("pulling image \"{reference}\": {line}"));
             }
+        }
+        Ok(())
+    }
+
+    /// Makes the image without any file, of tasks that need nothing but their supervisor.
+    pub(crate) async fn make_empty_image(&self) -> Result<(), EngineError> {
+        let options = CreateImageOptionsBuilder::new()
+            .from_src("-")
+            .repo(EMPTY_IMAGE)
+            .build();
+        let archive = bollard::body_full(vec![0; EMPTY_TAR_BYTES].into());
+        let mut messages = Box::pin(self.docker.create_image(Some(options), Some(archive), None));
+        while let Some(message) = messages.next().await {
+            message.map_err(refused("make an empty image"))?;
         }
         Ok(())
     }

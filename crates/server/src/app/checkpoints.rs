@@ -15,6 +15,9 @@
 //! What a kill cuts short is found by the mark and done again at the next start. A repeated report changes nothing, also
 //! after the files are gone.
 //!
+//! Where the master does not reach the storage, or may not touch it, a task of the experiment's owner deletes the files
+//! ([`by_task`]): the same transaction stores it, and the marks stay until it has ended.
+//!
 //! # Who may hold what
 //!
 //! - Nothing here is kept in memory between requests; the rows are the truth.
@@ -25,22 +28,22 @@
 //!
 //! # Services
 //!
-//! [`Checkpoints`] has the rows, [`files::CheckpointFiles`] the files of the master's host, [`removal::CheckpointRemoval`]
-//! goes through both. Which checkpoints a policy keeps is decided in [`policy`], which knows neither.
+//! [`Checkpoints`] has the rows, [`files::CheckpointFiles`] the files of the master's host, [`by_task::RemovalTasks`] those
+//! elsewhere, [`removal::CheckpointRemoval`] goes through all three. Which checkpoints a policy keeps is decided in [`policy`], which knows neither.
 
 pub mod allowed;
 pub mod archive;
+pub mod by_task;
 pub mod files;
-pub mod glob;
 pub mod joined;
 pub mod policy;
 pub mod removal;
 pub mod storage;
-pub mod tree;
 mod zip;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use det_checkpoint_files::glob::Pattern;
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
 use det_ids::{AllocationId, ExperimentId, TaskId, TrialId};
@@ -48,11 +51,14 @@ use det_lifecycle::record::{EventKind, Subject};
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
-use det_store::{Store, StoreError, WriteTx, allocations, checkpoints, experiments, trials};
+use det_store::{
+    Store, StoreError, WriteTx, allocations, checkpoint_removals, checkpoints, experiments,
+    task_documents, trials,
+};
+use det_taskspec::TaskDetails;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::app::checkpoints::glob::Pattern;
 use crate::app::context::Context;
 use crate::app::existing;
 use crate::app::ownership::{Ownership, Reported};
@@ -286,9 +292,11 @@ impl Checkpoints {
         }
         let named = changes.iter().map(|(uuid, _)| uuid.clone()).collect();
         let rows = self.known(named).await?;
-        self.ownership
-            .require_reporter_of_checkpoints(actor, &rows)
-            .await?;
+        if !self.is_remover(actor, &rows).await? {
+            self.ownership
+                .require_reporter_of_checkpoints(actor, &rows)
+                .await?;
+        }
         let (service, actor) = (self.clone(), actor.clone());
         self.context
             .write(move |tx| {
@@ -307,6 +315,27 @@ impl Checkpoints {
                 })
             })
             .await
+    }
+
+    /// Whether the actor is a task that the master has launched to delete files of all these checkpoints.
+    async fn is_remover(&self, actor: &Actor, rows: &[CheckpointRow]) -> AppResult<bool> {
+        let Actor::Task(task) = actor else {
+            return Ok(false);
+        };
+        let mut conn = self.context.store.read().await?;
+        let conn = &mut conn.conn();
+        let Some(experiment) = checkpoint_removals::of_task(conn, &task.task_id).await? else {
+            return Ok(false);
+        };
+        let document = task_documents::find(conn, &task.task_id).await?;
+        let Some(TaskDetails::CheckpointGc(details)) = document.map(|document| document.details)
+        else {
+            return Ok(false);
+        };
+        let named: BTreeSet<&String> = details.checkpoints.iter().collect();
+        Ok(rows
+            .iter()
+            .all(|row| row.experiment_id == Some(experiment) && named.contains(&row.uuid)))
     }
 
     /// Stores what is left of a checkpoint's files: nothing = deleted, less = partially deleted, the same = no change. A

@@ -14,6 +14,7 @@ use crate::app::agents::Agents;
 use crate::app::all_gathers::AllGathers;
 use crate::app::allocations::Allocations;
 use crate::app::checkpoints::Checkpoints;
+use crate::app::checkpoints::by_task::RemovalTasks;
 use crate::app::checkpoints::files::CheckpointFiles;
 use crate::app::checkpoints::removal::CheckpointRemoval;
 use crate::app::config_policies::ConfigPolicies;
@@ -274,13 +275,23 @@ impl Master {
             agent_tokens.clone(),
             identity.clone(),
         );
+        let removal_tasks = RemovalTasks {
+            context: context.clone(),
+            homes: homes.clone(),
+            pools: pools.clone(),
+            orchestration: orchestration.clone(),
+            checkpoints: checkpoints.clone(),
+            cluster_id: cluster_id.as_str().into(),
+        };
         let inner = Inner {
             checkpoint_removal: CheckpointRemoval::new(
                 context.clone(),
                 ownership.clone(),
                 checkpoints.clone(),
                 checkpoint_files.clone(),
+                removal_tasks.clone(),
             ),
+            removal_tasks,
             checkpoints,
             checkpoint_files,
             metrics: Metrics::new(

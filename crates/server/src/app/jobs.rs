@@ -235,8 +235,12 @@ impl JobQueue {
         // A job without work at present, such as a paused one, is in no queue. One that names several pools may be in
         // the queue of each.
         let mut of_job: BTreeMap<(JobId, String), Vec<AllocationRow>> = BTreeMap::new();
+        // Deletions of checkpoints are scheduled, but are nobody's work in a queue.
+        let shown = |row: &AllocationRow| {
+            row.kind != TaskKind::CheckpointGc && pool.is_none_or(|pool| row.resource_pool == pool)
+        };
         for allocation in live {
-            if pool.is_none_or(|pool| allocation.resource_pool == pool) {
+            if shown(&allocation) {
                 let key = (allocation.job_id.clone(), allocation.resource_pool.clone());
                 of_job.entry(key).or_default().push(allocation);
             }

@@ -14,15 +14,11 @@ use det_authz::{Kind, Permission};
 use det_config::MasterConfig;
 use det_config::task::{LaunchKind, TaskConfig};
 use det_ids::{ProjectId, TaskId, WorkspaceId};
-use det_lifecycle::record::{EventKind, Subject};
-use det_lifecycle::task::{Demand, TaskEvent, TaskState};
-use det_orchestrator::Event;
+use det_lifecycle::task::{Demand, TaskState};
 use det_store::WriteTx;
 use det_store::allocations::TaskRow;
-use det_store::archives::{self, ArchiveOf};
-use det_store::events::NewEvent;
-use det_store::experiments::{self, JobKind, JobRow};
-use det_store::task_documents::{self, TaskDocument};
+use det_store::experiments::{JobKind, JobRow};
+use det_store::task_documents::TaskDocument;
 use det_store::workspaces;
 use det_taskspec::TaskDetails;
 use serde_json::Value;
@@ -35,7 +31,8 @@ use crate::app::documents::shown_task_config;
 use crate::app::homes::{KnownHomes, require_open_workspace};
 use crate::app::idle::Idle;
 use crate::app::model_archive::{self, ContextFile};
-use crate::app::orchestration::{Cause, Orchestration};
+use crate::app::new_task::NewTask;
+use crate::app::orchestration::Orchestration;
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
 use crate::app::templates::Templates;
@@ -94,15 +91,6 @@ pub struct Launched {
     pub warnings: Vec<String>,
     /// Whether it asks for more slots than there are now.
     pub slots_exceeded: bool,
-}
-
-/// Everything that a launch stores.
-struct NewTask {
-    job: JobRow,
-    task: TaskRow,
-    document: TaskDocument,
-    context: Option<Vec<u8>>,
-    warnings: Vec<String>,
 }
 
 /// Launches tasks, and steers them. Cheap to clone.
@@ -282,30 +270,8 @@ impl Launches {
         }
         let reserved = &self.context.config().reserved_ports;
         ports::give_port(tx, &mut new.document, reserved).await?;
-        let id = new.task.id.clone();
-        experiments::insert_job(&mut tx.conn(), &new.job).await?;
-        tx.live_rows().add_task(new.task);
-        task_documents::insert(&mut tx.conn(), &new.document).await?;
-        if let Some(archive) = &new.context {
-            archives::insert(&mut tx.conn(), &ArchiveOf::Task(id.clone()), archive).await?;
-        }
-        let subject = Subject::Task(id.clone());
-        let created = NewEvent::new(actor, subject, EventKind::Created)
-            .states(None, TaskState::Suspended.name());
-        self.context.record(tx, created).await?;
-        let cause = Cause::actor(actor);
-        let event = TaskEvent::Resume;
-        let resumed = Event::Task {
-            id: id.clone(),
-            event,
-            cause,
-        };
-        self.orchestration.advance(tx, [resumed]).await?;
-        for warning in &new.warnings {
-            let text = format!("Note on the configuration: {warning}");
-            self.context.write_line(tx, &id, None, &text)?;
-        }
-        Ok(())
+        new.store(tx, &self.context, &self.orchestration, actor)
+            .await
     }
 }
 

@@ -32,6 +32,7 @@ pub mod logs;
 pub mod managers;
 pub mod metrics;
 pub mod model_archive;
+pub(crate) mod new_task;
 pub mod orchestration;
 pub mod ownership;
 mod pattern_work;
@@ -146,6 +147,8 @@ pub struct Inner {
     pub checkpoint_files: checkpoints::files::CheckpointFiles,
     /// Removing files of checkpoints.
     pub checkpoint_removal: checkpoints::removal::CheckpointRemoval,
+    /// See [`checkpoints::by_task::RemovalTasks`].
+    pub removal_tasks: checkpoints::by_task::RemovalTasks,
     /// Metric reports on their way in.
     pub metrics: metrics::Metrics,
     /// The journal of metric reports.

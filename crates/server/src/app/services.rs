@@ -368,6 +368,7 @@ fn of_kind(details: &TaskDetails) -> Option<Offer> {
             TaskDetails::Shell(_) => Protocol::Tcp,
             TaskDetails::Command
             | TaskDetails::Generic(_)
+            | TaskDetails::CheckpointGc(_)
             | TaskDetails::Notebook(_)
             | TaskDetails::Tensorboard(_) => Protocol::Http,
         },

@@ -10,16 +10,19 @@ use det_ids::ExperimentId;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::record::{EventKind, Subject};
 use det_orchestrator::Event;
+use det_store::checkpoint_removals::OpenRemoval;
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
-use det_store::{checkpoints, experiments, trials};
+use det_store::{WriteTx, checkpoint_removals, checkpoints, experiments, trials};
+use det_taskspec::RemovalCause;
 
 use crate::app::Master;
+use crate::app::checkpoints::by_task::Settled;
 use crate::app::checkpoints::joined::{collectable, policy_of};
 use crate::app::checkpoints::patterns;
 use crate::app::checkpoints::policy::to_delete;
-use crate::app::checkpoints::removal::{WarmStarts, in_use};
+use crate::app::checkpoints::removal::{Progress, WarmStarts, Why, in_use};
 use crate::app::checkpoints::storage::Storage;
 use crate::app::orchestration::Cause;
 use crate::app::searches::config_of;
@@ -57,12 +60,17 @@ pub async fn run(master: Master) {
 /// One look at everything that is left to do. One experiment's failure does not keep the others waiting. Gives when to
 /// look again without being woken: only what the database's absence kept from being done is tried again by itself.
 async fn pass(master: &Master) -> Option<Duration> {
+    let mut retry = None;
+    let open = match settle_removals(master, &mut retry).await {
+        Ok(open) => open,
+        Err(error) => return failed(None, &error),
+    };
     let rows = match to_clean_up(master).await {
         Ok(rows) => rows,
         Err(error) => return failed(None, &error),
     };
-    let mut retry = None;
-    for row in rows {
+    // What a task deletes first is settled before anything else is done.
+    for row in rows.into_iter().filter(|row| !open.contains(&row.id)) {
         if master.context.shutdown.is_cancelled() {
             break;
         }
@@ -71,6 +79,90 @@ async fn pass(master: &Master) -> Option<Duration> {
         }
     }
     retry
+}
+
+/// Settles the removals whose tasks have ended, and returns the experiments that have others.
+async fn settle_removals(
+    master: &Master,
+    retry: &mut Option<Duration>,
+) -> AppResult<BTreeSet<ExperimentId>> {
+    let open = {
+        let mut conn = master.context.store.read().await?;
+        checkpoint_removals::open(&mut conn.conn()).await?
+    };
+    let (ended, live): (Vec<_>, Vec<_>) = open
+        .into_iter()
+        .partition(|removal| removal.state.is_terminal());
+    let mut waiting: BTreeSet<ExperimentId> =
+        live.iter().map(|removal| removal.experiment_id).collect();
+    for removal in ended {
+        let id = removal.experiment_id;
+        if let Err(error) = settle(master, removal).await {
+            waiting.insert(id);
+            *retry = retry.or(failed(Some(id), &error));
+        }
+    }
+    Ok(waiting)
+}
+
+/// Settles one removal: the marks go, and what was waiting for it goes on.
+async fn settle(master: &Master, removal: OpenRemoval) -> AppResult<()> {
+    master.metric_journal.flush().await?;
+    let handler = master.clone();
+    master
+        .context
+        .write(move |tx| {
+            Box::pin(async move {
+                let settled = handler.removal_tasks.settle(tx, &removal, ACTOR).await?;
+                match settled {
+                    Some(settled) => after_removal(&handler, tx, settled).await,
+                    None => Ok(()),
+                }
+            })
+        })
+        .await
+}
+
+async fn after_removal(master: &Master, tx: &mut WriteTx, settled: Settled) -> AppResult<()> {
+    let Settled {
+        experiment_id: id,
+        cause,
+        count,
+        failure,
+    } = settled;
+    let reason = match cause {
+        RemovalCause::Deletion => {
+            let left = checkpoints::of_experiment(&mut tx.conn(), id).await?;
+            let left = left
+                .iter()
+                .filter(|row| row.state != CheckpointState::Deleted)
+                .count();
+            let open = checkpoint_removals::open(&mut tx.conn()).await?;
+            if open.iter().any(|other| other.experiment_id == id) {
+                return Ok(());
+            }
+            let why = failure
+                .or_else(|| (left > 0).then(|| format!("{left} of its checkpoints are left")));
+            return match why {
+                Some(why) => deletion_failed(master, tx, id, &why).await,
+                None => delete_rows(master, tx, id).await,
+            };
+        }
+        RemovalCause::Policy => match failure {
+            None => format!("the checkpoint policy deleted {count} checkpoints"),
+            Some(why) => format!("the checkpoint policy could not be applied: {why}"),
+        },
+        RemovalCause::Request | RemovalCause::Resumed => match failure {
+            None => return Ok(()),
+            Some(why) => format!("files of {count} checkpoints could not be deleted: {why}"),
+        },
+    };
+    if experiments::find(&mut tx.conn(), id).await?.is_none() {
+        return Ok(());
+    }
+    let event =
+        NewEvent::new(ACTOR, Subject::Experiment(id), EventKind::Collected).reason(&*reason);
+    Ok(master.context.record(tx, event).await?)
 }
 
 async fn to_clean_up(master: &Master) -> AppResult<Vec<ExperimentRow>> {
@@ -109,10 +201,17 @@ async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
         .filter(|c| doomed.contains(&c.uuid))
         .collect();
     let count = doomed.len();
-    let why = "the checkpoint policy does not keep it";
-    let reason = match remove(master, doomed, WarmStarts::Keep, why).await {
-        Ok(()) if count == 0 => None,
-        Ok(()) => Some(format!("the checkpoint policy deleted {count} checkpoints")),
+    let why = Why {
+        cause: RemovalCause::Policy,
+        actor: ACTOR.to_owned(),
+        reason: Some("the checkpoint policy does not keep it"),
+    };
+    let reason = match remove(master, doomed, WarmStarts::Keep, &why).await {
+        Ok(_) if count == 0 => None,
+        Ok(Progress::Done) => Some(format!("the checkpoint policy deleted {count} checkpoints")),
+        Ok(Progress::ByTask) => Some(format!(
+            "the checkpoint policy does not keep {count} checkpoints: a task deletes them"
+        )),
         Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
         Err(error) => {
             tracing::warn!(experiment.id = row.id.0, %error, "the checkpoint policy could not be applied");
@@ -150,15 +249,15 @@ async fn remove(
     master: &Master,
     rows: Vec<CheckpointRow>,
     warm_starts: WarmStarts,
-    reason: &'static str,
-) -> AppResult<()> {
+    why: &Why,
+) -> AppResult<Progress> {
     if rows.is_empty() {
-        return Ok(());
+        return Ok(Progress::Done);
     }
     let everything = patterns(&["**/*".to_owned()])?;
     master
         .checkpoint_removal
-        .remove(rows, everything, warm_starts, ACTOR, Some(reason))
+        .remove(rows, everything, warm_starts, why)
         .await
 }
 
@@ -166,28 +265,16 @@ async fn remove(
 async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     failpoint!("server::clean_up::delete::before_files");
     match delete_files(master, row).await {
-        Ok(()) => {}
+        Ok(Progress::Done) => {}
+        Ok(Progress::ByTask) => return Ok(()),
         Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
         Err(error) => {
             tracing::warn!(experiment.id = row.id.0, %error, "an experiment could not be deleted");
-            let (handler, id, project_id) = (master.clone(), row.id, row.project_id);
+            let (handler, id) = (master.clone(), row.id);
             return master
                 .context
                 .write(move |tx| {
-                    Box::pin(async move {
-                        let failed = Event::Experiment {
-                            id,
-                            event: ExperimentEvent::DeleteFailed,
-                            cause: Cause::master(&error.message),
-                        };
-                        handler.orchestration.advance(tx, [failed]).await?;
-                        let why =
-                            format!("experiment {id} could not be deleted: {}", error.message);
-                        handler
-                            .home_deletion
-                            .after_member(tx, ACTOR, project_id, Some(&why))
-                            .await
-                    })
+                    Box::pin(async move { deletion_failed(&handler, tx, id, &error.message).await })
                 })
                 .await;
         }
@@ -196,34 +283,61 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     let (handler, id) = (master.clone(), row.id);
     master
         .context
-        .write(move |tx| {
-            Box::pin(async move {
-                let Some(row) = experiments::find(&mut tx.conn(), id).await? else {
-                    return Ok(());
-                };
-                if row.state != ExperimentState::Deleting {
-                    return Ok(());
-                }
-                handler.metric_journal.evict_all();
-                experiments::delete(&mut tx.conn(), id).await?;
-                let event = NewEvent::new(ACTOR, Subject::Experiment(id), EventKind::Deleted)
-                    .states(row.state.stored_name(), None);
-                handler.context.record(tx, event).await?;
-                handler
-                    .home_deletion
-                    .after_member(tx, ACTOR, row.project_id, None)
-                    .await?;
-                tx.after_commit(move || handler.configs.evict(id));
-                failpoint!("server::clean_up::delete::before_commit");
-                Ok::<_, AppError>(())
-            })
-        })
+        .write(move |tx| Box::pin(async move { delete_rows(&handler, tx, id).await }))
         .await?;
     failpoint!("server::clean_up::delete::after_commit");
     Ok(())
 }
 
-async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {
+async fn deletion_failed(
+    master: &Master,
+    tx: &mut WriteTx,
+    id: ExperimentId,
+    message: &str,
+) -> AppResult<()> {
+    let Some(row) = experiments::find(&mut tx.conn(), id).await? else {
+        return Ok(());
+    };
+    if row.state != ExperimentState::Deleting {
+        return Ok(());
+    }
+    let failed = Event::Experiment {
+        id,
+        event: ExperimentEvent::DeleteFailed,
+        cause: Cause::master(message),
+    };
+    master.orchestration.advance(tx, [failed]).await?;
+    let why = format!("experiment {id} could not be deleted: {message}");
+    master
+        .home_deletion
+        .after_member(tx, ACTOR, row.project_id, Some(&why))
+        .await
+}
+
+/// Everything that is stored of an experiment whose files are gone.
+async fn delete_rows(master: &Master, tx: &mut WriteTx, id: ExperimentId) -> AppResult<()> {
+    let Some(row) = experiments::find(&mut tx.conn(), id).await? else {
+        return Ok(());
+    };
+    if row.state != ExperimentState::Deleting {
+        return Ok(());
+    }
+    master.metric_journal.evict_all();
+    experiments::delete(&mut tx.conn(), id).await?;
+    let event = NewEvent::new(ACTOR, Subject::Experiment(id), EventKind::Deleted)
+        .states(row.state.stored_name(), None);
+    master.context.record(tx, event).await?;
+    master
+        .home_deletion
+        .after_member(tx, ACTOR, row.project_id, None)
+        .await?;
+    let configs = master.configs.clone();
+    tx.after_commit(move || configs.evict(id));
+    failpoint!("server::clean_up::delete::before_commit");
+    Ok(())
+}
+
+async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<Progress> {
     let (rows, trials, protected) = {
         let mut conn = master.context.store.read().await?;
         let rows = checkpoints::of_experiment(&mut conn.conn(), row.id).await?;
@@ -247,15 +361,16 @@ async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {
         && let Err(unreachable) = master.checkpoint_files.storage_of(row)
     {
         tracing::info!(experiment.id = row.id.0, reason = %unreachable, "checkpoint files of an unmanaged experiment that is deleted were left where they are");
-        return Ok(());
+        return Ok(Progress::Done);
     }
-    remove(
-        master,
-        rows,
-        WarmStarts::Refuse,
-        "its experiment is being deleted",
-    )
-    .await?;
+    let why = Why {
+        cause: RemovalCause::Deletion,
+        actor: ACTOR.to_owned(),
+        reason: Some("its experiment is being deleted"),
+    };
+    if remove(master, rows, WarmStarts::Refuse, &why).await? == Progress::ByTask {
+        return Ok(Progress::ByTask);
+    }
     let config = config_of(row)?;
     let (cluster_id, id) = (master.identity.cluster_id.clone(), row.id);
     let allowed = master.checkpoint_files.allowed_paths();
@@ -270,5 +385,5 @@ async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     if let Err(error) = outcome {
         tracing::warn!(experiment.id = row.id.0, %error, "TensorBoard files of a deleted experiment were left where they are");
     }
-    Ok(())
+    Ok(Progress::Done)
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use det_taskspec::ContainerSpec;
+use det_taskspec::{ContainerSpec, TaskKind};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -27,35 +27,109 @@ async fn chosen_storage(
 }
 
 #[tokio::test]
-async fn files_outside_what_an_administrator_allowed_are_neither_sent_nor_deleted() {
+async fn files_outside_what_an_administrator_allowed_are_not_touched_by_the_master() {
     let cluster = Cluster::start().await;
     // As the directory of a running container is: named by a UUID, with the token in it.
     let elsewhere = tempfile::tempdir().unwrap();
     let data_dir = cluster.master().data_dir.clone();
     for (n, storage) in [(1, elsewhere.path()), (2, &data_dir.join("agents"))] {
         let victim = write_files(storage, n);
-        let (_agent, spec, task) = chosen_storage(&cluster, &format!("a{n}"), storage).await;
+        let (mut agent, spec, task) = chosen_storage(&cluster, &format!("a{n}"), storage).await;
         task.post(PATH, report(&spec, n, 1)).await.ok();
         let owner = cluster.determined().await;
+        let message = owner
+            .get(&format!("/checkpoints/{}", uuid(n)))
+            .await
+            .refused(400);
+        assert!(
+            message.contains("not below a path that an administrator allowed"),
+            "{message}"
+        );
         let named = json!({"checkpointUuids": [uuid(n)]});
-        let some = json!({"checkpointUuids": [uuid(n)], "checkpointGlobs": ["d/*"]});
-        let none = json!({"checkpointUuids": [uuid(n)], "checkpointGlobs": []});
-        for refused in [
-            owner.get(&format!("/checkpoints/{}", uuid(n))).await,
-            send(&owner, Method::DELETE, PATH, named).await,
-            owner.post(&format!("{PATH}/rm"), some).await,
-            owner.post(&format!("{PATH}/rm"), none).await,
-        ] {
-            let message = refused.refused(400);
-            assert!(
-                message.contains("not below a path that an administrator allowed"),
-                "{message}"
-            );
-        }
+        send(&owner, Method::DELETE, PATH, named).await.ok();
+        // A task of the owner is to do it, with nothing but the storage, as the owner's Unix user.
+        let removal = agent.next_start().await;
+        assert_eq!(removal.script.task_type, TaskKind::CheckpointGc);
+        assert_eq!(removal.user, spec.user);
+        let mounts: Vec<_> = removal
+            .mounts
+            .iter()
+            .map(|mount| (mount.host_path.as_str(), mount.create, mount.trusted))
+            .collect();
+        assert_eq!(mounts, [(storage.to_str().unwrap(), false, false)]);
+        agent.exits(&removal, 1).await;
         assert!(victim.join("d/m.txt").exists());
         let kill = format!("/api/v1/experiments/{n}/kill");
         owner.post(&kill, Value::Null).await.ok();
     }
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_that_deletes_checkpoints_reports_of_its_own_until_it_has_ended() {
+    let cluster = Cluster::start().await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (mut agent, spec, task) = chosen_storage(&cluster, "a", elsewhere.path()).await;
+    for n in [1, 2] {
+        task.post(PATH, report(&spec, n, 1)).await.ok();
+    }
+    let owner = cluster.determined().await;
+    let named = json!({"checkpointUuids": [uuid(1)]});
+    send(&owner, Method::DELETE, PATH, named).await.ok();
+    let removal = agent.next_start().await;
+    agent.runs(&removal).await;
+    let jobs = owner.get("/api/v1/job-queues-v2").await.ok();
+    let jobs = jobs["jobs"].as_array().unwrap().len();
+    assert_eq!(jobs, 1, "deletions are in no list of jobs");
+    let remover = cluster.client().as_task(&removal.script.token);
+    let deleted =
+        |n: u32| json!({"checkpoints": [{"uuid": uuid(n), "resources": {"resources": {}}}]});
+    remover.patch(PATH, deleted(2)).await.refused(403);
+    remover.patch(PATH, deleted(1)).await.ok();
+    agent.exits(&removal, 0).await;
+    let state = |n: u32| format!("{PATH}/{}", uuid(n));
+    let gone = owner.get(&state(1)).await.ok();
+    assert_eq!(gone["checkpoint"]["state"], "STATE_DELETED");
+    let kept = owner.get(&state(2)).await.ok();
+    assert_eq!(kept["checkpoint"]["state"], "STATE_COMPLETED");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn an_experiment_goes_once_its_removal_task_has_ended() {
+    let cluster = Cluster::start().await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (mut agent, spec, task) = chosen_storage(&cluster, "a", elsewhere.path()).await;
+    task.post(PATH, report(&spec, 1, 1)).await.ok();
+    agent.exits(&spec, 0).await;
+    agent.forgets(&spec).await;
+    let owner = cluster.determined().await;
+    let path = "/api/v1/experiments/1";
+    let is = |state: &'static str| move |e: &Value| e["experiment"]["state"] == state;
+    cluster.until(&owner, path, is("STATE_COMPLETED")).await;
+    // The task fails: nothing counts as deleted, and it can be asked for again.
+    send(&owner, Method::DELETE, path, Value::Null).await.ok();
+    let removal = agent.next_start().await;
+    agent.exits(&removal, 3).await;
+    agent.forgets(&removal).await;
+    cluster.until(&owner, path, is("STATE_DELETE_FAILED")).await;
+    let checkpoint = owner.get(&format!("{PATH}/{}", uuid(1))).await.ok();
+    assert_eq!(checkpoint["checkpoint"]["state"], "STATE_COMPLETED");
+    send(&owner, Method::DELETE, path, Value::Null).await.ok();
+    let removal = agent.next_start().await;
+    let remover = cluster.client().as_task(&removal.script.token);
+    let deleted = json!({"checkpoints": [{"uuid": uuid(1), "resources": {"resources": {}}}]});
+    remover.patch(PATH, deleted).await.ok();
+    assert_eq!(
+        owner.get(path).await.ok()["experiment"]["state"],
+        "STATE_DELETING"
+    );
+    agent.exits(&removal, 0).await;
+    cluster
+        .until(&owner, "/api/v1/experiments", |all| {
+            all["pagination"]["total"] == 0
+        })
+        .await;
     cluster.stop().await;
 }
 
@@ -86,11 +160,11 @@ async fn an_allowed_path_is_storage_unless_it_is_a_data_directory() {
     std::fs::rename(&storage, other.path().join("mine")).unwrap();
     std::os::unix::fs::symlink(other.path().join("mine"), &storage).unwrap();
     let named = json!({"checkpointUuids": [uuid(1)]});
-    let message = send(&owner, Method::DELETE, PATH, named.clone())
+    let message = owner
+        .get(&format!("/checkpoints/{}", uuid(1)))
         .await
         .refused(400);
     assert!(message.contains("cannot be seen"), "{message}");
-    assert!(other.path().join("mine").join(uuid(1)).exists());
     std::fs::remove_file(&storage).unwrap();
     std::fs::rename(other.path().join("mine"), &storage).unwrap();
     send(&owner, Method::DELETE, PATH, named).await.ok();

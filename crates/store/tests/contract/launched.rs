@@ -1,12 +1,15 @@
 //! Tasks that users launch: their documents, files and families.
 
-use det_ids::{JobId, TaskId, WorkspaceId};
+use det_ids::{ExperimentId, JobId, TaskId, WorkspaceId};
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_store::allocations::{self, TaskRow};
+use det_store::checkpoint_removals;
 use det_store::archives::{self, ArchiveOf};
 use det_store::experiments::{self, JobKind, JobRow};
 use det_store::task_documents::{self, LaunchedFilter, TaskDocument};
-use det_taskspec::{GenericDetails, TaskDetails, TaskKind};
+use det_taskspec::{
+    CheckpointGcDetails, GenericDetails, RemovalCause, Remover, TaskDetails, TaskKind,
+};
 
 use crate::World;
 use crate::rows::{job, stored_user, task};
@@ -170,4 +173,64 @@ pub(crate) async fn the_files_of_a_task_are_read_in_parts(world: &World) {
         None
     );
     assert!(read!(world, conn => archives::part(conn, &other, 0, 10).await).is_empty());
+}
+
+pub(crate) async fn removals_of_checkpoints_are_open_until_they_are_settled(world: &World) {
+    let ada = stored_user(world, "ada").await;
+    let details = || {
+        TaskDetails::CheckpointGc(CheckpointGcDetails {
+            experiment_id: ExperimentId(7),
+            checkpoints: vec!["one".into()],
+            globs: vec!["**/*".into()],
+            cause: RemovalCause::Policy,
+            remover: Remover::Supervisor {
+                directory: "/storage".into(),
+                tensorboard: None,
+            },
+            mounts: Vec::new(),
+        })
+    };
+    for (id, ended_at) in [("lives", None), ("ended", Some(25))] {
+        let state = match ended_at {
+            Some(_) => TaskState::Ended(TaskEnd::Completed),
+            None => TaskState::Queued,
+        };
+        let row = TaskRow {
+            kind: TaskKind::CheckpointGc,
+            job_id: JobId(format!("job-{id}")),
+            owner_id: ada,
+            state,
+            ended_at,
+            ..task(id, None, None)
+        };
+        launched(world, row, document(id, None, details()), WorkspaceId(1)).await;
+        let id = TaskId::from(id);
+        world
+            .write(move |tx| {
+                Box::pin(async move {
+                    checkpoint_removals::insert(&mut tx.conn(), &id, ExperimentId(7)).await
+                })
+            })
+            .await
+            .unwrap();
+    }
+    let open = read!(world, conn => checkpoint_removals::open(conn).await);
+    let open: Vec<_> = open
+        .iter()
+        .map(|removal| (removal.task_id.as_str(), removal.state.is_terminal()))
+        .collect();
+    assert_eq!(open, [("ended", true), ("lives", false)]);
+    world
+        .write(|tx| {
+            Box::pin(async move {
+                checkpoint_removals::settle(&mut tx.conn(), &"ended".into()).await
+            })
+        })
+        .await
+        .unwrap();
+    let (ended, lives) = (TaskId::from("ended"), TaskId::from("lives"));
+    let found = read!(world, conn => checkpoint_removals::of_task(conn, &ended).await);
+    assert_eq!(found, None);
+    let found = read!(world, conn => checkpoint_removals::of_task(conn, &lives).await);
+    assert_eq!(found, Some(ExperimentId(7)));
 }

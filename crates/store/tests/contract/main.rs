@@ -83,7 +83,7 @@ enum Kind {
 }
 
 /// What undoes the versions of the schema from the seventh on.
-const WITHOUT_PLACES: &str = "ALTER TABLE allocations DROP COLUMN port_step; DROP INDEX experiments_by_external_id; DROP INDEX trials_unmanaged; \
+const WITHOUT_PLACES: &str = "DROP TABLE checkpoint_removals; ALTER TABLE allocations DROP COLUMN port_step; DROP INDEX experiments_by_external_id; DROP INDEX trials_unmanaged; \
      ALTER TABLE experiments DROP COLUMN unmanaged; ALTER TABLE experiments DROP COLUMN external_id; \
      ALTER TABLE trials DROP COLUMN unmanaged; DROP TABLE task_documents; DROP TABLE task_contexts; DROP INDEX tasks_launched; \
      ALTER TABLE tasks DROP COLUMN log_findings; \
@@ -282,6 +282,7 @@ suite! {
         deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_other;
     launched:
         launched_tasks_are_found_with_their_documents,
+        removals_of_checkpoints_are_open_until_they_are_settled,
         a_task_is_the_root_of_what_belongs_to_it,
         the_files_of_a_task_are_read_in_parts;
     running:

@@ -35,15 +35,23 @@ pub(super) fn note_best_trial(experiment: &Value) {
     }
 }
 
-/// Prints why an experiment that ended in an error did: what its failed trials failed of, or, where none failed, what the
-/// record of changes has of its end.
+/// Prints why an experiment that ended in an error did, what its failed trials failed of, or, where none failed, what the
+/// record of changes has of its end; and why one could not be deleted.
 pub(super) async fn note_failure(
     client: &Client,
     experiment: &Value,
     trials: &[Value],
 ) -> Result<(), CliError> {
-    if state(experiment, "state") != "ERROR" {
-        return Ok(());
+    let id = text(experiment, "id");
+    match state(experiment, "state").as_str() {
+        "ERROR" => {}
+        "DELETE_FAILED" => {
+            if let Some(reason) = reason_of(client, "experiment", &id, is_failed_deletion).await? {
+                output::note(format_args!("experiment {id} was not deleted: {reason}"));
+            }
+            return Ok(());
+        }
+        _ => return Ok(()),
     }
     let failed: Vec<String> = trials
         .iter()
@@ -52,7 +60,7 @@ pub(super) async fn note_failure(
         .collect();
     let mut by_reason: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for id in failed.iter().take(ASKED) {
-        if let Some(reason) = reason_of_failure(client, "trial", id).await? {
+        if let Some(reason) = reason_of(client, "trial", id, begins_to_fail).await? {
             by_reason.entry(reason).or_default().push(id);
         }
     }
@@ -65,20 +73,34 @@ pub(super) async fn note_failure(
         output::note(format_args!("{more} failed"));
     }
     if failed.is_empty() {
-        let id = text(experiment, "id");
-        if let Some(reason) = reason_of_failure(client, "experiment", &id).await? {
+        if let Some(reason) = reason_of(client, "experiment", &id, begins_to_fail).await? {
             output::note(format_args!("experiment {id} failed: {reason}"));
         }
     }
     Ok(())
 }
 
-/// The reason with which something last began to end in an error; `None` where the record has none, or the master keeps no
-/// record.
-async fn reason_of_failure(
+/// Whether an event is the beginning of an end in an error.
+fn begins_to_fail(event: &Value) -> bool {
+    match text(event, "to").as_str() {
+        "STOPPING_ERROR" => true,
+        // What was stopping has its reason already.
+        "ERROR" => text(event, "from") != "STOPPING_ERROR",
+        _ => false,
+    }
+}
+
+/// Whether an event is a deletion that did not succeed.
+fn is_failed_deletion(event: &Value) -> bool {
+    text(event, "to") == "DELETE_FAILED"
+}
+
+/// The reason of the last event of something that is `wanted`; `None` where the record has none, or the master keeps no record.
+async fn reason_of(
     client: &Client,
     kind: &str,
     id: &str,
+    wanted: fn(&Value) -> bool,
 ) -> Result<Option<String>, CliError> {
     let mut found = None;
     let mut after = "0".to_owned();
@@ -93,13 +115,7 @@ async fn reason_of_failure(
             answer => answer?,
         };
         for event in items(&answer["events"]) {
-            let begins = match text(event, "to").as_str() {
-                "STOPPING_ERROR" => true,
-                // What was stopping has its reason already.
-                "ERROR" => text(event, "from") != "STOPPING_ERROR",
-                _ => false,
-            };
-            if begins {
+            if wanted(event) {
                 found = Some(text(event, "reason")).filter(|reason| !reason.is_empty());
             }
         }

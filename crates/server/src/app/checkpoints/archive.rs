@@ -15,8 +15,8 @@ use flate2::write::GzEncoder;
 use nix::fcntl::readlinkat;
 use tokio::sync::mpsc;
 
-use crate::app::checkpoints::tree::{Entry, EntryKind, open_directory, open_file};
 use crate::app::checkpoints::zip::ZipWriter;
+use det_checkpoint_files::tree::{Entry, EntryKind, open_directory, open_file};
 
 /// Bytes handed over at once.
 const PIECE: usize = 64 * 1024;
@@ -237,7 +237,7 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     use super::*;
-    use crate::app::checkpoints::tree::list;
+    use det_checkpoint_files::tree::list;
 
     #[test]
     fn the_form_follows_what_the_client_accepts() {

@@ -17,7 +17,7 @@ use crate::app::context::Context;
 use crate::app::searches::config_of;
 use crate::app::specs::identity::TaskUsers;
 use crate::budget::{ARCHIVE_BYTES, Account, Budget, Reservation};
-use crate::error::{AppError, AppResult};
+use crate::error::{AppError, AppResult, ErrorKind};
 
 /// An archive of a checkpoint that is being made.
 pub(crate) struct Archive {
@@ -66,6 +66,28 @@ impl CheckpointFiles {
     /// The storage of an experiment, if the master may touch it.
     pub(crate) fn storage_of(&self, experiment: &ExperimentRow) -> AppResult<Storage> {
         Storage::of(&config_of(experiment)?, &self.allowed_paths())
+    }
+
+    /// The storage of an experiment, if the master may touch it and it can be seen from here; `None` = a task can delete files
+    /// in it. What runs outside the cluster may have stored them anywhere, so no task is sent for that.
+    pub(super) async fn within_reach(
+        &self,
+        experiment: &ExperimentRow,
+    ) -> AppResult<Option<Storage>> {
+        let looked = match self.storage_of(experiment) {
+            Ok(storage) => tokio::task::spawn_blocking(move || storage.look().map(|()| storage))
+                .await
+                .map_err(AppError::internal)?,
+            Err(error) => Err(error),
+        };
+        match looked {
+            Ok(storage) => Ok(Some(storage)),
+            Err(error) if experiment.unmanaged => Err(error),
+            Err(error) if matches!(error.kind, ErrorKind::Precondition | ErrorKind::NotBuilt) => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Checkpoints of one experiment, each with whom its files must belong to.

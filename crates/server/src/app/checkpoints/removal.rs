@@ -7,12 +7,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use det_checkpoint_files::glob::Pattern;
 use det_failpoints::failpoint;
 use det_ids::ExperimentId;
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
+use det_store::experiments::ExperimentRow;
+use det_store::{WriteTx, checkpoint_removals};
+use det_taskspec::RemovalCause;
 
+use crate::app::checkpoints::by_task::{RemovalTasks, ToRemove, under_way};
 use crate::app::checkpoints::files::CheckpointFiles;
-use crate::app::checkpoints::glob::Pattern;
 use crate::app::checkpoints::storage::{Owner, Storage};
 use crate::app::checkpoints::{
     BATCH, Checkpoints, Left, check_uuid, patterns, resources, stored_experiment,
@@ -31,6 +35,26 @@ pub(crate) enum WarmStarts {
     Keep,
 }
 
+/// Why files go, and who has them deleted.
+#[derive(Debug, Clone)]
+pub(crate) struct Why {
+    /// What follows when a task has done it.
+    pub(crate) cause: RemovalCause,
+    /// In the record of events.
+    pub(crate) actor: String,
+    /// In the record of events.
+    pub(crate) reason: Option<&'static str>,
+}
+
+/// How far a removal is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Everything that was to go is gone.
+    Done,
+    /// A task deletes some of it.
+    ByTask,
+}
+
 /// Removing files of checkpoints. Cheap to clone.
 #[derive(Clone)]
 pub struct CheckpointRemoval {
@@ -38,6 +62,7 @@ pub struct CheckpointRemoval {
     ownership: Ownership,
     checkpoints: Checkpoints,
     files: CheckpointFiles,
+    tasks: RemovalTasks,
 }
 
 impl CheckpointRemoval {
@@ -47,12 +72,14 @@ impl CheckpointRemoval {
         ownership: Ownership,
         checkpoints: Checkpoints,
         files: CheckpointFiles,
+        tasks: RemovalTasks,
     ) -> Self {
         Self {
             context,
             ownership,
             checkpoints,
             files,
+            tasks,
         }
     }
 
@@ -87,10 +114,15 @@ impl CheckpointRemoval {
                 let reason = Some("files were found to be missing in the storage");
                 return service.compare(rows, &actor, reason).await;
             }
-            let reason = Some("a user asked for it");
+            let why = Why {
+                cause: RemovalCause::Request,
+                actor,
+                reason: Some("a user asked for it"),
+            };
             service
-                .remove(rows, patterns, WarmStarts::Refuse, &actor, reason)
+                .remove(rows, patterns, WarmStarts::Refuse, &why)
                 .await
+                .map(drop)
         })
         .await
         .map_err(AppError::internal)?
@@ -125,8 +157,8 @@ impl CheckpointRemoval {
         Ok(rows)
     }
 
-    /// Deletes matching files and stores what is left, experiment by experiment. Goes on after a failure and then returns
-    /// the first one.
+    /// Deletes matching files and stores what is left, experiment by experiment; where the master does not reach the storage,
+    /// a task does it. Goes on after a failure and then returns the first one.
     ///
     /// A removal begins with a transaction that decides about warm starts and marks the checkpoints: from then on no trial
     /// starts from them. It ends with one that takes the mark away. What is cut short in between is resumed at the next
@@ -136,29 +168,72 @@ impl CheckpointRemoval {
         rows: Vec<CheckpointRow>,
         patterns: Vec<Pattern>,
         warm_starts: WarmStarts,
-        actor: &str,
-        reason: Option<&'static str>,
-    ) -> AppResult<()> {
-        let mut failure = None;
+        why: &Why,
+    ) -> AppResult<Progress> {
+        let (mut failure, mut progress) = (None, Progress::Done);
         for (experiment, rows) in by_experiment(rows)? {
             let experiment = stored_experiment(&self.context.store, experiment).await?;
-            let storage = self.files.storage_of(&experiment)?;
+            let storage = self.files.within_reach(&experiment).await?;
             for batch in rows.chunks(BATCH) {
                 let uuids = batch.iter().map(|row| row.uuid.clone()).collect();
+                let Some(storage) = storage.clone() else {
+                    let sent = self
+                        .send_task(&experiment, uuids, &patterns, warm_starts, why)
+                        .await;
+                    progress = Progress::ByTask;
+                    failure = failure.or(sent.err());
+                    continue;
+                };
                 let marked = self.begin(uuids, &patterns, warm_starts).await?;
                 failpoint!("server::checkpoints::remove::after_mark");
                 let batch = self.files.with_owners(marked, &experiment);
-                let (storage, wanted) = (storage.clone(), patterns.clone());
+                let wanted = patterns.clone();
                 let (left, failed) =
                     tokio::task::spawn_blocking(move || remove_each(&storage, batch, &wanted))
                         .await
                         .map_err(AppError::internal)?;
-                self.store_left(left, patterns.clone(), actor, reason)
+                self.store_left(left, patterns.clone(), &why.actor, why.reason)
                     .await?;
                 failure = failure.or(failed);
             }
         }
-        failure.map_or(Ok(()), Err)
+        failure.map_or(Ok(progress), Err)
+    }
+
+    /// Marks checkpoints and stores the task that deletes their files, in one transaction. Without checkpoints the task
+    /// deletes what else there is of a deleted experiment.
+    pub(crate) async fn send_task(
+        &self,
+        experiment: &ExperimentRow,
+        uuids: Vec<String>,
+        patterns: &[Pattern],
+        warm_starts: WarmStarts,
+        why: &Why,
+    ) -> AppResult<()> {
+        let globs: Vec<String> = patterns.iter().map(|p| p.text().to_owned()).collect();
+        let (service, patterns) = (self.clone(), patterns.to_vec());
+        let (experiment, why) = (experiment.clone(), why.clone());
+        self.context
+            .write(move |tx| {
+                Box::pin(async move {
+                    let marked = service.mark(tx, uuids, &patterns, warm_starts).await?;
+                    if marked.is_empty() && why.cause != RemovalCause::Deletion {
+                        return Ok(());
+                    }
+                    let what = ToRemove {
+                        checkpoints: marked.into_iter().map(|row| row.uuid).collect(),
+                        globs,
+                        cause: why.cause,
+                    };
+                    let task = service.tasks.prepare(&experiment, what)?;
+                    service
+                        .tasks
+                        .launch(tx, task, experiment.id, &why.actor)
+                        .await?;
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await
     }
 
     /// Marks checkpoints whose files are to be removed, and returns them; deleted ones are left out.
@@ -171,41 +246,55 @@ impl CheckpointRemoval {
         let (service, patterns) = (self.clone(), patterns.to_vec());
         self.context
             .write(move |tx| {
-                Box::pin(async move {
-                    let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut tx.conn())
-                        .await?
-                        .into_iter()
-                        .collect();
-                    let mut marked = Vec::with_capacity(uuids.len());
-                    for uuid in uuids {
-                        let Some(mut row) = checkpoints::find(&mut tx.conn(), &uuid).await? else {
-                            continue;
-                        };
-                        if row.state == CheckpointState::Deleted {
-                            continue;
-                        }
-                        if sources.contains(&uuid) {
-                            match warm_starts {
-                                WarmStarts::Refuse => return Err(in_use(&uuid)),
-                                WarmStarts::Keep => continue,
-                            }
-                        }
-                        row.removing = Some(with(row.removing.as_deref(), &patterns)?);
-                        checkpoints::update(&mut tx.conn(), &row).await?;
-                        marked.push(row);
-                    }
-                    service.checkpoints.recount_all(tx, &marked).await?;
-                    Ok::<_, AppError>(marked)
-                })
+                Box::pin(async move { service.mark(tx, uuids, &patterns, warm_starts).await })
             })
             .await
+    }
+
+    async fn mark(
+        &self,
+        tx: &mut WriteTx,
+        uuids: Vec<String>,
+        patterns: &[Pattern],
+        warm_starts: WarmStarts,
+    ) -> AppResult<Vec<CheckpointRow>> {
+        let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut tx.conn())
+            .await?
+            .into_iter()
+            .collect();
+        let mut marked = Vec::with_capacity(uuids.len());
+        for uuid in uuids {
+            let Some(mut row) = checkpoints::find(&mut tx.conn(), &uuid).await? else {
+                continue;
+            };
+            if row.state == CheckpointState::Deleted {
+                continue;
+            }
+            if sources.contains(&uuid) {
+                match warm_starts {
+                    WarmStarts::Refuse => return Err(in_use(&uuid)),
+                    WarmStarts::Keep => continue,
+                }
+            }
+            row.removing = Some(with(row.removing.as_deref(), patterns)?);
+            checkpoints::update(&mut tx.conn(), &row).await?;
+            marked.push(row);
+        }
+        self.checkpoints.recount_all(tx, &marked).await?;
+        Ok(marked)
     }
 
     /// Removals that were under way when the master ended: done again.
     pub(crate) async fn resume(&self) -> AppResult<()> {
         let rows = {
             let mut conn = self.context.store.read().await?;
-            checkpoints::in_removal(&mut conn.conn()).await?
+            let conn = &mut conn.conn();
+            let open = checkpoint_removals::open(conn).await?;
+            // Tasks go on while the master restarts.
+            let by_tasks = under_way(conn, &open).await?;
+            let mut rows = checkpoints::in_removal(conn).await?;
+            rows.retain(|row| !by_tasks.contains(&row.uuid));
+            rows
         };
         let mut by_patterns: BTreeMap<String, Vec<CheckpointRow>> = BTreeMap::new();
         for row in rows {
@@ -217,9 +306,13 @@ impl CheckpointRemoval {
         let mut failure = None;
         for (removing, rows) in by_patterns {
             let globs: Vec<String> = marked(Some(&removing))?.into_iter().collect();
-            let reason = Some("its removal was cut short and resumed");
+            let why = Why {
+                cause: RemovalCause::Resumed,
+                actor: "master".to_owned(),
+                reason: Some("its removal was cut short and resumed"),
+            };
             let done = self
-                .remove(rows, patterns(&globs)?, WarmStarts::Keep, "master", reason)
+                .remove(rows, patterns(&globs)?, WarmStarts::Keep, &why)
                 .await;
             failure = failure.or(done.err());
         }
@@ -236,7 +329,17 @@ impl CheckpointRemoval {
         let mut failure = None;
         for (experiment, rows) in by_experiment(rows)? {
             let experiment = stored_experiment(&self.context.store, experiment).await?;
-            let storage = self.files.storage_of(&experiment)?;
+            let Some(storage) = self.files.within_reach(&experiment).await? else {
+                let uuids = rows.into_iter().map(|row| row.uuid).collect();
+                let why = Why {
+                    cause: RemovalCause::Request,
+                    actor: actor.to_owned(),
+                    reason,
+                };
+                let sent = self.send_task(&experiment, uuids, &[], WarmStarts::Keep, &why);
+                failure = failure.or(sent.await.err());
+                continue;
+            };
             let rows = self.files.with_owners(rows, &experiment);
             let (left, failed) =
                 tokio::task::spawn_blocking(move || remove_each(&storage, rows, &[]))

@@ -16,6 +16,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use det_checkpoint_files::glob::Pattern;
+use det_checkpoint_files::removal::{RemovalError, remove_matching, resources};
+use det_checkpoint_files::tree::{Entry, EntryKind, empty, gone, list, open_directory};
 use det_config::experiment::ExperimentConfig;
 use det_config::storage::StorageLocation;
 use det_ids::{ExperimentId, TrialId, UserId};
@@ -26,10 +29,6 @@ use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 use uuid::Uuid;
 
 use crate::app::checkpoints::allowed::{AllowedPaths, OWN_DIRECTORY, Place, joined, on_host};
-use crate::app::checkpoints::glob::Pattern;
-use crate::app::checkpoints::tree::{
-    Entry, EntryKind, empty, gone, list, open_directory, remove_tree,
-};
 use crate::error::{AppError, AppResult, ErrorKind};
 
 /// File that every agent's data directory has.
@@ -38,8 +37,6 @@ const AGENT_LOCK: &str = "agent.lock";
 const TENSORBOARD: &str = "tensorboard/experiment";
 /// Where they are in an experiment's directory: a directory for each trial.
 const TRIALS: &str = "trial";
-/// Comparisons of a character that the patterns of one removal may cost.
-const PATTERN_WORK: usize = 2_000_000_000;
 
 /// Whom the files of a checkpoint must belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,6 +144,11 @@ impl Storage {
             }],
             data_dir: root.join("no-data-directory"),
         }
+    }
+
+    /// An error when none of its directories can be seen from here, or may be touched.
+    pub fn look(&self) -> AppResult<()> {
+        self.open_roots().map(drop)
     }
 
     /// The handles of the directories that exist here; an error when there is none.
@@ -323,33 +325,16 @@ impl Storage {
             return Ok(BTreeMap::new());
         };
         let failed = |e: io::Error| self.failed("changed", Path::new(uuid), &e);
-        let mut left = list(directory.as_fd()).map_err(failed)?;
-        if !patterns.is_empty() {
-            check_work(&left, patterns)?;
-            let may_empty = may_empty(directory.as_fd(), owner).map_err(failed)?;
-            for entry in left {
-                let names: Option<Vec<&str>> =
-                    entry.path.iter().map(|name| name.to_str()).collect();
-                if names.is_some_and(|names| patterns.iter().any(|p| p.matches(&names))) {
-                    // An entry below a directory that went before it is gone already.
-                    remove_tree(directory.as_fd(), &entry.path, &may_empty).map_err(failed)?;
-                }
-            }
-            left = list(directory.as_fd()).map_err(failed)?;
-            if left.is_empty() {
-                self.remove(uuid, owner)?;
-            }
+        let may_empty = may_empty(directory.as_fd(), owner).map_err(failed)?;
+        let left =
+            remove_matching(directory.as_fd(), patterns, may_empty).map_err(|e| match e {
+                RemovalError::TooMuchWork { patterns, entries } => too_much_work(patterns, entries),
+                RemovalError::Io(e) => failed(e),
+            })?;
+        if left.is_empty() && !patterns.is_empty() {
+            self.remove(uuid, owner)?;
         }
-        Ok(left
-            .iter()
-            .map(|entry| {
-                let size = match entry.kind {
-                    EntryKind::File { size } => i64::try_from(size).unwrap_or(i64::MAX),
-                    EntryKind::Directory | EntryKind::Link => 0,
-                };
-                (entry.resource(), size)
-            })
-            .collect())
+        Ok(resources(&left))
     }
 
     /// The files of a checkpoint that its task reported: everything else in its directory is left out. An error when
@@ -485,19 +470,11 @@ fn remove_directory(parent: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     gone(unlinkat(parent, name_of(path)?, UnlinkatFlags::RemoveDir))
 }
 
-/// Refuses patterns whose comparison with all these names would keep a processor busy for long.
-fn check_work(entries: &[Entry], patterns: &[Pattern]) -> AppResult<()> {
-    let names: usize = entries.iter().map(|e| e.path.as_os_str().len()).sum();
-    let length: usize = patterns.iter().map(Pattern::cost).sum();
-    if names.saturating_mul(length) <= PATTERN_WORK {
-        return Ok(());
-    }
-    Err(AppError::invalid(format!(
-        "field \"checkpointGlobs\": {} patterns are too many or too long for a checkpoint of {} files",
-        patterns.len(),
-        entries.len()
+fn too_much_work(patterns: usize, entries: usize) -> AppError {
+    AppError::invalid(format!(
+        "field \"checkpointGlobs\": {patterns} patterns are too many or too long for a checkpoint of {entries} files"
     ))
-    .hint("give fewer or shorter patterns at once"))
+    .hint("give fewer or shorter patterns at once")
 }
 
 /// Whether an open directory is an agent's data directory. A file of the same name that some task made in storage that

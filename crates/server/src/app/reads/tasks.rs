@@ -13,7 +13,7 @@ use det_store::experiments::{self, JobRow};
 use det_store::places::{self, PlaceRow};
 use det_store::task_documents::{self, LaunchedFilter, LaunchedTask, TaskDocument};
 use det_store::{Conn, Store};
-use det_taskspec::{Device, TaskDetails, TaskKind, TaskUser};
+use det_taskspec::{Device, Remover, TaskDetails, TaskKind, TaskUser};
 use serde_json::Value;
 
 use crate::app::documents::shown_task_config;
@@ -296,6 +296,12 @@ fn hide_key(actor: &Actor, row: &mut LaunchedTask) {
         TaskDetails::Notebook(notebook) => {
             notebook.token.clear();
             notebook.private_key.clear();
+        }
+        // Never listed: people see the row of such a task only.
+        TaskDetails::CheckpointGc(removal) => {
+            if let Remover::Python { storage, .. } = &mut removal.remover {
+                *storage = serde_json::Value::Null;
+            }
         }
         TaskDetails::Command | TaskDetails::Generic(_) | TaskDetails::Tensorboard(_) => {}
     }

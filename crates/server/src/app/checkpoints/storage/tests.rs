@@ -3,7 +3,7 @@ use std::os::unix::fs::{chown, symlink};
 use det_config::container::BindMount;
 
 use super::*;
-use crate::app::checkpoints::tree::{DEEPEST, open_file};
+use det_checkpoint_files::tree::{DEEPEST, open_file};
 
 const UUID: &str = "0b6c5d1e-7f7a-4f3e-9c55-3f0f2d9b8a11";
 

@@ -11,7 +11,7 @@ use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 /// Deepest directory in a checkpoint, in levels. Far beyond what tools can work with (`PATH_MAX`).
-pub(super) const DEEPEST: usize = 256;
+pub const DEEPEST: usize = 256;
 /// Bytes of memory that a listing of a checkpoint takes at most: some 300,000 files.
 const LISTING_BYTES: usize = 48 << 20;
 /// Bytes of memory that an entry of a listing takes beside its path.
@@ -34,7 +34,7 @@ pub struct Entry {
 
 impl Entry {
     /// Its path as resources of checkpoints have it: directories end in `/`.
-    pub(super) fn resource(&self) -> String {
+    pub fn resource(&self) -> String {
         let path = self.path.to_string_lossy();
         match self.kind {
             EntryKind::Directory => format!("{path}/"),
@@ -97,7 +97,7 @@ fn handle_path(directory: BorrowedFd<'_>) -> PathBuf {
 }
 
 /// What is gone already was deleted.
-pub(super) fn gone(outcome: nix::Result<()>) -> io::Result<()> {
+pub fn gone(outcome: nix::Result<()>) -> io::Result<()> {
     match outcome {
         Err(nix::errno::Errno::ENOENT) => Ok(()),
         outcome => Ok(outcome?),
@@ -106,7 +106,7 @@ pub(super) fn gone(outcome: nix::Result<()>) -> io::Result<()> {
 
 /// Deletes whatever is at `path` below `root`; links on the way make it fail, links at or below it are deleted as links. An error when
 /// that is in, or is, a directory whose owner `may_empty` does not accept: see [`empty`].
-pub(super) fn remove_tree(
+pub fn remove_tree(
     root: BorrowedFd<'_>,
     path: &Path,
     may_empty: impl Fn(u32) -> bool,
@@ -135,7 +135,7 @@ pub(super) fn remove_tree(
 /// Deletes everything in an open directory, a bounded part after the other. Without recursion, whose depth a task could
 /// choose. An error as soon as something is in a directory whose owner `may_empty` does not accept: the
 /// owner of a directory may delete what is in it, no matter who owns that, and nobody else may.
-pub(super) fn empty(root: BorrowedFd<'_>, may_empty: impl Fn(u32) -> bool) -> io::Result<()> {
+pub fn empty(root: BorrowedFd<'_>, may_empty: impl Fn(u32) -> bool) -> io::Result<()> {
     loop {
         let (entries, whole) = list_some(root, Kinds::All)?;
         // Sorted by path, so that from the end a directory comes after what it holds.
