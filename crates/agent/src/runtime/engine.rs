@@ -21,7 +21,7 @@ use nix::sys::signal::Signal;
 use thiserror::Error;
 
 use super::pull::{self, PullProgress};
-use super::container_body;
+use super::{container_body, logins};
 use crate::containers::store::{ContainerDir, RuntimeKind};
 use crate::devices::LocalDevice;
 
@@ -185,7 +185,7 @@ impl Engine {
         let options = CreateImageOptionsBuilder::new()
             .from_image(&reference)
             .build();
-        let credentials = pull::credentials(image, auth, pull::login_file().as_deref());
+        let credentials = pull::credentials(image, auth, logins::login_file().as_deref()).await;
         let mut progress = PullProgress::default();
         let mut messages = Box::pin(self.docker.create_image(Some(options), None, credentials));
         while let Some(message) = messages.next().await {

@@ -5,6 +5,7 @@ mod container_body;
 pub(crate) mod engine;
 pub(crate) mod guard;
 pub(crate) mod listeners;
+mod logins;
 pub(crate) mod process;
 pub(crate) mod procfs;
 mod pull;

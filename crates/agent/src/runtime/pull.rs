@@ -1,13 +1,14 @@
 //! Pulls of images: the credentials, and the progress lines for the task's log.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
 use bollard::auth::DockerCredentials;
 use bollard::models::CreateImageInfo;
 use det_taskspec::RegistryAuth;
+
+use super::logins;
 
 /// The shortest time between two progress lines of a pull.
 const EVERY: Duration = Duration::from_secs(3);
@@ -31,81 +32,25 @@ fn registry(image: &str) -> &str {
 }
 
 /// The credentials for an image: the task's, else those that the agent's account is logged in with.
-pub(super) fn credentials(
+pub(super) async fn credentials(
     image: &str,
     auth: Option<&RegistryAuth>,
     login_file: Option<&Path>,
 ) -> Option<DockerCredentials> {
-    if let Some(auth) = auth {
-        return Some(DockerCredentials {
-            username: auth.username.clone(),
-            password: auth.password.clone(),
-            auth: auth.auth.clone(),
-            email: auth.email.clone(),
-            serveraddress: auth
-                .serveraddress
-                .clone()
-                .or_else(|| Some(registry(image).to_owned())),
-            identitytoken: auth.identitytoken.clone(),
-            registrytoken: auth.registrytoken.clone(),
-        });
-    }
-    let text = std::fs::read_to_string(login_file?).ok()?;
-    from_logins(image, &text)
-}
-
-/// The file that `docker login` writes, for the account the agent runs under.
-pub(super) fn login_file() -> Option<PathBuf> {
-    if let Some(dir) = std::env::var_os("DOCKER_CONFIG") {
-        return Some(Path::new(&dir).join("config.json"));
-    }
-    std::env::var_os("HOME").map(|home| Path::new(&home).join(".docker/config.json"))
-}
-
-/// Reads the `auths` of a login file. Credential helpers are not called, because their credentials belong to a user's
-/// session.
-fn from_logins(image: &str, text: &str) -> Option<DockerCredentials> {
-    #[derive(serde::Deserialize)]
-    struct Logins {
-        #[serde(default)]
-        auths: BTreeMap<String, Login>,
-    }
-    #[derive(serde::Deserialize)]
-    struct Login {
-        auth: Option<String>,
-        identitytoken: Option<String>,
-    }
-    let logins: Logins = match serde_json::from_str(text) {
-        Ok(logins) => logins,
-        Err(error) => {
-            tracing::warn!(%error, "the engine's login file is not understood; pulling without credentials");
-            return None;
-        }
-    };
-    let wanted = registry(image);
-    let (server, login) = logins.auths.into_iter().find(|(server, _)| {
-        let host = server
-            .trim_start_matches("https://")
-            .trim_start_matches("http://")
-            .split('/')
-            .next()
-            .unwrap_or_default();
-        host == wanted || (wanted == "docker.io" && host == "index.docker.io")
-    })?;
-    let pair = login
-        .auth
-        .and_then(|auth| base64::engine::general_purpose::STANDARD.decode(auth).ok())
-        .and_then(|pair| String::from_utf8(pair).ok());
-    let (username, password) = match pair.as_deref().and_then(|pair| pair.split_once(':')) {
-        Some((user, password)) => (Some(user.to_owned()), Some(password.to_owned())),
-        None => (None, None),
+    let Some(auth) = auth else {
+        return logins::of(registry(image), login_file?).await;
     };
     Some(DockerCredentials {
-        username,
-        password,
-        identitytoken: login.identitytoken,
-        serveraddress: Some(server),
-        ..DockerCredentials::default()
+        username: auth.username.clone(),
+        password: auth.password.clone(),
+        auth: auth.auth.clone(),
+        email: auth.email.clone(),
+        serveraddress: auth
+            .serveraddress
+            .clone()
+            .or_else(|| Some(registry(image).to_owned())),
+        identitytoken: auth.identitytoken.clone(),
+        registrytoken: auth.registrytoken.clone(),
     })
 }
 
@@ -207,35 +152,19 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_tasks_credentials_come_first() {
+    #[tokio::test]
+    async fn the_tasks_credentials_come_first() {
         let auth = RegistryAuth {
             username: Some("u".into()),
             password: Some("p".into()),
             ..RegistryAuth::default()
         };
-        let found = credentials("reg.example/x", Some(&auth), None).unwrap();
+        let found = credentials("reg.example/x", Some(&auth), None)
+            .await
+            .unwrap();
         assert_eq!(found.username.as_deref(), Some("u"));
         assert_eq!(found.serveraddress.as_deref(), Some("reg.example"));
-        assert_eq!(credentials("x", None, None), None);
-    }
-
-    #[test]
-    fn logins_of_the_account_are_used_for_their_registry_only() {
-        // base64 of "me:pw:x"
-        let logins = r#"{"auths": {
-            "https://index.docker.io/v1/": {"auth": "bWU6cHc6eA=="},
-            "reg.example:5000": {"auth": "bWU6cHc6eA==", "identitytoken": "t"}
-        }, "credsStore": "desktop"}"#;
-        let hub = from_logins("determinedai/x:1", logins).unwrap();
-        assert_eq!(
-            (hub.username.as_deref(), hub.password.as_deref()),
-            (Some("me"), Some("pw:x"))
-        );
-        let own = from_logins("reg.example:5000/x", logins).unwrap();
-        assert_eq!(own.identitytoken.as_deref(), Some("t"));
-        assert_eq!(from_logins("other.example/x", logins), None);
-        assert_eq!(from_logins("x", "not json"), None);
+        assert_eq!(credentials("x", None, None).await, None);
     }
 
     #[test]
