@@ -59,10 +59,10 @@ def flavoured(flavour: str, **options: Any) -> Iterator[Cluster]:
     """A cluster on the store and the runtime of a lane."""
     with contextlib.ExitStack() as stack:
         with equipment():
-            if flavour == "docker":
-                options["image"] = harness.docker_image()
+            if flavour in ("docker", "podman"):
+                options["image"] = harness.docker_image() if flavour == "docker" else harness.podman_image()
                 agents = options.get("agents") or [Agent()]
-                options["agents"] = [Agent(a.name, a.slots, "docker", a.args) for a in agents]
+                options["agents"] = [Agent(a.name, a.slots, flavour, a.args) for a in agents]
             else:
                 options.setdefault("python", harness.task_python())
             if flavour == "postgres":
@@ -70,9 +70,9 @@ def flavoured(flavour: str, **options: Any) -> Iterator[Cluster]:
         yield stack.enter_context(Cluster(**options))
 
 
-@pytest.fixture(scope="module", params=[lane("core"), lane("docker"), lane("postgres")])
+@pytest.fixture(scope="module", params=[lane("core"), lane("docker"), lane("podman"), lane("postgres")])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A master and one agent with two slots; in each of three lanes."""
+    """A master and one agent with two slots; in each of four lanes."""
     with flavoured(request.param) as cluster:
         yield cluster
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import yaml
 
-from processes import Found, Part, containers_of, docker, docker_client, free_port, mounts_below, processes_with, tail
+from processes import PODMAN_SOCKET, Found, Part, containers_of, docker, docker_client, free_port, mounts_below, processes_with, tail
 from waiting import Hopeless, wait_for
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -129,6 +129,17 @@ def docker_image() -> str:
     if done.returncode != 0:
         raise Missing(f'the Docker engine has no image "{image}": {done.stderr.strip()}')
     return image
+
+
+def podman_image() -> str:
+    """An image with Python and our package, at Podman's service."""
+    if "DET_TEST_PODMAN_IMAGE" not in os.environ:
+        raise Missing("DET_TEST_PODMAN_IMAGE names no image with Python and our package at Podman's service")
+    if not os.path.exists(PODMAN_SOCKET):
+        raise Missing(f"Podman's service does not listen at {PODMAN_SOCKET}")
+    if docker_client() is None:
+        raise Missing("there is no docker on PATH, with which the tests ask Podman's service")
+    return os.environ["DET_TEST_PODMAN_IMAGE"]
 
 
 @dataclass
@@ -336,7 +347,7 @@ class Cluster:
         left = [f"process left behind: {found}" for found in self._processes()]
         left += [f"mount left behind: {point}" for point in mounts_below(self.root)]
         if self.image is not None and self._cluster_id:
-            left += [f"container left behind: {container}" for container in containers_of(self._cluster_id)]
+            left += [f"container left behind: {container}" for container in containers_of(self._cluster_id, self.engine)]
         return left
 
     def alarms(self) -> list[str]:
@@ -348,6 +359,11 @@ class Cluster:
             for line in log.read_text(errors="replace").splitlines()
             if ALARM.search(line) and not expected.search(line)
         ]
+
+    @property
+    def engine(self) -> str:
+        """The engine that its containers run on."""
+        return "podman" if any(agent.runtime == "podman" for agent in self.agents) else "docker"
 
     def expect_alarm(self, pattern: str) -> None:
         """Announces a line that the logs may hold from now on."""
@@ -381,8 +397,8 @@ class Cluster:
             with contextlib.suppress(ProcessLookupError):
                 found.kill()
         if self.image is not None and self._cluster_id:
-            for container in containers_of(self._cluster_id):
-                docker("rm", "--force", container, check=False)
+            for container in containers_of(self._cluster_id, self.engine):
+                docker("rm", "--force", container, check=False, engine=self.engine)
         for point in reversed(mounts_below(self.root)):
             subprocess.run(["umount", "--lazy", point], capture_output=True)
         if self in LIVE:

@@ -148,20 +148,25 @@ def mounts_below(path: pathlib.Path) -> list[str]:
     return [point for point in (line.split(" ")[4] for line in lines) if point.startswith(f"{path}/")]
 
 
+PODMAN_SOCKET = "/run/podman/podman.sock"
+
+
 def docker_client() -> str | None:
     """The Docker client: Debian's where it is installed. Another one on PATH may be made for some other engine."""
     return shutil.which("docker", path="/usr/bin") or shutil.which("docker")
 
 
-def docker(*args: str, check: bool = True) -> str:
-    """Runs the Docker client; gives its output."""
+def docker(*args: str, check: bool = True, engine: str = "docker") -> str:
+    """Runs the Docker client, with the engine or with Podman's service; gives its output."""
     client = docker_client()
     assert client is not None, "there is no docker on PATH"
-    done = subprocess.run([client, *args], capture_output=True, text=True, timeout=60)
+    host = [] if engine == "docker" else ["--host", f"unix://{PODMAN_SOCKET}"]
+    done = subprocess.run([client, *host, *args], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 or not check, f"docker {' '.join(args)}: {done.stderr}"
     return done.stdout.strip()
 
 
-def containers_of(cluster_id: str) -> list[str]:
+def containers_of(cluster_id: str, engine: str = "docker") -> list[str]:
     """Ids of the cluster's containers, running or not."""
-    return docker("ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={CLUSTER_LABEL}={cluster_id}").split()
+    label = f"label={CLUSTER_LABEL}={cluster_id}"
+    return docker("ps", "--all", "--quiet", "--no-trunc", "--filter", label, engine=engine).split()
