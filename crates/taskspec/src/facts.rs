@@ -239,6 +239,7 @@ impl BindMount {
             propagation: self.propagation.clone(),
             create: false,
             trusted: false,
+            private: false,
         }
     }
 }

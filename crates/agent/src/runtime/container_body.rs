@@ -412,6 +412,7 @@ mod tests {
             propagation: "rslave".into(),
             create: false,
             trusted: false,
+            private: false,
         }];
         let mounts = body(RuntimeKind::Docker, &spec, &[], "bridge")
             .host_config

@@ -3,8 +3,8 @@
 use det_ids::{ExperimentId, JobId, TaskId, WorkspaceId};
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_store::allocations::{self, TaskRow};
-use det_store::checkpoint_removals;
 use det_store::archives::{self, ArchiveOf};
+use det_store::checkpoint_removals;
 use det_store::experiments::{self, JobKind, JobRow};
 use det_store::task_documents::{self, LaunchedFilter, TaskDocument};
 use det_taskspec::{
@@ -222,9 +222,9 @@ pub(crate) async fn removals_of_checkpoints_are_open_until_they_are_settled(worl
     assert_eq!(open, [("ended", true), ("lives", false)]);
     world
         .write(|tx| {
-            Box::pin(async move {
-                checkpoint_removals::settle(&mut tx.conn(), &"ended".into()).await
-            })
+            Box::pin(
+                async move { checkpoint_removals::settle(&mut tx.conn(), &"ended".into()).await },
+            )
         })
         .await
         .unwrap();

@@ -306,6 +306,7 @@ impl Task {
             propagation: "rprivate".into(),
             create: false,
             trusted: false,
+            private: false,
         });
         self
     }

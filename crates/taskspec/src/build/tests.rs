@@ -63,6 +63,7 @@ fn notebook() -> TaskFacts {
         private_key: "KEY".into(),
         idle_timeout: Some(60),
         idle_type: NotebookIdleType::KernelConnections,
+        home: None,
     }))
 }
 
@@ -84,6 +85,7 @@ fn tensorboard() -> TaskFacts {
             propagation: "rprivate".into(),
             create: true,
             trusted: true,
+            private: false,
         }],
         args: vec!["--samples_per_plugin=images=9".into()],
         idle_timeout: Some(300),
@@ -380,6 +382,7 @@ fn shell() -> TaskDetails {
         port: 3217,
         private_key: "private".into(),
         public_key: "ssh-ed25519 AAAA".into(),
+        home: None,
     })
 }
 
@@ -454,6 +457,7 @@ fn the_configurations_mounts_come_before_the_checkpoint_storage() {
         propagation: "rslave".into(),
         create: false,
         trusted: false,
+        private: false,
     };
     assert_eq!(spec(&task).mounts, std::slice::from_ref(&users));
     for is_clusters_own in [false, true] {
@@ -472,6 +476,7 @@ fn the_configurations_mounts_come_before_the_checkpoint_storage() {
             propagation: "rprivate".into(),
             create: true,
             trusted: is_clusters_own,
+            private: false,
         };
         assert_eq!(spec(&task).mounts, [users.clone(), storage]);
     }

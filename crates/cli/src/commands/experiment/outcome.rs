@@ -72,10 +72,10 @@ pub(super) async fn note_failure(
         let more = quantity((failed.len() - ASKED) as u64, "more trial");
         output::note(format_args!("{more} failed"));
     }
-    if failed.is_empty() {
-        if let Some(reason) = reason_of(client, "experiment", &id, begins_to_fail).await? {
-            output::note(format_args!("experiment {id} failed: {reason}"));
-        }
+    if failed.is_empty()
+        && let Some(reason) = reason_of(client, "experiment", &id, begins_to_fail).await?
+    {
+        output::note(format_args!("experiment {id} failed: {reason}"));
     }
     Ok(())
 }
