@@ -128,6 +128,7 @@ fn script() -> Script {
         entrypoint: Entrypoint::Argv(Vec::new()),
         readiness: Vec::new(),
         idle_check: None,
+        system_metrics: None,
         files: Vec::new(),
         token: String::new(),
         grace_seconds: 0,

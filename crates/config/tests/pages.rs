@@ -159,7 +159,6 @@ fn the_reference_pages_are_as_committed() {
 const MISSING: &[(&str, &str, &str)] = &[
     ("experiment", "checkpoint_storage", "object stores"),
     ("experiment", "environment.pod_spec", "Kubernetes"),
-    ("experiment", "profiling.enabled", "system metrics"),
     ("experiment", "integrations", "webhooks and data lineage"),
     ("experiment", "slurm", "Slurm"),
     ("experiment", "pbs", "PBS"),

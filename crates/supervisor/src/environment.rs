@@ -146,6 +146,7 @@ pub(crate) mod tests {
             entrypoint: Entrypoint::Shell("true".into()),
             readiness: Vec::new(),
             idle_check: None,
+            system_metrics: None,
             files: Vec::new(),
             token: "secret".into(),
             grace_seconds: 1,

@@ -5,7 +5,10 @@ use thiserror::Error;
 use crate::environment::environment;
 use crate::facts::{BindMount, KindFacts, PlaceFacts, TaskFacts, TrialFacts};
 use crate::ports::{RENDEZVOUS_PORT, TrainingPort, training_ports};
-use crate::{ContainerSpec, DeviceMapping, Mount, SHARED_FS_DIR, Script, TaskDetails, WORK_DIR};
+use crate::{
+    ContainerSpec, DeviceMapping, Mount, SHARED_FS_DIR, Script, SystemMetrics, TaskDetails,
+    WORK_DIR,
+};
 
 /// Seconds between SIGTERM and SIGKILL when a task is ended gracefully.
 const GRACE_SECONDS: u32 = 10;
@@ -131,10 +134,23 @@ fn script(
             })?,
         readiness: details.map_or_else(Vec::new, TaskDetails::readiness),
         idle_check: details.and_then(TaskDetails::idle_check),
+        system_metrics: trial
+            .filter(|trial| trial.system_metrics)
+            .map(system_metrics),
         files: details.map_or_else(Vec::new, TaskDetails::files),
         token: token.to_owned(),
         grace_seconds: GRACE_SECONDS,
     })
+}
+
+/// How often the PyPI package's own profiler measures and reports, unless its caller wants it otherwise.
+fn system_metrics(trial: &TrialFacts) -> SystemMetrics {
+    SystemMetrics {
+        trial_id: trial.trial_id,
+        run_id: trial.run_id,
+        sample_seconds: 1,
+        samples_per_report: 10,
+    }
 }
 
 /// The working directory with the owner's name in it. Which Unix user the task is, and so what `$AGENT_USER` is, can depend

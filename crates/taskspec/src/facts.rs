@@ -81,6 +81,8 @@ pub struct TrialFacts {
     pub latest_checkpoint_steps: Option<i64>,
     /// UUID of a checkpoint of another trial that the first run starts from, at step 0.
     pub warm_start_checkpoint: Option<String>,
+    /// Whether the supervisor measures what the trial uses: `profiling.enabled`.
+    pub system_metrics: bool,
 }
 
 impl TrialFacts {

@@ -43,8 +43,8 @@ pub use shell::{
 };
 pub use spec::{
     ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint, ExitCause,
-    FIRST_UNPRIVILEGED_ID, Granted, Mount, RegistryAuth, Script, TaskFile, TaskKind, TaskUser,
-    UNPRIVILEGED_ID, unprivileged_id,
+    FIRST_UNPRIVILEGED_ID, Granted, Mount, RegistryAuth, Script, SystemMetrics, TaskFile, TaskKind,
+    TaskUser, UNPRIVILEGED_ID, unprivileged_id,
 };
 pub use tensorboard::{TENSORBOARD_PORTS, TensorBoardDetails, TensorBoardSource};
 

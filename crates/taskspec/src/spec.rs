@@ -1,6 +1,6 @@
 //! The specification of one container, as the master sends it to the place that runs it.
 
-use det_ids::{AllocationId, ContainerId, SlotId, TaskId, UserId};
+use det_ids::{AllocationId, ContainerId, SlotId, TaskId, TrialId, UserId};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
@@ -165,12 +165,29 @@ pub struct Script {
     /// How to find out whether the service is in use; `None` = it is not looked at.
     #[serde(default)]
     pub idle_check: Option<IdleCheck>,
+    /// What the supervisor measures for a trial; `None` = it measures nothing.
+    #[serde(default)]
+    pub system_metrics: Option<SystemMetrics>,
     /// Files to place before anything runs.
     pub files: Vec<TaskFile>,
     /// Bearer value for the master, sent as `Grpc-Metadata-x-allocation-token`.
     pub token: String,
     /// Seconds between SIGTERM and SIGKILL when the task is ended gracefully.
     pub grace_seconds: u32,
+}
+
+/// System metrics of a trial: processors, memory, disks, network and GPUs, as the supervisor of each of its containers
+/// measures and reports them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SystemMetrics {
+    /// The trial that they are reported for.
+    pub trial_id: TrialId,
+    /// The run of the trial that this container belongs to.
+    pub run_id: i64,
+    /// Seconds between two samples, at least 1.
+    pub sample_seconds: u32,
+    /// How many samples a report is the average of, at least 1.
+    pub samples_per_report: u32,
 }
 
 /// Masters that do not send `startup_hook` start trials only, which have one.

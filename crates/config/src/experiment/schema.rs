@@ -198,8 +198,8 @@ keys! {
     /// System metrics.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
     pub struct Profiling, PROFILING {
-        /// Whether system metrics are collected.
-        enabled: bool = Kind::Bool, or("false"), kept;
+        /// Whether the supervisor reports what each trial uses of processors, memory, disks, network and GPUs.
+        enabled: bool = Kind::Bool, or("false");
         /// First batch, for old trial classes.
         begin_on_batch: u64 = NATURAL, or("0");
         /// Last batch, for old trial classes.

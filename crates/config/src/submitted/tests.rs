@@ -530,7 +530,6 @@ fn what_nothing_acts_on_yet_is_said() {
             "environment: {pod_spec: {spec: {}}}",
             "environment.pod_spec:",
         ),
-        ("profiling: {enabled: true}", "profiling.enabled:"),
     ] {
         let warnings = Submitted::parse(Experiment, &with(text)).unwrap().warnings;
         assert!(

@@ -157,6 +157,7 @@ impl Specs {
                 latest_checkpoint: trial.latest_checkpoint,
                 latest_checkpoint_steps: trial.latest_checkpoint_steps,
                 warm_start_checkpoint: trial.warm_start_checkpoint,
+                system_metrics: config.profiling.enabled,
             }),
         };
         Ok(self.facts(allocation, of_kind))

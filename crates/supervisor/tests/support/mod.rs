@@ -284,6 +284,7 @@ impl Task {
                 entrypoint: Entrypoint::Shell(entrypoint.into()),
                 readiness: Vec::new(),
                 idle_check: None,
+                system_metrics: None,
                 files: Vec::new(),
                 token: "secret".into(),
                 grace_seconds: 60,

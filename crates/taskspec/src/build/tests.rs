@@ -107,6 +107,7 @@ fn trial() -> TaskFacts {
             latest_checkpoint: None,
             latest_checkpoint_steps: None,
             warm_start_checkpoint: None,
+            system_metrics: false,
         }),
         description: "trial 3 of experiment 1".into(),
         storage: Some(StorageFacts {
@@ -644,4 +645,23 @@ fn a_tensorboard_sees_the_storage_of_its_sources_and_cannot_change_it() {
     };
     assert_eq!(args, &["--samples_per_plugin=images=9"]);
     assert_eq!(spec.script.idle_check, None);
+}
+
+#[test]
+fn a_trial_is_measured_if_its_configuration_asks_for_it() {
+    assert_eq!(spec(&trial()).script.system_metrics, None);
+    let mut measured = trial();
+    if let KindFacts::Trial(trial) = &mut measured.kind {
+        trial.system_metrics = true;
+    }
+    assert_eq!(
+        spec(&measured).script.system_metrics,
+        Some(SystemMetrics {
+            trial_id: TrialId(3),
+            run_id: 5,
+            sample_seconds: 1,
+            samples_per_report: 10,
+        })
+    );
+    assert_eq!(spec(&command()).script.system_metrics, None);
 }
