@@ -37,5 +37,5 @@ pub use batch::{Batch, BatchIds, LOGS_PATH, MAX_BATCH_BYTES, MAX_BATCH_RECORDS, 
 pub use error::SpoolError;
 pub use plain::{open_plain, read_plain};
 pub use reader::Reader;
-pub use record::{Level, Outage, Record, Stdtype};
+pub use record::{Level, Outage, Record, Stdtype, rfc3339};
 pub use writer::{DEFAULT_CAPACITY_BYTES, Writer};

@@ -92,7 +92,7 @@ impl Level {
 }
 
 /// Microseconds since 1970 as RFC 3339 UTC with six fraction digits: `2022-03-02T02:15:18.299569Z`.
-pub(crate) fn rfc3339(micros: i64) -> String {
+pub fn rfc3339(micros: i64) -> String {
     let seconds = micros.div_euclid(1_000_000);
     let fraction = micros.rem_euclid(1_000_000);
     let (year, month, day) = civil_date(seconds.div_euclid(86_400));

@@ -49,15 +49,33 @@ impl Accelerators {
     }
 }
 
+/// What the task may see of the host's NVIDIA GPUs: numbers and UUIDs as its environment lists them, empty = all that the
+/// driver shows; `None` = it has no slots.
+pub(crate) fn visible_gpus(env: &TaskEnv) -> Option<Vec<String>> {
+    if !has_slots(env) {
+        return None;
+    }
+    let listed = env.text("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let listed = listed.split(',').map(str::trim);
+    Some(
+        listed
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect(),
+    )
+}
+
+fn has_slots(env: &TaskEnv) -> bool {
+    env.text(v::DET_SLOT_IDS)
+        .is_some_and(|slots| slots.trim() != "[]")
+}
+
 /// Finds the accelerators that the task may use.
 ///
 /// A zero-slot task has none, whatever the host has. If the agent has named them for the driver, no tool needs to run:
 /// `nvidia-smi` takes most of a second.
 pub(crate) fn inspect(env: &TaskEnv, diagnostics: &Diagnostics) -> Accelerators {
-    if env
-        .text(v::DET_SLOT_IDS)
-        .is_none_or(|slots| slots.trim() == "[]")
-    {
+    if !has_slots(env) {
         return Accelerators::none();
     }
     for (name, kind) in [

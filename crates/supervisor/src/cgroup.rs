@@ -40,6 +40,65 @@ fn oom_counter_files(own: &str, root: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// The control group of a task, in which no other task runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OwnGroup {
+    /// Directory of the group for each controller; without a name, that of all.
+    dirs: Vec<(String, PathBuf)>,
+}
+
+impl OwnGroup {
+    /// The group of this process, if only this task is in it: a sandbox has one where it has limits, and a container of an
+    /// engine always.
+    pub(crate) fn find(in_sandbox: bool) -> Option<Self> {
+        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+        Self::among(&own, Path::new(ROOT), in_sandbox)
+    }
+
+    fn among(own: &str, root: &Path, in_sandbox: bool) -> Option<Self> {
+        let mut dirs = Vec::new();
+        for line in own.lines() {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+                continue;
+            };
+            if in_sandbox && !is_of_a_sandbox(Path::new(path)) {
+                continue;
+            }
+            let path = path.trim_start_matches('/');
+            for controller in controllers.split(',') {
+                // In a container the group is often mounted at the root itself.
+                let mount = root.join(controller);
+                let below = mount.join(path);
+                let dir = if below.is_dir() { below } else { mount };
+                dirs.push((controller.to_owned(), dir));
+            }
+        }
+        (!dirs.is_empty()).then_some(Self { dirs })
+    }
+
+    /// The group with this directory, for every controller.
+    #[cfg(test)]
+    pub(crate) fn at(dir: &Path) -> Self {
+        Self {
+            dirs: vec![(String::new(), dir.to_owned())],
+        }
+    }
+
+    /// The text of a file of the group.
+    pub(crate) fn read(&self, controller: &str, file: &str) -> Option<String> {
+        let dirs = self.dirs.iter();
+        dirs.filter(|(name, _)| name.is_empty() || name == controller)
+            .find_map(|(_, dir)| fs::read_to_string(dir.join(file)).ok())
+    }
+}
+
+/// Whether a group is one of those that [`Limits`] creates.
+fn is_of_a_sandbox(path: &Path) -> bool {
+    let parent = path.parent().and_then(Path::file_name);
+    parent.is_some_and(|name| name == OURS)
+}
+
 fn parse_oom_kills(text: &str) -> Option<u64> {
     let line = text
         .lines()
@@ -180,6 +239,24 @@ mod tests {
             Path::new("/cg/memory/docker/1/memory.oom_control")
         );
         assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn a_task_knows_whether_a_group_is_its_own() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("memory/agent/determined/c1");
+        fs::create_dir_all(&group).unwrap();
+        fs::write(group.join("limit"), "5").unwrap();
+        fs::write(root.path().join("usage"), "7").unwrap();
+        let find = |own: &str, in_sandbox| OwnGroup::among(own, root.path(), in_sandbox);
+        let limited = "2:memory:/agent/determined/c1\n1:cpu,cpuacct:/agent\n0::/agent\n";
+        let found = find(limited, true).unwrap();
+        assert_eq!(found.read("memory", "limit").as_deref(), Some("5"));
+        assert_eq!(found.read("cpuacct", "limit"), None, "the agent's group");
+        assert_eq!(find("0::/agent\n", true), None);
+        // A container's own group is mounted at the root.
+        let found = find("0::/\n", false).unwrap();
+        assert_eq!(found.read("memory", "usage").as_deref(), Some("7"));
     }
 
     #[test]

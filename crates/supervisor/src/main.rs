@@ -32,6 +32,7 @@ mod launch;
 mod lines;
 mod log;
 mod master;
+mod metrics;
 mod probe;
 mod processes;
 mod ready;

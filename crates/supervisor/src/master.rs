@@ -145,10 +145,7 @@ impl Master {
             .header(self.header, &self.credentials)
             .call();
         let body = read(&url, answer)?;
-        serde_json::from_slice(&body).map_err(|error| MasterError::Answer {
-            url,
-            cause: error.to_string(),
-        })
+        parse(url, &body)
     }
 
     /// `PUT path` with a JSON body; the answer's content does not matter.
@@ -160,7 +157,7 @@ impl Master {
     ) -> Result<(), MasterError> {
         let url = format!("{}{path}", self.base);
         let request = self.agent.put(&url);
-        self.send(&url, request, body, timeout)
+        self.send(&url, request, body, timeout).map(drop)
     }
 
     /// `POST path` with a JSON body; the answer's content does not matter.
@@ -172,7 +169,19 @@ impl Master {
     ) -> Result<(), MasterError> {
         let url = format!("{}{path}", self.base);
         let request = self.agent.post(&url);
-        self.send(&url, request, body, timeout)
+        self.send(&url, request, body, timeout).map(drop)
+    }
+
+    /// `POST path` with a JSON body, for an answer.
+    pub(crate) fn post_for<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &[u8],
+        timeout: Duration,
+    ) -> Result<T, MasterError> {
+        let url = format!("{}{path}", self.base);
+        let answer = self.send(&url, self.agent.post(&url), body, timeout)?;
+        parse(url, &answer)
     }
 
     /// `PATCH path` with a JSON body; the answer's content does not matter.
@@ -184,7 +193,7 @@ impl Master {
     ) -> Result<(), MasterError> {
         let url = format!("{}{path}", self.base);
         let request = self.agent.patch(&url);
-        self.send(&url, request, body, timeout)
+        self.send(&url, request, body, timeout).map(drop)
     }
 
     fn send(
@@ -193,7 +202,7 @@ impl Master {
         request: RequestBuilder<WithBody>,
         body: &[u8],
         timeout: Duration,
-    ) -> Result<(), MasterError> {
+    ) -> Result<Vec<u8>, MasterError> {
         let answer = request
             .config()
             .timeout_global(Some(timeout))
@@ -201,8 +210,15 @@ impl Master {
             .header(self.header, &self.credentials)
             .header("Content-Type", "application/json")
             .send(body);
-        read(url, answer).map(drop)
+        read(url, answer)
     }
+}
+
+fn parse<T: DeserializeOwned>(url: String, body: &[u8]) -> Result<T, MasterError> {
+    serde_json::from_slice(body).map_err(|error| MasterError::Answer {
+        url,
+        cause: error.to_string(),
+    })
 }
 
 const TOKEN_HEADER: &str = "Grpc-Metadata-x-allocation-token";

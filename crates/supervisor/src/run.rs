@@ -32,6 +32,7 @@ use crate::info::{self, Rendezvous};
 use crate::launch::{GateKey, Launch};
 use crate::log::Log;
 use crate::master::{Address, Master};
+use crate::metrics::Measuring;
 use crate::processes::Processes;
 use crate::ready::Readiness;
 use crate::report::{self, Diagnostics};
@@ -81,11 +82,14 @@ pub(crate) fn run(context: ProcessContext) -> ExitCode {
         task.shipper.take(),
         log_wait(&task.setup.env),
     );
-    let (exit, cause) = task.run_to_end();
+    let (exit, cause, measuring) = task.run_to_end();
     let status = finish(&run_dir, (&exit, cause.as_ref()), patience, &diagnostics);
     log.close(patience);
     if let Some(shipper) = shipper {
         shipper.wait(patience + SHIP_SLACK);
+    }
+    if let Some(measuring) = measuring {
+        measuring.wait();
     }
     status
 }
@@ -185,6 +189,8 @@ struct Task {
     ending: EndRequest,
     stages: Stages,
     oom_kills_before: Option<u64>,
+    /// The measuring of the running code, if it is measured.
+    measuring: Option<Measuring>,
 }
 
 impl Task {
@@ -254,11 +260,12 @@ impl Task {
             ending: EndRequest::NotAsked,
             stages: context.stages,
             oom_kills_before: cgroup::oom_kills(),
+            measuring: None,
         })
     }
 
     /// Handles events until the task has ended and all its output is in the spool.
-    fn run_to_end(mut self) -> (ContainerExit, Option<ExitCause>) {
+    fn run_to_end(mut self) -> (ContainerExit, Option<ExitCause>, Option<Measuring>) {
         let exit = match self.until_ended() {
             Ok(exit) => exit,
             Err(error) => {
@@ -267,13 +274,16 @@ impl Task {
                 error.into_exit()
             }
         };
+        if let Some(measuring) = &self.measuring {
+            measuring.stop();
+        }
         self.processes.drain(self.child());
         if let Some(text) = self.oom_text() {
             self.log.say(Level::Error, &text);
         }
         let tail = &self.processes.tail;
         let cause = tail.cause(&exit, &self.setup.run_dir, now_micros());
-        (exit, cause)
+        (exit, cause, self.measuring)
     }
 
     fn until_ended(&mut self) -> Result<ContainerExit, SetupError> {
@@ -514,6 +524,7 @@ impl Task {
             }
         };
         self.stage = Stage::Running { pid };
+        self.measure();
         let started_at = now_micros();
         self.stages.entrypoint_exec = Some(started_at);
         let started = Started {
@@ -527,6 +538,21 @@ impl Task {
                 .note(format!("could not write the start report: {error}"));
         }
         Ok(())
+    }
+
+    /// Starts to measure the running code, if that is wanted.
+    fn measure(&mut self) {
+        let Some(settings) = self.setup.script.system_metrics else {
+            return;
+        };
+        match Measuring::start(settings, &self.setup) {
+            Ok(measuring) => self.measuring = Some(measuring),
+            // The task does not depend on it.
+            Err(error) => {
+                let note = format!("system metrics are not collected: {error}");
+                self.setup.diagnostics.note(note);
+            }
+        }
     }
 
     /// The message for the log if the kernel has killed a process for lack of memory since the start.

@@ -4,6 +4,8 @@
 
 #[path = "sandbox/attacks.rs"]
 mod attacks;
+#[path = "sandbox/metrics.rs"]
+mod metrics;
 #[path = "sandbox/services.rs"]
 mod services;
 mod support;
