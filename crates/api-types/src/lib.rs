@@ -30,6 +30,7 @@ pub mod metrics;
 pub mod operation;
 pub mod page;
 pub mod pools;
+pub mod profiler;
 pub mod searcher;
 pub mod tasks;
 pub mod templates;

@@ -13,7 +13,7 @@ use det_api_types::operation::{self, OPERATIONS, Tier};
 use det_api_types::wire::{self, Secret};
 use det_api_types::{
     agents, allocations, auth, checkpoints, error, events, experiments, jobs, launches, logs,
-    master, metrics, page, pools, searcher, tasks, trials, users, workspaces,
+    master, metrics, page, pools, profiler, searcher, tasks, trials, users, workspaces,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -198,6 +198,9 @@ fn built() -> Vec<Built> {
         GetTrainingMetrics ? metrics::GetTrialMetricsQuery: => metrics::MetricsChunk,
         GetValidationMetrics ? metrics::GetTrialMetricsQuery: => metrics::MetricsChunk,
         GetMetrics ? metrics::GetMetricsQuery: => metrics::MetricsChunk,
+        PostTrialProfilerMetricsBatch: profiler::PostTrialProfilerMetricsBatchRequest => Empty,
+        GetTrialProfilerMetrics ? profiler::GetTrialProfilerMetricsQuery: => profiler::GetTrialProfilerMetricsResponse,
+        GetTrialProfilerAvailableSeries ? profiler::GetTrialProfilerAvailableSeriesQuery: => profiler::GetTrialProfilerAvailableSeriesResponse,
         ReportCheckpoint: checkpoints::Checkpoint => Empty,
         GetCheckpoint: => checkpoints::GetCheckpointResponse,
         GetExperimentCheckpoints ? checkpoints::GetCheckpointsQuery: => checkpoints::GetExperimentCheckpointsResponse,
@@ -332,6 +335,8 @@ fn own_additions_are_read_as_written() {
     shape::<master::Info>();
     shape::<logs::UnmanagedLog>();
     shape::<experiments::File>();
+    shape::<profiler::ReportSystemMetricsRequest>();
+    shape::<profiler::ReportSystemMetricsResponse>();
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub enum Topic {
     TaskLog(TaskId),
     /// The tasks of a trial.
     Trial(TrialId),
+    /// System metrics of a trial.
+    SystemMetrics(TrialId),
     /// The events table.
     Events,
     /// Moments at which something is due.

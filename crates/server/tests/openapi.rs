@@ -26,6 +26,7 @@ const OURS: &[&str] = &[
     "PostUnmanagedLogs",
     "PreviewCheckpointPolicy",
     "ReloadMasterConfig",
+    "ReportSystemMetrics",
 ];
 
 fn committed() -> PathBuf {

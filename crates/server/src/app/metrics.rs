@@ -13,7 +13,8 @@
 //! in the same transaction (`docs/contract/searchers.md`, "One transaction"). A report of a run that a newer run has
 //! outdated stays in its chunk and does not count ([`reports::Outdating`]).
 //!
-//! Series ([`series`]) are made of chunks, for charts; streams (`stream`) send the reports in order.
+//! Series ([`series`]) are made of chunks, for charts; streams (`stream`) send the reports in order. System metrics
+//! (`system`) are reports without a step, in groups of their own.
 //!
 //! # What survives what
 //!
@@ -35,6 +36,7 @@
 //!   and hold nothing meanwhile.
 //! - A stream is counted with `stream::STREAM_BYTES` in the budget of its user, and holds a connection only while it
 //!   reads a page of chunks.
+//! - Which code reports system metrics itself: a mutex, held to look and to note; some thousand names at most.
 //! - The series of a group are brought up to date by one task at a time; others do not wait for it.
 
 mod backlog;
@@ -45,6 +47,9 @@ mod memory;
 pub mod reports;
 pub mod series;
 pub(crate) mod stream;
+pub(crate) mod system;
+
+use std::sync::Arc;
 
 use det_config::experiment::ExperimentConfig;
 use det_config::hyperparameters::SearchMethod;
@@ -67,14 +72,12 @@ use crate::error::{AppError, AppResult};
 use intake::Intake;
 use journal::{Appended, Arriving, Journal};
 use series::Series;
+use system::{CodeReports, is_profiler_group};
 
 /// The group that feeds the search.
 pub const VALIDATION: &str = "validation";
 /// The group of training metrics.
 pub const TRAINING: &str = "training";
-/// Groups of system metrics: without steps, append only.
-const PROFILER_GROUPS: [&str; 5] = ["gpu", "cpu", "memory", "disk", "network"];
-
 /// A report on its way in.
 #[derive(Debug)]
 pub struct Report {
@@ -94,6 +97,8 @@ pub struct Report {
     pub batches: Option<Box<RawValue>>,
     /// Identity given by the sender, if any.
     pub report_id: Option<String>,
+    /// Whether one with this identity may be stored already. Of reports without a step that is expensive to find out.
+    pub may_repeat: bool,
 }
 
 /// Metric reports on their way in. Cheap to clone.
@@ -106,6 +111,7 @@ pub struct Metrics {
     journal: Journal,
     series: Series,
     intake: Intake,
+    code_reports: Arc<CodeReports>,
 }
 
 impl Metrics {
@@ -119,6 +125,7 @@ impl Metrics {
     ) -> Self {
         Self {
             intake: Intake::new(context.clone(), journal.clone()),
+            code_reports: Arc::default(),
             context,
             configs,
             orchestration,
@@ -136,11 +143,15 @@ impl Metrics {
             .await?;
         actor.require_run(trial_id, report.run_id)?;
         check(&report)?;
+        self.code_reports.note(&report);
         let arriving = Arriving::new(report)?;
         if group == VALIDATION {
             self.store_validation(arriving).await?;
         } else {
             self.intake.gather(arriving).await?;
+        }
+        if is_profiler_group(&group) {
+            self.note_system_metrics(trial_id);
         }
         self.series.note_report(trial_id, &group, size);
         Ok(())
@@ -219,7 +230,7 @@ fn check(report: &Report) -> AppResult<()> {
             name.len()
         )));
     }
-    let stepless = PROFILER_GROUPS.contains(&report.group.as_str());
+    let stepless = is_profiler_group(&report.group);
     match report.step {
         None if !stepless => {
             return Err(AppError::invalid(

@@ -163,6 +163,19 @@ pub(crate) fn too_slow() -> AppError {
     )
 }
 
+/// Sends a message of a stream; `false` = its receiver has gone. A client that does not read it in time is cut off: the
+/// stream holds memory meanwhile.
+pub(crate) async fn send_in_time(
+    out: &mpsc::Sender<AppResult<Bytes>>,
+    line: Bytes,
+) -> AppResult<bool> {
+    match timeout(STREAM_SILENCE, out.send(Ok(line))).await {
+        Ok(Ok(())) => Ok(true),
+        Ok(Err(_)) => Ok(false),
+        Err(_) => Err(too_slow()),
+    }
+}
+
 /// How long a message of a stream may wait to be read, when the stream holds memory meanwhile.
 pub(crate) const STREAM_SILENCE: Duration = PACE.silence;
 

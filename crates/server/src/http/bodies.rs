@@ -107,9 +107,14 @@ impl Pace {
     }
 }
 
+/// Whether a path is that of reports of metrics, most of which stay text.
+fn is_of_metrics(path: &str) -> bool {
+    path.ends_with("/metrics") && path != "/api/v1/trials/profiler/metrics"
+}
+
 /// The largest body of an operation.
 fn limit_of(method: &Method, path: &str) -> usize {
-    let is_report = path.ends_with("/metrics")
+    let is_report = is_of_metrics(path)
         || path.ends_with("/all_gather")
         || matches!(
             path,
@@ -137,7 +142,7 @@ fn tree_limit(limit: usize, path: &str) -> usize {
     match limit {
         FILES_LIMIT_BYTES => FILES_TREE_BYTES,
         // Metrics of single batches stay text; what does not is counted where it is read.
-        _ if path.ends_with("/metrics") || path.ends_with("/all_gather") => usize::MAX,
+        _ if is_of_metrics(path) || path.ends_with("/all_gather") => usize::MAX,
         _ => TREE_BYTES,
     }
 }
@@ -468,6 +473,10 @@ mod tests {
         let limit = |path: &str| limit_of(&Method::POST, path);
         assert_eq!(limit("/api/v1/experiments"), FILES_LIMIT_BYTES);
         assert_eq!(limit("/api/v1/trials/7/metrics"), REPORT_LIMIT_BYTES);
+        // Readings of older clients become objects.
+        let readings = "/api/v1/trials/profiler/metrics";
+        assert_eq!(limit(readings), PLAIN_LIMIT_BYTES);
+        assert_eq!(tree_limit(PLAIN_LIMIT_BYTES, readings), TREE_BYTES);
         assert_eq!(limit("/login"), LOGIN_LIMIT_BYTES);
         assert_eq!(limit("/api/v1/users"), PLAIN_LIMIT_BYTES);
         assert_eq!(

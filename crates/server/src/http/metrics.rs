@@ -11,7 +11,6 @@ use det_api_types::wire::Timestamp;
 use det_ids::TrialId;
 use det_store::metrics::StoredReport;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -20,7 +19,7 @@ use crate::app::metrics::stream::{Reports, Source};
 use crate::app::metrics::{Report, TRAINING, VALIDATION};
 use crate::app::{Master, reads};
 use crate::error::AppResult;
-use crate::http::answers::{STREAM_SILENCE, too_slow};
+use crate::http::answers::send_in_time;
 use crate::http::extract::{Caller, PathId, RawBody, Reporter, Shutdown, WireQuery};
 use crate::http::respond::{self, Answer, StreamAnswer, empty};
 use crate::http::views::trials::metrics_document;
@@ -66,6 +65,7 @@ fn report(trial_id: TrialId, incoming: IncomingReport) -> Report {
         metrics: incoming.avg_metrics,
         batches: incoming.batch_metrics,
         report_id: incoming.report_id.filter(|id| !id.is_empty()),
+        may_repeat: true,
     }
 }
 
@@ -126,8 +126,7 @@ async fn stream(reports: Reports, shutdown: CancellationToken) -> Response {
     respond::stream(receiver, shutdown).await
 }
 
-/// Sends message after message until the end, or until the receiver has gone. A client that does not read one in time is
-/// cut off: the stream holds memory meanwhile.
+/// Sends message after message until the end, or until the receiver has gone.
 async fn send_all(mut reports: Reports, out: &mpsc::Sender<AppResult<Bytes>>) -> AppResult<()> {
     loop {
         let message = reports.next().await?;
@@ -135,10 +134,8 @@ async fn send_all(mut reports: Reports, out: &mpsc::Sender<AppResult<Bytes>>) ->
             return Ok(());
         }
         let line = respond::line(&chunk(message)?)?;
-        match timeout(STREAM_SILENCE, out.send(Ok(line))).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => return Ok(()),
-            Err(_) => return Err(too_slow()),
+        if !send_in_time(out, line).await? {
+            return Ok(());
         }
     }
 }

@@ -33,6 +33,7 @@ pub mod openapi;
 pub(crate) mod origin;
 pub mod page;
 pub mod preview;
+pub mod profiler;
 pub mod projects;
 pub(crate) mod proxy;
 pub mod shells;
@@ -83,6 +84,7 @@ pub fn api() -> OpenApiRouter<Master> {
         .merge(master::routes())
         .merge(memory::routes())
         .merge(metrics::routes())
+        .merge(profiler::routes())
         .merge(model_definition::routes())
         .merge(preview::routes())
         .merge(projects::routes())

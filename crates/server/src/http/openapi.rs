@@ -11,6 +11,7 @@ use det_api_types::checkpoints::CheckpointSortBy;
 use det_api_types::experiments::{ExperimentSortBy, Int32FieldFilter};
 use det_api_types::launches::LaunchSortBy;
 use det_api_types::page::{Empty, OrderBy};
+use det_api_types::profiler::{ProfilerMetricType, ProfilerSeriesFilter};
 use det_api_types::templates::TemplateSortBy;
 use det_api_types::trials::{TrialSortBy, WorkloadFilter};
 use det_api_types::users::UserSortBy;
@@ -82,6 +83,8 @@ fn add_types_of_queries(components: &mut Components) {
         OrderBy,
         ProjectSortBy,
         LaunchSortBy,
+        ProfilerMetricType,
+        ProfilerSeriesFilter,
         TemplateSortBy,
         TrialSortBy,
         UserSortBy,

@@ -533,6 +533,12 @@ impl World {
                 json!({"group": "training", "metrics": {"trialRunId": 1, "stepsCompleted": self.made,
                     "metrics": {"avgMetrics": {"loss": 1}}}})
             }
+            "ReportSystemMetrics" => json!({"trialRunId": 1, "agentId": "a", "reports": [
+                {"time": "2026-01-01T00:00:00Z", "groups": {"cpu": {"cpu_util_simple": 1}}}]}),
+            "PostTrialProfilerMetricsBatch" => json!({"batches": [{
+                "values": [1], "batches": [1], "timestamps": ["2026-01-01T00:00:00Z"],
+                "labels": {"trialId": self.trial, "name": "gpu_util", "agentId": "a",
+                    "metricType": "PROFILER_METRIC_TYPE_SYSTEM"}}]}),
             "ReportTrialProgress" => json!({"progress": 0.1}),
             "ReportTrialSearcherEarlyExit" => {
                 json!({"reason": "EXITED_REASON_USER_REQUESTED_STOP"})

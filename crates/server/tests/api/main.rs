@@ -39,6 +39,7 @@ mod reload;
 mod renewal;
 mod rights;
 mod shells;
+mod system_metrics;
 mod task_kinds;
 mod task_lists;
 mod tasks;

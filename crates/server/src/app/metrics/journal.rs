@@ -216,7 +216,7 @@ impl Journal {
         let last_step = trial.last_step(&report.group).unwrap_or(-1);
         let may_be_known = match report.step {
             Some(step) => step <= last_step,
-            None => report.report_id.is_some(),
+            None => report.may_repeat && report.report_id.is_some(),
         };
         trial.reported(&report.group, report.run_id, report.step);
         if may_be_known {

@@ -20,6 +20,7 @@ pub(crate) mod metrics;
 pub(crate) mod model_definition;
 pub(crate) mod paging;
 pub(crate) mod phase;
+pub(crate) mod profiler;
 pub(crate) mod sight;
 pub(crate) mod tasks;
 pub(crate) mod templates;

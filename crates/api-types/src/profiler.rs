@@ -1,0 +1,147 @@
+//! System metrics of trials: as supervisors report them, and as the older operations of the profiler give them.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::wire::{Float, Object, Timestamp, wire_enum};
+
+/// Body of `ReportSystemMetrics`, an addition of ours: what the supervisor of one container has measured.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReportSystemMetricsRequest {
+    /// Which run of the trial reports; must be its current one.
+    pub trial_run_id: i64,
+    /// The agent whose machine was measured.
+    pub agent_id: String,
+    /// Whether some of the reports may have been sent before, without an answer.
+    pub again: bool,
+    /// What was measured, oldest first.
+    pub reports: Vec<SystemMetricsReport>,
+}
+
+/// Averages over some seconds.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SystemMetricsReport {
+    /// Identity of the report within the run, so that a repeated one is not a second point.
+    pub report_id: String,
+    /// When it was made.
+    pub time: Timestamp,
+    /// Values by name, or by label and name, for each of the groups `gpu`, `cpu`, `memory`, `disk` and `network`.
+    pub groups: Object,
+}
+
+/// Answer of `ReportSystemMetrics`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReportSystemMetricsResponse {
+    /// Whether further reports are wanted. Not when the trial's own code reports the same of this agent: then these were
+    /// not stored either.
+    pub collect: bool,
+}
+
+wire_enum! {
+    /// Kind of a series.
+    pub enum ProfilerMetricType("PROFILER_METRIC_TYPE_") {
+        /// In a query: any.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// Of the machine: GPUs, processors, memory, disks, network.
+        System = 1 => "SYSTEM",
+        /// How long steps of the training took.
+        Timing = 2 => "TIMING",
+        /// Anything else.
+        Misc = 3 => "MISC",
+    }
+}
+
+/// What distinguishes a series from the others of its trial.
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, ToSchema,
+)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrialProfilerMetricLabels {
+    /// The trial.
+    pub trial_id: i64,
+    /// Name of the metric, such as `gpu_util`.
+    pub name: String,
+    /// The agent whose machine was measured; empty where none was named.
+    pub agent_id: String,
+    /// UUID of the GPU, for metrics of GPUs; path of the file system, for `disk_util`; else empty.
+    pub gpu_uuid: String,
+    /// Kind of the metric.
+    pub metric_type: ProfilerMetricType,
+}
+
+/// Readings of one series: three lists of the same length.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrialProfilerMetricsBatch {
+    /// The values.
+    pub values: Vec<Float>,
+    /// Batch that was trained when each was measured; 0 where it was not reported.
+    pub batches: Vec<i64>,
+    /// When each was measured.
+    pub timestamps: Vec<Timestamp>,
+    /// The series.
+    pub labels: TrialProfilerMetricLabels,
+}
+
+/// Body of `PostTrialProfilerMetricsBatch`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PostTrialProfilerMetricsBatchRequest {
+    /// Readings, each batch of one series.
+    pub batches: Vec<TrialProfilerMetricsBatch>,
+}
+
+/// A message of `GetTrialProfilerMetrics`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetTrialProfilerMetricsResponse {
+    /// The next readings of one series.
+    pub batch: TrialProfilerMetricsBatch,
+}
+
+/// A message of `GetTrialProfilerAvailableSeries`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetTrialProfilerAvailableSeriesResponse {
+    /// All series that there are by now.
+    pub labels: Vec<TrialProfilerMetricLabels>,
+}
+
+/// Query of `GetTrialProfilerMetrics`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetTrialProfilerMetricsQuery {
+    /// Whether the stream goes on until the trial ends.
+    pub follow: bool,
+    /// Which series; as parameters `labels.name` and so on.
+    #[param(value_type = Option<ProfilerSeriesFilter>, style = DeepObject)]
+    pub labels: ProfilerSeriesFilter,
+}
+
+/// Which series of a trial are asked for: those that have all that is given.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ProfilerSeriesFilter {
+    /// See [`TrialProfilerMetricLabels`].
+    pub agent_id: String,
+    /// See [`TrialProfilerMetricLabels`].
+    pub gpu_uuid: String,
+    /// See [`TrialProfilerMetricLabels`].
+    pub metric_type: ProfilerMetricType,
+    /// See [`TrialProfilerMetricLabels`].
+    pub name: String,
+}
+
+/// Query of `GetTrialProfilerAvailableSeries`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetTrialProfilerAvailableSeriesQuery {
+    /// Whether the stream goes on until the trial ends.
+    pub follow: bool,
+}

@@ -1,0 +1,218 @@
+//! Reading the series of system metrics of a trial, as the older operations of the profiler give them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use det_authz::Kind;
+use det_ids::TrialId;
+use det_store::{Store, trials};
+
+use crate::app::metrics::journal::Journal;
+use crate::app::metrics::reports::Pages;
+use crate::app::metrics::system::{
+    FoundSeries, Reading, SeriesKind, SeriesLabels, groups_with, readings_of,
+};
+use crate::app::{Master, existing, reads};
+use crate::auth::Actor;
+use crate::budget::{Account, Budget, Reservation};
+use crate::error::AppResult;
+use crate::hub::{Subscription, Topic};
+
+/// Readings of one message at most.
+const MOST_READINGS: usize = 1000;
+/// Readings that are gathered before they are given.
+const GATHERED: usize = 5000;
+/// What a stream is counted for in the budget of its user: a page of chunks, one that is unpacked, what is gathered.
+const STREAM_BYTES: usize = 6 << 20;
+
+/// Which series are asked for; an empty text or `None` matches any.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SeriesFilter {
+    pub(crate) kind: Option<SeriesKind>,
+    pub(crate) name: String,
+    pub(crate) agent_id: String,
+    pub(crate) label: String,
+}
+
+impl SeriesFilter {
+    fn has(&self, labels: &SeriesLabels) -> bool {
+        let matches = |wanted: &String, found: &String| wanted.is_empty() || wanted == found;
+        self.kind.is_none_or(|kind| kind == labels.kind)
+            && matches(&self.name, &labels.name)
+            && matches(&self.agent_id, &labels.agent_id)
+            && matches(&self.label, &labels.label)
+    }
+}
+
+/// The readings of a trial, group by group in order of arrival; a follower gets those that arrive until the trial ends.
+pub(crate) struct Profiler {
+    store: Store,
+    journal: Journal,
+    budget: Budget,
+    account: Account,
+    /// What is counted for the actor, from the first reading on.
+    held: Option<Reservation>,
+    trial_id: TrialId,
+    filter: SeriesFilter,
+    /// The groups that are read, and the last chunk that was read of each.
+    groups: Vec<(&'static str, i64)>,
+    /// Changes of metrics and of the trial, for a follower.
+    changes: Option<(Subscription, Subscription)>,
+}
+
+/// What [`Profiler::pass`] found.
+struct Pass {
+    readings: Vec<(SeriesLabels, Reading)>,
+    /// Whether there may be more by now.
+    more: bool,
+}
+
+impl Profiler {
+    /// Of a trial that exists, for an actor who may read it.
+    pub(crate) async fn open(
+        master: &Master,
+        actor: &Actor,
+        trial_id: TrialId,
+        filter: SeriesFilter,
+        follow: bool,
+    ) -> AppResult<Self> {
+        reads::require(actor, Kind::Trial, "trials")?;
+        let store = &master.context.store;
+        let mut conn = store.read().await?;
+        existing::trial(&mut conn.conn(), trial_id).await?;
+        let hub = &master.context.hub;
+        Ok(Self {
+            store: store.clone(),
+            journal: master.metric_journal.clone(),
+            budget: master.budgets.streams.clone(),
+            account: Some(actor.user().id),
+            held: None,
+            trial_id,
+            groups: groups_with(filter.kind, &filter.name)
+                .into_iter()
+                .map(|group| (group, 0))
+                .collect(),
+            filter,
+            changes: follow.then(|| {
+                let metrics = hub.subscribe(Topic::SystemMetrics(trial_id));
+                (metrics, hub.subscribe(Topic::Trial(trial_id)))
+            }),
+        })
+    }
+
+    /// The next readings of one or several series, each with at most [`MOST_READINGS`]; empty at the end.
+    pub(crate) async fn next_readings(
+        &mut self,
+    ) -> AppResult<VecDeque<(SeriesLabels, Vec<Reading>)>> {
+        let readings = self.next().await?.unwrap_or_default();
+        let mut by_series: BTreeMap<SeriesLabels, Vec<Reading>> = BTreeMap::new();
+        for (labels, reading) in readings {
+            by_series.entry(labels).or_default().push(reading);
+        }
+        let mut messages = VecDeque::new();
+        for (labels, readings) in by_series {
+            for some in readings.chunks(MOST_READINGS) {
+                messages.push_back((labels.clone(), some.to_vec()));
+            }
+        }
+        Ok(messages)
+    }
+
+    /// Reads on until `found` has series that it had not, or until nothing more comes, which is `false`.
+    pub(crate) async fn next_series(&mut self, found: &mut FoundSeries) -> AppResult<bool> {
+        loop {
+            let known = found.len();
+            loop {
+                let ended = self.is_final().await?;
+                let pass = self.pass().await?;
+                for (labels, _) in pass.readings {
+                    found.add(labels)?;
+                }
+                if pass.more {
+                    continue;
+                }
+                if ended {
+                    return Ok(false);
+                }
+                break;
+            }
+            if found.len() > known {
+                return Ok(true);
+            }
+            self.changed().await;
+        }
+    }
+
+    /// The next readings; `None` at the end.
+    async fn next(&mut self) -> AppResult<Option<Vec<(SeriesLabels, Reading)>>> {
+        loop {
+            let ended = self.is_final().await?;
+            let pass = self.pass().await?;
+            if !pass.readings.is_empty() {
+                return Ok(Some(pass.readings));
+            }
+            if pass.more {
+                continue;
+            }
+            if ended {
+                return Ok(None);
+            }
+            self.changed().await;
+        }
+    }
+
+    /// Whether nothing comes after what is stored now: nobody follows, or the trial has ended. Its last reports come
+    /// before its end.
+    async fn is_final(&self) -> AppResult<bool> {
+        if self.changes.is_none() {
+            return Ok(true);
+        }
+        let mut conn = self.store.read().await?;
+        let trial = trials::find(&mut conn.conn(), self.trial_id).await?;
+        Ok(trial.is_none_or(|trial| trial.ended_at.is_some()))
+    }
+
+    /// Waits until there may be more.
+    async fn changed(&mut self) {
+        if let Some((metrics, trial)) = &mut self.changes {
+            tokio::select! {
+                () = metrics.changed() => {}
+                () = trial.changed() => {}
+            }
+        }
+    }
+
+    /// Reads what has arrived since the last time, up to a bound.
+    async fn pass(&mut self) -> AppResult<Pass> {
+        if self.held.is_none() {
+            self.held = Some(self.budget.reserve(self.account, STREAM_BYTES).await?);
+        }
+        self.journal.flush().await?;
+        let mut readings = Vec::new();
+        for (group, after) in &mut self.groups {
+            let mut pages = Pages::new(&self.store, self.trial_id, group).after(*after);
+            loop {
+                let chunks = pages.next().await?;
+                if chunks.is_empty() {
+                    break;
+                }
+                for chunk in chunks {
+                    for report in chunk.unpack()? {
+                        let found = readings_of(group, &report);
+                        readings.extend(found.into_iter().filter(|(of, _)| self.filter.has(of)));
+                    }
+                    *after = chunk.id;
+                    if readings.len() >= GATHERED {
+                        return Ok(Pass {
+                            readings,
+                            more: true,
+                        });
+                    }
+                }
+            }
+        }
+        Ok(Pass {
+            readings,
+            more: false,
+        })
+    }
+}

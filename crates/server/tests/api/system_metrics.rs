@@ -1,0 +1,360 @@
+//! System metrics: what supervisors report, what code reports itself, and the older operations of the profiler.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::experiments::{config, create};
+use crate::support::{Client, Cluster};
+use crate::trials::running;
+
+const PATH: &str = "/api/v1/trials/1/system_metrics";
+const OLDER: &str = "/api/v1/trials/profiler/metrics";
+const SERIES: &str = "/api/v1/trials/1/profiler/available_series";
+const READINGS: &str = "/api/v1/trials/1/profiler/metrics";
+
+/// What a supervisor sends: one report with one value of each group.
+fn measured(id: &str, cpu: f64, again: bool) -> Value {
+    json!({"trialRunId": 1, "agentId": "a1", "again": again, "reports": [{
+    "reportId": id, "time": "2026-01-01T00:00:10.000001Z", "groups": {
+        "cpu": {"cpu_util_simple": cpu},
+        "memory": {"memory_free": 5e9},
+        "disk": {"disk_iops": 1, "/": {"disk_util": 40.5}},
+        "network": {"net_throughput_recv": 7},
+        "gpu": {"GPU-1": {"gpu_util": 90}},
+    }}]})
+}
+
+/// What the PyPI package's profiler sends.
+fn of_the_code(group: &str, values: &Value) -> Value {
+    json!({"group": group, "metrics": {"trialId": 1, "trialRunId": 1, "stepsCompleted": null,
+        "reportTime": "2026-01-01T00:00:20+00:00", "metrics": {"avgMetrics": values, "batchMetrics": null}}})
+}
+
+/// The stored reports of a group: their documents.
+async fn reports(client: &Client, group: &str) -> Vec<Value> {
+    let path = format!("/api/v1/trials/metrics/trial_metrics?trialIds=1&group={group}");
+    let messages = client.get(&path).await.lines();
+    let reports = messages
+        .iter()
+        .flat_map(|message| message["metrics"].as_array().unwrap());
+    reports
+        .map(|report| report["metrics"]["avg_metrics"].clone())
+        .collect()
+}
+
+/// Agent, GPU or path, and name of each series.
+fn names(message: &Value) -> Vec<(String, String, String)> {
+    let text = |labels: &Value, name: &str| labels[name].as_str().unwrap().to_owned();
+    let labels = message["labels"].as_array().unwrap();
+    labels
+        .iter()
+        .map(|labels| {
+            assert_eq!(labels["trialId"], 1);
+            (
+                text(labels, "agentId"),
+                text(labels, "gpuUuid"),
+                text(labels, "name"),
+            )
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_trial_is_measured_if_its_configuration_asks_for_it() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    let mut agent = cluster.agent("a1", 1).await;
+    let mut measured = config("measured");
+    measured["profiling"] = json!({"enabled": true});
+    let answer = create(&client, &measured, true).await;
+    assert_eq!(answer["warnings"], json!([]));
+    let spec = agent.next_start().await;
+    let settings = spec.script.system_metrics.unwrap();
+    assert_eq!((settings.trial_id.0, settings.run_id), (1, 1));
+    assert_eq!(
+        (settings.sample_seconds, settings.samples_per_report),
+        (1, 10)
+    );
+    agent.runs(&spec).await;
+    agent.exits(&spec, 0).await;
+    agent.forgets(&spec).await;
+    create(&client, &config("plain"), true).await;
+    assert_eq!(agent.next_start().await.script.system_metrics, None);
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_supervisor_measures_is_stored_as_the_profiler_stores_it() {
+    let cluster = Cluster::start().await;
+    let (_agent, _spec, task) = running(&cluster).await;
+    let client = cluster.determined().await;
+    for (body, stored) in [
+        (measured("c-1", 10.0, false), 1),
+        (measured("c-2", 20.0, false), 2),
+        // Its answer was lost: it comes again, with another.
+        (measured("c-2", 20.0, true), 2),
+        (measured("c-3", 30.0, true), 3),
+    ] {
+        assert_eq!(task.post(PATH, body).await.ok(), json!({"collect": true}));
+        assert_eq!(reports(&client, "cpu").await.len(), stored);
+    }
+    // The chunks know it as well as the journal.
+    task.post(PATH, measured("c-2", 20.0, true)).await.ok();
+    assert_eq!(
+        reports(&client, "cpu").await,
+        [10.0, 20.0, 30.0].map(|cpu| json!({"a1": {"cpu_util_simple": cpu}}))
+    );
+    assert_eq!(
+        reports(&client, "disk").await[0],
+        json!({"a1": {"disk_iops": 1, "/": {"disk_util": 40.5}}})
+    );
+    assert_eq!(
+        reports(&client, "gpu").await[0],
+        json!({"a1": {"GPU-1": {"gpu_util": 90}}})
+    );
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn the_code_takes_the_place_of_its_agents_supervisor() {
+    let cluster = Cluster::start().await;
+    let (_agent, _spec, task) = running(&cluster).await;
+    let client = cluster.determined().await;
+    let report = "/api/v1/trials/1/metrics";
+    // Custom metrics are none of the machine.
+    let mine = json!({"a1": {"x": 1}});
+    let mut custom = of_the_code("mine", &mine);
+    custom["metrics"]["stepsCompleted"] = json!(1);
+    task.post(report, custom).await.ok();
+    let first = task.post(PATH, measured("c-1", 10.0, false)).await.ok();
+    assert_eq!(first, json!({"collect": true}));
+    let own = json!({"a1": {"cpu_util_simple": 55.0}});
+    task.post(report, of_the_code("cpu", &own)).await.ok();
+    let second = task.post(PATH, measured("c-2", 20.0, false)).await.ok();
+    assert_eq!(second, json!({"collect": false}));
+    assert_eq!(
+        reports(&client, "cpu").await,
+        [json!({"a1": {"cpu_util_simple": 10.0}}), own]
+    );
+    // Another agent of the trial goes on.
+    let mut other = measured("d-1", 30.0, false);
+    other["agentId"] = json!("a2");
+    assert_eq!(task.post(PATH, other).await.ok(), json!({"collect": true}));
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_supervisor_gets_wrong_is_named() {
+    let cluster = Cluster::start().await;
+    let (_agent, _spec, task) = running(&cluster).await;
+    let with = |change: fn(&mut Value)| {
+        let mut body = measured("c-1", 1.0, false);
+        change(&mut body);
+        body
+    };
+    for (body, status, text) in [
+        (with(|body| body["agentId"] = json!("")), 400, "agentId"),
+        (with(|body| body["trialRunId"] = json!(2)), 403, "run 2"),
+        (
+            with(|body| body["reports"][0]["groups"] = json!({"training": {}})),
+            400,
+            "training",
+        ),
+        (
+            with(|body| body["reports"][0]["groups"] = json!({"cpu": 5})),
+            400,
+            "cpu",
+        ),
+        (
+            with(|body| body["reports"] = vec![json!({}); 1001].into()),
+            400,
+            "1000",
+        ),
+    ] {
+        let refusal = task.post(PATH, body).await.refused(status);
+        assert!(refusal.contains(text), "{refusal}");
+    }
+    let none = measured("c-1", 1.0, false);
+    let other = task.post("/api/v1/trials/99/system_metrics", none).await;
+    assert!(other.refused(403).contains("99"));
+    task.assert_needs_token(Method::GET, SERIES).await;
+    task.assert_needs_token(Method::GET, READINGS).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn older_clients_see_the_series_of_the_stored_groups() {
+    let cluster = Cluster::start().await;
+    let (_agent, _spec, task) = running(&cluster).await;
+    let client = cluster.determined().await;
+    assert_eq!(client.get(SERIES).await.lines(), [json!({"labels": []})]);
+    assert_eq!(client.get(READINGS).await.lines(), Vec::<Value>::new());
+    for (id, cpu) in [("c-1", 10.0), ("c-2", 20.0)] {
+        task.post(PATH, measured(id, cpu, false)).await.ok();
+    }
+    let own = |label: &str, name: &str| ("a1".to_owned(), label.to_owned(), name.to_owned());
+    let messages = client.get(SERIES).await.lines();
+    assert_eq!(messages.len(), 1);
+    let mut found = names(&messages[0]);
+    found.sort();
+    assert_eq!(
+        found,
+        [
+            own("", "cpu_util_simple"),
+            own("", "disk_iops"),
+            own("", "memory_free"),
+            own("", "net_throughput_recv"),
+            own("/", "disk_util"),
+            own("GPU-1", "gpu_util"),
+        ]
+    );
+    let cpu = client
+        .get(&format!("{READINGS}?labels.name=cpu_util_simple"))
+        .await
+        .lines();
+    let time = "2026-01-01T00:00:10.000001Z";
+    assert_eq!(
+        cpu,
+        [json!({"batch": {
+            "values": [10.0, 20.0], "batches": [0, 0], "timestamps": [time, time],
+            "labels": {"trialId": 1, "name": "cpu_util_simple", "agentId": "a1", "gpuUuid": "",
+                "metricType": "PROFILER_METRIC_TYPE_SYSTEM"},
+        }})]
+    );
+    for (query, count) in [
+        ("", 6),
+        ("?labels.agentId=a1", 6),
+        ("?labels.agentId=a2", 0),
+        ("?labels.gpuUuid=GPU-1", 1),
+        ("?labels.metricType=PROFILER_METRIC_TYPE_SYSTEM", 6),
+        ("?labels.metricType=PROFILER_METRIC_TYPE_TIMING", 0),
+        ("?labels.name=nothing", 0),
+    ] {
+        let found = client.get(&format!("{READINGS}{query}")).await.lines();
+        assert_eq!(found.len(), count, "{query}");
+    }
+    for path in [
+        "/api/v1/trials/99/profiler/available_series",
+        "/api/v1/trials/99/profiler/metrics?follow=true",
+    ] {
+        assert!(client.get(path).await.refused(404).contains("99"), "{path}");
+    }
+    cluster.stop().await;
+}
+
+/// Readings of one series, as older clients post them.
+fn readings(name: &str, kind: &str, labels: &Value) -> Value {
+    let mut all = json!({"trialId": 1, "name": name, "metricType": kind});
+    for (name, value) in labels.as_object().unwrap() {
+        all[name] = value.clone();
+    }
+    json!({"values": [1.5, "NaN"], "batches": [7, 0], "labels": all,
+        "timestamps": ["2026-01-01T00:00:01Z", "2026-01-01T00:00:02Z"]})
+}
+
+#[tokio::test]
+async fn readings_of_older_clients_are_stored_in_the_same_groups() {
+    let cluster = Cluster::start().await;
+    let (_agent, _spec, task) = running(&cluster).await;
+    let client = cluster.determined().await;
+    let system = "PROFILER_METRIC_TYPE_SYSTEM";
+    let timing = "PROFILER_METRIC_TYPE_TIMING";
+    let gpu = json!({"agentId": "a1", "gpuUuid": "GPU-1"});
+    let all = json!({"batches": [
+        readings("gpu_util", system, &gpu),
+        readings("gpu_free_memory", system, &gpu),
+        readings("free_memory", system, &json!({"agentId": "a1"})),
+        readings("dataloader_next", timing, &json!({})),
+    ]});
+    assert_eq!(task.post(OLDER, all).await.ok(), json!({}));
+    assert_eq!(
+        reports(&client, "gpu").await,
+        [
+            json!({"a1": {"GPU-1": {"gpu_util": 1.5, "gpu_free_memory": 1.5}}}),
+            json!({"a1": {"GPU-1": {"gpu_util": "NaN", "gpu_free_memory": "NaN"}}}),
+        ]
+    );
+    assert_eq!(
+        reports(&client, "memory").await[0],
+        json!({"a1": {"free_memory": 1.5}})
+    );
+    let posted = client
+        .get(&format!("{READINGS}?labels.metricType={timing}"))
+        .await
+        .lines();
+    assert_eq!(posted.len(), 1);
+    let batch = &posted[0]["batch"];
+    assert_eq!(batch["values"], json!([1.5, "NaN"]));
+    assert_eq!(batch["batches"], json!([7, 0]));
+    assert_eq!(batch["labels"]["name"], "dataloader_next");
+
+    let odd = |change: fn(&mut Value)| {
+        let mut one = readings("gpu_util", "PROFILER_METRIC_TYPE_SYSTEM", &json!({}));
+        change(&mut one);
+        json!({"batches": [one]})
+    };
+    for (body, status, text) in [
+        (odd(|one| one["values"] = json!([1])), 400, "same length"),
+        (
+            odd(|one| one["labels"]["metricType"] = json!(0)),
+            400,
+            "metricType",
+        ),
+        (odd(|one| one["labels"]["name"] = json!("x")), 400, "gpu_"),
+        (
+            odd(|one| {
+                for list in ["values", "batches"] {
+                    one[list] = vec![0; 20_001].into();
+                }
+                one["timestamps"] = vec!["2026-01-01T00:00:01Z"; 20_001].into();
+            }),
+            400,
+            "20000",
+        ),
+        (odd(|one| one["labels"]["trialId"] = json!(99)), 403, "99"),
+    ] {
+        let refusal = task.post(OLDER, body).await.refused(status);
+        assert!(refusal.contains(text), "{refusal}");
+    }
+    // People report for the run that is there.
+    let admin = cluster.admin().await;
+    admin
+        .post(
+            OLDER,
+            json!({"batches": [readings("gpu_util", system, &gpu)]}),
+        )
+        .await
+        .ok();
+    assert_eq!(reports(&client, "gpu").await.len(), 4);
+    // Older code measures itself as well.
+    let answer = task.post(PATH, measured("c-1", 10.0, false)).await.ok();
+    assert_eq!(answer, json!({"collect": false}));
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn followers_see_what_arrives_until_the_trial_ends() {
+    let cluster = Cluster::start().await;
+    let (mut agent, spec, task) = running(&cluster).await;
+    let client = cluster.determined().await;
+    let query = "follow=true&labels.name=cpu_util_simple";
+    let mut values = client.follow(&format!("{READINGS}?{query}")).await;
+    let mut series = client.follow(&format!("{SERIES}?follow=true")).await;
+    task.post(PATH, measured("c-1", 10.0, false)).await.ok();
+    let first = values.next().await.unwrap();
+    assert_eq!(first["batch"]["values"], json!([10.0]));
+    assert_eq!(names(&series.next().await.unwrap()).len(), 6);
+    task.post(PATH, measured("c-2", 20.0, false)).await.ok();
+    let second = values.next().await.unwrap();
+    assert_eq!(second["batch"]["values"], json!([20.0]));
+    let mut more = measured("c-3", 30.0, false);
+    more["agentId"] = json!("a2");
+    task.post(PATH, more).await.ok();
+    assert_eq!(names(&series.next().await.unwrap()).len(), 12);
+    let third = values.next().await.unwrap();
+    assert_eq!(third["batch"]["labels"]["agentId"], "a2");
+    agent.exits(&spec, 0).await;
+    assert_eq!(values.next().await, None);
+    assert_eq!(series.next().await, None);
+    cluster.stop().await;
+}
