@@ -119,7 +119,16 @@ def test_profiling_is_accepted_and_warned_about_once(
         context.profiler.off()
         with pytest.raises(ValueError, match="samples_per_report"):
             context.profiler.on(samples_per_report=0)
-    assert caplog.text.count("does not collect system metrics") == 1
+    assert caplog.text.count("nothing is recorded") == 1
+
+
+def test_nothing_is_said_of_profiling_where_the_supervisor_measures(
+    trial: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    trial(profiling={"enabled": True})
+    with core.init(tensorboard_mode=MANUAL) as context:
+        context.profiler.on()
+    assert "profiler" not in caplog.text
 
 
 def test_other_tasks_report_nothing_and_keep_checkpoints_locally(

@@ -10,7 +10,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from determined import _info, errors
 from determined._core._checkpoint import CheckpointContext, DummyCheckpointContext
@@ -288,12 +288,18 @@ def _trial(
             else None
         ),
         experimental=ExperimentalCoreContext(session, trial.trial_id),
-        profiler=ProfilerContext(info.agent_id, metrics, distributed),
+        profiler=ProfilerContext(measured=_is_measured(config)),
         info=info,
         _metrics=metrics,
         _tensorboard_manager=tensorboard_manager,
         _session=session,
     )
+
+
+def _is_measured(config: Mapping[str, Any]) -> bool:
+    """Whether a supervisor measures the machines of a trial with this configuration."""
+    profiling = config.get("profiling")
+    return isinstance(profiling, Mapping) and cast("Mapping[str, Any]", profiling).get("enabled") is True
 
 
 def _tensorboard_manager(

@@ -1,4 +1,4 @@
-"""System metrics of a trial. Not available in this package yet."""
+"""System metrics of a trial, which the supervisor of its container measures."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ logger = logging.getLogger("determined.core")
 
 
 class ProfilerContext:
-    """Accepts the calls of scripts that profile, and says that nothing is measured."""
+    """Accepts the calls of scripts that profile, and says so where nothing is measured."""
 
-    def __init__(self, agent_id: str, metrics: object, distributed: object) -> None:
-        self._warned = False
+    def __init__(self, *, measured: bool) -> None:
+        """`measured`: whether the trial's configuration has its supervisor measure."""
+        self._warned = measured
 
     def on(self, sampling_interval: int = 1, samples_per_report: int = 10) -> None:
-        """Warns that system metrics are not collected; checks the arguments all the same.
+        """Warns if system metrics are not collected; checks the arguments all the same.
 
-        A warning and not an error, because training does not depend on them.
+        Training does not depend on them. The supervisor has intervals of its own.
         """
         if sampling_interval < 0.1:
             raise ValueError(f"sampling_interval must be at least 0.1 seconds, not {sampling_interval}")
@@ -29,7 +30,8 @@ class ProfilerContext:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "profiler.on(): this package does not collect system metrics yet; nothing is recorded"
+                "profiler.on(): nothing is recorded; system metrics are collected if the experiment's"
+                ' configuration says "profiling: {enabled: true}"'
             )
 
     def off(self) -> None:
