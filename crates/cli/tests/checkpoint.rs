@@ -1,4 +1,4 @@
-//! Listing and downloading checkpoints.
+//! Listing and downloading checkpoints, and the metrics of trials.
 
 #![allow(
     clippy::unwrap_used,
@@ -276,4 +276,50 @@ fn a_checkpoint_is_described() {
         )),
         "{csv}"
     );
+}
+
+#[test]
+fn metrics_of_a_trial_and_of_its_machines_are_shown_in_one_table() {
+    let stub = StubMaster::start();
+    let report = |group: &str, steps: u32, metrics: Value| json!({"group": group, "totalBatches": steps, "endTime": "2026-01-01T00:00:01Z", "metrics": metrics});
+    let training = |loss: f64, steps| {
+        let metrics = json!({"avg_metrics": {"loss": loss}, "batch_metrics": null});
+        report("training", steps, metrics)
+    };
+    let gpu = json!({"avg_metrics": {"a1": {"GPU-1": {"gpu_util": 50, "gpu_free_memory": 1_073_741_824}}}});
+    let message = json!({"result": {"metrics": [training(0.5, 1), training(0.25, 2), report("gpu", 0, gpu)]}});
+    stub.on(
+        "GET /api/v1/trials/metrics/trial_metrics",
+        Answer::Chunks {
+            pieces: vec![format!("{message}\n")],
+            cut: false,
+        },
+    );
+    let user = User::using(&stub);
+    let table = user.det(&["trial", "metrics", "11"]).ok();
+    for part in ["1.0GB", "50.0%", "a1 GPU-1", "0.375"] {
+        assert!(table.contains(part), "{part} is missing in {table}");
+    }
+    assert_eq!(
+        user.det(&["t", "metrics", "11", "--metric", "loss", "--csv"])
+            .ok(),
+        "Group,Metric,Of,Count,Min,Mean,Max,Last\ntraining,loss,,2,0.25,0.375,0.5,0.25\n"
+    );
+    let values = user.det(&[
+        "t", "metrics", "11", "--group", "gpu", "--metric", "gpu_util", "--values", "--json",
+    ]);
+    let values: Value = serde_json::from_str(&values.ok()).unwrap();
+    assert_eq!(
+        values,
+        json!([{"time": "2026-01-01 00:00:01+0000", "batches": 0, "group": "gpu", "metric": "gpu_util",
+            "of": "a1 GPU-1", "value": 50}])
+    );
+    assert_eq!(
+        stub.last("GET /api/v1/trials/metrics/trial_metrics").line,
+        "GET /api/v1/trials/metrics/trial_metrics?trialIds=11&group=gpu"
+    );
+    let none = user
+        .det(&["t", "metrics", "11", "--metric", "nothing"])
+        .ok();
+    assert!(none.contains("profiling: {enabled: true}"), "{none}");
 }

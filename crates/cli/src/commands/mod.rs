@@ -28,6 +28,7 @@ pub(crate) mod tasks;
 pub(crate) mod templates;
 pub(crate) mod tensorboard;
 pub(crate) mod trial;
+mod trial_metrics;
 pub(crate) mod user;
 pub(crate) mod version;
 pub(crate) mod watching;

@@ -12,6 +12,7 @@ use crate::commands::checkpoint::{
 };
 use crate::commands::logs::{self, LogArgs, LogSource};
 use crate::commands::retention::RetentionTime;
+use crate::commands::trial_metrics::{self, MetricsArgs};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
@@ -30,6 +31,8 @@ pub(crate) struct TrialArgs {
 enum TrialAction {
     /// Show a trial and what it reported
     Describe(DescribeArgs),
+    /// List the metrics of a trial, those of the machine too
+    Metrics(MetricsArgs),
     /// Print what a trial logged
     Logs {
         /// Id of the trial
@@ -116,6 +119,7 @@ pub(crate) async fn run(args: TrialArgs, context: &Context) -> Result<(), CliErr
     let client = context.session().await?.client;
     match args.action {
         TrialAction::Describe(args) => describe(&client, &args).await,
+        TrialAction::Metrics(args) => trial_metrics::print(&client, &args).await,
         TrialAction::Logs { trial_id, logs } => {
             logs::print(&client, &LogSource::Trial(trial_id), Query::new(), &logs).await
         }

@@ -1,0 +1,301 @@
+//! `det trial metrics`: what a trial reported, and what was measured of it.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use det_client::{Client, Query, api_path};
+use det_ids::TrialId;
+use serde_json::{Value, json};
+
+use crate::error::CliError;
+use crate::output;
+use crate::table::{Format, FormatArgs, Listing};
+use crate::values::{items, members, number, plain, rounded, size, time};
+
+/// Options of `det trial metrics`.
+#[derive(Debug, Args)]
+pub(crate) struct MetricsArgs {
+    /// Id of the trial
+    trial_id: TrialId,
+    /// Only this group, such as `validation`, `gpu` or `cpu`
+    #[arg(long)]
+    group: Option<String>,
+    /// Only the metric of this name
+    #[arg(long)]
+    metric: Option<String>,
+    /// List every value, not one line for each metric
+    #[arg(long)]
+    values: bool,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// Carries out `det trial metrics`.
+pub(crate) async fn print(client: &Client, args: &MetricsArgs) -> Result<(), CliError> {
+    let query = Query::new()
+        .with("trialIds", args.trial_id)
+        .with_some("group", args.group.as_ref());
+    let path = api_path(["trials", "metrics", "trial_metrics"]);
+    let mut stream = client.stream(&path, &query).await?;
+    let mut found = if args.values {
+        Found::Values(Vec::new())
+    } else {
+        Found::Statistics(BTreeMap::new())
+    };
+    while let Some(message) = stream.next().await? {
+        for report in items(&message["metrics"]) {
+            for (metric, value) in values_of(report) {
+                if args.metric.as_ref().is_none_or(|name| *name == metric.name) {
+                    found.add(metric, report, value);
+                }
+            }
+        }
+    }
+    if args.format.format() == Format::Table && found.is_empty() {
+        return output::line(nothing(args));
+    }
+    found.print(args.format.format())
+}
+
+fn nothing(args: &MetricsArgs) -> String {
+    let group = args.group.as_ref();
+    let of_group = group.map_or_else(String::new, |group| format!(" in group \"{group}\""));
+    format!(
+        "Trial {} has no such metrics{of_group}; system metrics are collected if its configuration has \
+         \"profiling: {{enabled: true}}\"",
+        args.trial_id
+    )
+}
+
+/// A metric of a trial.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Metric {
+    group: String,
+    name: String,
+    /// What it is of: the agent, and a GPU or a path; empty = of the whole trial.
+    of: String,
+}
+
+/// The metrics in a report, with values of objects taken out of them.
+fn values_of(report: &Value) -> Vec<(Metric, &Value)> {
+    let group = plain(&report["group"]);
+    let documents = ["avg_metrics", "validation_metrics"].into_iter();
+    let mut found = Vec::new();
+    for document in documents.map(|name| &report["metrics"][name]) {
+        for (name, value) in members(document) {
+            flatten(&group, &[], name, value, &mut found);
+        }
+    }
+    found
+}
+
+fn flatten<'a>(
+    group: &str,
+    of: &[&str],
+    name: &str,
+    value: &'a Value,
+    found: &mut Vec<(Metric, &'a Value)>,
+) {
+    if value.is_object() {
+        let of = [of, &[name]].concat();
+        for (name, value) in members(value) {
+            flatten(group, &of, name, value, found);
+        }
+        return;
+    }
+    let metric = Metric {
+        group: group.to_owned(),
+        name: name.to_owned(),
+        of: of.join(" "),
+    };
+    found.push((metric, value));
+}
+
+/// What is printed.
+enum Found {
+    /// One line for each metric.
+    Statistics(BTreeMap<Metric, Statistics>),
+    /// One line for each value: the metric, when, at which step, and the value.
+    Values(Vec<(Metric, String, Value, Value)>),
+}
+
+/// Statistics of a metric's values.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Statistics {
+    /// How many values there are.
+    count: u64,
+    /// How many of them are finite numbers.
+    numbers: u32,
+    sum: f64,
+    lowest: Option<f64>,
+    highest: Option<f64>,
+    last: Value,
+}
+
+impl Statistics {
+    fn add(&mut self, value: &Value) {
+        self.count += 1;
+        self.last = value.clone();
+        if let Some(value) = number(value).filter(|value| value.is_finite()) {
+            self.numbers += 1;
+            self.sum += value;
+            self.lowest = Some(self.lowest.map_or(value, |lowest| lowest.min(value)));
+            self.highest = Some(self.highest.map_or(value, |highest| highest.max(value)));
+        }
+    }
+
+    fn mean(&self) -> Option<f64> {
+        (self.numbers > 0).then(|| self.sum / f64::from(self.numbers))
+    }
+}
+
+impl Found {
+    fn add(&mut self, metric: Metric, report: &Value, value: &Value) {
+        match self {
+            Self::Statistics(all) => all.entry(metric).or_default().add(value),
+            Self::Values(all) => {
+                let step = report["totalBatches"].clone();
+                all.push((metric, time(report, "endTime"), step, value.clone()));
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Statistics(all) => all.is_empty(),
+            Self::Values(all) => all.is_empty(),
+        }
+    }
+
+    fn print(&self, format: Format) -> Result<(), CliError> {
+        let shown = |name: &str, value: Option<f64>| {
+            value.map_or_else(String::new, |value| in_unit(format, name, value))
+        };
+        match self {
+            Self::Statistics(all) => {
+                let columns = [
+                    "Group", "Metric", "Of", "Count", "Min", "Mean", "Max", "Last",
+                ];
+                let mut listing = Listing::new(columns);
+                for (metric, statistics) in all {
+                    let last = shown_value(format, &metric.name, &statistics.last);
+                    listing.push([
+                        metric.group.clone(),
+                        metric.name.clone(),
+                        metric.of.clone(),
+                        statistics.count.to_string(),
+                        shown(&metric.name, statistics.lowest),
+                        shown(&metric.name, statistics.mean()),
+                        shown(&metric.name, statistics.highest),
+                        last,
+                    ]);
+                }
+                let objects: Vec<Value> = all
+                    .iter()
+                    .map(|(metric, statistics)| {
+                        json!({"group": metric.group, "metric": metric.name, "of": metric.of,
+                            "count": statistics.count, "min": statistics.lowest, "mean": statistics.mean(),
+                            "max": statistics.highest, "last": statistics.last})
+                    })
+                    .collect();
+                listing.print(format, &objects)
+            }
+            Self::Values(all) => {
+                let columns = ["Time", "# of Batches", "Group", "Metric", "Of", "Value"];
+                let mut listing = Listing::new(columns);
+                for (metric, time, step, value) in all {
+                    listing.push([
+                        time.clone(),
+                        plain(step),
+                        metric.group.clone(),
+                        metric.name.clone(),
+                        metric.of.clone(),
+                        shown_value(format, &metric.name, value),
+                    ]);
+                }
+                let objects: Vec<Value> = all
+                    .iter()
+                    .map(|(metric, time, step, value)| {
+                        json!({"time": time, "batches": step, "group": metric.group, "metric": metric.name,
+                            "of": metric.of, "value": value})
+                    })
+                    .collect();
+                listing.print(format, &objects)
+            }
+        }
+    }
+}
+
+fn shown_value(format: Format, name: &str, value: &Value) -> String {
+    match value.as_f64() {
+        Some(number) => in_unit(format, name, number),
+        None => plain(value),
+    }
+}
+
+/// A number in a table with the unit of system metrics; plain where programs read it.
+fn in_unit(format: Format, name: &str, value: f64) -> String {
+    if format != Format::Table {
+        return value.to_string();
+    }
+    match name {
+        "gpu_util" | "cpu_util_simple" | "disk_util" => format!("{value:.1}%"),
+        "memory_free" | "gpu_free_memory" => size(value),
+        "disk_iops" => format!("{value:.1}/s"),
+        _ if name.starts_with("net_throughput_") || name.starts_with("disk_throughput_") => {
+            format!("{}/s", size(value))
+        }
+        _ => rounded(value).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_agents_and_gpus_are_metrics_of_their_own() {
+        let report = json!({"group": "gpu", "metrics": {"avg_metrics":
+            {"a1": {"GPU-1": {"gpu_util": 50.0}, "x": "text"}, "loss": 1.0}, "batch_metrics": null}});
+        let found: Vec<(String, String, String)> = values_of(&report)
+            .into_iter()
+            .map(|(metric, value)| (metric.name, metric.of, plain(value)))
+            .collect();
+        let expected = [
+            ("gpu_util", "a1 GPU-1", "50.0"),
+            ("x", "a1", "text"),
+            ("loss", "", "1.0"),
+        ];
+        assert_eq!(
+            found,
+            expected.map(|(name, of, value)| (name.into(), of.into(), value.into()))
+        );
+    }
+
+    #[test]
+    fn statistics_leave_out_what_is_no_number() {
+        let mut statistics = Statistics::default();
+        for value in [json!(1.0), json!("NaN"), json!(4), json!("text")] {
+            statistics.add(&value);
+        }
+        assert_eq!((statistics.count, statistics.mean()), (4, Some(2.5)));
+        assert_eq!(
+            (statistics.lowest, statistics.highest, statistics.last),
+            (Some(1.0), Some(4.0), json!("text"))
+        );
+    }
+
+    #[test]
+    fn tables_show_units_and_programs_see_numbers() {
+        for (name, value, text) in [
+            ("gpu_util", 12.345, "12.3%"),
+            ("memory_free", 2e9, "1.9GB"),
+            ("net_throughput_sent", 1500.0, "1.5KB/s"),
+            ("disk_iops", 3.0, "3.0/s"),
+            ("loss", 0.123_456, "0.1235"),
+        ] {
+            assert_eq!(in_unit(Format::Table, name, value), text);
+            assert_eq!(in_unit(Format::Csv, name, value), value.to_string());
+        }
+    }
+}
