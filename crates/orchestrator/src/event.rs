@@ -1,6 +1,6 @@
 //! What can happen, and which rows each event concerns.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::{
     AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, SlotId, TaskId, TrialId,
@@ -352,6 +352,14 @@ pub enum Event {
         /// Who asks.
         cause: Cause,
     },
+    /// A place has reported which of its slots' devices have faults. Slots with new ones finish what they have and take
+    /// nothing new.
+    FaultsReported {
+        /// Which place.
+        place: PlaceId,
+        /// What is wrong with each device that is not well, in a few words for users.
+        faults: BTreeMap<SlotId, String>,
+    },
     /// Containers that a place reported before and does not hold any more are lost: starting them again could make two.
     Missing {
         /// Which place.
@@ -523,6 +531,7 @@ impl Event {
             Self::PlaceJoined { place, .. }
             | Self::PlaceLeft { place, .. }
             | Self::PlaceGivenUp { place, .. } => vec![Need::Place(place.clone())],
+            Self::FaultsReported { place, .. } => vec![Need::Place(place.clone())],
             Self::PlaceRemoved { .. } => Vec::new(),
             Self::ServiceChanged { place, service, .. } => {
                 let mut needs = vec![Need::Place(place.clone())];

@@ -378,6 +378,10 @@ impl<R: Rows> Scene<'_, R> {
                 service,
                 cause,
             } => places::serve(self, &place, slot, service, cause),
+            Event::FaultsReported { place, faults } => {
+                places::faults_reported(self, &place, &faults);
+                Ok(())
+            }
             Event::Missing { place, held } => {
                 containers::missing(self, &place, &held);
                 Ok(())

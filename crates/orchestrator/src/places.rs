@@ -1,6 +1,6 @@
 //! Places: joining, leaving, being given up, and what users let them do.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::{AllocationId, ContainerId, Micros, PlaceId, SlotId};
 use det_lifecycle::container::Observed;
@@ -170,6 +170,41 @@ pub(crate) fn removed<R: Rows>(scene: &mut Scene<'_, R>, place: &PlaceId, reason
     scene.wake(Topic::Schedule);
 }
 
+/// A place has reported the faults of its slots' devices: slots with new ones take no new work. One that is given up
+/// meanwhile has none any more.
+pub(crate) fn faults_reported<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    place: &PlaceId,
+    faults: &BTreeMap<SlotId, String>,
+) {
+    let Some(mut row) = scene.rows.place(place) else {
+        return;
+    };
+    let before = row.services.clone();
+    let drained = row.services.note_faults(faults);
+    if row.services == before {
+        return;
+    }
+    scene.rows.update_place(place, &row);
+    for slot in &drained {
+        let reason = faults.get(slot).map(|reason| reason.as_str().into());
+        let cause = Cause {
+            reason,
+            ..Cause::actor(format!("agent:{place}"))
+        };
+        let detail = Some(of_slot(*slot));
+        record(scene, place, EventKind::Draining, cause, detail);
+    }
+    if !drained.is_empty() {
+        scene.wake(Topic::Schedule);
+    }
+}
+
+/// What a record says of one slot.
+fn of_slot(slot: SlotId) -> String {
+    format!("{{\"slot\":{}}}", slot.0)
+}
+
 /// Users let a place, or one of its slots, do something else.
 pub(crate) fn serve<R: Rows>(
     scene: &mut Scene<'_, R>,
@@ -189,7 +224,7 @@ pub(crate) fn serve<R: Rows>(
         Service::Draining => EventKind::Draining,
         Service::Disabled => EventKind::Disabled,
     };
-    let detail = slot.map(|slot| format!("{{\"slot\":{}}}", slot.0));
+    let detail = slot.map(of_slot);
     record(scene, place, kind, cause, detail);
     if service == Service::Disabled {
         let what = match slot {

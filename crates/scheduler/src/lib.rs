@@ -55,4 +55,4 @@ pub use moves::{MoveError, QueueEntry, Side, move_job};
 pub use plan::{HandOver, Placement, Plan, PreemptReason, Preemption, Reservation, plan};
 pub use planner::{Pass, Planner};
 pub use reason::{BlockingCause, Holder, Holders, PlaceGroup, WaitKind, WaitReason};
-pub use service::{Service, Services};
+pub use service::{Fault, Service, Services};

@@ -60,13 +60,24 @@ impl Service {
     }
 }
 
-/// What users let a place and each of its slots do.
+/// A fault of a slot's device, as its place has reported it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Fault {
+    /// What is wrong, in a few words for users.
+    pub reason: String,
+    /// Whether the newest report still has it.
+    pub ongoing: bool,
+}
+
+/// What users let a place and each of its slots do, and what keeps slots from it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Services {
     /// Of the place as a whole.
     pub place: Service,
     /// Of its slots; one that is missing is enabled.
     pub slots: BTreeMap<SlotId, Service>,
+    /// Faults of slots: those that took a slot out of service, and those with which users have enabled it again.
+    pub faults: BTreeMap<SlotId, Fault>,
 }
 
 impl Services {
@@ -81,11 +92,45 @@ impl Services {
             None => self.place = service,
             Some(slot) if service == Service::Enabled => {
                 self.slots.remove(&slot);
+                // One that goes on is known now, and takes the slot out of service only when it becomes another.
+                self.faults.retain(|of, fault| *of != slot || fault.ongoing);
             }
             Some(slot) => {
                 self.slots.insert(slot, service);
             }
         }
+    }
+
+    /// Takes note of all faults that the place reports now. A new one, or one that differs from what was reported of the
+    /// slot before, takes the slot out of service: it drains, until users enable it. Returns these slots.
+    pub fn note_faults(&mut self, reported: &BTreeMap<SlotId, String>) -> Vec<SlotId> {
+        for (slot, fault) in &mut self.faults {
+            fault.ongoing = reported.contains_key(slot);
+        }
+        let slots = &self.slots;
+        self.faults
+            .retain(|slot, fault| fault.ongoing || slots.contains_key(slot));
+        let mut drained = Vec::new();
+        for (slot, reason) in reported {
+            let fault = Fault {
+                reason: reason.clone(),
+                ongoing: true,
+            };
+            let known = self.faults.insert(*slot, fault);
+            if known.is_none_or(|known| known.reason != *reason)
+                && self.of_slot(*slot) == Service::Enabled
+            {
+                self.set(Some(*slot), Service::Draining);
+                drained.push(*slot);
+            }
+        }
+        drained
+    }
+
+    /// The fault that keeps a slot out of service.
+    pub fn fault_of(&self, slot: SlotId) -> Option<&str> {
+        let fault = self.faults.get(&slot)?;
+        (self.of_slot(slot) != Service::Enabled).then_some(fault.reason.as_str())
     }
 }
 
@@ -125,6 +170,42 @@ impl PlaceSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fault_takes_its_slot_out_of_service_until_users_enable_it() {
+        let report = |faults: &[(u32, &str)]| -> BTreeMap<SlotId, String> {
+            let faults = faults.iter();
+            faults
+                .map(|(slot, reason)| (SlotId(*slot), (*reason).to_owned()))
+                .collect()
+        };
+        let mut services = Services::default();
+        services.set(Some(SlotId(1)), Service::Disabled);
+        let drained = services.note_faults(&report(&[(0, "hot"), (1, "hot")]));
+        assert_eq!(drained, [SlotId(0)], "users disabled the other");
+        assert_eq!(services.of_slot(SlotId(0)), Service::Draining);
+        assert_eq!(services.of_slot(SlotId(1)), Service::Disabled);
+        assert_eq!(services.fault_of(SlotId(0)), Some("hot"));
+        // It passes, and the slot stays out of service for a reason that is shown.
+        assert!(services.note_faults(&report(&[])).is_empty());
+        assert_eq!(services.fault_of(SlotId(0)), Some("hot"));
+        services.set(Some(SlotId(0)), Service::Enabled);
+        assert_eq!(services.faults.get(&SlotId(0)), None);
+        // One that users know of does not drain the slot again, another one does.
+        services.note_faults(&report(&[(0, "1 error")]));
+        services.set(Some(SlotId(0)), Service::Enabled);
+        assert!(services.note_faults(&report(&[(0, "1 error")])).is_empty());
+        assert_eq!(services.fault_of(SlotId(0)), None, "it is in service");
+        assert_eq!(
+            services.note_faults(&report(&[(0, "2 errors")])),
+            [SlotId(0)]
+        );
+        assert_eq!(services.fault_of(SlotId(0)), Some("2 errors"));
+        // What has passed while the slot was in service is forgotten.
+        services.set(Some(SlotId(0)), Service::Enabled);
+        services.note_faults(&report(&[]));
+        assert_eq!(services.note_faults(&report(&[(0, "2 errors")])).len(), 1);
+    }
 
     #[test]
     fn a_place_shows_what_holds_its_slots_and_what_users_let_them_do() {

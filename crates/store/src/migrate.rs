@@ -86,6 +86,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "checkpoint removals",
         text: include_str!("../migrations/0013_checkpoint_removals.sql"),
     },
+    Migration {
+        version: 14,
+        name: "slot faults",
+        text: include_str!("../migrations/0014_slot_faults.sql"),
+    },
 ];
 
 /// The schema and rows that [`MIGRATIONS`] lead to on SQLite: what a test of this file compares, and shows when they differ.

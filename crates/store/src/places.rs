@@ -3,12 +3,12 @@
 //! The table is called `agents`: it is older than managers whose places are no agents, and a name on disk costs more to
 //! change than to explain.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use det_ids::{PlaceId, SlotId};
 use det_lifecycle::place::Capacity;
-use det_scheduler::{Service, Services};
+use det_scheduler::{Fault, Service, Services};
 use sqlx::postgres::PgRow;
 
 use crate::column::{FromRow, text};
@@ -54,6 +54,8 @@ struct Columns {
     disabled_slots: BTreeSet<SlotId>,
     #[row(json)]
     draining_slots: BTreeSet<SlotId>,
+    #[row(json)]
+    slot_faults: BTreeMap<SlotId, Fault>,
     #[row(json = "devices")]
     capacity: Capacity,
     #[row(json)]
@@ -68,6 +70,7 @@ impl From<Columns> for PlaceRow {
     fn from(columns: Columns) -> Self {
         let mut services = Services {
             place: Service::of(columns.enabled, columns.draining),
+            faults: columns.slot_faults,
             ..Services::default()
         };
         for (slots, service) in [
@@ -166,6 +169,7 @@ pub(crate) async fn save_all(
             draining: "boolean" = |row| row.services.place == Service::Draining,
             disabled_slots: "text" = |row| row.slots_that(Service::Disabled),
             draining_slots: "text" = |row| row.slots_that(Service::Draining),
+            slot_faults: "text" = |row| text(&row.services.faults),
             devices: "text" = |row| text(&row.capacity),
             addresses: "text" = |row| text(&row.addresses),
             version: "text" = |row| row.version.as_str(),
@@ -175,7 +179,7 @@ pub(crate) async fn save_all(
         ),
         "ON CONFLICT (id) DO UPDATE SET resource_pool = excluded.resource_pool, instance_id = excluded.instance_id, \
          enabled = excluded.enabled, draining = excluded.draining, disabled_slots = excluded.disabled_slots, \
-         draining_slots = excluded.draining_slots, devices = excluded.devices, addresses = excluded.addresses, \
+         draining_slots = excluded.draining_slots, slot_faults = excluded.slot_faults, devices = excluded.devices, addresses = excluded.addresses, \
          version = excluded.version, runtime = excluded.runtime, \
          disconnected_at = excluded.disconnected_at"
     );

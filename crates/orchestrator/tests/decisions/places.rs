@@ -148,6 +148,39 @@ fn work_on_a_slot_that_is_disabled_starts_elsewhere_and_on_a_drained_one_goes_on
 }
 
 #[test]
+fn work_on_a_slot_with_a_fault_goes_on_and_new_work_goes_elsewhere() {
+    let mut world = world(SINGLE, 0);
+    let ids = world.runs_on(1, &["a"]);
+    let report = |faults: &[(u32, &str)]| Event::FaultsReported {
+        place: "a".into(),
+        faults: (faults.iter())
+            .map(|(slot, reason)| (SlotId(*slot), (*reason).to_owned()))
+            .collect(),
+    };
+    world.happens(report(&[(0, "it is hot")]));
+    assert_eq!(world.containers[&ids[0]].desired, Desired::Run);
+    assert!(!world.places[&"a".into()].takes(&[SlotId(0)]));
+    assert!(world.places[&"a".into()].takes(&[SlotId(2)]));
+    assert!(world.is_woken(&Topic::Schedule));
+    // Repeats, and a fault that has passed, change nothing for it.
+    world.happens(report(&[(0, "it is hot")]));
+    world.happens(report(&[]));
+    assert_eq!(world.records_of_place("a"), [EventKind::Draining]);
+    world.happens(Event::ServiceChanged {
+        place: "a".into(),
+        slot: Some(SlotId(0)),
+        service: Service::Enabled,
+        cause: Cause::actor("user:ada"),
+    });
+    assert!(world.places[&"a".into()].takes(&[SlotId(0)]));
+    let unknown = Event::FaultsReported {
+        place: "z".into(),
+        faults: [(SlotId(0), "it is hot".to_owned())].into(),
+    };
+    world.happens(unknown);
+}
+
+#[test]
 fn a_place_is_waited_for_as_long_as_its_pool_says() {
     let absence = |since, connected| CORE.absence(since, connected, 60, Micros(100));
     assert_eq!(absence(None, true), Absence::None);
