@@ -9,7 +9,7 @@
 
 pub mod adoption;
 
-use det_ids::{AgentId, AllocationId, ContainerId};
+use det_ids::{AgentId, AllocationId, ContainerId, SlotId};
 use det_lifecycle::container::Observed;
 use det_taskspec::{ContainerExit, ContainerSpec, Device, ExitCause};
 use serde::{Deserialize, Serialize};
@@ -45,6 +45,38 @@ pub enum ToMaster {
     Container(ContainerReport),
     /// Lines of the agent itself for a task's log (image pull progress, start errors); source `agent`.
     Log(AgentLog),
+    /// How much its devices are used, and whether they are well: all that it watches, once after each [`Hello`] and
+    /// whenever that has changed. Masters that do not know this message ignore it.
+    Devices(DevicesReport),
+}
+
+/// All devices that an agent watches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DevicesReport {
+    /// In the order of their slots. A device that is missing is not watched.
+    pub devices: Vec<DeviceReport>,
+}
+
+/// One device that is a slot. What the device or its driver does not count is `None`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// The slot.
+    pub slot: SlotId,
+    /// How much of the time it was in use lately, per cent.
+    #[serde(default)]
+    pub used_percent: Option<u32>,
+    /// Bytes of its memory that are in use.
+    #[serde(default)]
+    pub memory_used_bytes: Option<u64>,
+    /// Bytes of memory that it has.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+    /// Its temperature, degrees Celsius.
+    #[serde(default)]
+    pub celsius: Option<u32>,
+    /// What is wrong with it, in a few words for users; the same words for the same fault. `None` = it is well.
+    #[serde(default)]
+    pub fault: Option<String>,
 }
 
 /// Everything that the agent holds.

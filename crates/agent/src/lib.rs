@@ -185,7 +185,10 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
     let manager = Manager::new(shared.clone());
     manager.recover();
     remove_strays(&shared, &manager).await;
-    let result = serve_until(&shared, &manager, tls, shutdown).await;
+    let result = tokio::select! {
+        result = serve_until(&shared, &manager, tls, shutdown) => result,
+        never = devices::watch::watch(&shared) => match never {},
+    };
     match &result {
         Err(
             AgentError::GaveUp { .. }
@@ -252,6 +255,7 @@ async fn detect_devices(options: &AgentOptions) -> Result<Vec<devices::LocalDevi
             visible_gpus: options.visible_gpus.as_deref(),
             artificial_slots: options.artificial_slots,
             agent_id: &options.agent_id,
+            gpu_tool: &options.gpu_tool,
         })
     })
     .await

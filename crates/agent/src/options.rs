@@ -75,6 +75,12 @@ pub struct AgentOptions {
     pub isolation_notice: Arc<OnceLock<String>>,
     /// Socket of the container engine; `None` = `DOCKER_HOST` if it names a socket, else the engine's usual place.
     pub engine_socket: Option<PathBuf>,
+    /// The driver's tool that GPUs are watched with; a name is looked for on the agent's `PATH`.
+    pub gpu_tool: PathBuf,
+    /// The kernel's log, in which the driver of GPUs reports their errors. An agent that may not read it knows none.
+    pub kernel_log: PathBuf,
+    /// How often devices are looked at.
+    pub devices_every: Duration,
 }
 
 impl AgentOptions {
@@ -114,6 +120,9 @@ impl AgentOptions {
             root_tasks: false,
             isolation_notice: Arc::default(),
             engine_socket: None,
+            gpu_tool: "nvidia-smi".into(),
+            kernel_log: "/dev/kmsg".into(),
+            devices_every: Duration::from_secs(15),
         }
     }
 }

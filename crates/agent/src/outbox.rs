@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use det_agent_proto::{AgentLog, ContainerReport, ContainerState, ToMaster};
+use det_agent_proto::{
+    AgentLog, ContainerReport, ContainerState, DeviceReport, DevicesReport, ToMaster,
+};
 use det_ids::ContainerId;
 use tokio::sync::Notify;
 
@@ -28,6 +30,8 @@ pub(crate) struct Outbox {
 struct Inner {
     reports: BTreeMap<ContainerId, ContainerReport>,
     queue: VecDeque<ToMaster>,
+    /// The newest report of the devices: each connection begins with it.
+    devices: Option<DevicesReport>,
     connected: bool,
 }
 
@@ -94,6 +98,21 @@ impl Outbox {
         self.filled.notify_one();
     }
 
+    /// Records what the devices are like now, and queues it for sending in place of what they were like before.
+    pub(crate) fn devices(&self, devices: Vec<DeviceReport>) {
+        let mut inner = self.lock();
+        let report = DevicesReport { devices };
+        inner.devices = Some(report.clone());
+        if inner.connected {
+            inner
+                .queue
+                .retain(|message| !matches!(message, ToMaster::Devices(_)));
+            inner.queue.push_back(ToMaster::Devices(report));
+        }
+        drop(inner);
+        self.filled.notify_one();
+    }
+
     /// Starts a connection: everything reported from now on is queued for it, and everything until now is returned.
     pub(crate) fn connect(&self) -> Vec<ContainerReport> {
         let mut inner = self.lock();
@@ -101,6 +120,8 @@ impl Outbox {
         inner
             .queue
             .retain(|message| matches!(message, ToMaster::Log(_)));
+        let devices = inner.devices.clone().map(ToMaster::Devices);
+        inner.queue.extend(devices);
         inner.reports.values().cloned().collect()
     }
 
@@ -168,6 +189,35 @@ mod tests {
             container_id: None,
             lines: vec![(0, "LOG_LEVEL_INFO".into(), text.into())],
         }
+    }
+
+    #[tokio::test]
+    async fn each_connection_begins_with_what_the_devices_are_like_now() {
+        let device = |used| DeviceReport {
+            slot: det_ids::SlotId(0),
+            used_percent: Some(used),
+            memory_used_bytes: None,
+            memory_bytes: None,
+            celsius: None,
+            fault: None,
+        };
+        let of = |used| {
+            let devices = vec![device(used)];
+            ToMaster::Devices(DevicesReport { devices })
+        };
+        let outbox = Outbox::default();
+        outbox.devices(vec![device(1)]);
+        outbox.devices(vec![device(2)]);
+        outbox.connect();
+        assert_eq!(outbox.next().await, of(2));
+        outbox.devices(vec![device(3)]);
+        outbox.devices(vec![device(4)]);
+        outbox.log(line("after it"));
+        assert_eq!(outbox.next().await, of(4));
+        outbox.disconnect();
+        outbox.connect();
+        assert_eq!(outbox.next().await, ToMaster::Log(line("after it")));
+        assert_eq!(outbox.next().await, of(4));
     }
 
     #[tokio::test]

@@ -73,6 +73,20 @@ pub struct Container {
     pub permission_denied: bool,
 }
 
+/// How much a device is used, as its agent last reported it (an addition of ours). What the device does not count is `None`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlotUsage {
+    /// How much of the time it was in use lately, per cent.
+    pub utilization_percent: Option<i64>,
+    /// Bytes of its memory that are in use.
+    pub memory_used_bytes: Option<i64>,
+    /// Bytes of memory that it has.
+    pub memory_bytes: Option<i64>,
+    /// Its temperature, degrees Celsius.
+    pub celsius: Option<i64>,
+}
+
 /// A schedulable device.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -87,6 +101,11 @@ pub struct Slot {
     pub container: Option<Container>,
     /// Whether it takes no new work and lets the present one finish.
     pub draining: bool,
+    /// How much it is used; `None` = its agent does not report it (an addition of ours).
+    pub usage: Option<SlotUsage>,
+    /// What is wrong with the device and keeps the slot out of service until it is enabled; empty = nothing (an addition
+    /// of ours).
+    pub fault: String,
 }
 
 /// Counts over the slots of an agent that share something.

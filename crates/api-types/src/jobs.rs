@@ -269,6 +269,8 @@ pub struct PoolSituation {
     pub slots: i64,
     /// Those of them that are free.
     pub free_slots: i64,
+    /// What is wrong with devices whose slots are out of service for that, a line each; at most a hundred.
+    pub faults: Vec<String>,
 }
 
 /// A job that is served before another one.

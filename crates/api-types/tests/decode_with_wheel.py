@@ -55,6 +55,8 @@ ADDITIONS = {
     ("v1CreateGenericTaskResponse", "messages"),
     ("v1Agent", "agentVersion"),
     ("v1Agent", "disconnected"),
+    ("v1Slot", "usage"),
+    ("v1Slot", "fault"),
 }
 # Query parameters that the client does not have: our own, and of a query that several operations share here.
 OTHER_PARAMETERS = {("get_TrialLogs", "allocationIds"), ("get_MasterLogs", "trialId"), ("get_GetTasks", "withEnded")}

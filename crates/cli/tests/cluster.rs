@@ -9,8 +9,15 @@ use support::stub::{Answer, StubMaster, ok, stream};
 fn cluster() -> StubMaster {
     let stub = StubMaster::start();
     let slot = |id: &str, container: Value| {
+        let (usage, fault) = match container {
+            Value::Null => (Value::Null, "it is hot"),
+            _ => (
+                json!({"utilizationPercent": 35, "memoryUsedBytes": 2_i64 << 30, "memoryBytes": 80_i64 << 30}),
+                "",
+            ),
+        };
         json!({"id": id, "device": {"id": 0, "brand": "H200", "type": "TYPE_CUDA", "uuid": "u"},
-               "enabled": true, "draining": false, "container": container})
+               "enabled": true, "draining": false, "container": container, "usage": usage, "fault": fault})
     };
     stub.on(
         "GET /api/v1/agents",
@@ -129,9 +136,9 @@ fn slots_show_who_is_on_them() {
     let user = User::using(&stub);
     assert_eq!(
         user.det(&["slot", "list", "--csv"]).ok(),
-        "Agent ID,Resource Pool,Slot ID,Enabled,Draining,Allocation ID,Task Name,Type,Device\n\
-         a,default,0,True,False,7.r.1,Experiment 7,cuda,H200\n\
-         a,default,1,True,False,FREE,FREE,cuda,H200\n"
+        "Agent ID,Resource Pool,Slot ID,Enabled,Draining,Allocation ID,Task Name,Type,Device,Utilization,Memory,Fault\n\
+         a,default,0,True,False,7.r.1,Experiment 7,cuda,H200,35%,2.0GB of 80.0GB,\n\
+         a,default,1,True,False,FREE,FREE,cuda,H200,,,it is hot\n"
     );
     assert_eq!(
         user.det(&["s", "disable", "a", "1"]).ok(),

@@ -1,6 +1,6 @@
 //! What this manager asks of the master: the core of all managers, and who its agents are.
 
-use det_agent_proto::{AgentLog, Hello, Welcome};
+use det_agent_proto::{AgentLog, DevicesReport, Hello, Welcome};
 use det_ids::AgentId;
 use det_rm::Core;
 
@@ -61,6 +61,14 @@ pub trait Registry: Clone + Send + Sync + 'static {
         &self,
         agent: &AgentId,
         log: AgentLog,
+    ) -> impl Future<Output = Result<(), ErrorOf<Self>>> + Send;
+
+    /// Takes note of how much an agent's devices are used and whether they are well; slots whose devices have new faults
+    /// take no new work.
+    fn devices(
+        &self,
+        agent: &AgentId,
+        report: DevicesReport,
     ) -> impl Future<Output = Result<(), ErrorOf<Self>>> + Send;
 
     /// The end of a connection could not be stored: it is tried again.

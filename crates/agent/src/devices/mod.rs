@@ -5,8 +5,9 @@ mod cpu;
 mod nvidia;
 mod rocm;
 mod visible;
+pub(crate) mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use det_ids::{AgentId, SlotId};
 use det_taskspec::{Device, DeviceKind};
@@ -41,6 +42,8 @@ pub(crate) struct Detection<'a> {
     pub(crate) visible_gpus: Option<&'a str>,
     pub(crate) artificial_slots: u32,
     pub(crate) agent_id: &'a AgentId,
+    /// The tool of NVIDIA's driver.
+    pub(crate) gpu_tool: &'a Path,
 }
 
 /// Finds the devices. Blocking: drivers are asked and tools are run.
@@ -48,7 +51,10 @@ pub(crate) fn detect(detection: &Detection<'_>) -> Vec<LocalDevice> {
     if detection.artificial_slots > 0 {
         return cpu::artificial(detection.agent_id, detection.artificial_slots);
     }
-    let cuda = || number(DeviceKind::Cuda, nvidia::detect(), detection.visible_gpus);
+    let cuda = || {
+        let gpus = nvidia::detect(detection.gpu_tool);
+        number(DeviceKind::Cuda, gpus, detection.visible_gpus)
+    };
     let rocm = || number(DeviceKind::Rocm, rocm::detect(), detection.visible_gpus);
     match detection.slot_type {
         SlotType::None => Vec::new(),
@@ -94,7 +100,8 @@ fn number(kind: DeviceKind, gpus: Vec<FoundGpu>, visible: Option<&str>) -> Vec<L
 }
 
 /// Runs a tool that may not exist; returns its standard output if it succeeded.
-fn tool_output(program: &str, arguments: &[&str]) -> Option<String> {
+fn tool_output(program: impl AsRef<Path>, arguments: &[&str]) -> Option<String> {
+    let program = program.as_ref();
     match std::process::Command::new(program)
         .args(arguments)
         .stdin(std::process::Stdio::null())
@@ -105,7 +112,7 @@ fn tool_output(program: &str, arguments: &[&str]) -> Option<String> {
         }
         Ok(output) => {
             tracing::warn!(
-                program,
+                program = %program.display(),
                 status = %output.status,
                 "a device tool failed, so its devices are not offered: {}",
                 String::from_utf8_lossy(&output.stderr).trim()
@@ -113,7 +120,7 @@ fn tool_output(program: &str, arguments: &[&str]) -> Option<String> {
             None
         }
         Err(error) => {
-            tracing::debug!(program, %error, "device tool not usable");
+            tracing::debug!(program = %program.display(), %error, "device tool not usable");
             None
         }
     }
@@ -129,6 +136,7 @@ mod tests {
             visible_gpus: None,
             artificial_slots: artificial,
             agent_id: agent,
+            gpu_tool: Path::new("nvidia-smi"),
         })
     }
 

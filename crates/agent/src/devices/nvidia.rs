@@ -1,6 +1,6 @@
 //! NVIDIA GPUs and MIG instances: from the driver's library, else from `nvidia-smi`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
@@ -8,12 +8,12 @@ use nvml_wrapper::error::NvmlError;
 use super::{FoundGpu, tool_output};
 
 /// Every GPU of the host; empty without a driver.
-pub(super) fn detect() -> Vec<FoundGpu> {
+pub(super) fn detect(tool: &Path) -> Vec<FoundGpu> {
     match from_library() {
         Ok(gpus) => gpus,
         Err(error) => {
             tracing::debug!(%error, "NVIDIA management library not usable, trying nvidia-smi");
-            from_tool()
+            from_tool(tool)
         }
     }
 }
@@ -103,9 +103,9 @@ fn instances(device: &nvml_wrapper::Device<'_>, gpu_name: &str) -> Vec<(String, 
 /// `NVML_DEVICE_MIG_ENABLE`.
 const MIG_ENABLED: u32 = 1;
 
-fn from_tool() -> Vec<FoundGpu> {
+fn from_tool(tool: &Path) -> Vec<FoundGpu> {
     let Some(csv) = tool_output(
-        "nvidia-smi",
+        tool,
         &[
             "--query-gpu=index,name,uuid,pci.bus_id,serial",
             "--format=csv,noheader,nounits",
@@ -113,7 +113,7 @@ fn from_tool() -> Vec<FoundGpu> {
     ) else {
         return Vec::new();
     };
-    let list = tool_output("nvidia-smi", &["-L"]).unwrap_or_default();
+    let list = tool_output(tool, &["-L"]).unwrap_or_default();
     with_instances(parse_csv(&csv), &list)
 }
 
@@ -234,6 +234,6 @@ mod tests {
                 .map(|gpu| (gpu.index, gpu.name, gpu.uuid, gpu.instances.len()))
                 .collect()
         };
-        assert_eq!(known(library), known(from_tool()));
+        assert_eq!(known(library), known(from_tool(Path::new("nvidia-smi"))));
     }
 }

@@ -13,8 +13,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, post};
 use det_agent::{AgentError, AgentOptions, RuntimeChoice, Secret, SlotType};
 use det_agent_proto::{
-    AgentLog, ContainerState, Hello, JOIN_TOKEN_HEADER, PROTOCOL_VERSION, ToAgent, ToMaster,
-    Welcome,
+    AgentLog, ContainerState, DeviceReport, Hello, JOIN_TOKEN_HEADER, PROTOCOL_VERSION, ToAgent,
+    ToMaster, Welcome,
 };
 use det_ids::ContainerId;
 use det_taskspec::{ContainerExit, ContainerSpec};
@@ -35,6 +35,8 @@ pub(crate) struct Received {
     /// All states of each container in the order they came, those in greetings included.
     pub(crate) states: BTreeMap<ContainerId, Vec<ContainerState>>,
     pub(crate) agent_logs: Vec<AgentLog>,
+    /// The newest report of devices.
+    pub(crate) devices: Vec<DeviceReport>,
     /// Bodies of log posts.
     pub(crate) posts: Vec<serde_json::Value>,
     /// Whether an agent is connected now.
@@ -296,6 +298,7 @@ fn note(received: &mut Received, message: ToMaster) {
         }
         ToMaster::Container(report) => reports.push(report),
         ToMaster::Log(log) => received.agent_logs.push(log),
+        ToMaster::Devices(report) => received.devices = report.devices,
     }
     for report in reports {
         received

@@ -10,6 +10,7 @@
 )]
 
 mod common;
+mod devices;
 mod docker;
 #[cfg(feature = "failpoints")]
 mod failpoints;

@@ -13,8 +13,8 @@ use crate::output;
 use crate::paging::PageArgs;
 use crate::table::{Format, Listing};
 use crate::values::{
-    amount, items, joined, note_whole_reasons, priority_orders, state, text, time, wait_reason,
-    wait_reason_in, weight,
+    amount, items, joined, note_whole_reasons, plain, priority_orders, state, text, time,
+    wait_reason, wait_reason_in, weight,
 };
 
 /// Options of `det job`.
@@ -224,6 +224,11 @@ fn explanation_text(explanation: &Value) -> String {
         amount(&text(pool, "agents"), "agent"),
         text(pool, "scheduling"),
     ));
+    let faults: Vec<String> = items(&pool["faults"]).map(plain).collect();
+    if !faults.is_empty() {
+        lines.push("Out of service because of faults, until they are enabled:".to_owned());
+        lines.extend(faults.iter().map(|fault| format!("  {fault}")));
+    }
     if items(&explanation["waiting"]).next().is_some() {
         lines.push("Waiting:".to_owned());
     }

@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, FormatArgs, Listing};
-use crate::values::{items, joined, last_part, members, plain, text};
+use crate::values::{items, joined, last_part, members, number, plain, size, text};
 
 /// Options of `det slot`.
 #[derive(Debug, Args)]
@@ -77,6 +77,9 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
         ("task_name", "Task Name"),
         ("type", "Type"),
         ("device", "Device"),
+        ("utilization", "Utilization"),
+        ("memory", "Memory"),
+        ("fault", "Fault"),
     ];
     let tasks = tasks::all(client).await?;
     let by_container: HashMap<&str, &Value> = tasks
@@ -105,6 +108,9 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
                 json!(task),
                 json!(device_type(&slot["device"])),
                 slot["device"]["brand"].clone(),
+                json!(utilization(&slot["usage"])),
+                json!(memory(&slot["usage"])),
+                slot["fault"].clone(),
             ];
             listing.push(cells.iter().map(plain));
             objects.push(
@@ -131,6 +137,25 @@ fn occupant(container: &Value, by_container: &HashMap<&str, &Value>) -> (String,
     match by_container.get(id.as_str()) {
         Some(task) => (text(task, "allocationId"), text(task, "name")),
         None => ("OCCUPIED".to_owned(), format!("Non-Determined Task: {id}")),
+    }
+}
+
+/// How much of the time a device is in use; nothing where its agent does not report it.
+fn utilization(usage: &Value) -> String {
+    match usage["utilizationPercent"].as_i64() {
+        Some(percent) => format!("{percent}%"),
+        None => String::new(),
+    }
+}
+
+/// How much of a device's memory is in use; nothing where its agent does not report it.
+fn memory(usage: &Value) -> String {
+    match (
+        number(&usage["memoryUsedBytes"]),
+        number(&usage["memoryBytes"]),
+    ) {
+        (Some(used), Some(all)) => format!("{} of {}", size(used), size(all)),
+        _ => String::new(),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Agents and their slots: joining, leaving, enabling, disabling, draining.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use det_agent_proto::{AgentLog, Hello, PROTOCOL_VERSION, Welcome};
+use det_agent_proto::{AgentLog, DevicesReport, Hello, PROTOCOL_VERSION, Welcome};
 use det_authz::{Kind, Permission};
 use det_failpoints::failpoint;
 use det_ids::{AgentId, PlaceId, SlotId};
@@ -18,6 +18,7 @@ use det_taskspec::{Device, DeviceKind};
 
 use crate::app::agent_tokens::{AgentTokens, Credential};
 use crate::app::context::Context;
+use crate::app::device_use::DeviceUse;
 use crate::app::logs::Logs;
 use crate::app::managers::Managers;
 use crate::app::orchestration::{Cause, Orchestration};
@@ -64,6 +65,8 @@ pub struct Agents {
     places: Places,
     tokens: AgentTokens,
     identity: MasterIdentity,
+    /// How much devices are used.
+    pub(crate) device_use: DeviceUse,
 }
 
 impl Agents {
@@ -85,6 +88,7 @@ impl Agents {
             places,
             tokens,
             identity,
+            device_use: DeviceUse::default(),
         }
     }
 
@@ -116,7 +120,8 @@ impl Agents {
                     let row = places::find(&mut tx.conn(), &id).await?;
                     let row = row.ok_or_else(|| AppError::not_found("agent", &id))?;
                     let live = allocations::live_containers_of_place(&mut tx.conn(), &id).await?;
-                    Ok((row, live))
+                    let uses = this.device_use.of(&id);
+                    Ok((row, live, uses))
                 })
             })
             .await
@@ -145,6 +150,15 @@ impl Agents {
         Err(AppError::not_found("agent", agent_id)
             .hint("only connected agents can be changed; \"det agent list\" shows them"))
     }
+}
+
+/// Characters of a fault that are kept.
+const MOST_FAULT: usize = 300;
+
+/// A fault as it is stored: one line, not too long.
+fn short(fault: &str) -> String {
+    let shown = fault.chars().map(|c| if c.is_control() { ' ' } else { c });
+    shown.take(MOST_FAULT).collect()
 }
 
 impl Registry for Agents {
@@ -311,6 +325,43 @@ impl Registry for Agents {
             Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
             other => other,
         }
+    }
+
+    async fn devices(&self, agent: &AgentId, report: DevicesReport) -> AppResult<()> {
+        let place = PlaceId::from(agent.clone());
+        let found = {
+            let mut conn = self.context.store.read().await?;
+            places::find(&mut conn.conn(), &place).await?
+        };
+        let Some(row) = found else {
+            return Ok(());
+        };
+        let slots = row.capacity.slots();
+        let mut reports = report.devices;
+        reports.retain(|report| slots.contains(&report.slot));
+        let faults: BTreeMap<SlotId, String> = reports
+            .iter()
+            .filter_map(|report| Some((report.slot, short(report.fault.as_deref()?))))
+            .collect();
+        let connected = &self.places.connected;
+        self.device_use
+            .keep(&place, reports, |place| connected.has(place));
+        let mut services = row.services.clone();
+        let drained = services.note_faults(&faults);
+        if services == row.services {
+            return Ok(());
+        }
+        for slot in drained {
+            tracing::warn!(
+                agent.id = agent.as_str(),
+                slot = slot.0,
+                "a slot with a fault takes no new work until it is enabled: {}",
+                faults.get(&slot).map_or("", String::as_str)
+            );
+        }
+        self.orchestration
+            .commit(Event::FaultsReported { place, faults })
+            .await
     }
 
     fn left_later(&self) {

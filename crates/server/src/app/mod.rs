@@ -17,6 +17,7 @@ pub mod config_policies;
 pub mod configs;
 pub mod context;
 mod decisions;
+pub(crate) mod device_use;
 pub(crate) mod documents;
 pub(crate) mod existing;
 pub mod experiments;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder};
+use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder, SlotId};
 use det_scheduler::{Estimate, PlaceState, Policy, PoolSnapshot, Queue, SlotState, estimate};
 use det_store::experiments::SearcherKind;
-use det_store::{allocations, experiments, task_documents, trials};
+use det_store::{allocations, experiments, places, task_documents, trials};
 
 use crate::app::context::Context;
 use crate::app::jobs::{JobQueue, JobSubject, QueuedJob};
@@ -16,6 +16,8 @@ use crate::error::{AppError, AppResult};
 
 /// Waiting tasks of a job whose start is estimated at most.
 const MOST_ESTIMATES: usize = 8;
+/// Slots with faults that are named at most.
+const MOST_FAULTS: usize = 100;
 
 /// Everything that explains a job.
 #[derive(Debug, Clone)]
@@ -42,6 +44,8 @@ pub struct JobExplanation {
     pub other_pools: BTreeMap<AllocationId, Vec<String>>,
     /// Places and slots of its pool.
     pub capacity: PoolCapacity,
+    /// Slots of its pool that faults of their devices keep out of service, and what is wrong with them.
+    pub faults: Vec<(PlaceId, SlotId, String)>,
     /// When each of its waiting tasks may start.
     pub estimates: BTreeMap<AllocationId, Estimate>,
     /// Places and slots of each running allocation of the pool.
@@ -207,6 +211,7 @@ impl Explanations {
                 .filter(|entry| Some(entry.job.workspace_id) == workspace)
                 .collect(),
             scheduling: self.pools.scheduling(&pool),
+            faults: self.faults(&pool).await?,
             capacity,
             placements,
             job_id: job_id.clone(),
@@ -214,6 +219,24 @@ impl Explanations {
             entry,
             pool,
         })
+    }
+
+    /// The slots of a pool that faults of their devices keep out of service.
+    async fn faults(&self, pool: &str) -> AppResult<Vec<(PlaceId, SlotId, String)>> {
+        let rows = {
+            let mut conn = self.context.store.read().await?;
+            places::list(&mut conn.conn()).await?
+        };
+        let mut faults = Vec::new();
+        for row in rows.into_iter().filter(|row| row.resource_pool == pool) {
+            for slot in row.services.faults.keys() {
+                if let Some(fault) = row.services.fault_of(*slot) {
+                    faults.push((row.id.clone(), *slot, fault.to_owned()));
+                }
+            }
+        }
+        faults.truncate(MOST_FAULTS);
+        Ok(faults)
     }
 
     /// The task of a job that asks for nothing, and its pool.

@@ -62,9 +62,8 @@ async fn get_agents(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetAgentsQuery>,
 ) -> Answer {
-    let (rows, live, pagination) =
-        reads::agents::page(&master.context.store, &actor, &query).await?;
-    let agents = views::agents::listed(&rows, &live, &query)?;
+    let (found, pagination) = reads::agents::page(&master, &actor, &query).await?;
+    let agents = views::agents::listed(&found, &query)?;
     message(&GetAgentsResponse { agents, pagination })
 }
 
@@ -73,7 +72,7 @@ async fn get_agents(
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = GetAgentResponse)))]
 async fn get_agent(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>) -> Answer {
-    let found = reads::agents::find(&master.context.store, &actor, &agent_id).await?;
+    let found = reads::agents::find(&master, &actor, &agent_id).await?;
     message(&GetAgentResponse {
         agent: views::agents::one(&found)?,
     })
@@ -135,7 +134,7 @@ async fn revoke_agent(Caller(master, actor): Caller, Path(agent_id): Path<AgentI
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = GetSlotsResponse)))]
 async fn get_slots(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>) -> Answer {
-    let found = reads::agents::find(&master.context.store, &actor, &agent_id).await?;
+    let found = reads::agents::find(&master, &actor, &agent_id).await?;
     message(&GetSlotsResponse {
         slots: views::agents::in_order(views::agents::one(&found)?.slots),
     })
@@ -147,7 +146,7 @@ async fn get_slots(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>)
     responses((status = 200, body = GetSlotResponse)))]
 async fn get_slot(Caller(master, actor): Caller, path: SlotPath) -> Answer {
     let (agent_id, slot) = slot_path(path)?;
-    let found = reads::agents::find(&master.context.store, &actor, &agent_id).await?;
+    let found = reads::agents::find(&master, &actor, &agent_id).await?;
     message(&GetSlotResponse {
         slot: views::agents::slot(&found, slot)?,
     })

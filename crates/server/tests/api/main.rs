@@ -15,6 +15,7 @@ mod background;
 mod checkpoint_files;
 mod checkpoints;
 mod config_policies;
+mod device_health;
 mod drop_in;
 mod events;
 mod experiments;

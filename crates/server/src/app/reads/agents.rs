@@ -1,30 +1,39 @@
 //! Reading agents with their slots.
 
+use std::collections::BTreeMap;
+
 use det_api_types::agents::{AgentSortBy, GetAgentsQuery};
 use det_api_types::page::{OrderBy, Pagination};
 use det_authz::Kind;
 use det_ids::PlaceId;
-use det_store::Store;
 use det_store::allocations::{self, ContainerRow};
 use det_store::places::{self, PlaceRow};
 
-use crate::app::reads;
+use crate::app::device_use::Uses;
 use crate::app::reads::paging;
+use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
-/// An agent, and the live containers on it.
-pub(crate) type AgentView = (PlaceRow, Vec<ContainerRow>);
+/// An agent, the live containers on it, and how much its devices are used.
+pub(crate) type AgentView = (PlaceRow, Vec<ContainerRow>, Uses);
 
-/// One page of the agents, and the live containers on them and on others.
+/// Agents, the live containers on them and on others, and how much the devices of each are used.
+pub(crate) struct AgentsView {
+    pub(crate) rows: Vec<PlaceRow>,
+    pub(crate) live: Vec<ContainerRow>,
+    pub(crate) uses: BTreeMap<PlaceId, Uses>,
+}
+
+/// One page of the agents.
 pub(crate) async fn page(
-    store: &Store,
+    master: &Master,
     actor: &Actor,
     query: &GetAgentsQuery,
-) -> AppResult<(Vec<PlaceRow>, Vec<ContainerRow>, Pagination)> {
+) -> AppResult<(AgentsView, Pagination)> {
     reads::require(actor, Kind::Agent, "agents")?;
     let (mut rows, live) = {
-        let mut conn = store.read().await?;
+        let mut conn = master.context.store.read().await?;
         let rows = places::list(&mut conn.conn()).await?;
         (rows, allocations::live_containers(&mut conn.conn()).await?)
     };
@@ -35,13 +44,19 @@ pub(crate) async fn page(
         rows.reverse();
     }
     let (rows, pagination) = paging::slice(rows, query.offset, query.limit);
-    Ok((rows, live, pagination))
+    let of = |row: &PlaceRow| (row.id.clone(), master.agents.device_use.of(&row.id));
+    let uses = rows.iter().map(of).collect();
+    Ok((AgentsView { rows, live, uses }, pagination))
 }
 
-/// One agent, and the live containers on it.
-pub(crate) async fn find(store: &Store, actor: &Actor, agent_id: &PlaceId) -> AppResult<AgentView> {
+/// One agent with all that is on it.
+pub(crate) async fn find(
+    master: &Master,
+    actor: &Actor,
+    agent_id: &PlaceId,
+) -> AppResult<AgentView> {
     reads::require(actor, Kind::Agent, "agents")?;
-    let mut conn = store.read().await?;
+    let mut conn = master.context.store.read().await?;
     let Some(row) = places::find(&mut conn.conn(), agent_id).await? else {
         return Err(AppError::not_found(
             "agent",
@@ -49,5 +64,5 @@ pub(crate) async fn find(store: &Store, actor: &Actor, agent_id: &PlaceId) -> Ap
         ));
     };
     let live = allocations::live_containers_of_place(&mut conn.conn(), agent_id).await?;
-    Ok((row, live))
+    Ok((row, live, master.agents.device_use.of(agent_id)))
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use det_agent_proto::DeviceReport;
 use det_api_types::agents::{
     Agent, Container, ContainerState, Device, DeviceStats, DeviceType, GetAgentsQuery, Slot,
-    SlotStats,
+    SlotStats, SlotUsage,
 };
 use det_api_types::wire::Timestamp;
-use det_ids::PlaceId;
+use det_ids::{PlaceId, SlotId};
 use det_lifecycle::container::Observed;
 use det_scheduler::Service;
 use det_store::StoreError;
@@ -16,7 +17,8 @@ use det_store::places::PlaceRow;
 use det_taskspec::{Device as OwnDevice, DeviceKind};
 
 use crate::app::API_VERSION;
-use crate::app::reads::agents::AgentView;
+use crate::app::device_use::Uses;
+use crate::app::reads::agents::{AgentView, AgentsView};
 use crate::error::{AppError, AppResult};
 use crate::slots::slot_set;
 
@@ -64,14 +66,14 @@ pub fn agents(rows: &[PlaceRow], live: &[ContainerRow]) -> Result<Vec<Agent>, St
         .collect()
 }
 
-/// As [`agents`], without what the query leaves out of each; counts are of all that there is.
-pub(crate) fn listed(
-    rows: &[PlaceRow],
-    live: &[ContainerRow],
-    query: &GetAgentsQuery,
-) -> Result<Vec<Agent>, StoreError> {
-    let mut agents = agents(rows, live)?;
-    for agent in &mut agents {
+/// As [`agents`], with how much slots are used and without what the query leaves out of each; counts are of all that there
+/// is.
+pub(crate) fn listed(found: &AgentsView, query: &GetAgentsQuery) -> Result<Vec<Agent>, StoreError> {
+    let mut agents = agents(&found.rows, &found.live)?;
+    for (agent, row) in agents.iter_mut().zip(&found.rows) {
+        if let Some(uses) = found.uses.get(&row.id) {
+            show_usage(agent, uses);
+        }
         if query.exclude_slots {
             agent.slots.clear();
         }
@@ -124,6 +126,10 @@ pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
                 enabled: takes_work && service == Service::Enabled,
                 container: holder.remove(&number),
                 draining: drains || service == Service::Draining,
+                usage: None,
+                fault: (row.services.fault_of(own.id))
+                    .unwrap_or_default()
+                    .to_owned(),
             };
             (number.to_string(), slot)
         })
@@ -145,9 +151,32 @@ pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
     })
 }
 
+/// Shows how much the slots of an agent are used, if it is connected.
+fn show_usage(agent: &mut Agent, uses: &Uses) {
+    if agent.disconnected {
+        return;
+    }
+    for slot in agent.slots.values_mut() {
+        let number = u32::try_from(slot.device.id).unwrap_or(u32::MAX);
+        slot.usage = uses.get(&SlotId(number)).map(usage);
+    }
+}
+
+fn usage(report: &DeviceReport) -> SlotUsage {
+    let bytes = |bytes: Option<u64>| bytes.and_then(|bytes| i64::try_from(bytes).ok());
+    SlotUsage {
+        utilization_percent: report.used_percent.map(i64::from),
+        memory_used_bytes: bytes(report.memory_used_bytes),
+        memory_bytes: bytes(report.memory_bytes),
+        celsius: report.celsius.map(i64::from),
+    }
+}
+
 /// One agent with all that is on it.
-pub(crate) fn one((row, live): &AgentView) -> Result<Agent, StoreError> {
-    agent(row, &live.iter().collect::<Vec<_>>())
+pub(crate) fn one((row, live, uses): &AgentView) -> Result<Agent, StoreError> {
+    let mut agent = agent(row, &live.iter().collect::<Vec<_>>())?;
+    show_usage(&mut agent, uses);
+    Ok(agent)
 }
 
 /// One slot of an agent.
@@ -205,7 +234,6 @@ fn count(stats: &mut DeviceStats, slot: &Slot) {
 mod tests {
     use det_lifecycle::container::Desired;
 
-    use det_ids::SlotId;
     use det_rm::Capacity;
     use det_scheduler::Services;
 

@@ -259,6 +259,9 @@ fn pool(explanation: &JobExplanation) -> PoolSituation {
         agents_out_of_service: explanation.capacity.out_of_service,
         slots: explanation.capacity.slots,
         free_slots: explanation.capacity.free,
+        faults: (explanation.faults.iter())
+            .map(|(place, slot, fault)| format!("slot {} of agent {place}: {fault}", slot.0))
+            .collect(),
     }
 }
 
