@@ -191,6 +191,8 @@ class Agent:
     slots: int = 2
     runtime: str = "process"
     args: Sequence[str] = ()
+    # Its slots are the devices that it finds: as many as `slots` says.
+    detects: bool = False
 
 
 @dataclass
@@ -449,7 +451,8 @@ class Cluster:
 
     def _agent_argv(self, agent: Agent) -> list[str]:
         argv = [str(self.det), "agent", "--master-host", "127.0.0.1", "--master-port", str(self.port)]
-        argv += ["--agent-id", agent.name, "--artificial-slots", str(agent.slots), "--runtime", agent.runtime]
+        artificial = 0 if agent.detects else agent.slots
+        argv += ["--agent-id", agent.name, "--artificial-slots", str(artificial), "--runtime", agent.runtime]
         argv += ["--data-dir", str(self.root / agent.name)]
         argv += ["--agent-token-file", str(self.data_dir / "agent-token")]
         if self.python is not None:
