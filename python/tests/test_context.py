@@ -135,7 +135,7 @@ def test_other_tasks_report_nothing_and_keep_checkpoints_locally(
     trial: Callable[..., None], master: StubMaster, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     trial()
-    monkeypatch.setenv("DET_TASK_TYPE", "COMMAND")
+    monkeypatch.setenv("DET_TASK_TYPE", "NOTEBOOK")
     with core.init() as context:
         context.train.report_training_metrics(1, {"loss": 1})
         assert not context.preempt.should_preempt()

@@ -134,3 +134,18 @@ def test_no_thread_is_left_behind(trial: Callable[..., None], master: StubMaster
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("kind", ["GENERIC", "COMMAND"])
+def test_other_programs_are_asked_to_save_once_they_have_asked(
+    trial: Callable[..., None], master: StubMaster, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    trial()
+    monkeypatch.setenv("DET_TASK_TYPE", kind)
+    with core.init() as context:
+        # One that never asks is ended at once: nobody waits for it to save.
+        assert master.requests == []
+        assert not context.preempt.should_preempt()
+        master.preempt.set()
+        wait_until(context.preempt.should_preempt)
+    assert len(master.sent("POST", ACK)) == 1

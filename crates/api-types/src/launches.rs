@@ -84,6 +84,9 @@ macro_rules! launched {
             pub exit_status: String,
             /// Exit code of its program; `None` = it has not ended, or it was killed or lost (an addition of ours).
             pub exit_code: Option<i64>,
+            /// Whether it is paused, and asks for nothing until it is resumed; its state is then that of what waits (an
+            /// addition of ours).
+            pub paused: bool,
             /// Its entry of the queue.
             pub job_id: String,
             /// The workspace that it is in.

@@ -11,12 +11,14 @@
 //!   preempt -> terminated, released: End
 //!   preempt timed out -> terminated, released: End
 //!   kill -> terminated, released: End
+//!   stop -> terminated, released: End
 //!   infrastructure -> terminated, infrastructure: End
 //!   stays: meet, acknowledge, one done, one failed, one lost, all done, all gone, one failed, all killed
 //! starting: running
 //!   meet -> ready
 //!   preempt -> killing, released: KillMembers
 //!   kill -> killing, released: KillMembers
+//!   stop -> killing, released: StopMembers
 //!   infrastructure -> killing, infrastructure: KillMembers
 //!   one failed -> killing, failed: KillMembers
 //!   one lost -> killing, infrastructure: KillMembers
@@ -28,6 +30,7 @@
 //!   preempt -> preempting: RaisePreemption
 //!   acknowledge -> saving
 //!   kill -> killing, released: KillMembers
+//!   stop -> killing, released: StopMembers
 //!   infrastructure -> killing, infrastructure: KillMembers
 //!   one failed -> killing, failed: KillMembers
 //!   one lost -> killing, infrastructure: KillMembers
@@ -39,6 +42,7 @@
 //!   acknowledge -> saving
 //!   preempt timed out -> killing, released: KillMembers
 //!   kill -> killing, released: KillMembers
+//!   stop -> killing, released: StopMembers
 //!   infrastructure -> killing, infrastructure: KillMembers
 //!   one failed -> killing, failed: KillMembers
 //!   one lost -> killing, infrastructure: KillMembers
@@ -49,6 +53,7 @@
 //! saving
 //!   preempt timed out -> killing, released: KillMembers
 //!   kill -> killing, released: KillMembers
+//!   stop -> killing, released: StopMembers
 //!   infrastructure -> killing, infrastructure: KillMembers
 //!   one failed -> killing, failed: KillMembers
 //!   one lost -> killing, infrastructure: KillMembers
@@ -60,9 +65,9 @@
 //!   all done -> terminated, released: End
 //!   all gone, one failed -> terminated, released: End
 //!   all killed -> terminated, released: End
-//!   stays: place, meet, preempt, acknowledge, preempt timed out, kill, infrastructure, one done, one failed, one lost
+//!   stays: place, meet, preempt, acknowledge, preempt timed out, kill, stop, infrastructure, one done, one failed, one lost
 //! terminated
-//!   stays: place, meet, preempt, acknowledge, preempt timed out, kill, infrastructure, one done, one failed, one lost, all done, all gone, one failed, all killed
+//!   stays: place, meet, preempt, acknowledge, preempt timed out, kill, stop, infrastructure, one done, one failed, one lost, all done, all gone, one failed, all killed
 //! ```
 
 use det_ids::ContainerId;
@@ -182,6 +187,8 @@ pub enum AllocationEvent {
     PreemptTimedOut,
     /// It is to end at once, without fault of its own.
     Kill,
+    /// It is to end, without fault of its own; its code is not asked to save, but has a moment to end by itself.
+    Stop,
     /// The platform cannot go on with it, with the reason for users.
     Infrastructure(String),
 }
@@ -193,6 +200,8 @@ pub enum AllocationEffect {
     RaisePreemption,
     /// End every member that lives.
     KillMembers,
+    /// Ask every member that lives to end; it is killed after a short grace.
+    StopMembers,
     /// Record the end and notify the task.
     End,
 }
@@ -204,10 +213,17 @@ use AllocationState as State;
 impl AllocationState {
     /// Decides what follows `event`, given all members as they are now; performs nothing. Events that come too late
     /// change nothing.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one match over all pairs of a state and an event"
+    )]
     pub fn on(self, event: Event, members: &[Member]) -> Step<State, Do> {
         match (self, event) {
             (State::Pending, Event::Place) => Step::to(State::Starting(Phase::Assigned), []),
-            (State::Pending, Event::Preempt | Event::Kill | Event::PreemptTimedOut) => Step::to(
+            (
+                State::Pending,
+                Event::Preempt | Event::Kill | Event::Stop | Event::PreemptTimedOut,
+            ) => Step::to(
                 State::Terminated {
                     exit: AllocationExit::Released,
                 },
@@ -247,6 +263,13 @@ impl AllocationState {
             ) => kill(AllocationExit::Released),
             (
                 State::Starting(_) | State::Ready | State::Preempting | State::Saving,
+                Event::Stop,
+            ) => {
+                let exit = AllocationExit::Released;
+                Step::to(State::Killing { exit }, [Do::StopMembers])
+            }
+            (
+                State::Starting(_) | State::Ready | State::Preempting | State::Saving,
                 Event::Infrastructure(reason),
             ) => kill(AllocationExit::Infrastructure { reason }),
 
@@ -269,6 +292,7 @@ impl AllocationState {
                 | Event::Acknowledge
                 | Event::PreemptTimedOut
                 | Event::Kill
+                | Event::Stop
                 | Event::Infrastructure(_),
             )
             | (
@@ -280,6 +304,7 @@ impl AllocationState {
                 | Event::Acknowledge
                 | Event::PreemptTimedOut
                 | Event::Kill
+                | Event::Stop
                 | Event::Infrastructure(_),
             ) => Step::stay(state),
         }
@@ -528,6 +553,7 @@ mod tests {
             ("acknowledge", (Event::Acknowledge, both())),
             ("preempt timed out", (Event::PreemptTimedOut, both())),
             ("kill", (Event::Kill, both())),
+            ("stop", (Event::Stop, both())),
             (
                 "infrastructure",
                 (Event::Infrastructure("agent disabled".into()), both()),
@@ -641,7 +667,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_ends_once_and_only_when_no_member_lives(history in prop::collection::vec(0..13_usize, 0..40)) {
+        fn it_ends_once_and_only_when_no_member_lives(history in prop::collection::vec(0..14_usize, 0..40)) {
             let mut state = State::Pending;
             let mut ends = 0;
             for index in history {

@@ -151,16 +151,21 @@ pub enum RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// The policy of tasks of a kind: `docs/contract/scheduling.md`, "Kinds of tasks".
-    pub fn of(kind: TaskKind) -> Self {
-        match kind {
-            TaskKind::Trial => Self::ByTrial,
-            TaskKind::Generic => Self::WhenReleased,
-            TaskKind::Notebook
-            | TaskKind::Shell
-            | TaskKind::Command
-            | TaskKind::Tensorboard
-            | TaskKind::CheckpointGc => Self::Never,
+    /// The policy of a task: `docs/contract/scheduling.md`, "Kinds of tasks". `preemptible` is what its configuration contains,
+    /// [`Demand::preemptible`]; `None` = what is usual for its kind.
+    pub fn of(kind: TaskKind, preemptible: Option<bool>) -> Self {
+        let goes_on = match kind {
+            TaskKind::Trial => return Self::ByTrial,
+            TaskKind::CheckpointGc => false,
+            TaskKind::Generic => preemptible.unwrap_or(true),
+            TaskKind::Notebook | TaskKind::Shell | TaskKind::Command | TaskKind::Tensorboard => {
+                preemptible.unwrap_or(false)
+            }
+        };
+        if goes_on {
+            Self::WhenReleased
+        } else {
+            Self::Never
         }
     }
 
@@ -169,6 +174,39 @@ impl RestartPolicy {
         match self {
             Self::ByTrial | Self::WhenReleased => true,
             Self::Never => false,
+        }
+    }
+}
+
+/// How an attempt that is to give its slots back is asked to, by the kind of its task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// Its code saves and exits by itself once it has met its peers ([`Meeting::Rendezvous`]) or has asked whether it is to
+    /// ([`Meeting::Poll`]); before that it is ended at once.
+    BySaving(Meeting),
+    /// Its service knows no such question: its programs get SIGTERM, and are killed after a short grace.
+    ByEnding,
+}
+
+/// What shows that code can be asked to save and exit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meeting {
+    /// Its containers have met.
+    Rendezvous,
+    /// It has asked whether it is to save and exit.
+    Poll,
+}
+
+impl Release {
+    /// How attempts of tasks of a kind are asked.
+    pub fn of(kind: TaskKind) -> Self {
+        match kind {
+            TaskKind::Trial => Self::BySaving(Meeting::Rendezvous),
+            TaskKind::Generic | TaskKind::Command => Self::BySaving(Meeting::Poll),
+            TaskKind::Notebook
+            | TaskKind::Shell
+            | TaskKind::Tensorboard
+            | TaskKind::CheckpointGc => Self::ByEnding,
         }
     }
 }
@@ -182,6 +220,10 @@ pub struct Demand {
     pub single_place: bool,
     /// Seconds that an attempt has to save and exit.
     pub preemption_timeout: u32,
+    /// Whether it may be asked to give its slots back, and goes on later; `None` = as is usual for its kind. See
+    /// [`RestartPolicy::of`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preemptible: Option<bool>,
 }
 
 /// What happens to a task.
@@ -256,7 +298,8 @@ impl TaskState {
                 if !policy.is_preemptible() =>
             {
                 Err(Refused::new(
-                    "a task of this kind cannot be suspended, because it cannot go on where it was: kill it, or let it run",
+                    "this task cannot be suspended, because it cannot go on where it was: kill it, or let it run; one that is \
+                     launched with \"preemptible: true\" can be",
                 ))
             }
             (State::Queued | State::Running, Event::Suspend) => {
@@ -273,8 +316,8 @@ impl TaskState {
             ) => Ok(Step::stay(state)),
 
             (State::Running, Event::Requeue) if !policy.is_preemptible() => Err(Refused::new(
-                "a task of this kind cannot be moved once it runs, because it cannot go on where it was: kill it, or let \
-                 it run",
+                "this task cannot be moved once it runs, because it cannot go on where it was: kill it, or let it run; one \
+                 that is launched with \"preemptible: true\" can be",
             )),
             (State::Queued | State::Running, Event::Requeue) => {
                 Ok(Step::to(State::Stopping(Stop::Requeue), [Do::Preempt]))
@@ -464,6 +507,23 @@ mod tests {
             state.on(event.clone(), *policy)
         });
         table::assert_in_comment(include_str!("task.rs"), &printed);
+    }
+
+    #[test]
+    fn services_go_on_later_only_where_their_configuration_says_so() {
+        use RestartPolicy::{ByTrial, Never, WhenReleased};
+        for (kind, usual, opted_in, opted_out) in [
+            (TaskKind::Trial, ByTrial, ByTrial, ByTrial),
+            (TaskKind::Generic, WhenReleased, WhenReleased, Never),
+            (TaskKind::Notebook, Never, WhenReleased, Never),
+            (TaskKind::Shell, Never, WhenReleased, Never),
+            (TaskKind::Command, Never, WhenReleased, Never),
+            (TaskKind::Tensorboard, Never, WhenReleased, Never),
+            (TaskKind::CheckpointGc, Never, Never, Never),
+        ] {
+            let policies = [None, Some(true), Some(false)].map(|p| RestartPolicy::of(kind, p));
+            assert_eq!(policies, [usual, opted_in, opted_out], "{}", kind.name());
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use det_lifecycle::allocation::{
 };
 use det_lifecycle::container::{Desired, gang_failure};
 use det_lifecycle::record::{EventKind, Subject};
-use det_lifecycle::task::TaskEvent;
+use det_lifecycle::task::{Meeting, Release, TaskEvent};
 use det_taskspec::TaskKind;
 use serde_json::{Value, json};
 
@@ -94,14 +94,46 @@ pub(crate) fn on<R: Rows>(
                 }
                 let text = format!("Asked to end at once: {}", cause.why());
                 scene.log(&row.task_id, Some(id), text);
-                for mut container in containers.iter().filter(|c| c.ended_at.is_none()).cloned() {
-                    container.desired = Desired::Kill;
-                    scene.rows.update_container(&container);
-                    scene.wake(Topic::Place(container.place));
-                }
+                end_members(scene, &containers, Desired::Kill);
+            }
+            AllocationEffect::StopMembers => {
+                let text = format!("Asked to end, to be started again later: {}", cause.why());
+                scene.log(&row.task_id, Some(id), text);
+                end_members(scene, &containers, Desired::Stop);
             }
             AllocationEffect::End => end(scene, &mut row, &before, cause)?,
         }
+    }
+    Ok(())
+}
+
+/// Has what lives of an allocation ended.
+fn end_members<R: Rows>(scene: &mut Scene<'_, R>, containers: &[Container], desired: Desired) {
+    for mut container in containers.iter().filter(|c| c.ended_at.is_none()).cloned() {
+        container.desired = desired;
+        scene.rows.update_container(&container);
+        scene.wake(Topic::Place(container.place));
+    }
+}
+
+/// What happens to an attempt of a task of this kind that is to give its slots back.
+pub(crate) fn release(kind: TaskKind) -> AllocationEvent {
+    match Release::of(kind) {
+        Release::BySaving(_) => AllocationEvent::Preempt,
+        Release::ByEnding => AllocationEvent::Stop,
+    }
+}
+
+/// Its code asks whether it is to save and exit: where nothing else shows that it can be asked to, this does.
+pub(crate) fn listens<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: &AllocationId,
+    cause: &Cause,
+) -> Result<(), Refused> {
+    let row = known(scene, id)?;
+    let counts = Release::of(row.kind) == Release::BySaving(Meeting::Poll);
+    if counts && row.preemptible {
+        on(scene, id, AllocationEvent::Meet, cause)?;
     }
     Ok(())
 }
@@ -220,7 +252,7 @@ pub(crate) fn preempt_for<R: Rows>(
     };
     row.preempted_for = for_allocation;
     scene.rows.update_allocation(&row);
-    on(scene, id, AllocationEvent::Preempt, &Cause::master(reason))
+    on(scene, id, release(row.kind), &Cause::master(reason))
 }
 
 /// The slots of a stopping allocation are for another request from now on.

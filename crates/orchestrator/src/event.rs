@@ -210,6 +210,13 @@ pub enum Event {
         /// Who and why.
         cause: Cause,
     },
+    /// Its code asks whether it is to save and exit. Nothing where its containers meet, or it has a service.
+    Listens {
+        /// Which allocation.
+        id: AllocationId,
+        /// Who asks.
+        cause: Cause,
+    },
     /// The scheduler asks a running allocation to save and exit; nothing if it has ended.
     PreemptFor {
         /// Which allocation.
@@ -509,6 +516,7 @@ impl Event {
             | Self::AttemptRequested { id }
             | Self::LogMatched { task: id, .. } => vec![Need::Task(id.clone())],
             Self::Allocation { id, .. }
+            | Self::Listens { id, .. }
             | Self::PreemptFor { id, .. }
             | Self::HandOver { id, .. }
             | Self::Waits { id, .. }

@@ -310,6 +310,7 @@ impl<R: Rows> Scene<'_, R> {
             }
 
             Event::Allocation { id, event, cause } => allocations::on(self, &id, event, &cause),
+            Event::Listens { id, cause } => allocations::listens(self, &id, &cause),
             Event::PreemptFor {
                 id,
                 for_allocation,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use det_ids::{AllocationId, ContainerId, JobId, Micros, PlaceId, SlotId, WorkspaceId};
 use det_lifecycle::allocation::AllocationState;
-use det_lifecycle::task::RestartPolicy;
 use det_scheduler::{
     HandOver, Job, PlaceSnapshot, Placement, PoolSettings, PoolSnapshot, Preemption, Progress,
     Queue, Request, RunningAllocation, SlotState, Work, WorkspaceLimit,
@@ -16,11 +15,6 @@ use det_taskspec::PortSteps;
 use crate::{Allocation, Core, Event, Mutant, Placed, Waiting};
 
 impl Allocation {
-    /// Whether it can be asked to save and stop, and its task goes on later.
-    pub fn is_preemptible(&self) -> bool {
-        RestartPolicy::of(self.kind).is_preemptible()
-    }
-
     /// What it asks the planner for; `excluded` = places that it must not run on.
     pub fn request(&self, excluded: BTreeSet<PlaceId>) -> Request {
         Request {
@@ -29,7 +23,7 @@ impl Allocation {
             job_id: self.job_id.clone(),
             slots: self.slots,
             single_place: self.single_place,
-            preemptible: self.is_preemptible(),
+            preemptible: self.preemptible,
             excluded_places: excluded,
             requested_at: self.requested_at,
         }

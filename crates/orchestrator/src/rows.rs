@@ -11,7 +11,7 @@ use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::log_findings::LogFindings;
-use det_lifecycle::task::{Demand, TaskState};
+use det_lifecycle::task::{Demand, RestartPolicy, TaskState};
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::{TrialCounts, UnmanagedState};
 use det_scheduler::WaitKind;
@@ -106,6 +106,14 @@ pub struct Task {
     pub ended_at: Option<Micros>,
 }
 
+impl Task {
+    /// When it is started again.
+    pub fn policy(&self) -> RestartPolicy {
+        let preemptible = self.demand.and_then(|demand| demand.preemptible);
+        RestartPolicy::of(self.kind, preemptible)
+    }
+}
+
 /// One attempt's claim on slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
@@ -131,6 +139,8 @@ pub struct Allocation {
     pub slots: u32,
     /// Whether all slots must be on one place.
     pub single_place: bool,
+    /// Whether it can be asked to give its slots back, and its task goes on later.
+    pub preemptible: bool,
     /// When it was requested.
     pub requested_at: Micros,
     /// When it was given slots.

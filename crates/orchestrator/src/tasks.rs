@@ -9,7 +9,8 @@ use det_lifecycle::trial::TrialEvent;
 use det_taskspec::TaskKind;
 
 use crate::{
-    Allocation, Cause, Event, Record, Refused, Rows, Scene, Task, Topic, Unreadable, trials,
+    Allocation, Cause, Event, Record, Refused, Rows, Scene, Task, Topic, Unreadable, allocations,
+    trials,
 };
 
 fn known<R: Rows>(scene: &Scene<'_, R>, id: &TaskId) -> Result<Task, Refused> {
@@ -39,7 +40,7 @@ pub(crate) fn asked<R: Rows>(
     cause: &Cause,
 ) -> Result<(), Refused> {
     let task = known(scene, id)?;
-    if RestartPolicy::of(task.kind) == RestartPolicy::ByTrial && event != TaskEvent::Requeue {
+    if task.policy() == RestartPolicy::ByTrial && event != TaskEvent::Requeue {
         let trial = task
             .trial_id
             .map_or_else(|| "a trial".to_owned(), |id| format!("trial {id}"));
@@ -58,7 +59,7 @@ pub(crate) fn on<R: Rows>(
     cause: &Cause,
 ) -> Result<(), Refused> {
     let mut row = known(scene, id)?;
-    let (before, policy) = (row.state, RestartPolicy::of(row.kind));
+    let (before, policy) = (row.state, row.policy());
     let exit = match &event {
         TaskEvent::AttemptEnded(exit) => Some(exit.clone()),
         _ => None,
@@ -85,7 +86,7 @@ pub(crate) fn on<R: Rows>(
     for effect in step.effects {
         match effect {
             TaskEffect::Request => scene.then(Event::AttemptRequested { id: id.clone() }),
-            TaskEffect::Preempt => notify_attempt(scene, id, AllocationEvent::Preempt, cause),
+            TaskEffect::Preempt => notify_attempt(scene, id, allocations::release(row.kind), cause),
             TaskEffect::Kill => notify_attempt(scene, id, AllocationEvent::Kill, cause),
             TaskEffect::NotifyTrial => match (row.trial_id, exit.clone()) {
                 (Some(trial), Some(exit)) => scene.then(Event::Trial {
@@ -131,7 +132,8 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
     scene.rows.update_task(&task);
     let findings = task.log_findings.as_ref();
     let excluded = findings.and_then(LogFindings::exclusions);
-    let (run_id, what) = match RestartPolicy::of(task.kind) {
+    let policy = task.policy();
+    let (run_id, what) = match policy {
         RestartPolicy::ByTrial => {
             let trial = task.trial_id.ok_or_else(|| {
                 Refused::Unreadable(Unreadable {
@@ -161,6 +163,7 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
         resource_pool,
         slots: demand.slots,
         single_place: demand.single_place,
+        preemptible: policy.is_preemptible(),
         requested_at: scene.clock.wall,
         placed_at: None,
         started_at: None,

@@ -51,8 +51,12 @@ keys! {
         slurm: Slurm = Kind::Section(&SLURM), or("{}"), kept;
         /// Options of PBS.
         pbs: Pbs = Kind::Section(&PBS), or("{}"), kept;
-        /// Seconds that a preempted generic task has to stop.
+        /// Seconds that the code of a generic task or a command has to save and exit once it was asked to.
         preemption_timeout: u32 = NATURAL_32, or("3600");
+        /// Whether more important work may take the task's slots, after which it is started again, and whether it can be
+        /// paused. Unless given, that holds for generic tasks only.
+        #[serde(default)]
+        preemptible: Option<bool> = Kind::Bool;
     }
     with check(mounts)
 }

@@ -36,6 +36,7 @@ fn with_task(kind: TaskKind) -> (World, TaskId) {
                 slots: 2,
                 single_place: true,
                 preemption_timeout: 90,
+                preemptible: None,
             }),
             attempts: 0,
             ended_at: None,
@@ -43,6 +44,39 @@ fn with_task(kind: TaskKind) -> (World, TaskId) {
     );
     world.happens(asked(&id, TaskEvent::Resume));
     (world, id)
+}
+
+/// [`with_task`] with a task whose configuration says whether it is preemptible.
+fn with_preemptible(kind: TaskKind, preemptible: bool) -> (World, TaskId) {
+    let (mut world, id) = with_task(kind);
+    world.happens(asked(&id, TaskEvent::Kill));
+    let again = TaskId::from("again");
+    let mut row = world.tasks[&id].clone();
+    row.id = again.clone();
+    row.state = TaskState::Suspended;
+    (row.attempts, row.ended_at) = (0, None);
+    row.demand = row.demand.map(|demand| Demand {
+        preemptible: Some(preemptible),
+        ..demand
+    });
+    world.tasks.insert(again.clone(), row);
+    world.happens(asked(&again, TaskEvent::Resume));
+    (world, again)
+}
+
+fn preempted(id: &TaskId, attempt: u32) -> Event {
+    Event::PreemptFor {
+        id: id.allocation(attempt),
+        for_allocation: None,
+        reason: "experiment 9 (priority 1) needs its slots".to_owned(),
+    }
+}
+
+fn listens(id: &TaskId) -> Event {
+    Event::Listens {
+        id: id.allocation(1),
+        cause: person(),
+    }
 }
 
 fn asked(id: &TaskId, event: TaskEvent) -> Event {
@@ -113,7 +147,7 @@ fn a_waiting_command_that_is_moved_asks_again_and_a_running_one_is_not_moved() {
     world.task_runs_on(&id, &["a"]);
     let refused = world.try_event(asked(&id, TaskEvent::Requeue));
     let message = refused.expect_err("it runs").to_string();
-    assert!(message.starts_with("task t: a task of this kind cannot be moved"));
+    assert!(message.starts_with("task t: this task cannot be moved"));
 }
 
 #[test]
@@ -149,6 +183,94 @@ fn a_generic_task_that_was_preempted_waits_for_slots_again() {
     assert_eq!(world.tasks[&id].state, TaskState::Queued);
     let next = &world.allocations[&id.allocation(2)];
     assert_eq!(next.state, AllocationState::Pending);
+}
+
+#[test]
+fn a_service_that_opted_in_is_ended_for_more_important_work_and_started_again() {
+    for kind in [TaskKind::Notebook, TaskKind::Shell, TaskKind::Tensorboard] {
+        let (mut world, id) = with_preemptible(kind, true);
+        assert!(world.allocations[&id.allocation(1)].preemptible);
+        let containers = world.task_runs_on(&id, &["a"]);
+        world.happens(preempted(&id, 1));
+        // It has no way to save: its programs get SIGTERM, and nothing waits for them longer than the grace.
+        assert_eq!(world.containers[&containers[0]].desired, Desired::Stop);
+        assert_eq!(world.allocations[&id.allocation(1)].preempt_deadline, None);
+        let line =
+            "Asked to end, to be started again later: experiment 9 (priority 1) needs its slots";
+        assert!(world.lines().contains(&line));
+        world.observe("a", &containers[0], exit(ContainerExit::Killed));
+        assert_eq!(world.tasks[&id].state, TaskState::Queued, "{}", kind.name());
+        let next = &world.allocations[&id.allocation(2)];
+        assert_eq!(
+            (&next.state, next.preemptible),
+            (&AllocationState::Pending, true)
+        );
+    }
+}
+
+#[test]
+fn a_service_is_suspended_and_resumed_only_if_it_opted_in() {
+    let (mut world, id) = with_preemptible(TaskKind::Notebook, true);
+    let containers = world.task_runs_on(&id, &["a"]);
+    world.happens(asked(&id, TaskEvent::Suspend));
+    world.observe("a", &containers[0], exits(0));
+    assert_eq!(world.tasks[&id].state, TaskState::Suspended);
+    world.happens(asked(&id, TaskEvent::Resume));
+    assert_eq!(world.tasks[&id].state, TaskState::Queued);
+    assert_eq!(world.tasks[&id].attempts, 2);
+    for (kind, (mut world, id)) in [
+        (TaskKind::Notebook, with_task(TaskKind::Notebook)),
+        (
+            TaskKind::Generic,
+            with_preemptible(TaskKind::Generic, false),
+        ),
+    ] {
+        assert!(!world.allocations[&id.allocation(1)].preemptible);
+        world.task_runs_on(&id, &["a"]);
+        let refused = world.try_event(asked(&id, TaskEvent::Suspend));
+        let message = refused.expect_err(kind.name()).to_string();
+        assert!(message.contains("\"preemptible: true\""), "{message}");
+    }
+}
+
+#[test]
+fn code_that_asks_for_the_signal_is_given_its_time_and_code_that_does_not_is_ended() {
+    for kind in [TaskKind::Generic, TaskKind::Command] {
+        let (mut world, id) = with_preemptible(kind, true);
+        let containers = world.task_starts_on(&id, &["a"]);
+        world.happens(listens(&id));
+        world.happens(asked(&id, TaskEvent::Suspend));
+        let row = &world.allocations[&id.allocation(1)];
+        assert_eq!(row.state, AllocationState::Preempting);
+        assert_eq!(
+            row.preempt_deadline,
+            Some(Micros(world.now + 90 * 1_000_000))
+        );
+        assert_eq!(world.containers[&containers[0]].desired, Desired::Run);
+        // It ignores the signal until its time is over.
+        world.now += 91 * 1_000_000;
+        world.happens(Event::Overdue {
+            id: id.allocation(1),
+        });
+        assert_eq!(world.containers[&containers[0]].desired, Desired::Kill);
+        world.observe("a", &containers[0], exit(ContainerExit::Killed));
+        assert_eq!(world.tasks[&id].state, TaskState::Suspended);
+
+        let (mut world, id) = with_preemptible(kind, true);
+        let containers = world.task_starts_on(&id, &["a"]);
+        world.happens(asked(&id, TaskEvent::Suspend));
+        assert_eq!(world.containers[&containers[0]].desired, Desired::Kill);
+    }
+    // Nothing follows where there is nothing to save, or where something else shows it.
+    for (mut world, id) in [
+        with_task(TaskKind::Command),
+        with_preemptible(TaskKind::Notebook, true),
+    ] {
+        world.task_starts_on(&id, &["a"]);
+        let before = world.allocations[&id.allocation(1)].state.clone();
+        world.happens(listens(&id));
+        assert_eq!(world.allocations[&id.allocation(1)].state, before);
+    }
 }
 
 #[test]

@@ -110,6 +110,7 @@ fn empty(max_restarts: u32) -> World {
                 slots: 1,
                 single_place: false,
                 preemption_timeout: 60,
+                preemptible: None,
             },
             log_retention_days: None,
         },
@@ -209,6 +210,20 @@ impl World {
     /// The same of a task.
     pub(crate) fn task_runs_on(&mut self, task_id: &TaskId, places: &[&str]) -> Vec<ContainerId> {
         let id = self.live_allocation(task_id).expect("a live allocation");
+        let ids = self.task_starts_on(task_id, places);
+        for container_id in &ids {
+            self.happens(Event::Joined {
+                id: id.clone(),
+                container_id: container_id.clone(),
+                cause: Cause::actor("task"),
+            });
+        }
+        ids
+    }
+
+    /// The same, and its containers have not met.
+    pub(crate) fn task_starts_on(&mut self, task_id: &TaskId, places: &[&str]) -> Vec<ContainerId> {
+        let id = self.live_allocation(task_id).expect("a live allocation");
         let parts = places
             .iter()
             .map(|place| ((*place).into(), vec![SlotId(0)]));
@@ -225,13 +240,6 @@ impl World {
         }));
         for (container_id, place) in ids.iter().zip(places) {
             self.observe(place, container_id, running());
-        }
-        for container_id in &ids {
-            self.happens(Event::Joined {
-                id: id.clone(),
-                container_id: container_id.clone(),
-                cause: Cause::actor("task"),
-            });
         }
         ids
     }

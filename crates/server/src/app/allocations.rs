@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use det_ids::{AllocationId, ContainerId, TaskId};
-use det_lifecycle::allocation::AllocationEvent;
+use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_lifecycle::container::Observed;
+use det_lifecycle::task::{Meeting, Release};
 use det_orchestrator::Event;
 use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_taskspec::TaskKind;
@@ -117,6 +118,14 @@ impl Allocations {
                 allocations::find(&mut conn.conn(), allocation_id).await?
             };
             let Some(row) = row else { return Ok(false) };
+            if shows_that_it_listens(actor, &row) {
+                let (id, cause) = (row.id, Cause::actor(actor.name()));
+                // This wakes the poll, should it matter.
+                self.orchestration
+                    .commit(Event::Listens { id, cause })
+                    .await?;
+                continue;
+            }
             if row.state.is_to_save() || row.state.is_terminal() {
                 return Ok(row.state.is_to_save());
             }
@@ -347,6 +356,15 @@ impl Allocations {
         }
         Ok(())
     }
+}
+
+/// Whether a poll of the preemption signal is the first sign that the code of an attempt can be asked to save and exit.
+fn shows_that_it_listens(actor: &Actor, row: &AllocationRow) -> bool {
+    let by_itself = matches!(actor, Actor::Task(task) if task.allocation_id == row.id);
+    by_itself
+        && row.preemptible
+        && Release::of(row.kind) == Release::BySaving(Meeting::Poll)
+        && matches!(row.state, AllocationState::Starting(_))
 }
 
 /// Where everybody is, once all have come and their addresses are known.

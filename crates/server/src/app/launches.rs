@@ -318,6 +318,7 @@ fn demand(config: &TaskConfig) -> Demand {
         // Only generic tasks may be spread over places.
         single_place: config.resources.is_single_node.unwrap_or(true),
         preemption_timeout: config.preemption_timeout,
+        preemptible: config.preemptible,
     }
 }
 

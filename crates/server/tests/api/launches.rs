@@ -481,3 +481,136 @@ async fn a_task_kills_no_other_users_tasks_by_way_of_a_child() {
     bob.post(&path, kill).await.ok();
     cluster.stop_unchecked().await;
 }
+
+#[tokio::test]
+async fn a_notebook_that_opted_in_is_preempted_and_started_again() {
+    let scheduler = "{type: priority, preemption: true}";
+    let manager = format!("{{type: agent, scheduler: {scheduler}}}");
+    let cluster = Cluster::start_with(&[("resource_manager", &manager)]).await;
+    let ada = user(&cluster, "ada").await;
+    let mut agent = cluster.agent("a1", 1).await;
+    let body = json!({"config": {"preemptible": true, "resources": {"priority": 50}}});
+    let made = ada.post("/api/v1/notebooks", body).await.ok();
+    let id = made["notebook"]["id"].as_str().unwrap().to_owned();
+    let note = made["messages"].to_string();
+    assert!(note.contains("started again"), "{note}");
+    let first = started(&mut agent).await;
+    let queue = ada
+        .get("/api/v1/job-queues-v2?resourcePool=default")
+        .await
+        .ok();
+    assert_eq!(queue["jobs"][0]["full"]["isPreemptible"], true);
+
+    let urgent = launch(&ada, json!({"resources": {"priority": 1}})).await;
+    assert!(
+        agent.next_kill().await,
+        "its programs are asked to end before they are killed"
+    );
+    agent.exits(&first, 0).await;
+    agent.forgets(&first).await;
+    let of_urgent = started(&mut agent).await;
+    assert_eq!(of_urgent.task_id.as_str(), urgent);
+    let why = ada.get(&format!("/api/v1/job-queues/{id}/why")).await.ok();
+    let summary = why["summary"].as_str().unwrap();
+    assert!(summary.contains("started again (attempt 2)"), "{summary}");
+    let lines = ada.get(&format!("/api/v1/tasks/{id}/logs")).await.lines();
+    let said = |text: &str| {
+        let mut logs = lines
+            .iter()
+            .filter_map(|line| line["result"]["log"].as_str());
+        logs.any(|line| line.contains(text))
+    };
+    assert!(
+        said("Asked to end, to be started again later: "),
+        "{lines:?}"
+    );
+
+    agent.exits(&of_urgent, 0).await;
+    agent.forgets(&of_urgent).await;
+    let again = started(&mut agent).await;
+    assert_eq!(again.task_id.as_str(), id);
+    assert!(again.allocation_id.as_str().ends_with(".2"));
+
+    // Its owner can let it rest, too.
+    let path = |verb: &str| format!("/api/v1/tasks/{id}/{verb}");
+    ada.post(&path("pause"), Value::Null).await.ok();
+    assert!(agent.next_kill().await);
+    agent.exits(&again, 0).await;
+    agent.forgets(&again).await;
+    let notebook = format!("/api/v1/notebooks/{id}");
+    cluster
+        .until(&ada, &notebook, |answer| {
+            answer["notebook"]["paused"] == true
+        })
+        .await;
+    let why = ada.get(&format!("/api/v1/job-queues/{id}/why")).await.ok();
+    assert_eq!(
+        why["summary"],
+        format!("paused: it asks for nothing until `det task unpause {id}`")
+    );
+    ada.post(&path("unpause"), Value::Null).await.ok();
+    assert!(
+        started(&mut agent)
+            .await
+            .allocation_id
+            .as_str()
+            .ends_with(".3")
+    );
+    cluster.stop_unchecked().await;
+}
+
+#[tokio::test]
+async fn services_that_did_not_opt_in_are_neither_paused_nor_preemptible() {
+    let cluster = Cluster::start().await;
+    let ada = user(&cluster, "ada").await;
+    let mut agent = cluster.agent("a1", 2).await;
+    let id = launch(&ada, json!({})).await;
+    started(&mut agent).await;
+    let pause = format!("/api/v1/tasks/{id}/pause");
+    let refusal = ada.post(&pause, Value::Null).await.refused(400);
+    assert!(refusal.contains("\"preemptible: true\""), "{refusal}");
+    let unknown = json!({"preemptible": "yes"});
+    ada.post(COMMANDS, request(unknown)).await.refused(400);
+    // A generic task can opt out.
+    let config = json!({"config": "entrypoint: [x]\npreemptible: false"});
+    let task = create(&ada, config).await;
+    started(&mut agent).await;
+    let pause = format!("/api/v1/tasks/{task}/pause");
+    ada.post(&pause, Value::Null).await.refused(400);
+    cluster.stop_unchecked().await;
+}
+
+#[tokio::test]
+async fn a_generic_task_that_asks_for_the_signal_saves_before_it_is_paused() {
+    let cluster = Cluster::start().await;
+    let ada = user(&cluster, "ada").await;
+    let mut agent = cluster.agent("a1", 1).await;
+    let config = json!({"config": "entrypoint: [x]\npreemption_timeout: 1"});
+    let task = create(&ada, config).await;
+    let path = |verb: &str| format!("/api/v1/tasks/{task}/{verb}");
+    for (attempt, saves) in [(1, true), (2, false)] {
+        let spec = started(&mut agent).await;
+        let code = cluster.client().as_task(&spec.script.token);
+        let of = format!("/api/v1/allocations/{}/signals", spec.allocation_id);
+        let poll = format!("{of}/preemption?timeoutSeconds=0");
+        assert_eq!(code.get(&poll).await.ok()["preempt"], false);
+        let long = format!("{of}/preemption?timeoutSeconds=60");
+        let pause = path("pause");
+        let (signal, paused) = tokio::join!(code.get(&long), ada.post(&pause, Value::Null));
+        paused.ok();
+        assert_eq!(signal.ok()["preempt"], true, "attempt {attempt}");
+        if saves {
+            let ack = format!("{of}/ack_preemption");
+            code.post(&ack, Value::Null).await.ok();
+            agent.exits(&spec, 0).await;
+        } else {
+            // It has a second, and is killed after that.
+            assert!(!agent.next_kill().await);
+            agent.exits(&spec, 137).await;
+        }
+        agent.forgets(&spec).await;
+        until_state(&cluster, &ada, &task, "GENERIC_TASK_STATE_PAUSED").await;
+        ada.post(&path("unpause"), Value::Null).await.ok();
+    }
+    cluster.stop_unchecked().await;
+}

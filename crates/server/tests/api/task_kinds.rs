@@ -31,6 +31,7 @@ async fn waiting_command(cluster: &Cluster, model: ExperimentId) -> (String, Str
             slots: 1,
             single_place: true,
             preemption_timeout: 3600,
+            preemptible: None,
         }),
         attempts: 1,
         log_lines: 0,

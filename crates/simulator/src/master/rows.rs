@@ -39,6 +39,7 @@ impl det_orchestrator::Rows for Tx<'_> {
                 single_place: submission.single_place,
                 preemption_timeout: u32::try_from(submission.preemption_timeout)
                     .unwrap_or(u32::MAX),
+                preemptible: None,
             },
             log_retention_days: None,
         })

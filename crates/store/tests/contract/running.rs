@@ -702,6 +702,7 @@ pub(crate) async fn the_task_of_a_job_is_no_experiments(world: &World) {
             slots: 2,
             single_place: true,
             preemption_timeout: 60,
+            preemptible: None,
         }),
         ..task("t", None, None)
     };

@@ -17,7 +17,12 @@ from determined._core._checkpoint import CheckpointContext, DummyCheckpointConte
 from determined._core._distributed import DistributedContext, DummyDistributedContext
 from determined._core._experimental import DummyExperimentalCoreContext, ExperimentalCoreContext
 from determined._core._metrics import DummyMetricsContext, MetricsContext
-from determined._core._preempt import DummyPreemptContext, PreemptContext, PreemptMode
+from determined._core._preempt import (
+    DummyPreemptContext,
+    PreemptContext,
+    PreemptMode,
+    PreemptWhenAskedContext,
+)
 from determined._core._profiler import DummyProfilerContext, ProfilerContext
 from determined._core._searcher import (
     DummySearcherContext,
@@ -202,10 +207,13 @@ def init(
         return _trial(info, session, distributed, checkpoint_storage, preempt_mode, tensorboard_mode)
     # Only trials have metrics and checkpoints that the master knows of.
     storage = storage_from_argument(checkpoint_storage) or default_storage()
+    preempt: PreemptContext = DummyPreemptContext(distributed, preempt_mode)
+    if info.task_type in ("GENERIC", "COMMAND"):
+        preempt = PreemptWhenAskedContext(session, info.allocation_id, distributed, preempt_mode)
     return Context(
         distributed=distributed,
         checkpoint=DummyCheckpointContext(distributed, storage),
-        preempt=DummyPreemptContext(distributed, preempt_mode),
+        preempt=preempt,
         _session=session,
         info=info,
     )

@@ -177,6 +177,28 @@ class PreemptContext:
             )
 
 
+class PreemptWhenAskedContext(PreemptContext):
+    """Of a generic task or a command: asks the master from the first call of `should_preempt()` on.
+
+    Such a task is given time to save only once it has asked; one that never asks is ended at once.
+    """
+
+    _asks = False
+
+    def start(self) -> PreemptContext:
+        """Lets `should_preempt()` be called. RuntimeError if called twice."""
+        self._set_started()
+        return self
+
+    def should_preempt(self, auto_ack: bool = True) -> bool:
+        """Whether to save and exit now, as in a trial."""
+        self._check_started()
+        if self._watcher is not None and not self._asks:
+            self._asks = True
+            self._watcher.start()
+        return super().should_preempt(auto_ack)
+
+
 class DummyPreemptContext(PreemptContext):
     """Never preempts, for code off-cluster."""
 

@@ -141,7 +141,11 @@ async fn shown<'a>(
         .collect();
     let complete = |one: &Value| {
         let mut one = one.clone();
-        one["state"] = json!(state(&one, "state"));
+        one["state"] = if one["paused"] == true {
+            json!("PAUSED")
+        } else {
+            json!(state(&one, "state"))
+        };
         if let Some(id) = one["workspaceId"].as_i64() {
             let name = names.get(&id).cloned();
             one["workspaceName"] =

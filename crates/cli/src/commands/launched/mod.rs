@@ -177,6 +177,17 @@ pub(crate) enum LaunchedAction {
         #[command(flatten)]
         logs: Box<LogArgs>,
     },
+    /// Let one that was launched with "preemptible: true" give its slots back
+    Pause {
+        /// Its id, or enough of its beginning
+        id: String,
+    },
+    /// Let a paused one go on: it is started again
+    #[command(visible_alias = "activate")]
+    Unpause {
+        /// Its id, or enough of its beginning
+        id: String,
+    },
     /// End some at once
     Kill(steer::KillArgs),
     /// Change one
@@ -209,6 +220,10 @@ pub(crate) async fn run(
             let id = expand(kind, client, &id).await?;
             let query = Query::new().with_all("allocationIds", allocation_ids);
             logs::print(client, &LogSource::Task(id), query, &logs).await
+        }
+        LaunchedAction::Pause { id } => steer::turn(kind, client, &id, ("pause", "Paused")).await,
+        LaunchedAction::Unpause { id } => {
+            steer::turn(kind, client, &id, ("unpause", "Unpaused")).await
         }
         LaunchedAction::Kill(args) => steer::kill(kind, client, &args).await,
         LaunchedAction::Set(action) => steer::set(kind, client, action).await,

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use det_client::Client;
 use serde_json::json;
 
-use super::{End, Kind, Known, expand};
+use super::{End, GENERIC, Kind, Known, expand};
 use crate::error::CliError;
 use crate::output;
 use crate::values::priority_orders;
@@ -79,6 +79,18 @@ pub(crate) fn note_ended(kind: &Kind, id: &str, end: &End) {
 
 fn note_skipped(error: &CliError) {
     output::note(format_args!("skipped: {error}"));
+}
+
+/// Has a task rest or go on: the API's name of that, and the word that reports it.
+pub(super) async fn turn(
+    kind: &Kind,
+    client: &Client,
+    id: &str,
+    (action, done): (&str, &str),
+) -> Result<(), CliError> {
+    let id = expand(kind, client, id).await?;
+    client.post(&GENERIC.path(&id, [action]), None).await?;
+    output::line(format_args!("{done} {} {id}", kind.noun))
 }
 
 /// Changes an attribute of a task.

@@ -147,6 +147,27 @@ async fn generic(client: &Client, given: String) -> Result<(String, Value), CliE
     .with_hint(instead))
 }
 
+/// The id of a task that a user launched, of whatever kind.
+async fn launched(client: &Client, given: String) -> Result<String, CliError> {
+    let id = expand(client, given).await?;
+    let answer = GENERIC.get(client, &id).await?;
+    let (kind, instead) = match text(&answer["task"], "taskType").as_str() {
+        "TASK_TYPE_TRIAL" => (
+            "a trial",
+            "`det experiment pause` and `det experiment activate` are for trials",
+        ),
+        "TASK_TYPE_CHECKPOINT_GC" => (
+            "a deletion of checkpoints",
+            "it ends by itself, and is no one's to steer",
+        ),
+        _ => return Ok(id),
+    };
+    Err(
+        CliError::request(format!("task {id} is {kind}, which cannot be paused"))
+            .with_hint(instead),
+    )
+}
+
 /// Ends a task at once, with what belongs to it; `root` = with everything that belongs to the same task as it.
 pub(super) async fn kill(client: &Client, id: String, root: bool) -> Result<(), CliError> {
     let (id, answer) = generic(client, id).await?;
@@ -175,7 +196,7 @@ pub(super) async fn act(
     action: &str,
     done: &str,
 ) -> Result<(), CliError> {
-    let (id, _) = generic(client, id).await?;
+    let id = launched(client, id).await?;
     client.post(&GENERIC.path(&id, [action]), None).await?;
     output::line(format_args!("{done} task {id}"))
 }

@@ -53,12 +53,13 @@ enum TaskAction {
         #[arg(long)]
         json: bool,
     },
-    /// Let a generic task, and those that belong to it, give their slots back
+    /// Let a task, and those that belong to it, give their slots back; commands and services only if launched with
+    /// "preemptible: true"
     Pause {
         /// Id of the task, or enough of its beginning
         task_id: String,
     },
-    /// Let a paused generic task, and those that belong to it, go on
+    /// Let a paused task, and those that belong to it, go on
     #[command(visible_alias = "activate")]
     Unpause {
         /// Id of the task, or enough of its beginning
@@ -77,7 +78,7 @@ enum TaskAction {
 /// Options of `det task list`.
 #[derive(Debug, Default, Args)]
 struct ListArgs {
-    /// Generic tasks too that are paused, or ended in the last day
+    /// Tasks too that are paused, and generic ones that ended in the last day
     #[arg(short, long)]
     all: bool,
     #[command(flatten)]

@@ -110,6 +110,7 @@ impl RemovalTasks {
                 slots: 0,
                 single_place: true,
                 preemption_timeout: 0,
+                preemptible: Some(false),
             }),
             attempts: 0,
             log_lines: 0,

@@ -169,6 +169,9 @@ impl Launches {
                 .warnings
                 .extend(shell::warning_of_key(wanted.security.ssh_key_type()));
         }
+        if kind != LaunchKind::Generic && config.preemptible == Some(true) {
+            findings.warnings.push(starts_over(&config));
+        }
         Ok(CheckedLaunch {
             config,
             workspace_id: workspace.id,
@@ -250,4 +253,16 @@ impl Launches {
         })
         .await
     }
+}
+
+/// What the owner of a preemptible service is to know.
+fn starts_over(config: &TaskConfig) -> String {
+    let kept = if config.bind_mounts.is_empty() {
+        "and nothing that it has written is kept, since \"bind_mounts\" mount no directory"
+    } else {
+        "and what it has written is kept below \"bind_mounts\" only"
+    };
+    format!(
+        "\"preemptible\" lets more important work take its slots: then it is ended and started again from its beginning, {kept}"
+    )
 }

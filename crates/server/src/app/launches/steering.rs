@@ -1,7 +1,7 @@
 //! Steering tasks that users launched: killing, pausing and activating them, with everything that belongs to them.
 
 use det_ids::TaskId;
-use det_lifecycle::task::TaskEvent;
+use det_lifecycle::task::{RestartPolicy, TaskEvent};
 use det_orchestrator::Event;
 use det_store::task_documents::{self, TaskDocument};
 use det_store::{Conn, WriteTx, allocations};
@@ -36,25 +36,27 @@ impl Launches {
         id: &TaskId,
         from: From,
     ) -> AppResult<()> {
-        self.steer(actor, kind, id, from, TaskEvent::Kill).await
+        self.steer(actor, Some(kind), id, from, TaskEvent::Kill)
+            .await
     }
 
-    /// Lets a generic task, and those that belong to it, give their slots back and rest.
+    /// Lets a task of any kind, and those that belong to it, give their slots back and rest.
     pub async fn pause(&self, actor: &Actor, id: &TaskId) -> AppResult<()> {
-        self.steer(actor, TaskKind::Generic, id, From::Task, TaskEvent::Suspend)
+        self.steer(actor, None, id, From::Task, TaskEvent::Suspend)
             .await
     }
 
-    /// Lets a generic task, and those that belong to it, go on.
+    /// Lets a task of any kind, and those that belong to it, go on.
     pub async fn activate(&self, actor: &Actor, id: &TaskId) -> AppResult<()> {
-        self.steer(actor, TaskKind::Generic, id, From::Task, TaskEvent::Resume)
+        self.steer(actor, None, id, From::Task, TaskEvent::Resume)
             .await
     }
 
+    /// `kind` = what the task must be; `None` = any that users launch.
     async fn steer(
         &self,
         actor: &Actor,
-        kind: TaskKind,
+        kind: Option<TaskKind>,
         id: &TaskId,
         from: From,
         event: TaskEvent,
@@ -126,8 +128,12 @@ impl Launches {
             };
         }
         let document = task_documents::find(&mut tx.conn(), id).await?;
-        let pauses = document.is_some_and(|document| may_pause(&document));
-        match (*event == TaskEvent::Suspend, pauses, is_asked) {
+        let refuses = document.is_some_and(|document| is_never_paused(&document));
+        let preemptible = row.demand.and_then(|demand| demand.preemptible);
+        let goes_on = RestartPolicy::of(row.kind, preemptible).is_preemptible();
+        match (*event == TaskEvent::Suspend, !refuses, is_asked) {
+            // Of the one that was asked for the life cycle reports why it cannot.
+            (true, true, false) => Ok(goes_on),
             (true, false, true) => Err(AppError::precondition(format!(
                 "task \"{id}\" was launched as one that is never paused (--no_pause)"
             ))
@@ -138,16 +144,20 @@ impl Launches {
     }
 }
 
-fn may_pause(document: &TaskDocument) -> bool {
-    matches!(&document.details, TaskDetails::Generic(generic) if !generic.no_pause)
+fn is_never_paused(document: &TaskDocument) -> bool {
+    matches!(&document.details, TaskDetails::Generic(generic) if generic.no_pause)
 }
 
-/// The document of a task, which must be of a kind.
-async fn document(tx: &mut WriteTx, kind: TaskKind, id: &TaskId) -> AppResult<TaskDocument> {
+/// The document of a task, which must be of a kind; `None` = of any that users launch.
+async fn document(
+    tx: &mut WriteTx,
+    kind: Option<TaskKind>,
+    id: &TaskId,
+) -> AppResult<TaskDocument> {
     let found = task_documents::find(&mut tx.conn(), id).await?;
     found
-        .filter(|document| document.details.kind() == kind)
-        .ok_or_else(|| no_task_of(kind, id))
+        .filter(|document| kind.is_none_or(|kind| document.details.kind() == kind))
+        .ok_or_else(|| no_task_of(kind.unwrap_or(TaskKind::Generic), id))
 }
 
 /// The root of the tree of a generic task.
@@ -164,7 +174,7 @@ async fn root(conn: &mut Conn<'_>, document: TaskDocument) -> AppResult<TaskId> 
 
 /// Tasks belong to generic tasks that have not ended.
 pub(super) async fn require_live_parent(tx: &mut WriteTx, id: &TaskId) -> AppResult<()> {
-    let parent = document(tx, TaskKind::Generic, id).await?;
+    let parent = document(tx, Some(TaskKind::Generic), id).await?;
     // All of them are steered by one change.
     let root = root(&mut tx.conn(), parent).await?;
     let members = task_documents::tree(&mut tx.conn(), &root).await?.len();

@@ -150,6 +150,7 @@ impl Facts {
                 slots: config.resources.slots_per_trial,
                 single_place: config.resources.is_single_node.unwrap_or(false),
                 preemption_timeout: config.preemption_timeout,
+                preemptible: None,
             },
             log_retention_days: log_retention_days(&config),
         });

@@ -220,6 +220,7 @@ impl Rows for TxRows<'_> {
             resource_pool: row.resource_pool.clone(),
             slots: count(row.slots),
             single_place: row.single_place,
+            preemptible: row.preemptible,
             requested_at: Micros(row.requested_at),
             placed_at: row.placed_at.map(Micros),
             started_at: row.started_at.map(Micros),
@@ -240,7 +241,7 @@ impl Rows for TxRows<'_> {
 
     fn insert_allocation(&mut self, row: Allocation, excluded: Option<BTreeSet<PlaceId>>) {
         self.live.add_allocation(AllocationRow {
-            preemptible: row.is_preemptible(),
+            preemptible: row.preemptible,
             id: row.id,
             task_id: row.task_id,
             kind: row.kind,

@@ -125,11 +125,11 @@ pub(crate) fn task(view: &TaskView) -> Result<Task, StoreError> {
     Ok(task)
 }
 
-/// The generic tasks that are paused.
+/// The tasks that are paused.
 pub(crate) fn paused(live: &Live) -> Vec<Task> {
     live.launched
         .iter()
-        .filter(|row| row.kind == TaskKind::Generic && row.state == OwnState::Suspended)
+        .filter(|row| row.state == OwnState::Suspended)
         .map(|row| without_attempts(row, live))
         .collect()
 }
@@ -140,7 +140,7 @@ pub(crate) fn ended(live: &Live) -> Vec<Task> {
     ended.map(|row| without_attempts(row, live)).collect()
 }
 
-/// A generic task of which no attempt lives.
+/// A task of which no attempt lives.
 fn without_attempts(row: &LaunchedTask, live: &Live) -> Task {
     let mut task = Task {
         task_id: row.id.to_string(),

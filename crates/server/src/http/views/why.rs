@@ -7,7 +7,7 @@ use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::task::TaskState;
 use det_scheduler::{Estimate, Policy, WaitKind};
 use det_store::StoreError;
-use det_store::allocations::AllocationRow;
+use det_store::allocations::{AllocationRow, TaskRow};
 
 use crate::app::jobs::{JobSubject, QueuedJob};
 use crate::app::why::JobExplanation;
@@ -191,7 +191,7 @@ fn some(explanation: &JobExplanation, ids: &[AllocationId]) -> String {
 fn summary(explanation: &JobExplanation, waiting: usize) -> String {
     let row = match &explanation.subject {
         JobSubject::Experiment(row) => row,
-        JobSubject::Task { row, .. } => return summary_of_task(row.state, explanation, waiting),
+        JobSubject::Task { row, .. } => return summary_of_task(row, explanation, waiting),
     };
     match &row.state {
         state if row.unmanaged && !state.is_terminal() => {
@@ -212,13 +212,24 @@ fn summary(explanation: &JobExplanation, waiting: usize) -> String {
     }
 }
 
-fn summary_of_task(state: TaskState, explanation: &JobExplanation, waiting: usize) -> String {
-    match state {
-        TaskState::Suspended => "suspended: it asks for nothing until it is resumed".to_owned(),
+fn summary_of_task(row: &TaskRow, explanation: &JobExplanation, waiting: usize) -> String {
+    match row.state {
+        TaskState::Suspended if row.experiment_id.is_some() => {
+            "suspended: it asks for nothing until it is resumed".to_owned()
+        }
+        TaskState::Suspended => format!(
+            "paused: it asks for nothing until `det task unpause {}`",
+            row.id
+        ),
+        TaskState::Queued if row.attempts > 1 => format!(
+            "{}; it is to be started again (attempt {})",
+            in_queue(explanation, waiting),
+            row.attempts
+        ),
         TaskState::Queued | TaskState::Running | TaskState::Stopping(_) => {
             in_queue(explanation, waiting)
         }
-        TaskState::Ended(_) => ended(state.name()),
+        TaskState::Ended(_) => ended(row.state.name()),
     }
 }
 
