@@ -8,7 +8,7 @@ use crate::build::SpecError;
 use crate::facts::{KindFacts, PlaceFacts, PoolDefaults, TaskFacts, TrialFacts};
 use crate::ports::TrainingPort;
 use crate::variables as v;
-use crate::{PYTHON_USER_BASE, RUN_DIR};
+use crate::{PYTHON_USER_BASE, RUN_DIR, TaskKind};
 
 /// Characters of a name that an error shows.
 const MAX_NAME_SHOWN: usize = 64;
@@ -117,7 +117,13 @@ pub(crate) fn environment(
         KindFacts::Trial(_) => Vec::new(),
         KindFacts::Launched(details) => details.variables(),
     };
+    let document = task.request.document.clone().filter(|document| {
+        let is_notebook = task.kind.kind() == TaskKind::Notebook;
+        is_notebook && document.len() <= MOST_DOCUMENT_BYTES
+    });
+    let document = document.map(|document| (v::NOTEBOOK_CONFIG, document));
     let all = of_every_task.chain(of_trial).chain(ports).chain(of_kind);
+    let all = all.chain(document);
     for (name, value) in all {
         if !env.iter().any(|(taken, _)| taken == name) {
             env.push((name.to_owned(), value));
@@ -126,6 +132,8 @@ pub(crate) fn environment(
     Ok(env)
 }
 
+/// Bytes of a configuration that a notebook is shown: well below what a variable may have.
+const MOST_DOCUMENT_BYTES: usize = 64 << 10;
 /// Bytes of one variable, name and value, at most: what the kernel lets a process be given (`MAX_ARG_STRLEN`, with the
 /// sign between them and the end).
 const MAX_VARIABLE_BYTES: usize = (128 << 10) - 2;

@@ -127,6 +127,8 @@ pub struct ContainerRequest {
     pub drop_capabilities: Vec<String>,
     /// Whether the harness logs in detail.
     pub debug: bool,
+    /// The effective configuration of a launched task as JSON, without credentials; `None` = it is not shown to the task.
+    pub document: Option<String>,
 }
 
 /// What a pool gives to every task unless its configuration has its own.

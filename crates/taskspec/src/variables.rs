@@ -166,6 +166,8 @@ variables! {
 
     /// Port that the notebook's server listens on.
     NOTEBOOK_PORT: Master, Notebooks, Always;
+    /// The notebook's configuration as JSON, for its programs to look at; a very long one is left out.
+    NOTEBOOK_CONFIG: Master, Notebooks, WhenKnown;
     /// What keeps the notebook from being idle, as in its configuration.
     NOTEBOOK_IDLE_TYPE: Master, Notebooks, Always;
     /// What the notebook's server asks clients for.
