@@ -202,6 +202,11 @@ pub enum ToAgent {
     /// Connect to a port of a container, and open a tunnel for it: a request to [`TUNNEL_PATH`]. The master cannot connect to
     /// the agent, which may be behind a firewall.
     Dial(Dial),
+    /// Have the supervisor of this container report to the master what its processes do; nothing if it does not run.
+    Diagnose {
+        /// The container.
+        container_id: ContainerId,
+    },
     /// The end of this container is stored: remove all of its files and records. A live container is killed first.
     Forget {
         /// The container.

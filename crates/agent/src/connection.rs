@@ -477,6 +477,7 @@ fn handle(
             manager.kill(&container_id, order);
         }
         ToAgent::Dial(dial) => manager.dial(dial),
+        ToAgent::Diagnose { container_id } => manager.diagnose(container_id),
         ToAgent::Forget { container_id } => manager.remove(&container_id),
     }
     Ok(())

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::registry::ErrorOf;
-use crate::tunnels::Dials;
+use crate::tunnels::Asks;
 use crate::{NotAdmitted, Registry, Tunnels};
 
 /// Most reports stored in one transaction.
@@ -88,7 +88,7 @@ pub async fn serve<R: Registry>(
         credential,
         socket,
         view: PlaceView::default(),
-        dials: tunnels.dials_of(&place),
+        asks: tunnels.asks_of(&place),
     };
     let outcome = tokio::select! {
         outcome = connection.run(hello) => outcome,
@@ -102,6 +102,8 @@ pub async fn serve<R: Registry>(
             tracing::warn!(agent.id = agent_id.as_str(), %error, cause = ?std::error::Error::source(&error), "agent disconnected after an error");
         }
     }
+    // Before its end is stored: who reads that asks nothing more of it.
+    drop(connection);
     if let Err(error) = registry.core().left(&place, &lease).await
         // The next start notes that every agent is away.
         && !shutdown.is_cancelled()
@@ -167,7 +169,7 @@ struct Connection<R: Registry> {
     credential: R::Credential,
     socket: WebSocket,
     view: PlaceView,
-    dials: Dials,
+    asks: Asks,
 }
 
 /// Why a connection ended, for the log.
@@ -195,8 +197,8 @@ impl<R: Registry> Connection<R> {
             }
             tokio::select! {
                 () = changes.changed() => {}
-                dial = self.dials.next() => {
-                    if !self.send(&ToAgent::Dial(dial)).await {
+                ask = self.asks.next() => {
+                    if !self.send(&ask).await {
                         return Ok("the connection ended");
                     }
                 }

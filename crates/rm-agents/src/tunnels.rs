@@ -1,4 +1,5 @@
-//! Connections to ports of containers, through the agents: the master asks an agent to dial, and the agent opens a tunnel.
+//! What the master asks of single agents beside orders: connections to ports of containers, for which the agent opens a
+//! tunnel, and to have supervisors report what their tasks do.
 //!
 //! Agents accept no connections. The request to dial goes over the agent's WebSocket; the bytes go over a connection of
 //! their own, so that a large download keeps no order or report waiting.
@@ -7,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use det_agent_proto::{Dial, TUNNEL_SECONDS};
+use det_agent_proto::{Dial, TUNNEL_SECONDS, ToAgent};
 use det_ids::{ContainerId, PlaceId};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
@@ -15,8 +16,8 @@ use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-/// Requests to dial that wait for one agent at most: its connection takes them at once unless it is stuck.
-const WAITING_DIALS: usize = 1024;
+/// Requests that wait for one agent at most: its connection takes them at once unless it is stuck.
+const WAITING_ASKS: usize = 1024;
 
 /// The bytes of a container's port.
 pub type TunnelStream = TokioIo<Upgraded>;
@@ -48,7 +49,7 @@ pub struct Tunnels {
 struct Inner {
     /// Grows with every connection, so that the end of an older one does not remove a newer one.
     last: u64,
-    agents: HashMap<PlaceId, (u64, mpsc::Sender<Dial>)>,
+    agents: HashMap<PlaceId, (u64, mpsc::Sender<ToAgent>)>,
     waiting: HashMap<String, Waiting>,
 }
 
@@ -57,26 +58,26 @@ struct Waiting {
     answer: oneshot::Sender<Result<TunnelStream, String>>,
 }
 
-/// The requests to dial of one agent's connection. Dropped, the agent takes no more.
-pub(crate) struct Dials {
+/// The requests to one agent's connection. Dropped, the agent takes no more.
+pub(crate) struct Asks {
     tunnels: Tunnels,
     place: PlaceId,
     serial: u64,
-    received: mpsc::Receiver<Dial>,
+    received: mpsc::Receiver<ToAgent>,
 }
 
-impl Dials {
+impl Asks {
     /// The next request. Dropping this future loses none.
-    pub(crate) async fn next(&mut self) -> Dial {
+    pub(crate) async fn next(&mut self) -> ToAgent {
         match self.received.recv().await {
-            Some(dial) => dial,
+            Some(ask) => ask,
             // A newer connection of the agent has taken over: this one ends by itself.
             None => std::future::pending().await,
         }
     }
 }
 
-impl Drop for Dials {
+impl Drop for Asks {
     fn drop(&mut self) {
         let mut inner = self.tunnels.lock();
         let current = inner.agents.get(&self.place);
@@ -98,19 +99,32 @@ impl Drop for Forgotten<'_> {
     }
 }
 
+impl Inner {
+    /// Hands a request to the connection of an agent.
+    fn ask(&self, place: &PlaceId, ask: ToAgent) -> Result<(), TunnelError> {
+        let Some((_, agent)) = self.agents.get(place) else {
+            return Err(TunnelError::NotConnected(place.clone()));
+        };
+        agent.try_send(ask).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => TunnelError::Busy(place.clone()),
+            mpsc::error::TrySendError::Closed(_) => TunnelError::NotConnected(place.clone()),
+        })
+    }
+}
+
 impl Tunnels {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The requests for an agent from now on.
-    pub(crate) fn dials_of(&self, place: &PlaceId) -> Dials {
-        let (sender, received) = mpsc::channel(WAITING_DIALS);
+    pub(crate) fn asks_of(&self, place: &PlaceId) -> Asks {
+        let (sender, received) = mpsc::channel(WAITING_ASKS);
         let mut inner = self.lock();
         inner.last += 1;
         let serial = inner.last;
         inner.agents.insert(place.clone(), (serial, sender));
-        Dials {
+        Asks {
             tunnels: self.clone(),
             place: place.clone(),
             serial,
@@ -137,18 +151,7 @@ impl Tunnels {
         };
         {
             let mut inner = self.lock();
-            let Some((_, agent)) = inner.agents.get(place) else {
-                return Err(TunnelError::NotConnected(place.clone()));
-            };
-            match agent.try_send(dial) {
-                Ok(()) => {}
-                Err(mpsc::error::TrySendError::Full(_)) => {
-                    return Err(TunnelError::Busy(place.clone()));
-                }
-                Err(mpsc::error::TrySendError::Closed(_)) => {
-                    return Err(TunnelError::NotConnected(place.clone()));
-                }
-            }
+            inner.ask(place, ToAgent::Dial(dial))?;
             let place = place.clone();
             inner
                 .waiting
@@ -163,6 +166,16 @@ impl Tunnels {
             Ok(Ok(Err(reason))) => Err(TunnelError::Refused(reason)),
             Ok(Err(_)) | Err(_) => Err(TunnelError::Slow(place.clone())),
         }
+    }
+
+    /// Has the supervisor of a container of an agent report to the master what its processes do. That it was asked is all
+    /// that follows from this.
+    ///
+    /// # Errors
+    /// The agent is away, or takes no request at this moment.
+    pub fn diagnose(&self, place: &PlaceId, container_id: &ContainerId) -> Result<(), TunnelError> {
+        let container_id = container_id.clone();
+        self.lock().ask(place, ToAgent::Diagnose { container_id })
     }
 
     /// The agent that a tunnel is to come from; `None` = nobody waits for it.
@@ -193,11 +206,13 @@ mod tests {
         };
         let away = Err(TunnelError::NotConnected(place.clone()));
         assert_eq!(open("t1").await, away);
-        let older = tunnels.dials_of(&place);
-        let mut newer = tunnels.dials_of(&place);
+        let older = tunnels.asks_of(&place);
+        let mut newer = tunnels.asks_of(&place);
         drop(older);
         let agent = async {
-            let dial = newer.next().await;
+            let ToAgent::Dial(dial) = newer.next().await else {
+                panic!("it was asked to dial");
+            };
             assert_eq!(tunnels.expected_from(&dial.tunnel_id), Some(place.clone()));
             assert!(tunnels.opened(&dial.tunnel_id, Err("nothing listens".into())));
             assert!(!tunnels.opened(&dial.tunnel_id, Err("again".into())));
@@ -205,6 +220,9 @@ mod tests {
         let (answer, ()) = tokio::join!(open("t2"), agent);
         assert_eq!(answer, Err(TunnelError::Refused("nothing listens".into())));
         assert!(tunnels.lock().waiting.is_empty());
+        tunnels.diagnose(&place, &container).unwrap();
+        let container_id = container.clone();
+        assert_eq!(newer.next().await, ToAgent::Diagnose { container_id });
         drop(newer);
         assert_eq!(open("t3").await, away);
     }

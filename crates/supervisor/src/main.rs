@@ -6,8 +6,8 @@
 //! an exit report. It must run in any image, so it is one static executable without an async runtime.
 //!
 //! Signals to it: SIGTERM ends the task gracefully (SIGKILL follows after the script's grace period), SIGQUIT kills it
-//! at once; either way its output is shipped and the exit report written. INT, HUP, USR1, USR2 and WINCH go to the
-//! task.
+//! at once; either way its output is shipped and the exit report written. URG has it report what the task's processes
+//! do ([`diagnosis`]). INT, HUP, USR1, USR2 and WINCH go to the task.
 //!
 //! Read [`run`] first, then [`sandbox`].
 
@@ -23,6 +23,7 @@ mod clock;
 mod collect;
 mod confine;
 mod context;
+mod diagnosis;
 mod environment;
 mod failure;
 mod idle;

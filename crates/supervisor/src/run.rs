@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use det_spool::{BatchIds, DEFAULT_CAPACITY_BYTES, Level};
+use det_taskspec::diagnosis::DIAGNOSE_SIGNAL;
 use det_taskspec::sandbox::{DIAGNOSTICS_FILE, SandboxSpec, Stages, Started};
 use det_taskspec::{
     ContainerExit, ExitCause, RUN_DIR, SCRIPT_FILE, SPOOL_DIR, Script, variables as v,
@@ -25,6 +26,7 @@ use nix::unistd::{Pid, User, getuid};
 
 use crate::cgroup;
 use crate::clock::now_micros;
+use crate::diagnosis::Doctor;
 use crate::environment::{Facts, TaskEnv};
 use crate::failure::{SetupError, chain, thread_failed};
 use crate::idle;
@@ -187,6 +189,7 @@ struct Task {
     events: Receiver<Event>,
     stage: Stage,
     ending: EndRequest,
+    doctor: Doctor,
     stages: Stages,
     oom_kills_before: Option<u64>,
     /// The measuring of the running code, if it is measured.
@@ -258,6 +261,7 @@ impl Task {
             events,
             stage: Stage::Preparing,
             ending: EndRequest::NotAsked,
+            doctor: Doctor::default(),
             stages: context.stages,
             oom_kills_before: cgroup::oom_kills(),
             measuring: None,
@@ -364,6 +368,10 @@ impl Task {
 
     /// Handles a signal; `Some` if the task has ended.
     fn on_signal(&mut self, signal: Signal) -> Result<Option<ContainerExit>, SetupError> {
+        if signal as i32 == DIAGNOSE_SIGNAL {
+            self.doctor.examine(&self.setup);
+            return Ok(None);
+        }
         let Some(pid) = self.child() else {
             let asked_to_end = matches!(signal, Signal::SIGTERM | Signal::SIGQUIT | Signal::SIGINT);
             return Ok(asked_to_end.then(|| ended_from_outside("before its code began")));

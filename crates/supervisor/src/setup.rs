@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use det_taskspec::diagnosis::STACKS_DIR;
 use det_taskspec::{Script, TaskFile, TaskKind};
 use serde::Deserialize;
 
@@ -54,13 +55,14 @@ pub(crate) struct PreparedTask {
 }
 
 /// The directories below the run directory and their modes.
-const DIRECTORIES: [(&str, u32); 6] = [
+const DIRECTORIES: [(&str, u32); 7] = [
     ("info", 0o755),
     ("workdir", 0o700),
     ("train", 0o700),
     ("train/model", 0o700),
     ("train/logs", 0o700),
     ("pythonuserbase", 0o700),
+    (STACKS_DIR, 0o700),
 ];
 
 /// Creates the directories that everything else needs.

@@ -43,11 +43,11 @@ pub(crate) fn take_over() -> io::Result<()> {
 /// The signals that the supervisor handles. Blocked in all threads from the start, and received by a thread that waits
 /// for them.
 pub(crate) fn handled() -> SigSet {
-    use Signal::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+    use Signal::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGURG, SIGUSR1, SIGUSR2, SIGWINCH};
     // Forwarded to the task's process group unchanged.
     let forwarded = [SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH];
-    // End gracefully; kill now; a child has ended.
-    let own = [SIGTERM, SIGQUIT, SIGCHLD];
+    // End gracefully; kill now; a child has ended; report what the processes do.
+    let own = [SIGTERM, SIGQUIT, SIGCHLD, SIGURG];
     forwarded.into_iter().chain(own).collect()
 }
 

@@ -11,6 +11,7 @@
 mod build;
 mod checkpoint_gc;
 mod details;
+pub mod diagnosis;
 mod environment;
 mod facts;
 pub mod guard;

@@ -14,8 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_agent_proto::{ContainerReport, ContainerState, Dial, Welcome};
 use det_ids::ContainerId;
+use det_taskspec::diagnosis::DIAGNOSE_SIGNAL;
 use det_taskspec::guard::HostGuard;
 use det_taskspec::{ContainerExit, ContainerSpec, Device};
+use nix::sys::signal::Signal;
 use tokio::sync::{OnceCell, mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -27,9 +29,10 @@ use crate::outbox::Outbox;
 use crate::python::{self, TaskPython};
 use crate::runtime::Runtimes;
 use crate::runtime::listeners::Listeners;
+use crate::runtime::process::ProcessRuntime;
 use crate::tunnel;
 use actor::Actor;
-use store::{ContainerDir, KillOrder, StoredContainer};
+use store::{ContainerDir, Identity, KillOrder, Phase, StoredContainer};
 
 /// State that all actors share.
 #[derive(Debug)]
@@ -131,7 +134,7 @@ pub(crate) struct Manager {
 struct Inner {
     actors: BTreeMap<ContainerId, mpsc::UnboundedSender<Command>>,
     tasks: JoinSet<()>,
-    /// Connections to ports of containers.
+    /// Connections to ports of containers, and requests to their supervisors.
     tunnels: JoinSet<()>,
     /// Whether the tasks are being ended: then no container is started any more.
     is_closing: bool,
@@ -196,6 +199,18 @@ impl Manager {
         inner
             .tunnels
             .spawn(async move { tunnel::carry(&shared, dial).await });
+    }
+
+    /// Has the supervisor of a container report to the master what its processes do; nothing if it does not run.
+    pub(crate) fn diagnose(&self, container_id: ContainerId) {
+        let shared = self.shared.clone();
+        let mut inner = self.lock();
+        while inner.tunnels.try_join_next().is_some() {}
+        inner.tunnels.spawn(async move {
+            if let Err(reason) = ask_for_diagnosis(&shared, &container_id).await {
+                tracing::debug!(container.id = %container_id, "a supervisor was not asked what its task does: {reason}");
+            }
+        });
     }
 
     /// Whether this container is known.
@@ -293,4 +308,28 @@ impl Manager {
         inner.actors.insert(id, sender);
         inner.tasks.spawn(actor.run(receiver));
     }
+}
+
+/// Sends the supervisor of a container the signal that asks what its processes do. What runs is read from its record, which
+/// no other container of the same number can be mistaken for.
+async fn ask_for_diagnosis(shared: &Arc<Shared>, id: &ContainerId) -> Result<(), String> {
+    let dir = ContainerDir::new(&shared.data_dir.containers(), id).map_err(|e| e.to_string())?;
+    let kind = shared.runtimes.kind;
+    let loaded = tokio::task::spawn_blocking(move || dir.load(kind)).await;
+    let record = match loaded.map_err(|error| error.to_string())? {
+        StoredContainer::Container(container) => container.1,
+        StoredContainer::Nothing { reason } => return Err(reason.to_string()),
+    };
+    let Phase::Started(started) = record.phase else {
+        return Err("it does not run".to_owned());
+    };
+    let signal = Signal::try_from(DIAGNOSE_SIGNAL).map_err(|error| error.to_string())?;
+    match started.identity {
+        Identity::Process(process) => ProcessRuntime::signal(&process, signal),
+        Identity::Engine { id } => {
+            let engine = shared.runtimes.engine(record.runtime).await;
+            engine.signal(&id, signal).await;
+        }
+    }
+    Ok(())
 }

@@ -173,7 +173,7 @@ impl Agent {
                 .into_iter()
                 .collect(),
             // Nothing listens in these containers.
-            ToAgent::Dial(_) => Vec::new(),
+            ToAgent::Dial(_) | ToAgent::Diagnose { .. } => Vec::new(),
             ToAgent::Forget { container_id } => {
                 if self.held.remove(&container_id).is_some() {
                     self.fleet.note(|tally| {

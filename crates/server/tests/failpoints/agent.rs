@@ -185,7 +185,10 @@ fn follow(held: &watch::Sender<Containers>, order: ToAgent) -> Option<ContainerR
             held.remove(&container_id.0);
         }
         // Nobody connects to its services.
-        ToAgent::Welcome(_) | ToAgent::Refused { .. } | ToAgent::Dial(_) => {}
+        ToAgent::Welcome(_)
+        | ToAgent::Refused { .. }
+        | ToAgent::Dial(_)
+        | ToAgent::Diagnose { .. } => {}
     });
     report
 }

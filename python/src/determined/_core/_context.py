@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
 from determined import _info, errors
+from determined._core import _stacks
 from determined._core._checkpoint import CheckpointContext, DummyCheckpointContext
 from determined._core._distributed import DistributedContext, DummyDistributedContext
 from determined._core._experimental import DummyExperimentalCoreContext, ExperimentalCoreContext
@@ -203,6 +204,7 @@ def init(
     session = session_of_task(info)
     distributed = distributed or DummyDistributedContext()
     _print_stacks_on_sigusr1()
+    _stacks.offer()
     if info.task_type == "TRIAL":
         return _trial(info, session, distributed, checkpoint_storage, preempt_mode, tensorboard_mode)
     # Only trials have metrics and checkpoints that the master knows of.
