@@ -17,6 +17,7 @@ mod effect;
 mod event;
 mod experiments;
 mod fallback;
+pub mod hang;
 mod idle;
 mod log_policies;
 mod mutant;
@@ -25,6 +26,7 @@ mod planning;
 mod restarts;
 mod rows;
 mod searches;
+mod silence;
 mod tasks;
 mod trials;
 mod unmanaged;
@@ -46,6 +48,7 @@ pub use rows::{
     Allocation, Container, Experiment, Rows, SearchState, Task, Terms, Trial, Unreadable,
 };
 pub use searches::validation;
+pub use silence::{Silence, SilenceClock};
 
 /// Two readings of the clock at the moment of a decision.
 #[derive(Debug, Clone, Copy)]
