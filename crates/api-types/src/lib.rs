@@ -19,6 +19,7 @@ pub mod allocations;
 pub mod auth;
 pub mod checkpoints;
 pub mod config_policies;
+pub mod diagnosis;
 pub mod error;
 pub mod events;
 pub mod experiments;

@@ -13,6 +13,7 @@ mod types;
 
 use std::fmt;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -20,6 +21,7 @@ use crate::container::with_defaults;
 use crate::errors::{ConfigError, ConfigErrors};
 use crate::schema::{mask, mask_all};
 use crate::secrets::{hide_variables, mask_addresses, mask_all_variables, mask_members};
+use crate::units::parse_duration;
 use crate::yaml::Node;
 
 pub(crate) use drawn::drawn;
@@ -39,6 +41,12 @@ impl fmt::Debug for ExperimentConfig {
 }
 
 impl ExperimentConfig {
+    /// How long its trials may be silent; zero = for ever, `None` = as the master has it.
+    pub fn silence_timeout(&self) -> Option<Duration> {
+        let text = self.silence_timeout.as_deref()?;
+        parse_duration(text).ok()
+    }
+
     /// Reads a stored effective configuration. Keys that a newer version has added get their defaults.
     ///
     /// # Errors

@@ -146,6 +146,8 @@ words! {
         LogsDeleted = "logs_deleted",
         /// Its log could not be written for a while.
         LogHeld = "log_held",
+        /// Its code reported and wrote nothing for too long; the record contains what its processes did.
+        Silent = "silent",
         /// An agent connected.
         Connected = "connected",
         /// The connection to an agent ended.

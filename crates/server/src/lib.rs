@@ -289,6 +289,7 @@ fn works(master: &Master) -> JoinSet<()> {
         until_shutdown(master, async move { journal.run().await })
     };
     let idle = |master: Master| until_shutdown(master.clone(), background::idle::run(master));
+    let doctor = |master: Master| until_shutdown(master.clone(), background::doctor::run(master));
     let sweep = |master: Master| until_shutdown(master.clone(), background::log_sweep::run(master));
     tasks.spawn(supervise(master.clone(), "compact_metrics", compact));
     tasks.spawn(supervise(
@@ -307,6 +308,7 @@ fn works(master: &Master) -> JoinSet<()> {
         background::deadlines::run,
     ));
     tasks.spawn(supervise(master.clone(), "idle", idle));
+    tasks.spawn(supervise(master.clone(), "doctor", doctor));
     tasks.spawn(supervise(
         master.clone(),
         "clean_up",

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::{AllocationId, ContainerId, JobId, PlaceId, SlotId, WorkspaceId};
+use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::Desired;
 use det_scheduler::{Job, PlaceSnapshot, Work};
 use det_store::allocations::{AllocationRow, ContainerRow};
@@ -21,6 +22,7 @@ use det_store::experiments::JobRow;
 use det_store::places::PlaceRow;
 use det_store::unit::Changes;
 use det_store::{Conn, Store, StoreError, allocations, experiments, places};
+use det_taskspec::TaskKind;
 use planned::{entry, place_snapshot, work};
 pub(crate) use planned::{port_steps, request};
 
@@ -391,6 +393,14 @@ impl Live {
         }
         Ok((cache != rows).then(|| format!("in memory: {cache:?}; rows: {rows:?}")))
     }
+}
+
+/// The attempts of trials whose code runs: their containers have met, and none of them was asked to end.
+pub(crate) fn running_trials(cache: &LiveCache) -> Vec<Arc<AllocationRow>> {
+    let rows = cache.allocations.values().map(|known| &known.row);
+    rows.filter(|row| row.kind == TaskKind::Trial && row.state == AllocationState::Ready)
+        .cloned()
+        .collect()
 }
 
 impl LiveCache {

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 /// Operations of our own, and those that the bindings of clients do not know because they lie outside the API.
 const OURS: &[&str] = &[
+    "DiagnoseTrial",
     "DownloadCheckpoint",
     "DownloadModelDef",
     "DownloadModelDefFile",
@@ -23,6 +24,7 @@ const OURS: &[&str] = &[
     "PlainLogout",
     "PlainMe",
     "PlainTasks",
+    "PostAllocationDiagnosis",
     "PostUnmanagedLogs",
     "PreviewCheckpointPolicy",
     "ReloadMasterConfig",

@@ -18,7 +18,7 @@ use crate::error::CliError;
 use crate::output;
 use crate::paging::PageArgs;
 use crate::table::{Format, FormatArgs, Listing};
-use crate::values::{indented, items, state, text, time, wait_reason};
+use crate::values::{indented, items, plain, state, text, time, wait_reason};
 
 /// Options of `det trial`.
 #[derive(Debug, Args)]
@@ -39,6 +39,20 @@ enum TrialAction {
         trial_id: TrialId,
         #[command(flatten)]
         logs: Box<LogArgs>,
+    },
+    /// Show what each rank of a running trial does, and which one keeps the others waiting
+    ///
+    /// Looks at the processes for a second. Python stacks are shown where the task's environment has py-spy, and of code that
+    /// uses the Core API.
+    Doctor {
+        /// Id of the trial
+        trial_id: TrialId,
+        /// Seconds to wait for the answers of its containers
+        #[arg(long, value_name = "SECONDS", default_value_t = 15,
+            value_parser = clap::value_parser!(i64).range(1..=60))]
+        timeout: i64,
+        #[command(flatten)]
+        format: FormatArgs,
     },
     /// Stop a trial at once
     Kill {
@@ -123,6 +137,11 @@ pub(crate) async fn run(args: TrialArgs, context: &Context) -> Result<(), CliErr
         TrialAction::Logs { trial_id, logs } => {
             logs::print(&client, &LogSource::Trial(trial_id), Query::new(), &logs).await
         }
+        TrialAction::Doctor {
+            trial_id,
+            timeout,
+            format,
+        } => doctor(&client, trial_id, timeout, format.format()).await,
         TrialAction::Kill { trial_id } => {
             client.post(&path(trial_id, "kill"), None).await?;
             output::line(format_args!("Killed trial {trial_id}"))
@@ -138,6 +157,110 @@ pub(crate) async fn run(args: TrialArgs, context: &Context) -> Result<(), CliErr
 
 fn path(trial: TrialId, below: &str) -> String {
     api_path(["trials", &trial.to_string(), below])
+}
+
+/// Shows what the ranks of a trial do, and what follows.
+async fn doctor(
+    client: &Client,
+    trial: TrialId,
+    timeout: i64,
+    format: Format,
+) -> Result<(), CliError> {
+    let body = json!({"trialId": trial, "timeoutSeconds": timeout});
+    let answer = client.post(&path(trial, "diagnose"), Some(&body)).await?;
+    rank_rows(&answer).print(format, &answer)?;
+    if format != Format::Table {
+        return Ok(());
+    }
+    for rank in items(&answer["ranks"]) {
+        let process = &rank["process"];
+        let stack: Vec<String> = items(&process["stack"]).map(plain).collect();
+        if !stack.is_empty() {
+            output::line(format_args!(
+                "\nrank {}, process {} ({}), stack by {}, innermost first:",
+                text(rank, "rank"),
+                text(process, "pid"),
+                text(process, "command"),
+                text(process, "stackSource")
+            ))?;
+            for frame in stack {
+                output::line(format_args!("    {frame}"))?;
+            }
+        }
+    }
+    let silent = text(&answer, "silentSeconds");
+    if !silent.is_empty() {
+        output::note(format_args!(
+            "no report and no line of its log for {silent} s"
+        ));
+    }
+    let without: Vec<&Value> = items(&answer["ranks"])
+        .filter(|rank| {
+            !rank["process"].is_null() && items(&rank["process"]["stack"]).next().is_none()
+        })
+        .collect();
+    if let Some(first) = without
+        .first()
+        .map(|rank| text(&rank["process"], "stackSource"))
+        && !first.is_empty()
+    {
+        output::note(format_args!("no Python stack: {first}"));
+    }
+    output::line(format_args!(
+        "\nConclusion: {}",
+        text(&answer, "conclusion")
+    ))
+}
+
+fn rank_rows(answer: &Value) -> Listing {
+    let mut listing = Listing::new([
+        "Rank",
+        "Agent",
+        "Process",
+        "Does",
+        "Waits in",
+        "CPU",
+        "At",
+        "Last log",
+        "Last report",
+    ]);
+    for rank in items(&answer["ranks"]) {
+        let process = &rank["process"];
+        let mark = if rank["odd"] == true { " *" } else { "" };
+        let does = match text(rank, "problem") {
+            problem if problem.is_empty() => text(rank, "activity"),
+            problem => format!("{} ({problem})", text(rank, "activity")),
+        };
+        let millis = |member: &Value| member.as_i64().unwrap_or(0) / 1000;
+        let cpu = if process.is_null() {
+            String::new()
+        } else {
+            let (used, watched) = (
+                millis(&process["cpuWindowMicros"]),
+                millis(&rank["windowMicros"]),
+            );
+            format!("{used} of {watched} ms")
+        };
+        listing.push([
+            format!("{}{mark}", text(rank, "rank")),
+            text(rank, "agentId"),
+            if process.is_null() {
+                String::new()
+            } else {
+                format!("{} {}", text(process, "pid"), text(process, "command"))
+            },
+            does,
+            text(rank, "waitsIn"),
+            cpu,
+            items(&process["stack"])
+                .next()
+                .map(plain)
+                .unwrap_or_default(),
+            time(rank, "lastLogAt"),
+            time(rank, "lastReportAt"),
+        ]);
+    }
+    listing
 }
 
 async fn describe(client: &Client, args: &DescribeArgs) -> Result<(), CliError> {

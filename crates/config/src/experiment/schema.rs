@@ -81,6 +81,10 @@ keys! {
         environment: Environment = Kind::Section(&ENVIRONMENT), or("{}");
         /// Seconds that a preempted trial has to save and stop.
         preemption_timeout: u32 = NATURAL_32, or("3600");
+        /// How long a running trial may report nothing and write nothing into its log before its processes are looked at, and
+        /// its log names the rank that hangs; `0s` = for ever. Unless given, as the master has it.
+        #[serde(default)]
+        silence_timeout: Option<String> = Kind::Duration;
         /// Seeds of the random numbers.
         reproducibility: Reproducibility = Kind::Section(&REPRODUCIBILITY), or("{}");
         /// System metrics.

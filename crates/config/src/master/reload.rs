@@ -129,6 +129,7 @@ const RULES: &[(&str, When)] = &[
     ("cache", Never),
     ("launch_error", Now),
     ("unmanaged_heartbeat_timeout", Now),
+    ("silence_timeout", Now),
     ("cluster_name", Now),
     ("ui_customization", Now),
     ("enable_cors", Now),

@@ -88,6 +88,10 @@ keys! {
         /// How long the code of an unmanaged trial may be silent before the trial counts as lost.
         #[serde(with = "crate::units::duration_text")]
         unmanaged_heartbeat_timeout: Duration = Kind::Duration, or("\"5m\"");
+        /// How long a running trial may report nothing and write nothing into its log before its processes are looked at, and
+        /// its log names the rank that hangs; `0s` = for ever.
+        #[serde(with = "crate::units::duration_text")]
+        silence_timeout: Duration = Kind::Duration, or("\"30m\"");
         /// Name of the cluster that users are shown.
         cluster_name: String = Kind::Text, or("\"\"");
         /// Whether other origins may call the API from a browser.

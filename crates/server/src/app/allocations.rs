@@ -21,6 +21,7 @@ use crate::app::orchestration::{Cause, Orchestration};
 use crate::app::ownership::{Ownership, Reported};
 use crate::app::reads;
 use crate::app::reads::allocations::require_form;
+use crate::app::silences::Silences;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
@@ -79,6 +80,7 @@ pub struct Allocations {
     all_gathers: AllGathers,
     orchestration: Orchestration,
     idle: Idle,
+    silences: Silences,
 }
 
 impl Allocations {
@@ -88,7 +90,7 @@ impl Allocations {
         ownership: Ownership,
         all_gathers: AllGathers,
         orchestration: Orchestration,
-        idle: Idle,
+        (idle, silences): (Idle, Silences),
     ) -> Self {
         Self {
             context,
@@ -96,6 +98,7 @@ impl Allocations {
             all_gathers,
             orchestration,
             idle,
+            silences,
         }
     }
 
@@ -212,6 +215,8 @@ impl Allocations {
                 cause: Cause::actor(actor.name()),
             })
             .await?;
+        // With the last of them its code begins, and its silence counts.
+        self.silences.wake();
         loop {
             let (row, containers) = {
                 let mut conn = self.context.store.read().await?;

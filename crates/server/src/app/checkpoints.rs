@@ -63,6 +63,7 @@ use crate::app::context::Context;
 use crate::app::existing;
 use crate::app::ownership::{Ownership, Reported};
 use crate::app::searches::config_of;
+use crate::app::silences::{Received, Silences};
 use crate::app::specs::MasterIdentity;
 use crate::app::specs::identity::TaskUsers;
 use crate::auth::Actor;
@@ -103,6 +104,7 @@ pub struct Checkpoints {
     ownership: Ownership,
     task_users: TaskUsers,
     identity: MasterIdentity,
+    silences: Silences,
 }
 
 impl Checkpoints {
@@ -112,12 +114,14 @@ impl Checkpoints {
         ownership: Ownership,
         task_users: TaskUsers,
         identity: MasterIdentity,
+        silences: Silences,
     ) -> Self {
         Self {
             context,
             ownership,
             task_users,
             identity,
+            silences,
         }
     }
 
@@ -130,6 +134,7 @@ impl Checkpoints {
         if [&self.identity.cluster_id, &self.identity.master_id].contains(&&row.uuid) {
             return Err(taken(&row.uuid));
         }
+        self.silences.received(actor, Received::Report);
         let (service, actor) = (self.clone(), actor.clone());
         self.context
             .write(move |tx| {

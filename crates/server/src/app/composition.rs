@@ -20,6 +20,7 @@ use crate::app::checkpoints::removal::CheckpointRemoval;
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
+use crate::app::doctor::Doctor;
 use crate::app::experiments::Experiments;
 use crate::app::homes::KnownHomes;
 use crate::app::idle::Idle;
@@ -46,6 +47,7 @@ use crate::app::restarts::Restarts;
 use crate::app::scheduling::Scheduling;
 use crate::app::searches::Searches;
 use crate::app::services::Services;
+use crate::app::silences::Silences;
 use crate::app::snapshots::Snapshots;
 use crate::app::specs::identity::TaskUsers;
 use crate::app::specs::{FreshTokens, MasterIdentity, Specs};
@@ -191,6 +193,7 @@ impl Master {
         let changes = HomeChanges::new(context.clone(), homes.clone());
         let home_deletion = HomeDeletion::new(changes.clone(), orchestration.clone());
         let idle = Idle::default();
+        let silences = Silences::default();
         let launches = Launches {
             context: context.clone(),
             cluster_id: cluster_id.as_str().into(),
@@ -214,6 +217,7 @@ impl Master {
             ownership.clone(),
             task_users.clone(),
             identity.clone(),
+            silences.clone(),
         );
         let checkpoint_files = CheckpointFiles::new(
             context.clone(),
@@ -245,6 +249,7 @@ impl Master {
             ownership.clone(),
             log_policies,
             pattern_work,
+            silences.clone(),
         );
         let places = Places::new(
             context.clone(),
@@ -259,6 +264,13 @@ impl Master {
             configs.clone(),
             ownership.clone(),
             tunnels.clone(),
+        );
+        let doctor = Doctor::new(
+            context.clone(),
+            (configs.clone(), live.clone()),
+            ownership.clone(),
+            tunnels.clone(),
+            silences.clone(),
         );
         let agent_tokens = AgentTokens::new(
             context.clone(),
@@ -300,6 +312,7 @@ impl Master {
                 orchestration.clone(),
                 ownership.clone(),
                 (metric_journal.clone(), series.clone()),
+                silences.clone(),
             ),
             series,
             logs,
@@ -328,8 +341,10 @@ impl Master {
                 ownership.clone(),
                 memory.all_gathers.clone(),
                 orchestration.clone(),
-                idle.clone(),
+                (idle.clone(), silences.clone()),
             ),
+            doctor,
+            silences,
             idle,
             workspaces: Workspaces::new(
                 context.clone(),

@@ -36,6 +36,7 @@ use crate::app::context::Context;
 use crate::app::logs::policies::LogPolicies;
 use crate::app::ownership::Ownership;
 use crate::app::pattern_work::PatternWork;
+use crate::app::silences::Silences;
 
 /// Logs of tasks: ingesting ([`intake`]) and reading ([`reading`]). Cheap to clone.
 #[derive(Clone)]
@@ -44,6 +45,7 @@ pub struct Logs {
     ownership: Ownership,
     policies: LogPolicies,
     pattern_work: PatternWork,
+    silences: Silences,
 }
 
 impl Logs {
@@ -53,12 +55,14 @@ impl Logs {
         ownership: Ownership,
         policies: LogPolicies,
         pattern_work: PatternWork,
+        silences: Silences,
     ) -> Self {
         Self {
             context,
             ownership,
             policies,
             pattern_work,
+            silences,
         }
     }
 }

@@ -66,6 +66,7 @@ use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::orchestration::Orchestration;
 use crate::app::ownership::{Ownership, Reported};
+use crate::app::silences::{Received, Silences};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
@@ -112,6 +113,7 @@ pub struct Metrics {
     series: Series,
     intake: Intake,
     code_reports: Arc<CodeReports>,
+    silences: Silences,
 }
 
 impl Metrics {
@@ -122,6 +124,7 @@ impl Metrics {
         orchestration: Orchestration,
         ownership: Ownership,
         (journal, series): (Journal, Series),
+        silences: Silences,
     ) -> Self {
         Self {
             intake: Intake::new(context.clone(), journal.clone()),
@@ -132,6 +135,7 @@ impl Metrics {
             ownership,
             journal,
             series,
+            silences,
         }
     }
 
@@ -144,6 +148,10 @@ impl Metrics {
         actor.require_run(trial_id, report.run_id)?;
         check(&report)?;
         self.code_reports.note(&report);
+        // A thread of its own reports these, whatever the training does.
+        if !is_profiler_group(&group) {
+            self.silences.received(actor, Received::Report);
+        }
         let arriving = Arriving::new(report)?;
         if group == VALIDATION {
             self.store_validation(arriving).await?;

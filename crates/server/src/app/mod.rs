@@ -18,6 +18,7 @@ pub mod configs;
 pub mod context;
 mod decisions;
 pub(crate) mod device_use;
+pub mod doctor;
 pub(crate) mod documents;
 pub(crate) mod existing;
 pub mod experiments;
@@ -49,6 +50,7 @@ pub mod restarts;
 pub mod scheduling;
 pub mod searches;
 pub mod services;
+pub(crate) mod silences;
 pub mod snapshots;
 pub mod specs;
 pub mod submission;
@@ -116,6 +118,10 @@ pub struct Inner {
     pub unmanaged: unmanaged::Unmanaged,
     /// Tasks that work for no experiment: launching and steering them.
     pub launches: launches::Launches,
+    /// Why trials make no progress.
+    pub doctor: doctor::Doctor,
+    /// How long the code of running trials has been silent.
+    pub(crate) silences: silences::Silences,
     /// Trials: what their code and users report of them.
     pub trials: trials::Trials,
     /// Allocations, as their tasks speak of them.

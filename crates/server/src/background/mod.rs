@@ -9,6 +9,7 @@
 pub mod backlog;
 pub mod clean_up;
 pub mod deadlines;
+pub mod doctor;
 pub mod idle;
 pub mod log_sweep;
 pub mod schedule;

@@ -12,6 +12,7 @@ use det_api_types::allocations::{
     AllocationWaitingRequest, GetAllocationResponse, MarkAllocationResourcesDaemonRequest,
     PostAllocationAcceleratorDataRequest, PostAllocationProxyAddressRequest, RendezvousInfo,
 };
+use det_api_types::diagnosis::PostAllocationDiagnosisRequest;
 use det_api_types::page::Empty;
 use det_api_types::wire;
 use det_ids::{AllocationId, ContainerId};
@@ -41,6 +42,7 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(ready))
         .routes(routes!(waiting))
         .routes(routes!(daemon))
+        .routes(routes!(diagnosis))
         .routes(routes!(all_gather))
         .routes(routes!(proxy_address))
         .routes(routes!(notify_container_running))
@@ -199,6 +201,25 @@ async fn daemon(
     master
         .allocations
         .mark_daemon(&actor, &allocation_id, &container_id)
+        .await?;
+    empty()
+}
+
+/// A container reports what its processes do, which it was asked for.
+#[utoipa::path(post, path = "/api/v1/allocations/{allocationId}/resources/{resourcesId}/diagnosis",
+    operation_id = "PostAllocationDiagnosis", tag = "allocations",
+    params(("allocationId" = String, Path, description = "the allocation"), ("resourcesId" = String, Path, description = "the container")),
+    request_body = PostAllocationDiagnosisRequest, responses((status = 200, body = Empty)))]
+async fn diagnosis(
+    Caller(master, actor): Caller,
+    path: ContainerPath,
+    WireBody(body): WireBody<PostAllocationDiagnosisRequest>,
+) -> Answer {
+    let (allocation_id, container_id) = container_path(path)?;
+    let diagnosis = views::diagnosis::diagnosis(body.diagnosis);
+    master
+        .doctor
+        .report(&actor, &allocation_id, &container_id, diagnosis)
         .await?;
     empty()
 }

@@ -33,6 +33,8 @@ pub const FILES_LIMIT_BYTES: usize = 160 * MIB;
 pub const REPORT_LIMIT_BYTES: usize = 16 * MIB;
 /// Largest body of a login, which anybody may send.
 pub const LOGIN_LIMIT_BYTES: usize = 64 << 10;
+/// Largest body of a report of what a container's processes do; a supervisor's has at most some 500 kB.
+pub const DIAGNOSIS_LIMIT_BYTES: usize = MIB;
 /// Largest body of anything else.
 pub const PLAIN_LIMIT_BYTES: usize = 8 * MIB;
 
@@ -132,6 +134,7 @@ fn limit_of(method: &Method, path: &str) -> usize {
             FILES_LIMIT_BYTES
         }
         "/api/v1/auth/login" | "/login" | "/det/login" => LOGIN_LIMIT_BYTES,
+        _ if path.ends_with("/diagnosis") => DIAGNOSIS_LIMIT_BYTES,
         _ if is_report => REPORT_LIMIT_BYTES,
         _ => PLAIN_LIMIT_BYTES,
     }

@@ -3,6 +3,7 @@
 pub mod compare;
 
 use det_api_types::checkpoints::{GetCheckpointsQuery, GetTrialCheckpointsResponse};
+use det_api_types::diagnosis::{DiagnoseTrialRequest, DiagnoseTrialResponse};
 use det_api_types::page::Empty;
 use det_api_types::trials::{
     ExitedReason, GetRunMetadataResponse, GetTrialRemainingLogRetentionDaysResponse,
@@ -34,6 +35,7 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(get_trial_workloads))
         .routes(routes!(get_trial_checkpoints))
         .routes(routes!(kill_trial))
+        .routes(routes!(diagnose_trial))
         .routes(routes!(put_trial_retain_logs))
         .routes(routes!(get_trial_remaining_log_retention_days))
         .routes(routes!(report_trial_progress))
@@ -108,6 +110,20 @@ async fn get_trial_checkpoints(
 async fn kill_trial(Caller(master, actor): Caller, PathId(id): PathId<TrialId>) -> Answer {
     master.trials.kill(&actor, id).await?;
     empty()
+}
+
+/// Looks at what the processes of a running trial do, and which rank keeps the others waiting.
+#[utoipa::path(post, path = "/api/v1/trials/{trialId}/diagnose", operation_id = "DiagnoseTrial", tag = "trials",
+    params(("trialId" = i64, Path)), request_body = DiagnoseTrialRequest,
+    responses((status = 200, body = DiagnoseTrialResponse)))]
+async fn diagnose_trial(
+    Caller(master, actor): Caller,
+    PathId(id): PathId<TrialId>,
+    WireBody(body): WireBody<DiagnoseTrialRequest>,
+) -> Answer {
+    let timeout = body.timeout_seconds;
+    let found = master.doctor.of_trial(&actor, id, timeout).await?;
+    message(&views::diagnosis::examination(&found))
 }
 
 /// Says how long the logs of a trial are kept.

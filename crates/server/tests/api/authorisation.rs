@@ -540,6 +540,8 @@ impl World {
                 "labels": {"trialId": self.trial, "name": "gpu_util", "agentId": "a",
                     "metricType": "PROFILER_METRIC_TYPE_SYSTEM"}}]}),
             "ReportTrialProgress" => json!({"progress": 0.1}),
+            // No supervisor answers here.
+            "DiagnoseTrial" => json!({"timeoutSeconds": 0}),
             "ReportTrialSearcherEarlyExit" => {
                 json!({"reason": "EXITED_REASON_USER_REQUESTED_STOP"})
             }

@@ -6,11 +6,12 @@ use serde_json::Value;
 
 use crate::support::{Client, Cluster, within};
 
-const WORKS: [&str; 7] = [
+const WORKS: [&str; 8] = [
     "backlog",
     "clean_up",
     "compact_metrics",
     "deadlines",
+    "doctor",
     "idle",
     "log_sweep",
     "schedule",

@@ -515,9 +515,7 @@ async fn a_notebook_that_opted_in_is_preempted_and_started_again() {
     assert!(summary.contains("started again (attempt 2)"), "{summary}");
     let lines = ada.get(&format!("/api/v1/tasks/{id}/logs")).await.lines();
     let said = |text: &str| {
-        let mut logs = lines
-            .iter()
-            .filter_map(|line| line["result"]["log"].as_str());
+        let mut logs = lines.iter().filter_map(|line| line["log"].as_str());
         logs.any(|line| line.contains(text))
     };
     assert!(

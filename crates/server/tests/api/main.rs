@@ -16,6 +16,7 @@ mod checkpoint_files;
 mod checkpoints;
 mod config_policies;
 mod device_health;
+mod doctor;
 mod drop_in;
 mod events;
 mod experiments;

@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::app::log_patterns::Searched;
 use crate::app::logs::Logs;
 use crate::app::ownership::Reported;
+use crate::app::silences::Received;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
@@ -64,6 +65,8 @@ impl Logs {
                 task.and_then(|task| task.experiment_id)
             }
         };
+        // What is refused or a repeat was written, too.
+        self.silences.received(actor, Received::Line);
         self.append(experiment_id, task_id, packed, spool).await
     }
 

@@ -2,6 +2,7 @@
 
 pub mod agents;
 pub mod checkpoints;
+pub(crate) mod diagnosis;
 pub mod experiments;
 pub mod jobs;
 pub mod launches;

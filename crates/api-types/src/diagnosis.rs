@@ -1,0 +1,116 @@
+//! What the processes of a trial do, and which rank keeps the others waiting: our own addition.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::wire::Timestamp;
+
+/// What one process does.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TaskProcess {
+    /// Its id, as the container's processes see it.
+    pub pid: i64,
+    /// Id of its parent.
+    pub parent: i64,
+    /// Its program; of an interpreter also the script or module.
+    pub command: String,
+    /// Rank that its launcher has given it.
+    pub rank: Option<i64>,
+    /// The kernel's letter for its main thread: R, S, D, T, Z.
+    pub state: String,
+    /// Function of the kernel that its main thread waits in; empty = none, or not to be seen.
+    pub wait_channel: String,
+    /// System call of its main thread; empty = none, or not to be seen.
+    pub system_call: String,
+    /// Threads that it has.
+    pub threads: i64,
+    /// Microseconds of processors that it has used.
+    pub cpu_micros: i64,
+    /// Those within the time that it was watched.
+    pub cpu_window_micros: i64,
+    /// Functions that the main thread of a Python process is in, the innermost first.
+    pub stack: Vec<String>,
+    /// Where the stack comes from, or why there is none.
+    pub stack_source: String,
+}
+
+/// What the processes of one container do.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TaskDiagnosis {
+    /// Microseconds for which they were watched.
+    pub window_micros: i64,
+    /// The processes.
+    pub processes: Vec<TaskProcess>,
+    /// Processes that are left out.
+    pub omitted: i64,
+}
+
+/// Body of `PostAllocationDiagnosis`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PostAllocationDiagnosisRequest {
+    /// Repeats the path.
+    pub allocation_id: String,
+    /// Repeats the path.
+    pub resources_id: String,
+    /// What the processes do.
+    pub diagnosis: TaskDiagnosis,
+}
+
+/// Body of `DiagnoseTrial`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DiagnoseTrialRequest {
+    /// Repeats the path.
+    pub trial_id: i64,
+    /// Seconds to wait for the answers of its containers, 0 to 60; 15 unless given.
+    pub timeout_seconds: Option<i64>,
+}
+
+/// One rank of a trial.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RankDiagnosis {
+    /// Its number: what its launcher gave it, else that of its container.
+    pub rank: i64,
+    /// Number of its container in the allocation.
+    pub container_rank: i64,
+    /// Its container.
+    pub container_id: String,
+    /// Where it runs.
+    pub agent_id: String,
+    /// Whether it keeps the others waiting, as far as can be seen.
+    pub odd: bool,
+    /// What it does, as a part of a sentence: `sleeps`.
+    pub activity: String,
+    /// Where it waits: a system call, else a function of the kernel; empty = nowhere, or not to be seen.
+    pub waits_in: String,
+    /// Why nothing is known of it; empty = something is.
+    pub problem: String,
+    /// The process that was looked at.
+    pub process: Option<TaskProcess>,
+    /// Microseconds for which it was watched.
+    pub window_micros: i64,
+    /// When its container last wrote into the log, among the newest lines of it.
+    pub last_log_at: Option<Timestamp>,
+    /// When the trial last reported, since this master has started. Mostly one rank reports for all.
+    pub last_report_at: Option<Timestamp>,
+}
+
+/// Answer of `DiagnoseTrial`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DiagnoseTrialResponse {
+    /// The trial.
+    pub trial_id: i64,
+    /// The attempt that was looked at.
+    pub allocation_id: String,
+    /// Seconds for which it has reported nothing and written nothing; `None` = this is not counted yet.
+    pub silent_seconds: Option<i64>,
+    /// What follows, a sentence.
+    pub conclusion: String,
+    /// The ranks in their order.
+    pub ranks: Vec<RankDiagnosis>,
+}

@@ -1,0 +1,435 @@
+//! Why a trial makes no progress: asks the supervisors of its containers what their processes do, and compares the
+//! answers.
+//!
+//! A request goes over the agent's connection to the supervisor, whose answer is a call of the task's own. Nothing of it is
+//! stored but what a silent trial's record and log contain.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use det_authz::Kind;
+use det_ids::{AllocationId, ContainerId, ExperimentId, Micros, TrialId};
+use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::container::Observed;
+use det_lifecycle::record::{EventKind, Subject};
+use det_orchestrator::hang::{self, Finding, Rank};
+use det_rm_agents::Tunnels;
+use det_store::allocations::{self, AllocationRow, ContainerRow};
+use det_store::events::NewEvent;
+use det_store::{experiments, logs};
+use det_taskspec::diagnosis::Diagnosis;
+use futures::StreamExt as _;
+use serde_json::json;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
+
+use crate::app::configs::Configs;
+use crate::app::context::Context;
+use crate::app::existing;
+use crate::app::ownership::{Ownership, Reported};
+use crate::app::reads;
+use crate::app::silences::{Running, Silences};
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult, ErrorKind};
+use crate::live::{Live, running_trials};
+
+/// How long supervisors have to answer: a second of watching, and their stacks.
+const ANSWER_WITHIN: Duration = Duration::from_secs(15);
+/// The longest that a caller may have them.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Trials that are examined at once, at most.
+const MOST_AT_ONCE: usize = 8;
+/// Callers that wait for one container's answer, at most.
+const MOST_WAITING: usize = 16;
+/// Chunks of a log in which the last lines of containers are looked for.
+const CHUNKS: i64 = 4;
+/// Ranks with a line of their own in the log, at most.
+const MOST_LINES: usize = 32;
+/// Functions that such a line names, at most.
+const MOST_FRAMES: usize = 6;
+
+/// What was found of a trial's attempt.
+#[derive(Debug, Clone)]
+pub struct Examination {
+    /// The trial.
+    pub trial_id: TrialId,
+    /// The attempt that was looked at.
+    pub allocation_id: AllocationId,
+    /// How long it has been silent; `None` = not counted yet.
+    pub silent: Option<Duration>,
+    /// When it last reported, since this master has started.
+    pub last_report: Option<i64>,
+    /// What follows.
+    pub finding: Finding,
+    /// The containers by their numbers in the allocation.
+    pub containers: BTreeMap<u32, ContainerId>,
+    /// When containers last wrote into the log, of those of which a line is among its newest.
+    pub last_lines: HashMap<ContainerId, i64>,
+}
+
+/// Those who wait for what containers answer.
+type Waiting = HashMap<ContainerId, Vec<oneshot::Sender<Diagnosis>>>;
+
+/// Examines trials. Cheap to clone.
+#[derive(Clone)]
+pub struct Doctor {
+    context: Context,
+    configs: Configs,
+    ownership: Ownership,
+    live: Live,
+    tunnels: Tunnels,
+    silences: Silences,
+    waiting: Arc<Mutex<Waiting>>,
+    rounds: Arc<Semaphore>,
+}
+
+/// One who waits for a container's answer; dropped, it waits no more.
+struct Asked<'a> {
+    doctor: &'a Doctor,
+    container: &'a ContainerId,
+    answer: Option<oneshot::Receiver<Diagnosis>>,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        drop(self.answer.take());
+        let mut waiting = self.doctor.lock();
+        if let Some(senders) = waiting.get_mut(self.container) {
+            senders.retain(|sender| !sender.is_closed());
+            if senders.is_empty() {
+                waiting.remove(self.container);
+            }
+        }
+    }
+}
+
+impl Doctor {
+    /// Puts the service together.
+    pub(crate) fn new(
+        context: Context,
+        (configs, live): (Configs, Live),
+        ownership: Ownership,
+        tunnels: Tunnels,
+        silences: Silences,
+    ) -> Self {
+        Self {
+            context,
+            configs,
+            ownership,
+            live,
+            tunnels,
+            silences,
+            waiting: Arc::default(),
+            rounds: Arc::new(Semaphore::new(MOST_AT_ONCE)),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Examines a trial that runs, for who may read its log. `timeout` = seconds to wait for the answers of its containers.
+    pub async fn of_trial(
+        &self,
+        actor: &Actor,
+        id: TrialId,
+        timeout: Option<i64>,
+    ) -> AppResult<Examination> {
+        reads::require(actor, Kind::Trial, "what trials do")?;
+        let within = match timeout.map(u64::try_from) {
+            None => ANSWER_WITHIN,
+            Some(Ok(seconds)) if seconds <= LONGEST.as_secs() => Duration::from_secs(seconds),
+            Some(_) => {
+                return Err(AppError::invalid(format!(
+                    "field \"timeoutSeconds\" must be 0 to {}",
+                    LONGEST.as_secs()
+                )));
+            }
+        };
+        let attempt = {
+            let mut conn = self.context.store.read().await?;
+            let trial = existing::trial(&mut conn.conn(), id).await?;
+            allocations::live_of_task(&mut conn.conn(), &trial.task_id).await?
+        };
+        let Some(attempt) = attempt.filter(|attempt| attempt.placed_at.is_some()) else {
+            return Err(AppError::precondition(format!(
+                "trial {id} does not run, so there is no process to look at"
+            ))
+            .hint(format!(
+                "`det trial describe {id}` shows its state, and `det job why` why one waits"
+            )));
+        };
+        let Ok(_round) = self.rounds.try_acquire() else {
+            return Err(AppError::new(
+                ErrorKind::TooMany,
+                format!("{MOST_AT_ONCE} trials are being examined, and no more are at once"),
+            )
+            .hint("ask again in some seconds"));
+        };
+        self.examine(id, &attempt, within).await
+    }
+
+    /// A container reports what its processes do. Perhaps no caller waits for it any more.
+    pub(crate) async fn report(
+        &self,
+        actor: &Actor,
+        allocation_id: &AllocationId,
+        container_id: &ContainerId,
+        diagnosis: Diagnosis,
+    ) -> AppResult<()> {
+        reads::allocations::require_form(allocation_id)?;
+        self.ownership
+            .require_reporter(actor, Reported::Allocation(allocation_id))
+            .await?;
+        let rows = {
+            let mut conn = self.context.store.read().await?;
+            allocations::containers(&mut conn.conn(), allocation_id).await?
+        };
+        if !rows.iter().any(|row| row.id == *container_id) {
+            return Err(AppError::not_found(
+                "container",
+                container_id.as_str().escape_debug(),
+            ));
+        }
+        let diagnosis = diagnosis.bounded();
+        for sender in self.lock().remove(container_id).unwrap_or_default() {
+            // Who does not wait any more needs no answer.
+            let _ = sender.send(diagnosis.clone());
+        }
+        Ok(())
+    }
+
+    /// Has one container's supervisor look, and waits for its answer; `Err` = why there is none.
+    async fn ask(&self, row: &ContainerRow, within: Duration) -> Result<Diagnosis, String> {
+        if !matches!(row.observed, Some(Observed::Running { .. })) {
+            return Err("its container does not run yet".to_owned());
+        }
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut waiting = self.lock();
+            let senders = waiting.entry(row.id.clone()).or_default();
+            if senders.len() >= MOST_WAITING {
+                return Err("too many ask for it at this moment".to_owned());
+            }
+            senders.push(sender);
+        }
+        let mut asked = Asked {
+            doctor: self,
+            container: &row.id,
+            answer: Some(receiver),
+        };
+        let sent = self.tunnels.diagnose(&row.place_id, &row.id);
+        sent.map_err(|error| error.to_string())?;
+        let Some(answer) = asked.answer.as_mut() else {
+            return Err("no caller waits for it".to_owned());
+        };
+        match timeout(within, answer).await {
+            Ok(Ok(diagnosis)) => Ok(diagnosis),
+            Ok(Err(_)) | Err(_) => Err(format!(
+                "its supervisor did not answer within {} s",
+                within.as_secs()
+            )),
+        }
+    }
+
+    async fn examine(
+        &self,
+        trial_id: TrialId,
+        attempt: &AllocationRow,
+        within: Duration,
+    ) -> AppResult<Examination> {
+        let (rows, last_lines) = {
+            let mut conn = self.context.store.read().await?;
+            let rows = allocations::containers(&mut conn.conn(), &attempt.id).await?;
+            let chunks =
+                logs::chunks_before(&mut conn.conn(), &attempt.task_id, i64::MAX, CHUNKS).await?;
+            (rows, chunks)
+        };
+        let mut last = HashMap::new();
+        for chunk in &last_lines {
+            for (_, line) in chunk.unpack()? {
+                if let Some(container) = line.container_id {
+                    let at = last.entry(container).or_insert(line.at);
+                    *at = line.at.max(*at);
+                }
+            }
+        }
+        let alive: Vec<ContainerRow> = rows.into_iter().filter(|r| r.ended_at.is_none()).collect();
+        let answers = futures::future::join_all(alive.iter().map(|row| self.ask(row, within)));
+        let answers = answers.await;
+        let member = |row: &ContainerRow| u32::try_from(row.member).unwrap_or(0);
+        let containers = alive.iter().map(|row| (member(row), row.id.clone()));
+        let containers = containers.collect();
+        let finding = hang::examine(
+            alive
+                .iter()
+                .zip(answers)
+                .map(|(row, answer)| hang::Container {
+                    member: member(row),
+                    place: row.place_id.to_string(),
+                    joined: row.joined,
+                    answer,
+                })
+                .collect(),
+        );
+        let silent = self.silences.of(&attempt.task_id);
+        Ok(Examination {
+            trial_id,
+            allocation_id: attempt.id.clone(),
+            silent: silent.map(|known| known.silent),
+            last_report: silent.and_then(|known| known.last_report),
+            finding,
+            containers,
+            last_lines: last,
+        })
+    }
+
+    /// Examines what has been silent for too long; how long until another look is due, `None` = until there is something
+    /// to watch.
+    pub(crate) async fn look(&self) -> AppResult<Option<Duration>> {
+        let attempts = self.live.look(&self.context.store, running_trials);
+        let attempts = attempts.await?;
+        let mut timeouts: HashMap<ExperimentId, Duration> = HashMap::new();
+        let mut running = Vec::new();
+        let mut by_task = HashMap::new();
+        for row in attempts {
+            let Some(experiment) = row.experiment_id else {
+                continue;
+            };
+            let timeout = match timeouts.get(&experiment) {
+                Some(timeout) => *timeout,
+                None => *timeouts
+                    .entry(experiment)
+                    .or_insert(self.timeout(experiment).await?),
+            };
+            running.push(Running {
+                task: row.task_id.clone(),
+                allocation: row.id.clone(),
+                timeout,
+            });
+            by_task.insert(row.task_id.clone(), row);
+        }
+        let (due, next) = self.silences.look(running, Micros(det_store::steady_now()));
+        let due = due.into_iter().filter_map(|(attempt, silent)| {
+            Some((by_task.remove(&attempt.task)?, attempt.timeout, silent))
+        });
+        futures::stream::iter(due)
+            .for_each_concurrent(MOST_AT_ONCE, |(row, timeout, silent)| async move {
+                if let Err(error) = self.alarm(&row, timeout, silent).await {
+                    tracing::warn!(allocation.id = row.id.as_str(), %error, cause = ?error.cause, "a silent trial could not be examined");
+                }
+            })
+            .await;
+        Ok(next)
+    }
+
+    /// How long the trials of an experiment may be silent; zero = for ever.
+    async fn timeout(&self, id: ExperimentId) -> AppResult<Duration> {
+        let row = {
+            let mut conn = self.context.store.read().await?;
+            experiments::find(&mut conn.conn(), id).await?
+        };
+        let own = match row {
+            Some(row) => self.configs.of(&row)?.silence_timeout(),
+            None => None,
+        };
+        Ok(own.unwrap_or_else(|| self.context.config().silence_timeout))
+    }
+
+    /// Examines a trial that has been silent for too long, and adds what was found to its record and its log.
+    async fn alarm(
+        &self,
+        attempt: &AllocationRow,
+        timeout: Duration,
+        silent: Duration,
+    ) -> AppResult<()> {
+        let Some(trial_id) = attempt.trial_id else {
+            return Ok(());
+        };
+        let examined = self.examine(trial_id, attempt, ANSWER_WITHIN).await?;
+        let reason = format!(
+            "its code has reported nothing and written nothing for {} s (\"silence_timeout\" is {} s): {}",
+            silent.as_secs(),
+            timeout.as_secs(),
+            examined.finding.conclusion
+        );
+        let ranks: Vec<_> = examined.finding.ranks.iter().map(rank_json).collect();
+        let detail = json!({
+            "allocationId": attempt.id,
+            "silentSeconds": silent.as_secs(),
+            "conclusion": examined.finding.conclusion,
+            "ranks": ranks.iter().take(MOST_LINES).collect::<Vec<_>>(),
+        });
+        let lines = lines(&reason, &examined.finding);
+        let (service, attempt) = (self.clone(), attempt.clone());
+        self.context
+            .write(move |tx| {
+                Box::pin(async move {
+                    let now = allocations::find(&mut tx.conn(), &attempt.id).await?;
+                    // It has ended, or is being ended, meanwhile: its log contains why.
+                    if now.is_none_or(|now| now.state != AllocationState::Ready) {
+                        return Ok(());
+                    }
+                    let event =
+                        NewEvent::new("master", Subject::Trial(trial_id), EventKind::Silent)
+                            .reason(&*reason)
+                            .detail(detail);
+                    service.context.record(tx, event).await?;
+                    for line in &lines {
+                        let (task, allocation) = (&attempt.task_id, Some(&attempt.id));
+                        service.context.write_line(tx, task, allocation, line)?;
+                    }
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await
+    }
+}
+
+fn rank_json(rank: &Rank) -> serde_json::Value {
+    json!({
+        "rank": rank.rank,
+        "agentId": rank.place,
+        "odd": rank.odd,
+        "activity": rank.activity.phrase(),
+        "waitsIn": rank.waits_in(),
+        "problem": rank.problem,
+        "stack": rank.process.as_ref().map(|p| p.stack.iter().take(MOST_FRAMES).collect::<Vec<_>>()),
+    })
+}
+
+/// The lines of a silent trial's log.
+fn lines(reason: &str, finding: &Finding) -> Vec<String> {
+    let mut lines = vec![format!("This trial may hang: {reason}")];
+    for rank in finding.ranks.iter().take(MOST_LINES) {
+        let mut line = format!("- {rank}");
+        if let Some(process) = &rank.process {
+            let (used, watched) = (process.cpu_window_micros, rank.window_micros);
+            line.push_str(&format!(
+                "; process {} ({}), {} ms of processors in {} ms",
+                process.pid,
+                process.command,
+                used / 1000,
+                watched / 1000
+            ));
+            let stack: Vec<&str> = process
+                .stack
+                .iter()
+                .take(MOST_FRAMES)
+                .map(String::as_str)
+                .collect();
+            if !stack.is_empty() {
+                line.push_str(&format!("; stack, innermost first: {}", stack.join(" < ")));
+            }
+        }
+        lines.push(line);
+    }
+    if finding.ranks.len() > MOST_LINES {
+        lines.push(format!(
+            "- and {} more ranks",
+            finding.ranks.len() - MOST_LINES
+        ));
+    }
+    lines
+}
