@@ -144,6 +144,9 @@ impl Mounts {
             match set_mount(point, flags) {
                 // Hidden by another mount above it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // Below a directory that this user cannot enter, such as the data of a container engine: its tasks, which
+                // are the same user, cannot either.
+                Err(error) if error.raw_os_error() == Some(nix::libc::EACCES) => {}
                 other => other?,
             }
         }
