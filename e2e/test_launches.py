@@ -254,10 +254,11 @@ def test_a_task_goes_the_way_of_the_one_it_belongs_to(up: Cluster, tmp_path: pat
     assert "has ended already" in again.err
 
 
-def test_a_command_is_no_generic_task(up: Cluster) -> None:
-    [task] = up.run_det("cmd", "run", "-d", "true").out.split()
+def test_a_command_is_paused_only_if_it_was_launched_for_that(up: Cluster) -> None:
+    [task] = up.run_det("cmd", "run", "-d", "sleep 100").out.split()
     refused = up.run_det("task", "pause", task, check=False)
-    assert refused.code == 1 and "`det cmd` is for commands" in refused.err
+    assert refused.code == 1 and '"preemptible: true"' in refused.err
+    up.run_det("cmd", "kill", task)
     file = up.write_config("entrypoint: 5\nresources:\n  slots: -1\n")
     refused = up.run_det("task", "create", file, check=False)
     assert refused.code == 1 and f"{file}:1:1: entrypoint" in refused.err and f"{file}:3:3: " in refused.err
