@@ -73,7 +73,7 @@ fn removed(out: &mut impl io::Write) -> Result<usize, String> {
         match outcome {
             Ok(left) => {
                 report(&master, uuid, &left, out)?;
-                say(out, &format!("checkpoint {uuid}: {}", told(&left)));
+                say(out, &format!("checkpoint {uuid}: {}", described(&left)));
             }
             Err(message) => {
                 failures += 1;
@@ -96,7 +96,7 @@ fn removed(out: &mut impl io::Write) -> Result<usize, String> {
     Ok(failures)
 }
 
-fn told(left: &Left) -> String {
+fn described(left: &Left) -> String {
     match left.len() {
         0 => "deleted".to_owned(),
         1 => "1 entry is left".to_owned(),

@@ -41,7 +41,7 @@ pub enum RemovalCause {
     Policy,
     /// Their experiment is being deleted.
     Deletion,
-    /// Somebody asked for it.
+    /// A user asked for it.
     Request,
     /// A removal that was cut short is done again.
     Resumed,

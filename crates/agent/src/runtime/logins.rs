@@ -16,7 +16,7 @@ use tokio::process::Command;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The name under which logins have Docker's own registry.
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
-/// The user name by which a helper says that its secret is an identity token.
+/// The user name of an answer whose secret is an identity token.
 const TOKEN_USER: &str = "<token>";
 
 /// The file that `docker login` writes, for the account the agent runs under.
@@ -154,7 +154,7 @@ async fn ask(program: &str, server: &str) -> Result<Answer, String> {
         .spawn()
         .map_err(|error| format!("it could not be started: {error}"))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A helper that ends without reading says why with its exit code.
+        // A helper that ends without reading has its reason in its exit code.
         drop(stdin.write_all(server.as_bytes()).await);
     }
     let output = child.wait_with_output().await;

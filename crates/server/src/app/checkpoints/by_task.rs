@@ -55,7 +55,7 @@ pub(crate) struct ToRemove {
     pub(crate) checkpoints: Vec<String>,
     /// Patterns of files.
     pub(crate) globs: Vec<String>,
-    /// Why.
+    /// What is to follow once it has happened.
     pub(crate) cause: RemovalCause,
 }
 
