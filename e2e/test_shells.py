@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 import shlex
 import shutil
 import subprocess
-import tempfile
 import urllib.request
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 
@@ -138,32 +135,6 @@ def test_lists_and_the_end(cluster: Cluster, shell: str) -> None:
     assert "it was killed" in listed
     opened = cluster.client("shell", "open", shell, "--", "echo inside", check=False)
     assert "terminated" in opened.out + opened.err and "inside" not in opened.out, opened
-
-
-def test_files_of_a_user_outlive_shells_where_the_cluster_keeps_them() -> None:
-    with equipment():
-        harness.wheel_det()
-        python = harness.wheel_python()
-    with contextlib.ExitStack() as stack:
-        homes = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/var/tmp")))
-        homes.chmod(0o711)
-        config = {"task_container_defaults": {"user_homes": str(homes)}}
-        cluster = stack.enter_context(flavoured("core", python=python, master_config=config))
-        cluster.run_det("user", "create", "grace", "--password", "Compiler1", env=ADMIN)
-        grace = {"DET_USER": "grace", "DET_PASS": "Compiler1"}
-
-        def session(command: str, **options: Any) -> str:
-            shell = cluster.client("shell", "start", "--detach", **options).out.split()[-1]
-            out = cluster.client("shell", "open", shell, "--", command, **options).out
-            cluster.client("shell", "kill", shell, **options)
-            return out
-
-        assert "</determined_home>" in session('echo "<$PWD>"; echo analysis > notes')
-        assert "<analysis>" in session('echo "<$(cat notes)>"')
-        others = session('echo "<$(cat notes 2>&1)>"', env=grace)
-        assert "analysis" not in others and "No such file" in others
-        assert {path.stat().st_mode & 0o777 for path in homes.iterdir()} == {0o700}
-        assert len(list(homes.iterdir())) == 2
 
 
 def test_the_log_says_where_files_are_lost(cluster: Cluster, shell: str) -> None:

@@ -568,7 +568,7 @@ fn only_generic_tasks_that_live_are_killed_as_such() {
     let stub = of_one_task(ok(
         json!({"task": {"taskId": ID, "taskType": "TASK_TYPE_COMMAND"}}),
     ));
-    for action in ["kill", "pause", "unpause", "config"] {
+    for action in ["kill", "config"] {
         let err = User::using(&stub).det(&["task", action, ID]).fails(1);
         assert!(
             err.contains("is a command, and this command is for generic tasks")

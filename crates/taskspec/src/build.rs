@@ -199,7 +199,6 @@ fn mounts(task: &TaskFacts) -> Vec<Mount> {
             propagation: shared.propagation.clone(),
             create: true,
             trusted: shared.is_clusters_own,
-            private: false,
         });
     let of_kind = match &task.kind {
         KindFacts::Trial(_) => &[],

@@ -145,9 +145,7 @@ impl TaskDetails {
     /// The host directories that its kind needs.
     pub(crate) fn mounts(&self) -> &[Mount] {
         match self {
-            Self::Command | Self::Generic(_) => &[],
-            Self::Shell(shell) => shell.home.as_slice(),
-            Self::Notebook(notebook) => notebook.home.as_slice(),
+            Self::Command | Self::Generic(_) | Self::Shell(_) | Self::Notebook(_) => &[],
             Self::Tensorboard(tensorboard) => &tensorboard.mounts,
             Self::CheckpointGc(removal) => &removal.mounts,
         }

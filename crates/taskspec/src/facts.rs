@@ -243,7 +243,6 @@ impl BindMount {
             propagation: self.propagation.clone(),
             create: false,
             trusted: false,
-            private: false,
         }
     }
 }

@@ -57,8 +57,6 @@ pub const WORK_DIR: &str = "/run/determined/workdir";
 pub const PYTHON_USER_BASE: &str = "/run/determined/pythonuserbase";
 /// Where `shared_fs` checkpoint storage is mounted in every container.
 pub const SHARED_FS_DIR: &str = "/determined_shared_fs";
-/// Where notebooks and shells have their user's own directory, if the cluster keeps such.
-pub const USER_HOME_DIR: &str = "/determined_home";
 /// The supervisor's script, relative to the run directory.
 pub const SCRIPT_FILE: &str = "task.json";
 /// The supervisor's exit report, relative to the run directory.

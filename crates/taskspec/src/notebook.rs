@@ -8,7 +8,7 @@ use strum::{EnumString, IntoStaticStr};
 
 use crate::service::{PYTHON_FINDER, file, script};
 use crate::variables as v;
-use crate::{Entrypoint, Mount, TaskFile};
+use crate::{Entrypoint, TaskFile};
 
 /// Ports that notebooks listen on: in the process runtime, all notebooks of a machine share its ports.
 pub const NOTEBOOK_PORTS: RangeInclusive<u16> = 2900..=3199;
@@ -93,9 +93,6 @@ pub struct NotebookDetails {
     pub idle_timeout: Option<u32>,
     /// What keeps it from being idle.
     pub idle_type: NotebookIdleType,
-    /// Its user's own directory, at [`USER_HOME_DIR`](crate::USER_HOME_DIR); `None` = the cluster keeps none.
-    #[serde(default)]
-    pub home: Option<Mount>,
 }
 
 /// How the supervisor finds out whether a notebook is in use.
@@ -163,7 +160,6 @@ mod tests {
             private_key: String::new(),
             idle_timeout,
             idle_type: NotebookIdleType::Activity,
-            home: None,
         };
         let every = |timeout| with(timeout).idle_check().map(|check| check.every_seconds);
         assert_eq!(every(None), None);

@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
+use crate::TaskFile;
 use crate::service::file;
-use crate::{Mount, TaskFile};
 
 /// Ports that the SSH servers of shells listen on: in the process runtime, all shells of a machine share its ports.
 pub const SHELL_PORTS: RangeInclusive<u16> = 3200..=3499;
@@ -54,9 +54,6 @@ pub struct ShellDetails {
     pub private_key: String,
     /// The public key, one line as in `authorized_keys`.
     pub public_key: String,
-    /// Its user's own directory, at [`USER_HOME_DIR`](crate::USER_HOME_DIR); `None` = the cluster keeps none.
-    #[serde(default)]
-    pub home: Option<Mount>,
 }
 
 impl ShellDetails {

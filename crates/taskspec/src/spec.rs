@@ -293,10 +293,6 @@ impl Default for TaskUser {
 
 /// A host directory in the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a question of its own, and agents of other versions read them"
-)]
 pub struct Mount {
     /// Absolute path on the agent's host.
     pub host_path: String,
@@ -312,9 +308,6 @@ pub struct Mount {
     /// with its own rights. A path that a user names is checked by [`HostGuard`](crate::guard::HostGuard) and reached with the task's rights.
     #[serde(default)]
     pub trusted: bool,
-    /// Whether a directory that is created belongs to the task's user alone; else all users' tasks may write to it.
-    #[serde(default)]
-    pub private: bool,
 }
 
 /// A host device in the container.

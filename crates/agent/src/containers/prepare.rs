@@ -358,11 +358,7 @@ fn host_directory(
     match std::fs::metadata(path) {
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound && mount.create => {
-            if mount.trusted && mount.private {
-                // What it is in has been made by an administrator.
-                owned_directory(path, 0o700, user)
-                    .map_err(|error| failed(format!("cannot create it on this agent: {error}")))?;
-            } else if mount.trusted {
+            if mount.trusted {
                 std::fs::create_dir_all(path)
                     .and_then(|()| open_to_all_tasks(path))
                     .map_err(cannot)?;
@@ -508,7 +504,6 @@ mod tests {
                 propagation: "rprivate".into(),
                 create,
                 trusted: false,
-                private: false,
             });
             self
         }

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 
 use bollard::models::{
-    ContainerCreateBody, DeviceMapping, DeviceRequest, HostConfig, Mount as EngineMount,
-    MountBindOptions, MountBindOptionsPropagationEnum as Propagation, MountType, PortBinding,
+    ContainerCreateBody, DeviceMapping, DeviceRequest, HealthConfig, HostConfig,
+    Mount as EngineMount, MountBindOptions, MountBindOptionsPropagationEnum as Propagation,
+    MountType, PortBinding,
 };
 use det_taskspec::sandbox::HOST_NETWORK;
-use det_taskspec::{ContainerSpec, DeviceKind, Mount, RUN_DIR};
+use det_taskspec::{ContainerSpec, DeviceKind, EMPTY_IMAGE, Mount, RUN_DIR};
 
 use super::engine::{
     ContainerContext, LABEL_AGENT, LABEL_ALLOCATION, LABEL_CLUSTER, LABEL_CONTAINER,
@@ -46,6 +47,11 @@ pub(super) fn build(
                 .collect()
         }),
         host_config: Some(host_config(kind, spec, context)),
+        // Nothing of an image that is to be empty is executed: others may have given one its name.
+        healthcheck: (spec.image == EMPTY_IMAGE).then(|| HealthConfig {
+            test: Some(vec!["NONE".to_owned()]),
+            ..HealthConfig::default()
+        }),
         ..ContainerCreateBody::default()
     }
 }
@@ -412,7 +418,6 @@ mod tests {
             propagation: "rslave".into(),
             create: false,
             trusted: false,
-            private: false,
         }];
         let mounts = body(RuntimeKind::Docker, &spec, &[], "bridge")
             .host_config

@@ -162,7 +162,15 @@ fn holders_of(owner: &Owner, wanted: &BTreeSet<u64>) -> BTreeMap<u64, i32> {
 
 fn is_of_container(pid: i32, id: &str) -> bool {
     let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
-    read("cgroup").contains(id) || FORWARDERS.contains(&read("comm").trim_end())
+    read("cgroup").contains(id)
+        || (FORWARDERS.contains(&read("comm").trim_end()) && is_of_host(pid))
+}
+
+/// Whether a process is in no container: any program may call itself as one of the engine's.
+fn is_of_host(pid: i32) -> bool {
+    let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/pid")).ok();
+    let own = namespace("self");
+    own.is_some() && namespace(&pid.to_string()) == own
 }
 
 /// The processes below one, itself among them.

@@ -23,10 +23,14 @@ pub(super) fn full_reference(image: &str) -> String {
     }
 }
 
-/// The registry an image comes from, as logins name it.
+/// The registry an image comes from, as logins name it. What engines take for a host must not be given the login of another:
+/// they do so with a first part that has a capital letter, too, because names of images have none.
 fn registry(image: &str) -> &str {
+    let is_host = |first: &str| {
+        first.contains(['.', ':']) || first == "localhost" || first.chars().any(char::is_uppercase)
+    };
     match image.split_once('/') {
-        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
+        Some((host, _)) if is_host(host) => host,
         _ => "docker.io",
     }
 }
@@ -165,6 +169,15 @@ mod tests {
         assert_eq!(found.username.as_deref(), Some("u"));
         assert_eq!(found.serveraddress.as_deref(), Some("reg.example"));
         assert_eq!(credentials("x", None, None).await, None);
+        for (image, host) in [
+            ("x", "docker.io"),
+            ("a/x", "docker.io"),
+            ("localhost/x", "localhost"),
+            ("LOCALHOST/x", "LOCALHOST"),
+            ("reg.example:5000/a/x", "reg.example:5000"),
+        ] {
+            assert_eq!(registry(image), host, "{image}");
+        }
     }
 
     #[test]

@@ -446,7 +446,6 @@ async fn a_missing_mount_is_the_tasks_fault_and_named() {
         propagation: "rprivate".into(),
         create: false,
         trusted: false,
-        private: false,
     });
     world.master.say(start(spec));
     let exit = world.master.exit(&id).await;

@@ -670,9 +670,6 @@ keys! {
         bind_mounts: Vec<BindMount> = BIND_MOUNTS, merged(Merge::NewBy("container_path"));
         /// Working directory of tasks that name none.
         work_dir: Option<String> = Kind::Text;
-        /// Host directory with a directory for each user, in which that user's notebooks and shells start; it has to be the
-        /// same on all agents.
-        user_homes: Option<String> = Kind::Special(&ABSOLUTE_PATH);
         /// Options of Slurm.
         slurm: Slurm = Kind::Section(&SLURM), built_in("{}"), kept;
         /// Options of PBS.

@@ -151,6 +151,7 @@ fn a_minimal_document_gets_every_default() {
                 "pod_spec": null,
             },
             "preemption_timeout": 3600,
+            "silence_timeout": null,
             "reproducibility": {"experiment_seed": 1_700_000_000},
             "profiling": {"enabled": false, "begin_on_batch": 0, "end_after_batch": null, "sync_timings": true},
             "integrations": null,

@@ -453,6 +453,11 @@ pub(crate) fn location_text(section: &Value) -> String {
     det_config::experiment::mask_document(&Value::Object(place)).to_string()
 }
 
+/// Patterns of one removal at most: each checkpoint's mark names them all.
+const MOST_PATTERNS: usize = 100;
+/// Bytes of the patterns of one removal at most.
+const MOST_PATTERN_BYTES: usize = 16 << 10;
+
 /// The patterns, checked.
 pub(crate) fn patterns(globs: &[String]) -> AppResult<Vec<Pattern>> {
     let one = |(index, text): (usize, &String)| {
@@ -463,6 +468,15 @@ pub(crate) fn patterns(globs: &[String]) -> AppResult<Vec<Pattern>> {
             ))
         })
     };
+    let bytes: usize = globs.iter().map(String::len).sum();
+    if globs.len() > MOST_PATTERNS || bytes > MOST_PATTERN_BYTES {
+        return Err(AppError::invalid(format!(
+            "field \"checkpointGlobs\" has {} patterns of {bytes} bytes; {MOST_PATTERNS} patterns and {MOST_PATTERN_BYTES} bytes \
+             are allowed",
+            globs.len()
+        ))
+        .hint("remove files in several requests, or with wider patterns"));
+    }
     globs.iter().enumerate().map(one).collect()
 }
 
@@ -693,6 +707,10 @@ mod tests {
     #[test]
     fn patterns_are_checked_before_anything_is_deleted() {
         assert_eq!(patterns(&[]).unwrap(), []);
+        for many in [vec!["a".to_owned(); 101], vec!["a".repeat(4000); 5]] {
+            let error = patterns(&many).unwrap_err();
+            assert!(error.message.contains("are allowed"), "{}", error.message);
+        }
         let error = patterns(&["a".into(), "../b".into()]).unwrap_err();
         assert!(
             error

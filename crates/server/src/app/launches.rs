@@ -2,7 +2,7 @@
 //! files that it starts with; from then on the task goes through the life that all tasks have.
 
 mod check;
-mod home;
+mod kept;
 mod notebook;
 mod ports;
 mod shell;
@@ -21,7 +21,7 @@ use det_store::allocations::TaskRow;
 use det_store::experiments::{JobKind, JobRow};
 use det_store::task_documents::TaskDocument;
 use det_store::workspaces;
-use det_taskspec::{Mount, TaskDetails, USER_HOME_DIR};
+use det_taskspec::TaskDetails;
 use serde_json::Value;
 
 use crate::app::admission::Admission;
@@ -124,8 +124,9 @@ impl Launches {
         let exhibits = self.exhibits(actor, &request).await?;
         let under = exhibits.as_ref().and_then(Exhibits::underlay);
         let mut checked = self.check(&request, base.as_ref(), under).await?;
-        let home = self.home(actor, &request, &mut checked);
-        let (details, more) = self.details(&request, &checked.config, exhibits, home)?;
+        let (details, more) = self.details(&request, &checked.config, exhibits)?;
+        let lost = kept::warning(request.kind, &checked.config);
+        checked.warnings.extend(lost);
         checked.warnings.extend(more);
         let shown = shown_task_config(actor, actor.user().id, &checked.config.to_json());
         let preview = request.preview;
@@ -169,37 +170,12 @@ impl Launches {
         })
     }
 
-    /// The directory of who launches a notebook or a shell, where it begins unless it is given files or a directory.
-    fn home(
-        &self,
-        actor: &Actor,
-        request: &LaunchRequest,
-        checked: &mut check::CheckedLaunch,
-    ) -> Option<Mount> {
-        if !home::is_worked_in(request.kind) {
-            return None;
-        }
-        let config = &mut checked.config;
-        let defaults = self
-            .pools
-            .container_defaults(&config.resources.resource_pool);
-        let home = home::home(defaults.user_homes.as_deref(), actor.user().id);
-        checked
-            .warnings
-            .extend(home::warning(config, home.as_ref()));
-        if home.is_some() && request.files.is_empty() && config.work_dir.is_none() {
-            config.work_dir = Some(USER_HOME_DIR.to_owned());
-        }
-        home
-    }
-
     /// What only a task of this kind has, and what its owner should know of that.
     fn details(
         &self,
         request: &LaunchRequest,
         config: &TaskConfig,
         exhibits: Option<Exhibits>,
-        home: Option<Mount>,
     ) -> AppResult<(TaskDetails, Vec<String>)> {
         let master = self.context.config();
         let details = match request.kind {
@@ -208,10 +184,8 @@ impl Launches {
                 forked_from: request.generic.forked_from.clone(),
                 no_pause: request.generic.no_pause,
             }),
-            LaunchKind::Shell => TaskDetails::Shell(shell::new_details(home)?),
-            LaunchKind::Notebook => {
-                TaskDetails::Notebook(notebook::new_details(config, &master, home)?)
-            }
+            LaunchKind::Shell => TaskDetails::Shell(shell::new_details()?),
+            LaunchKind::Notebook => TaskDetails::Notebook(notebook::new_details(config, &master)?),
             LaunchKind::TensorBoard => {
                 let exhibits = exhibits.ok_or_else(|| {
                     AppError::internal(anyhow::anyhow!("nothing was loaded for a TensorBoard"))

@@ -54,7 +54,9 @@ async fn a_shell_starts_with_its_key_and_is_ready_when_its_server_listens() {
         json!({"user": "root", "uid": 0, "group": "root", "gid": 0})
     );
     assert_eq!(shell["addresses"], json!([]));
-    assert_eq!(made["messages"], json!([]));
+    let messages = made["messages"].as_array().unwrap();
+    assert_eq!(messages.len(), 1, "{messages:?}");
+    assert!(messages[0].as_str().unwrap().contains("files are lost"));
 
     let spec = agent.next_start().await;
     assert_eq!(spec.script.task_type, TaskKind::Shell);

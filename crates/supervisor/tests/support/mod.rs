@@ -307,7 +307,6 @@ impl Task {
             propagation: "rprivate".into(),
             create: false,
             trusted: false,
-            private: false,
         });
         self
     }

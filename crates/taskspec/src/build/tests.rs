@@ -63,7 +63,6 @@ fn notebook() -> TaskFacts {
         private_key: "KEY".into(),
         idle_timeout: Some(60),
         idle_type: NotebookIdleType::KernelConnections,
-        home: None,
     }))
 }
 
@@ -85,7 +84,6 @@ fn tensorboard() -> TaskFacts {
             propagation: "rprivate".into(),
             create: true,
             trusted: true,
-            private: false,
         }],
         args: vec!["--samples_per_plugin=images=9".into()],
         idle_timeout: Some(300),
@@ -383,7 +381,6 @@ fn shell() -> TaskDetails {
         port: 3217,
         private_key: "private".into(),
         public_key: "ssh-ed25519 AAAA".into(),
-        home: None,
     })
 }
 
@@ -458,7 +455,6 @@ fn the_configurations_mounts_come_before_the_checkpoint_storage() {
         propagation: "rslave".into(),
         create: false,
         trusted: false,
-        private: false,
     };
     assert_eq!(spec(&task).mounts, std::slice::from_ref(&users));
     for is_clusters_own in [false, true] {
@@ -477,7 +473,6 @@ fn the_configurations_mounts_come_before_the_checkpoint_storage() {
             propagation: "rprivate".into(),
             create: true,
             trusted: is_clusters_own,
-            private: false,
         };
         assert_eq!(spec(&task).mounts, [users.clone(), storage]);
     }

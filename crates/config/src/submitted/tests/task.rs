@@ -81,6 +81,7 @@ fn an_empty_document_gets_every_default() {
             "debug": false,
             "slurm": {},
             "pbs": {},
+            "preemptible": null,
             "preemption_timeout": 3600,
         })
     );

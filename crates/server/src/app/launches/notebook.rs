@@ -2,7 +2,7 @@
 
 use det_config::MasterConfig;
 use det_config::task::{LaunchKind, TaskConfig};
-use det_taskspec::{Mount, NOTEBOOK_CERTIFICATE_NAME, NotebookDetails};
+use det_taskspec::{NOTEBOOK_CERTIFICATE_NAME, NotebookDetails};
 
 use super::idle_seconds;
 use crate::auth::new_token;
@@ -12,7 +12,6 @@ use crate::error::{AppError, AppResult};
 pub(super) fn new_details(
     config: &TaskConfig,
     master: &MasterConfig,
-    home: Option<Mount>,
 ) -> AppResult<NotebookDetails> {
     let names = vec![NOTEBOOK_CERTIFICATE_NAME.to_owned()];
     let made = rcgen::generate_simple_self_signed(names);
@@ -28,6 +27,5 @@ pub(super) fn new_details(
         private_key: made.signing_key.serialize_pem(),
         idle_timeout: idle_seconds(config, LaunchKind::Notebook, master),
         idle_type: config.notebook_idle_type,
-        home,
     })
 }

@@ -1,6 +1,6 @@
 //! What only shells have: keys, made when one is launched.
 
-use det_taskspec::{Mount, ShellDetails};
+use det_taskspec::ShellDetails;
 use ssh_key::private::Ed25519Keypair;
 use ssh_key::{LineEnding, PrivateKey};
 
@@ -12,7 +12,7 @@ const KEY_TYPE: &str = "ED25519";
 const COMMENT: &str = "determined";
 
 /// The details of a new shell, whose port is given to it when it is stored.
-pub(super) fn new_details(home: Option<Mount>) -> AppResult<ShellDetails> {
+pub(super) fn new_details() -> AppResult<ShellDetails> {
     let pair = Ed25519Keypair::from_seed(&rand::random());
     let private = PrivateKey::new(pair.into(), COMMENT).map_err(|error| no_key(&error))?;
     let written = private
@@ -26,7 +26,6 @@ pub(super) fn new_details(home: Option<Mount>) -> AppResult<ShellDetails> {
         port: 0,
         private_key: written.to_string(),
         public_key: public,
-        home,
     })
 }
 
@@ -50,7 +49,7 @@ mod tests {
 
     #[test]
     fn each_shell_has_a_key_of_its_own_that_ssh_reads() {
-        let (one, two) = (new_details(None).unwrap(), new_details(None).unwrap());
+        let (one, two) = (new_details().unwrap(), new_details().unwrap());
         assert_ne!(one.private_key, two.private_key);
         let private = PrivateKey::from_openssh(&one.private_key).unwrap();
         assert_eq!(private.public_key().to_openssh().unwrap(), one.public_key);

@@ -72,6 +72,12 @@ impl Launches {
         self.context
             .write(move |tx| {
                 Box::pin(async move {
+                    // The master launches deletions of checkpoints; their owners end them as generic tasks.
+                    let is_deletion =
+                        existing::task(&mut tx.conn(), &id).await?.kind == TaskKind::CheckpointGc;
+                    let kind = kind.filter(|kind| {
+                        !(is_deletion && *kind == TaskKind::Generic && event == TaskEvent::Kill)
+                    });
                     let document = document(tx, kind, &id).await?;
                     let top = match from {
                         From::Task => id.clone(),

@@ -307,7 +307,6 @@ impl<'a> Storage<'a> {
             propagation: shared.propagation,
             create,
             trusted: shared.is_clusters_own,
-            private: false,
         })?;
         Ok(container_path)
     }

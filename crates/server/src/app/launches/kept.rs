@@ -1,0 +1,17 @@
+//! Whether what people write in their notebooks and shells is kept.
+
+use det_config::task::{LaunchKind, TaskConfig};
+
+/// What the user should know of a task that people work in, where nothing that it may write to is kept.
+pub(super) fn warning(kind: LaunchKind, config: &TaskConfig) -> Option<String> {
+    let is_worked_in = match kind {
+        LaunchKind::Notebook | LaunchKind::Shell => true,
+        LaunchKind::Command | LaunchKind::TensorBoard | LaunchKind::Generic => false,
+    };
+    let is_kept = config.bind_mounts.iter().any(|mount| !mount.read_only);
+    (is_worked_in && !is_kept).then(|| {
+        "its files are lost when it ends, because no host directory that it may write to is mounted; mount one with -v \
+         HOST:CONTAINER or \"bind_mounts\""
+            .to_owned()
+    })
+}
