@@ -160,27 +160,40 @@ fn identity(user: &TaskUser, owner_id: UserId, inputs: &ContainerInputs<'_>) -> 
     }
 }
 
-/// The account of a process task of `user`, which belongs to the cluster's user with this id.
+/// The account of a process task of `user`, which belongs to the cluster's user with this id. User and group may be root's
+/// each by itself, where an administrator has set the other one only.
 pub(crate) fn process_user(user: &TaskUser, owner_id: UserId, root_tasks: bool) -> TaskUser {
-    if user.uid != 0 || root_tasks || !nix::unistd::geteuid().is_root() {
+    let is_ordinary = user.uid != 0 && user.gid != 0;
+    if is_ordinary || root_tasks || !nix::unistd::geteuid().is_root() {
         return user.clone();
     }
     let id = unprivileged_id(owner_id);
-    if id == UNPRIVILEGED_ID || !is_mapped(id) {
-        return TaskUser {
+    let in_place_of_root = if id == UNPRIVILEGED_ID || !is_mapped(id) {
+        TaskUser {
             user: "nobody".to_owned(),
             uid: UNPRIVILEGED_ID,
             group: "nogroup".to_owned(),
             gid: UNPRIVILEGED_ID,
-        };
+        }
+    } else {
+        let name = format!("det-user-{owner_id}");
+        TaskUser {
+            user: name.clone(),
+            uid: id,
+            group: name,
+            gid: id,
+        }
+    };
+    let mut account = user.clone();
+    if user.uid == 0 {
+        account.user = in_place_of_root.user;
+        account.uid = in_place_of_root.uid;
     }
-    let name = format!("det-user-{owner_id}");
-    TaskUser {
-        user: name.clone(),
-        uid: id,
-        group: name,
-        gid: id,
+    if user.gid == 0 {
+        account.group = in_place_of_root.group;
+        account.gid = in_place_of_root.gid;
     }
+    account
 }
 
 /// User and group id of a process task as it sees them: an agent that is not root starts tasks in a user namespace, in which
@@ -442,6 +455,31 @@ mod tests {
 
     use super::*;
     use crate::testing::container_spec;
+
+    #[test]
+    fn neither_user_nor_group_of_a_process_task_is_roots() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let account = |uid, gid| {
+            let user = TaskUser {
+                user: "ada".to_owned(),
+                uid,
+                group: "lab".to_owned(),
+                gid,
+            };
+            let account = process_user(&user, UserId(7), false);
+            (account.user, account.uid, account.group, account.gid)
+        };
+        let id = unprivileged_id(UserId(7));
+        let (own, ada, lab) = ("det-user-7".to_owned(), "ada".to_owned(), "lab".to_owned());
+        assert_eq!(account(5, 6), (ada.clone(), 5, lab.clone(), 6));
+        if is_mapped(id) {
+            assert_eq!(account(0, 0), (own.clone(), id, own.clone(), id));
+            assert_eq!(account(5, 0), (ada, 5, own.clone(), id));
+            assert_eq!(account(0, 6), (own, id, lab, 6));
+        }
+    }
 
     struct Setup {
         root: tempfile::TempDir,

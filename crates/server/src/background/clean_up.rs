@@ -368,7 +368,16 @@ async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<Progres
         actor: ACTOR.to_owned(),
         reason: Some("its experiment is being deleted"),
     };
+    let has_checkpoints = !rows.is_empty();
     if remove(master, rows, WarmStarts::Refuse, &why).await? == Progress::ByTask {
+        return Ok(Progress::ByTask);
+    }
+    // Its TensorBoard files are where no checkpoint has led.
+    if !has_checkpoints && !trials.is_empty() && master.checkpoint_removal.is_elsewhere(row).await? {
+        let removal = &master.checkpoint_removal;
+        removal
+            .send_task(row, Vec::new(), &[], WarmStarts::Refuse, &why)
+            .await?;
         return Ok(Progress::ByTask);
     }
     let config = config_of(row)?;

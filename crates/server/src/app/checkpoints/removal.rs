@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_checkpoint_files::glob::Pattern;
+use det_config::storage::StorageLocation;
 use det_failpoints::failpoint;
 use det_ids::ExperimentId;
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
@@ -23,6 +24,7 @@ use crate::app::checkpoints::{
 };
 use crate::app::context::Context;
 use crate::app::ownership::Ownership;
+use crate::app::searches::config_of;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
@@ -198,6 +200,16 @@ impl CheckpointRemoval {
             }
         }
         failure.map_or(Ok(progress), Err)
+    }
+
+    /// Whether files of an experiment are in a directory that only tasks reach.
+    pub(crate) async fn is_elsewhere(&self, experiment: &ExperimentRow) -> AppResult<bool> {
+        let location = &config_of(experiment)?.checkpoint_storage.location;
+        let is_directory = matches!(
+            location,
+            StorageLocation::SharedFs { .. } | StorageLocation::Directory { .. }
+        );
+        Ok(is_directory && self.files.within_reach(experiment).await?.is_none())
     }
 
     /// Marks checkpoints and stores the task that deletes their files, in one transaction. Without checkpoints the task
