@@ -303,10 +303,23 @@ fn bus_id(text: &str) -> String {
     }
 }
 
-/// Address and code of the error that a line of the kernel's log reports: `NVRM: Xid (PCI:0000:3b:00): 79, …`.
-fn xid(line: &str) -> Option<(String, u32)> {
-    let (_, rest) = line.split_once("NVRM: Xid (PCI:")?;
-    let (address, rest) = rest.split_once("):")?;
+/// Address and code of the error that a record of the kernel's log reports:
+/// `4,812,90512,-;NVRM: Xid (PCI:0000:3b:00): 79, …`.
+///
+/// Its text must begin so: the kernel names programs in records of its own, and users choose their names. Records that
+/// programs write have another facility than the kernel's. See Linux, `Documentation/ABI/testing/dev-kmsg`.
+fn xid(record: &str) -> Option<(String, u32)> {
+    let (prefix, text) = record.split_once(';')?;
+    let (priority, _) = prefix.split_once(',')?;
+    let facility = priority.parse::<u32>().ok()? >> 3;
+    if facility != 0 {
+        return None;
+    }
+    let (address, rest) = text.strip_prefix("NVRM: Xid (PCI:")?.split_once("):")?;
+    let is_of_address = |c: char| c.is_ascii_hexdigit() || c == ':' || c == '.';
+    if address.is_empty() || !address.chars().all(is_of_address) {
+        return None;
+    }
     let digits: String = rest
         .trim_start()
         .chars()
@@ -578,9 +591,30 @@ mod tests {
             [None, Some("Xid 79 (the GPU has fallen off the bus)")]
         );
         // Once more is another fault: users may have put the GPU back into service meanwhile.
-        watch.note_log("NVRM: Xid (PCI:0000:af:00): 79, again");
+        watch.note_log("4,2,3,-;NVRM: Xid (PCI:0000:af:00): 79, again");
         let again = watch.look(Some(WELL));
         assert!(faults(&again)[1].unwrap().ends_with("2 times"));
+    }
+
+    #[test]
+    fn what_programs_bring_into_the_kernels_log_is_no_fault() {
+        let error = "NVRM: Xid (PCI:0000:af:00): 79, x";
+        let reported = Some(("0000:af:00".to_owned(), 79));
+        assert_eq!(xid(&format!("4,1,2,-;{error}")), reported);
+        assert_eq!(xid(&format!("3,1,2,-,caller=T7;{error}")), reported);
+        for record in [
+            // The kernel names the program that failed, and its file.
+            format!("6,1,2,-;x[7]: segfault at 0 ip 0 sp 0 error 4 in {error}[400000+1000]"),
+            "6,1,2,-;NVRM: Xid (PCI:[7]: segfault at 0 in x (0000:af:00): 79".to_owned(),
+            "6,1,2,-;NVRM: Xid (PCI:): 79".to_owned(),
+            // What programs write themselves.
+            format!("12,1,2,-;{error}"),
+            format!("12,1,2,-;4,1,2,-;{error}"),
+            format!(" SUBSYSTEM=4,1;{error}"),
+            error.to_owned(),
+        ] {
+            assert_eq!(xid(&record), None, "{record}");
+        }
     }
 
     #[test]
