@@ -30,6 +30,7 @@ use crate::app::existing;
 use crate::app::ownership::{Ownership, Reported};
 use crate::app::reads;
 use crate::app::silences::{Running, Silences};
+use crate::app::user_counts::UserCounts;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::live::{Live, running_trials};
@@ -40,6 +41,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 const LONGEST: Duration = Duration::from_secs(60);
 /// Trials that are examined at once, at most.
 const MOST_AT_ONCE: usize = 8;
+/// Trials that are examined at once for one user, at most: others find room too.
+const MOST_OF_ONE: usize = 2;
 /// Callers that wait for one container's answer, at most.
 const MOST_WAITING: usize = 16;
 /// Chunks of a log in which the last lines of containers are looked for.
@@ -82,6 +85,7 @@ pub struct Doctor {
     silences: Silences,
     waiting: Arc<Mutex<Waiting>>,
     rounds: Arc<Semaphore>,
+    of_user: UserCounts,
 }
 
 /// One who waits for a container's answer; dropped, it waits no more.
@@ -122,6 +126,7 @@ impl Doctor {
             silences,
             waiting: Arc::default(),
             rounds: Arc::new(Semaphore::new(MOST_AT_ONCE)),
+            of_user: UserCounts::at_most(MOST_OF_ONE),
         }
     }
 
@@ -160,12 +165,18 @@ impl Doctor {
                 "`det trial describe {id}` shows its state, and `det job why` why one waits"
             )));
         };
+        let too_many = |message: String| {
+            Err(AppError::new(ErrorKind::TooMany, message).hint("ask again in some seconds"))
+        };
+        let Some(_own) = self.of_user.take(actor.user().id) else {
+            return too_many(format!(
+                "{MOST_OF_ONE} trials are being examined for you, and no more are at once for one user"
+            ));
+        };
         let Ok(_round) = self.rounds.try_acquire() else {
-            return Err(AppError::new(
-                ErrorKind::TooMany,
-                format!("{MOST_AT_ONCE} trials are being examined, and no more are at once"),
-            )
-            .hint("ask again in some seconds"));
+            return too_many(format!(
+                "{MOST_AT_ONCE} trials are being examined, and no more are at once"
+            ));
         };
         self.examine(id, &attempt, within).await
     }

@@ -57,6 +57,7 @@ pub mod submission;
 pub mod templates;
 pub mod trials;
 pub mod unmanaged;
+mod user_counts;
 pub mod users;
 pub(crate) mod wait_reasons;
 pub mod why;

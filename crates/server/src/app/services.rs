@@ -3,9 +3,7 @@
 //! A service is named by its task, or by its task and port: `TASK:PORT`. Which services a task has follows from its kind and
 //! from `environment.proxy_ports` of its configuration; where they are follows from the container that runs now.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use det_authz::{Identity, Permission, Target as AuthzTarget};
 use det_config::container::ProxyPort;
@@ -22,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::app::configs::{Configs, launched_config};
 use crate::app::context::Context;
 use crate::app::ownership::Ownership;
+use crate::app::user_counts::{OfUser, UserCounts};
 use crate::auth::{Actor, new_token, token_hash};
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -142,55 +141,14 @@ impl Connection {
 /// Counts a connection for an owner and for all, as long as one copy of it lives.
 #[derive(Clone)]
 pub(crate) struct ConnectionPermit {
-    _counted: Arc<(OfOwner, OwnedSemaphorePermit)>,
-}
-
-/// How many connections each owner has who has any.
-#[derive(Clone, Default)]
-struct OwnerCounts(Arc<Mutex<HashMap<UserId, usize>>>);
-
-/// One of an owner's connections, until it is dropped.
-struct OfOwner {
-    counts: OwnerCounts,
-    owner_id: UserId,
-}
-
-impl OwnerCounts {
-    fn lock(&self) -> MutexGuard<'_, HashMap<UserId, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts one more; `None` = the owner has as many as there may be.
-    fn take(&self, owner_id: UserId) -> Option<OfOwner> {
-        let mut counts = self.lock();
-        let count = counts.entry(owner_id).or_default();
-        if *count == MOST_OF_ONE {
-            return None;
-        }
-        *count += 1;
-        Some(OfOwner {
-            counts: self.clone(),
-            owner_id,
-        })
-    }
-}
-
-impl Drop for OfOwner {
-    fn drop(&mut self) {
-        if let Entry::Occupied(mut entry) = self.counts.lock().entry(self.owner_id) {
-            *entry.get_mut() -= 1;
-            if *entry.get() == 0 {
-                entry.remove();
-            }
-        }
-    }
+    _counted: Arc<(OfUser, OwnedSemaphorePermit)>,
 }
 
 /// Finds services and connects to them. Cheap to clone.
 #[derive(Clone)]
 pub struct Services {
     of_all: Arc<Semaphore>,
-    of_owner: OwnerCounts,
+    of_owner: UserCounts,
     context: Context,
     configs: Configs,
     ownership: Ownership,
@@ -218,7 +176,7 @@ impl Services {
     ) -> Self {
         Self {
             of_all: Arc::new(Semaphore::new(MOST)),
-            of_owner: OwnerCounts::default(),
+            of_owner: UserCounts::at_most(MOST_OF_ONE),
             context,
             configs,
             ownership,
@@ -413,28 +371,4 @@ fn not_there(name: &str, task: &TaskRow) -> AppError {
         "`det task logs -f {}` shows what it waits for",
         task.id
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_owner_without_connections_is_not_counted() {
-        let counts = OwnerCounts::default();
-        let (ada, bob) = (UserId(1), UserId(2));
-        let mut of_ada: Vec<OfOwner> = (0..MOST_OF_ONE)
-            .map(|_| counts.take(ada).expect("it is within the limit"))
-            .collect();
-        assert!(counts.take(ada).is_none());
-        let of_bob = counts.take(bob).unwrap();
-        of_ada.pop();
-        of_ada.push(counts.take(ada).expect("one has ended"));
-        assert_eq!(counts.lock().len(), 2);
-        drop(of_ada);
-        assert_eq!(counts.lock().get(&ada), None);
-        assert_eq!(counts.lock()[&bob], 1);
-        drop(of_bob);
-        assert!(counts.lock().is_empty());
-    }
 }

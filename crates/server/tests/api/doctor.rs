@@ -79,12 +79,22 @@ fn says(call: &str, frame: &str) -> Value {
     json!({"diagnosis": diagnosis})
 }
 
-/// Waits until the supervisor of a rank is to be asked, and answers for it.
-async fn answers(cluster: &Cluster, of: &mut Rank, answer: Value) {
+/// Waits until the supervisor of a rank is to be asked.
+async fn is_asked(of: &mut Rank) {
     match of.agent.hear().await {
         ToAgent::Diagnose { container_id } => assert_eq!(container_id, of.spec.container_id),
         other => panic!("expected to be asked for a diagnosis, heard {other:?}"),
     }
+}
+
+/// Waits until the supervisor of a rank is to be asked, and answers for it.
+async fn answers(cluster: &Cluster, of: &mut Rank, answer: Value) {
+    is_asked(of).await;
+    answer_for(cluster, of, answer).await;
+}
+
+/// Answers all who ask the supervisor of a rank.
+async fn answer_for(cluster: &Cluster, of: &Rank, answer: Value) {
     let path = container_path(&of.spec, "diagnosis");
     task(cluster, &of.spec).post(&path, answer).await.ok();
 }
@@ -178,6 +188,44 @@ async fn what_does_not_answer_is_named_with_the_reason() {
     assert!(refusal.contains("0 to 60"), "{refusal}");
     let refusal = client.post("/api/v1/trials/9/diagnose", json!({})).await;
     assert!(refusal.refused(404).contains("trial \"9\" not found"));
+    cluster.stop_unchecked().await;
+}
+
+#[tokio::test]
+async fn one_user_has_two_trials_examined_at_once_and_others_find_room() {
+    let cluster = Cluster::start().await;
+    let [mut chief, mut other] = gang(&cluster, "asked", json!({})).await;
+    let client = cluster.determined().await;
+    let admin = cluster.admin().await;
+    let path = "/api/v1/trials/1/diagnose";
+    let ask = |client: &Client| {
+        let client = client.clone();
+        async move { client.post(path, json!({"timeoutSeconds": 60})).await }
+    };
+    let (first, second, of_admin, ()) =
+        tokio::join!(ask(&client), ask(&client), ask(&admin), async {
+            for _ in 0..3 {
+                is_asked(&mut chief).await;
+                is_asked(&mut other).await;
+            }
+            let refusal = ask(&client).await.refused(429);
+            assert!(
+                refusal.contains("2 trials are being examined for you"),
+                "{refusal}"
+            );
+            answer_for(&cluster, &chief, says("futex", "f (x.py:1)")).await;
+            answer_for(&cluster, &other, says("futex", "f (x.py:1)")).await;
+        });
+    for answer in [first, second, of_admin] {
+        assert_eq!(answer.ok()["ranks"].as_array().unwrap().len(), 2);
+    }
+    // Those that have ended do not count.
+    let (again, (), ()) = tokio::join!(
+        ask(&client),
+        answers(&cluster, &mut chief, says("futex", "f (x.py:1)")),
+        answers(&cluster, &mut other, says("futex", "f (x.py:1)")),
+    );
+    again.ok();
     cluster.stop_unchecked().await;
 }
 
