@@ -20,7 +20,7 @@ pub(crate) use check::{
     snake,
 };
 pub(crate) use declare::{about, keys};
-pub(crate) use json::{document_schema, template_schema};
+pub(crate) use json::{document_schema, duration_schema, template_schema};
 pub use keys::{Key, Requirement, Status};
 pub(crate) use keys::{env_name, keys as keys_of};
 pub(crate) use merge::{Merge, merge_documents};

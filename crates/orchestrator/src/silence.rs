@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use det_ids::Micros;
 
+/// The least time between two silences of an attempt that are reported: code that writes a line now and then would fill its
+/// log and the record of events with them.
+const BETWEEN_REPORTS: Duration = Duration::from_mins(1);
+
 /// Counts how long the code of one attempt has reported and written nothing. Times are those of the steady clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SilenceClock {
     last: Micros,
-    /// Whether this silence has been reported: it is once, until something is received.
-    reported: bool,
+    /// When a silence was reported last, of those of this attempt. Each is once, until something is received.
+    reported: Option<Micros>,
 }
 
 /// What follows from a look at a [`SilenceClock`].
@@ -28,34 +32,44 @@ impl SilenceClock {
     pub fn new(now: Micros) -> Self {
         Self {
             last: now,
-            reported: false,
+            reported: None,
         }
     }
 
     /// A report or a line of the log has come.
     pub fn received(&mut self, now: Micros) {
         self.last = self.last.max(now);
-        self.reported = false;
     }
 
     /// How long nothing has been received.
     pub fn silent_for(&self, now: Micros) -> Duration {
-        let micros = now.0.saturating_sub(self.last.0);
-        Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+        between(self.last, now)
     }
 
     /// Looks whether it is silent for too long. `timeout` = longer than zero.
     pub fn look(&mut self, timeout: Duration, now: Micros) -> Silence {
         let silent = self.silent_for(now);
-        match timeout.checked_sub(silent).filter(|left| !left.is_zero()) {
-            Some(left) => Silence::Within(left),
-            None if self.reported => Silence::Reported,
-            None => {
-                self.reported = true;
-                Silence::TooLong(silent)
+        let of_silence = timeout.saturating_sub(silent);
+        let of_report = match self.reported {
+            None => Duration::ZERO,
+            Some(reported) if reported >= self.last => {
+                return Silence::Reported;
             }
+            Some(reported) => BETWEEN_REPORTS.saturating_sub(between(reported, now)),
+        };
+        let left = of_silence.max(of_report);
+        if left.is_zero() {
+            self.reported = Some(now);
+            Silence::TooLong(silent)
+        } else {
+            Silence::Within(left)
         }
     }
+}
+
+fn between(earlier: Micros, later: Micros) -> Duration {
+    let micros = later.0.saturating_sub(earlier.0);
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -84,12 +98,29 @@ mod tests {
         );
         assert_eq!(clock.look(TIMEOUT, at(15)), Silence::TooLong(TIMEOUT));
         assert_eq!(clock.look(TIMEOUT, at(40)), Silence::Reported);
-        clock.received(at(41));
+        clock.received(at(81));
         assert_eq!(
-            clock.look(TIMEOUT, at(42)),
+            clock.look(TIMEOUT, at(82)),
             Silence::Within(Duration::from_secs(9))
         );
-        assert_eq!(clock.look(TIMEOUT, at(51)), Silence::TooLong(TIMEOUT));
+        assert_eq!(clock.look(TIMEOUT, at(91)), Silence::TooLong(TIMEOUT));
+    }
+
+    #[test]
+    fn an_attempt_has_one_silence_reported_in_a_minute() {
+        let mut clock = SilenceClock::new(at(0));
+        assert_eq!(clock.look(TIMEOUT, at(10)), Silence::TooLong(TIMEOUT));
+        clock.received(at(11));
+        // It is too long already, and its turn comes with the minute.
+        assert_eq!(
+            clock.look(TIMEOUT, at(40)),
+            Silence::Within(Duration::from_secs(30))
+        );
+        assert_eq!(
+            clock.look(TIMEOUT, at(70)),
+            Silence::TooLong(Duration::from_secs(59))
+        );
+        assert_eq!(clock.look(TIMEOUT, at(300)), Silence::Reported);
     }
 
     proptest! {

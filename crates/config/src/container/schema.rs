@@ -5,6 +5,7 @@ use det_taskspec::{BindMount, DeviceMapping, RegistryAuth};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::collections::HashSet;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -14,10 +15,10 @@ use crate::pod::POD;
 use crate::quote::cut;
 use crate::schema::{
     Findings, Kind, Merge, NATURAL, NATURAL_32, PORT, POSITIVE, POSITIVE_32, REAL_PORT, Section,
-    Special, Stage, Walk, field, keys, section, special, text_by,
+    Special, Stage, Walk, duration_schema, field, keys, section, special, text_by,
 };
 use crate::storage::{ABSOLUTE_PATH, PROPAGATION};
-use crate::units::parse_byte_size;
+use crate::units::{parse_byte_size, parse_duration};
 use crate::yaml::{Node, Tree};
 
 /// The kinds of device.
@@ -698,5 +699,29 @@ fn not_empty(walk: &mut Walk, node: &mut Node) {
         Some("") => walk.findings.error(node.at.as_ref(), "must not be empty"),
         Some(_) => {}
         None => walk.value(node, Kind::Text),
+    }
+}
+
+/// How long a trial may be silent. Each silence that is too long is looked at, so a shorter time than this is work for the
+/// master and no news for anybody.
+pub(crate) static SILENCE_TIMEOUT: Special = text_by(
+    "duration of 1 s or more, or `0s`",
+    duration_schema,
+    silence_timeout,
+);
+
+const SHORTEST_SILENCE: Duration = Duration::from_secs(1);
+
+fn silence_timeout(walk: &mut Walk, node: &mut Node) {
+    walk.value(node, Kind::Duration);
+    let too_short = |timeout: Duration| !timeout.is_zero() && timeout < SHORTEST_SILENCE;
+    if node
+        .text()
+        .is_some_and(|text| parse_duration(text).is_ok_and(too_short))
+    {
+        walk.findings.error(
+            node.at.as_ref(),
+            ErrorCode::OutOfRange.message("must be at least 1s, or 0s for \"for ever\""),
+        );
     }
 }

@@ -14,7 +14,9 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 use crate::container::log_policies::LOG_POLICIES;
-use crate::container::schema::{BIND_MOUNTS, BYTE_SIZE, DEVICES, ENVIRONMENT, PBS, SLURM};
+use crate::container::schema::{
+    BIND_MOUNTS, BYTE_SIZE, DEVICES, ENVIRONMENT, PBS, SILENCE_TIMEOUT, SLURM,
+};
 use crate::errors::ErrorCode;
 use crate::schema::{
     Document, Kind, Merge, NATURAL, NATURAL_32, OldKey, POSITIVE, POSITIVE_32, REAL_PORT, Section,
@@ -84,7 +86,7 @@ keys! {
         /// How long a running trial may report nothing and write nothing into its log before its processes are looked at, and
         /// its log names the rank that hangs; `0s` = for ever. Unless given, as the master has it.
         #[serde(default)]
-        silence_timeout: Option<String> = Kind::Duration;
+        silence_timeout: Option<String> = Kind::Special(&SILENCE_TIMEOUT);
         /// Seeds of the random numbers.
         reproducibility: Reproducibility = Kind::Section(&REPRODUCIBILITY), or("{}");
         /// System metrics.

@@ -16,7 +16,7 @@ use serde_json::json;
 use serde_json::{Map, Value};
 
 use super::Schedule;
-use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
+use crate::container::schema::{NOT_EMPTY, SILENCE_TIMEOUT, TASK_CONTAINER_DEFAULTS};
 use crate::errors::ErrorCode;
 use crate::log::LOG;
 use crate::schema::{
@@ -91,7 +91,7 @@ keys! {
         /// How long a running trial may report nothing and write nothing into its log before its processes are looked at, and
         /// its log names the rank that hangs; `0s` = for ever.
         #[serde(with = "crate::units::duration_text")]
-        silence_timeout: Duration = Kind::Duration, or("\"30m\"");
+        silence_timeout: Duration = Kind::Special(&SILENCE_TIMEOUT), or("\"30m\"");
         /// Name of the cluster that users are shown.
         cluster_name: String = Kind::Text, or("\"\"");
         /// Whether other origins may call the API from a browser.

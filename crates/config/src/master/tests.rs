@@ -224,6 +224,10 @@ fn wrong_configurations_are_refused() {
             "resource_manager: {no_default_resource_pools: true, default_aux_resource_pool: default}",
             "must be left out beside",
         ),
+        (
+            "silence_timeout: 1ns",
+            ": silence_timeout: must be at least 1s, or 0s",
+        ),
         ("nonsense: 1", ": nonsense: is not a known key"),
         ("port: 70000", ": port: must be at most 65535, not 70000"),
     ] {

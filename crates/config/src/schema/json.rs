@@ -103,10 +103,7 @@ pub(crate) fn kind_schema(kind: Kind, definitions: &mut Definitions) -> Value {
         Kind::AtLeast(bound) => json!({"type": "number", "minimum": bound}),
         Kind::Text => json!({"type": "string"}),
         Kind::Choice(words) => json!({"enum": words}),
-        Kind::Duration => json!({
-            "type": "string",
-            "pattern": r"^(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$",
-        }),
+        Kind::Duration => duration_schema(),
         Kind::Any => json!({}),
         Kind::AnyMap => json!({"type": "object"}),
         Kind::List(item) => json!({"type": "array", "items": kind_schema(*item, definitions)}),
@@ -132,6 +129,14 @@ pub(crate) fn kind_schema(kind: Kind, definitions: &mut Definitions) -> Value {
             schema
         }),
     }
+}
+
+/// Of a duration as text.
+pub(crate) fn duration_schema() -> Value {
+    json!({
+        "type": "string",
+        "pattern": r"^(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$",
+    })
 }
 
 /// The schema itself, or a reference to its definition when it has a name.

@@ -71,6 +71,9 @@ pub struct Examination {
     pub last_lines: HashMap<ContainerId, i64>,
 }
 
+/// How long running attempts may be silent by their experiments' own configurations; `None` = as the master has it.
+type OwnTimeouts = HashMap<AllocationId, Option<Duration>>;
+
 /// Those who wait for what containers answer.
 type Waiting = HashMap<ContainerId, Vec<oneshot::Sender<Diagnosis>>>;
 
@@ -84,6 +87,8 @@ pub struct Doctor {
     tunnels: Tunnels,
     silences: Silences,
     waiting: Arc<Mutex<Waiting>>,
+    /// What [`Doctor::look`] has read: only an experiment that does not run can be given another configuration.
+    own_timeouts: Arc<Mutex<OwnTimeouts>>,
     rounds: Arc<Semaphore>,
     of_user: UserCounts,
 }
@@ -125,6 +130,7 @@ impl Doctor {
             tunnels,
             silences,
             waiting: Arc::default(),
+            own_timeouts: Arc::default(),
             rounds: Arc::new(Semaphore::new(MOST_AT_ONCE)),
             of_user: UserCounts::at_most(MOST_OF_ONE),
         }
@@ -301,19 +307,15 @@ impl Doctor {
     pub(crate) async fn look(&self) -> AppResult<Option<Duration>> {
         let attempts = self.live.look(&self.context.store, running_trials);
         let attempts = attempts.await?;
-        let mut timeouts: HashMap<ExperimentId, Duration> = HashMap::new();
+        let timeouts = self.own_timeouts_of(&attempts).await?;
+        let of_master = self.context.config().silence_timeout;
         let mut running = Vec::new();
         let mut by_task = HashMap::new();
         for row in attempts {
-            let Some(experiment) = row.experiment_id else {
+            let Some(own) = timeouts.get(&row.id) else {
                 continue;
             };
-            let timeout = match timeouts.get(&experiment) {
-                Some(timeout) => *timeout,
-                None => *timeouts
-                    .entry(experiment)
-                    .or_insert(self.timeout(experiment).await?),
-            };
+            let timeout = own.unwrap_or(of_master);
             running.push(Running {
                 task: row.task_id.clone(),
                 allocation: row.id.clone(),
@@ -335,17 +337,40 @@ impl Doctor {
         Ok(next)
     }
 
-    /// How long the trials of an experiment may be silent; zero = for ever.
-    async fn timeout(&self, id: ExperimentId) -> AppResult<Duration> {
+    /// How long these attempts of trials may be silent by their experiments' own configurations; zero = for ever. Each is
+    /// read once.
+    async fn own_timeouts_of(&self, running: &[Arc<AllocationRow>]) -> AppResult<OwnTimeouts> {
+        let lock = || {
+            let known = self.own_timeouts.lock();
+            known.unwrap_or_else(PoisonError::into_inner)
+        };
+        let known = std::mem::take(&mut *lock());
+        let mut read = HashMap::new();
+        let mut timeouts = OwnTimeouts::new();
+        for attempt in running {
+            let Some(experiment_id) = attempt.experiment_id else {
+                continue;
+            };
+            let own = match known.get(&attempt.id).or(read.get(&experiment_id)) {
+                Some(own) => *own,
+                None => self.read_own_timeout(experiment_id).await?,
+            };
+            read.insert(experiment_id, own);
+            timeouts.insert(attempt.id.clone(), own);
+        }
+        lock().clone_from(&timeouts);
+        Ok(timeouts)
+    }
+
+    async fn read_own_timeout(&self, id: ExperimentId) -> AppResult<Option<Duration>> {
         let row = {
             let mut conn = self.context.store.read().await?;
             experiments::find(&mut conn.conn(), id).await?
         };
-        let own = match row {
+        Ok(match row {
             Some(row) => self.configs.of(&row)?.silence_timeout(),
             None => None,
-        };
-        Ok(own.unwrap_or_else(|| self.context.config().silence_timeout))
+        })
     }
 
     /// Examines a trial that has been silent for too long, and adds what was found to its record and its log.

@@ -266,6 +266,16 @@ fn errors_name_their_path_line_and_remedy() {
             "<config>.resources.weight: must be above 0, not 0",
         ),
         (
+            "a silence that nobody could keep",
+            with("silence_timeout: 999ms"),
+            "<config>.silence_timeout: must be at least 1s, or 0s for \"for ever\" (line 3)",
+        ),
+        (
+            "a silence without a unit",
+            with("silence_timeout: 5"),
+            "hint: write \"5s\" for seconds",
+        ),
+        (
             "both pools",
             with("resources: {resource_pool: a, resource_pools: [b]}"),
             "<config>.resources.resource_pools: cannot be combined",
