@@ -14,7 +14,8 @@
 //! outdated stays in its chunk and does not count ([`reports::Outdating`]).
 //!
 //! Series ([`series`]) are made of chunks, for charts; streams (`stream`) send the reports in order. System metrics
-//! (`system`) are reports without a step, in groups of their own.
+//! (`system`) are reports without a step, in groups of their own, which older clients read as series of readings
+//! (`stored_series`).
 //!
 //! # What survives what
 //!
@@ -46,6 +47,7 @@ pub mod journal;
 mod memory;
 pub mod reports;
 pub mod series;
+pub(crate) mod stored_series;
 pub(crate) mod stream;
 pub(crate) mod system;
 
@@ -239,6 +241,9 @@ fn check(report: &Report) -> AppResult<()> {
         )));
     }
     let stepless = is_profiler_group(&report.group);
+    if stepless {
+        system::check_nested(&report.metrics)?;
+    }
     match report.step {
         None if !stepless => {
             return Err(AppError::invalid(

@@ -18,8 +18,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
+use crate::app::metrics::stored_series::FoundSeries;
 use crate::app::metrics::system::{
-    FoundSeries, Measured, MeasuredReport, Reading, Readings, SeriesKind, SeriesLabels,
+    Measured, MeasuredReport, Reading, Readings, SeriesKind, SeriesLabels,
 };
 use crate::app::reads::profiler::{Profiler, SeriesFilter};
 use crate::error::{AppError, AppResult};
@@ -99,9 +100,9 @@ fn readings(batch: TrialProfilerMetricsBatch) -> AppResult<Readings> {
         trial_id: TrialId(labels.trial_id),
         labels: SeriesLabels {
             kind,
-            name: labels.name,
-            agent_id: labels.agent_id,
-            label: labels.gpu_uuid,
+            name: labels.name.into(),
+            agent_id: labels.agent_id.into(),
+            label: labels.gpu_uuid.into(),
         },
         readings: (values.into_iter().zip(batches).zip(times))
             .map(|((value, batch), at)| Reading {
@@ -125,9 +126,9 @@ fn kind(kind: ProfilerMetricType) -> Option<SeriesKind> {
 fn labels(trial_id: TrialId, labels: &SeriesLabels) -> TrialProfilerMetricLabels {
     TrialProfilerMetricLabels {
         trial_id: trial_id.0,
-        name: labels.name.clone(),
-        agent_id: labels.agent_id.clone(),
-        gpu_uuid: labels.label.clone(),
+        name: labels.name.to_string(),
+        agent_id: labels.agent_id.to_string(),
+        gpu_uuid: labels.label.to_string(),
         metric_type: match labels.kind {
             SeriesKind::System => ProfilerMetricType::System,
             SeriesKind::Timing => ProfilerMetricType::Timing,

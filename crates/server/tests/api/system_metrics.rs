@@ -242,6 +242,46 @@ async fn older_clients_see_the_series_of_the_stored_groups() {
     cluster.stop().await;
 }
 
+#[tokio::test]
+async fn a_report_of_many_values_is_read_in_parts_and_a_larger_one_refused() {
+    let cluster = Cluster::start().await;
+    let (_agent, _spec, task) = running(&cluster).await;
+    let client = cluster.determined().await;
+    let report = "/api/v1/trials/1/metrics";
+    let label = "x".repeat(1024);
+    let values = |count: usize| -> serde_json::Map<String, Value> {
+        (0..count).map(|n| (format!("x{n}"), json!(n))).collect()
+    };
+    let of_label =
+        |label: &str, count: usize| of_the_code("gpu", &json!({"a": {label: values(count)}}));
+    for (body, text) in [
+        (of_label(&label.repeat(2), 1), "1024 bytes, found 2048"),
+        (of_label(&label, 10_000), "10000 names"),
+        (
+            of_the_code("gpu", &json!({"a": [[[[[[[[1]]]]]]]]})),
+            "8 levels",
+        ),
+    ] {
+        let refusal = task.post(report, body).await.refused(400);
+        assert!(refusal.contains(text), "{refusal}");
+    }
+    task.post(report, of_label(&label, 6000)).await.ok();
+    let batches = client.get(READINGS).await.lines();
+    let found: std::collections::BTreeSet<&str> = batches
+        .iter()
+        .map(|message| message["batch"]["labels"]["name"].as_str().unwrap())
+        .collect();
+    assert_eq!((batches.len(), found.len()), (6000, 6000));
+    let one = client.get(&format!("{READINGS}?labels.name=x5999")).await;
+    assert_eq!(one.lines()[0]["batch"]["values"], json!([5999.0]));
+    let refusal = client.get(SERIES).await;
+    assert!(
+        refusal.text.contains("more than 2000 series"),
+        "{refusal:?}"
+    );
+    cluster.stop().await;
+}
+
 /// Readings of one series, as older clients post them.
 fn readings(name: &str, kind: &str, labels: &Value) -> Value {
     let mut all = json!({"trialId": 1, "name": name, "metricType": kind});

@@ -7,16 +7,15 @@
 //! reports, its reports are left out, and the answer is that they are not wanted. Which code does so is known in memory only; a
 //! master that was started again knows it with the code's next report, and the supervisor has ended measuring by then.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use det_ids::TrialId;
-use det_store::metrics::{StoredReport, number};
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value, json};
 
 use super::journal::Arriving;
-use super::{MOST_NAME_BYTES, Metrics, Report, check};
+use super::{MOST_NAME_BYTES, MOST_NAMES, Metrics, Report, check};
 use crate::app::existing;
 use crate::app::ownership::Reported;
 use crate::auth::Actor;
@@ -26,9 +25,9 @@ use crate::hub::Topic;
 /// Groups of the machine, as supervisors and the PyPI package's profiler report them.
 const MACHINE_GROUPS: [&str; 5] = ["gpu", "cpu", "memory", "disk", "network"];
 /// The group of readings of older clients that say how long steps of the training took.
-const TIMING_GROUP: &str = "profiler_timing";
+pub(super) const TIMING_GROUP: &str = "profiler_timing";
 /// The group of other readings of older clients.
-const MISC_GROUP: &str = "profiler_misc";
+pub(super) const MISC_GROUP: &str = "profiler_misc";
 
 /// Reports of a supervisor in one request at most.
 const MOST_REPORTS: usize = 1000;
@@ -36,6 +35,8 @@ const MOST_REPORTS: usize = 1000;
 const MOST_READINGS: usize = 20_000;
 /// Agents whose code reports for itself that are known at once.
 const MOST_KNOWN: usize = 4096;
+/// Levels of maps and lists in a report of system metrics. Series are made of three: agent, label, name.
+const MOST_LEVELS: usize = 8;
 
 /// Whether reports of this group have no step.
 pub(super) fn is_profiler_group(group: &str) -> bool {
@@ -77,17 +78,17 @@ pub enum SeriesKind {
     Misc,
 }
 
-/// What distinguishes a series of a trial from its others.
+/// What distinguishes a series of a trial from its others. Each text may be shared with other series.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SeriesLabels {
     /// What it is about.
     pub kind: SeriesKind,
     /// Name of the metric.
-    pub name: String,
+    pub name: Arc<str>,
     /// The agent; empty = none was named.
-    pub agent_id: String,
+    pub agent_id: Arc<str>,
     /// UUID of a GPU, or path of a file system; empty = neither.
-    pub label: String,
+    pub label: Arc<str>,
 }
 
 /// Readings of one series, from an older client.
@@ -275,7 +276,7 @@ fn measured_reports(trial_id: TrialId, measured: Measured) -> AppResult<Vec<Repo
 }
 
 /// Reports of readings: what was measured at the same time is in one.
-fn reports_of_readings(
+pub(super) fn reports_of_readings(
     trial_id: TrialId,
     run_id: i64,
     all: Vec<Readings>,
@@ -359,6 +360,14 @@ impl SeriesLabels {
             })
     }
 
+    /// Bytes of all its texts.
+    pub(super) fn text_bytes(&self) -> usize {
+        [&self.name, &self.agent_id, &self.label]
+            .map(|text| text.len())
+            .into_iter()
+            .sum()
+    }
+
     /// Puts a value of the series into the document of a report.
     fn insert(&self, report: &mut Map<String, Value>, value: Value) {
         let mut place = report;
@@ -367,12 +376,12 @@ impl SeriesLabels {
                 continue;
             }
             let inner = place
-                .entry(key.as_str())
+                .entry(&**key)
                 .or_insert_with(|| Value::Object(Map::new()));
             let Value::Object(inner) = inner else { return };
             place = inner;
         }
-        place.insert(self.name.clone(), value);
+        place.insert(self.name.to_string(), value);
     }
 }
 
@@ -408,93 +417,44 @@ pub(crate) fn groups_with(kind: Option<SeriesKind>, name: &str) -> Vec<&'static 
     groups
 }
 
-/// The readings in a stored report of this group.
-pub(crate) fn readings_of(group: &str, report: &StoredReport) -> Vec<(SeriesLabels, Reading)> {
-    let kind = match group {
-        TIMING_GROUP => SeriesKind::Timing,
-        MISC_GROUP => SeriesKind::Misc,
-        _ => SeriesKind::System,
-    };
-    let batch = report
-        .batches
-        .as_deref()
-        .and_then(batch_of)
-        .unwrap_or_default();
-    let mut found = Vec::new();
-    let mut add = |agent: &str, label: &str, name: &str, value: &Value| {
-        if let Some(value) = number(value) {
-            let labels = SeriesLabels {
-                kind,
-                name: name.to_owned(),
-                agent_id: agent.to_owned(),
-                label: label.to_owned(),
-            };
-            let at = report.at;
-            found.push((labels, Reading { value, batch, at }));
-        }
-    };
-    for (agent, values) in &report.metrics {
-        let Value::Object(values) = values else {
-            add("", "", agent, values);
-            continue;
-        };
-        for (label, value) in values {
-            match value {
-                Value::Object(values) => {
-                    for (name, value) in values {
-                        add(agent, label, name, value);
-                    }
+/// Refuses a report of system metrics with longer names, more levels or more values below its first level than its readers
+/// can do with: each value becomes a reading that has all names above it.
+pub(super) fn check_nested(metrics: &Map<String, Value>) -> AppResult<()> {
+    let mut count = metrics.len();
+    let mut unseen: Vec<(usize, &Value)> = metrics.values().map(|value| (1, value)).collect();
+    while let Some((level, value)) = unseen.pop() {
+        let below: Vec<&Value> = match value {
+            Value::Object(members) => {
+                if let Some(name) = members.keys().find(|name| name.len() > MOST_NAME_BYTES) {
+                    return Err(AppError::invalid(format!(
+                        "a name in a report of system metrics may have at most {MOST_NAME_BYTES} bytes, found {}",
+                        name.len()
+                    )));
                 }
-                value => add(agent, "", label, value),
+                count += members.len();
+                members.values().collect()
             }
-        }
-    }
-    found
-}
-
-fn batch_of(batches: &RawValue) -> Option<i64> {
-    #[derive(serde::Deserialize)]
-    struct Batch {
-        batch: i64,
-    }
-    let batches: Vec<Batch> = serde_json::from_str(batches.get()).ok()?;
-    batches.first().map(|one| one.batch)
-}
-
-/// Series that were found, in bounded memory.
-#[derive(Debug, Default)]
-pub(crate) struct FoundSeries {
-    labels: BTreeSet<SeriesLabels>,
-}
-
-/// Series of a trial that are listed at most.
-const MOST_SERIES: usize = 2000;
-
-impl FoundSeries {
-    /// Adds a series.
-    ///
-    /// # Errors
-    /// The trial has more than can be listed.
-    pub(crate) fn add(&mut self, labels: SeriesLabels) -> AppResult<()> {
-        self.labels.insert(labels);
-        if self.labels.len() > MOST_SERIES {
+            Value::Array(items) => {
+                count += items.len();
+                items.iter().collect()
+            }
+            _ => continue,
+        };
+        if level == MOST_LEVELS {
             return Err(AppError::invalid(format!(
-                "the trial has more than {MOST_SERIES} series of system metrics, which is more than can be listed"
-            ))
-            .hint("read their reports with GetMetrics"));
+                "a report of system metrics may have at most {MOST_LEVELS} levels of maps and lists, found more"
+            )));
         }
-        Ok(())
+        if count > MOST_NAMES {
+            return Err(AppError::invalid(format!(
+                "a report of system metrics may have at most {MOST_NAMES} names and values on all levels together, \
+                 found more"
+            ))
+            .hint("send them in several reports"));
+        }
+        unseen.extend(below.into_iter().map(|value| (level + 1, value)));
     }
-
-    /// How many there are.
-    pub(crate) fn len(&self) -> usize {
-        self.labels.len()
-    }
-
-    /// All of them, in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &SeriesLabels> {
-        self.labels.iter()
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -510,72 +470,45 @@ mod tests {
         }
     }
 
-    fn stored(report: Report) -> StoredReport {
-        StoredReport {
-            step: report.step,
-            at: report.at,
-            metrics: report.metrics,
-            batches: report.batches,
-            report_id: report.report_id,
-        }
+    fn object(value: Value) -> Map<String, Value> {
+        let Value::Object(members) = value else {
+            panic!("an object")
+        };
+        members
     }
 
     #[test]
-    fn readings_come_back_as_they_were_sent() {
-        use SeriesKind::{Misc, System, Timing};
-        let sent = [
-            labels(System, "a", "GPU-1", "gpu_util"),
-            labels(System, "a", "", "cpu_util_simple"),
-            labels(System, "a", "", "free_memory"),
-            labels(System, "a", "/", "disk_util"),
-            labels(System, "a", "", "net_throughput_sent"),
-            labels(Timing, "", "", "dataloader_next"),
-            labels(Misc, "a", "", "samples_per_second"),
-        ];
-        let readings = sent
-            .iter()
-            .zip(1_i32..)
-            .map(|(labels, n)| Readings {
-                trial_id: TrialId(1),
-                labels: labels.clone(),
-                readings: vec![
-                    Reading {
-                        value: f64::from(n),
-                        batch: 7,
-                        at: 100,
-                    },
-                    Reading {
-                        value: f64::NAN,
-                        batch: 0,
-                        at: 200,
-                    },
-                ],
-            })
-            .collect();
-        let reports = reports_of_readings(TrialId(1), 1, readings).unwrap();
-        let mut found: Vec<(SeriesLabels, Reading)> = Vec::new();
-        for report in reports {
-            let group = report.group.clone();
-            found.extend(readings_of(&group, &stored(report)));
+    fn reports_with_more_than_readers_can_do_with_are_refused() {
+        let long = "x".repeat(MOST_NAME_BYTES + 1);
+        let values = |count: usize| -> Map<String, Value> {
+            (0..count).map(|n| (format!("x{n}"), json!(1))).collect()
+        };
+        let mut deep = json!(1);
+        for _ in 1..MOST_LEVELS {
+            deep = json!({ "x": deep });
         }
-        for (labels, n) in sent.iter().zip(1_i32..) {
-            let of_series: Vec<&Reading> = found
-                .iter()
-                .filter(|(of, _)| of == labels)
-                .map(|(_, reading)| reading)
-                .collect();
-            assert_eq!(of_series.len(), 2, "{labels:?}");
-            assert_eq!(
-                *of_series[0],
-                Reading {
-                    value: f64::from(n),
-                    batch: 7,
-                    at: 100
-                }
-            );
-            assert!(of_series[1].value.is_nan() && of_series[1].batch == 0);
+        check_nested(&object(json!({"a": {"GPU-1": values(MOST_NAMES - 2)}}))).unwrap();
+        check_nested(&object(json!({ "a": deep }))).unwrap();
+        for (metrics, text) in [
+            (json!({"a": {&long: {"x": 1}}}), "1024 bytes, found 1025"),
+            (
+                json!({"a": {"GPU-1": {&long: 1}}}),
+                "1024 bytes, found 1025",
+            ),
+            (
+                json!({"a": {"GPU-1": values(MOST_NAMES - 1)}}),
+                "10000 names",
+            ),
+            (
+                json!({"a": {"GPU-1": {"x": vec![1; MOST_NAMES]}}}),
+                "10000 names",
+            ),
+            (json!({"a": {"x": deep}}), "8 levels"),
+            (json!({"a": {"x": [deep]}}), "8 levels"),
+        ] {
+            let error = check_nested(&object(metrics)).unwrap_err();
+            assert!(error.message.contains(text), "{}", error.message);
         }
-        assert_eq!(found.len(), 14);
     }
 
     #[test]

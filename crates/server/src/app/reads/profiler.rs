@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 use det_authz::Kind;
 use det_ids::TrialId;
+use det_store::metrics::StoredReport;
 use det_store::{Store, trials};
 
 use crate::app::metrics::journal::Journal;
 use crate::app::metrics::reports::Pages;
-use crate::app::metrics::system::{
-    FoundSeries, Reading, SeriesKind, SeriesLabels, groups_with, readings_of,
+use crate::app::metrics::stored_series::{
+    FoundSeries, GatheredReadings, StoredLabels, readings_of,
 };
+use crate::app::metrics::system::{Reading, SeriesKind, SeriesLabels, groups_with};
 use crate::app::{Master, existing, reads};
 use crate::auth::Actor;
 use crate::budget::{Account, Budget, Reservation};
@@ -19,8 +21,6 @@ use crate::hub::{Subscription, Topic};
 
 /// Readings of one message at most.
 const MOST_READINGS: usize = 1000;
-/// Readings that are gathered before they are given.
-const GATHERED: usize = 5000;
 /// What a stream is counted for in the budget of its user: a page of chunks, one that is unpacked, what is gathered.
 const STREAM_BYTES: usize = 6 << 20;
 
@@ -34,12 +34,51 @@ pub(crate) struct SeriesFilter {
 }
 
 impl SeriesFilter {
-    fn has(&self, labels: &SeriesLabels) -> bool {
-        let matches = |wanted: &String, found: &String| wanted.is_empty() || wanted == found;
+    fn has(&self, labels: StoredLabels<'_>) -> bool {
+        let matches = |wanted: &str, found: &str| wanted.is_empty() || wanted == found;
         self.kind.is_none_or(|kind| kind == labels.kind)
-            && matches(&self.name, &labels.name)
-            && matches(&self.agent_id, &labels.agent_id)
-            && matches(&self.label, &labels.label)
+            && matches(&self.name, labels.name)
+            && matches(&self.agent_id, labels.agent_id)
+            && matches(&self.label, labels.label)
+    }
+}
+
+/// A group that is read, and how far.
+struct Group {
+    name: &'static str,
+    /// The last chunk that was read; 0 = none.
+    after: i64,
+    /// Reports of that chunk whose readings are not all gathered.
+    reports: VecDeque<StoredReport>,
+    /// Readings of the first of them that are.
+    gathered: usize,
+}
+
+impl Group {
+    fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            after: 0,
+            reports: VecDeque::new(),
+            gathered: 0,
+        }
+    }
+
+    /// Gathers readings that the filter has of the chunk that was read last; `false` = there is room for no more.
+    fn gather(&mut self, filter: &SeriesFilter, into: &mut GatheredReadings) -> bool {
+        while let Some(report) = self.reports.front() {
+            let found = readings_of(self.name, report).filter(|(of, _)| filter.has(*of));
+            for (of, reading) in found.skip(self.gathered) {
+                if into.is_full() {
+                    return false;
+                }
+                into.add(of, reading);
+                self.gathered += 1;
+            }
+            self.reports.pop_front();
+            self.gathered = 0;
+        }
+        !into.is_full()
     }
 }
 
@@ -53,8 +92,7 @@ pub(crate) struct Profiler {
     held: Option<Reservation>,
     trial_id: TrialId,
     filter: SeriesFilter,
-    /// The groups that are read, and the last chunk that was read of each.
-    groups: Vec<(&'static str, i64)>,
+    groups: Vec<Group>,
     /// Changes of metrics and of the trial, for a follower.
     changes: Option<(Subscription, Subscription)>,
 }
@@ -89,7 +127,7 @@ impl Profiler {
             trial_id,
             groups: groups_with(filter.kind, &filter.name)
                 .into_iter()
-                .map(|group| (group, 0))
+                .map(Group::new)
                 .collect(),
             filter,
             changes: follow.then(|| {
@@ -187,32 +225,73 @@ impl Profiler {
             self.held = Some(self.budget.reserve(self.account, STREAM_BYTES).await?);
         }
         self.journal.flush().await?;
-        let mut readings = Vec::new();
-        for (group, after) in &mut self.groups {
-            let mut pages = Pages::new(&self.store, self.trial_id, group).after(*after);
-            loop {
+        let mut gathered = GatheredReadings::default();
+        for group in &mut self.groups {
+            let mut has_room = group.gather(&self.filter, &mut gathered);
+            let mut pages = Pages::new(&self.store, self.trial_id, group.name).after(group.after);
+            while has_room {
                 let chunks = pages.next().await?;
                 if chunks.is_empty() {
                     break;
                 }
                 for chunk in chunks {
-                    for report in chunk.unpack()? {
-                        let found = readings_of(group, &report);
-                        readings.extend(found.into_iter().filter(|(of, _)| self.filter.has(of)));
-                    }
-                    *after = chunk.id;
-                    if readings.len() >= GATHERED {
-                        return Ok(Pass {
-                            readings,
-                            more: true,
-                        });
+                    group.reports = chunk.unpack()?.into();
+                    group.after = chunk.id;
+                    has_room = group.gather(&self.filter, &mut gathered);
+                    if !has_room {
+                        break;
                     }
                 }
             }
+            if !has_room {
+                return Ok(Pass {
+                    readings: gathered.into_readings(),
+                    more: true,
+                });
+            }
         }
         Ok(Pass {
-            readings,
+            readings: gathered.into_readings(),
             more: false,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, Value, json};
+
+    use super::*;
+
+    #[test]
+    fn what_finds_no_room_comes_next_also_within_a_report() {
+        let values: Map<String, Value> = (0..9000).map(|n| (format!("x{n}"), json!(n))).collect();
+        let report = |values: Value| StoredReport {
+            step: None,
+            at: 0,
+            metrics: Map::from_iter([("a".to_owned(), values)]),
+            batches: None,
+            report_id: None,
+        };
+        let mut group = Group::new("gpu");
+        group.reports = [
+            report(json!({ "GPU-1": values })),
+            report(json!({"GPU-2": {"x": -1}})),
+        ]
+        .into();
+        let mut gather = |filter: &SeriesFilter| {
+            let mut gathered = GatheredReadings::default();
+            let has_room = group.gather(filter, &mut gathered);
+            (gathered.into_readings(), has_room)
+        };
+        let any = SeriesFilter::default();
+        let ((first, more), (second, last)) = (gather(&any), gather(&any));
+        assert_eq!(
+            (first.len(), more, second.len(), last),
+            (5000, false, 4001, true)
+        );
+        let mut values: Vec<f64> = first.iter().chain(&second).map(|(_, r)| r.value).collect();
+        values.sort_by(f64::total_cmp);
+        assert!(values.windows(2).all(|pair| pair[0] + 1.0 == pair[1]));
     }
 }
