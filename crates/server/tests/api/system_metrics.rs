@@ -351,6 +351,17 @@ async fn readings_of_older_clients_are_stored_in_the_same_groups() {
             400,
             "20000",
         ),
+        (
+            odd(|one| {
+                one["labels"]["agentId"] = json!("x".repeat(1024));
+                for list in ["values", "batches"] {
+                    one[list] = vec![0; 5000].into();
+                }
+                one["timestamps"] = vec!["2026-01-01T00:00:01Z"; 5000].into();
+            }),
+            400,
+            "4 MiB of labels",
+        ),
         (odd(|one| one["labels"]["trialId"] = json!(99)), 403, "99"),
     ] {
         let refusal = task.post(OLDER, body).await.refused(status);
@@ -366,6 +377,16 @@ async fn readings_of_older_clients_are_stored_in_the_same_groups() {
         .await
         .ok();
     assert_eq!(reports(&client, "gpu").await.len(), 4);
+    // Those that become more reports than are made at once are all stored.
+    let mut long = readings("disk_util", system, &json!({"agentId": "a1"}));
+    for list in ["values", "batches"] {
+        long[list] = vec![0; 2500].into();
+    }
+    let time = |n: u32| format!("2026-01-01T00:{:02}:{:02}Z", n / 60, n % 60);
+    long["timestamps"] = (0..2500).map(time).collect();
+    let all = json!({"batches": [long]});
+    assert_eq!(task.post(OLDER, all).await.ok(), json!({}));
+    assert_eq!(reports(&client, "disk").await.len(), 2500);
     // Older code measures itself as well.
     let answer = task.post(PATH, measured("c-1", 10.0, false)).await.ok();
     assert_eq!(answer, json!({"collect": false}));

@@ -176,7 +176,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::Report;
-    use super::super::system::{Readings, reports_of_readings};
+    use super::super::system::{PlacedReadings, Readings};
     use super::*;
 
     fn labels(kind: SeriesKind, agent: &str, label: &str, name: &str) -> SeriesLabels {
@@ -217,7 +217,7 @@ mod tests {
             labels(Timing, "", "", "dataloader_next"),
             labels(Misc, "a", "", "samples_per_second"),
         ];
-        let readings = sent
+        let readings: Vec<Readings> = sent
             .iter()
             .zip(1_i32..)
             .map(|(labels, n)| Readings {
@@ -237,9 +237,10 @@ mod tests {
                 ],
             })
             .collect();
-        let reports = reports_of_readings(TrialId(1), 1, readings).unwrap();
+        let placed = PlacedReadings::new(TrialId(1), 1, &readings).unwrap();
         let mut found: Vec<(SeriesLabels, Reading)> = Vec::new();
-        for report in reports {
+        for report in placed.reports() {
+            let report = report.unwrap();
             let group = report.group.clone();
             let report = stored(report);
             let mut gathered = GatheredReadings::default();

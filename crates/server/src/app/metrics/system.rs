@@ -33,6 +33,12 @@ pub(super) const MISC_GROUP: &str = "profiler_misc";
 const MOST_REPORTS: usize = 1000;
 /// Readings of older clients in one request at most.
 const MOST_READINGS: usize = 20_000;
+/// Bytes of the labels that they have together at most, with those of a series counted for each of its readings: so often
+/// they are stored.
+const MOST_LABEL_BYTES: usize = 4 << 20;
+/// Reports that are made of readings, encoded and stored at once: each may take a few kilobytes, of a reading that came as
+/// thirty bytes.
+const REPORTS_AT_ONCE: usize = 1000;
 /// Agents whose code reports for itself that are known at once.
 const MOST_KNOWN: usize = 4096;
 /// Levels of maps and lists in a report of system metrics. Series are made of three: agent, label, name.
@@ -191,13 +197,7 @@ impl Metrics {
     /// Ingests readings of older clients; answers when they are durable. They have no identity: those that are sent twice
     /// are stored twice.
     pub async fn report_readings(&self, actor: &Actor, all: Vec<Readings>) -> AppResult<()> {
-        let count: usize = all.iter().map(|readings| readings.readings.len()).sum();
-        if count > MOST_READINGS {
-            return Err(AppError::invalid(format!(
-                "a request may have at most {MOST_READINGS} readings, found {count}"
-            ))
-            .hint("send them in several requests"));
-        }
+        require_bounded(&all)?;
         let mut by_trial: BTreeMap<TrialId, Vec<Readings>> = BTreeMap::new();
         for readings in all {
             by_trial
@@ -207,7 +207,7 @@ impl Metrics {
         }
         let mut arriving = Vec::new();
         // Nothing is stored unless everything may be.
-        for (trial_id, readings) in by_trial {
+        for (&trial_id, readings) in &by_trial {
             let about = Reported::Trial(trial_id);
             self.ownership.require_reporter(actor, about).await?;
             let run_id = match actor.run() {
@@ -217,13 +217,21 @@ impl Metrics {
                     existing::trial(&mut conn.conn(), trial_id).await?.run_id
                 }
             };
-            arriving.push((trial_id, reports_of_readings(trial_id, run_id, readings)?));
+            arriving.push(PlacedReadings::new(trial_id, run_id, readings)?);
         }
-        for (trial_id, reports) in arriving {
-            for report in &reports {
-                self.code_reports.note(report);
+        for readings in arriving {
+            let mut reports = readings.reports();
+            loop {
+                let some = reports.by_ref().take(REPORTS_AT_ONCE);
+                let some: Vec<Report> = some.collect::<AppResult<_>>()?;
+                if some.is_empty() {
+                    break;
+                }
+                for report in &some {
+                    self.code_reports.note(report);
+                }
+                self.store_together(readings.trial_id, some).await?;
             }
-            self.store_together(trial_id, reports).await?;
         }
         Ok(())
     }
@@ -275,34 +283,100 @@ fn measured_reports(trial_id: TrialId, measured: Measured) -> AppResult<Vec<Repo
     Ok(reports)
 }
 
-/// Reports of readings: what was measured at the same time is in one.
-pub(super) fn reports_of_readings(
+/// Refuses more readings, or longer labels, than one request may have.
+fn require_bounded(all: &[Readings]) -> AppResult<()> {
+    let count: usize = all.iter().map(|of| of.readings.len()).sum();
+    if count > MOST_READINGS {
+        return Err(AppError::invalid(format!(
+            "a request may have at most {MOST_READINGS} readings, found {count}"
+        ))
+        .hint("send them in several requests"));
+    }
+    let label_bytes: usize = all
+        .iter()
+        .map(|of| of.labels.text_bytes().saturating_mul(of.readings.len()))
+        .fold(0, usize::saturating_add);
+    if label_bytes > MOST_LABEL_BYTES {
+        return Err(AppError::invalid(format!(
+            "the readings of a request may have at most {} MiB of labels, counted for each reading, found {} KiB",
+            MOST_LABEL_BYTES >> 20,
+            label_bytes >> 10
+        ))
+        .hint("send them in several requests, or shorten the labels"));
+    }
+    Ok(())
+}
+
+/// A reading, and the report that it belongs to: what was measured at the same time is in one.
+#[derive(Debug)]
+struct Placed<'a> {
+    /// Group, time and batch.
+    report: (&'static str, i64, i64),
+    labels: &'a SeriesLabels,
+    value: f64,
+}
+
+/// The readings of one trial in the order of the reports that they become.
+#[derive(Debug)]
+pub(super) struct PlacedReadings<'a> {
     trial_id: TrialId,
     run_id: i64,
-    all: Vec<Readings>,
-) -> AppResult<Vec<Report>> {
-    let mut reports: BTreeMap<(&'static str, i64, i64), Map<String, Value>> = BTreeMap::new();
-    for Readings {
-        labels, readings, ..
-    } in all
-    {
-        let group = labels.group()?;
-        for reading in readings {
-            let report = reports
-                .entry((group, reading.at, reading.batch))
-                .or_default();
-            labels.insert(report, json_number(reading.value));
+    readings: Vec<Placed<'a>>,
+}
+
+impl<'a> PlacedReadings<'a> {
+    /// # Errors
+    /// Labels do not fit together, or more than a report may have was measured at the same time.
+    pub(super) fn new(trial_id: TrialId, run_id: i64, all: &'a [Readings]) -> AppResult<Self> {
+        let mut readings = Vec::new();
+        for series in all {
+            let group = series.labels.group()?;
+            readings.extend(series.readings.iter().map(|reading| Placed {
+                report: (group, reading.at, reading.batch),
+                labels: &series.labels,
+                value: reading.value,
+            }));
         }
+        // Of two values of one series at the same time the later one counts.
+        readings.sort_by_key(|reading| reading.report);
+        let placed = Self {
+            trial_id,
+            run_id,
+            readings,
+        };
+        // Agent, label and name of each count there.
+        let most = MOST_NAMES / 3;
+        if let Some(together) = placed.together().find(|together| together.len() > most) {
+            return Err(AppError::invalid(format!(
+                "a request may have at most {most} readings of one time, found {}",
+                together.len()
+            ))
+            .hint("send them in several requests"));
+        }
+        Ok(placed)
     }
-    reports
-        .into_iter()
-        .map(|((group, at, batch), metrics)| {
+
+    /// The readings of each report.
+    fn together(&self) -> impl Iterator<Item = &[Placed<'a>]> {
+        self.readings
+            .chunk_by(|one, next| one.report == next.report)
+    }
+
+    /// The reports, each made when it is asked for.
+    pub(super) fn reports(&self) -> impl Iterator<Item = AppResult<Report>> {
+        self.together().map(|together| {
+            let mut metrics = Map::new();
+            for reading in together {
+                let value = json_number(reading.value);
+                reading.labels.insert(&mut metrics, value);
+            }
+            let (group, at, batch) = together.first().map_or(("", 0, 0), |first| first.report);
             // What was trained is kept where values of single batches are: a report with a step could not be repeated.
             let batches = (batch != 0).then(|| json!([{ "batch": batch }]));
             let batches = batches.map(|batches| RawValue::from_string(batches.to_string()));
             Ok(Report {
-                trial_id,
-                run_id,
+                trial_id: self.trial_id,
+                run_id: self.run_id,
                 group: group.to_owned(),
                 step: None,
                 at,
@@ -312,7 +386,7 @@ pub(super) fn reports_of_readings(
                 may_repeat: false,
             })
         })
-        .collect()
+    }
 }
 
 /// As metrics are stored: what JSON has no number for is text.
@@ -509,6 +583,43 @@ mod tests {
             let error = check_nested(&object(metrics)).unwrap_err();
             assert!(error.message.contains(text), "{}", error.message);
         }
+    }
+
+    fn many(series: usize, each: usize, label: &str) -> Vec<Readings> {
+        let reading = |at: usize| Reading {
+            value: 1.0,
+            batch: 0,
+            at: i64::try_from(at).unwrap(),
+        };
+        (0..series)
+            .map(|n| Readings {
+                trial_id: TrialId(1),
+                labels: labels(SeriesKind::System, "a", label, &format!("gpu_{n}")),
+                readings: (0..each).map(reading).collect(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn readings_are_refused_by_what_they_become() {
+        require_bounded(&many(20, 1000, "GPU-1")).unwrap();
+        let label = "x".repeat(1000);
+        require_bounded(&many(1, 4000, &label)).unwrap();
+        for (readings, text) in [
+            (many(20, 1001, "GPU-1"), "20000 readings, found 20020"),
+            (many(1, 5000, &label), "4 MiB of labels"),
+        ] {
+            let error = require_bounded(&readings).unwrap_err();
+            assert!(error.message.contains(text), "{}", error.message);
+        }
+        let together = many(MOST_NAMES / 3 + 1, 1, "GPU-1");
+        let error = PlacedReadings::new(TrialId(1), 1, &together).unwrap_err();
+        assert!(error.message.contains("of one time"), "{}", error.message);
+        // What is not refused then makes reports that are not, either.
+        let together = PlacedReadings::new(TrialId(1), 1, &together[1..]).unwrap();
+        let reports: Vec<Report> = together.reports().collect::<AppResult<_>>().unwrap();
+        assert_eq!(reports.len(), 1);
+        check(&reports[0]).unwrap();
     }
 
     #[test]
