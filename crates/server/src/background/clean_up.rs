@@ -141,6 +141,8 @@ async fn after_removal(master: &Master, tx: &mut WriteTx, settled: Settled) -> A
             if open.iter().any(|other| other.experiment_id == id) {
                 return Ok(());
             }
+            // Without checkpoints it was for the TensorBoard files alone, of which no account is kept.
+            let failure = failure.filter(|_| count > 0);
             let why = failure
                 .or_else(|| (left > 0).then(|| format!("{left} of its checkpoints are left")));
             return match why {
