@@ -50,6 +50,7 @@ const OF_EVERY_TASK: &[(&str, TaskValue)] = &[
     (v::DET_RUN_DIR, |_| some(RUN_DIR)),
     (v::DET_TASK_LOGGING_METADATA, |s| some(&log_fields(s.task))),
     (v::PYTHONUSERBASE, |_| some(PYTHON_USER_BASE)),
+    (v::PYTHONUNBUFFERED, |_| some("1")),
     (v::DET_SEGMENT_ENABLED, |_| some(&false)),
     (v::DET_DEBUG, |s| {
         s.task.request.debug.then(|| true.to_string())

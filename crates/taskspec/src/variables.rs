@@ -126,6 +126,8 @@ variables! {
     DET_TASK_LOGGING_METADATA: Master, All, Always;
     /// Where `pip install --user` installs.
     PYTHONUSERBASE: Master, All, Always;
+    /// `1`: what Python prints is in the log at once, and none of it is lost with a process that is killed.
+    PYTHONUNBUFFERED: Master, All, Always;
     /// Whether the harness sends telemetry: `false`.
     DET_SEGMENT_ENABLED: Master, All, Always;
     /// `true` where the configuration asks for detailed logs of the harness.

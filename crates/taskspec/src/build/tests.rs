@@ -220,6 +220,7 @@ fn every_variable_that_a_trial_is_promised() {
             Value(r#"{"allocation_id":"7c0f.2","task_id":"7c0f"}"#),
         ),
         ("PYTHONUSERBASE", Value("/run/determined/pythonuserbase")),
+        ("PYTHONUNBUFFERED", Value("1")),
         ("DET_SEGMENT_ENABLED", Value("false")),
         ("DET_DEBUG", Value("true")),
         ("DET_INTER_NODE_NETWORK_INTERFACE", Value("eth1")),
@@ -322,6 +323,7 @@ fn the_users_variables_win_except_over_the_platforms_own() {
             "DET_OWN=x",
             "PACHD_ADDRESS=mine",
             "PYTHONUSERBASE=/own",
+            "PYTHONUNBUFFERED=",
         ]
         .map(str::to_owned)
         .to_vec(),
@@ -338,6 +340,7 @@ fn the_users_variables_win_except_over_the_platforms_own() {
         ("DET_OWN", None),
         ("PACHD_ADDRESS", Some("mine")),
         ("PYTHONUSERBASE", Some("/own")),
+        ("PYTHONUNBUFFERED", Some("")),
     ] {
         assert_eq!(env.get(name).map(String::as_str), expected, "{name}");
     }
