@@ -23,7 +23,8 @@ pub enum Estimate {
     /// At this time at the latest: it waits for these allocations, which have been asked to stop and may take until
     /// then.
     AtTheLatest(Micros, Vec<AllocationId>),
-    /// These allocations, whose end is not known, hold what it waits for.
+    /// These allocations, whose end is not known, hold what it waits for. Of a request for slots none is named that
+    /// holds no slot.
     Unforeseeable(Vec<AllocationId>),
     /// It waits for work of its workspace in other pools.
     InOtherPools,
@@ -94,8 +95,10 @@ pub fn estimate(
             let is_relevant =
                 |job: &JobId| asks.is_none_or(|asks| limit.is_relevant(queue, &asks.job_id, job));
             let held = forecast.running.into_iter();
-            let held = held
-                .filter(|(id, request)| forecast.real.contains(id) && is_relevant(&request.job_id));
+            let gives = |held: &Request| held.slots > 0 || asks.is_none_or(|asks| asks.slots == 0);
+            let held = held.filter(|(id, request)| {
+                forecast.real.contains(id) && gives(request) && is_relevant(&request.job_id)
+            });
             return Estimate::Unforeseeable(held.map(|(id, _)| id).collect());
         };
         forecast.now = forecast.now.max(end);
@@ -433,6 +436,29 @@ mod tests {
             ("c", job(None, Some(2))),
         ];
         assert_eq!(held(&of_one, &[(1, 3)]), ["a", "b"]);
+    }
+
+    #[test]
+    fn work_without_slots_holds_nothing_of_what_a_request_for_slots_waits_for() {
+        let mut pool = full();
+        pool.running.push(RunningAllocation {
+            request: request("board", 0, 0),
+            placement: vec![(PlaceId("x".into()), BTreeSet::new())],
+            started_at: Micros(0),
+            progress: Progress::Active,
+        });
+        let queue = Queue {
+            requests: vec![request("more", 1, 0)],
+            ..Queue::default()
+        };
+        let target = AllocationId("more".into());
+        let Estimate::Unforeseeable(held) =
+            estimate(&pool, &queue, Micros(HOUR), &BTreeMap::new(), &target)
+        else {
+            panic!("nothing that runs has an expected end");
+        };
+        let held: Vec<&str> = held.iter().map(AllocationId::as_str).collect();
+        assert_eq!(held, ["a", "b", "c"]);
     }
 
     #[test]
