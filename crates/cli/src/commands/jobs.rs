@@ -216,14 +216,17 @@ fn explanation_text(explanation: &Value) -> String {
         Some(out @ 1..) => format!(", and {out} that take no work now"),
         _ => String::new(),
     };
-    lines.push(format!(
-        "Resource pool {}: {} of {} free on {}{out}; {}",
-        text(pool, "name"),
-        text(pool, "freeSlots"),
-        amount(&text(pool, "slots"), "slot"),
-        amount(&text(pool, "agents"), "agent"),
-        text(pool, "scheduling"),
-    ));
+    // What runs outside the cluster is in no pool.
+    if !text(pool, "name").is_empty() {
+        lines.push(format!(
+            "Resource pool {}: {} of {} free on {}{out}; {}",
+            text(pool, "name"),
+            text(pool, "freeSlots"),
+            amount(&text(pool, "slots"), "slot"),
+            amount(&text(pool, "agents"), "agent"),
+            text(pool, "scheduling"),
+        ));
+    }
     let faults: Vec<String> = items(&pool["faults"]).map(plain).collect();
     if !faults.is_empty() {
         lines.push("Out of service because of faults, until they are enabled:".to_owned());
@@ -608,7 +611,7 @@ mod tests {
                 "waitReason": {"message": "no free slots", "since": since}})
         };
         let explain = |waiting: Vec<Value>| {
-            explanation_text(&json!({"pool": {"agents": 1}, "waiting": waiting}))
+            explanation_text(&json!({"pool": {"name": "p", "agents": 1}, "waiting": waiting}))
         };
         let shown = explain(vec![
             task("a", 1, "2026-11-21T10:00:00Z"),
@@ -624,6 +627,15 @@ mod tests {
             .map(|n| task(&n.to_string(), 1, "2026-11-21T10:00:00Z"))
             .collect();
         assert!(explain(many).contains("\n    for the same reason wait 1, 2, 3, 4, 5, 3 more\n"));
+    }
+
+    #[test]
+    fn what_runs_outside_the_cluster_is_in_no_pool() {
+        let shown = |pool: &str| {
+            explanation_text(&json!({"pool": {"name": pool, "agents": 0}, "summary": "unmanaged"}))
+        };
+        assert!(!shown("").contains("Resource pool"), "{}", shown(""));
+        assert!(shown("default").contains("Resource pool default: "));
     }
 
     #[test]

@@ -2,10 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder, SlotId};
+use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder, SlotId, quantity};
+use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::task::{TaskEnd, TaskState};
+use det_lifecycle::trial::TrialState;
 use det_scheduler::{Estimate, PlaceState, Policy, PoolSnapshot, Queue, SlotState, estimate};
 use det_store::experiments::SearcherKind;
-use det_store::{allocations, experiments, places, task_documents, trials};
+use det_store::trials::Sort;
+use det_store::{
+    Conn, StoreError, allocations, events, experiments, places, task_documents, trials,
+};
 
 use crate::app::context::Context;
 use crate::app::jobs::{JobQueue, JobSubject, QueuedJob};
@@ -34,6 +40,8 @@ pub struct JobExplanation {
     pub queue: Vec<QueuedJob>,
     /// The jobs of its workspace in other pools.
     pub workspace_elsewhere: Vec<QueuedJob>,
+    /// What failed in it, and of what, if it has ended in an error and the record says so.
+    pub failure: Option<String>,
     /// How its pool decides, for people.
     pub scheduling: String,
     /// The rule by which it does.
@@ -185,6 +193,7 @@ impl Explanations {
             })
             .collect();
         let capacity = PoolCapacity::of(&snapshot);
+        let failure = self.failure(&subject).await?;
         let estimates = match &entry {
             Some(entry) => {
                 self.estimates(entry, &all, &pool, (snapshot, queue))
@@ -212,6 +221,7 @@ impl Explanations {
                 .collect(),
             scheduling: self.pools.scheduling(&pool),
             faults: self.faults(&pool).await?,
+            failure,
             capacity,
             placements,
             job_id: job_id.clone(),
@@ -237,6 +247,38 @@ impl Explanations {
         }
         faults.truncate(MOST_FAULTS);
         Ok(faults)
+    }
+
+    /// What failed in an experiment that ended in an error: its first trial that did, else itself. Of a task, its last
+    /// attempt.
+    async fn failure(&self, subject: &JobSubject) -> AppResult<Option<String>> {
+        let mut conn = self.context.store.read().await?;
+        let conn = &mut conn.conn();
+        let row = match subject {
+            JobSubject::Experiment(row) if row.state == ExperimentState::Errored => row,
+            JobSubject::Task { row, .. } if row.state == TaskState::Ended(TaskEnd::Failed) => {
+                let Ok(attempt) = u32::try_from(row.attempts) else {
+                    return Ok(None);
+                };
+                let last = allocations::find(conn, &row.id.allocation(attempt)).await?;
+                let reason = last.and_then(|last| last.exit_reason);
+                return Ok(reason.map(|reason| format!("it failed: {reason}")));
+            }
+            JobSubject::Experiment(_) | JobSubject::Task { .. } => return Ok(None),
+        };
+        let errored = [TrialState::Errored.stored_name().to_owned()];
+        let (first, all) =
+            trials::list(conn, row.id, Some(&errored), Sort::Id, false, 0, 1).await?;
+        let Some(trial) = first.first() else {
+            let reason = reason_of_failure(conn, "experiment", &row.id.to_string()).await?;
+            return Ok(reason.map(|reason| format!("experiment {} failed: {reason}", row.id)));
+        };
+        let reason = reason_of_failure(conn, "trial", &trial.id.to_string()).await?;
+        let more = match u64::try_from(all - 1) {
+            Ok(0) | Err(_) => String::new(),
+            Ok(more) => format!("; {} failed", quantity(more, "more trial")),
+        };
+        Ok(reason.map(|reason| format!("trial {} failed: {reason}{more}", trial.id)))
     }
 
     /// The task of a job that asks for nothing, and its pool.
@@ -337,6 +379,39 @@ impl Explanations {
         }
         Ok(ends)
     }
+}
+
+/// Events that are looked through for a reason at a time, and their bytes.
+const EVENTS: (i64, i64) = (1_000, 1 << 20);
+/// Pages of events that are looked through at most.
+const MOST_PAGES: usize = 16;
+
+/// Why something began to fail, as the record has it: the last time that it did. `None` = the record does not say.
+async fn reason_of_failure(
+    conn: &mut Conn<'_>,
+    kind: &str,
+    id: &str,
+) -> Result<Option<String>, StoreError> {
+    let (mut found, mut after) = (None, 0);
+    for _ in 0..MOST_PAGES {
+        let events = events::list(conn, after, Some((kind, id)), EVENTS.0, EVENTS.1).await?;
+        let Some(last) = events.last() else {
+            break;
+        };
+        after = last.id;
+        for event in events {
+            let begins = match event.to_state.as_deref() {
+                Some("STOPPING_ERROR") => true,
+                // What was stopping has its reason already.
+                Some("ERROR") => event.from_state.as_deref() != Some("STOPPING_ERROR"),
+                _ => false,
+            };
+            if begins {
+                found = event.reason.filter(|reason| !reason.is_empty());
+            }
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -454,3 +454,24 @@ async fn a_token_is_needed() {
         .await;
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn a_failed_experiment_is_explained_by_what_failed_in_it() {
+    let cluster = Cluster::start().await;
+    let (mut agent, spec) = cluster.running_task().await;
+    let client = cluster.determined().await;
+    let jobs = client.get("/api/v1/job-queues").await.ok();
+    let job = jobs["jobs"][0]["jobId"].as_str().unwrap().to_owned();
+    agent.exits(&spec, 3).await;
+    let failed = |answer: &Value| answer["experiment"]["state"] == "STATE_ERROR";
+    cluster
+        .until(&client, "/api/v1/experiments/1", failed)
+        .await;
+    let path = format!("/api/v1/job-queues/{job}/why");
+    let why = client.get(&path).await.ok();
+    assert_eq!(
+        why["summary"],
+        "it has ended (ERROR): trial 1 failed: the code ended with exit code 3"
+    );
+    cluster.stop().await;
+}

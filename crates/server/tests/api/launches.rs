@@ -483,6 +483,30 @@ async fn a_task_kills_no_other_users_tasks_by_way_of_a_child() {
 }
 
 #[tokio::test]
+async fn work_without_slots_is_not_named_where_slots_are_waited_for() {
+    let cluster = Cluster::start().await;
+    let ada = user(&cluster, "ada").await;
+    let mut agent = cluster.agent("a1", 1).await;
+    let resources = |slots: u32| json!({"resources": {"slots": slots}});
+    let holder = launch(&ada, resources(1)).await;
+    started(&mut agent).await;
+    let light = launch(&ada, resources(0)).await;
+    started(&mut agent).await;
+    let id = launch(&ada, resources(1)).await;
+    let path = format!("/api/v1/job-queues/{id}/why");
+    let explained = |answer: &Value| answer["waiting"][0]["waitReason"].is_object();
+    let why = cluster.until(&ada, &path, explained).await;
+    assert_eq!(why["aheadCount"], 1);
+    assert_eq!(why["ahead"][0]["entityId"], json!(holder));
+    let basis = why["waiting"][0]["estimateBasis"].as_str().unwrap();
+    assert!(
+        basis.contains(&holder) && !basis.contains(&light),
+        "{basis}"
+    );
+    cluster.stop_unchecked().await;
+}
+
+#[tokio::test]
 async fn a_notebook_that_opted_in_is_preempted_and_started_again() {
     let scheduler = "{type: priority, preemption: true}";
     let manager = format!("{{type: agent, scheduler: {scheduler}}}");

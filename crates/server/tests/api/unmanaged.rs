@@ -158,6 +158,20 @@ async fn a_trial_is_registered_runs_and_ends_as_its_code_says() {
     assert_eq!(ended["state"], "STATE_COMPLETED");
     assert_ne!(ended["endTime"], Value::Null);
     assert_eq!(state_of(&client, experiment).await, "STATE_COMPLETED");
+    let shown = client
+        .get(&format!("/api/v1/experiments/{experiment}"))
+        .await
+        .ok();
+    let job = shown["experiment"]["jobId"].as_str().unwrap();
+    let why = client
+        .get(&format!("/api/v1/job-queues/{job}/why"))
+        .await
+        .ok();
+    assert_eq!(
+        why["summary"],
+        "it has ended (COMPLETED): it ran outside the cluster (unmanaged)"
+    );
+    assert_eq!(why["pool"]["name"], "");
     // The thread that sends heartbeats may be late.
     assert_eq!(beat(&client, trial, None).await["state"], "STATE_COMPLETED");
 

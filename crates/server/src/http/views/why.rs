@@ -51,6 +51,7 @@ pub fn explanation(explanation: &JobExplanation) -> Result<ExplainJobResponse, S
         })
         .collect::<Result<Vec<_>, StoreError>>()?;
     let job_id = &explanation.job_id;
+    let asks_for_slots = own.iter().any(|row| row.slots > 0);
     let ahead: Vec<JobAhead> = explanation
         .entry
         .iter()
@@ -65,7 +66,13 @@ pub fn explanation(explanation: &JobExplanation) -> Result<ExplainJobResponse, S
                 .filter(|_| priorities)
                 .unwrap_or(explanation.queue.len());
             let others = explanation.queue[..end].iter();
-            others.filter(|entry| entry.job.id != *job_id)
+            // What has no slots and asks for none is in no way of what asks for slots.
+            let is_concerned = |entry: &&QueuedJob| {
+                !asks_for_slots || entry.requested_slots() > 0 || entry.allocated_slots > 0
+            };
+            others
+                .filter(|entry| entry.job.id != *job_id)
+                .filter(is_concerned)
         })
         .map(job_ahead)
         .collect();
@@ -201,7 +208,11 @@ fn summary(explanation: &JobExplanation, waiting: usize) -> String {
             "paused: it asks for nothing until `det experiment activate {}`",
             row.id
         ),
-        state if !state.is_live() => ended(state.stored_name()),
+        state if row.unmanaged && !state.is_live() => format!(
+            "it has ended ({}): it ran outside the cluster (unmanaged)",
+            state.stored_name()
+        ),
+        state if !state.is_live() => ended(state.stored_name(), explanation.failure.as_deref()),
         ExperimentState::Stopping(_) => {
             "it is being stopped: it ends when its running tasks have ended".to_owned()
         }
@@ -214,13 +225,13 @@ fn summary(explanation: &JobExplanation, waiting: usize) -> String {
 
 fn summary_of_task(row: &TaskRow, explanation: &JobExplanation, waiting: usize) -> String {
     match row.state {
-        TaskState::Suspended if row.experiment_id.is_some() => {
-            "suspended: it asks for nothing until it is resumed".to_owned()
+        TaskState::Suspended => {
+            let resumes = match row.experiment_id {
+                Some(experiment) => format!("det experiment activate {experiment}"),
+                None => format!("det task unpause {}", row.id),
+            };
+            format!("paused: it asks for nothing until `{resumes}`")
         }
-        TaskState::Suspended => format!(
-            "paused: it asks for nothing until `det task unpause {}`",
-            row.id
-        ),
         TaskState::Queued if row.attempts > 1 => format!(
             "{}; it is to be started again (attempt {})",
             in_queue(explanation, waiting),
@@ -229,12 +240,16 @@ fn summary_of_task(row: &TaskRow, explanation: &JobExplanation, waiting: usize) 
         TaskState::Queued | TaskState::Running | TaskState::Stopping(_) => {
             in_queue(explanation, waiting)
         }
-        TaskState::Ended(_) => ended(row.state.name()),
+        TaskState::Ended(_) => ended(row.state.name(), explanation.failure.as_deref()),
     }
 }
 
-fn ended(state: &str) -> String {
-    format!("it has ended ({state}): it asks for nothing any more")
+/// What has ended, and of what it failed where that is known.
+fn ended(state: &str, failure: Option<&str>) -> String {
+    match failure {
+        Some(failure) => format!("it has ended ({state}): {failure}"),
+        None => format!("it has ended ({state}): it asks for nothing any more"),
+    }
 }
 
 /// How much of a live job waits and how much runs.
