@@ -121,7 +121,7 @@ def test_a_command_is_found_changed_and_killed(up: Cluster) -> None:
         assert up.run_det("cmd", "kill", start).out == f"Killed command {task}\n"
         assert follower.wait(within=20) == 0
     again = up.run_det("cmd", "kill", start)
-    assert again.out == "" and "has ended already (it was killed)" in again.err
+    assert again.out == "" and "has ended already (it was killed by determined)" in again.err
     assert up.run_det("cmd", "describe", task, "--json").json()["exitCode"] is None
     assert up.run_det("cmd", "kill", "no-such", check=False).code == 1
 

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.client
 AUX = ("--config", "resources.slots=0")
 # Installing takes longer than these tests may: their environment has what the services need.
 WRITES = """
+KILLED = f"it was killed by {OWNER}"
 import time
 from determined import core
 from tensorboard.compat.proto.event_pb2 import Event
@@ -91,7 +92,7 @@ def test_a_notebook_runs_cells_and_outlives_master_and_agent(cluster: Cluster, t
     listed = cluster.client("notebook", "list").out
     assert notebook in listed and "RUNNING" in listed
     cluster.client("notebook", "kill", notebook)
-    assert ended(cluster, "notebook", notebook) == "it was killed"
+    assert ended(cluster, "notebook", notebook) == KILLED
 
 
 def test_a_notebook_is_for_its_owner(cluster: Cluster) -> None:
@@ -212,7 +213,7 @@ def test_our_client_starts_opens_and_ends_a_notebook(cluster: Cluster) -> None:
     notebook = found.group(1)
     assert notebook in cluster.run_det("notebook", "list").out
     cluster.run_det("notebook", "kill", notebook)
-    assert ended(cluster, "notebook", notebook) == "it was killed"
+    assert ended(cluster, "notebook", notebook) == KILLED
 
 
 def test_a_tensorboard_waits_for_something_to_show_and_ends_idle(cluster: Cluster) -> None:
@@ -224,3 +225,53 @@ def test_a_tensorboard_waits_for_something_to_show_and_ends_idle(cluster: Cluste
     said = "TensorBoard is waiting for metrics: there are no TensorBoard files yet of what it is to show"
     cluster.wait_task_printed(board, said)
     assert ended(cluster, "tensorboard", board).startswith('it was idle for 3 s ("idle_timeout"): no request came')
+    # What has ended will write nothing.
+    cluster.api("POST", f"/api/v1/experiments/{resting}/kill", user=OWNER)
+    cluster.wait_experiment(resting, "CANCELED")
+    board = cluster.client("tensorboard", "start", "--detach", resting).out.strip()
+    cluster.wait_task_printed(
+        board,
+        f"ERROR: experiment {resting} has ended, and this TensorBoard finds no TensorBoard files of it that it can "
+        "read; code writes them into the directory context.train.get_tensorboard_path()",
+    )
+    assert "1" in ended(cluster, "tensorboard", board)
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[Cluster]:
+    """A cluster whose interpreter has no JupyterLab, which the package index has."""
+    with equipment():
+        python = harness.wheel_python()
+        asks = [python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest"]
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run([*asks, folder, "jupyterlab"], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise Missing(f"JupyterLab cannot be installed with {python}: {done.stderr.strip()[-200:]}")
+        if subprocess.run([python, "-c", "import ipykernel"], capture_output=True).returncode == 0:
+            raise Missing(f"{python} has a kernel of its own")
+    with flavoured("core", agents=[Agent(slots=1)], python=python) as cluster:
+        yield cluster
+
+
+def test_a_jupyterlab_that_is_installed_for_the_task_works_and_leaves_the_environment_as_it_is(bare: Cluster) -> None:
+    started = bare.run_det("notebook", "start", "--no-browser", *AUX, within=240)
+    found = re.search(r"/proxy/([0-9a-f-]{36})/", started.out + started.err)
+    assert found, str(started)
+    notebook = found.group(1)
+    server = Server(bare, notebook)
+    with urllib.request.urlopen(f"{server.base}lab?{server.query}", timeout=30) as answer:
+        page = answer.read().decode()
+    assert "<title>JupyterLab</title>" in page and "jupyter-config-data" in page, page[:500]
+    # The environment's versions, in the kernel and in programs that it starts.
+    kernel = server.call("POST", "api/kernels", {"name": "python3"})["id"]
+    socket = server.connect(kernel)
+    code = "import requests, subprocess, sys; print(requests.__version__, requests.__file__)"
+    own = subprocess.check_output([harness.wheel_python(), "-c", code], text=True).strip()
+    assert run(socket, code) == own
+    assert run(socket, f"print(subprocess.check_output([sys.executable, '-c', {code!r}], text=True))") == own
+    socket.close()
+    log = bare.run_det("notebook", "logs", notebook).out
+    assert f"/proxy/{notebook}/ of the master; `det notebook open {notebook}` opens it" in log
+    assert "127.0.0.1:" not in log and "token=" not in log
+    bare.run_det("notebook", "kill", notebook)
+    assert ended(bare, "notebook", notebook) == KILLED

@@ -81,17 +81,16 @@ pub(crate) fn on<R: Rows>(
     let step = before.clone().on(event, &members(&containers));
     if step.state != before {
         row.state = step.state;
+        // What its end is for people is decided here: how its members then exit does not change it.
+        if is_kill && let Some(reason) = &cause.reason {
+            row.exit_reason = Some(reason.to_string());
+        }
         enter(scene, &mut row, &before, &containers, cause);
     }
     for effect in step.effects {
         match effect {
             AllocationEffect::RaisePreemption => raise_preemption(scene, &mut row, cause)?,
             AllocationEffect::KillMembers => {
-                // What its end is for people is decided here: how its members then exit does not change it.
-                if let (true, Some(reason)) = (is_kill, &cause.reason) {
-                    row.exit_reason = Some(reason.to_string());
-                    scene.rows.update_allocation(&row);
-                }
                 let text = format!("Asked to end at once: {}", cause.why());
                 scene.log(&row.task_id, Some(id), text);
                 end_members(scene, &containers, Desired::Kill);

@@ -86,6 +86,20 @@ impl Cause {
         }
     }
 
+    /// The same with what was done for a reason, where somebody did it and gave none: `it was paused by ada`.
+    pub(crate) fn of_deed(&self, done: &str) -> Self {
+        let by = match self.actor.split_once(':') {
+            Some(("user", name)) => name.to_owned(),
+            Some((kind, name)) => format!("{kind} {name}"),
+            None => return self.clone(),
+        };
+        let reason = self.reason.clone();
+        Self {
+            actor: self.actor.clone(),
+            reason: reason.or_else(|| Some(format!("it was {done} by {by}").into())),
+        }
+    }
+
     /// A user, a task or a place acts.
     pub fn actor(actor: impl AsRef<str>) -> Self {
         Self {

@@ -4,7 +4,7 @@ use det_ids::TaskId;
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::{EventKind, Subject};
-use det_lifecycle::task::{Demand, RestartPolicy, TaskEffect, TaskEnd, TaskEvent};
+use det_lifecycle::task::{Demand, RestartPolicy, TaskEffect, TaskEnd, TaskEvent, TaskState};
 use det_lifecycle::trial::TrialEvent;
 use det_taskspec::TaskKind;
 
@@ -60,6 +60,15 @@ pub(crate) fn on<R: Rows>(
 ) -> Result<(), Refused> {
     let mut row = known(scene, id)?;
     let (before, policy) = (row.state, row.policy());
+    let steered = match &event {
+        TaskEvent::Suspend => Some("paused"),
+        TaskEvent::Resume => Some("resumed"),
+        TaskEvent::Kill => Some("killed"),
+        _ => None,
+    };
+    // A trial has said what was done to it: its task only follows.
+    let steered = steered.filter(|_| policy != RestartPolicy::ByTrial);
+    let told = steered.map_or_else(|| cause.clone(), |done| cause.of_deed(done));
     let exit = match &event {
         TaskEvent::AttemptEnded(exit) => Some(exit.clone()),
         _ => None,
@@ -81,13 +90,20 @@ pub(crate) fn on<R: Rows>(
                 to: Some(step.state.name().into()),
                 detail: None,
             });
+            if steered == Some("resumed") && row.attempts > 0 {
+                scene.log(id, None, format!("Goes on: {}", told.why()));
+            }
+            if step.state == TaskState::Suspended {
+                let text = format!("Paused: `det task unpause {id}` lets it go on");
+                scene.log(id, None, text);
+            }
         }
     }
     for effect in step.effects {
         match effect {
             TaskEffect::Request => scene.then(Event::AttemptRequested { id: id.clone() }),
-            TaskEffect::Preempt => notify_attempt(scene, id, allocations::release(row.kind), cause),
-            TaskEffect::Kill => notify_attempt(scene, id, AllocationEvent::Kill, cause),
+            TaskEffect::Preempt => notify_attempt(scene, id, allocations::release(row.kind), &told),
+            TaskEffect::Kill => notify_attempt(scene, id, AllocationEvent::Kill, &told),
             TaskEffect::NotifyTrial => match (row.trial_id, exit.clone()) {
                 (Some(trial), Some(exit)) => scene.then(Event::Trial {
                     id: trial,

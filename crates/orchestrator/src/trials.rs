@@ -1,6 +1,6 @@
 //! What follows for a trial.
 
-use det_ids::{ExperimentId, RequestId, TaskId, TrialId};
+use det_ids::{ExperimentId, RequestId, TaskId, TrialId, quantity};
 use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::{TaskEnd, TaskEvent, TaskState};
@@ -47,10 +47,19 @@ pub(crate) fn on<R: Rows>(
         .into());
     }
     let before = row.state;
+    let told = match &event {
+        TrialEvent::Pause => cause.of_deed("paused"),
+        TrialEvent::Activate => cause.of_deed("resumed"),
+        TrialEvent::Cancel => cause.of_deed("canceled"),
+        TrialEvent::Kill => cause.of_deed("killed"),
+        _ => cause.clone(),
+    };
+    let (is_activated, attempt_ended) = (
+        event == TrialEvent::Activate,
+        matches!(event, TrialEvent::AllocationEnded(_)),
+    );
     let (max_restarts, forbidden) = match scene.rows.terms(experiment.id) {
-        Ok(terms) if matches!(event, TrialEvent::AllocationEnded(_)) => {
-            (terms.max_restarts, scene.rows.restart_forbidden(id))
-        }
+        Ok(terms) if attempt_ended => (terms.max_restarts, scene.rows.restart_forbidden(id)),
         Ok(terms) => (terms.max_restarts, None),
         // What it is to do is not known any more; it can still end.
         Err(unreadable) => (u32::MAX, Some(unreadable.to_string())),
@@ -62,17 +71,32 @@ pub(crate) fn on<R: Rows>(
         restarts_forbidden: forbidden.is_some(),
     };
     let step = before.on(event, history)?;
-    if let Some(why) = &forbidden
-        && history.restarts < max_restarts
-        && step.effects.contains(&TrialEffect::TellErrored)
-    {
-        let restarts = history.restarts;
-        let text = format!("Not started again after {restarts} restarts: {why}");
-        scene.log(&row.task_id, None, text);
+    if attempt_ended && step.effects.contains(&TrialEffect::TellErrored) {
+        let why = match &forbidden {
+            _ if history.restarts >= max_restarts => {
+                Some(format!("its \"max_restarts\" is {max_restarts}"))
+            }
+            // What was stopping anyway says so elsewhere.
+            forbidden => forbidden.clone(),
+        };
+        if let Some(why) = why {
+            let restarts = quantity(history.restarts.into(), "restart");
+            let text = format!("Not started again after {restarts}: {why}");
+            scene.log(&row.task_id, None, text);
+        }
     }
     for effect in &step.effects {
         match effect {
-            TrialEffect::ChargeRestart => row.restarts += 1,
+            TrialEffect::ChargeRestart => {
+                row.restarts += 1;
+                if !step.effects.contains(&TrialEffect::TellErrored) {
+                    let text = format!(
+                        "Restart {} of {max_restarts} (\"max_restarts\") follows this failure",
+                        row.restarts
+                    );
+                    scene.log(&row.task_id, None, text);
+                }
+            }
             TrialEffect::ResetRestarts => row.restarts = 0,
             _ => {}
         }
@@ -89,9 +113,19 @@ pub(crate) fn on<R: Rows>(
             to: Some(step.state.stored_name().into()),
             detail: None,
         });
+        if is_activated && row.run_id > 0 {
+            scene.log(&row.task_id, None, format!("Goes on: {}", told.why()));
+        }
+        if step.state == TrialState::Paused {
+            let text = format!(
+                "Paused: `det experiment activate {}` lets it go on",
+                row.experiment_id
+            );
+            scene.log(&row.task_id, None, text);
+        }
     }
     for effect in step.effects {
-        carry_out(scene, &row, effect, cause)?;
+        carry_out(scene, &row, effect, &told)?;
     }
     Ok(())
 }

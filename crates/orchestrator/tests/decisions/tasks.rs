@@ -300,6 +300,53 @@ fn a_generic_task_is_suspended_and_resumed() {
 }
 
 #[test]
+fn the_log_of_a_task_says_who_paused_resumed_and_killed_it() {
+    let (mut world, id) = with_task(TaskKind::Generic);
+    let containers = world.task_starts_on(&id, &["a"]);
+    world.happens(asked(&id, TaskEvent::Suspend));
+    world.observe("a", &containers[0], exits(0));
+    world.happens(asked(&id, TaskEvent::Resume));
+    world.task_starts_on(&id, &["a"]);
+    world.happens(asked(&id, TaskEvent::Kill));
+    let lines = world.lines();
+    let of = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+    for (line, times) in [
+        ("Asked to end at once: it was paused by ada", 1),
+        ("Paused: `det task unpause t` lets it go on", 1),
+        // Its first start is nothing that goes on.
+        ("Goes on: it was resumed by ada", 1),
+        ("Asked to end at once: it was killed by ada", 1),
+    ] {
+        assert_eq!(of(line), times, "{line}: {lines:?}");
+    }
+}
+
+#[test]
+fn the_log_of_a_trial_says_who_steers_it_and_which_restart_follows() {
+    let mut world = world(SINGLE, 1);
+    let first = world.runs_on(1, &["a"]);
+    world.happens(experiment(ExperimentEvent::Pause));
+    world.observe("a", &first[0], exits(0));
+    assert_eq!(world.trial_row(1).state, TrialState::Paused);
+    world.happens(experiment(ExperimentEvent::Activate));
+    for _ in 0..2 {
+        let containers = world.runs_on(1, &["a"]);
+        world.observe("a", &containers[0], exits(3));
+    }
+    let lines = world.lines();
+    for line in [
+        "Asked to save and exit within 3600 s: it was paused by ada",
+        "Paused: `det experiment activate 1` lets it go on",
+        "Goes on: it was resumed by ada",
+        "Restart 1 of 1 (\"max_restarts\") follows this failure",
+        "Not started again after 1 restart: its \"max_restarts\" is 1",
+    ] {
+        let times = lines.iter().filter(|said| **said == line).count();
+        assert_eq!(times, 1, "{line}: {lines:?}");
+    }
+}
+
+#[test]
 fn a_trials_task_follows_its_trial_only() {
     let mut world = world(SINGLE, 0);
     let id = world.trial_row(1).task_id.clone();

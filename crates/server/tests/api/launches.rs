@@ -134,7 +134,7 @@ async fn a_command_that_was_killed_has_no_exit_code_of_its_own() {
     let ended = |answer: &Value| answer["command"]["state"] == "STATE_TERMINATED";
     let shown = cluster.until(&ada, &path, ended).await;
     assert_eq!(shown["command"]["exitCode"], Value::Null);
-    assert_eq!(shown["command"]["exitStatus"], "it was killed");
+    assert_eq!(shown["command"]["exitStatus"], "it was killed by ada");
     cluster.stop().await;
 }
 
@@ -174,7 +174,7 @@ async fn lists_have_what_lives_and_what_ended_a_short_time_ago() {
         .await
         .ok();
     assert_eq!(killed["command"]["state"], "STATE_TERMINATED");
-    assert_eq!(killed["command"]["exitStatus"], "it was killed");
+    assert_eq!(killed["command"]["exitStatus"], "it was killed by ada");
     assert_eq!(ids("users=ada").await.len(), 2);
     let counts = ada.get("/api/v1/tasks/count").await.ok();
     assert_eq!(counts["commands"], 2);
@@ -571,6 +571,15 @@ async fn a_notebook_that_opted_in_is_preempted_and_started_again() {
         format!("paused: it asks for nothing until `det task unpause {id}`")
     );
     ada.post(&path("unpause"), Value::Null).await.ok();
+    let lines = ada.get(&format!("/api/v1/tasks/{id}/logs")).await.lines();
+    for text in [
+        "it was paused by ada".to_owned(),
+        format!("Paused: `det task unpause {id}` lets it go on"),
+        "Goes on: it was resumed by ada".to_owned(),
+    ] {
+        let mut logs = lines.iter().filter_map(|line| line["log"].as_str());
+        assert!(logs.any(|line| line.contains(&text)), "{text}: {lines:?}");
+    }
     assert!(
         started(&mut agent)
             .await

@@ -21,13 +21,12 @@ pub(crate) fn state(view: &LaunchedView) -> WireState {
 
 /// How it ended, as a sentence; empty while it lives.
 pub(crate) fn exit_status(view: &LaunchedView) -> String {
-    let reason = view.attempt.as_ref().and_then(|a| a.exit_reason.clone());
+    // A task that was killed while it rested had ended its last attempt before, for another reason.
+    let last = view.attempt.as_ref();
+    let last = last.filter(|attempt| attempt.ended_at == view.row.ended_at);
+    let reason = last.and_then(|attempt| attempt.exit_reason.clone());
     match view.row.state {
-        // Without a reason of its own a user asked for it, or its slots were wanted.
-        TaskState::Ended(TaskEnd::Canceled) => match reason {
-            Some(reason) if view.row.details.idle_timeout().is_some() => reason,
-            _ => "it was killed".to_owned(),
-        },
+        TaskState::Ended(TaskEnd::Canceled) => reason.unwrap_or_else(|| "it was killed".to_owned()),
         TaskState::Ended(_) => reason.unwrap_or_else(|| view.row.state.name().to_owned()),
         _ => String::new(),
     }
