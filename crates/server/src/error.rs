@@ -124,7 +124,8 @@ impl AppError {
             ErrorKind::Internal => {
                 tracing::error!(answer = self.message, cause = ?self.cause, "a request failed");
             }
-            ErrorKind::Unavailable => {
+            // Without a cause the master itself is on its way out, which is no failure of the database.
+            ErrorKind::Unavailable if self.cause.is_some() => {
                 tracing::warn!(cause = ?self.cause, "a request failed for want of the database");
             }
             kind => tracing::debug!(?kind, answer = self.message, "a request was refused"),
