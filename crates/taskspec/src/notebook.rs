@@ -29,6 +29,8 @@ const LONGEST_CHECK: u32 = 30;
 /// Everything is in variables, so that it appears on no command line.
 const CONFIG: &str = r#"import os
 
+from jupyter_server.serverapp import ServerApp
+
 c = get_config()  # noqa: F821
 
 c.IdentityProvider.token = os.environ["DET_NOTEBOOK_TOKEN"]
@@ -46,8 +48,14 @@ c.ServerApp.trust_xheaders = True
 c.ServerApp.root_dir = "/"
 c.ServerApp.preferred_dir = os.getcwd()
 c.ServerApp.terminado_settings = {"shell_command": [os.environ.get("SHELL") or "/bin/sh"]}
+# Its log would show the address at which only the master's proxy reaches it.
+ServerApp.display_url = property(
+    lambda app: f"{app.base_url} of the master; `det notebook open {os.environ['DET_TASK_ID']}` opens it"
+)
 "#;
 
+/// A `JupyterLab` that is installed for the task alone is used by its server: programs of the notebook import what the
+/// environment has. A kernel finds what it needs itself, where the environment has none, at the end of its path.
 const START: &str = r#"
 find_python jupyterlab JupyterLab jupyterlab
 run=/run/determined/jupyter
@@ -59,7 +67,45 @@ case $shell in
 '' | */nologin | */false) shell=$(command -v bash || command -v sh) ;;
 esac
 export SHELL="$shell"
-exec "$python" -m jupyterlab --config "$run/config/jupyter_server_config.py" --ServerApp.ip="$address"
+set -- --config "$run/config/jupyter_server_config.py" --ServerApp.ip="$address"
+if [ -z "$packages" ]; then
+    exec "$python" -m jupyterlab "$@"
+fi
+# JupyterLab looks for its pages, its extensions and its kernels where the environment's would be.
+export JUPYTERLAB_DIR="${JUPYTERLAB_DIR:-$packages/share/jupyter/lab}"
+export JUPYTER_PATH="$packages/share/jupyter${JUPYTER_PATH:+:$JUPYTER_PATH}"
+export JUPYTER_CONFIG_PATH="$packages/etc/jupyter${JUPYTER_CONFIG_PATH:+:$JUPYTER_CONFIG_PATH}"
+kernels="$packages/share/jupyter/kernels"
+if has_module ipykernel; then
+    # The kernel is the environment's own, with its own description.
+    rm -rf "$kernels"
+else
+    order=last
+    "$python" -c 'import sys; sys.path.append(sys.argv[1]); import ipykernel.kernelapp' "$packages" 2>/dev/null || {
+        order=first
+        echo "WARNING: the kernel that pip has installed does not work with the versions of this environment: notebooks" \
+            "import the versions in $packages first; install ipykernel in the environment to have its own"
+    }
+    "$python" - "$packages" "$order" "$kernels/python3/kernel.json" <<'END'
+import json
+import sys
+
+packages, order, path = sys.argv[1:]
+place = {"last": "len(sys.path)", "first": "1"}[order]
+code = (
+    f"import runpy, sys; sys.path.insert({place}, {packages!r}); "
+    "runpy.run_module('ipykernel_launcher', run_name='__main__')"
+)
+with open(path) as file:
+    spec = json.load(file)
+spec["argv"] = [sys.executable, "-c", code, "-f", "{connection_file}"]
+with open(path, "w") as file:
+    json.dump(spec, file)
+END
+fi
+exec "$python" -c 'import runpy, sys
+sys.path.insert(0, sys.argv.pop(1))
+runpy.run_module("jupyterlab", run_name="__main__", alter_sys=True)' "$packages" "$@"
 "#;
 
 /// What keeps a notebook from being idle, besides traffic through the master.

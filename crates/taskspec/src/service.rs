@@ -2,8 +2,10 @@
 
 use crate::TaskFile;
 
-/// Begins every script: `find_python MODULE TITLE PACKAGES` sets `$python` to an interpreter that has the module, and
-/// installs the packages for this task where it has not.
+/// Begins every script: `find_python MODULE TITLE PACKAGES` sets `$python` to the interpreter of the environment. Where that
+/// has no such module, it installs the packages for this task and sets `$packages` to their directory, which else is empty.
+/// Who starts the service puts the directory on its path: nothing that the service starts has it there unasked, because the
+/// packages in it may be other versions of what the environment has.
 pub(crate) const PYTHON_FINDER: &str = r#"#!/bin/sh
 set -eu
 address=$1
@@ -21,6 +23,7 @@ has_module() {
 find_python() {
     command -v "$python" >/dev/null ||
         fail 127 "$2 needs Python, and there is no \"$python\" on PATH; use an image that has it"
+    packages=
     if has_module "$1"; then return; fi
     [ -z "${DET_SKIP_PIP_INSTALL:-}" ] ||
         fail 127 "this environment has no $2, and DET_SKIP_PIP_INSTALL forbids to install it; use an image that has it"
@@ -29,8 +32,7 @@ find_python() {
     # A word for each package.
     "$python" -m pip install --quiet --disable-pip-version-check --no-input --target "$packages" $3 ||
         fail 127 "this environment has no $2, and it could not be installed with pip (see above); use an image that has it"
-    export PYTHONPATH="$packages${PYTHONPATH:+:$PYTHONPATH}"
-    "$python" -c "import $1" ||
+    PYTHONPATH="$packages${PYTHONPATH:+:$PYTHONPATH}" "$python" -c "import $1" ||
         fail 127 "the $2 that pip has installed does not work in this environment (see above); use an image that has it"
 }
 "#;

@@ -23,6 +23,7 @@ pub(crate) const RUNNING: &str = "(Press CTRL+C to quit)";
 /// without data shows nothing but an advice for programmers.
 const START: &str = r#"
 find_python tensorboard TensorBoard 'tensorboard setuptools<81'
+[ -z "$packages" ] || export PYTHONPATH="$packages${PYTHONPATH:+:$PYTHONPATH}"
 run=/run/determined/tensorboard
 mkdir -p "$run/logs"
 while read -r name path; do
