@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use det_ids::{ExperimentId, TrialId};
 use serde::{Deserialize, Serialize};
 
-use crate::service::{PYTHON_FINDER, script};
+use crate::service::{PYTHON_FINDER, file, script};
 use crate::variables as v;
 use crate::{Entrypoint, Mount, TaskFile};
 
@@ -15,21 +15,26 @@ pub const TENSORBOARD_PORTS: RangeInclusive<u16> = 2600..=2899;
 
 const SCRIPT_FILE: &str = "/run/determined/tensorboard/tensorboard-entrypoint.sh";
 const SOURCES_FILE: &str = "/run/determined/tensorboard/sources";
+/// What is said where there is nothing to show, which is there if all has ended.
+const ENDED_FILE: &str = "/run/determined/tensorboard/ended";
 
 /// What TensorBoard writes when it accepts connections.
 pub(crate) const RUNNING: &str = "(Press CTRL+C to quit)";
 
 /// One directory has a link to each source, because TensorBoard takes one. It starts when there is something to show: one
-/// without data shows nothing but an advice for programmers.
+/// without data shows nothing but an advice for programmers. Where all has ended, nothing will come.
 const START: &str = r#"
-find_python tensorboard TensorBoard 'tensorboard setuptools<81'
-[ -z "$packages" ] || export PYTHONPATH="$packages${PYTHONPATH:+:$PYTHONPATH}"
 run=/run/determined/tensorboard
 mkdir -p "$run/logs"
 while read -r name path; do
     ln -sfn "$path" "$run/logs/$name"
 done <"$run/sources"
 has_metrics() { [ -n "$(find -L "$run/logs" -name '*tfevents*' -print 2>/dev/null | head -n 1)" ]; }
+if [ -e "$run/ended" ] && ! has_metrics; then
+    fail 1 "$(cat "$run/ended")"
+fi
+find_python tensorboard TensorBoard 'tensorboard setuptools<81'
+[ -z "$packages" ] || export PYTHONPATH="$packages${PYTHONPATH:+:$PYTHONPATH}"
 if ! has_metrics; then
     echo "TensorBoard is waiting for metrics: there are no TensorBoard files yet of what it is to show"
     until has_metrics; do sleep 2; done
@@ -56,6 +61,9 @@ pub struct TensorBoardDetails {
     pub args: Vec<String>,
     /// Seconds that it may be idle; `None` = for ever.
     pub idle_timeout: Option<u32>,
+    /// Whether everything that it shows had ended when it was launched: what it does not find then never comes.
+    #[serde(default)]
+    pub all_ended: bool,
 }
 
 /// A directory with TensorBoard files, which may not exist yet.
@@ -79,14 +87,32 @@ impl TensorBoardDetails {
     /// The files of its container.
     pub(crate) fn files(&self) -> Vec<TaskFile> {
         let line = |source: &TensorBoardSource| format!("{} {}\n", source.name, source.path);
-        vec![
-            TaskFile {
-                path: SOURCES_FILE.to_owned(),
-                mode: 0o644,
-                content: self.sources.iter().map(line).collect(),
-            },
+        let sources: String = self.sources.iter().map(line).collect();
+        let mut files = vec![
+            file(SOURCES_FILE, 0o644, &sources),
             script(SCRIPT_FILE, &[PYTHON_FINDER, START]),
-        ]
+        ];
+        if self.all_ended {
+            files.push(file(ENDED_FILE, 0o644, &self.nothing_to_show()));
+        }
+        files
+    }
+
+    /// What is said where all has ended and there is nothing to show.
+    fn nothing_to_show(&self) -> String {
+        let experiments = self
+            .experiment_ids
+            .iter()
+            .map(|id| format!("experiment {id}"));
+        let trials = self.trial_ids.iter().map(|id| format!("trial {id}"));
+        let names: Vec<String> = experiments.chain(trials).collect();
+        format!(
+            "{} {} ended, and this TensorBoard finds no TensorBoard files of {} that it can read; code writes them into the \
+             directory context.train.get_tensorboard_path()\n",
+            names.join(", "),
+            if names.len() == 1 { "has" } else { "have" },
+            if names.len() == 1 { "it" } else { "them" },
+        )
     }
 
     /// The variables of its container.

@@ -646,6 +646,31 @@ fn a_tensorboard_sees_the_storage_of_its_sources_and_cannot_change_it() {
 }
 
 #[test]
+fn a_tensorboard_of_what_has_ended_knows_what_to_say_where_there_is_nothing() {
+    let said = |experiments: &[i64], trials: &[i64], all_ended: bool| {
+        let details = TensorBoardDetails {
+            experiment_ids: experiments.iter().copied().map(ExperimentId).collect(),
+            trial_ids: trials.iter().copied().map(TrialId).collect(),
+            all_ended,
+            ..TensorBoardDetails::default()
+        };
+        let mut task = command();
+        task.kind = KindFacts::Launched(TaskDetails::Tensorboard(details));
+        let files = spec(&task).script.files;
+        let found = files.into_iter().find(|file| file.path.ends_with("/ended"));
+        found.map(|file| file.content)
+    };
+    assert_eq!(said(&[1], &[], false), None);
+    let one = said(&[1], &[], true).unwrap();
+    assert!(one.starts_with("experiment 1 has ended, and "), "{one}");
+    let more = said(&[1], &[7], true).unwrap();
+    assert!(
+        more.starts_with("experiment 1, trial 7 have ended, and "),
+        "{more}"
+    );
+}
+
+#[test]
 fn a_trial_is_measured_if_its_configuration_asks_for_it() {
     assert_eq!(spec(&trial()).script.system_metrics, None);
     let mut measured = trial();

@@ -1,6 +1,6 @@
 //! What only `TensorBoards` have: experiments and trials whose files they show, in storage that they mount.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -47,6 +47,8 @@ struct Shown {
     config: Arc<ExperimentConfig>,
     /// The trials; `None` = all.
     trials: Option<Vec<TrialId>>,
+    /// Whether everything of it that is shown has ended.
+    has_ended: bool,
     /// Whether it belongs to who launches the TensorBoard. The image and the mounts of others are theirs to choose: they would
     /// bring code into the task of who looks at their metrics.
     is_own: bool,
@@ -102,6 +104,7 @@ impl Launches {
             let best = best.0.into_iter().map(|trial| trial.id).collect();
             let trials = (all > MOST_TRIALS).then_some(best);
             shown.push(Shown {
+                has_ended: !row.state.is_live(),
                 is_own: row.owner_id == actor.user().id,
                 row,
                 config,
@@ -109,8 +112,12 @@ impl Launches {
             });
         }
         let mut of_experiments: BTreeMap<ExperimentId, Vec<TrialId>> = BTreeMap::new();
+        let mut live = BTreeSet::new();
         for id in &asked.trial_ids {
             let trial = existing::trial(conn, *id).await?;
+            if trial.ended_at.is_none() {
+                live.insert(trial.experiment_id);
+            }
             of_experiments
                 .entry(trial.experiment_id)
                 .or_default()
@@ -120,6 +127,7 @@ impl Launches {
             let row = existing::experiment(conn, id).await?;
             let config = self.configs.of(&row)?;
             shown.push(Shown {
+                has_ended: !live.contains(&id),
                 is_own: row.owner_id == actor.user().id,
                 row,
                 config,
@@ -188,6 +196,7 @@ impl Exhibits {
         sources.dedup();
         require_small(&sources, &storage.mounts, &config.tensorboard_args)?;
         let details = TensorBoardDetails {
+            all_ended: self.shown.iter().all(|shown| shown.has_ended),
             port: 0,
             experiment_ids: self.asked.experiment_ids,
             trial_ids: self.asked.trial_ids,
