@@ -6,6 +6,8 @@ import contextlib
 import json
 import pathlib
 import re
+import subprocess
+import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -23,9 +25,9 @@ from waiting import wait_for
 pytestmark = pytest.mark.client
 
 AUX = ("--config", "resources.slots=0")
+KILLED = f"it was killed by {OWNER}"
 # Installing takes longer than these tests may: their environment has what the services need.
 WRITES = """
-KILLED = f"it was killed by {OWNER}"
 import time
 from determined import core
 from tensorboard.compat.proto.event_pb2 import Event
@@ -219,9 +221,9 @@ def test_our_client_starts_opens_and_ends_a_notebook(cluster: Cluster) -> None:
 def test_a_tensorboard_waits_for_something_to_show_and_ends_idle(cluster: Cluster) -> None:
     single = {"searcher": {"name": "single", "metric": "loss"}}
     config = {"name": "silent", "entrypoint": "true", "resources": {"slots_per_trial": 0}, **single}
-    experiment = cluster.submit(config)
-    cluster.wait_experiment(experiment, "COMPLETED")
-    board = cluster.client("tensorboard", "start", "--detach", experiment, "--config", "idle_timeout=3s").out.strip()
+    asked = {"config": json.dumps(config), "activate": False}
+    resting = cluster.api("POST", "/api/v1/experiments", asked, user=OWNER)["experiment"]["id"]
+    board = cluster.client("tensorboard", "start", "--detach", resting, "--config", "idle_timeout=3s").out.strip()
     said = "TensorBoard is waiting for metrics: there are no TensorBoard files yet of what it is to show"
     cluster.wait_task_printed(board, said)
     assert ended(cluster, "tensorboard", board).startswith('it was idle for 3 s ("idle_timeout"): no request came')
