@@ -1,5 +1,6 @@
 //! The errors and exit codes of the program.
 
+use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
 
@@ -13,7 +14,7 @@ pub(crate) enum Exit {
     Failed = 1,
     /// The command line or the configuration cannot be used.
     Usage = 2,
-    /// The master could not be reached or not be trusted.
+    /// The master could not be reached or not be trusted, or the connection was lost and did not come back.
     Connection = 3,
     /// The user pressed Ctrl-C: 128 plus the number of the signal, the convention of shells.
     Interrupted = 130,
@@ -69,6 +70,30 @@ impl CliError {
             *hint = Some(text.into());
         }
         self
+    }
+
+    /// The same error with a hint, where the connection to the master was lost.
+    #[must_use]
+    pub(crate) fn with_hint_if_lost(self, text: impl Display) -> Self {
+        match self {
+            Self::Failure {
+                exit: Exit::Connection,
+                ..
+            } => self.with_hint(text.to_string()),
+            other => other,
+        }
+    }
+
+    /// A failure that is expected to pass, and did not for as long as was waited.
+    pub(crate) fn lost(error: ClientError) -> Self {
+        match Self::from(error) {
+            Self::Failure { message, hint, .. } => Self::Failure {
+                exit: Exit::Connection,
+                message,
+                hint,
+            },
+            other => other,
+        }
     }
 
     /// A file on this machine on which `action` failed.

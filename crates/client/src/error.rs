@@ -107,6 +107,21 @@ impl ClientError {
         }
     }
 
+    /// Whether the same request may succeed a moment later: the master is away, is stopping or starts.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Interrupted { .. } => true,
+            Self::Failed { status, .. } => (502..=504).contains(status),
+            Self::Untrusted { .. }
+            | Self::Setup { .. }
+            | Self::Unauthenticated { .. }
+            | Self::Forbidden { .. }
+            | Self::NotFound { .. }
+            | Self::StreamFailed { .. }
+            | Self::BadAnswer { .. } => false,
+        }
+    }
+
     /// The error for a response with a status of 300 or above.
     pub(crate) fn from_status(status: u16, body: &str) -> Self {
         let (message, hint) = explain(status, body);

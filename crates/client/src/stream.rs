@@ -9,8 +9,11 @@ use crate::error::ClientError;
 /// The longest line that is read. A message of the API is far below it; without a limit a faulty server could fill the
 /// memory.
 const MAX_LINE: usize = 64 << 20;
+/// The `httpCode` of an error line that passes: the master is stopping, or does not reach its database.
+const UNAVAILABLE: u16 = 503;
 
-/// A stream of messages: each line is `{"result": …}`, and a last line `{"error": …}` means that the master failed.
+/// A stream of messages: each line is `{"result": …}`, and a last line `{"error": …}` means that the master failed, or is
+/// stopping: that is [`ClientError::Interrupted`], as for a connection that was lost.
 #[derive(Debug)]
 pub struct LineStream {
     master: MasterUrl,
@@ -76,10 +79,16 @@ impl LineStream {
             let message = error["message"]
                 .as_str()
                 .or_else(|| error.as_str())
-                .unwrap_or("it gives no reason");
-            return Err(ClientError::StreamFailed {
-                message: message.to_owned(),
-            });
+                .unwrap_or("it gives no reason")
+                .to_owned();
+            // A master that stops ends its streams so; what they are of goes on.
+            if error["httpCode"] == UNAVAILABLE {
+                return Err(ClientError::Interrupted {
+                    master: self.master.clone(),
+                    reason: message,
+                });
+            }
+            return Err(ClientError::StreamFailed { message });
         }
         match value.get_mut("result") {
             Some(result) => Ok(Some(result.take())),

@@ -207,6 +207,23 @@ async fn an_error_line_ends_a_stream_with_its_words() {
 }
 
 #[tokio::test]
+async fn the_streams_of_a_stopping_master_are_lost_and_may_be_asked_for_again() {
+    let stub = StubMaster::start();
+    let pieces = vec![
+        "{\"error\":{\"grpcCode\":14,\"httpCode\":503,\"message\":\"the master is stopping\"}}\n"
+            .to_owned(),
+    ];
+    stub.on("GET /logs", Answer::Chunks { pieces, cut: false });
+    let mut messages = client(&stub).stream("/logs", &Query::new()).await.unwrap();
+    let error = messages.next().await.unwrap_err();
+    assert!(
+        error.is_passing() && matches!(error, ClientError::Interrupted { .. }),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("the master is stopping"));
+}
+
+#[tokio::test]
 async fn a_cut_stream_is_not_a_good_end() {
     let stub = StubMaster::start();
     let pieces = vec!["{\"result\":{\"n\":1}}\n".to_owned()];

@@ -91,7 +91,7 @@ impl AppError {
             "experiment" => "`det experiment list --all` shows the experiments there are",
             "trial" => "`det experiment list-trials EXPERIMENT` shows the trials of an experiment",
             "task" => {
-                "`det task list` shows the tasks that run; `det experiment list-trials` those of trials that have ended"
+                "`det task list --all` shows the tasks that run, wait or are paused, and generic ones that ended in the last day"
             }
             "job" => "`det job list` shows the jobs that wait or run",
             "agent" | "place" => "`det agent list` shows the agents there are",

@@ -26,8 +26,8 @@ enum CommandAction {
     /// The command's words come after the options: `det cmd run --config resources.slots=2 python3 tool.py --fast`.
     /// A single word is a line for a shell: `det cmd run 'echo a; echo b'`.
     ///
-    /// Exit codes: that of the command; 1 if it was killed or lost; 130 Ctrl-C, after which the command goes on; what
-    /// fails before the command starts has the codes that `det --help` names.
+    /// Exit codes: that of the command; 1 if it was killed or lost; 130 Ctrl-C, and 3 when the master is lost for ten minutes,
+    /// after which the command goes on; what fails before the command starts has the codes that `det --help` names.
     Run(Box<RunArgs>),
     #[command(flatten)]
     Launched(LaunchedAction),

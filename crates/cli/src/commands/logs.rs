@@ -1,21 +1,15 @@
 //! Logs of trials and tasks.
 
-use std::time::Duration;
-
 use clap::{Args, ValueEnum};
 use det_client::{Client, ClientError, LineStream, Query, api_path};
 use det_ids::TrialId;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use crate::commands::watching::{RETRY_LIMIT, RETRY_PAUSE};
 use crate::error::CliError;
 use crate::output;
 use crate::values::{items, plain, text, time};
-
-/// How long to retry while the master cannot be reached.
-const RETRY_LIMIT: Duration = Duration::from_mins(10);
-/// The pause between two attempts to reach it.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The flags of every command that prints logs.
 #[derive(Debug, Clone, Default, Args)]
@@ -131,6 +125,29 @@ impl LogSource {
         }
     }
 
+    /// What the logs are of, in messages.
+    fn noun(&self) -> String {
+        match self {
+            Self::Trial(id) => format!("trial {id}"),
+            Self::Task(id) => format!("task {id}"),
+        }
+    }
+
+    /// A refusal of the master to show these logs. Those of streams bring no hint.
+    fn refusal(&self, error: ClientError) -> CliError {
+        let unknown = matches!(error, ClientError::NotFound { hint: None, .. });
+        let error = CliError::from(error);
+        match self {
+            _ if !unknown => error,
+            Self::Trial(_) => error.with_hint(
+                "`det experiment list-trials EXPERIMENT` shows the trials of an experiment",
+            ),
+            Self::Task(_) => error.with_hint(
+                "`det task list --all` shows the tasks that run, wait or are paused, and generic ones that ended in the last day",
+            ),
+        }
+    }
+
     /// The command that prints these logs.
     fn command(&self) -> String {
         match self {
@@ -151,7 +168,10 @@ pub(crate) async fn print(
     if args.tail.is_some() {
         // The last lines come newest first.
         let mut records = Vec::new();
-        let mut stream = client.stream(&source.path(), &query).await?;
+        let mut stream = client
+            .stream(&source.path(), &query)
+            .await
+            .map_err(|error| source.refusal(error))?;
         while let Some(record) = stream.next().await? {
             records.push(record);
         }
@@ -169,23 +189,41 @@ pub(crate) async fn print(
         last: None,
         stream: None,
     };
-    let result = loop {
+    loop {
         match follower.next(args.follow).await {
             Ok(Some(record)) => print_record(&record, args.json)?,
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error.into()),
+            Ok(None) => break,
+            Err(error) if args.follow && error.is_passing() => {
+                return Err(CliError::lost(error).with_hint(format!(
+                    "{} goes on; follow it with `{}` when the master is back",
+                    source.noun(),
+                    source.command()
+                )));
+            }
+            Err(error) => return Err(source.refusal(error)),
         }
-    };
-    if result.is_ok() {
-        note_deletions(client, source, follower.printed > 0).await?;
     }
-    if args.follow {
+    note_deletions(client, source, follower.printed > 0).await?;
+    if args.follow && lives(client, source).await {
         output::note(format_args!(
             "the log stream has ended; `{}` opens it again",
             source.command()
         ));
     }
-    result
+    Ok(())
+}
+
+/// Whether there may be more to come of what a log is of. Where that cannot be found out, nothing is to be said about it.
+async fn lives(client: &Client, source: &LogSource) -> bool {
+    let task = match source {
+        LogSource::Task(id) => Ok(Some(id.clone())),
+        LogSource::Trial(id) => tasks_of(client, *id).await.map(|mut tasks| tasks.pop()),
+    };
+    let Ok(Some(task)) = task else {
+        return false;
+    };
+    let answer = client.get(&api_path(["tasks", &task]), &Query::new()).await;
+    answer.is_ok_and(|answer| answer["task"]["endTime"].is_null())
 }
 
 /// Prints the lines of a log to standard error as they come, until it ends or cannot be read: for what waits, and whose own
@@ -227,15 +265,20 @@ async fn note_deletions(
 }
 
 async fn note_trial(client: &Client, id: TrialId, printed: bool) -> Result<(), ClientError> {
-    let path = api_path(["trials", &id.to_string()]);
-    let answer = client.get(&path, &Query::new()).await?;
-    let mut tasks: Vec<String> = items(&answer["trial"]["taskIds"]).map(plain).collect();
+    let mut tasks = tasks_of(client, id).await?;
     if printed {
         // What was printed is of the last one at least.
         tasks.pop();
         return note_tasks(client, &format!("earlier runs of trial {id}"), &tasks).await;
     }
     note_tasks(client, &format!("trial {id}"), &tasks).await
+}
+
+/// The tasks of a trial, the last one at the end.
+async fn tasks_of(client: &Client, id: TrialId) -> Result<Vec<String>, ClientError> {
+    let path = api_path(["trials", &id.to_string()]);
+    let answer = client.get(&path, &Query::new()).await?;
+    Ok(items(&answer["trial"]["taskIds"]).map(plain).collect())
 }
 
 /// Prints when the last of these tasks' logs that were deleted were.
@@ -280,14 +323,16 @@ impl Follower<'_> {
         let mut lost_at: Option<Instant> = None;
         loop {
             let error = match self.try_next().await {
-                Ok(record) => return Ok(record),
+                Ok(record) => {
+                    if lost_at.is_some() {
+                        output::note("the master is back");
+                    }
+                    return Ok(record);
+                }
                 Err(error) => error,
             };
             self.stream = None;
-            let passing = matches!(
-                error,
-                ClientError::Interrupted { .. } | ClientError::Unreachable { .. }
-            );
+            let passing = error.is_passing();
             let since = *lost_at.get_or_insert_with(|| {
                 if again && passing {
                     output::note(format_args!("{error}; trying again"));
