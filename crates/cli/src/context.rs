@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::Args;
 use det_client::{
-    CertificateStore, Client, ClientError, ClientOptions, Environment, MasterUrl, Query, Session,
-    SessionError, TokenStore, Trust, config_dir, fingerprint, presented_chain,
+    CertificateStore, Client, ClientError, ClientOptions, Environment, Identity, MasterUrl, Query,
+    Session, SessionError, TokenStore, Trust, config_dir, fingerprint, presented_chain,
 };
 
 use crate::error::CliError;
@@ -98,6 +98,7 @@ impl Context {
             &mut |user| prompt::password(&format!("Password for user '{user}': ")),
         )
         .await?;
+        self.note_default_user(&session);
         warn_about_password(&session);
         Ok(session)
     }
@@ -115,9 +116,22 @@ impl Context {
         )
         .await;
         match opened {
-            Ok(session) => Ok(session.client),
+            Ok(session) => {
+                self.note_default_user(&session);
+                Ok(session.client)
+            }
             Err(SessionError::Client(error)) if error.is_connection() => Err(error.into()),
             Err(_) => Ok(client),
+        }
+    }
+
+    /// Reports who acts when nobody has logged in, once: later commands use the token of this one.
+    fn note_default_user(&self, session: &Session) {
+        if session.identity == Identity::DefaultLoggedIn {
+            output::note(format_args!(
+                "no login for {}: acting as \"{}\" (blank password); `det user login USERNAME` logs in as somebody else",
+                self.master, session.user
+            ));
         }
     }
 

@@ -142,6 +142,111 @@ fn a_wrong_password_is_reported() {
     assert!(err.contains("det user login"), "{err}");
 }
 
+/// Refuses the next log-in, and what `then` says to those that follow.
+fn refusing_once(stub: &StubMaster) {
+    let refusal = Answer::Json(401, json!({"error": {"error": "invalid credentials"}}));
+    let token = ok(json!({"token": "TOKEN", "user": {"username": "determined"}}));
+    stub.on(
+        "POST /api/v1/auth/login",
+        Answer::InTurn(vec![refusal, token]),
+    );
+}
+
+#[test]
+fn nobody_acts_as_the_default_user_in_silence_after_a_login_that_failed() {
+    let stub = StubMaster::start();
+    stub.on("GET /info", ok(json!({})));
+    stub.on("GET /api/v1/agents", ok(json!({"agents": []})));
+    let user = User::using(&stub);
+    let note = format!(
+        "no login for http://{}: acting as \"determined\" (blank password)",
+        stub.address()
+    );
+    let first = user.det(&["agent", "list"]);
+    assert!(first.err.contains(&note), "{first:?}");
+    let second = user.det(&["agent", "list"]);
+    assert_eq!(second.err, "", "it is reported once");
+    refusing_once(&stub);
+    let err = user.det_typing(&["user", "login", "bob"], "x\n").fails(1);
+    assert!(
+        err.contains("\"bob\" could not log in") && err.contains("commands act as \"determined\""),
+        "{err}"
+    );
+    let after = user.det(&["agent", "list"]);
+    assert!(after.err.contains(&note), "{after:?}");
+    after.ok();
+    // Who has logged in stays so, and is named.
+    stub.on(
+        "POST /api/v1/auth/login",
+        ok(json!({"token": "T-ADA", "user": {"username": "ada"}})),
+    );
+    user.det_typing(&["user", "login", "ada"], "Passw0rd\n")
+        .ok();
+    refusing_once(&stub);
+    let err = user.det_typing(&["user", "login", "bob"], "x\n").fails(1);
+    assert!(err.contains("you are still logged in as \"ada\""), "{err}");
+    assert_eq!(user.det(&["agent", "list"]).err, "");
+}
+
+#[test]
+fn a_question_that_nobody_answers_is_named_with_how_to_answer_it() {
+    let stub = StubMaster::start();
+    stub.on("GET /info", ok(json!({})));
+    stub.on("POST /api/v1/users", ok(json!({"user": {}})));
+    let user = User::using(&stub);
+    for (words, what, how) in [
+        (
+            &["user", "login", "bob"][..],
+            "the password of user \"bob\": standard input has ended",
+            "DET_PASS",
+        ),
+        (
+            &["user", "login"],
+            "the name of the user: ",
+            "`det user login USERNAME`",
+        ),
+        (
+            &["user", "create", "eve"],
+            "the password of user \"eve\": ",
+            "--password-file",
+        ),
+    ] {
+        let err = user.det(words).fails(1);
+        assert!(err.contains(what) && err.contains(how), "{err}");
+    }
+    let err = user
+        .det_typing(&["user", "create", "eve"], "one\n")
+        .fails(1);
+    assert!(err.contains("a second time"), "{err}");
+}
+
+#[test]
+fn the_password_of_a_login_may_be_in_the_environment() {
+    let stub = StubMaster::start();
+    stub.on("GET /info", ok(json!({})));
+    let user = User::using(&stub);
+    let login = |name: Option<&str>, words: &[&str]| {
+        let mut command = user.command(words);
+        command.env("DET_PASS", "Passw0rd");
+        if let Some(name) = name {
+            command.env("DET_USER", name);
+        }
+        support::CommandResult::from(command.output().unwrap())
+    };
+    for (name, words) in [
+        (None, &["user", "login", "bob"][..]),
+        (Some("bob"), &["user", "login", "bob"]),
+        (Some("bob"), &["user", "login"]),
+    ] {
+        login(name, words).ok();
+        let sent = stub.last("POST /api/v1/auth/login").json();
+        assert_eq!(sent["username"], "bob");
+        assert_eq!(sent["password"], det_client::salted_hash("Passw0rd"));
+    }
+    // It is ada's password.
+    login(Some("ada"), &["user", "login", "bob"]).fails(1);
+}
+
 #[test]
 fn a_weak_password_is_warned_about_once() {
     let stub = StubMaster::start();
@@ -185,7 +290,17 @@ fn logging_out_ends_the_session_and_removes_the_token() {
 #[test]
 fn whoami_shows_the_user() {
     let stub = StubMaster::start();
-    let out = User::using(&stub).det(&["user", "whoami"]).ok();
+    stub.on("GET /info", ok(json!({})));
+    let user = User::using(&stub);
+    for _ in 0..2 {
+        let out = user.det(&["user", "whoami"]).ok();
+        assert_eq!(
+            out,
+            "Nobody has logged in: commands act as user 'determined' (blank password)\n"
+        );
+    }
+    user.det_typing(&["user", "login", "determined"], "\n").ok();
+    let out = user.det(&["user", "whoami"]).ok();
     assert_eq!(out, "You are logged in as user 'determined'\n");
 }
 

@@ -15,7 +15,7 @@ use crate::secret::Secret;
 use crate::token_store::TokenStore;
 
 /// The default user, if none is named and none is logged in.
-const DEFAULT_USER: &str = "determined";
+pub const DEFAULT_USER: &str = "determined";
 
 /// The user's settings in the process environment.
 #[derive(Debug, Clone, Default)]
@@ -85,6 +85,17 @@ impl Candidate {
     }
 }
 
+/// How the user of a session was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity {
+    /// The user is named, on the command line, in the environment or by the last login.
+    Chosen,
+    /// No user is named, and no one has logged in: the default user, with a token of an earlier command.
+    Default,
+    /// The same, logged in for this session.
+    DefaultLoggedIn,
+}
+
 /// A client that is logged in.
 #[derive(Debug, Clone)]
 pub struct Session {
@@ -92,6 +103,8 @@ pub struct Session {
     pub client: Client,
     /// The user's name.
     pub user: String,
+    /// How that user was chosen.
+    pub identity: Identity,
     /// What the password lacks, if a weak password was just used; else empty.
     pub weak_password: Vec<&'static str>,
 }
@@ -145,7 +158,13 @@ impl Session {
         if let Some(token) = entry.token(&candidate.user) {
             let client = client.clone().with_token(token);
             match client.get("/api/v1/me", &Query::new()).await {
-                Ok(_) => return Ok(Self::with(client, candidate.user)),
+                Ok(_) => {
+                    let mut session = Self::with(client, candidate.user);
+                    if candidate.fallback {
+                        session.identity = Identity::Default;
+                    }
+                    return Ok(session);
+                }
                 Err(
                     ClientError::Unauthenticated { .. }
                     | ClientError::Forbidden { .. }
@@ -167,8 +186,11 @@ impl Session {
             })?,
         };
         match Self::log_in(client, &candidate.user, &password).await {
-            Ok(session) => {
+            Ok(mut session) => {
                 store.set_token(&master, &session.user, &session.token())?;
+                if candidate.fallback {
+                    session.identity = Identity::DefaultLoggedIn;
+                }
                 Ok(session)
             }
             Err(
@@ -237,6 +259,7 @@ impl Session {
         Self {
             client,
             user,
+            identity: Identity::Chosen,
             weak_password: Vec::new(),
         }
     }

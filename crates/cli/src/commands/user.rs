@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
-use det_client::{Client, ClientError, Paging, Query, Secret, Session, api_path, salted_hash};
+use det_client::{
+    Client, ClientError, DEFAULT_USER, Environment, Identity, Paging, Query, Secret, Session,
+    SessionError, api_path, salted_hash,
+};
 use serde_json::{Map, Value, json};
 
 use crate::context::{Context, warn_about_password};
@@ -171,11 +174,16 @@ pub(crate) async fn run(args: UserArgs, context: &Context) -> Result<(), CliErro
         Some(UserAction::Login { username }) => login(username, context).await,
         Some(UserAction::Logout { all }) => logout(all, context).await,
         Some(UserAction::Whoami) => {
-            let me = context.session().await?.me().await?;
-            output::line(format_args!(
-                "You are logged in as user '{}'",
-                text(&me, "username")
-            ))
+            let session = context.session().await?;
+            let name = text(&session.me().await?, "username");
+            match session.identity {
+                Identity::Chosen => {
+                    output::line(format_args!("You are logged in as user '{name}'"))
+                }
+                Identity::Default | Identity::DefaultLoggedIn => output::line(format_args!(
+                    "Nobody has logged in: commands act as user '{name}' (blank password)"
+                )),
+            }
         }
         Some(UserAction::ChangePassword { target_user }) => {
             change_password(target_user, context).await
@@ -191,7 +199,13 @@ pub(crate) async fn run(args: UserArgs, context: &Context) -> Result<(), CliErro
                 (Some(password), _) => Secret::new(password),
                 (None, Some(path)) => prompt::password_from(&path)?,
                 (None, None) if remote => Secret::new(""),
-                (None, None) => ask_twice(&format!("Password for user '{username}': "))?,
+                (None, None) => {
+                    let hint = format!(
+                        "name a file with it, `det user create {username} --password-file PATH`, or give it twice, as two lines of \
+                         standard input"
+                    );
+                    ask_twice("Password for user", &username, &hint)?
+                }
             };
             let body = json!({
                 "user": {"username": username, "admin": admin, "active": true, "remote": remote},
@@ -300,13 +314,37 @@ async fn login(username: Option<String>, context: &Context) -> Result<(), CliErr
     let client = context.client().await?;
     // A master that cannot be reached is reported before the password is asked for.
     client.get("/info", &Query::new()).await?;
-    let username = match username.or_else(|| context.user.clone()) {
+    let environment = Environment::from_process();
+    let named = username.or_else(|| context.user.clone());
+    // Tasks have DET_USER alone always: it names who logs in where its password is there.
+    let there = environment
+        .user
+        .clone()
+        .filter(|_| environment.password.is_some());
+    let username = match named.or(there) {
         Some(username) => username,
-        None => prompt::line("Username: ").map_err(|error| prompt_error(&error))?,
+        None => prompt::line("Username: ").map_err(|error| {
+            unanswered(
+                "the name of the user",
+                &error,
+                "name the user: `det user login USERNAME`",
+            )
+        })?,
     };
-    let password = prompt::password(&format!("Password for user '{username}': "))
-        .map_err(|error| prompt_error(&error))?;
-    let session = Session::log_in(client, &username, &password).await?;
+    // DET_PASS is the password of DET_USER, where that names somebody.
+    let named_there = environment.user.is_none_or(|user| user == username);
+    let password = match environment.password.filter(|_| named_there) {
+        Some(password) => password,
+        None => ask(
+            "Password for user",
+            &username,
+            "set DET_PASS to it, or give it as a line of standard input",
+        )?,
+    };
+    let session = match Session::log_in(client, &username, &password).await {
+        Ok(session) => session,
+        Err(error) => return Err(not_logged_in(error, context)),
+    };
     warn_about_password(&session);
     keep(&session, context)?;
     output::note(format_args!(
@@ -314,6 +352,33 @@ async fn login(username: Option<String>, context: &Context) -> Result<(), CliErr
         context.master, session.user
     ));
     Ok(())
+}
+
+/// A login that failed, with who acts from then on. The default user is not to act in silence: its token is forgotten, so that
+/// the next command logs it in anew and reports it.
+fn not_logged_in(error: SessionError, context: &Context) -> CliError {
+    let refused = matches!(error, SessionError::WrongCredentials { .. });
+    let error = CliError::from(error);
+    if !refused {
+        return error;
+    }
+    let tokens = context.tokens();
+    let active = tokens.entry(&context.master).and_then(|entry| {
+        let active = entry.active_user().map(str::to_owned);
+        if active.is_none() && entry.token(DEFAULT_USER).is_some() {
+            tokens.drop_user(&context.master, DEFAULT_USER)?;
+        }
+        Ok(active)
+    });
+    match active {
+        Ok(Some(user)) => error.with_hint(format!(
+            "you are still logged in as \"{user}\", and commands act as that user"
+        )),
+        Ok(None) => error.with_hint(format!(
+            "nobody is logged in: until someone is, commands act as \"{DEFAULT_USER}\" if its password is blank"
+        )),
+        Err(damaged) => error.with_hint(damaged.to_string()),
+    }
 }
 
 /// Stores the token of a session and makes its user the active one.
@@ -332,7 +397,7 @@ async fn logout(all: bool, context: &Context) -> Result<(), CliError> {
         entry.users().map(str::to_owned).collect()
     } else {
         // As for any other command: the user named, else the active one, else the default user.
-        let environment = det_client::Environment::from_process();
+        let environment = Environment::from_process();
         let chosen =
             det_client::Candidate::choose(context.user.as_deref(), &environment, active.as_deref());
         vec![chosen.user]
@@ -376,7 +441,8 @@ async fn change_password(target: Option<String>, context: &Context) -> Result<()
     let session = context.session().await?;
     let own = target.is_none();
     let username = target.unwrap_or_else(|| session.user.clone());
-    let password = ask_twice(&format!("New password for user '{username}': "))?;
+    let hint = "give it twice, as two lines of standard input";
+    let password = ask_twice("New password for user", &username, hint)?;
     let user = by_name(&session.client, &username).await?;
     let body = json!({"password": salted_hash(password.reveal()), "isHashed": true});
     session
@@ -400,9 +466,23 @@ async fn by_name(client: &Client, username: &str) -> Result<Value, CliError> {
     Ok(answer["user"].take())
 }
 
-fn ask_twice(question: &str) -> Result<Secret, CliError> {
-    let first = prompt::password(question).map_err(|error| prompt_error(&error))?;
-    let second = prompt::password("Confirm password: ").map_err(|error| prompt_error(&error))?;
+/// Asks for the password of a user; `hint` = how to give it where nobody answers.
+fn ask(question: &str, username: &str, hint: &str) -> Result<Secret, CliError> {
+    prompt::password(&format!("{question} '{username}': ")).map_err(|error| {
+        unanswered(
+            &format!("the password of user \"{username}\""),
+            &error,
+            hint,
+        )
+    })
+}
+
+fn ask_twice(question: &str, username: &str, hint: &str) -> Result<Secret, CliError> {
+    let first = ask(question, username, hint)?;
+    let second = prompt::password("Confirm password: ").map_err(|error| {
+        let what = format!("the password of user \"{username}\" a second time");
+        unanswered(&what, &error, hint)
+    })?;
     if first == second {
         Ok(first)
     } else {
@@ -412,6 +492,7 @@ fn ask_twice(question: &str) -> Result<Secret, CliError> {
     }
 }
 
-fn prompt_error(error: &std::io::Error) -> CliError {
-    CliError::request(format!("could not read the answer: {error}"))
+/// A question that was not answered.
+fn unanswered(what: &str, error: &std::io::Error, hint: &str) -> CliError {
+    CliError::request(format!("could not read {what}: {error}")).with_hint(hint)
 }
