@@ -577,3 +577,17 @@ fn only_generic_tasks_that_live_are_killed_as_such() {
         );
     }
 }
+
+#[test]
+fn tables_have_when_one_was_started() {
+    let stub = StubMaster::start();
+    listed(&stub, &[command("RUNNING", &Value::Null, "")]);
+    let out = User::using(&stub).det(&["cmd", "list"]).ok();
+    assert!(
+        out.lines()
+            .next()
+            .is_some_and(|headers| headers.contains("startTime")),
+        "{out}"
+    );
+    assert!(out.contains("2026-11-25 19:22:34+0000"), "{out}");
+}

@@ -12,7 +12,7 @@ use crate::commands::lookup;
 use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, FormatArgs, Listing};
-use crate::values::{items, joined, state, text};
+use crate::values::{items, joined, state, text, time};
 
 /// The columns of a list, in the words of the `PyPI` client: scripts read them.
 const COLUMNS: &[&str] = &[
@@ -24,6 +24,8 @@ const COLUMNS: &[&str] = &[
     "resourcePool",
     "workspaceName",
 ];
+/// When one was started, a column of tables.
+const STARTED: &str = "startTime";
 /// Those of a list of TensorBoards.
 const OF_TENSORBOARDS: &[&str] = &[
     "id",
@@ -114,7 +116,12 @@ pub(super) async fn list(kind: &Kind, session: &Session, args: &ListArgs) -> Res
             .iter()
             .try_for_each(|one| output::line(text(one, "id")));
     }
-    listing(kind, &found).print(args.format.format(), &found)
+    let format = args.format.format();
+    let width = match format {
+        Format::Table if output::stdout_is_terminal() => Some(SHORT),
+        Format::Table | Format::Csv | Format::Json => None,
+    };
+    listing(kind, format, width, &found).print(format, &found)
 }
 
 /// Shows one, as a list of one; as JSON it is the object alone.
@@ -126,7 +133,7 @@ pub(super) async fn describe(
 ) -> Result<(), CliError> {
     let answer = kind.get(client, id).await?;
     let found = shown(client, [&answer[kind.member]]).await?;
-    listing(kind, &found).print(format, &found.first())
+    listing(kind, format, None, &found).print(format, &found.first())
 }
 
 /// The API's objects with the name of the workspace, and the state without its prefix.
@@ -166,20 +173,61 @@ fn sort(found: &mut [Value], by: SortBy, order: OrderBy) {
     }
 }
 
-fn listing(kind: &Kind, found: &[Value]) -> Listing {
+/// Most characters of why one ended, in a table at a terminal: sentences would make lines that are wrapped.
+const SHORT: usize = 40;
+
+/// The rows of a list, in which sentences have at most `width` characters; `None` = they are whole. Tables have the time of the
+/// start too, which CSV has not: programs read its columns.
+fn listing(kind: &Kind, format: Format, width: Option<usize>, found: &[Value]) -> Listing {
     let columns = match kind.launch {
         LaunchKind::TensorBoard => OF_TENSORBOARDS,
         LaunchKind::Notebook | LaunchKind::Shell | LaunchKind::Command | LaunchKind::Generic => {
             COLUMNS
         }
     };
+    let started = (format == Format::Table).then_some(STARTED);
+    let columns: Vec<&str> = columns
+        .iter()
+        .flat_map(|column| {
+            let started = started.filter(|_| *column == "state");
+            std::iter::once(*column).chain(started)
+        })
+        .collect();
     let mut listing = Listing::new(columns.iter().copied());
     for one in found {
-        listing.push(columns.iter().map(|column| match &one[*column] {
+        listing.push(columns.iter().map(|column| match (*column, &one[*column]) {
             // As the `PyPI` client writes lists.
-            Value::Array(_) => format!("[{}]", joined(one, column)),
+            (_, Value::Array(_)) => format!("[{}]", joined(one, column)),
+            (STARTED, _) => time(one, column),
+            ("exitStatus", _) => shortened(text(one, column), width),
             _ => text(one, column),
         }));
     }
     listing
+}
+
+/// A text in at most so many characters.
+fn shortened(text: String, width: Option<usize>) -> String {
+    match width {
+        Some(width) if text.chars().count() > width => {
+            let kept: String = text.chars().take(width - 1).collect();
+            format!("{}…", kept.trim_end())
+        }
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_is_shortened_at_a_terminal_alone() {
+        let sentence = || "its container ended with exit code 137 (killed by a signal)".to_owned();
+        let short = shortened(sentence(), Some(SHORT));
+        assert_eq!(short, "its container ended with exit code 137…");
+        assert!(short.chars().count() <= SHORT);
+        assert_eq!(shortened(sentence(), None), sentence());
+        assert_eq!(shortened("fine".to_owned(), Some(SHORT)), "fine");
+    }
 }
