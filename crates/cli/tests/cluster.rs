@@ -228,6 +228,20 @@ fn a_job_is_explained_by_the_id_of_what_it_is_the_entry_of() {
         let explanation: Value = serde_json::from_str(&user.det(&words).ok()).unwrap();
         assert_eq!(explanation["job"]["jobId"], expected, "{words:?}");
     }
+    // What is changed is named in the same ways.
+    stub.on("POST /api/v1/job-queues", ok(json!({})));
+    for (named, other) in [("8", "8."), ("8.r.1", "job")] {
+        user.det(&["job", "update", named, "--ahead-of", other])
+            .ok();
+        let sent = stub.last("POST /api/v1/job-queues").json();
+        let of = |named: &str| match named {
+            "8" => "job".to_owned(),
+            "8." => "8.r".to_owned(),
+            other => other.to_owned(),
+        };
+        assert_eq!(sent["updates"][0]["jobId"], of(named));
+        assert_eq!(sent["updates"][0]["aheadOf"], of(other));
+    }
     user.det(&["job", "why"]).fails(2);
     user.det(&["job", "why", "8", "-t", "31"]).fails(2);
 }

@@ -50,6 +50,12 @@ fn listed(stub: &StubMaster, commands: &[Value]) {
     let workspaces =
         json!({"workspaces": [{"id": 1, "name": "Uncategorized"}, {"id": 4, "name": "lab"}]});
     stub.on("GET /api/v1/workspaces", ok(workspaces));
+    stub.on("GET /api/v1/tasks", ok(json!({})));
+    for id in [ID, OTHER] {
+        let task =
+            json!({"task": {"taskId": id, "taskType": "TASK_TYPE_COMMAND", "endTime": null}});
+        stub.on(&format!("GET /api/v1/tasks/{id}"), ok(task));
+    }
 }
 
 #[test]
@@ -397,6 +403,52 @@ fn what_has_ended_is_not_reported_as_killed() {
 }
 
 #[test]
+fn a_task_of_another_kind_is_refused_before_anything_is_done() {
+    let stub = StubMaster::start();
+    listed(&stub, &[]);
+    let summary = json!({"allocationIdToSummary": {format!("{ID}.1"): {"taskId": ID}}});
+    stub.on("GET /api/v1/tasks", ok(summary));
+    for kind in ["shells", "notebooks", "tensorboards"] {
+        stub.on(&format!("GET /api/v1/{kind}"), ok(json!({})));
+    }
+    let user = User::using(&stub);
+    for (group, plural) in [
+        ("shell", "shells"),
+        ("notebook", "notebooks"),
+        ("tensorboard", "TensorBoards"),
+    ] {
+        for id in [ID, "0f4"] {
+            for words in [
+                &[group, "kill", id][..],
+                &[group, "logs", id],
+                &[group, "pause", id],
+                &[group, "describe", id],
+                &[group, "set", "priority", id, "3"],
+            ] {
+                let err = user.det(words).fails(1);
+                let expected = format!(
+                    "error: task {ID} is a command, and this command is for {plural}\nhint: `det cmd` is for commands\n"
+                );
+                assert!(err.ends_with(&expected), "{words:?}: {err}");
+            }
+        }
+    }
+    for id in [ID, "0f4"] {
+        for group in ["notebook", "tensorboard"] {
+            let err = user.det(&[group, "open", id]).fails(1);
+            assert!(err.contains("is a command"), "{err}");
+        }
+    }
+    assert!(!stub.lines().iter().any(|line| line.starts_with("POST")));
+    stub.on(
+        &format!("GET /api/v1/tasks/{OTHER}"),
+        Answer::Json(404, json!({"message": "task not found"})),
+    );
+    let err = user.det(&["shell", "kill", OTHER]).fails(1);
+    assert!(err.contains("`det shell list --all`"), "{err}");
+}
+
+#[test]
 fn a_kill_that_is_refused_stops_unless_it_is_forced() {
     let stub = StubMaster::start();
     listed(&stub, &[json!({"id": ID})]);
@@ -538,9 +590,24 @@ fn generic_tasks_are_paused_unpaused_and_killed() {
         ok(json!({"config": "{\"entrypoint\":[\"x\"]}"})),
     );
     let user = User::using(&stub);
+    stub.on(
+        &format!("GET /api/v1/tasks/{ID}"),
+        task("PAUSED", &Value::Null, &json!({})),
+    );
+    let out = user.det(&["task", "unpause", ID]).ok();
+    assert_eq!(out, format!("Unpaused task {ID}\n"));
+    let run = user.det(&["task", "pause", ID]);
+    assert!(run.err.contains("was paused already"), "{run:?}");
+    assert_eq!(run.ok(), "");
+    stub.on(
+        &format!("GET /api/v1/tasks/{ID}"),
+        task("ACTIVE", &Value::Null, &json!({})),
+    );
+    let run = user.det(&["task", "unpause", ID]);
+    assert!(run.err.contains("was not paused: it goes on"), "{run:?}");
+    assert_eq!(run.ok(), "");
     for (words, expected) in [
         (&["task", "pause", "0f4"][..], format!("Paused task {ID}\n")),
-        (&["task", "unpause", ID], format!("Unpaused task {ID}\n")),
         (&["task", "kill", "0f4"], format!("Killed task {ID}\n")),
         (
             &["task", "kill", "0f4", "--root"],

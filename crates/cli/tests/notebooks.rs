@@ -139,8 +139,11 @@ fn a_notebook_is_opened_when_it_is_ready_and_its_token_is_on_no_command_line() {
 #[test]
 fn a_page_is_printed_where_no_browser_is_wanted_or_there_is_none() {
     let stub = master();
+    owned_by(&stub, "determined");
     let user = User::using(&stub);
-    let out = user.det(&["notebook", "open", ID, "--no-browser"]).ok();
+    let run = user.det(&["notebook", "open", ID, "--no-browser"]);
+    assert!(run.err.ends_with("log in as determined\n"), "{run:?}");
+    let out = run.ok();
     let address = format!("http://{}/proxy/{ID}/?token=SECRET", stub.address());
     assert_eq!(out, format!("The page of notebook {ID}: {address}\n"));
     let mut command = user.command(&["tensorboard", "open", ID]);
@@ -149,6 +152,37 @@ fn a_page_is_printed_where_no_browser_is_wanted_or_there_is_none() {
     assert!(run.ok().contains("The page of TensorBoard"));
     let out = user.det(&["notebook", "start", "-d"]).ok();
     assert_eq!(out, format!("{ID}\n"));
+}
+
+/// Has the notebook and the TensorBoard belong to somebody else.
+fn owned_by(stub: &StubMaster, owner: &str) {
+    for (collection, member, mut one) in [
+        ("notebooks", "notebook", notebook()),
+        ("tensorboards", "tensorboard", tensorboard()),
+    ] {
+        one["username"] = json!(owner);
+        let answer = json!({member: one, "config": {}});
+        stub.on(&format!("GET /api/v1/{collection}/{ID}"), ok(answer));
+    }
+}
+
+#[test]
+fn what_is_another_users_is_not_opened_except_by_administrators() {
+    let stub = master();
+    let user = User::using(&stub);
+    for group in ["notebook", "tensorboard"] {
+        let err = user.det(&[group, "open", ID, "--no-browser"]).fails(1);
+        assert!(
+            err.contains("is for its owner, ada, and for administrators")
+                && err.contains(&format!("`det {group} start`"))
+                && !err.contains("waiting"),
+            "{err}"
+        );
+    }
+    let me = json!({"user": {"username": "determined", "id": 2, "admin": true}});
+    stub.on("GET /api/v1/me", ok(me));
+    let out = user.det(&["notebook", "open", ID, "--no-browser"]).ok();
+    assert!(out.contains("The page of notebook"), "{out}");
 }
 
 #[test]
@@ -202,6 +236,7 @@ fn a_tensorboard_is_over_experiments_and_trials() {
 #[test]
 fn what_has_ended_has_no_page() {
     let stub = master();
+    owned_by(&stub, "determined");
     stub.on(
         &format!("GET /api/v1/tasks/{ID}"),
         task(false, &json!("2026-11-25T19:22:34Z")),

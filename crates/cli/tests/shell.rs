@@ -126,6 +126,23 @@ fn a_shell_is_entered_by_ssh_through_this_program_and_its_key_goes() {
     assert!(!std::path::Path::new(path.trim()).exists(), "{path}");
 }
 
+#[test]
+fn a_task_of_another_kind_is_not_waited_for() {
+    let stub = with_shell(task(false, &Value::Null));
+    let command = json!({"task": {"taskId": ID, "taskType": "TASK_TYPE_COMMAND", "endTime": null}});
+    stub.on(&format!("GET /api/v1/tasks/{ID}"), ok(command));
+    let user = with_ssh(&stub, "exit 0");
+    for action in ["open", "show-ssh-command"] {
+        let err = run(&user, &["shell", action, ID]).fails(1);
+        assert!(
+            err.contains(&format!(
+                "task {ID} is a command, and this command is for shells"
+            )) && !err.contains("waiting"),
+            "{err}"
+        );
+    }
+}
+
 /// As a user who has a stored token, so that nothing is asked.
 fn run_as_ada(user: &User, words: &[&str]) -> CommandResult {
     let output = det(user, words)

@@ -6,7 +6,7 @@ use det_config::yaml::to_yaml;
 use det_ids::TrialId;
 use serde_json::{Value, json};
 
-use crate::commands::{lookup, tasks};
+use crate::commands::lookup;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
@@ -53,7 +53,8 @@ struct WhyArgs {
 
 #[derive(Debug, Args)]
 struct UpdateArgs {
-    /// Id of the job
+    /// Id of a job, of a task (or enough of its beginning) or of an allocation, or the number of an experiment
+    #[arg(value_name = "ID")]
     job_id: String,
     #[command(flatten)]
     change: ChangeArgs,
@@ -184,15 +185,20 @@ async fn named_job(client: &Client, args: &WhyArgs) -> Result<String, CliError> 
             text(&answer["trial"], "experimentId")
         }
         (None, Some(id)) if id.parse::<u64>().is_ok() => id.clone(),
-        (None, id) => return tasks::expand(client, id.clone().unwrap_or_default()).await,
+        (None, id) => return lookup::task_id(client, id.clone().unwrap_or_default()).await,
     };
     job_id(client, &experiment).await
 }
 
-/// The id of a job that is named by it, or by the number of its experiment.
+/// The id of a job that is named as for `det job why`: by it, by a task (or enough of the beginning of its id) or an allocation, or
+/// by the number of its experiment.
 async fn job_id(client: &Client, named: &str) -> Result<String, CliError> {
     if named.parse::<u64>().is_err() {
-        return Ok(named.to_owned());
+        let id = lookup::task_id(client, named.to_owned()).await?;
+        let answer = client
+            .get(&api_path(["job-queues", &id, "why"]), &Query::new())
+            .await?;
+        return Ok(text(&answer["job"], "jobId"));
     }
     let path = api_path(["experiments", named]);
     let answer = client.get(&path, &Query::new()).await?;

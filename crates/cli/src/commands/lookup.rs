@@ -4,7 +4,7 @@ use det_client::{Client, Query, api_path};
 use serde_json::Value;
 
 use crate::error::CliError;
-use crate::values::{items, text};
+use crate::values::{items, members, text};
 
 /// All workspaces that the user may see.
 pub(crate) async fn workspaces(client: &Client) -> Result<Vec<Value>, CliError> {
@@ -67,6 +67,24 @@ pub(crate) fn pool<'a>(answer: &'a Value, name: Option<&str>) -> Result<&'a Valu
         };
         CliError::request(format!("{wanted}; the pools are: {}", names.join(", ")))
     })
+}
+
+/// The whole id of a task, of any kind, of which the beginning is given. Not all tasks that have ended are listed, so text
+/// that is the beginning of no id is returned as a whole id.
+pub(crate) async fn task_id(client: &Client, given: String) -> Result<String, CliError> {
+    if is_whole_id(&given) {
+        return Ok(given);
+    }
+    let query = Query::new().with("withEnded", true);
+    let answer = client.get(&api_path(["tasks"]), &query).await?;
+    let in_queue = members(&answer["allocationIdToSummary"]).map(|(_, task)| task);
+    let resting = ["pausedTasks", "endedTasks"];
+    let resting = resting.iter().flat_map(|member| items(&answer[*member]));
+    let ids: Vec<String> = in_queue
+        .chain(resting)
+        .map(|task| text(task, "taskId"))
+        .collect();
+    Ok(by_beginning("task", &given, &ids)?.unwrap_or(given))
 }
 
 /// Whether a text is as long as the id of a task, a UUID, and so no beginning of one.

@@ -56,9 +56,8 @@ pub(crate) async fn run(args: NotebookArgs, context: &Context) -> Result<ExitCod
         // Errors in the user's files are reported before a master is contacted.
         Some(NotebookAction::Start(args)) => return start(*args, context).await,
         Some(NotebookAction::Open(args)) => {
-            let client = context.session().await?.client;
-            let id = launched::expand(&NOTEBOOK, &client, &args.id).await?;
-            return launched::show_when_ready(&NOTEBOOK, &client, &id, !args.no_browser).await;
+            let session = context.session().await?;
+            return launched::open_page(&NOTEBOOK, &session, &args.id, !args.no_browser).await;
         }
         Some(NotebookAction::Launched(action)) => action,
         None => LaunchedAction::List(ListArgs::default()),
@@ -71,10 +70,10 @@ pub(crate) async fn run(args: NotebookArgs, context: &Context) -> Result<ExitCod
 async fn start(args: StartArgs, context: &Context) -> Result<ExitCode, CliError> {
     let detach = args.launch.detach;
     let launch = Launch::prepare(&NOTEBOOK, args.launch, &[])?;
-    let client = context.session().await?.client;
+    let session = context.session().await?;
     if args.preview {
-        launch.preview(&client).await?;
+        launch.preview(&session.client).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    launched::start_page(launch, &client, detach, !args.no_browser).await
+    launched::start_page(launch, &session, detach, !args.no_browser).await
 }

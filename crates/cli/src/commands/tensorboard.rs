@@ -59,9 +59,8 @@ pub(crate) async fn run(args: TensorBoardArgs, context: &Context) -> Result<Exit
         // Errors in the user's files are reported before a master is contacted.
         Some(TensorBoardAction::Start(args)) => return start(*args, context).await,
         Some(TensorBoardAction::Open(args)) => {
-            let client = context.session().await?.client;
-            let id = launched::expand(&TENSORBOARD, &client, &args.id).await?;
-            return launched::show_when_ready(&TENSORBOARD, &client, &id, !args.no_browser).await;
+            let session = context.session().await?;
+            return launched::open_page(&TENSORBOARD, &session, &args.id, !args.no_browser).await;
         }
         Some(TensorBoardAction::Launched(action)) => action,
         None => LaunchedAction::List(ListArgs::default()),
@@ -76,6 +75,6 @@ async fn start(args: StartArgs, context: &Context) -> Result<ExitCode, CliError>
     let mut launch = Launch::prepare(&TENSORBOARD, args.launch, &[])?;
     launch.ask("experimentIds", json!(args.experiment_ids));
     launch.ask("trialIds", json!(args.trial_ids));
-    let client = context.session().await?.client;
-    launched::start_page(launch, &client, detach, !args.no_browser).await
+    let session = context.session().await?;
+    launched::start_page(launch, &session, detach, !args.no_browser).await
 }

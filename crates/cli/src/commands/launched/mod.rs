@@ -6,6 +6,7 @@ mod config;
 mod follow;
 mod launch;
 mod list;
+mod other;
 mod page;
 mod ready;
 mod steer;
@@ -27,9 +28,10 @@ pub(crate) use config::ConfigArgs;
 pub(crate) use follow::follow;
 pub(crate) use launch::{Launch, LaunchArgs};
 pub(crate) use list::ListArgs;
-pub(crate) use page::{show_when_ready, start_page};
+pub(crate) use other::require_kind;
+pub(crate) use page::{open_page, start_page};
 pub(crate) use ready::until_ready;
-pub(crate) use steer::note_ended;
+pub(crate) use steer::{Turn, note_ended, turn};
 
 /// A kind of task, as the command line and the API name it.
 #[derive(Debug)]
@@ -221,19 +223,23 @@ pub(crate) async fn run(
             let query = Query::new().with_all("allocationIds", allocation_ids);
             logs::print(client, &LogSource::Task(id), query, &logs).await
         }
-        LaunchedAction::Pause { id } => steer::turn(kind, client, &id, ("pause", "Paused")).await,
+        LaunchedAction::Pause { id } => {
+            let id = expand(kind, client, &id).await?;
+            turn(kind, client, &id, Turn::Pause).await
+        }
         LaunchedAction::Unpause { id } => {
-            steer::turn(kind, client, &id, ("unpause", "Unpaused")).await
+            let id = expand(kind, client, &id).await?;
+            turn(kind, client, &id, Turn::Unpause).await
         }
         LaunchedAction::Kill(args) => steer::kill(kind, client, &args).await,
         LaunchedAction::Set(action) => steer::set(kind, client, action).await,
     }
 }
 
-/// The whole id of one of which the beginning is given.
+/// The whole id of one of which the beginning is given. Errs when it is that of a task of another kind.
 pub(crate) async fn expand(kind: &Kind, client: &Client, given: &str) -> Result<String, CliError> {
     let known = Known::of(kind, client, std::slice::from_ref(&given)).await?;
-    known.expand(given)
+    known.expand(client, given).await
 }
 
 /// The tasks of a kind that beginnings of ids are looked up in: those that live, and those that ended in the last day.
@@ -259,16 +265,37 @@ impl<'k> Known<'k> {
         Ok(Self { kind, ids })
     }
 
-    fn expand(&self, given: &str) -> Result<String, CliError> {
+    async fn expand(&self, client: &Client, given: &str) -> Result<String, CliError> {
         let Kind { noun, group, .. } = self.kind;
-        lookup::by_beginning(noun, given, &self.ids)?.ok_or_else(|| {
-            CliError::request(format!(
-                "no {noun} that lives or ended in the last day has an id that begins with \"{given}\""
-            ))
-            .with_hint(format!(
-                "`det {group} list --all` shows them; an older one needs its whole id"
-            ))
-        })
+        if lookup::is_whole_id(given) {
+            let task = GENERIC.get(client, given).await.map_err(|error| {
+                let unknown = matches!(error, ClientError::NotFound { .. });
+                let error = CliError::from(error);
+                if unknown {
+                    error.with_hint(format!(
+                        "`det {group} list --all` shows the {noun}s there are"
+                    ))
+                } else {
+                    error
+                }
+            })?;
+            require_kind(self.kind, given, &task["task"])?;
+            return Ok(given.to_owned());
+        }
+        if let Some(id) = lookup::by_beginning(noun, given, &self.ids)? {
+            return Ok(id);
+        }
+        let id = lookup::task_id(client, given.to_owned()).await?;
+        if lookup::is_whole_id(&id) {
+            let task = GENERIC.get(client, &id).await?;
+            require_kind(self.kind, &id, &task["task"])?;
+        }
+        Err(CliError::request(format!(
+            "no {noun} that lives or ended in the last day has an id that begins with \"{given}\""
+        ))
+        .with_hint(format!(
+            "`det {group} list --all` shows them; an older one needs its whole id"
+        )))
     }
 }
 

@@ -4,9 +4,9 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode, Stdio};
 
-use det_client::{Client, ClientError};
+use det_client::{Client, ClientError, Session};
 
-use super::{Kind, Launch, until_ready};
+use super::{Kind, Launch, expand, until_ready};
 use crate::error::CliError;
 use crate::values::text;
 use crate::{output, private_files};
@@ -21,12 +21,12 @@ const OPENER: &str = if cfg!(target_os = "macos") {
 /// Launches a task that has a page, waits until it is ready, and shows the page. `detach` = prints its id and returns.
 pub(crate) async fn start_page(
     launch: Launch,
-    client: &Client,
+    session: &Session,
     detach: bool,
     in_browser: bool,
 ) -> Result<ExitCode, CliError> {
     let kind = launch.kind();
-    let (id, description) = launch.send(client).await?;
+    let (id, description) = launch.send(&session.client).await?;
     if detach {
         output::line(id)?;
         return Ok(ExitCode::SUCCESS);
@@ -35,20 +35,47 @@ pub(crate) async fn start_page(
         "Launched {} (id: {id}, name: {description}).",
         kind.noun
     ))?;
-    show_when_ready(kind, client, &id, in_browser).await
+    show_when_ready(kind, session, &id, in_browser).await
 }
 
-/// Waits until a task is ready, and shows its page.
-pub(crate) async fn show_when_ready(
+/// Waits until the task whose id or beginning of one is given is ready, and shows its page. Errs at once where the master would
+/// let this user not see it.
+pub(crate) async fn open_page(
     kind: &Kind,
-    client: &Client,
+    session: &Session,
+    given: &str,
+    in_browser: bool,
+) -> Result<ExitCode, CliError> {
+    let id = expand(kind, &session.client, given).await?;
+    require_connect(kind, session, &id).await?;
+    show_when_ready(kind, session, &id, in_browser).await
+}
+
+/// Errs unless this user may connect to a task's service.
+async fn require_connect(kind: &Kind, session: &Session, id: &str) -> Result<(), CliError> {
+    let answer = kind.get(&session.client, id).await?;
+    let owner = text(&answer[kind.member], "username");
+    if owner == session.user || session.me().await?["admin"] == true {
+        return Ok(());
+    }
+    let Kind { noun, group, .. } = kind;
+    Err(CliError::request(format!(
+        "{noun} {id} is for its owner, {owner}, and for administrators: nobody else can open it"
+    ))
+    .with_hint(format!("`det {group} start` starts one of your own")))
+}
+
+async fn show_when_ready(
+    kind: &Kind,
+    session: &Session,
     id: &str,
     in_browser: bool,
 ) -> Result<ExitCode, CliError> {
-    if let Some(code) = until_ready(kind, client, id).await? {
+    if let Some(code) = until_ready(kind, &session.client, id).await? {
         return Ok(code);
     }
-    Page::of(kind, client, id).await?.show(in_browser)?;
+    let page = Page::of(kind, &session.client, id).await?;
+    page.show(&session.user, in_browser)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -77,11 +104,14 @@ impl<'a> Page<'a> {
         Ok(Self { kind, id, address })
     }
 
-    /// Prints the address, and shows the page in the browser if that is wanted. A browser that does not start is no failure:
-    /// the address is there.
-    fn show(&self, in_browser: bool) -> Result<(), CliError> {
+    /// Prints the address and who is to log in there, and shows the page in the browser if that is wanted. A browser that does
+    /// not start is no failure: the address is there.
+    fn show(&self, user: &str, in_browser: bool) -> Result<(), CliError> {
         let Self { kind, id, address } = self;
         output::line(format_args!("The page of {} {id}: {address}", kind.noun))?;
+        output::note(format_args!(
+            "where the browser asks for a login, log in as {user}"
+        ));
         if !in_browser {
             return Ok(());
         }

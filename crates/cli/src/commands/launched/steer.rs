@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{End, GENERIC, Kind, Known, expand};
 use crate::error::CliError;
 use crate::output;
-use crate::values::priority_orders;
+use crate::values::{priority_orders, text};
 
 /// Options of `kill`.
 #[derive(Debug, Args)]
@@ -38,7 +38,7 @@ pub(super) async fn kill(kind: &Kind, client: &Client, args: &KillArgs) -> Resul
     let known = Known::of(kind, client, &args.ids).await?;
     let mut ids = Vec::new();
     for given in &args.ids {
-        match known.expand(given) {
+        match known.expand(client, given).await {
             Ok(id) => ids.push(id),
             Err(error) if args.force => note_skipped(&error),
             Err(error) => return Err(error),
@@ -81,16 +81,44 @@ fn note_skipped(error: &CliError) {
     output::note(format_args!("skipped: {error}"));
 }
 
-/// Has a task rest or go on: the API's name of that, and the word that reports it.
-pub(super) async fn turn(
+/// Whether a task is to rest or to go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It gives its slots back.
+    Pause,
+    /// It is started again.
+    Unpause,
+}
+
+/// Has a task rest or go on, and reports what that has changed. What belongs to it may have been changed even where it rests or
+/// goes on already.
+pub(crate) async fn turn(
     kind: &Kind,
     client: &Client,
     id: &str,
-    (action, done): (&str, &str),
+    turn: Turn,
 ) -> Result<(), CliError> {
-    let id = expand(kind, client, id).await?;
-    client.post(&GENERIC.path(&id, [action]), None).await?;
-    output::line(format_args!("{done} {} {id}", kind.noun))
+    let before = kind.get(client, id).await?;
+    let before = &before[kind.member];
+    let state = text(before, "taskState");
+    let paused = before["paused"] == true || state == "GENERIC_TASK_STATE_PAUSED";
+    // One that is still stopping for a pause is kept from it.
+    let stopping = state == "GENERIC_TASK_STATE_STOPPING_PAUSED";
+    let action = match turn {
+        Turn::Pause => "pause",
+        Turn::Unpause => "unpause",
+    };
+    client.post(&GENERIC.path(id, [action]), None).await?;
+    let noun = kind.noun;
+    match turn {
+        Turn::Pause if paused => output::note(format_args!("{noun} {id} was paused already")),
+        Turn::Unpause if !paused && !stopping => {
+            output::note(format_args!("{noun} {id} was not paused: it goes on"));
+        }
+        Turn::Pause => return output::line(format_args!("Paused {noun} {id}")),
+        Turn::Unpause => return output::line(format_args!("Unpaused {noun} {id}")),
+    }
+    Ok(())
 }
 
 /// Changes an attribute of a task.

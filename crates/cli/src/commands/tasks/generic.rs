@@ -9,8 +9,11 @@ use det_config::document::DocumentKind;
 use det_config::yaml::to_yaml;
 use serde_json::{Value, json};
 
-use super::expand;
-use crate::commands::launched::{ConfigArgs, GENERIC, follow, note_ended};
+use crate::commands::launched::{
+    COMMAND, ConfigArgs, GENERIC, Kind, NOTEBOOK, SHELL, TENSORBOARD, Turn, follow, note_ended,
+    require_kind, turn,
+};
+use crate::commands::lookup;
 use crate::commands::submission::{Written, warn};
 use crate::context::Context;
 use crate::error::CliError;
@@ -78,7 +81,7 @@ pub(super) async fn create(mut args: CreateArgs, context: &Context) -> Result<Ex
     let client = context.session().await?.client;
     for (member, given) in [("forkedFrom", args.fork), ("parentId", args.parent)] {
         if let Some(given) = given {
-            body[member] = json!(expand(&client, given).await?);
+            body[member] = json!(lookup::task_id(&client, given).await?);
         }
     }
     start(&client, body, &written, &args.started).await
@@ -87,7 +90,7 @@ pub(super) async fn create(mut args: CreateArgs, context: &Context) -> Result<Ex
 /// Launches a task again.
 pub(super) async fn fork(args: ForkArgs, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.session().await?.client;
-    let forked = expand(&client, args.parent_task_id).await?;
+    let forked = lookup::task_id(&client, args.parent_task_id).await?;
     let body = json!({"config": "", "contextDirectory": [], "forkedFrom": forked});
     let written = Written::read(DocumentKind::TaskOf(GENERIC.launch), None, Vec::new())?;
     start(&client, body, &written, &args.started).await
@@ -127,29 +130,15 @@ async fn start(
 /// The id of a task and the API's answer about it. Errs when it is of another kind, which the master does not know by this id
 /// where generic tasks are concerned.
 async fn generic(client: &Client, given: String) -> Result<(String, Value), CliError> {
-    let id = expand(client, given).await?;
+    let id = lookup::task_id(client, given).await?;
     let answer = GENERIC.get(client, &id).await?;
-    let (kind, instead) = match text(&answer["task"], "taskType").as_str() {
-        "TASK_TYPE_TRIAL" => ("a trial", "`det experiment` and `det trial` are for trials"),
-        "TASK_TYPE_COMMAND" => ("a command", "`det cmd` is for commands"),
-        "TASK_TYPE_NOTEBOOK" => ("a notebook", "`det notebook` is for notebooks"),
-        "TASK_TYPE_SHELL" => ("a shell", "`det shell` is for shells"),
-        "TASK_TYPE_TENSORBOARD" => ("a TensorBoard", "`det tensorboard` is for TensorBoards"),
-        "TASK_TYPE_CHECKPOINT_GC" => (
-            "a deletion of checkpoints",
-            "it ends by itself, and is no one's to steer",
-        ),
-        _ => return Ok((id, answer)),
-    };
-    Err(CliError::request(format!(
-        "task {id} is {kind}, and this command is for generic tasks (`det task create`)"
-    ))
-    .with_hint(instead))
+    require_kind(&GENERIC, &id, &answer["task"])?;
+    Ok((id, answer))
 }
 
-/// The id of a task that a user launched, of whatever kind.
-async fn launched(client: &Client, given: String) -> Result<String, CliError> {
-    let id = expand(client, given).await?;
+/// The id of a task that a user launched, and its kind.
+async fn launched(client: &Client, given: String) -> Result<(String, &'static Kind), CliError> {
+    let id = lookup::task_id(client, given).await?;
     let answer = GENERIC.get(client, &id).await?;
     let (kind, instead) = match text(&answer["task"], "taskType").as_str() {
         "TASK_TYPE_TRIAL" => (
@@ -160,7 +149,11 @@ async fn launched(client: &Client, given: String) -> Result<String, CliError> {
             "a deletion of checkpoints",
             "it ends by itself, and is no one's to steer",
         ),
-        _ => return Ok(id),
+        "TASK_TYPE_COMMAND" => return Ok((id, &COMMAND)),
+        "TASK_TYPE_NOTEBOOK" => return Ok((id, &NOTEBOOK)),
+        "TASK_TYPE_SHELL" => return Ok((id, &SHELL)),
+        "TASK_TYPE_TENSORBOARD" => return Ok((id, &TENSORBOARD)),
+        _ => return Ok((id, &GENERIC)),
     };
     Err(
         CliError::request(format!("task {id} is {kind}, which cannot be paused"))
@@ -189,16 +182,10 @@ pub(super) async fn kill(client: &Client, id: String, root: bool) -> Result<(), 
     }
 }
 
-/// Asks the master for `action` on a task; `done` is the word that reports it, such as `Paused`.
-pub(super) async fn act(
-    client: &Client,
-    id: String,
-    action: &str,
-    done: &str,
-) -> Result<(), CliError> {
-    let id = launched(client, id).await?;
-    client.post(&GENERIC.path(&id, [action]), None).await?;
-    output::line(format_args!("{done} task {id}"))
+/// Has a task, of any kind that users launch, rest or go on.
+pub(super) async fn act(client: &Client, id: String, to: Turn) -> Result<(), CliError> {
+    let (id, kind) = launched(client, id).await?;
+    turn(kind, client, &id, to).await
 }
 
 /// Prints the configuration of a task, as YAML or as JSON.

@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use det_client::{Client, Query, api_path};
 use serde_json::Value;
 
+use crate::commands::launched::Turn;
 use crate::commands::logs::{self, LogArgs, LogSource};
 use crate::commands::lookup;
 use crate::context::Context;
@@ -111,16 +112,14 @@ pub(crate) async fn run(args: TaskArgs, context: &Context) -> Result<ExitCode, C
             allocation_ids,
             logs,
         }) => {
-            let id = expand(&client, task_id).await?;
+            let id = lookup::task_id(&client, task_id).await?;
             let query = Query::new().with_all("allocationIds", allocation_ids);
             logs::print(&client, &LogSource::Task(id), query, &logs).await
         }
         Some(TaskAction::Config { task_id, json }) => generic::config(&client, task_id, json).await,
-        Some(TaskAction::Pause { task_id }) => {
-            generic::act(&client, task_id, "pause", "Paused").await
-        }
+        Some(TaskAction::Pause { task_id }) => generic::act(&client, task_id, Turn::Pause).await,
         Some(TaskAction::Unpause { task_id }) => {
-            generic::act(&client, task_id, "unpause", "Unpaused").await
+            generic::act(&client, task_id, Turn::Unpause).await
         }
         Some(TaskAction::Kill { task_id, root }) => generic::kill(&client, task_id, root).await,
     };
@@ -277,21 +276,4 @@ fn ports_of(task: &Value) -> String {
         .map(i64::to_string)
         .collect::<Vec<_>>()
         .join(",")
-}
-
-/// The whole id of a task of which the beginning is given. Not all tasks that have ended are listed, so text that is the
-/// beginning of no id is returned as a whole id.
-pub(crate) async fn expand(client: &Client, given: String) -> Result<String, CliError> {
-    if lookup::is_whole_id(&given) {
-        return Ok(given);
-    }
-    let answer = answer(client, true).await?;
-    let in_queue = members(&answer["allocationIdToSummary"]).map(|(_, task)| task);
-    let resting = ["pausedTasks", "endedTasks"];
-    let resting = resting.iter().flat_map(|member| items(&answer[*member]));
-    let ids: Vec<String> = in_queue
-        .chain(resting)
-        .map(|task| text(task, "taskId"))
-        .collect();
-    Ok(lookup::by_beginning("task", &given, &ids)?.unwrap_or(given))
 }
