@@ -56,6 +56,10 @@ fn a_refused_request_has_code_1_and_the_masters_message() {
         "POST /api/v1/experiments/7/cancel",
         Answer::Json(400, refusal),
     );
+    stub.on(
+        "GET /api/v1/experiments/7",
+        ok(json!({"experiment": {"state": "STATE_RUNNING"}})),
+    );
     let err = User::using(&stub).det(&["e", "cancel", "7"]).fails(1);
     assert!(
         err.contains("error: experiment 7 is paused\nhint: activate it\n"),

@@ -372,15 +372,16 @@ fn the_exit_code_of_waiting_is_how_it_ended() {
 fn states_are_changed_with_one_call() {
     let stub = StubMaster::start();
     let user = User::using(&stub);
-    for (word, route, output) in [
-        ("pause", "pause", "Paused"),
-        ("activate", "activate", "Activated"),
-        ("unpause", "activate", "Activated"),
-        ("cancel", "cancel", "Canceled"),
-        ("kill", "kill", "Killed"),
-        ("archive", "archive", "Archived"),
-        ("unarchive", "unarchive", "Unarchived"),
+    for (word, route, before, output) in [
+        ("pause", "pause", "RUNNING", "Paused"),
+        ("activate", "activate", "PAUSED", "Activated"),
+        ("unpause", "activate", "PAUSED", "Activated"),
+        ("cancel", "cancel", "RUNNING", "Canceled"),
+        ("kill", "kill", "PAUSED", "Killed"),
+        ("archive", "archive", "COMPLETED", "Archived"),
+        ("unarchive", "unarchive", "COMPLETED", "Unarchived"),
     ] {
+        stub.on("GET /api/v1/experiments/7", experiment(before));
         let route = format!("POST /api/v1/experiments/7/{route}");
         stub.on(&route, ok(json!({})));
         assert_eq!(
@@ -389,6 +390,45 @@ fn states_are_changed_with_one_call() {
         );
         assert_eq!(stub.last(&route).body, "");
     }
+}
+
+#[test]
+fn what_changes_nothing_is_not_reported_as_done() {
+    let stub = StubMaster::start();
+    for action in ["pause", "activate"] {
+        stub.on(
+            &format!("POST /api/v1/experiments/7/{action}"),
+            ok(json!({})),
+        );
+    }
+    let user = User::using(&stub);
+    for (word, state, report) in [
+        (
+            "kill",
+            "COMPLETED",
+            "has ended already (COMPLETED), so there is nothing to kill",
+        ),
+        (
+            "cancel",
+            "ERROR",
+            "has ended already (ERROR), so there is nothing to cancel",
+        ),
+        ("pause", "PAUSED", "was paused already"),
+        ("activate", "RUNNING", "was not paused: it goes on"),
+    ] {
+        stub.on("GET /api/v1/experiments/7", experiment(state));
+        let run = user.det(&["e", word, "7"]);
+        let report = format!("experiment 7 {report}\n");
+        assert!(run.err.ends_with(&report), "{run:?}");
+        assert_eq!(run.ok(), "", "{word}");
+    }
+    stub.on(
+        "GET /api/v1/trials/11",
+        ok(json!({"trial": {"state": "STATE_COMPLETED"}})),
+    );
+    let run = user.det(&["trial", "kill", "11"]);
+    assert!(run.err.contains("trial 11 has ended already"), "{run:?}");
+    assert_eq!(run.ok(), "");
 }
 
 #[test]
@@ -412,6 +452,12 @@ fn deleting_asks_first() {
 #[test]
 fn several_experiments_have_an_outcome_each() {
     let stub = StubMaster::start();
+    for id in [7, 8, 9] {
+        stub.on(
+            &format!("GET /api/v1/experiments/{id}"),
+            experiment("RUNNING"),
+        );
+    }
     stub.on("POST /api/v1/experiments/7/kill", ok(json!({})));
     stub.on(
         "POST /api/v1/experiments/8/kill",

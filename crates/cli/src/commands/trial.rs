@@ -143,6 +143,16 @@ pub(crate) async fn run(args: TrialArgs, context: &Context) -> Result<(), CliErr
             format,
         } => doctor(&client, trial_id, timeout, format.format()).await,
         TrialAction::Kill { trial_id } => {
+            let answer = client
+                .get(&api_path(["trials", &trial_id.to_string()]), &Query::new())
+                .await?;
+            let now = state(&answer["trial"], "state");
+            if matches!(now.as_str(), "COMPLETED" | "CANCELED" | "ERROR") {
+                output::note(format_args!(
+                    "trial {trial_id} has ended already ({now}), so there is nothing to kill"
+                ));
+                return Ok(());
+            }
             client.post(&path(trial_id, "kill"), None).await?;
             output::line(format_args!("Killed trial {trial_id}"))
         }

@@ -207,7 +207,8 @@ pub(super) async fn all_trials(
         .await
 }
 
-fn is_terminal(state: &str) -> bool {
+/// Whether an experiment in this state, as the API names it, has ended.
+pub(super) fn is_terminal(state: &str) -> bool {
     matches!(state, "COMPLETED" | "CANCELED" | "ERROR" | "DELETED")
 }
 

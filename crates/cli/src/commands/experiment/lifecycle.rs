@@ -7,9 +7,11 @@ use det_client::{Client, ClientError};
 use det_ids::ExperimentId;
 use serde_json::json;
 
-use super::{path, path_below};
+use super::follow::is_terminal;
+use super::{get, path, path_below};
 use crate::commands::lookup;
 use crate::error::{CliError, Exit};
+use crate::values::state;
 use crate::{output, prompt};
 
 /// One experiment.
@@ -37,17 +39,102 @@ pub(crate) struct DeleteArgs {
     yes: bool,
 }
 
-/// Asks the master for `action` on each experiment; `done` is the word that reports it, such as `Paused`.
+/// What can be asked of experiments whatever their state is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    Pause,
+    Activate,
+    Cancel,
+    Kill,
+    Archive,
+    Unarchive,
+}
+
+/// What an action means for an experiment in some state.
+enum Before {
+    /// It changes it.
+    Other,
+    /// It is so already: what to report in place of success, after the master was asked all the same.
+    Same(&'static str),
+    /// It has ended, and the master need not be asked.
+    Ended,
+}
+
+impl Action {
+    /// Its name in the API's paths.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pause => "pause",
+            Self::Activate => "activate",
+            Self::Cancel => "cancel",
+            Self::Kill => "kill",
+            Self::Archive => "archive",
+            Self::Unarchive => "unarchive",
+        }
+    }
+
+    /// The word that reports it.
+    fn done(self) -> &'static str {
+        match self {
+            Self::Pause => "Paused",
+            Self::Activate => "Activated",
+            Self::Cancel => "Canceled",
+            Self::Kill => "Killed",
+            Self::Archive => "Archived",
+            Self::Unarchive => "Unarchived",
+        }
+    }
+
+    fn depends_on_state(self) -> bool {
+        !matches!(self, Self::Archive | Self::Unarchive)
+    }
+
+    fn before(self, state: &str) -> Before {
+        match (self, state) {
+            (Self::Pause, "PAUSED") => Before::Same("was paused already"),
+            (Self::Activate, "ACTIVE" | "QUEUED" | "PULLING" | "STARTING" | "RUNNING") => {
+                Before::Same("was not paused: it goes on")
+            }
+            (Self::Cancel | Self::Kill, state) if is_terminal(state) => Before::Ended,
+            _ => Before::Other,
+        }
+    }
+}
+
+/// Asks the master for an action on each experiment, and reports what that has changed.
 pub(crate) async fn act(
     client: &Client,
     several: &ExperimentsArg,
-    action: &str,
-    done: &str,
+    action: Action,
 ) -> Result<ExitCode, CliError> {
     let mut outcomes = Outcomes::of(several.experiment_ids.len());
     for &id in &several.experiment_ids {
-        let answer = client.post(&path_below(id, action), None).await;
-        outcomes.report(id, answer, || format!("{done} experiment {id}"))?;
+        let mut before = Before::Other;
+        if action.depends_on_state() {
+            let Some(answer) = outcomes.take(id, get(client, id).await)? else {
+                continue;
+            };
+            let now = state(&answer["experiment"], "state");
+            before = action.before(&now);
+            if let Before::Ended = before {
+                output::note(format_args!(
+                    "experiment {id} has ended already ({now}), so there is nothing to {}",
+                    action.name()
+                ));
+                continue;
+            }
+        }
+        let answer = client.post(&path_below(id, action.name()), None).await;
+        match before {
+            Before::Same(report) => {
+                if outcomes.take(id, answer)?.is_some() {
+                    output::note(format_args!("experiment {id} {report}"));
+                }
+            }
+            Before::Other | Before::Ended => {
+                outcomes.report(id, answer, || format!("{} experiment {id}", action.done()))?;
+            }
+        }
     }
     Ok(outcomes.exit())
 }

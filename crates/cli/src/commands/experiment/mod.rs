@@ -137,22 +137,22 @@ pub(crate) async fn run(args: ExperimentArgs, context: &Context) -> Result<ExitC
             return follow::progress(client, experiment_id).await;
         }
         ExperimentAction::Pause(several) => {
-            return lifecycle::act(client, &several, "pause", "Paused").await;
+            return lifecycle::act(client, &several, lifecycle::Action::Pause).await;
         }
         ExperimentAction::Activate(several) => {
-            return lifecycle::act(client, &several, "activate", "Activated").await;
+            return lifecycle::act(client, &several, lifecycle::Action::Activate).await;
         }
         ExperimentAction::Cancel(several) => {
-            return lifecycle::act(client, &several, "cancel", "Canceled").await;
+            return lifecycle::act(client, &several, lifecycle::Action::Cancel).await;
         }
         ExperimentAction::Kill(several) => {
-            return lifecycle::act(client, &several, "kill", "Killed").await;
+            return lifecycle::act(client, &several, lifecycle::Action::Kill).await;
         }
         ExperimentAction::Archive(several) => {
-            return lifecycle::act(client, &several, "archive", "Archived").await;
+            return lifecycle::act(client, &several, lifecycle::Action::Archive).await;
         }
         ExperimentAction::Unarchive(several) => {
-            return lifecycle::act(client, &several, "unarchive", "Unarchived").await;
+            return lifecycle::act(client, &several, lifecycle::Action::Unarchive).await;
         }
         ExperimentAction::Delete(args) => return lifecycle::delete(client, &args).await,
         ExperimentAction::Move(args) => lifecycle::move_to_project(client, &args).await,
