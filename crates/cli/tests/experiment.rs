@@ -432,6 +432,29 @@ fn what_changes_nothing_is_not_reported_as_done() {
 }
 
 #[test]
+fn published_ports_are_added_to_the_configuration() {
+    let stub = StubMaster::start();
+    stub.on(
+        "POST /api/v1/experiments",
+        Answer::Json(400, json!({"message": "no"})),
+    );
+    let user = user(&stub);
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .unwrap()
+        .port();
+    let publish = format!("{port}:8265");
+    user.det(&["e", "create", "c.yaml", "-f", "-p", &publish])
+        .fails(1);
+    let sent = stub.last("POST /api/v1/experiments").json();
+    let config = sent["config"].as_str().unwrap();
+    assert!(
+        config.contains("proxy_port: 8265") && config.contains("proxy_tcp: true"),
+        "{config}"
+    );
+}
+
+#[test]
 fn deleting_asks_first() {
     let stub = StubMaster::start();
     stub.on("DELETE /api/v1/experiments/7", ok(json!({})));

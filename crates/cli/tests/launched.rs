@@ -449,6 +449,29 @@ fn a_task_of_another_kind_is_refused_before_anything_is_done() {
 }
 
 #[test]
+fn published_ports_are_added_to_the_configuration_and_named() {
+    let stub = launches(ended(&json!(0), ""));
+    let user = User::using(&stub);
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .unwrap()
+        .port();
+    let run = user.det(&["cmd", "run", "-p", &format!("{port}:8265"), "x"]);
+    let mapping = format!("127.0.0.1:{port} leads to port 8265 of the task");
+    assert!(run.err.contains(&mapping), "{run:?}");
+    run.ok();
+    let sent = stub.last("POST /api/v1/commands").json();
+    assert_eq!(
+        sent["config"]["environment"]["proxy_ports"],
+        json!([{"proxy_port": 8265, "proxy_tcp": true}])
+    );
+    let http = "environment.proxy_ports=[{proxy_port: 8265}]";
+    let words = ["cmd", "run", "--config", http, "-p", "8265", "x"];
+    let err = user.det(&words).fails(2);
+    assert!(err.contains("without proxy_tcp"), "{err}");
+}
+
+#[test]
 fn a_kill_that_is_refused_stops_unless_it_is_forced() {
     let stub = StubMaster::start();
     listed(&stub, &[json!({"id": ID})]);

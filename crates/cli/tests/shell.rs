@@ -127,6 +127,29 @@ fn a_shell_is_entered_by_ssh_through_this_program_and_its_key_goes() {
 }
 
 #[test]
+fn ports_that_a_shell_does_not_have_are_refused_at_once() {
+    let stub = with_shell(task(false, &Value::Null));
+    let ports = json!([{"proxy_port": 80, "proxy_tcp": true}, {"proxy_port": 81}]);
+    let answer =
+        json!({"shell": shell("PRIVATE\n"), "config": {"environment": {"proxy_ports": ports}}});
+    stub.on(&format!("GET /api/v1/shells/{ID}"), ok(answer));
+    let user = with_ssh(&stub, "exit 0");
+    let err = run(&user, &["shell", "open", ID, "-p", "9000:81"]).fails(1);
+    assert!(
+        err.contains(&format!("shell {ID} has no TCP port 81: it has 80"))
+            && err.contains("`det shell start -p 9000:81`"),
+        "{err}"
+    );
+    assert!(!err.contains("waiting"), "{err}");
+    run(&user, &["shell", "start", "-d", "-p", "9000:81"]).ok();
+    let sent = stub.last("POST /api/v1/shells").json();
+    assert_eq!(
+        sent["config"]["environment"]["proxy_ports"],
+        json!([{"proxy_port": 81, "proxy_tcp": true}])
+    );
+}
+
+#[test]
 fn a_task_of_another_kind_is_not_waited_for() {
     let stub = with_shell(task(false, &Value::Null));
     let command = json!({"task": {"taskId": ID, "taskType": "TASK_TYPE_COMMAND", "endTime": null}});

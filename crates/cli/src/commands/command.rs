@@ -64,13 +64,14 @@ async fn launch(args: RunArgs, context: &Context) -> Result<ExitCode, CliError> 
             "ports are published as long as the command is followed: leave out --detach or --publish",
         ));
     }
-    let launch = Launch::prepare(&COMMAND, args.launch, &args.entrypoint)?;
+    let mut launch = Launch::prepare(&COMMAND, args.launch, &args.entrypoint)?;
     if !launch.has_entrypoint {
         return Err(CliError::usage(
             "there is nothing to run: neither the command line nor the configuration has a command",
         )
         .with_hint("write it after the options, for example `det cmd run python3 tool.py`"));
     }
+    launch.publish(&args.publish)?;
     let published = args.publish.take().await?;
     let client = context.session().await?.client;
     let (id, description) = launch.send(&client).await?;

@@ -4,17 +4,19 @@ use std::net::Ipv4Addr;
 
 use clap::Args;
 use det_client::Client;
+use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::error::CliError;
 use crate::output;
+use crate::values::items;
 
 /// The flag that publishes ports of a task.
 #[derive(Debug, Default, Args)]
 pub(crate) struct PublishArgs {
-    /// Port of this machine that leads to a TCP port of the task (`proxy_tcp` in `environment.proxy_ports`), as
-    /// LOCAL:REMOTE, or one number for both (may be repeated)
+    /// Port of this machine that leads to a TCP port of the task, as LOCAL:REMOTE, or one number for both (may be repeated); what
+    /// is launched has the port added to its `environment.proxy_ports`
     #[arg(short = 'p', long = "publish", value_name = "LOCAL:REMOTE", value_parser = parse)]
     ports: Vec<Ports>,
 }
@@ -50,6 +52,82 @@ impl PublishArgs {
         self.ports.is_empty()
     }
 
+    /// Adds the ports of the task to a configuration that is to be launched, unless it has them. Returns whether it has changed;
+    /// errs where one is there for HTTP alone, or where the configuration cannot have ports.
+    pub(crate) fn declare_in(&self, config: &mut Value) -> Result<bool, CliError> {
+        let mut changed = false;
+        for &Ports { remote, .. } in &self.ports {
+            let unfit = |what: &str, kind: &str| {
+                CliError::usage(format!(
+                    "{what} of the configuration is not a {kind}, so -p cannot add port {remote} to it"
+                ))
+            };
+            if config["environment"].is_null() {
+                config["environment"] = json!({});
+            }
+            let environment = config["environment"]
+                .as_object_mut()
+                .ok_or_else(|| unfit("environment", "map"))?;
+            let declared = environment.entry("proxy_ports").or_insert(Value::Null);
+            if declared.is_null() {
+                *declared = json!([]);
+            }
+            let declared = declared
+                .as_array_mut()
+                .ok_or_else(|| unfit("environment.proxy_ports", "list"))?;
+            match declared.iter().find(|port| port["proxy_port"] == remote) {
+                Some(port) if port["proxy_tcp"] == true => {}
+                Some(_) => {
+                    return Err(CliError::usage(format!(
+                        "port {remote} is in environment.proxy_ports of the configuration without proxy_tcp: it carries HTTP, and \
+                         -p is for TCP"
+                    ))
+                    .with_hint(format!(
+                        "add proxy_tcp: true there, or leave out -p and open /proxy/TASK:{remote}/ of the master"
+                    )));
+                }
+                None => {
+                    declared.push(json!({"proxy_port": remote, "proxy_tcp": true}));
+                    changed = true;
+                }
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Errs when one of the ports is no TCP port of a task that was launched; `group` is that of `det` which starts such tasks,
+    /// and `config` the configuration that it runs with.
+    pub(crate) fn require_in(
+        &self,
+        noun: &str,
+        group: &str,
+        config: &Value,
+    ) -> Result<(), CliError> {
+        let tcp: Vec<u64> = items(&config["environment"]["proxy_ports"])
+            .filter(|port| port["proxy_tcp"] == true)
+            .filter_map(|port| port["proxy_port"].as_u64())
+            .collect();
+        let missing = self
+            .ports
+            .iter()
+            .find(|ports| !tcp.contains(&ports.remote.into()));
+        let Some(Ports { local, remote }) = missing else {
+            return Ok(());
+        };
+        let there = if tcp.is_empty() {
+            "it has none".to_owned()
+        } else {
+            let tcp: Vec<String> = tcp.iter().map(ToString::to_string).collect();
+            format!("it has {}", tcp.join(", "))
+        };
+        Err(CliError::request(format!(
+            "{noun} has no TCP port {remote}: {there} (proxy_tcp in environment.proxy_ports of its configuration)"
+        ))
+        .with_hint(format!(
+            "ports are declared at the start: `det {group} start -p {local}:{remote}`"
+        )))
+    }
+
     /// Takes the ports, on this machine's own address only. Errs when one is in use.
     pub(crate) async fn take(&self) -> Result<Published, CliError> {
         let mut listeners = Vec::new();
@@ -81,6 +159,14 @@ impl Published {
     ) -> T {
         if self.listeners.is_empty() {
             return command.await;
+        }
+        for (listener, remote) in &self.listeners {
+            // What is bound has an address.
+            if let Ok(here) = listener.local_addr() {
+                output::note(format_args!(
+                    "{here} leads to port {remote} of the task, as long as this command runs"
+                ));
+            }
         }
         tokio::select! {
             result = command => result,
@@ -149,6 +235,79 @@ fn note(port: impl std::fmt::Display, error: &CliError) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn publishing(ports: &[&str]) -> PublishArgs {
+        PublishArgs {
+            ports: ports.iter().map(|ports| parse(ports).unwrap()).collect(),
+        }
+    }
+
+    #[test]
+    fn ports_are_added_to_what_is_launched_once() {
+        let tcp = |port: u16| json!({"proxy_port": port, "proxy_tcp": true});
+        for (config, expected, changes) in [
+            (json!({}), json!([tcp(80)]), true),
+            (json!({"environment": null}), json!([tcp(80)]), true),
+            (
+                json!({"environment": {"proxy_ports": null}}),
+                json!([tcp(80)]),
+                true,
+            ),
+            (
+                json!({"environment": {"proxy_ports": [{"proxy_port": 81}]}}),
+                json!([{"proxy_port": 81}, tcp(80)]),
+                true,
+            ),
+            (
+                json!({"environment": {"proxy_ports": [tcp(80)]}}),
+                json!([tcp(80)]),
+                false,
+            ),
+        ] {
+            let mut config = config;
+            let changed = publishing(&["8000:80", "8001:80"]).declare_in(&mut config);
+            assert_eq!(changed.unwrap(), changes);
+            assert_eq!(config["environment"]["proxy_ports"], expected);
+        }
+        let mut untouched = json!({});
+        assert!(!publishing(&[]).declare_in(&mut untouched).unwrap());
+        assert_eq!(untouched, json!({}));
+        for (wrong, expected) in [
+            (
+                json!({"environment": 1}),
+                "environment of the configuration is not a map",
+            ),
+            (
+                json!({"environment": {"proxy_ports": "80"}}),
+                "environment.proxy_ports of the configuration is not a list",
+            ),
+            (
+                json!({"environment": {"proxy_ports": [{"proxy_port": 80}]}}),
+                "without proxy_tcp",
+            ),
+        ] {
+            let mut config = wrong;
+            let error = publishing(&["80"]).declare_in(&mut config).unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn ports_that_a_task_does_not_have_are_refused_with_those_that_it_has() {
+        let config = json!({"environment": {"proxy_ports": [
+            {"proxy_port": 80, "proxy_tcp": true}, {"proxy_port": 81}, {"proxy_port": 82, "proxy_tcp": true},
+        ]}});
+        let require =
+            |port: &str, config: &Value| publishing(&[port]).require_in("shell 7", "shell", config);
+        require("1:82", &config).unwrap();
+        let error = require("81", &config).unwrap_err().to_string();
+        assert!(
+            error.contains("shell 7 has no TCP port 81: it has 80, 82"),
+            "{error}"
+        );
+        let error = require("81", &json!({})).unwrap_err().to_string();
+        assert!(error.contains("no TCP port 81: it has none"), "{error}");
+    }
 
     #[test]
     fn ports_are_two_numbers_or_one_for_both() {

@@ -71,6 +71,12 @@ impl Written {
         Ok(applied.map_err(|errors| errors.in_file(&self.name))?)
     }
 
+    /// Lays one more value over the document, as `--config` does.
+    pub(crate) fn lay_over(&mut self, key: &str, value: &Value) {
+        // JSON is YAML.
+        self.overrides.push(format!("{key}={value}"));
+    }
+
     /// What the text to send holds. Errs when that is no map.
     pub(crate) fn to_value(&self) -> Result<Value, CliError> {
         let parsed = yaml::parse(&self.to_text()?);

@@ -84,7 +84,14 @@ pub(crate) struct ContinueArgs {
 pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCode, CliError> {
     args.refuse_options_not_built()?;
     let file = Some(args.config_file.as_path());
-    let written = Written::read(DocumentKind::Experiment, file, args.overrides)?;
+    let mut written = Written::read(DocumentKind::Experiment, file, args.overrides)?;
+    if !args.publish.is_empty() {
+        let mut config = written.to_value()?;
+        if args.publish.declare_in(&mut config)? {
+            let ports = &config["environment"]["proxy_ports"];
+            written.lay_over("environment.proxy_ports", ports);
+        }
+    }
     if !args.no_check {
         // Keys that a template or the cluster's policies set may be missing.
         written.check(!args.templates.is_empty())?;

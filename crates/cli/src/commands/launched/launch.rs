@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::Kind;
 use super::config::{ConfigArgs, Volume, add_entrypoint, add_volumes, parse_volume};
 use crate::commands::lookup;
+use crate::commands::publishing::PublishArgs;
 use crate::commands::submission::{Written, warn};
 use crate::error::CliError;
 use crate::output;
@@ -80,6 +81,12 @@ impl Launch {
             workspace_name: args.workspace_name,
             body,
         })
+    }
+
+    /// Gives it the ports that are to be published.
+    pub(crate) fn publish(&mut self, ports: &PublishArgs) -> Result<(), CliError> {
+        ports.declare_in(&mut self.body["config"])?;
+        Ok(())
     }
 
     /// What is launched.

@@ -105,7 +105,8 @@ pub(crate) async fn run(args: ShellArgs, context: &Context) -> Result<ExitCode, 
 
 async fn start(args: StartArgs, context: &Context) -> Result<ExitCode, CliError> {
     let detach = args.launch.detach;
-    let launch = Launch::prepare(&SHELL, args.launch, &[])?;
+    let mut launch = Launch::prepare(&SHELL, args.launch, &[])?;
+    launch.publish(&args.publish)?;
     if !detach {
         // A shell that cannot be entered from here need not be started.
         ssh::require()?;
@@ -137,6 +138,12 @@ async fn open(args: OpenArgs, context: &Context) -> Result<ExitCode, CliError> {
         session,
         print: args.show_ssh_command,
     };
+    if !args.publish.is_empty() {
+        let answer = SHELL.get(&visit.session.client, &visit.id).await?;
+        let noun = format!("shell {}", visit.id);
+        args.publish
+            .require_in(&noun, SHELL.group, &answer["config"])?;
+    }
     visit.open(&args.publish, &args.ssh.ssh_opts).await
 }
 
