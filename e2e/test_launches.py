@@ -258,6 +258,8 @@ def test_a_command_is_paused_only_if_it_was_launched_for_that(up: Cluster) -> No
     [task] = up.run_det("cmd", "run", "-d", "sleep 100").out.split()
     refused = up.run_det("task", "pause", task, check=False)
     assert refused.code == 1 and '"preemptible: true"' in refused.err
+    refused = up.run_det("task", "kill", task, check=False)
+    assert refused.code == 1 and "`det cmd` is for commands" in refused.err
     up.run_det("cmd", "kill", task)
     file = up.write_config("entrypoint: 5\nresources:\n  slots: -1\n")
     refused = up.run_det("task", "create", file, check=False)
