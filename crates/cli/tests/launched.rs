@@ -472,6 +472,33 @@ fn published_ports_are_added_to_the_configuration_and_named() {
 }
 
 #[test]
+fn published_ports_are_added_to_the_configuration_of_an_experiment() {
+    let stub = StubMaster::start();
+    stub.on(
+        "POST /api/v1/experiments",
+        Answer::Json(400, json!({"message": "no"})),
+    );
+    let user = User::using(&stub);
+    user.write(
+        "c.yaml",
+        "name: n\nentrypoint: x\nsearcher: {name: single, metric: loss}\n",
+    );
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .unwrap()
+        .port();
+    let publish = format!("{port}:8265");
+    user.det(&["e", "create", "c.yaml", "-f", "-p", &publish])
+        .fails(1);
+    let sent = stub.last("POST /api/v1/experiments").json();
+    let config = sent["config"].as_str().unwrap();
+    assert!(
+        config.contains("proxy_port: 8265") && config.contains("proxy_tcp: true"),
+        "{config}"
+    );
+}
+
+#[test]
 fn a_kill_that_is_refused_stops_unless_it_is_forced() {
     let stub = StubMaster::start();
     listed(&stub, &[json!({"id": ID})]);
