@@ -375,7 +375,8 @@ async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<Progres
         return Ok(Progress::ByTask);
     }
     // Its TensorBoard files are where no checkpoint has led.
-    if !has_checkpoints && !trials.is_empty() && master.checkpoint_removal.is_elsewhere(row).await? {
+    if !has_checkpoints && !trials.is_empty() && master.checkpoint_removal.is_elsewhere(row).await?
+    {
         let removal = &master.checkpoint_removal;
         removal
             .send_task(row, Vec::new(), &[], WarmStarts::Refuse, &why)

@@ -56,7 +56,7 @@ const KINDS: [OtherKind; 7] = [
     OtherKind {
         on_the_wire: "TASK_TYPE_CHECKPOINT_GC",
         one: "a deletion of checkpoints",
-        instead: "it ends by itself, and is no one's to steer",
+        instead: "it ends by itself; its owner can end it with `det task kill`",
         launch: None,
     },
 ];

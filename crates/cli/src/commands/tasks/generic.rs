@@ -147,7 +147,7 @@ async fn launched(client: &Client, given: String) -> Result<(String, &'static Ki
         ),
         "TASK_TYPE_CHECKPOINT_GC" => (
             "a deletion of checkpoints",
-            "it ends by itself, and is no one's to steer",
+            "it ends by itself; its owner can end it with `det task kill`",
         ),
         "TASK_TYPE_COMMAND" => return Ok((id, &COMMAND)),
         "TASK_TYPE_NOTEBOOK" => return Ok((id, &NOTEBOOK)),
@@ -163,7 +163,12 @@ async fn launched(client: &Client, given: String) -> Result<(String, &'static Ki
 
 /// Ends a task at once, with what belongs to it; `root` = with everything that belongs to the same task as it.
 pub(super) async fn kill(client: &Client, id: String, root: bool) -> Result<(), CliError> {
-    let (id, answer) = generic(client, id).await?;
+    let id = lookup::task_id(client, id).await?;
+    let answer = GENERIC.get(client, &id).await?;
+    // Deletions of checkpoints have no commands of their own.
+    if text(&answer["task"], "taskType") != "TASK_TYPE_CHECKPOINT_GC" {
+        require_kind(&GENERIC, &id, &answer["task"])?;
+    }
     // One that has ended may belong to others that have not.
     if let (false, Some(end)) = (root, GENERIC.end(&answer)) {
         note_ended(&GENERIC, &id, &end);
