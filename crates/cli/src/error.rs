@@ -92,7 +92,7 @@ impl CliError {
                 message,
                 hint,
             },
-            other => other,
+            closed @ Self::OutputClosed => closed,
         }
     }
 

@@ -86,7 +86,7 @@ impl Cause {
         }
     }
 
-    /// The same with what was done for a reason, where somebody did it and gave none: `it was paused by ada`.
+    /// The same with what was done for a reason, where a user or a task did it and gave none: `it was paused by ada`.
     pub(crate) fn of_deed(&self, done: &str) -> Self {
         let by = match self.actor.split_once(':') {
             Some(("user", name)) => name.to_owned(),

@@ -68,7 +68,7 @@ pub(crate) fn on<R: Rows>(
     };
     // A trial has said what was done to it: its task only follows.
     let steered = steered.filter(|_| policy != RestartPolicy::ByTrial);
-    let told = steered.map_or_else(|| cause.clone(), |done| cause.of_deed(done));
+    let worded = steered.map_or_else(|| cause.clone(), |done| cause.of_deed(done));
     let exit = match &event {
         TaskEvent::AttemptEnded(exit) => Some(exit.clone()),
         _ => None,
@@ -91,7 +91,7 @@ pub(crate) fn on<R: Rows>(
                 detail: None,
             });
             if steered == Some("resumed") && row.attempts > 0 {
-                scene.log(id, None, format!("Goes on: {}", told.why()));
+                scene.log(id, None, format!("Goes on: {}", worded.why()));
             }
             if step.state == TaskState::Suspended {
                 let text = format!("Paused: `det task unpause {id}` lets it go on");
@@ -102,8 +102,10 @@ pub(crate) fn on<R: Rows>(
     for effect in step.effects {
         match effect {
             TaskEffect::Request => scene.then(Event::AttemptRequested { id: id.clone() }),
-            TaskEffect::Preempt => notify_attempt(scene, id, allocations::release(row.kind), &told),
-            TaskEffect::Kill => notify_attempt(scene, id, AllocationEvent::Kill, &told),
+            TaskEffect::Preempt => {
+                notify_attempt(scene, id, allocations::release(row.kind), &worded)
+            }
+            TaskEffect::Kill => notify_attempt(scene, id, AllocationEvent::Kill, &worded),
             TaskEffect::NotifyTrial => match (row.trial_id, exit.clone()) {
                 (Some(trial), Some(exit)) => scene.then(Event::Trial {
                     id: trial,

@@ -47,7 +47,7 @@ pub(crate) fn on<R: Rows>(
         .into());
     }
     let before = row.state;
-    let told = match &event {
+    let worded = match &event {
         TrialEvent::Pause => cause.of_deed("paused"),
         TrialEvent::Activate => cause.of_deed("resumed"),
         TrialEvent::Cancel => cause.of_deed("canceled"),
@@ -114,7 +114,7 @@ pub(crate) fn on<R: Rows>(
             detail: None,
         });
         if is_activated && row.run_id > 0 {
-            scene.log(&row.task_id, None, format!("Goes on: {}", told.why()));
+            scene.log(&row.task_id, None, format!("Goes on: {}", worded.why()));
         }
         if step.state == TrialState::Paused {
             let text = format!(
@@ -125,7 +125,7 @@ pub(crate) fn on<R: Rows>(
         }
     }
     for effect in step.effects {
-        carry_out(scene, &row, effect, &told)?;
+        carry_out(scene, &row, effect, &worded)?;
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ pub const TENSORBOARD_PORTS: RangeInclusive<u16> = 2600..=2899;
 
 const SCRIPT_FILE: &str = "/run/determined/tensorboard/tensorboard-entrypoint.sh";
 const SOURCES_FILE: &str = "/run/determined/tensorboard/sources";
-/// What is said where there is nothing to show, which is there if all has ended.
+/// The message where there is nothing to show; the file exists if all has ended.
 const ENDED_FILE: &str = "/run/determined/tensorboard/ended";
 
 /// What TensorBoard writes when it accepts connections.
@@ -98,7 +98,7 @@ impl TensorBoardDetails {
         files
     }
 
-    /// What is said where all has ended and there is nothing to show.
+    /// The message where all has ended and there is nothing to show.
     fn nothing_to_show(&self) -> String {
         let experiments = self
             .experiment_ids

@@ -326,6 +326,11 @@ fn the_log_of_a_trial_says_who_steers_it_and_which_restart_follows() {
     let mut world = world(SINGLE, 1);
     let first = world.runs_on(1, &["a"]);
     world.happens(experiment(ExperimentEvent::Pause));
+    world.happens(Event::Allocation {
+        id: world.live(1),
+        event: AllocationEvent::Acknowledge,
+        cause: person(),
+    });
     world.observe("a", &first[0], exits(0));
     assert_eq!(world.trial_row(1).state, TrialState::Paused);
     world.happens(experiment(ExperimentEvent::Activate));
@@ -335,7 +340,7 @@ fn the_log_of_a_trial_says_who_steers_it_and_which_restart_follows() {
     }
     let lines = world.lines();
     for line in [
-        "Asked to save and exit within 3600 s: it was paused by ada",
+        "Asked to save and exit within 60 s: it was paused by ada",
         "Paused: `det experiment activate 1` lets it go on",
         "Goes on: it was resumed by ada",
         "Restart 1 of 1 (\"max_restarts\") follows this failure",

@@ -98,7 +98,7 @@ async fn a_node_whose_log_matched_is_avoided_by_later_runs() {
     assert_eq!(trial["trial"]["restarts"], 1, "{trial}");
     let log = log_of(&client, 1).await;
     assert!(
-        log.contains("Not started again after 1 restarts: without the places"),
+        log.contains("Not started again after 1 restart: without the places"),
         "{log}"
     );
     cluster.stop().await;
