@@ -41,7 +41,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 const LONGEST: Duration = Duration::from_secs(60);
 /// Trials that are examined at once, at most.
 const MOST_AT_ONCE: usize = 8;
-/// Trials that are examined at once for one user, at most: others find room too.
+/// Trials that are examined at once for one user, at most: the others are left to others.
 const MOST_OF_ONE: usize = 2;
 /// Callers that wait for one container's answer, at most.
 const MOST_WAITING: usize = 16;

@@ -192,7 +192,7 @@ async fn what_does_not_answer_is_named_with_the_reason() {
 }
 
 #[tokio::test]
-async fn one_user_has_two_trials_examined_at_once_and_others_find_room() {
+async fn one_user_has_two_trials_examined_at_once_and_others_have_theirs() {
     let cluster = Cluster::start().await;
     let [mut chief, mut other] = gang(&cluster, "asked", json!({})).await;
     let client = cluster.determined().await;

@@ -250,7 +250,7 @@ async fn a_report_of_many_values_is_read_in_parts_and_a_larger_one_refused() {
     let report = "/api/v1/trials/1/metrics";
     let label = "x".repeat(1024);
     let values = |count: usize| -> serde_json::Map<String, Value> {
-        (0..count).map(|n| (format!("x{n}"), json!(n))).collect()
+        (0..count).map(|n| (format!("gpu_{n}"), json!(n))).collect()
     };
     let of_label =
         |label: &str, count: usize| of_the_code("gpu", &json!({"a": {label: values(count)}}));
@@ -272,7 +272,9 @@ async fn a_report_of_many_values_is_read_in_parts_and_a_larger_one_refused() {
         .map(|message| message["batch"]["labels"]["name"].as_str().unwrap())
         .collect();
     assert_eq!((batches.len(), found.len()), (6000, 6000));
-    let one = client.get(&format!("{READINGS}?labels.name=x5999")).await;
+    let one = client
+        .get(&format!("{READINGS}?labels.name=gpu_5999"))
+        .await;
     assert_eq!(one.lines()[0]["batch"]["values"], json!([5999.0]));
     let refusal = client.get(SERIES).await;
     assert!(

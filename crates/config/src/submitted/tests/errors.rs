@@ -266,7 +266,7 @@ fn errors_name_their_path_line_and_remedy() {
             "<config>.resources.weight: must be above 0, not 0",
         ),
         (
-            "a silence that nobody could keep",
+            "too short a silence",
             with("silence_timeout: 999ms"),
             "<config>.silence_timeout: must be at least 1s, or 0s for \"for ever\" (line 3)",
         ),

@@ -298,7 +298,7 @@ mod tests {
             assert!(!gathered.is_full());
             let of = StoredLabels {
                 kind: SeriesKind::System,
-                name: &format!("{n:01$}", MOST_NAME_BYTES),
+                name: &format!("{n:0MOST_NAME_BYTES$}"),
                 agent_id: "",
                 label: "",
             };

@@ -64,7 +64,7 @@ impl Group {
         }
     }
 
-    /// Gathers readings that the filter has of the chunk that was read last; `false` = there is room for no more.
+    /// Gathers readings that the filter has of the chunk that was read last; `false` = there is no capacity for more.
     fn gather(&mut self, filter: &SeriesFilter, into: &mut GatheredReadings) -> bool {
         while let Some(report) = self.reports.front() {
             let found = readings_of(self.name, report).filter(|(of, _)| filter.has(*of));
@@ -227,9 +227,9 @@ impl Profiler {
         self.journal.flush().await?;
         let mut gathered = GatheredReadings::default();
         for group in &mut self.groups {
-            let mut has_room = group.gather(&self.filter, &mut gathered);
+            let mut has_capacity = group.gather(&self.filter, &mut gathered);
             let mut pages = Pages::new(&self.store, self.trial_id, group.name).after(group.after);
-            while has_room {
+            while has_capacity {
                 let chunks = pages.next().await?;
                 if chunks.is_empty() {
                     break;
@@ -237,13 +237,13 @@ impl Profiler {
                 for chunk in chunks {
                     group.reports = chunk.unpack()?.into();
                     group.after = chunk.id;
-                    has_room = group.gather(&self.filter, &mut gathered);
-                    if !has_room {
+                    has_capacity = group.gather(&self.filter, &mut gathered);
+                    if !has_capacity {
                         break;
                     }
                 }
             }
-            if !has_room {
+            if !has_capacity {
                 return Ok(Pass {
                     readings: gathered.into_readings(),
                     more: true,
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_finds_no_room_comes_next_also_within_a_report() {
+    fn what_does_not_fit_comes_next_also_within_a_report() {
         let values: Map<String, Value> = (0..9000).map(|n| (format!("x{n}"), json!(n))).collect();
         let report = |values: Value| StoredReport {
             step: None,
@@ -281,8 +281,8 @@ mod tests {
         .into();
         let mut gather = |filter: &SeriesFilter| {
             let mut gathered = GatheredReadings::default();
-            let has_room = group.gather(filter, &mut gathered);
-            (gathered.into_readings(), has_room)
+            let has_capacity = group.gather(filter, &mut gathered);
+            (gathered.into_readings(), has_capacity)
         };
         let any = SeriesFilter::default();
         let ((first, more), (second, last)) = (gather(&any), gather(&any));
