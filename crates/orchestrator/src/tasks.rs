@@ -103,7 +103,7 @@ pub(crate) fn on<R: Rows>(
         match effect {
             TaskEffect::Request => scene.then(Event::AttemptRequested { id: id.clone() }),
             TaskEffect::Preempt => {
-                notify_attempt(scene, id, allocations::release(row.kind), &worded)
+                notify_attempt(scene, id, allocations::release(row.kind), &worded);
             }
             TaskEffect::Kill => notify_attempt(scene, id, AllocationEvent::Kill, &worded),
             TaskEffect::NotifyTrial => match (row.trial_id, exit.clone()) {

@@ -26,6 +26,28 @@ fn known<R: Rows>(scene: &Scene<'_, R>, id: TrialId) -> Result<(Trial, Experimen
     Ok((trial, experiment))
 }
 
+/// The cause with what a user did to the trial in words.
+fn worded(event: &TrialEvent, cause: &Cause) -> Cause {
+    match event {
+        TrialEvent::Pause => cause.of_deed("paused"),
+        TrialEvent::Activate => cause.of_deed("resumed"),
+        TrialEvent::Cancel => cause.of_deed("canceled"),
+        TrialEvent::Kill => cause.of_deed("killed"),
+        _ => cause.clone(),
+    }
+}
+
+/// A trial that has come to rest has in its log how it goes on.
+fn log_pause<R: Rows>(scene: &mut Scene<'_, R>, row: &Trial) {
+    if row.state == TrialState::Paused {
+        let text = format!(
+            "Paused: `det experiment activate {}` lets it go on",
+            row.experiment_id
+        );
+        scene.log(&row.task_id, None, text);
+    }
+}
+
 /// Something happens to a trial.
 pub(crate) fn on<R: Rows>(
     scene: &mut Scene<'_, R>,
@@ -47,17 +69,9 @@ pub(crate) fn on<R: Rows>(
         .into());
     }
     let before = row.state;
-    let worded = match &event {
-        TrialEvent::Pause => cause.of_deed("paused"),
-        TrialEvent::Activate => cause.of_deed("resumed"),
-        TrialEvent::Cancel => cause.of_deed("canceled"),
-        TrialEvent::Kill => cause.of_deed("killed"),
-        _ => cause.clone(),
-    };
-    let (is_activated, attempt_ended) = (
-        event == TrialEvent::Activate,
-        matches!(event, TrialEvent::AllocationEnded(_)),
-    );
+    let worded = worded(&event, cause);
+    let is_activated = event == TrialEvent::Activate;
+    let attempt_ended = matches!(event, TrialEvent::AllocationEnded(_));
     let (max_restarts, forbidden) = match scene.rows.terms(experiment.id) {
         Ok(terms) if attempt_ended => (terms.max_restarts, scene.rows.restart_forbidden(id)),
         Ok(terms) => (terms.max_restarts, None),
@@ -116,13 +130,7 @@ pub(crate) fn on<R: Rows>(
         if is_activated && row.run_id > 0 {
             scene.log(&row.task_id, None, format!("Goes on: {}", worded.why()));
         }
-        if step.state == TrialState::Paused {
-            let text = format!(
-                "Paused: `det experiment activate {}` lets it go on",
-                row.experiment_id
-            );
-            scene.log(&row.task_id, None, text);
-        }
+        log_pause(scene, &row);
     }
     for effect in step.effects {
         carry_out(scene, &row, effect, &worded)?;

@@ -443,7 +443,7 @@ mod tests {
         let mut pool = full();
         pool.running.push(RunningAllocation {
             request: request("board", 0, 0),
-            placement: vec![(PlaceId("x".into()), BTreeSet::new())],
+            placement: vec![(PlaceId("x".into()), Vec::new())],
             started_at: Micros(0),
             progress: Progress::Active,
         });

@@ -292,6 +292,10 @@ mod tests {
         );
         let mut values: Vec<f64> = first.iter().chain(&second).map(|(_, r)| r.value).collect();
         values.sort_by(f64::total_cmp);
-        assert!(values.windows(2).all(|pair| pair[0] + 1.0 == pair[1]));
+        assert!(
+            values
+                .windows(2)
+                .all(|pair| (pair[1] - pair[0] - 1.0).abs() < f64::EPSILON)
+        );
     }
 }
