@@ -28,7 +28,18 @@ from typing import Any
 
 import yaml
 
-from processes import PODMAN_SOCKET, Found, Part, containers_of, docker, docker_client, free_port, mounts_below, processes_with, tail
+from processes import (
+    PODMAN_SOCKET,
+    Found,
+    Part,
+    containers_of,
+    docker,
+    docker_client,
+    free_port,
+    mounts_below,
+    processes_with,
+    tail,
+)
 from waiting import Hopeless, wait_for
 
 HERE = pathlib.Path(__file__).resolve().parent

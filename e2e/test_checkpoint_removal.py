@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import harness
-from conftest import equipment, flavoured
 from configs import experiment
+from conftest import equipment, flavoured
 from harness import Cluster
 from waiting import wait_for
 

@@ -125,11 +125,11 @@ impl Context {
         }
     }
 
-    /// Reports who acts when nobody has logged in, once: later commands use the token of this one.
+    /// Reports who acts when no user has logged in, once: later commands use the token of this one.
     fn note_default_user(&self, session: &Session) {
         if session.identity == Identity::DefaultLoggedIn {
             output::note(format_args!(
-                "no login for {}: acting as \"{}\" (blank password); `det user login USERNAME` logs in as somebody else",
+                "no login for {}: acting as \"{}\" (blank password); `det user login USERNAME` logs in as another user",
                 self.master, session.user
             ));
         }

@@ -146,7 +146,7 @@ fn a_wrong_password_is_reported() {
     assert!(err.contains("det user login"), "{err}");
 }
 
-/// Refuses the next log-in, and what `then` says to those that follow.
+/// Refuses the next log-in, and answers those that follow with `then`.
 fn refusing_once(stub: &StubMaster) {
     let refusal = Answer::Json(401, json!({"error": {"error": "invalid credentials"}}));
     let token = ok(json!({"token": "TOKEN", "user": {"username": "determined"}}));
@@ -300,7 +300,7 @@ fn whoami_shows_the_user() {
         let out = user.det(&["user", "whoami"]).ok();
         assert_eq!(
             out,
-            "Nobody has logged in: commands act as user 'determined' (blank password)\n"
+            "No user has logged in: commands act as user 'determined' (blank password)\n"
         );
     }
     user.det_typing(&["user", "login", "determined"], "\n").ok();

@@ -154,7 +154,7 @@ fn a_page_is_printed_where_no_browser_is_wanted_or_there_is_none() {
     assert_eq!(out, format!("{ID}\n"));
 }
 
-/// Has the notebook and the TensorBoard belong to somebody else.
+/// Has the notebook and the TensorBoard belong to another user.
 fn owned_by(stub: &StubMaster, owner: &str) {
     for (collection, member, mut one) in [
         ("notebooks", "notebook", notebook()),

@@ -213,7 +213,7 @@ pub(crate) async fn print(
     Ok(())
 }
 
-/// Whether there may be more to come of what a log is of. Where that cannot be found out, nothing is to be said about it.
+/// Whether there may be more to come of what a log is of. Where that cannot be found out, nothing is reported.
 async fn lives(client: &Client, source: &LogSource) -> bool {
     let task = match source {
         LogSource::Task(id) => Ok(Some(id.clone())),

@@ -181,7 +181,7 @@ pub(crate) async fn run(args: UserArgs, context: &Context) -> Result<(), CliErro
                     output::line(format_args!("You are logged in as user '{name}'"))
                 }
                 Identity::Default | Identity::DefaultLoggedIn => output::line(format_args!(
-                    "Nobody has logged in: commands act as user '{name}' (blank password)"
+                    "No user has logged in: commands act as user '{name}' (blank password)"
                 )),
             }
         }
@@ -331,7 +331,7 @@ async fn login(username: Option<String>, context: &Context) -> Result<(), CliErr
             )
         })?,
     };
-    // DET_PASS is the password of DET_USER, where that names somebody.
+    // DET_PASS is the password of DET_USER, where that names a user.
     let named_there = environment.user.is_none_or(|user| user == username);
     let password = match environment.password.filter(|_| named_there) {
         Some(password) => password,
@@ -375,7 +375,7 @@ fn not_logged_in(error: SessionError, context: &Context) -> CliError {
             "you are still logged in as \"{user}\", and commands act as that user"
         )),
         Ok(None) => error.with_hint(format!(
-            "nobody is logged in: until someone is, commands act as \"{DEFAULT_USER}\" if its password is blank"
+            "no user is logged in: until then, commands act as \"{DEFAULT_USER}\" if its password is blank"
         )),
         Err(damaged) => error.with_hint(damaged.to_string()),
     }
@@ -466,7 +466,7 @@ async fn by_name(client: &Client, username: &str) -> Result<Value, CliError> {
     Ok(answer["user"].take())
 }
 
-/// Asks for the password of a user; `hint` = how to give it where nobody answers.
+/// Asks for the password of a user; `hint` = how to give it where there is no answer.
 fn ask(question: &str, username: &str, hint: &str) -> Result<Secret, CliError> {
     prompt::password(&format!("{question} '{username}': ")).map_err(|error| {
         unanswered(

@@ -298,7 +298,9 @@ def _trial(
             else None
         ),
         experimental=ExperimentalCoreContext(session, trial.trial_id),
-        profiler=ProfilerContext(measured=_is_measured(config)),
+        profiler=ProfilerContext._of_trial(
+            info.agent_id, metrics, distributed, measured=_is_measured(config)
+        ),
         info=info,
         _metrics=metrics,
         _tensorboard_manager=tensorboard_manager,

@@ -12,9 +12,18 @@ logger = logging.getLogger("determined.core")
 class ProfilerContext:
     """Accepts the calls of scripts that profile, and says so where nothing is measured."""
 
-    def __init__(self, *, measured: bool) -> None:
+    def __init__(self, agent_id: str, metrics: object, distributed: object) -> None:
+        """Takes what the PyPI package's takes, and needs none of it."""
+        self._warned = False
+
+    @classmethod
+    def _of_trial(
+        cls, agent_id: str, metrics: object, distributed: object, *, measured: bool
+    ) -> ProfilerContext:
         """`measured`: whether the trial's configuration has its supervisor measure."""
-        self._warned = measured
+        context = cls(agent_id, metrics, distributed)
+        context._warned = measured
+        return context
 
     def on(self, sampling_interval: int = 1, samples_per_report: int = 10) -> None:
         """Warns if system metrics are not collected; checks the arguments all the same.

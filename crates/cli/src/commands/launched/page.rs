@@ -60,7 +60,7 @@ async fn require_connect(kind: &Kind, session: &Session, id: &str) -> Result<(),
     }
     let Kind { noun, group, .. } = kind;
     Err(CliError::request(format!(
-        "{noun} {id} is for its owner, {owner}, and for administrators: nobody else can open it"
+        "{noun} {id} is for its owner, {owner}, and for administrators: no other user can open it"
     ))
     .with_hint(format!("`det {group} start` starts one of your own")))
 }
