@@ -96,8 +96,8 @@ def test_a_deletion_that_cannot_be_carried_out_says_why_and_can_be_repeated(
     )
     assert failed
     assert set(states(cluster, id).values()) == {"COMPLETED"}, "nothing counts as deleted"
-    told = cluster.run_det("experiment", "describe", id)
-    assert str(elsewhere) in told.err, told
+    described = cluster.run_det("experiment", "describe", id)
+    assert str(elsewhere) in described.err, described
     away.rename(elsewhere)
     cluster.run_det("experiment", "delete", id, "--yes")
     wait_for("the experiment to be deleted", lambda: gone(cluster, id), within=60, seen=cluster.describe)

@@ -458,16 +458,8 @@ const MOST_PATTERNS: usize = 100;
 /// Bytes of the patterns of one removal at most.
 const MOST_PATTERN_BYTES: usize = 16 << 10;
 
-/// The patterns, checked.
+/// The patterns of a request, checked.
 pub(crate) fn patterns(globs: &[String]) -> AppResult<Vec<Pattern>> {
-    let one = |(index, text): (usize, &String)| {
-        Pattern::parse(text).map_err(|why| {
-            AppError::invalid(format!(
-                "field \"checkpointGlobs[{index}]\": \"{}\" {why}",
-                text.escape_debug()
-            ))
-        })
-    };
     let bytes: usize = globs.iter().map(String::len).sum();
     if globs.len() > MOST_PATTERNS || bytes > MOST_PATTERN_BYTES {
         return Err(AppError::invalid(format!(
@@ -477,6 +469,19 @@ pub(crate) fn patterns(globs: &[String]) -> AppResult<Vec<Pattern>> {
         ))
         .hint("remove files in several requests, or with wider patterns"));
     }
+    parsed(globs)
+}
+
+/// Patterns that were accepted before. The marks of removals that overlap may have more than one request.
+pub(crate) fn parsed(globs: &[String]) -> AppResult<Vec<Pattern>> {
+    let one = |(index, text): (usize, &String)| {
+        Pattern::parse(text).map_err(|why| {
+            AppError::invalid(format!(
+                "field \"checkpointGlobs[{index}]\": \"{}\" {why}",
+                text.escape_debug()
+            ))
+        })
+    };
     globs.iter().enumerate().map(one).collect()
 }
 
@@ -710,6 +715,11 @@ mod tests {
         for many in [vec!["a".to_owned(); 101], vec!["a".repeat(4000); 5]] {
             let error = patterns(&many).unwrap_err();
             assert!(error.message.contains("are allowed"), "{}", error.message);
+            assert_eq!(
+                parsed(&many).unwrap().len(),
+                many.len(),
+                "a mark may have them"
+            );
         }
         let error = patterns(&["a".into(), "../b".into()]).unwrap_err();
         assert!(

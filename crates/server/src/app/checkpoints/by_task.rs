@@ -28,7 +28,7 @@ use det_taskspec::{
 };
 use serde_json::{Value, json};
 
-use crate::app::checkpoints::{Checkpoints, patterns, resources};
+use crate::app::checkpoints::{Checkpoints, parsed, resources};
 use crate::app::context::Context;
 use crate::app::homes::KnownHomes;
 use crate::app::new_task::NewTask;
@@ -172,7 +172,7 @@ impl RemovalTasks {
             checkpoint_removals::settle(&mut tx.conn(), &removal.task_id).await?;
             return Ok(None);
         };
-        let removed = patterns(&details.globs)?;
+        let removed = parsed(&details.globs)?;
         for uuid in &details.checkpoints {
             if let Some(row) = checkpoints::find(&mut tx.conn(), uuid).await? {
                 let left = resources(&row)?;
@@ -293,10 +293,11 @@ fn document(config: &ExperimentConfig, remover: &Remover) -> Value {
         "work_dir": WORK_DIR,
     });
     match remover {
-        Remover::Supervisor { directory, .. } => {
+        Remover::Supervisor { .. } => {
             document["environment"] = json!({"image": EMPTY_IMAGE, "force_pull_image": false});
             // The shared file system has its own mount.
-            if !directory.starts_with(SHARED_FS_DIR) {
+            let location = &config.checkpoint_storage.location;
+            if !matches!(location, StorageLocation::SharedFs { .. }) {
                 document["bind_mounts"] = json!(config.bind_mounts);
             }
         }

@@ -20,7 +20,7 @@ use crate::app::checkpoints::by_task::{RemovalTasks, ToRemove, under_way};
 use crate::app::checkpoints::files::CheckpointFiles;
 use crate::app::checkpoints::storage::{Owner, Storage};
 use crate::app::checkpoints::{
-    BATCH, Checkpoints, Left, check_uuid, patterns, resources, stored_experiment,
+    BATCH, Checkpoints, Left, check_uuid, parsed, patterns, resources, stored_experiment,
 };
 use crate::app::context::Context;
 use crate::app::ownership::Ownership;
@@ -324,7 +324,7 @@ impl CheckpointRemoval {
                 reason: Some("its removal was cut short and resumed"),
             };
             let done = self
-                .remove(rows, patterns(&globs)?, WarmStarts::Keep, &why)
+                .remove(rows, parsed(&globs)?, WarmStarts::Keep, &why)
                 .await;
             failure = failure.or(done.err());
         }
