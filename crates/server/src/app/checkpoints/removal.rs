@@ -406,11 +406,23 @@ fn marked(mark: Option<&str>) -> AppResult<BTreeSet<String>> {
     })
 }
 
+/// Bytes of a mark at most: removals by tasks may be under way for long, and more may be asked for meanwhile.
+const MOST_MARK_BYTES: usize = 64 << 10;
+
 /// The mark once a removal of these patterns has begun.
 fn with(mark: Option<&str>, patterns: &[Pattern]) -> AppResult<String> {
     let mut all = marked(mark)?;
     all.extend(patterns.iter().map(|pattern| pattern.text().to_owned()));
-    serde_json::to_string(&all).map_err(AppError::internal)
+    let text = serde_json::to_string(&all).map_err(AppError::internal)?;
+    let before = mark.map_or(0, str::len);
+    if text.len() > MOST_MARK_BYTES.max(before) {
+        return Err(AppError::precondition(format!(
+            "removals of other files of this checkpoint are under way, whose patterns have {before} bytes; together with these \
+             they may have {MOST_MARK_BYTES}"
+        ))
+        .hint("wait until those have ended: det task list"));
+    }
+    Ok(text)
 }
 
 /// The mark once a removal of these patterns has ended; `None` = no other is under way.
@@ -513,6 +525,27 @@ mod tests {
         let rest = without(Some(&both), &first).unwrap();
         assert_eq!(rest.as_deref(), Some(r#"["c"]"#));
         assert_eq!(without(rest.as_deref(), &second).unwrap(), None);
+    }
+
+    #[test]
+    fn a_mark_does_not_grow_for_ever() {
+        let mut mark = None;
+        let refused = (0..100).find_map(|n| {
+            let next = with(
+                mark.as_deref(),
+                &removal(&[&format!("{n}{}", "a".repeat(4000))]),
+            );
+            match next {
+                Ok(next) => {
+                    mark = Some(next);
+                    None
+                }
+                Err(error) => Some(error),
+            }
+        });
+        assert!(refused.unwrap().message.contains("are under way"));
+        let known = with(mark.as_deref(), &[]).unwrap();
+        assert_eq!(Some(known), mark, "what it has may be done again");
     }
 
     #[test]
