@@ -5,9 +5,16 @@ use std::fmt;
 use det_ids::{
     AllocationId, ExperimentId, JobId, PlaceId, ProjectId, TaskId, TrialId, WorkspaceId,
 };
+use strum::{EnumDiscriminants, EnumString, IntoStaticStr, VariantNames};
 
 /// What a change is about.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, EnumDiscriminants)]
+#[strum_discriminants(
+    name(SubjectKind),
+    doc = "What kind of [`Subject`] it is, with its name in the record.",
+    derive(EnumString, IntoStaticStr, VariantNames, PartialOrd, Ord),
+    strum(serialize_all = "snake_case")
+)]
 pub enum Subject {
     /// An experiment.
     Experiment(ExperimentId),
@@ -22,6 +29,7 @@ pub enum Subject {
     /// A checkpoint, by its UUID.
     Checkpoint(String),
     /// A place; the record calls it an agent, as its readers do.
+    #[strum_discriminants(strum(serialize = "agent"))]
     Place(PlaceId),
     /// A user, by name.
     User(String),
@@ -42,23 +50,43 @@ pub enum Subject {
 impl Subject {
     /// The kind's name in the record.
     pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Experiment(_) => "experiment",
-            Self::Trial(_) => "trial",
-            Self::Task(_) => "task",
-            Self::Allocation(_) => "allocation",
-            Self::Job(_) => "job",
-            Self::Checkpoint(_) => "checkpoint",
-            Self::Place(_) => "agent",
-            Self::User(_) => "user",
-            Self::Template(_) => "template",
-            Self::Workspace(_) => "workspace",
-            Self::Project(_) => "project",
-            Self::ConfigPolicies(..) => "config_policies",
-            Self::Master(_) => "master",
-            Self::Database(_) => "database",
-        }
+        SubjectKind::from(self).into()
     }
+
+    /// The subject of this kind with this identifier, as [`fmt::Display`] writes it.
+    ///
+    /// # Errors
+    /// The identifier is none of this kind; the message names both.
+    pub fn read(kind: SubjectKind, id: &str) -> Result<Self, String> {
+        let wrong = || {
+            let kind: &'static str = kind.into();
+            format!("\"{id}\" does not identify a subject of kind \"{kind}\"")
+        };
+        let read = match kind {
+            SubjectKind::Experiment => number(id).map(ExperimentId).map(Self::Experiment),
+            SubjectKind::Trial => number(id).map(TrialId).map(Self::Trial),
+            SubjectKind::Workspace => number(id).map(WorkspaceId).map(Self::Workspace),
+            SubjectKind::Project => number(id).map(ProjectId).map(Self::Project),
+            SubjectKind::ConfigPolicies => id.split_once('/').and_then(|(workspace, workload)| {
+                let workspace = number(workspace).map(WorkspaceId)?;
+                Some(Self::ConfigPolicies(workspace, workload.to_owned()))
+            }),
+            SubjectKind::Task => Some(Self::Task(id.into())),
+            SubjectKind::Allocation => Some(Self::Allocation(id.into())),
+            SubjectKind::Job => Some(Self::Job(id.into())),
+            SubjectKind::Place => Some(Self::Place(id.into())),
+            SubjectKind::Checkpoint => Some(Self::Checkpoint(id.to_owned())),
+            SubjectKind::User => Some(Self::User(id.to_owned())),
+            SubjectKind::Template => Some(Self::Template(id.to_owned())),
+            SubjectKind::Master => Some(Self::Master(id.to_owned())),
+            SubjectKind::Database => Some(Self::Database(id.to_owned())),
+        };
+        read.ok_or_else(wrong)
+    }
+}
+
+fn number(id: &str) -> Option<i64> {
+    id.parse().ok()
 }
 
 /// The subject's identifier.
@@ -87,17 +115,15 @@ impl fmt::Display for Subject {
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $word:ident = $text:literal,)+ }) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
         pub enum $name {
-            $($(#[$of])* $word,)+
+            $($(#[$of])* #[strum(serialize = $text)] $word,)+
         }
 
         impl $name {
             /// Its name in the record.
             pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$word => $text,)+
-                }
+                self.into()
             }
         }
     };
@@ -170,5 +196,40 @@ words! {
         ConfigurationRefused = "configuration_refused",
         /// The database's disk had been full.
         DiskWasFull = "disk_was_full",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_subject_is_read_as_it_is_written() {
+        let subjects = [
+            Subject::Experiment(ExperimentId(1)),
+            Subject::Trial(TrialId(2)),
+            Subject::Task("t/1".into()),
+            Subject::Allocation("t.1".into()),
+            Subject::Job("j".into()),
+            Subject::Checkpoint("c".to_owned()),
+            Subject::Place("p".into()),
+            Subject::User("ada".to_owned()),
+            Subject::Template("x".to_owned()),
+            Subject::Workspace(WorkspaceId(3)),
+            Subject::Project(ProjectId(4)),
+            Subject::ConfigPolicies(WorkspaceId(0), "EXPERIMENT".to_owned()),
+            Subject::Master("m".to_owned()),
+            Subject::Database("sqlite".to_owned()),
+        ];
+        assert_eq!(subjects.len(), SubjectKind::VARIANTS.len());
+        for subject in subjects {
+            let kind: SubjectKind = subject.kind().parse().unwrap();
+            assert_eq!(Subject::read(kind, &subject.to_string()), Ok(subject));
+        }
+        assert_eq!(SubjectKind::Place, "agent".parse().unwrap());
+        let wrong = Subject::read(SubjectKind::Trial, "x").unwrap_err();
+        assert_eq!(wrong, "\"x\" does not identify a subject of kind \"trial\"");
+        assert!("trail".parse::<SubjectKind>().is_err());
+        assert_eq!("disk_was_full".parse(), Ok(EventKind::DiskWasFull));
     }
 }

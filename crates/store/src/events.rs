@@ -1,6 +1,6 @@
 //! The ordered record of every change.
 
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{EventKind, Subject, SubjectKind};
 use serde_json::Value;
 
 use crate::unit::save_rows;
@@ -67,28 +67,67 @@ impl NewEvent {
 }
 
 /// A recorded change.
-#[derive(Debug, Clone, crate::Row)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct EventRow {
     /// Position; grows with every event.
     pub id: i64,
     /// When, in microseconds.
     pub at: i64,
-    /// See [`NewEvent`].
+    /// See [`NewEvent::actor`].
     pub actor: String,
-    /// See [`NewEvent`].
-    pub subject_kind: String,
-    /// See [`NewEvent`].
-    pub subject_id: String,
-    /// See [`NewEvent`].
-    pub kind: String,
-    /// See [`NewEvent`].
+    /// See [`NewEvent::subject`].
+    pub subject: Subject,
+    /// See [`NewEvent::kind`].
+    pub kind: EventKind,
+    /// See [`NewEvent::from`].
     pub from_state: Option<String>,
-    /// See [`NewEvent`].
+    /// See [`NewEvent::to`].
     pub to_state: Option<String>,
-    /// See [`NewEvent`].
+    /// See [`NewEvent::reason`].
     pub reason: Option<String>,
-    /// See [`NewEvent`].
+    /// See [`NewEvent::detail`].
     pub detail: Option<String>,
+}
+
+/// An event as its columns have it.
+#[derive(crate::Row)]
+#[row(kind = "event")]
+struct ReadEvent {
+    id: i64,
+    at: i64,
+    actor: String,
+    #[row(word)]
+    subject_kind: SubjectKind,
+    subject_id: String,
+    #[row(word)]
+    kind: EventKind,
+    from_state: Option<String>,
+    to_state: Option<String>,
+    reason: Option<String>,
+    detail: Option<String>,
+}
+
+impl TryFrom<ReadEvent> for EventRow {
+    type Error = StoreError;
+
+    fn try_from(row: ReadEvent) -> Result<Self, StoreError> {
+        let subject = Subject::read(row.subject_kind, &row.subject_id);
+        let subject = subject.map_err(|message| StoreError::Corrupt {
+            what: format!("subject_id of event {}", row.id),
+            message,
+        })?;
+        Ok(Self {
+            id: row.id,
+            at: row.at,
+            actor: row.actor,
+            subject,
+            kind: row.kind,
+            from_state: row.from_state,
+            to_state: row.to_state,
+            reason: row.reason,
+            detail: row.detail,
+        })
+    }
 }
 
 /// A change as it waits to be written.
@@ -169,7 +208,7 @@ pub(crate) const ALL: &str = "SELECT * FROM events WHERE id > $1 AND id <= $2 OR
 pub(crate) const OF_SUBJECT: &str = "SELECT * FROM events WHERE subject_kind = $2 AND subject_id = $3 AND id > $1 \
      AND id <= $4 ORDER BY id";
 
-/// Events after `after`, oldest first; of one subject when `subject` is given. At most `limit`, and no more than have
+/// Events after `after`, oldest first; of one subject when `subject`, its kind and its identifier, is given. At most `limit`, and no more than have
 /// `bytes` of text together; one that has more comes alone.
 pub async fn list(
     conn: &mut Conn<'_>,
@@ -189,10 +228,10 @@ pub async fn list(
         return Ok(Vec::new());
     };
     let rows = match subject {
-        None => fetch_all!(conn, EventRow, ALL, after, through),
-        Some((kind, id)) => fetch_all!(conn, EventRow, OF_SUBJECT, after, kind, id, through),
+        None => fetch_all!(conn, ReadEvent, ALL, after, through),
+        Some((kind, id)) => fetch_all!(conn, ReadEvent, OF_SUBJECT, after, kind, id, through),
     }?;
-    Ok(rows)
+    rows.into_iter().map(EventRow::try_from).collect()
 }
 
 /// The last number, of numbers with sizes, up to which all together have at most `bytes`; the first one in any case.

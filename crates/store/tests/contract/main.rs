@@ -252,6 +252,7 @@ suite! {
         many_changes_at_once_are_all_there,
         changes_never_overlap,
         a_full_disk_refuses_changes_and_its_end_is_an_event,
+        an_event_with_an_unknown_word_is_an_error_that_names_it,
         effects_run_after_the_commit_and_repairs_after_a_refusal,
         a_failed_statement_that_is_ignored_costs_only_its_own_change,
         a_panicking_change_costs_only_itself,

@@ -704,18 +704,21 @@ pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &Wo
     refused.unwrap_err();
 
     let all = read!(world, conn => events::list(conn, 0, None, 10, i64::MAX).await);
-    let found: Vec<(&str, &str)> = all
-        .iter()
-        .map(|e| (e.subject_id.as_str(), e.kind.as_str()))
-        .collect();
-    assert_eq!(found, [("1", "created"), ("2", "created"), ("1", "state")]);
+    let found = all.iter().map(|e| (e.subject.to_string(), e.kind));
+    let found: Vec<(String, EventKind)> = found.collect();
+    let expected = [
+        (1, EventKind::Created),
+        (2, EventKind::Created),
+        (1, EventKind::State),
+    ];
+    assert_eq!(found, expected.map(|(id, kind)| (id.to_string(), kind)));
     assert!(
         all.windows(2).all(|pair| pair[0].id < pair[1].id),
         "numbers grow"
     );
     let event = &all[0];
     assert_eq!(
-        (event.actor.as_str(), event.subject_kind.as_str()),
+        (event.actor.as_str(), event.subject.kind()),
         ("user:ada", "experiment")
     );
     assert_eq!(
@@ -733,8 +736,8 @@ pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &Wo
     let of_one =
         read!(world, conn => events::list(conn, 0, Some(("experiment", "1")), 10, i64::MAX).await);
     assert_eq!(
-        of_one.iter().map(|e| e.kind.as_str()).collect::<Vec<_>>(),
-        ["created", "state"]
+        of_one.iter().map(|e| e.kind).collect::<Vec<_>>(),
+        [EventKind::Created, EventKind::State]
     );
     assert!(
         read!(world, conn => events::list(conn, 0, Some(("trial", "1")), 10, i64::MAX).await)

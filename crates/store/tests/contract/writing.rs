@@ -299,7 +299,7 @@ pub(crate) async fn a_full_disk_refuses_changes_and_its_end_is_an_event(world: &
     let recorded = async || {
         let all = read!(world, conn => events::list(conn, 0, None, 100, i64::MAX).await);
         all.into_iter()
-            .filter(|event| event.subject_kind == "database")
+            .filter(|event| matches!(event.subject, Subject::Database(_)))
             .collect::<Vec<_>>()
     };
     let since = det_store::now();
@@ -322,10 +322,10 @@ pub(crate) async fn a_full_disk_refuses_changes_and_its_end_is_an_event(world: &
     let found = recorded().await;
     assert_eq!(found.len(), 1, "{found:?}");
     let event = &found[0];
-    assert_eq!(event.subject_id, world.store.kind());
+    assert_eq!(event.subject.to_string(), world.store.kind());
     assert_eq!(
-        (event.actor.as_str(), event.kind.as_str()),
-        ("master", "disk_was_full")
+        (event.actor.as_str(), event.kind),
+        ("master", EventKind::DiskWasFull)
     );
     let detail: serde_json::Value = serde_json::from_str(event.detail.as_deref().unwrap()).unwrap();
     assert_eq!(detail["refused"], 2);
@@ -398,4 +398,43 @@ pub(crate) async fn a_panic_after_a_commit_ends_all_writing(world: &World) {
         "what was acknowledged is stored"
     );
     world.store.close().await;
+}
+
+pub(crate) async fn an_event_with_an_unknown_word_is_an_error_that_names_it(world: &World) {
+    change_live!(world, tx => {
+        let subject = Subject::Experiment(ExperimentId(1));
+        events::append(tx, events::NewEvent::new("master", subject, EventKind::Created)).await
+    });
+    for (change, column, why) in [
+        (
+            "kind = 'danced'",
+            "kind",
+            "\"danced\" is none of created, state",
+        ),
+        (
+            "kind = 'created', subject_kind = 'trail'",
+            "subject_kind",
+            "\"trail\" is none of",
+        ),
+        (
+            "subject_kind = 'experiment', subject_id = 'x'",
+            "subject_id",
+            "\"x\" does not identify",
+        ),
+    ] {
+        world.older(&format!("UPDATE events SET {change};")).await;
+        let world = world.reopened().await;
+        let mut held = world.store.read().await.unwrap();
+        let found = events::list(&mut held.conn(), 0, None, 10, i64::MAX).await;
+        match found.unwrap_err() {
+            StoreError::Corrupt { what, message } => {
+                assert_eq!(what, format!("{column} of event 1"));
+                assert!(message.starts_with(why), "{message}");
+            }
+            other => panic!("{other:?}"),
+        }
+        drop(held);
+        // It is opened again in the next round.
+        world.store.close().await;
+    }
 }
