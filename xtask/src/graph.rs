@@ -33,6 +33,8 @@ const SHELLS: &[(&str, &[&str])] = &[
     ("det-failpoints", &[]),
     // The connections of agents; the master is a trait to it.
     ("det-rm-agents", &["det-failpoints"]),
+    // Tests of managers, which such crates run on themselves.
+    ("det-rm-contract", &[]),
     (
         "det-server",
         &[

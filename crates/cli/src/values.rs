@@ -178,6 +178,7 @@ pub(crate) fn short_reason(reason: &Value) -> String {
         WaitKind::NoPlaces => "the pool has no places".to_owned(),
         WaitKind::AllPlacesExcluded => "all agents are excluded".to_owned(),
         WaitKind::NoPlaceLargeEnough => format!("no agent has {}", slots("needed")),
+        WaitKind::ContainerTooLarge => format!("a container has at most {}", number("most")),
         WaitKind::PoolTooSmall => {
             format!("the pool has {} of {}", number("capacity"), slots("needed"))
         }

@@ -61,6 +61,7 @@ fn environment_request(environment: &Environment) -> ContainerRequest {
         ports: proxied.chain(named).collect(),
         add_capabilities: environment.add_capabilities.clone(),
         drop_capabilities: environment.drop_capabilities.clone(),
+        pod_spec: environment.pod_spec.clone(),
         ..ContainerRequest::default()
     }
 }

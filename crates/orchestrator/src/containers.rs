@@ -71,11 +71,11 @@ pub(crate) fn place<R: Rows>(scene: &mut Scene<'_, R>, placed: Placed) -> Result
     row.placed_at = Some(scene.clock.wall);
     row.port_step = port_step.filter(|_| row.kind == TaskKind::Trial);
     scene.rows.update_allocation(&row);
-    let places: BTreeMap<&str, Vec<u32>> = placement
-        .parts
-        .iter()
-        .map(|(place, slots)| (place.as_str(), slots.iter().map(|slot| slot.0).collect()))
-        .collect();
+    let mut places: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for (place, slots) in &placement.parts {
+        let on_place = places.entry(place.as_str()).or_default();
+        on_place.extend(slots.iter().map(|slot| slot.0));
+    }
     let where_to: Vec<String> = places
         .iter()
         .map(|(place, slots)| match slots.as_slice() {

@@ -141,17 +141,24 @@ impl Decided {
             && self.waiting.is_empty()
     }
 
-    /// The events that store it, in their order: what starts, what is asked to stop, why the rest waits. `ports` gives the
-    /// training ports of what starts, `new_id` makes the id of a container.
+    /// The events that store it, in their order: what starts, what is asked to stop, why the rest waits. `settings` = those
+    /// of the pool; `ports` gives the training ports of what starts, `new_id` makes the id of a container.
     pub fn into_events(
         self,
+        settings: &PoolSettings,
         ports: &mut PortSteps,
         mut new_id: impl FnMut() -> ContainerId,
     ) -> Vec<Event> {
         let mut events: Vec<Event> = Vec::new();
-        events.extend(self.placements.into_iter().map(|placement| {
+        events.extend(self.placements.into_iter().map(|mut placement| {
             let places = placement.parts.iter().map(|(place, _)| place.clone());
             let places: Vec<PlaceId> = places.collect();
+            let by_place = placement.parts.into_iter();
+            let by_container = by_place.flat_map(|(place, slots)| {
+                let containers = settings.containers_of(slots).into_iter();
+                containers.map(move |slots| (place.clone(), slots))
+            });
+            placement.parts = by_container.collect();
             Event::Place(Placed {
                 container_ids: placement.parts.iter().map(|_| new_id()).collect(),
                 port_step: ports.give(&places),

@@ -8,7 +8,7 @@ use det_agent_proto::{
 };
 use det_failpoints::failpoint;
 use det_ids::{AgentId, PlaceId};
-use det_rm::{Changes as _, Core as _, Lease as _, Order, PlaceView};
+use det_rm::{Changes as _, ContainerStart, Core as _, Lease as _, Order, PlaceView};
 use futures::FutureExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -24,7 +24,7 @@ const REPORTS_AT_ONCE: usize = 256;
 const REPEAT_END: Duration = Duration::from_secs(30);
 
 /// Serves an agent until its connection ends, or the master stops (`shutdown`).
-pub async fn serve<R: Registry>(
+pub(crate) async fn serve<R: Registry>(
     registry: R,
     tunnels: Tunnels,
     credential: R::Credential,
@@ -306,8 +306,8 @@ impl<R: Registry> Connection<R> {
             let message = match &order {
                 Order::Start(id) => {
                     // The row may have changed since it was read; then there is nothing to start any more.
-                    let Some(spec) = self.registry.core().specification(&self.place, id).await?
-                    else {
+                    let start = self.registry.core().specification(&self.place, id);
+                    let Some(ContainerStart { spec, .. }) = start.await? else {
                         continue;
                     };
                     failpoint!("rm_agents::connection::start::before_send");

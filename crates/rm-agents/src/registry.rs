@@ -29,6 +29,26 @@ pub trait Registry: Clone + Send + Sync + 'static {
     /// The core that all managers share.
     fn core(&self) -> &Self::Core;
 
+    /// What the tokens of a request are worth: the agent's own, and the cluster's if the request has it.
+    ///
+    /// # Errors
+    /// No agent may connect with them, or the core cannot find that out now.
+    fn credential(
+        &self,
+        own: Option<String>,
+        join: Option<&str>,
+    ) -> impl Future<Output = Result<Self::Credential, ErrorOf<Self>>> + Send;
+
+    /// Checks that this is the token of an agent that was asked to open a tunnel.
+    ///
+    /// # Errors
+    /// It is not, or the core cannot find that out now.
+    fn require_token_of(
+        &self,
+        agent: &AgentId,
+        own: Option<String>,
+    ) -> impl Future<Output = Result<(), ErrorOf<Self>>> + Send;
+
     /// Whether an agent that says hello may join, as far as its hello shows; else the reason.
     ///
     /// # Errors

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use det_agent_proto::{Dial, TUNNEL_SECONDS, ToAgent};
-use det_ids::{ContainerId, PlaceId};
+use det_ids::PlaceId;
+use det_rm::{ContainerAddress, Reach, ReachError};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -22,27 +22,21 @@ const WAITING_ASKS: usize = 1024;
 /// The bytes of a container's port.
 pub type TunnelStream = TokioIo<Upgraded>;
 
-/// Why there is no tunnel.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum TunnelError {
-    /// The agent is away.
-    #[error("its agent \"{0}\" is not connected")]
-    NotConnected(PlaceId),
-    /// More requests wait for the agent than it takes.
-    #[error("its agent \"{0}\" has too many connections to make at this moment")]
-    Busy(PlaceId),
-    /// The agent could not reach the port.
-    #[error("{0}")]
-    Refused(String),
-    /// The agent did not answer.
-    #[error("its agent \"{0}\" did not open the connection within {TUNNEL_SECONDS} s")]
-    Slow(PlaceId),
+fn not_connected(place: &PlaceId) -> ReachError {
+    ReachError::Unreachable(format!("its agent \"{place}\" is not connected"))
+}
+
+fn slow(place: &PlaceId) -> ReachError {
+    ReachError::Unreachable(format!(
+        "its agent \"{place}\" did not open the connection within {TUNNEL_SECONDS} s"
+    ))
 }
 
 /// The tunnels of all agents. Cheap to clone.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Tunnels {
     inner: Arc<Mutex<Inner>>,
+    new_id: fn() -> String,
 }
 
 #[derive(Default)]
@@ -101,18 +95,28 @@ impl Drop for Forgotten<'_> {
 
 impl Inner {
     /// Hands a request to the connection of an agent.
-    fn ask(&self, place: &PlaceId, ask: ToAgent) -> Result<(), TunnelError> {
+    fn ask(&self, place: &PlaceId, ask: ToAgent) -> Result<(), ReachError> {
         let Some((_, agent)) = self.agents.get(place) else {
-            return Err(TunnelError::NotConnected(place.clone()));
+            return Err(not_connected(place));
         };
         agent.try_send(ask).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => TunnelError::Busy(place.clone()),
-            mpsc::error::TrySendError::Closed(_) => TunnelError::NotConnected(place.clone()),
+            mpsc::error::TrySendError::Full(_) => ReachError::Busy(format!(
+                "its agent \"{place}\" has too many connections to make at this moment"
+            )),
+            mpsc::error::TrySendError::Closed(_) => not_connected(place),
         })
     }
 }
 
 impl Tunnels {
+    /// Of no agent yet. `new_id` makes the ids of tunnels, each new and not to be guessed.
+    pub fn new(new_id: fn() -> String) -> Self {
+        Self {
+            inner: Arc::default(),
+            new_id,
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,21 +136,33 @@ impl Tunnels {
         }
     }
 
-    /// Connects to a port of a container of an agent. `tunnel_id` must be new and not to be guessed.
-    ///
-    /// # Errors
-    /// The agent is away, could not reach the port, or did not answer.
-    pub async fn open(
+    /// The agent that a tunnel is to come from; `None` = no caller waits for it.
+    pub(crate) fn expected_from(&self, tunnel_id: &str) -> Option<PlaceId> {
+        let inner = self.lock();
+        inner.waiting.get(tunnel_id).map(|w| w.place.clone())
+    }
+
+    /// Hands a tunnel, or the agent's reason why there is none, to the caller that waits for it; `false` = there is none any
+    /// more.
+    pub(crate) fn opened(&self, tunnel_id: &str, tunnel: Result<TunnelStream, String>) -> bool {
+        let waiting = self.lock().waiting.remove(tunnel_id);
+        waiting.is_some_and(|waiting| waiting.answer.send(tunnel).is_ok())
+    }
+}
+
+impl Reach for Tunnels {
+    type Stream = TunnelStream;
+
+    async fn dial(
         &self,
-        place: &PlaceId,
-        container_id: &ContainerId,
+        container: &ContainerAddress,
         host_port: u16,
-        tunnel_id: String,
-    ) -> Result<TunnelStream, TunnelError> {
+    ) -> Result<TunnelStream, ReachError> {
         let (answer, answered) = oneshot::channel();
+        let (tunnel_id, place) = ((self.new_id)(), &container.place);
         let dial = Dial {
             tunnel_id: tunnel_id.clone(),
-            container_id: container_id.clone(),
+            container_id: container.container_id.clone(),
             host_port,
         };
         {
@@ -163,49 +179,36 @@ impl Tunnels {
         };
         match timeout(Duration::from_secs(TUNNEL_SECONDS), answered).await {
             Ok(Ok(Ok(stream))) => Ok(stream),
-            Ok(Ok(Err(reason))) => Err(TunnelError::Refused(reason)),
-            Ok(Err(_)) | Err(_) => Err(TunnelError::Slow(place.clone())),
+            Ok(Ok(Err(reason))) => Err(ReachError::Unreachable(reason)),
+            Ok(Err(_)) | Err(_) => Err(slow(place)),
         }
     }
 
-    /// Has the supervisor of a container of an agent report to the master what its processes do. That it was asked is all
-    /// that follows from this.
-    ///
-    /// # Errors
-    /// The agent is away, or takes no request at this moment.
-    pub fn diagnose(&self, place: &PlaceId, container_id: &ContainerId) -> Result<(), TunnelError> {
-        let container_id = container_id.clone();
-        self.lock().ask(place, ToAgent::Diagnose { container_id })
-    }
-
-    /// The agent that a tunnel is to come from; `None` = nobody waits for it.
-    pub fn expected_from(&self, tunnel_id: &str) -> Option<PlaceId> {
-        let inner = self.lock();
-        inner.waiting.get(tunnel_id).map(|w| w.place.clone())
-    }
-
-    /// Hands a tunnel, or the agent's reason why there is none, to who waits for it; `false` = nobody does any more.
-    pub fn opened(&self, tunnel_id: &str, tunnel: Result<TunnelStream, String>) -> bool {
-        let waiting = self.lock().waiting.remove(tunnel_id);
-        waiting.is_some_and(|waiting| waiting.answer.send(tunnel).is_ok())
+    async fn diagnose(&self, container: &ContainerAddress) -> Result<(), ReachError> {
+        let container_id = container.container_id.clone();
+        self.lock()
+            .ask(&container.place, ToAgent::Diagnose { container_id })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use det_ids::ContainerId;
+
     use super::*;
 
     #[tokio::test]
     async fn a_request_to_dial_goes_to_the_newest_connection_and_its_failure_comes_back() {
-        let (tunnels, place) = (Tunnels::default(), PlaceId::from("a"));
-        let container = ContainerId::from("c");
-        let open = |id: &str| {
-            let (tunnels, place, container) = (tunnels.clone(), place.clone(), container.clone());
-            let id = id.to_owned();
-            async move { tunnels.open(&place, &container, 80, id).await.map(|_| ()) }
+        let (tunnels, place) = (Tunnels::new(|| "t".to_owned()), PlaceId::from("a"));
+        let container = ContainerAddress {
+            manager: String::new(),
+            place: place.clone(),
+            container_id: ContainerId::from("c"),
+            host_address: "h".to_owned(),
         };
-        let away = Err(TunnelError::NotConnected(place.clone()));
-        assert_eq!(open("t1").await, away);
+        let open = async || tunnels.dial(&container, 80).await.map(|_| ());
+        let away = Err(not_connected(&place));
+        assert_eq!(open().await, away);
         let older = tunnels.asks_of(&place);
         let mut newer = tunnels.asks_of(&place);
         drop(older);
@@ -217,13 +220,16 @@ mod tests {
             assert!(tunnels.opened(&dial.tunnel_id, Err("nothing listens".into())));
             assert!(!tunnels.opened(&dial.tunnel_id, Err("again".into())));
         };
-        let (answer, ()) = tokio::join!(open("t2"), agent);
-        assert_eq!(answer, Err(TunnelError::Refused("nothing listens".into())));
+        let (answer, ()) = tokio::join!(open(), agent);
+        assert_eq!(
+            answer,
+            Err(ReachError::Unreachable("nothing listens".into()))
+        );
         assert!(tunnels.lock().waiting.is_empty());
-        tunnels.diagnose(&place, &container).unwrap();
-        let container_id = container.clone();
+        tunnels.diagnose(&container).await.unwrap();
+        let container_id = container.container_id.clone();
         assert_eq!(newer.next().await, ToAgent::Diagnose { container_id });
         drop(newer);
-        assert_eq!(open("t3").await, away);
+        assert_eq!(open().await, away);
     }
 }

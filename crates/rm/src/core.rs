@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{ContainerId, PlaceId};
+use det_ids::{ContainerId, PlaceId, WorkspaceId};
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::place::Capacity;
-use det_taskspec::ContainerSpec;
 
-use crate::{Health, Lease};
+use crate::{ContainerStart, Health, Lease};
 
 /// A place that is there, with everything it holds.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,6 +22,19 @@ pub struct Joined {
     pub instance: String,
     /// All containers that it holds, ended ones included until they are forgotten.
     pub containers: Vec<(ContainerId, Observed)>,
+    /// What users are shown of it.
+    pub details: PlaceDetails,
+}
+
+/// What users are shown of a place; nothing depends on it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PlaceDetails {
+    /// Addresses of the host, most useful first.
+    pub addresses: Vec<String>,
+    /// Version of the software there.
+    pub version: String,
+    /// What containers are started with.
+    pub runtime: String,
 }
 
 /// The core, as resource managers see it.
@@ -40,6 +52,10 @@ pub trait Core: Clone + Send + Sync + 'static {
     /// Notes whether a manager, by its name, can run containers from now on. One of which nothing is noted is up.
     fn report_health(&self, manager: &str, health: Health);
 
+    /// Notes how many slots each of these workspaces may use at a time in all pools of a manager, by its name: limits of its
+    /// own, besides those that workspaces have in the whole cluster. They replace what was noted before.
+    fn report_limits(&self, manager: &str, limits: BTreeMap<WorkspaceId, u32>);
+
     /// Follows what is wanted of a place. To be called before [`Core::desired`].
     fn changes(&self, place: &PlaceId) -> Self::Changes;
 
@@ -49,13 +65,13 @@ pub trait Core: Clone + Send + Sync + 'static {
         place: &PlaceId,
     ) -> impl Future<Output = Result<BTreeMap<ContainerId, Desired>, Self::Error>> + Send;
 
-    /// The specification of a container that is to start on a place. `None` = it is not to start any more: it is not
-    /// wanted, or its specification cannot be made, and the core has ended it.
+    /// What is needed to start a container on a place. `None` = it is not to start any more: it is not wanted, or its
+    /// specification cannot be made, and the core has ended it.
     fn specification(
         &self,
         place: &PlaceId,
         container: &ContainerId,
-    ) -> impl Future<Output = Result<Option<ContainerSpec>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Option<ContainerStart>, Self::Error>> + Send;
 
     /// Takes a place for the driver that calls, before the place joins. An earlier driver of the same place (same instance)
     /// loses it. `None` = another place with this id is served.

@@ -5,15 +5,20 @@
 //! that is not also in a row or at a place: after every change, and after a restart of either side, a
 //! [`PlaceView`] compares what the rows want with what the place has reported, and says what to do.
 //!
-//! The core is reached through [`Core`], and a manager knows nothing else of the master. Read [`Core`] first.
+//! A manager reaches the core through [`Core`], and knows nothing else of the master; the core reaches single containers
+//! that run through [`Reach`]. Read [`Core`] first.
 
 mod core;
 mod leases;
 mod manager;
+mod reach;
 mod reconcile;
+mod start;
 
-pub use self::core::{Changes, Core, Joined};
+pub use self::core::{Changes, Core, Joined, PlaceDetails};
 pub use det_lifecycle::place::Capacity;
 pub use leases::{Lease, LeaseId, Leases};
 pub use manager::{Health, Manager, PlaceWord, Pool};
+pub use reach::{ContainerAddress, Reach, ReachError};
 pub use reconcile::{Mutant, Order, PlaceView};
+pub use start::{ContainerStart, Origin};

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use det_config::container::TaskContainerDefaults;
 use det_config::master::{
     EffectiveScheduler, FittingPolicy, ManagerKind, MasterConfig, ResourceManager, ResourcePool,
     SchedulerKind,
 };
 use det_scheduler::{Fitting, Policy, PoolSettings};
+use serde_json::{Map, Value};
 
 /// A resource manager: the owner of pools.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +23,8 @@ pub struct Manager {
     pub is_built: bool,
     /// Names and values that users are shown; nothing depends on them.
     pub metadata: BTreeMap<String, String>,
+    /// The keys of its configuration that only its driver reads, as given.
+    pub options: Map<String, Value>,
     /// Its pools, in the order of the configuration.
     pub pools: Vec<Pool>,
 }
@@ -33,7 +37,8 @@ pub enum Health {
     Up,
     /// It works in part; the reason is a sentence.
     Degraded(String),
-    /// It can start nothing at present, and what is placed there waits; the reason is a sentence.
+    /// It can start nothing at present: what is placed on its places waits there, and nothing is placed on those that have
+    /// left. The reason is a sentence.
     Down(String),
 }
 
@@ -116,7 +121,10 @@ impl Manager {
             kind: manager.kind,
             is_built: built.contains(&manager.kind),
             metadata: manager.metadata.clone(),
-            pools: pools.iter().map(|pool| Pool::of(manager, pool)).collect(),
+            options: manager.kept.clone(),
+            pools: (pools.iter())
+                .map(|pool| Pool::of(manager, pool, container_limit(config, manager, pool)))
+                .collect(),
         });
         managers.collect()
     }
@@ -137,8 +145,29 @@ impl Manager {
     }
 }
 
+/// Most slots of one container of a pool: the pool's own limit, else its manager's, else that of the cluster's defaults.
+/// `None` = as many as its place has.
+fn container_limit(
+    config: &MasterConfig,
+    manager: &ResourceManager,
+    pool: &ResourcePool,
+) -> Option<u32> {
+    match manager.kind {
+        ManagerKind::Kubernetes => {
+            let of = |defaults: &TaskContainerDefaults| defaults.kubernetes.max_slots_per_pod;
+            let of_pool = pool.task_container_defaults.as_ref().and_then(of);
+            let of_manager = manager.kept.get("max_slots_per_pod");
+            let of_manager = of_manager.and_then(Value::as_u64);
+            of_pool
+                .or(of_manager.and_then(|most| u32::try_from(most).ok()))
+                .or_else(|| of(&config.task_container_defaults))
+        }
+        ManagerKind::Agent | ManagerKind::Slurm | ManagerKind::Pbs => None,
+    }
+}
+
 impl Pool {
-    fn of(manager: &ResourceManager, pool: &ResourcePool) -> Self {
+    fn of(manager: &ResourceManager, pool: &ResourcePool, container_limit: Option<u32>) -> Self {
         let scheduler = manager.scheduler_of(pool);
         Self {
             name: pool.pool_name.clone(),
@@ -159,6 +188,7 @@ impl Pool {
                 },
                 priority_order: manager.kind.priority_order(),
                 allow_heterogeneous_fits: scheduler.allow_heterogeneous_fits,
+                max_slots_per_container: container_limit,
                 ..PoolSettings::default()
             },
             default_priority: scheduler.default_priority,
@@ -184,7 +214,9 @@ mod tests {
               - resource_manager: {type: agent, cluster_name: attic, scheduler: {type: round_robin}}
                 resource_pools: [{pool_name: old, agent_reconnect_wait: 2m}]
               - resource_manager: {type: kubernetes, cluster_name: cloud, max_slots_per_pod: 8}
-                resource_pools: [{pool_name: pods, max_aux_containers_per_agent: 7}]
+                resource_pools:
+                - {pool_name: pods, max_aux_containers_per_agent: 7}
+                - {pool_name: small, task_container_defaults: {kubernetes: {max_slots_per_pod: 2}}}
         ";
         let files = [("master.yaml".to_owned(), text.to_owned())];
         let loaded = LoadedMaster::load(Sources {
@@ -214,6 +246,10 @@ mod tests {
         assert_eq!(pool(1, "old").patience, Duration::from_mins(2));
         assert_eq!(order(2, "pods"), PriorityOrder::HigherFirst);
         assert_eq!(pool(2, "pods").aux_limit, 7);
+        let most = |manager, name| pool(manager, name).settings.max_slots_per_container;
+        assert_eq!(most(0, "b"), None);
+        assert_eq!((most(2, "pods"), most(2, "small")), (Some(8), Some(2)));
+        assert_eq!(managers[2].options["max_slots_per_pod"], 8);
         assert_eq!(managers[1].unusable(), None);
         let unusable = managers[2].unusable().unwrap();
         assert!(

@@ -105,6 +105,14 @@ pub(crate) fn feasibility(
     places: &[&PlaceSnapshot],
     ask: &SlotDemand<'_>,
 ) -> Feasibility {
+    if let Some(most) = most_of_one_container(settings, ask)
+        && ask.slots > most
+    {
+        return Feasibility::Never(WaitReason::ContainerTooLarge {
+            needed: ask.slots,
+            most,
+        });
+    }
     let fits = |counted| Capacity::new(settings, places, ask, counted).holds(ask, settings);
     if fits(CountedPlaces::Usable) {
         Feasibility::Usable
@@ -117,6 +125,12 @@ pub(crate) fn feasibility(
     } else {
         Feasibility::Never(never(settings, places, ask))
     }
+}
+
+/// Most slots of a request whose slots must be in one container; `None` = there is no such limit.
+fn most_of_one_container(settings: &PoolSettings, ask: &SlotDemand<'_>) -> Option<u32> {
+    let most = settings.max_slots_per_container?;
+    (ask.single_place || most == 0).then_some(most.max(1))
 }
 
 /// The places that a request may use, counted by size, as if they were empty.
@@ -284,10 +298,11 @@ fn never(settings: &PoolSettings, places: &[&PlaceSnapshot], ask: &SlotDemand<'_
 
 /// The next smaller and next larger size that fits, for a request that does not.
 fn nearest(capacity: &Capacity, ask: &SlotDemand<'_>, settings: &PoolSettings) -> Vec<u32> {
-    let largest = capacity.largest();
-    let mut below = largest.min(ask.slots);
+    let of_container = most_of_one_container(settings, ask);
+    let most = of_container.unwrap_or(u32::MAX);
+    let mut below = capacity.largest().min(ask.slots).min(most);
     let mut above = u32::MAX;
-    if !ask.single_place {
+    if !ask.single_place && of_container.is_none() {
         for &(size, count) in &capacity.groups {
             let fewer = (ask.slots / size).min(count);
             below = below.max(fewer.saturating_mul(size));
@@ -317,4 +332,58 @@ fn nearest(capacity: &Capacity, ask: &SlotDemand<'_>, settings: &PoolSettings) -
         sizes.push(above);
     }
     sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use det_ids::SlotId;
+
+    use super::*;
+    use crate::model::SlotSnapshot;
+
+    #[test]
+    fn a_request_for_one_container_is_limited_by_what_a_container_may_have() {
+        let slot = |id| SlotSnapshot {
+            id: SlotId(id),
+            state: SlotState::Free,
+        };
+        let place = PlaceSnapshot {
+            id: "node".into(),
+            state: PlaceState::Enabled,
+            slots: (0..16).map(slot).collect(),
+            aux_limit: 4,
+            aux_used: 0,
+        };
+        let excluded = BTreeSet::new();
+        for (most, slots, single_place, expected) in [
+            (8, 8, true, Ok(())),
+            (8, 9, true, Err((8, vec![8]))),
+            (8, 16, false, Ok(())),
+            (0, 1, false, Ok(())),
+            (0, 0, true, Ok(())),
+            (0, 2, false, Err((1, vec![1]))),
+        ] {
+            let pool = PoolSnapshot {
+                settings: PoolSettings {
+                    max_slots_per_container: Some(most),
+                    ..PoolSettings::default()
+                },
+                places: vec![place.clone()],
+                running: Vec::new(),
+            };
+            let ask = SlotDemand {
+                slots,
+                single_place,
+                excluded: &excluded,
+            };
+            let found = can_ever_fit(&pool, &ask).map_err(|never| match never.reason {
+                WaitReason::ContainerTooLarge { needed, most } => {
+                    assert_eq!(needed, slots);
+                    (most, never.nearest)
+                }
+                other => panic!("{other}"),
+            });
+            assert_eq!(found, expected, "{slots} slots, at most {most}");
+        }
+    }
 }

@@ -29,6 +29,9 @@ pub struct PoolSettings {
     pub fitting: Fitting,
     /// Whether one allocation may span places of different sizes. Equal sizes are preferred either way.
     pub allow_heterogeneous_fits: bool,
+    /// Most slots of one container; what one place gives to a request is divided among containers accordingly
+    /// ([`Self::containers_of`]). 0 = no request of two or more slots; `None` = as many as its place has.
+    pub max_slots_per_container: Option<u32>,
     /// How long a request may be passed by later ones of its own priority. After that it reserves the places it is
     /// closest to getting. `None`: it may be passed for ever.
     pub reserve_after: Option<Duration>,
@@ -48,9 +51,26 @@ impl Default for PoolSettings {
             priority_order: PriorityOrder::LowerFirst,
             fitting: Fitting::Best,
             allow_heterogeneous_fits: false,
+            max_slots_per_container: None,
             reserve_after: Some(Duration::from_mins(10)),
             provisionable: None,
         }
+    }
+}
+
+impl PoolSettings {
+    /// The slots of each container of a request, of those that one place gives to it: one container without slots, else as
+    /// few as may be, whose sizes differ by one at most, the larger ones first.
+    pub fn containers_of(&self, mut slots: Vec<SlotId>) -> Vec<Vec<SlotId>> {
+        let most = self.max_slots_per_container.map_or(usize::MAX, |most| {
+            usize::try_from(most).unwrap_or(usize::MAX).max(1)
+        });
+        let mut containers = Vec::new();
+        for left in (1..=slots.len().div_ceil(most).max(1)).rev() {
+            let rest = slots.split_off(slots.len().div_ceil(left));
+            containers.push(std::mem::replace(&mut slots, rest));
+        }
+        containers
     }
 }
 
@@ -198,7 +218,7 @@ pub struct WorkspaceLimit {
 
 impl WorkspaceLimit {
     /// Slots that it may use in this pool.
-    pub(crate) fn here(self) -> u32 {
+    pub fn here(self) -> u32 {
         self.max_slots.saturating_sub(self.in_other_pools)
     }
 }
@@ -254,4 +274,33 @@ pub struct Job {
     pub moved: bool,
     /// The workspace whose limit applies; `None` = its workspace has no limit.
     pub workspace: Option<WorkspaceId>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_place_gives_is_divided_among_containers() {
+        for (most, slots, expected) in [
+            (None, 5, vec![5]),
+            (Some(8), 8, vec![8]),
+            (Some(4), 8, vec![4, 4]),
+            (Some(4), 6, vec![3, 3]),
+            (Some(4), 9, vec![3, 3, 3]),
+            (Some(4), 5, vec![3, 2]),
+            (Some(4), 0, vec![0]),
+            (Some(0), 1, vec![1]),
+        ] {
+            let settings = PoolSettings {
+                max_slots_per_container: most,
+                ..PoolSettings::default()
+            };
+            let slots: Vec<SlotId> = (0..slots).map(SlotId).collect();
+            let containers = settings.containers_of(slots.clone());
+            let sizes: Vec<usize> = containers.iter().map(Vec::len).collect();
+            assert_eq!(sizes, expected, "{most:?}");
+            assert_eq!(containers.concat(), slots);
+        }
+    }
 }

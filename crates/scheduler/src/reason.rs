@@ -49,6 +49,13 @@ pub enum WaitReason {
         /// Slots of the largest place that is not excluded.
         largest: u32,
     },
+    /// All slots must be in one container, and a container of the pool may not have that many.
+    ContainerTooLarge {
+        /// Slots asked for.
+        needed: u32,
+        /// Most slots of one container.
+        most: u32,
+    },
     /// All places together have fewer slots.
     PoolTooSmall {
         /// Slots asked for.
@@ -270,6 +277,7 @@ impl WaitReason {
             Self::NoPlaces
             | Self::AllPlacesExcluded { .. }
             | Self::NoPlaceLargeEnough { .. }
+            | Self::ContainerTooLarge { .. }
             | Self::PoolTooSmall { .. }
             | Self::GangDoesNotDivide { .. } => true,
             Self::AuxFull { limit, .. } => *limit == 0,
@@ -366,6 +374,12 @@ impl WaitReason {
                 f,
                 "needs {} on one place, and the largest has {largest}; ask for at most {largest}, allow several \
                  places, or choose another pool",
+                count(*needed, "slot")
+            ),
+            Self::ContainerTooLarge { needed, most } => write!(
+                f,
+                "needs {} in one container, and one of this pool has at most {most}; ask for at most {most}, allow several \
+                 containers, or choose another pool",
                 count(*needed, "slot")
             ),
             Self::PoolTooSmall { needed, capacity } => write!(

@@ -2,8 +2,8 @@
 //!
 //! A request comes in through [`http`], which speaks the wire dialect and decides nothing. It calls a use case of
 //! [`app`], which loads rows, asks the pure crates, and writes rows and events in one transaction. What is to happen
-//! after the commit is done by [`background`] work and by the agents' connections (`det_rm_agents`), which look at the rows
-//! and take no input; the [`hub`] wakes them.
+//! after the commit is done by [`background`] work and by resource managers (`drivers.rs`), which look at the rows and take
+//! no input; the [`hub`] wakes them.
 //!
 //! Read [`start`] first, then [`app::Master`], then [`app::experiments`] and `app/orchestration.rs`: the life of an
 //! experiment is in these two.
@@ -13,6 +13,7 @@ pub mod auth;
 pub mod background;
 pub mod budget;
 mod connections;
+mod drivers;
 pub mod error;
 pub mod http;
 pub mod hub;
@@ -46,15 +47,14 @@ use crate::app::checkpoints::storage::prepare_tensorboard;
 use crate::app::composition::Foundation;
 use crate::app::context::Context;
 use crate::auth::{Auth, client_hash, new_token, token_hash};
+pub use crate::drivers::DRIVERS;
+use crate::drivers::Drivers;
 use crate::hub::Hub;
 use crate::in_force::{InForce, Surroundings};
 use crate::master_log::MasterLog;
 
 /// Name of the file below the data directory that holds the token agents join with.
 pub const AGENT_TOKEN_FILE: &str = "agent-token";
-
-/// Kinds of resource managers that have a driver: where one is to be added, beside what serves its places.
-pub const DRIVERS: &[ManagerKind] = &[ManagerKind::Agent];
 
 /// What a master is started with.
 pub struct MasterOptions {
@@ -242,11 +242,13 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<Running, Start
     live.follow(&store, move || notified.notify(&hub::Topic::Events));
     let tls = tls::acceptor(&config)?;
     let context = Context::new(store, hub, InForce::new(loaded, drivers));
+    let drivers = Drivers::new();
     let master = Master::new(Foundation {
         context,
         auth,
         homes,
         live,
+        reaches: drivers.reaches(),
         surroundings,
         data_dir,
         cluster_id,
@@ -266,7 +268,7 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<Running, Start
     let serving = tls::serve(
         listener,
         tls,
-        http::service(master.clone()),
+        http::service(master.clone(), drivers.serve(&master)),
         master.context.shutdown.clone(),
     );
     tasks.spawn(background::essential(master.clone(), "serving", serving));

@@ -129,6 +129,8 @@ pub struct ContainerRequest {
     pub debug: bool,
     /// The effective configuration of a launched task as JSON, without credentials; `None` = it is not shown to the task.
     pub document: Option<String>,
+    /// Customisation of its pods, an object of the Kubernetes API as configured; only managers of pods read it.
+    pub pod_spec: Option<serde_json::Value>,
 }
 
 /// What a pool gives to every task unless its configuration has its own.

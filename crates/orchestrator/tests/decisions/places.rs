@@ -278,6 +278,8 @@ fn only_reasons_that_are_new_are_stored() {
     let ids: Vec<&str> = decided.waiting.iter().map(|(id, _)| id.as_str()).collect();
     assert_eq!(ids, ["other", "first"]);
     let mut ports = PortSteps::new(&[], []);
-    assert_eq!(decided.into_events(&mut ports, || "c".into()).len(), 2);
+    let settings = PoolSettings::default();
+    let events = decided.into_events(&settings, &mut ports, || "c".into());
+    assert_eq!(events.len(), 2);
     assert!(Decided::default().is_empty());
 }

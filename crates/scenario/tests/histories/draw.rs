@@ -52,6 +52,7 @@ fn settings(random: &mut Random, policy: Policy) -> PoolSettings {
         priority_order: random.one_of(&[PriorityOrder::LowerFirst, PriorityOrder::HigherFirst]),
         fitting: random.one_of(&[Fitting::Best, Fitting::Worst]),
         allow_heterogeneous_fits: random.once_in(2),
+        max_slots_per_container: None,
         reserve_after: (!random.once_in(6)).then_some(10 * MINUTE),
         provisionable: random.once_in(10).then(|| Provisionable {
             slots_per_instance: random.one_of(&[0, 1, 4]),

@@ -22,6 +22,13 @@ pub fn is_true(
     match reason {
         WaitReason::NoPlaces => before.pool.places.is_empty(),
         WaitReason::AllPlacesExcluded { .. } => !before.pool.places.iter().any(all),
+        WaitReason::ContainerTooLarge { needed, most } => {
+            let limit = before.pool.settings.max_slots_per_container;
+            *needed == request.slots
+                && needed > most
+                && limit.is_some_and(|limit| limit.max(1) == *most)
+                && (request.single_place || limit == Some(0))
+        }
         WaitReason::NoPlaceLargeEnough { .. }
         | WaitReason::PoolTooSmall { .. }
         | WaitReason::GangDoesNotDivide { .. } => {

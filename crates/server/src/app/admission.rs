@@ -9,6 +9,7 @@ use det_scheduler::{SlotDemand, WaitReason, can_ever_fit};
 use det_store::workspaces::WorkspaceRow;
 
 use crate::app::context::Context;
+use crate::app::managers::Managers;
 use crate::app::pools::Pools;
 use crate::app::snapshots::Snapshots;
 use crate::error::AppResult;
@@ -65,15 +66,21 @@ pub(super) struct Admitted {
 #[derive(Clone)]
 pub struct Admission {
     context: Context,
+    managers: Managers,
     pools: Pools,
     snapshots: Snapshots,
 }
 
 impl Admission {
     /// Puts the service together.
-    pub(crate) fn new(context: Context, pools: Pools, snapshots: Snapshots) -> Self {
+    pub(crate) fn new(
+        context: Context,
+        (managers, pools): (Managers, Pools),
+        snapshots: Snapshots,
+    ) -> Self {
         Self {
             context,
+            managers,
             pools,
             snapshots,
         }
@@ -103,7 +110,7 @@ impl Admission {
         if let Some(error) = above_limit(workspace, size) {
             findings.too_large(self.context.config().launch_error, error);
         }
-        self.able(pools, size, findings).await
+        self.able(pools, workspace, size, findings).await
     }
 
     /// What it names or policies fix, the default of its workspace, the cluster's default; empty if there is none.
@@ -164,6 +171,7 @@ impl Admission {
     async fn able(
         &self,
         pools: Vec<String>,
+        workspace: &WorkspaceRow,
         size: WorkSize,
         findings: &mut Findings,
     ) -> AppResult<Admitted> {
@@ -175,6 +183,12 @@ impl Admission {
         for pool in &pools {
             if !known.contains(pool) || !earlier.insert(pool) {
                 continue;
+            }
+            if let Some(error) = self.above_limit_of_manager(pool, workspace, size) {
+                too_small.push(error);
+                if refuse {
+                    continue;
+                }
             }
             match self.could_hold(pool, size, findings).await? {
                 Fits::Yes => slots_exceeded = false,
@@ -209,6 +223,25 @@ impl Admission {
         })
     }
 
+    /// The error for work that is larger than all that the manager of a pool lets its workspace use at a time.
+    fn above_limit_of_manager(
+        &self,
+        pool: &str,
+        workspace: &WorkspaceRow,
+        size: WorkSize,
+    ) -> Option<ConfigError> {
+        let (manager, limit) = self.managers.limit_in(pool, workspace.id)?;
+        let (slots, name) = (size.slots, &workspace.name);
+        (slots > limit).then(|| {
+            let message = format!(
+                "resource pool \"{pool}\": needs {slots}, and workspace \"{name}\" may use {limit} slots at a time of \
+                 resource manager \"{manager}\""
+            );
+            let hint = format!("ask for at most {limit}, or choose a pool of another resource manager");
+            ConfigError::new(size.key, None, message).with_hint(hint)
+        })
+    }
+
     /// Whether present or provisionable capacity could ever hold work of this size (`docs/contract/scheduling.md`,
     /// "Requests that can never run").
     async fn could_hold(
@@ -217,6 +250,10 @@ impl Admission {
         size: WorkSize,
         findings: &mut Findings,
     ) -> AppResult<Fits> {
+        if let Some(trouble) = self.managers.trouble_of(pool) {
+            let warning = format!("resource pool \"{pool}\": {trouble}");
+            findings.warnings.push(warning);
+        }
         let snapshot = self.snapshots.of_pool(pool).await?;
         // A pool whose places have not joined yet cannot say no: the request waits with its reason.
         if snapshot.places.is_empty() {
@@ -234,7 +271,10 @@ impl Admission {
             return Ok(Fits::Yes);
         };
         // Clients match these two words. More places may be added to a pool, but none that is larger than its kind.
-        let on_no_place = matches!(never.reason, WaitReason::NoPlaceLargeEnough { .. });
+        let on_no_place = matches!(
+            never.reason,
+            WaitReason::NoPlaceLargeEnough { .. } | WaitReason::ContainerTooLarge { .. }
+        );
         let unfulfillable = if on_no_place {
             "request unfulfillable: "
         } else {

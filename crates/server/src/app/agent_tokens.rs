@@ -11,7 +11,7 @@ use std::sync::Arc;
 use det_authz::{Kind, Permission};
 use det_ids::{AgentId, PlaceId};
 use det_lifecycle::record::{EventKind, Subject};
-use det_rm_agents::{NotAdmitted, Tunnels};
+use det_rm_agents::NotAdmitted;
 use det_store::events::NewEvent;
 use det_store::{WriteTx, agent_tokens, places};
 
@@ -34,23 +34,16 @@ pub struct Credential {
 pub struct AgentTokens {
     context: Context,
     places: Places,
-    tunnels: Tunnels,
     /// Hash of the token that agents join with.
     join_token_hash: Arc<[u8]>,
 }
 
 impl AgentTokens {
     /// Of a cluster whose agents join with the token of this hash.
-    pub(crate) fn new(
-        context: Context,
-        places: Places,
-        tunnels: Tunnels,
-        join_token_hash: Vec<u8>,
-    ) -> Self {
+    pub(crate) fn new(context: Context, places: Places, join_token_hash: Vec<u8>) -> Self {
         Self {
             context,
             places,
-            tunnels,
             join_token_hash: join_token_hash.into(),
         }
     }
@@ -156,22 +149,14 @@ impl AgentTokens {
             .await
     }
 
-    /// Fails unless a tunnel is expected, and this is the token of the agent that was asked for it.
-    pub(crate) async fn require_dialed(
+    /// Fails unless this is the token of an agent that was asked to open a tunnel.
+    pub(crate) async fn require_token_of(
         &self,
-        tunnel_id: &str,
+        agent_id: &AgentId,
         token: Option<String>,
     ) -> AppResult<()> {
-        let place = self.tunnels.expected_from(tunnel_id);
-        let place = place.ok_or_else(|| {
-            AppError::new(
-                ErrorKind::NotFound,
-                "nobody waits for a tunnel with this id",
-            )
-        })?;
-        let agent_id = AgentId::from(place.as_str().to_owned());
         let mut conn = self.context.store.read().await?;
-        let known = agent_tokens::find(&mut conn.conn(), &agent_id).await?;
+        let known = agent_tokens::find(&mut conn.conn(), agent_id).await?;
         let own = token.map(|token| token_hash(&token));
         match known {
             Some(known)

@@ -7,7 +7,7 @@ use det_authz::{Kind, Permission};
 use det_failpoints::failpoint;
 use det_ids::{AgentId, PlaceId, SlotId};
 use det_orchestrator::Event;
-use det_rm::{Capacity, Joined};
+use det_rm::{Capacity, Joined, PlaceDetails};
 use det_rm_agents::{NotAdmitted, Registry};
 use det_scheduler::Service;
 use det_store::allocations::{AllocationRow, ContainerRow};
@@ -22,7 +22,7 @@ use crate::app::device_use::DeviceUse;
 use crate::app::logs::Logs;
 use crate::app::managers::Managers;
 use crate::app::orchestration::{Cause, Orchestration};
-use crate::app::places::{Details, Places};
+use crate::app::places::Places;
 use crate::app::reads::agents::AgentView;
 use crate::app::specs::MasterIdentity;
 use crate::auth::Actor;
@@ -169,6 +169,14 @@ impl Registry for Agents {
         &self.places
     }
 
+    async fn credential(&self, own: Option<String>, join: Option<&str>) -> AppResult<Credential> {
+        self.tokens.credential(own, join).await
+    }
+
+    async fn require_token_of(&self, agent: &AgentId, own: Option<String>) -> AppResult<()> {
+        self.tokens.require_token_of(agent, own).await
+    }
+
     fn check(&self, hello: &Hello) -> Result<(), String> {
         if hello.protocol != PROTOCOL_VERSION {
             return Err(format!(
@@ -248,11 +256,6 @@ impl Registry for Agents {
                     tokens
                         .require_admitted(tx, &hello.agent_id, &credential)
                         .await?;
-                    let details = Details {
-                        addresses: hello.addresses,
-                        version: hello.version,
-                        runtime: hello.runtime,
-                    };
                     let joined = Joined {
                         place: hello.agent_id.into(),
                         resource_pool: hello.resource_pool,
@@ -263,8 +266,13 @@ impl Registry for Agents {
                             .into_iter()
                             .map(|report| (report.container_id, report.state.into()))
                             .collect(),
+                        details: PlaceDetails {
+                            addresses: hello.addresses,
+                            version: hello.version,
+                            runtime: hello.runtime,
+                        },
                     };
-                    places.join_in(tx, joined, details).await
+                    places.join_in(tx, joined).await
                 })
             })
             .await?;

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use det_rm_agents::Tunnels;
 use det_store::catalogue::Catalogue;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +40,7 @@ use crate::app::places::Places;
 use crate::app::pools::Pools;
 use crate::app::preview::Previews;
 use crate::app::projects::Projects;
+use crate::app::reach::{ContainerReach, Reaches};
 use crate::app::reload::Reload;
 use crate::app::renewal::Renewals;
 use crate::app::restarts::Restarts;
@@ -72,6 +72,7 @@ pub(crate) struct Foundation {
     pub(crate) auth: Auth,
     pub(crate) homes: KnownHomes,
     pub(crate) live: Live,
+    pub(crate) reaches: Reaches,
     pub(crate) surroundings: Arc<dyn Surroundings>,
     pub(crate) data_dir: PathBuf,
     pub(crate) cluster_id: String,
@@ -94,6 +95,7 @@ impl Master {
             auth,
             homes,
             live,
+            reaches,
             surroundings,
             data_dir,
             cluster_id,
@@ -109,7 +111,12 @@ impl Master {
         let managers = Managers::new(context.in_force.clone());
         let configs = Configs::default();
         let searches = Searches::default();
-        let snapshots = Snapshots::new(context.clone(), live.clone(), pools.clone(), homes.clone());
+        let snapshots = Snapshots::new(
+            context.clone(),
+            live.clone(),
+            (managers.clone(), pools.clone()),
+            homes.clone(),
+        );
         let restarts = Restarts::new(context.clone(), configs.clone(), snapshots.clone());
         let metric_journal = Journal::new(context.clone());
         let series = Series::new(context.clone(), metric_journal.clone());
@@ -135,7 +142,11 @@ impl Master {
         );
         let policies = ConfigPolicies::new(context.clone(), homes.clone(), pools.clone());
         let templates = Templates::new(context.clone(), ownership.clone());
-        let admission = Admission::new(context.clone(), pools.clone(), snapshots.clone());
+        let admission = Admission::new(
+            context.clone(),
+            (managers.clone(), pools.clone()),
+            snapshots.clone(),
+        );
         let job_changes = JobChanges::new(
             context.clone(),
             pools.clone(),
@@ -174,7 +185,7 @@ impl Master {
         };
         let explanations = Explanations::new(
             context.clone(),
-            pools.clone(),
+            (managers.clone(), pools.clone()),
             snapshots.clone(),
             queue.clone(),
         );
@@ -238,6 +249,7 @@ impl Master {
             context: context.clone(),
             auth: auth.clone(),
             live: live.clone(),
+            homes: homes.clone(),
             task_users,
             configs: configs.clone(),
             pools: pools.clone(),
@@ -258,26 +270,21 @@ impl Master {
             specs.clone(),
             orchestration.clone(),
         );
-        let tunnels = Tunnels::default();
+        let reach = ContainerReach::new(managers.clone(), reaches);
         let services = Services::new(
             context.clone(),
             configs.clone(),
             ownership.clone(),
-            tunnels.clone(),
+            reach.clone(),
         );
         let doctor = Doctor::new(
             context.clone(),
             (configs.clone(), live.clone()),
             ownership.clone(),
-            tunnels.clone(),
+            reach,
             silences.clone(),
         );
-        let agent_tokens = AgentTokens::new(
-            context.clone(),
-            places.clone(),
-            tunnels.clone(),
-            agent_token_hash,
-        );
+        let agent_tokens = AgentTokens::new(context.clone(), places.clone(), agent_token_hash);
         let agents = Agents::new(
             context.clone(),
             managers.clone(),
@@ -364,7 +371,6 @@ impl Master {
             home_deletion,
             renewals,
             services,
-            tunnels,
             specs,
             preview: Previews::new(context.clone(), pools.clone()),
             reload: Reload::new(

@@ -1,7 +1,7 @@
 //! Why a trial makes no progress: asks the supervisors of its containers what their processes do, and compares the
 //! answers.
 //!
-//! A request goes over the agent's connection to the supervisor, whose answer is a call of the task's own. Nothing of it is
+//! A request goes through the resource manager of the container to its supervisor, whose answer is a call of the task's own. Nothing of it is
 //! stored but what a silent trial's record and log contain.
 
 use std::collections::{BTreeMap, HashMap};
@@ -14,7 +14,6 @@ use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::Observed;
 use det_lifecycle::record::{EventKind, Subject};
 use det_orchestrator::hang::{self, Finding, Rank};
-use det_rm_agents::Tunnels;
 use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::events::NewEvent;
 use det_store::{experiments, logs};
@@ -28,6 +27,7 @@ use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::existing;
 use crate::app::ownership::{Ownership, Reported};
+use crate::app::reach::{ContainerReach, RunningContainer};
 use crate::app::reads;
 use crate::app::silences::{Running, Silences};
 use crate::app::user_counts::UserCounts;
@@ -84,7 +84,7 @@ pub struct Doctor {
     configs: Configs,
     ownership: Ownership,
     live: Live,
-    tunnels: Tunnels,
+    reach: ContainerReach,
     silences: Silences,
     waiting: Arc<Mutex<Waiting>>,
     /// What [`Doctor::look`] has read: only an experiment that does not run can be given another configuration.
@@ -119,7 +119,7 @@ impl Doctor {
         context: Context,
         (configs, live): (Configs, Live),
         ownership: Ownership,
-        tunnels: Tunnels,
+        reach: ContainerReach,
         silences: Silences,
     ) -> Self {
         Self {
@@ -127,7 +127,7 @@ impl Doctor {
             configs,
             ownership,
             live,
-            tunnels,
+            reach,
             silences,
             waiting: Arc::default(),
             own_timeouts: Arc::default(),
@@ -218,10 +218,15 @@ impl Doctor {
     }
 
     /// Has one container's supervisor look, and waits for its answer; `Err` = why there is none.
-    async fn ask(&self, row: &ContainerRow, within: Duration) -> Result<Diagnosis, String> {
-        if !matches!(row.observed, Some(Observed::Running { .. })) {
+    async fn ask(
+        &self,
+        resource_pool: &str,
+        row: &ContainerRow,
+        within: Duration,
+    ) -> Result<Diagnosis, String> {
+        let Some(Observed::Running { host_address, .. }) = &row.observed else {
             return Err("its container does not run yet".to_owned());
-        }
+        };
         let (sender, receiver) = oneshot::channel();
         {
             let mut waiting = self.lock();
@@ -236,17 +241,23 @@ impl Doctor {
             container: &row.id,
             answer: Some(receiver),
         };
-        let sent = self.tunnels.diagnose(&row.place_id, &row.id);
+        let running = RunningContainer {
+            resource_pool: resource_pool.to_owned(),
+            place: row.place_id.clone(),
+            container_id: row.id.clone(),
+            host_address: host_address.clone(),
+        };
+        let sent = timeout(within, self.reach.diagnose(&running)).await;
+        let Ok(sent) = sent else {
+            return Err(unanswered(within));
+        };
         sent.map_err(|error| error.to_string())?;
         let Some(answer) = asked.answer.as_mut() else {
             return Err("no caller waits for it".to_owned());
         };
         match timeout(within, answer).await {
             Ok(Ok(diagnosis)) => Ok(diagnosis),
-            Ok(Err(_)) | Err(_) => Err(format!(
-                "its supervisor did not answer within {} s",
-                within.as_secs()
-            )),
+            Ok(Err(_)) | Err(_) => Err(unanswered(within)),
         }
     }
 
@@ -273,7 +284,9 @@ impl Doctor {
             }
         }
         let alive: Vec<ContainerRow> = rows.into_iter().filter(|r| r.ended_at.is_none()).collect();
-        let answers = futures::future::join_all(alive.iter().map(|row| self.ask(row, within)));
+        let pool = attempt.resource_pool.as_str();
+        let asked = alive.iter().map(|row| self.ask(pool, row, within));
+        let answers = futures::future::join_all(asked);
         let answers = answers.await;
         let member = |row: &ContainerRow| u32::try_from(row.member).unwrap_or(0);
         let containers = alive.iter().map(|row| (member(row), row.id.clone()));
@@ -421,6 +434,11 @@ impl Doctor {
             })
             .await
     }
+}
+
+fn unanswered(within: Duration) -> String {
+    let seconds = within.as_secs();
+    format!("its supervisor did not answer within {seconds} s")
 }
 
 fn rank_json(rank: &Rank) -> serde_json::Value {

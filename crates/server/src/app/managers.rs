@@ -1,9 +1,10 @@
 //! Resource managers: which there are, whether they can run anything, and what their places are called.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use det_config::master::ManagerKind;
+use det_ids::WorkspaceId;
 use det_rm::{Health, Manager, PlaceWord};
 
 use crate::in_force::InForce;
@@ -14,7 +15,12 @@ pub struct Managers {
     in_force: Arc<InForce>,
     /// By name of a manager: what its driver last reported, unless that is that it is up.
     ailing: Arc<Mutex<BTreeMap<String, Health>>>,
+    /// By name of a manager: the slots that workspaces may use at a time in its pools, as its driver last reported.
+    limits: Arc<Mutex<BTreeMap<String, SlotLimits>>>,
 }
+
+/// How many slots workspaces may use at a time.
+type SlotLimits = BTreeMap<WorkspaceId, u32>;
 
 impl Managers {
     /// Of this configuration; of none is anything known yet.
@@ -22,6 +28,7 @@ impl Managers {
         Self {
             in_force,
             ailing: Arc::default(),
+            limits: Arc::default(),
         }
     }
 
@@ -64,6 +71,49 @@ impl Managers {
         }
     }
 
+    /// Notes the limits of workspaces in a manager's pools, as its driver reports them.
+    pub(crate) fn note_limits(&self, manager: &str, reported: SlotLimits) {
+        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        limits.insert(manager.to_owned(), reported);
+    }
+
+    /// The limits of workspaces in the pools of each manager that has any, with those pools.
+    pub(crate) fn limits(&self) -> Vec<(BTreeSet<String>, SlotLimits)> {
+        let limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let managers = self.list();
+        let limited = managers.iter().filter_map(|manager| {
+            let limits = limits.get(&manager.name)?;
+            let pools = manager.pools.iter().map(|pool| pool.name.clone());
+            (!limits.is_empty()).then(|| (pools.collect(), limits.clone()))
+        });
+        limited.collect()
+    }
+
+    /// The manager of a pool and how many slots a workspace may use at a time in its pools; `None` = it has no such limit.
+    pub(crate) fn limit_in(&self, pool: &str, workspace: WorkspaceId) -> Option<(String, u32)> {
+        let (manager, _) = self.of_pool(pool)?;
+        let limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = *limits.get(&manager)?.get(&workspace)?;
+        Some((manager, limit))
+    }
+
+    /// What is wrong with the manager of a pool, as a clause; `None` = nothing is known to be.
+    pub(crate) fn trouble_of(&self, pool: &str) -> Option<String> {
+        let managers = self.list();
+        let manager = managers.iter().find(|it| it.pool(pool).is_some())?;
+        let health = self.health(manager);
+        let reason = health.reason()?;
+        let what = if health.is_up() {
+            "works in part"
+        } else {
+            "can start nothing at present"
+        };
+        Some(format!(
+            "its resource manager \"{}\" {what}: {reason}",
+            manager.name
+        ))
+    }
+
     /// Why no agent can join a pool, completing `resource pool "x" …`, with the pools that agents can join.
     pub(crate) fn closed_to_agents(&self, pool: &str) -> Option<String> {
         let managers = self.list();
@@ -87,10 +137,16 @@ impl Managers {
         Some(format!("{why}; agents can join: {}", open.join(", ")))
     }
 
+    /// The manager of a pool, by its name, and its kind; `None` = the pool is not configured.
+    pub(crate) fn of_pool(&self, pool: &str) -> Option<(String, ManagerKind)> {
+        let managers = self.list();
+        let manager = managers.iter().find(|it| it.pool(pool).is_some())?;
+        Some((manager.name.clone(), manager.kind))
+    }
+
     /// What users call the places of a pool.
     pub(crate) fn place_word(&self, pool: &str) -> PlaceWord {
-        let managers = self.list();
-        let manager = managers.iter().find(|it| it.pool(pool).is_some());
-        manager.map_or(PlaceWord::Agent, |manager| PlaceWord::of(manager.kind))
+        self.of_pool(pool)
+            .map_or(PlaceWord::Agent, |(_, kind)| PlaceWord::of(kind))
     }
 }

@@ -43,6 +43,7 @@ pub mod pools;
 pub mod preview;
 pub mod projects;
 pub mod queue_entry;
+pub(crate) mod reach;
 pub(crate) mod reads;
 pub mod reload;
 pub mod renewal;
@@ -135,8 +136,6 @@ pub struct Inner {
     pub renewals: renewal::Renewals,
     /// The deletion of workspaces and projects with what is in them.
     pub home_deletion: workspaces::HomeDeletion,
-    /// Connections to ports of containers on agents.
-    pub tunnels: det_rm_agents::Tunnels,
     /// The services of tasks.
     pub services: services::Services,
     /// When the services of tasks were last used.

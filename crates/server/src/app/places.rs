@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 use det_failpoints::failpoint;
-use det_ids::{ContainerId, Micros, PlaceId};
+use det_ids::{ContainerId, Micros, PlaceId, WorkspaceId};
 use det_lifecycle::container::{Desired, Observed};
 use det_orchestrator::{Absence, Cause, Event, Place};
-use det_rm::{Core, Health, Joined};
+use det_rm::{ContainerStart, Core, Health, Joined};
 use det_store::places::{self, PlaceRow};
 use det_store::{StoreError, WriteTx};
-use det_taskspec::{ContainerExit, ContainerSpec};
+use det_taskspec::ContainerExit;
 
 use crate::app::context::Context;
 use crate::app::decisions::CORE;
@@ -34,17 +34,6 @@ pub struct Places {
     orchestration: Orchestration,
     /// Which of them are connected now.
     pub connected: Connected,
-}
-
-/// What the row of a place has beside what every place reports of itself.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Details {
-    /// Addresses of the host, most useful first.
-    pub(crate) addresses: Vec<String>,
-    /// Version of the software there.
-    pub(crate) version: String,
-    /// What containers are started with.
-    pub(crate) runtime: String,
 }
 
 impl Places {
@@ -83,16 +72,11 @@ impl Places {
     }
 
     /// Stores that a place is there, with all its containers.
-    pub(crate) async fn join_in(
-        &self,
-        tx: &mut WriteTx,
-        joined: Joined,
-        details: Details,
-    ) -> AppResult<()> {
+    pub(crate) async fn join_in(&self, tx: &mut WriteTx, joined: Joined) -> AppResult<()> {
         // It may have gone since the place was asked in.
         self.pools.require(&joined.resource_pool)?;
         let before = places::find(&mut tx.conn(), &joined.place).await?;
-        let row = row_of(&joined, details, before.as_ref());
+        let row = row_of(&joined, before.as_ref());
         places::save(&mut tx.conn(), &row).await?;
         let joined = Event::PlaceJoined {
             place: joined.place,
@@ -205,6 +189,11 @@ impl Core for Places {
         self.managers.note_health(manager, health);
     }
 
+    fn report_limits(&self, manager: &str, limits: BTreeMap<WorkspaceId, u32>) {
+        self.managers.note_limits(manager, limits);
+        self.context.hub.notify(&Topic::Schedule);
+    }
+
     fn changes(&self, place: &PlaceId) -> Subscription {
         self.context.hub.subscribe(Topic::Place(place.clone()))
     }
@@ -220,9 +209,9 @@ impl Core for Places {
         &self,
         place: &PlaceId,
         container: &ContainerId,
-    ) -> AppResult<Option<ContainerSpec>> {
+    ) -> AppResult<Option<ContainerStart>> {
         match self.specs.of(place, container).await {
-            Ok(spec) => Ok(spec),
+            Ok(start) => Ok(start),
             // The database is away: later it is the same container as any other.
             Err(error) if error.kind == ErrorKind::Unavailable => Err(error),
             Err(error) => {
@@ -247,9 +236,9 @@ impl Core for Places {
             let message = format!("another place with the id \"{place}\" is connected");
             AppError::new(ErrorKind::Conflict, message)
         })?;
-        let stored = self.context.write(move |tx| {
-            Box::pin(async move { service.join_in(tx, joined, Details::default()).await })
-        });
+        let stored = self
+            .context
+            .write(move |tx| Box::pin(async move { service.join_in(tx, joined).await }));
         let stored = stored.await;
         if stored.is_err() {
             self.connected.give_back(&lease);
@@ -298,10 +287,11 @@ impl Core for Places {
 }
 
 /// The row of a place that joins.
-fn row_of(joined: &Joined, details: Details, before: Option<&PlaceRow>) -> PlaceRow {
+fn row_of(joined: &Joined, before: Option<&PlaceRow>) -> PlaceRow {
     // What the database cannot hold must not keep a place from joining.
     let instance_id = joined.instance.replace('\0', "");
     let known = before.map(place_of);
+    let details = &joined.details;
     let place = Place::joined(known.as_ref(), joined.resource_pool.clone(), instance_id);
     PlaceRow {
         id: joined.place.clone(),
@@ -309,7 +299,7 @@ fn row_of(joined: &Joined, details: Details, before: Option<&PlaceRow>) -> Place
         instance_id: place.instance,
         services: place.services,
         capacity: joined.capacity.clone(),
-        addresses: details.addresses,
+        addresses: details.addresses.clone(),
         version: details.version.replace('\0', ""),
         runtime: details.runtime.replace('\0', ""),
         registered_at: before.map_or_else(det_store::now, |b| b.registered_at),

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use det_authz::{Identity, Permission, Target as AuthzTarget};
 use det_config::container::ProxyPort;
-use det_ids::{ContainerId, ExperimentId, PlaceId, TaskId, UserId};
+use det_ids::{ExperimentId, TaskId, UserId};
 use det_lifecycle::container::Observed;
 use det_lifecycle::task::{Stop, TaskState};
-use det_rm_agents::{TunnelError, TunnelStream, Tunnels};
+use det_rm::ReachError;
 use det_store::allocations::{self, TaskRow};
 use det_store::{Conn, experiments, task_documents};
 use det_taskspec::TaskDetails;
@@ -20,8 +20,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::app::configs::{Configs, launched_config};
 use crate::app::context::Context;
 use crate::app::ownership::Ownership;
+use crate::app::reach::{ContainerReach, PortStream, RunningContainer};
 use crate::app::user_counts::{OfUser, UserCounts};
-use crate::auth::{Actor, new_token, token_hash};
+use crate::auth::{Actor, token_hash};
 use crate::error::{AppError, AppResult, ErrorKind};
 
 /// What a service speaks.
@@ -90,8 +91,7 @@ pub(crate) struct Service {
     pub(crate) unauthenticated: bool,
     task_id: TaskId,
     owner_id: UserId,
-    place: PlaceId,
-    container_id: ContainerId,
+    container: RunningContainer,
     host_port: u16,
     guard: Option<Guard>,
 }
@@ -127,13 +127,13 @@ const MOST: usize = 4096;
 
 /// A connection to a service.
 pub(crate) struct Connection {
-    stream: TunnelStream,
+    stream: PortStream,
     permit: ConnectionPermit,
 }
 
 impl Connection {
     /// The bytes of the service, and what counts for its owner until it is dropped.
-    pub(crate) fn into_parts(self) -> (TunnelStream, ConnectionPermit) {
+    pub(crate) fn into_parts(self) -> (PortStream, ConnectionPermit) {
         (self.stream, self.permit)
     }
 }
@@ -152,7 +152,7 @@ pub struct Services {
     context: Context,
     configs: Configs,
     ownership: Ownership,
-    tunnels: Tunnels,
+    reach: ContainerReach,
 }
 
 fn unknown(name: &str) -> AppError {
@@ -172,7 +172,7 @@ impl Services {
         context: Context,
         configs: Configs,
         ownership: Ownership,
-        tunnels: Tunnels,
+        reach: ContainerReach,
     ) -> Self {
         Self {
             of_all: Arc::new(Semaphore::new(MOST)),
@@ -180,7 +180,7 @@ impl Services {
             context,
             configs,
             ownership,
-            tunnels,
+            reach,
         }
     }
 
@@ -212,11 +212,16 @@ impl Services {
         let Some(chief) = chief.filter(|row| row.ended_at.is_none()) else {
             return Err(not_there(name, &task));
         };
-        let Some(Observed::Running { ports, .. }) = &chief.observed else {
+        let Some(Observed::Running {
+            ports,
+            host_address,
+            ..
+        }) = chief.observed
+        else {
             return Err(not_there(name, &task));
         };
-        let published = ports.iter().find(|(inside, _)| *inside == offer.port);
-        let Some((_, host_port)) = published.copied() else {
+        let mut published = ports.into_iter();
+        let Some((_, host_port)) = published.find(|(inside, _)| *inside == offer.port) else {
             return Err(not_there(name, &task));
         };
         Ok(Service {
@@ -225,8 +230,12 @@ impl Services {
             unauthenticated: offer.unauthenticated,
             owner_id: task.owner_id,
             task_id,
-            place: chief.place_id,
-            container_id: chief.id,
+            container: RunningContainer {
+                resource_pool: attempt.resource_pool,
+                place: chief.place_id,
+                container_id: chief.id,
+                host_address,
+            },
             host_port,
             guard: offer.guard,
         })
@@ -244,21 +253,11 @@ impl Services {
     /// Connects to a service.
     pub(crate) async fn connect(&self, service: &Service) -> AppResult<Connection> {
         let permit = self.permit(service)?;
-        let opened = self
-            .tunnels
-            .open(
-                &service.place,
-                &service.container_id,
-                service.host_port,
-                new_token(),
-            )
-            .await;
+        let opened = self.reach.dial(&service.container, service.host_port).await;
         let stream = opened.map_err(|error| {
             let kind = match error {
-                TunnelError::Busy(_) => ErrorKind::Busy,
-                TunnelError::NotConnected(_) | TunnelError::Refused(_) | TunnelError::Slow(_) => {
-                    ErrorKind::Unreachable
-                }
+                ReachError::Busy(_) => ErrorKind::Busy,
+                ReachError::Unreachable(_) => ErrorKind::Unreachable,
             };
             AppError::new(
                 kind,

@@ -6,6 +6,7 @@ use crate::app::context::Context;
 use crate::app::decisions::CORE;
 use crate::app::homes::KnownHomes;
 use crate::app::limits::Limits;
+use crate::app::managers::Managers;
 use crate::app::pools::Pools;
 use crate::error::AppResult;
 use crate::live::{Live, LiveCache};
@@ -15,16 +16,23 @@ use crate::live::{Live, LiveCache};
 pub struct Snapshots {
     pub(super) context: Context,
     pub(super) live: Live,
+    managers: Managers,
     pools: Pools,
     pub(super) homes: KnownHomes,
 }
 
 impl Snapshots {
     /// Of what is live in the pools, under the limits of these workspaces.
-    pub(crate) fn new(context: Context, live: Live, pools: Pools, homes: KnownHomes) -> Self {
+    pub(crate) fn new(
+        context: Context,
+        live: Live,
+        (managers, pools): (Managers, Pools),
+        homes: KnownHomes,
+    ) -> Self {
         Self {
             context,
             live,
+            managers,
             pools,
             homes,
         }
@@ -32,7 +40,7 @@ impl Snapshots {
 
     /// What the limits of workspaces leave to each pool.
     pub(super) fn limits(&self, cache: &LiveCache) -> Limits {
-        Limits::of(&self.homes.get(), cache)
+        Limits::of(&self.homes.get(), &self.managers, cache)
     }
 
     /// A planner of a pool as a cache shows it.

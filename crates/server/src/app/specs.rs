@@ -7,16 +7,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::{AllocationId, ContainerId, PlaceId, SlotId, TrialId, UserId};
+use det_rm::{ContainerStart, Origin};
 use det_store::allocations::{self, AllocationRow, ContainerRow};
+use det_store::experiments::JobRow;
 use det_store::{Conn, task_documents};
 use det_taskspec::{
-    ClusterFacts, ContainerRequest, ContainerSpec, DeviceKind, Granted, KindFacts, PlaceFacts,
-    SpecError, StorageFacts, TaskFacts, TaskUser, TrialFacts, container_spec,
+    ClusterFacts, ContainerRequest, DeviceKind, Granted, KindFacts, PlaceFacts, SpecError,
+    StorageFacts, TaskFacts, TaskUser, TrialFacts, container_spec,
 };
 
 use crate::app::configs::{Configs, launched_config};
 use crate::app::context::Context;
 use crate::app::existing;
+use crate::app::homes::KnownHomes;
 use crate::app::pools::Pools;
 use crate::app::specs::identity::TaskUsers;
 use crate::auth::{Auth, User, new_token, token_hash};
@@ -61,6 +64,7 @@ pub struct Specs {
     pub(super) context: Context,
     pub(super) auth: Auth,
     pub(super) live: Live,
+    pub(super) homes: KnownHomes,
     pub(super) task_users: TaskUsers,
     pub(super) configs: Configs,
     pub(super) pools: Pools,
@@ -69,13 +73,12 @@ pub struct Specs {
 }
 
 impl Specs {
-    /// The specification of a container that is to run on a place, with a token of its own; `None` if it is not to run
-    /// there any more.
+    /// What is needed to start a container on a place, with a token of its own; `None` if it is not to run there any more.
     pub(crate) async fn of(
         &self,
         place: &PlaceId,
         container_id: &ContainerId,
-    ) -> AppResult<Option<ContainerSpec>> {
+    ) -> AppResult<Option<ContainerStart>> {
         let startable = self
             .live
             .look(&self.context.store, |cache| {
@@ -85,11 +88,12 @@ impl Specs {
         let Some(startable) = startable else {
             return Ok(None);
         };
-        let (task, place) = {
+        let (task, place, job) = {
             let mut conn = self.context.store.read().await?;
             let conn = &mut conn.conn();
             let task = self.task_facts(&startable.allocation, conn).await?;
-            (task, place_facts(&startable, conn).await?)
+            let job = existing::job(conn, &startable.allocation.job_id).await?;
+            (task, place_facts(&startable, conn).await?, job)
         };
         let known_token = self.fresh_tokens.take(container_id);
         let is_stored = known_token.is_some();
@@ -98,7 +102,36 @@ impl Specs {
         if !is_stored {
             self.store_token(&token, &startable.allocation.id).await?;
         }
-        Ok(Some(spec))
+        let origin = self.origin(&startable, job, task, place.members);
+        Ok(Some(ContainerStart { spec, origin }))
+    }
+
+    /// The task of a container, and where it belongs.
+    fn origin(
+        &self,
+        startable: &Startable,
+        job: JobRow,
+        task: TaskFacts,
+        members: usize,
+    ) -> Origin {
+        let allocation = &startable.allocation;
+        let homes = self.homes.get();
+        let workspace = homes.workspaces.get(&job.workspace_id);
+        Origin {
+            job_id: job.id,
+            priority: job.priority,
+            resource_pool: allocation.resource_pool.clone(),
+            workspace_id: job.workspace_id,
+            workspace_name: workspace.map_or_else(String::new, |row| row.name.clone()),
+            owner_name: task.owner_name,
+            experiment_id: allocation.experiment_id,
+            trial_id: allocation.trial_id,
+            run_id: allocation.run_id,
+            preemptible: allocation.preemptible,
+            member: u32::try_from(startable.container.member).unwrap_or(0),
+            members,
+            pod_spec: task.request.pod_spec,
+        }
     }
 
     /// Stores the hash of a container's token.

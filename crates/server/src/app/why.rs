@@ -15,6 +15,7 @@ use det_store::{
 
 use crate::app::context::Context;
 use crate::app::jobs::{JobQueue, JobSubject, QueuedJob};
+use crate::app::managers::Managers;
 use crate::app::offload;
 use crate::app::pools::Pools;
 use crate::app::snapshots::Snapshots;
@@ -115,6 +116,7 @@ impl PoolCapacity {
 #[derive(Clone)]
 pub struct Explanations {
     context: Context,
+    managers: Managers,
     pools: Pools,
     snapshots: Snapshots,
     queue: JobQueue,
@@ -124,12 +126,13 @@ impl Explanations {
     /// Puts the service together.
     pub(crate) fn new(
         context: Context,
-        pools: Pools,
+        (managers, pools): (Managers, Pools),
         snapshots: Snapshots,
         queue: JobQueue,
     ) -> Self {
         Self {
             context,
+            managers,
             pools,
             snapshots,
             queue,
@@ -219,7 +222,7 @@ impl Explanations {
                 .into_iter()
                 .filter(|entry| Some(entry.job.workspace_id) == workspace)
                 .collect(),
-            scheduling: self.pools.scheduling(&pool),
+            scheduling: self.scheduling(&pool),
             faults: self.faults(&pool).await?,
             failure,
             capacity,
@@ -229,6 +232,15 @@ impl Explanations {
             entry,
             pool,
         })
+    }
+
+    /// How a pool decides, and what is wrong with its manager, for people.
+    fn scheduling(&self, pool: &str) -> String {
+        let scheduler = self.pools.scheduling(pool);
+        match self.managers.trouble_of(pool) {
+            Some(trouble) => format!("{scheduler}; {trouble}"),
+            None => scheduler,
+        }
     }
 
     /// The slots of a pool that faults of their devices keep out of service.

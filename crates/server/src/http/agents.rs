@@ -1,12 +1,7 @@
-//! Agents and slots, and the WebSocket that agents open.
+//! Agents and slots.
 
+use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
-use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::{Path, State};
-use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
-use det_agent_proto::JOIN_TOKEN_HEADER;
 use det_api_types::agents::{
     DisableAgentRequest, DisableAgentResponse, DisableSlotRequest, DisableSlotResponse,
     EnableAgentResponse, EnableSlotResponse, GetAgentResponse, GetAgentsQuery, GetAgentsResponse,
@@ -19,10 +14,8 @@ use utoipa_axum::routes;
 
 use crate::app::{Master, reads};
 use crate::error::{AppError, AppResult};
-use crate::http::error::ApiError;
 use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, message};
-use crate::http::tokens::session_token;
 use crate::http::views;
 
 /// Routes of this file.
@@ -185,47 +178,4 @@ async fn disable_slot(
     message(&DisableSlotResponse {
         slot: views::agents::slot(&changed, slot)?,
     })
-}
-
-/// Largest message of an agent: some ten thousand containers in its first one.
-const MESSAGE_LIMIT_BYTES: usize = 8 << 20;
-/// What a connection reads and writes at once.
-const AGENT_BUFFER_BYTES: usize = 8 << 10;
-
-/// The WebSocket of an agent, which shows its own token, and that of the cluster until it has joined.
-pub async fn connect(
-    State(master): State<Master>,
-    headers: HeaderMap,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Response {
-    let join = headers
-        .get(JOIN_TOKEN_HEADER)
-        .and_then(|value| value.to_str().ok());
-    let credential = match master
-        .agent_tokens
-        .credential(session_token(&headers), join)
-        .await
-    {
-        Ok(credential) => credential,
-        Err(error) => return ApiError(error).into_response(),
-    };
-    match upgrade {
-        Ok(upgrade) => {
-            let upgrade = upgrade
-                .max_message_size(MESSAGE_LIMIT_BYTES)
-                .max_frame_size(MESSAGE_LIMIT_BYTES)
-                // Messages are small; there may be thousands of agents that have nothing to say.
-                .read_buffer_size(AGENT_BUFFER_BYTES)
-                .write_buffer_size(AGENT_BUFFER_BYTES);
-            upgrade.on_upgrade(move |socket| {
-                let shutdown = master.context.shutdown.clone();
-                let (agents, tunnels) = (master.agents.clone(), master.tunnels.clone());
-                det_rm_agents::serve(agents, tunnels, credential, shutdown, socket)
-            })
-        }
-        Err(_) => ApiError(AppError::invalid(
-            "agents connect here with a WebSocket; this request is none",
-        ))
-        .into_response(),
-    }
 }

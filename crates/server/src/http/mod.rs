@@ -41,7 +41,6 @@ pub mod tasks;
 pub mod templates;
 pub mod tensorboards;
 pub mod trials;
-pub(crate) mod tunnels;
 pub mod unmanaged;
 pub mod users;
 pub mod views;
@@ -96,11 +95,11 @@ pub fn api() -> OpenApiRouter<Master> {
         .merge(workspaces::routes())
 }
 
-/// The whole service: the API, where a trailing slash of a path makes no difference, and the services of tasks, whose
-/// requests and answers pass as they are.
-pub fn service(master: Master) -> Router {
+/// The whole service: the API, where a trailing slash of a path makes no difference, the routes of resource managers'
+/// drivers, and the services of tasks, whose requests and answers pass as they are.
+pub fn service(master: Master, drivers: Router) -> Router {
     let api: NormalizePath<Router> =
-        NormalizePathLayer::trim_trailing_slash().layer(router(master.clone()));
+        NormalizePathLayer::trim_trailing_slash().layer(router(master.clone(), drivers));
     Router::new()
         .route(proxy::PATH, axum::routing::any(proxy::handle))
         .layer(axum::middleware::from_fn_with_state(
@@ -117,7 +116,7 @@ pub fn service(master: Master) -> Router {
 }
 
 /// All routes with what applies to every request.
-fn router(master: Master) -> Router {
+fn router(master: Master, drivers: Router) -> Router {
     let (router, document) = api().split_for_parts();
     let hidden = unbuilt::hidden_by_parameters(&document);
     router
@@ -135,11 +134,7 @@ fn router(master: Master) -> Router {
             page::interactive::OLDER_PATH,
             axum::routing::get(page::interactive::show_older),
         )
-        .route(det_agent_proto::PATH, axum::routing::get(agents::connect))
-        .route(
-            &format!("{}/{{tunnelId}}", det_agent_proto::TUNNEL_PATH),
-            axum::routing::get(tunnels::open),
-        )
+        .merge(drivers.with_state(()))
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
         .layer(axum::middleware::from_fn_with_state(

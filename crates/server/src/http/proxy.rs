@@ -22,7 +22,6 @@ use axum::http::header::{
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
-use det_rm_agents::TunnelStream;
 use det_taskspec::NOTEBOOK_CERTIFICATE_NAME;
 use http_body_util::BodyExt as _;
 use hyper::client::conn::http1;
@@ -38,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::Master;
 use crate::app::idle::InUse;
+use crate::app::reach::PortStream;
 use crate::app::services::{ConnectionPermit, Protocol, Service};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::ApiError;
@@ -204,7 +204,7 @@ async fn forward(
     parts.version = Version::HTTP_11;
     let shutdown = master.context.shutdown.clone();
     let mut sender = match service.certificate() {
-        None => begin(stream.into_inner(), permit.clone(), shutdown).await,
+        None => begin(TokioIo::new(stream), permit.clone(), shutdown).await,
         Some(certificate) => {
             let stream = secured(&service.name, certificate, stream).await?;
             begin(TokioIo::new(stream), permit.clone(), shutdown).await
@@ -282,8 +282,8 @@ where
 async fn secured(
     name: &str,
     certificate: &str,
-    stream: TunnelStream,
-) -> AppResult<TlsStream<TunnelStream>> {
+    stream: PortStream,
+) -> AppResult<TlsStream<PortStream>> {
     let failed = |error: &dyn std::fmt::Display| {
         AppError::new(
             ErrorKind::Unreachable,

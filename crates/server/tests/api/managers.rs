@@ -1,7 +1,8 @@
-//! What a resource manager can rely on, and what the master relies on it for: the same scenarios for the manager of agents
+//! What a resource manager can rely on of the master: the same scenarios for the manager of agents
 //! (over its connections) and for one whose places only count their slots (over [`det_rm::Core`]). That the second one
 //! passes shows that nothing but the manager of agents knows agents.
 
+mod containers;
 mod direction;
 mod fake;
 mod side_by_side;
@@ -50,14 +51,14 @@ impl Place for FakePlace {
 
     async fn next_start(&mut self) -> ContainerSpec {
         match self.next().await {
-            Task::Start(spec) => *spec,
+            Task::Start(start) => start.spec,
             other => panic!("expected a start, found {other:?}"),
         }
     }
 
     async fn next_end(&mut self) -> bool {
         match self.next().await {
-            Task::End { grace } => grace,
+            Task::End { grace, .. } => grace,
             other => panic!("expected an end, found {other:?}"),
         }
     }

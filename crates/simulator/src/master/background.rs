@@ -159,7 +159,7 @@ impl Tx<'_> {
             .map(|(id, waiting)| (id.clone(), waiting.kind))
             .collect();
         let mut ports = PortSteps::new(&[], self.rows.port_steps());
-        let events = decided.into_events(&mut ports, || {
+        let events = decided.into_events(&settings(Rule::default()), &mut ports, || {
             self.rows.last_container += 1;
             ContainerId(format!("c{}", self.rows.last_container))
         });

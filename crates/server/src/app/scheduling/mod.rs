@@ -188,14 +188,14 @@ impl Scheduling {
         if decided.is_empty() {
             return Ok(());
         }
-        let orchestration = self.orchestration.clone();
+        let (orchestration, settings) = (self.orchestration.clone(), self.pools.settings(pool));
         let has_placements = ports.is_some();
         let mut ports = ports.unwrap_or_else(|| PortSteps::new(&[], []));
         self.context
             .write(move |tx| {
                 Box::pin(async move {
                     let new_id = || ContainerId(uuid::Uuid::new_v4().to_string());
-                    let events = decided.into_events(&mut ports, new_id);
+                    let events = decided.into_events(&settings, &mut ports, new_id);
                     let placed = orchestration.advance_counting(tx, events).await?;
                     let mut waits: BTreeMap<(String, i64), QueueDay> = BTreeMap::new();
                     for request in placed {

@@ -124,9 +124,10 @@ async fn what_starts_and_stops_follows_the_direction() {
 
 /// The allocation of the next container, which runs then.
 async fn start(place: &mut FakePlace) -> AllocationId {
-    let Task::Start(spec) = place.next().await else {
+    let Task::Start(start) = place.next().await else {
         panic!("expected a start");
     };
+    let spec = start.spec;
     place.observes(&spec.container_id, Observed::Assigned).await;
     place.observes(&spec.container_id, running()).await;
     spec.allocation_id

@@ -1,30 +1,16 @@
-//! A resource manager that runs nothing: places whose slots are only counted, over [`det_rm::Core`] alone. It is the double of
-//! every manager that is not the one of agents.
+//! A place of a manager that runs nothing, in a cluster: the double of every manager that is not the one of agents.
 
-use det_ids::{ContainerId, PlaceId};
+use std::ops::{Deref, DerefMut};
+
+use det_ids::ContainerId;
 use det_lifecycle::container::Observed;
-use det_rm::{Capacity, Core, Joined, Order, PlaceView};
+pub(crate) use det_rm_contract::Task;
 use det_server::app::places::Places;
-use det_taskspec::{ContainerSpec, DeviceKind};
 
-use crate::support::{Cluster, within};
+use crate::support::Cluster;
 
 /// A place of the manager.
-pub(crate) struct FakePlace {
-    core: Places,
-    place: PlaceId,
-    lease: <Places as Core>::Lease,
-    changes: <Places as Core>::Changes,
-    view: PlaceView,
-}
-
-/// What the place is to do.
-#[derive(Debug)]
-pub(crate) enum Task {
-    Start(Box<ContainerSpec>),
-    End { grace: bool },
-    Forget(ContainerId),
-}
+pub(crate) struct FakePlace(det_rm_contract::FakePlace<Places>);
 
 impl FakePlace {
     /// Joins with everything it holds.
@@ -36,74 +22,25 @@ impl FakePlace {
         containers: Vec<(ContainerId, Observed)>,
     ) -> Self {
         let core = cluster.master().places.clone();
-        let place = PlaceId::from(id);
-        let changes = core.changes(&place);
-        let view = containers.iter().cloned().collect();
-        let joined = Joined {
-            place: place.clone(),
-            resource_pool: pool.to_owned(),
-            capacity: Capacity::Count {
-                slots,
-                kind: DeviceKind::Cuda,
-            },
-            instance: format!("instance of {id}"),
-            containers,
-        };
-        let lease = core.joined(joined).await.unwrap();
-        Self {
-            core,
-            place,
-            lease,
-            changes,
-            view,
-        }
-    }
-
-    /// The next thing to do.
-    pub(crate) async fn next(&mut self) -> Task {
-        let place = self.place.clone();
-        within(&format!("something to do at {place}"), async {
-            loop {
-                let rows = self.core.desired(&self.place).await.unwrap();
-                let next = self.view.orders(&rows, None).into_iter().next();
-                let Some(order) = next else {
-                    self.changes.changed().await;
-                    continue;
-                };
-                if let Some(task) = self.take(order).await {
-                    return task;
-                }
-            }
-        })
-        .await
-    }
-
-    async fn take(&mut self, order: Order) -> Option<Task> {
-        let task = match &order {
-            Order::Start(id) => {
-                let spec = self.core.specification(&self.place, id).await.unwrap()?;
-                Some(Task::Start(Box::new(spec)))
-            }
-            Order::End { grace, .. } => Some(Task::End { grace: *grace }),
-            Order::NeverStarted(id) => {
-                self.core.never_started(id).await.unwrap();
-                None
-            }
-            Order::Forget(id) => Some(Task::Forget(id.clone())),
-        };
-        self.view.sent(&order);
-        task
-    }
-
-    /// Reports what it has observed of a container.
-    pub(crate) async fn observes(&mut self, id: &ContainerId, observed: Observed) {
-        self.view.received(id, observed.clone());
-        let observed = vec![(id.clone(), observed)];
-        self.core.observed(&self.place, observed).await.unwrap();
+        Self(det_rm_contract::FakePlace::join(core, id, slots, pool, containers).await)
     }
 
     /// Is away from now on.
     pub(crate) async fn leave(self) {
-        self.core.left(&self.place, &self.lease).await.unwrap();
+        self.0.leave().await;
+    }
+}
+
+impl Deref for FakePlace {
+    type Target = det_rm_contract::FakePlace<Places>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for FakePlace {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
     }
 }

@@ -65,9 +65,10 @@ async fn trials_run_with_each_manager_by_its_own_rules() {
     let (_, cloud_job) = submit(&client, "pods", 50).await;
     let in_lab_runs = here.next_start().await;
     let in_attic_runs = there.next_start().await;
-    let Task::Start(in_cloud_runs) = pod.next().await else {
+    let Task::Start(in_cloud) = pod.next().await else {
         panic!("expected a start");
     };
+    let in_cloud_runs = in_cloud.spec;
     // What containers get follows the pool, of whatever manager it is.
     let where_to = ("WHERE".to_owned(), "attic".to_owned());
     assert!(in_attic_runs.script.env.contains(&where_to));
@@ -140,8 +141,8 @@ async fn trials_run_with_each_manager_by_its_own_rules() {
     assert!(starts.contains("trial 6 "), "{starts}");
     pod.observes(&in_cloud_runs.container_id, exited(0)).await;
     let starts = loop {
-        if let Task::Start(spec) = pod.next().await {
-            break spec.description;
+        if let Task::Start(start) = pod.next().await {
+            break start.spec.description;
         }
     };
     assert!(starts.contains("trial 7 "), "{starts}");
@@ -205,8 +206,18 @@ async fn the_health_of_each_manager_is_what_its_driver_reports() {
     core.report_health("cloud", Health::Down("no route to its API".to_owned()));
     let down = [json!("cloud"), json!("down"), json!("no route to its API")];
     assert_eq!(managers().await, [up("lab"), up("attic"), down]);
-    // What is submitted waits.
-    submit(&client, "pods", 50).await;
+    // What is submitted waits, and its submission is answered with the reason.
+    let resources = json!({"slots_per_trial": 1, "resource_pool": "pods"});
+    let created = pools::submit(&client, "pods", resources).await;
+    let trouble =
+        "its resource manager \"cloud\" can start nothing at present: no route to its API";
+    let messages = created["messages"].as_array().unwrap().iter();
+    let mut messages = messages.filter_map(Value::as_str);
+    assert!(messages.any(|it| it.contains(trouble)), "{created}");
+    let job = created["experiment"]["jobId"].as_str().unwrap();
+    let explained = explained(&client, job).await;
+    let scheduling = explained["pool"]["scheduling"].as_str().unwrap_or_default();
+    assert!(scheduling.contains(trouble), "{explained}");
     core.report_health("cloud", Health::Degraded("2 of 3 zones answer".to_owned()));
     let partly = [json!("cloud"), json!("up"), json!("2 of 3 zones answer")];
     assert_eq!(managers().await[2], partly);

@@ -1,0 +1,401 @@
+//! A core whose rows are in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use det_ids::{AllocationId, ContainerId, JobId, PlaceId, SlotId, TaskId, UserId, WorkspaceId};
+use det_lifecycle::container::{Desired, Observed};
+use det_rm::{
+    Capacity, Changes, ContainerStart, Core, Health, Joined, Lease, LeaseId, Leases, Origin,
+};
+use det_taskspec::{
+    ClusterFacts, ContainerExit, ContainerRequest, ContainerSpec, DeviceKind, Granted, KindFacts,
+    PlaceFacts, PoolDefaults, TaskDetails, TaskFacts, TaskUser, container_spec,
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::within;
+
+/// Why a [`TestCore`] did not do something: a scenario cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unavailable(String);
+
+/// A container in the core.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// Where it runs.
+    pub place: PlaceId,
+    /// How many slots it holds.
+    pub slots: u32,
+    /// What is wanted of it.
+    pub desired: Desired,
+    /// What was last observed of it.
+    pub observed: Option<Observed>,
+    /// Whether it holds its slots no more: it has ended, is lost, or was never started.
+    pub ended: bool,
+    /// How often its specification was handed out.
+    pub starts: u32,
+}
+
+impl Row {
+    /// How it ended, if it was observed to.
+    pub fn exit(&self) -> Option<&ContainerExit> {
+        match &self.observed {
+            Some(Observed::Terminated { exit, .. }) => Some(exit),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    leases: Leases<CancellationToken>,
+    /// The last join of each place.
+    joined: BTreeMap<PlaceId, Joined>,
+    rows: BTreeMap<ContainerId, Row>,
+    /// Containers whose specification cannot be made.
+    withdrawn: BTreeSet<ContainerId>,
+    health: BTreeMap<String, Health>,
+    limits: BTreeMap<String, BTreeMap<WorkspaceId, u32>>,
+}
+
+/// A core whose rows are in memory. What a place reports changes them as the master's own rows change: backward never, an
+/// end once, what a place that joins does not hold is lost. Cheap to clone.
+#[derive(Clone)]
+pub struct TestCore {
+    state: Arc<Mutex<State>>,
+    changed: watch::Sender<()>,
+}
+
+impl Default for TestCore {
+    fn default() -> Self {
+        Self {
+            state: Arc::default(),
+            changed: watch::Sender::new(()),
+        }
+    }
+}
+
+/// A lease of a [`TestCore`].
+#[derive(Debug, Clone)]
+pub struct TestLease {
+    id: LeaseId,
+    lost: CancellationToken,
+}
+
+impl Lease for TestLease {
+    async fn lost(&self) {
+        self.lost.cancelled().await;
+    }
+}
+
+/// A subscription to changes of a [`TestCore`].
+pub struct TestChanges(watch::Receiver<()>);
+
+impl Changes for TestChanges {
+    async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            // The core is gone, and nothing changes any more.
+            std::future::pending().await
+        }
+    }
+}
+
+impl TestCore {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let changed = change(&mut self.lock());
+        self.changed.send_replace(());
+        changed
+    }
+
+    /// Places a container with so many slots, which is to run.
+    pub fn place(&self, place: &str, container: &str, slots: u32) -> ContainerId {
+        let id = ContainerId::from(container);
+        let row = Row {
+            place: place.into(),
+            slots,
+            desired: Desired::Run,
+            observed: None,
+            ended: false,
+            starts: 0,
+        };
+        self.change(|state| state.rows.insert(id.clone(), row));
+        id
+    }
+
+    /// Wants something else of a container.
+    pub fn want(&self, container: &ContainerId, desired: Desired) {
+        self.change(|state| {
+            if let Some(row) = state.rows.get_mut(container) {
+                row.desired = desired;
+            }
+        });
+    }
+
+    /// The specification of a container cannot be made: it ends when it is asked for.
+    pub fn withdraw(&self, container: &ContainerId) {
+        self.change(|state| state.withdrawn.insert(container.clone()));
+    }
+
+    /// The row of a container goes, whatever it does.
+    pub fn remove(&self, container: &ContainerId) {
+        self.change(|state| state.rows.remove(container));
+    }
+
+    /// The master ends and starts again: no driver serves a place.
+    pub fn restart(&self) {
+        self.change(|state| {
+            let places: Vec<PlaceId> = state.joined.keys().cloned().collect();
+            for place in places {
+                if let Some(lost) = state.leases.take_away(&place) {
+                    lost.cancel();
+                }
+            }
+        });
+    }
+
+    /// Stores that a place is there, by a driver that has taken it.
+    pub fn join(&self, joined: Joined) {
+        self.change(|state| {
+            let place = joined.place.clone();
+            let held: BTreeSet<_> = joined.containers.iter().map(|(id, _)| id).collect();
+            let same = (state.joined.get(&place)).is_none_or(|it| it.instance == joined.instance);
+            for (id, row) in state.rows.iter_mut().filter(|(_, row)| row.place == place) {
+                if row.observed.is_some() && !(same && held.contains(id)) {
+                    row.ended = true;
+                }
+            }
+            for (id, observed) in joined.containers.iter().cloned() {
+                state.observe(&place, &id, observed);
+            }
+            state.joined.insert(place, joined);
+        });
+    }
+
+    /// The row of a container.
+    ///
+    /// # Panics
+    /// There is none.
+    pub fn row(&self, container: &ContainerId) -> Row {
+        let row = self.lock().rows.get(container).cloned();
+        row.unwrap_or_else(|| panic!("container {container} has no row"))
+    }
+
+    /// What a place has last joined with, if it is served now.
+    pub fn served(&self, place: &str) -> Option<Joined> {
+        let (state, place) = (self.lock(), PlaceId::from(place));
+        let is_served = state.leases.is_served(&place);
+        state.joined.get(&place).filter(|_| is_served).cloned()
+    }
+
+    /// What was last reported of a manager; of one of which nothing was, that it is up.
+    pub fn health(&self, manager: &str) -> Health {
+        self.lock().health.get(manager).cloned().unwrap_or_default()
+    }
+
+    /// The limits of workspaces that a manager has last reported.
+    pub fn limits(&self, manager: &str) -> BTreeMap<WorkspaceId, u32> {
+        self.lock().limits.get(manager).cloned().unwrap_or_default()
+    }
+
+    /// Waits until this is true.
+    pub async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let mut changes = self.changed.subscribe();
+        within(what, async {
+            while !is_so(self) {
+                if changes.changed().await.is_err() {
+                    panic!("{what}: the core is gone");
+                }
+            }
+        })
+        .await;
+    }
+}
+
+impl State {
+    fn observe(&mut self, place: &PlaceId, id: &ContainerId, observed: Observed) {
+        let Some(row) = self.rows.get_mut(id).filter(|row| row.place == *place) else {
+            return;
+        };
+        let is_news = (row.observed.as_ref()).is_none_or(|known| known.is_before(&observed));
+        if is_news && !row.ended {
+            row.ended = matches!(observed, Observed::Terminated { .. });
+            row.observed = Some(observed);
+        }
+    }
+
+    fn specification(&mut self, place: &PlaceId, id: &ContainerId) -> Option<Row> {
+        let withdrawn = self.withdrawn.contains(id);
+        let row = self.rows.get_mut(id)?;
+        if withdrawn {
+            row.ended = true;
+        }
+        if row.ended || row.desired != Desired::Run || row.place != *place {
+            return None;
+        }
+        row.starts += 1;
+        Some(row.clone())
+    }
+}
+
+impl Core for TestCore {
+    type Error = Unavailable;
+    type Changes = TestChanges;
+    type Lease = TestLease;
+
+    fn report_health(&self, manager: &str, health: Health) {
+        self.change(|state| state.health.insert(manager.to_owned(), health));
+    }
+
+    fn report_limits(&self, manager: &str, limits: BTreeMap<WorkspaceId, u32>) {
+        self.change(|state| state.limits.insert(manager.to_owned(), limits));
+    }
+
+    fn changes(&self, _place: &PlaceId) -> TestChanges {
+        TestChanges(self.changed.subscribe())
+    }
+
+    async fn desired(
+        &self,
+        place: &PlaceId,
+    ) -> Result<BTreeMap<ContainerId, Desired>, Unavailable> {
+        let state = self.lock();
+        let here = state.rows.iter();
+        let here = here.filter(|(_, row)| row.place == *place && !row.ended);
+        Ok(here.map(|(id, row)| (id.clone(), row.desired)).collect())
+    }
+
+    async fn specification(
+        &self,
+        place: &PlaceId,
+        container: &ContainerId,
+    ) -> Result<Option<ContainerStart>, Unavailable> {
+        let found = self.change(|state| {
+            let row = state.specification(place, container)?;
+            let joined = state.joined.get(place);
+            let named = joined.is_some_and(|joined| joined.capacity.is_named());
+            Some((row, named))
+        });
+        let Some((row, named)) = found else {
+            return Ok(None);
+        };
+        let spec = spec_of(container, &row, named).map_err(|e| Unavailable(e.to_string()))?;
+        let origin = Origin {
+            job_id: JobId::from("job"),
+            priority: 42,
+            resource_pool: "default".to_owned(),
+            workspace_id: WorkspaceId(1),
+            workspace_name: "Uncategorized".to_owned(),
+            owner_name: "determined".to_owned(),
+            experiment_id: None,
+            trial_id: None,
+            run_id: 0,
+            preemptible: false,
+            member: 0,
+            members: 1,
+            pod_spec: None,
+        };
+        Ok(Some(ContainerStart { spec, origin }))
+    }
+
+    fn take(&self, place: &PlaceId, instance: &str) -> Option<TestLease> {
+        let lost = CancellationToken::new();
+        let taken = self.change(|state| state.leases.take(place, instance, lost.clone()));
+        let (id, earlier) = taken?;
+        if let Some(earlier) = earlier {
+            earlier.cancel();
+        }
+        Some(TestLease { id, lost })
+    }
+
+    fn give_back(&self, lease: &TestLease) -> bool {
+        self.change(|state| state.leases.give_back(&lease.id))
+    }
+
+    async fn joined(&self, joined: Joined) -> Result<TestLease, Unavailable> {
+        let lease = self.take(&joined.place, &joined.instance);
+        let lease = lease.ok_or_else(|| {
+            Unavailable(format!(
+                "another place with the id \"{}\" is served",
+                joined.place
+            ))
+        })?;
+        self.join(joined);
+        Ok(lease)
+    }
+
+    async fn left(&self, _place: &PlaceId, lease: &TestLease) -> Result<(), Unavailable> {
+        self.give_back(lease);
+        Ok(())
+    }
+
+    async fn observed(
+        &self,
+        place: &PlaceId,
+        observed: Vec<(ContainerId, Observed)>,
+    ) -> Result<(), Unavailable> {
+        self.change(|state| {
+            for (id, observed) in observed {
+                state.observe(place, &id, observed);
+            }
+        });
+        Ok(())
+    }
+
+    async fn never_started(&self, container: &ContainerId) -> Result<(), Unavailable> {
+        self.change(|state| {
+            if let Some(row) = state.rows.get_mut(container) {
+                row.ended = true;
+            }
+        });
+        Ok(())
+    }
+}
+
+/// What a container runs: a command.
+fn spec_of(
+    container: &ContainerId,
+    row: &Row,
+    named: bool,
+) -> Result<ContainerSpec, det_taskspec::SpecError> {
+    let task_id = TaskId::from(format!("task of {container}"));
+    let allocation_id: AllocationId = task_id.allocation(1);
+    let task = TaskFacts {
+        task_id,
+        allocation_id,
+        kind: KindFacts::Launched(TaskDetails::Command),
+        description: format!("container {container}"),
+        owner_id: UserId(2),
+        owner_name: "determined".to_owned(),
+        user: TaskUser::default(),
+        request: ContainerRequest {
+            entrypoint: Some(det_taskspec::Entrypoint::Shell("true".to_owned())),
+            ..ContainerRequest::default()
+        },
+        defaults: PoolDefaults::default(),
+        storage: None,
+        cluster: ClusterFacts::default(),
+    };
+    let slots = (0..row.slots).map(SlotId).collect();
+    let place = PlaceFacts {
+        container_id: container.clone(),
+        slots: Granted::new(slots, named),
+        device_kind: DeviceKind::Cpu,
+        members: 1,
+    };
+    container_spec(&task, &place, "token")
+}
+
+/// What a place with so many slots offers.
+pub(crate) fn counted(slots: u32) -> Capacity {
+    Capacity::Count {
+        slots,
+        kind: DeviceKind::Cuda,
+    }
+}

@@ -1,0 +1,48 @@
+//! What a manager receives of a container that it is to start.
+
+use det_ids::{ExperimentId, JobId, TrialId, WorkspaceId};
+use det_taskspec::ContainerSpec;
+use serde_json::Value;
+
+/// A container that is to start: what it runs, and what is known of its task. A manager passes on the specification, and
+/// reads of the rest what its places are made by: an agent needs none of it, a pod has labels, a namespace and a
+/// customisation of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ContainerStart {
+    /// What it runs. Its owner's number, its task and its allocation are in it.
+    pub spec: ContainerSpec,
+    /// Its task, and where the task belongs.
+    pub origin: Origin,
+}
+
+/// The task of a container, and where it belongs in the cluster.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Origin {
+    /// Entry in the queue.
+    pub job_id: JobId,
+    /// Priority of the job, 1 to 99; which goes first is a setting of the pool.
+    pub priority: u8,
+    /// The resource pool of the allocation.
+    pub resource_pool: String,
+    /// Workspace of the job.
+    pub workspace_id: WorkspaceId,
+    /// The workspace's name; empty if it has just been deleted.
+    pub workspace_name: String,
+    /// Name of the task's owner.
+    pub owner_name: String,
+    /// The experiment that the task works for, if any.
+    pub experiment_id: Option<ExperimentId>,
+    /// The trial that the task works for, if any.
+    pub trial_id: Option<TrialId>,
+    /// Number of the trial's run that the allocation is; 0 without a trial.
+    pub run_id: i64,
+    /// Whether the allocation can be asked to give its slots back, and its task goes on later.
+    pub preemptible: bool,
+    /// Rank of the container in its allocation; 0 is the chief.
+    pub member: u32,
+    /// Number of containers in the allocation, at least 1.
+    pub members: usize,
+    /// `environment.pod_spec` of the task's effective configuration, in which that of the pool is merged; `None` = there is
+    /// none. It may contain secrets of the owner.
+    pub pod_spec: Option<Value>,
+}
