@@ -1,6 +1,7 @@
 //! What can happen, and which rows each event concerns.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use det_ids::{
     AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, SlotId, TaskId, TrialId,
@@ -15,6 +16,7 @@ use det_scheduler::{Placement, Service, WaitKind};
 use det_searcher::{Action, Event as SearchEvent, Search};
 use det_taskspec::ContainerExit;
 
+use crate::hang::Finding;
 use crate::{Cause, LogMatch};
 
 /// Something that happens, from outside or as a consequence of another event.
@@ -194,6 +196,14 @@ pub enum Event {
         /// Who and why.
         cause: Cause,
     },
+    /// The service of a task was not used for the whole time that it may be idle. Nothing if its time does not count any
+    /// more ([`crate::counts_idle`]).
+    Unused {
+        /// Which task.
+        id: TaskId,
+        /// How long it may be idle.
+        timeout: Duration,
+    },
     /// A task wants its next attempt.
     AttemptRequested {
         /// Which task.
@@ -300,6 +310,18 @@ pub enum Event {
         /// Who reports.
         cause: Cause,
     },
+    /// The code of a trial's attempt has been silent for too long, and its containers were asked what they do. Nothing
+    /// unless it is still ready.
+    Silent {
+        /// Which allocation.
+        id: AllocationId,
+        /// How long it has been silent.
+        silent: Duration,
+        /// How long it may be.
+        timeout: Duration,
+        /// What was found.
+        finding: Finding,
+    },
     /// Lines of a task's log match log policies of its configuration.
     LogMatched {
         /// Which task.
@@ -405,7 +427,7 @@ pub struct Continuation {
 /// A placement, with an id for each of its containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placed {
-    /// What the scheduler decided.
+    /// What the scheduler decided, with a part for each container: a place may be in several of them.
     pub placement: Placement,
     /// New ids, one for each part.
     pub container_ids: Vec<ContainerId>,
@@ -514,9 +536,11 @@ impl Event {
             }
             Self::Task { id, .. }
             | Self::AttemptRequested { id }
+            | Self::Unused { id, .. }
             | Self::LogMatched { task: id, .. } => vec![Need::Task(id.clone())],
             Self::Allocation { id, .. }
             | Self::Listens { id, .. }
+            | Self::Silent { id, .. }
             | Self::PreemptFor { id, .. }
             | Self::HandOver { id, .. }
             | Self::Waits { id, .. }

@@ -1,8 +1,14 @@
-//! How long something has not been used.
+//! How long services have not been used, and what follows when it was too long.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use det_ids::Micros;
+use det_ids::{Micros, TaskId};
+use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::task::TaskEvent;
+use det_taskspec::TaskKind;
+
+use crate::{Cause, Refused, Rows, Scene, tasks};
 
 /// Counts how long a service has not been used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +54,88 @@ impl IdleClock {
     }
 }
 
+/// A live attempt of a task whose service may not be idle for ever.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Watched {
+    /// The task.
+    pub task: TaskId,
+    /// How long it may be idle.
+    pub timeout: Duration,
+    /// Whether its time counts at present ([`counts_idle`]).
+    pub counts: bool,
+}
+
+/// Whether the time of a task counts while its attempt is in this state: its service is up, or it is a `TensorBoard` that
+/// waits for something to show.
+pub fn counts_idle(kind: TaskKind, state: &AllocationState) -> bool {
+    match state {
+        AllocationState::Ready => true,
+        AllocationState::Starting(_) => kind == TaskKind::Tensorboard,
+        _ => false,
+    }
+}
+
+/// Counts for several tasks how long their services have not been used.
+#[derive(Debug, Clone, Default)]
+pub struct IdleClocks(BTreeMap<TaskId, IdleClock>);
+
+impl IdleClocks {
+    /// The clock of a task; `None` = its time is not counted.
+    pub fn of(&mut self, task: &TaskId) -> Option<&mut IdleClock> {
+        self.0.get_mut(task)
+    }
+
+    /// Counts for exactly these from now on. Returns those that have been idle for too long, and how long until the next
+    /// look is due; `None` = there is nothing to look at.
+    pub fn look(&mut self, watched: Vec<Watched>, now: Micros) -> (Vec<Watched>, Option<Duration>) {
+        let mut before = std::mem::take(&mut self.0);
+        let (mut over, mut next) = (Vec::new(), None::<Duration>);
+        for row in watched {
+            let left = if row.counts {
+                let known = before.remove(&row.task);
+                let clock = known.unwrap_or_else(|| IdleClock::new(now));
+                self.0.insert(row.task.clone(), clock);
+                clock.left(row.timeout, now)
+            } else {
+                row.timeout
+            };
+            if left.is_zero() {
+                over.push(row);
+            } else {
+                next = Some(next.map_or(left, |next| next.min(left)));
+            }
+        }
+        (over, next)
+    }
+}
+
+/// The service of a task was not used for its whole timeout: the task ends, unless it has just ended or been released.
+pub(crate) fn unused<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: &TaskId,
+    timeout: Duration,
+) -> Result<(), Refused> {
+    let Some(task) = scene.rows.task(id) else {
+        return Ok(());
+    };
+    let attempt = scene.rows.live_allocation(id);
+    let attempt = attempt.and_then(|attempt| scene.rows.allocation(&attempt));
+    if !attempt.is_some_and(|attempt| counts_idle(task.kind, &attempt.state)) {
+        return Ok(());
+    }
+    let what = match task.kind {
+        TaskKind::Notebook => {
+            "no request came, and what \"notebook_idle_type\" counts was not there"
+        }
+        _ => "no request came",
+    };
+    let cause = Cause::master(format!(
+        "it was idle for {} s (\"idle_timeout\"): {what}",
+        timeout.as_secs()
+    ));
+    tasks::on(scene, id, TaskEvent::Kill, &cause)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -77,6 +165,32 @@ mod tests {
         assert_eq!(clock.left(TIMEOUT, at(60)), TIMEOUT);
         clock.ends_use(at(60));
         assert_eq!(clock.left(TIMEOUT, at(61)), Duration::from_secs(9));
+    }
+
+    #[test]
+    fn each_task_has_its_own_time_and_only_while_it_counts() {
+        let watched = |task: &str, counts| Watched {
+            task: task.into(),
+            timeout: TIMEOUT,
+            counts,
+        };
+        let mut clocks = IdleClocks::default();
+        let look = |clocks: &mut IdleClocks, rows, now| {
+            let (over, next) = clocks.look(rows, at(now));
+            let over: Vec<String> = over.into_iter().map(|it| it.task.to_string()).collect();
+            (over, next.map(|next| next.as_secs()))
+        };
+        let both = || vec![watched("a", true), watched("b", false)];
+        assert_eq!(look(&mut clocks, both(), 0), (vec![], Some(10)));
+        assert!(clocks.of(&"b".into()).is_none());
+        clocks.of(&"a".into()).unwrap().used(at(4));
+        assert_eq!(look(&mut clocks, both(), 10), (vec![], Some(4)));
+        assert_eq!(look(&mut clocks, both(), 14).0, ["a"]);
+        // One that counts no more begins anew.
+        assert_eq!(look(&mut clocks, vec![watched("a", false)], 15).0.len(), 0);
+        assert_eq!(look(&mut clocks, both(), 30), (vec![], Some(10)));
+        assert_eq!(look(&mut clocks, Vec::new(), 31), (vec![], None));
+        assert!(clocks.of(&"a".into()).is_none());
     }
 
     proptest! {

@@ -38,7 +38,7 @@ use det_lifecycle::record::Subject;
 pub use effect::{Effect, NewTrial, Record, Topic};
 pub use event::{Continuation, Event, Need, Placed, Waiting};
 pub use fallback::{Prospects, Seeker, SentOn};
-pub use idle::IdleClock;
+pub use idle::{IdleClock, IdleClocks, Watched, counts_idle};
 pub use log_policies::LogMatch;
 pub use mutant::Mutant;
 pub use places::{Absence, Place};
@@ -48,7 +48,7 @@ pub use rows::{
     Allocation, Container, Experiment, Rows, SearchState, Task, Terms, Trial, Unreadable,
 };
 pub use searches::validation;
-pub use silence::{Silence, SilenceClock};
+pub use silence::{RunningTrial, Silence, SilenceClock, SilenceClocks};
 
 /// Two readings of the clock at the moment of a decision.
 #[derive(Debug, Clone, Copy)]
@@ -321,6 +321,16 @@ impl<R: Rows> Scene<'_, R> {
 
             Event::Task { id, event, cause } => tasks::asked(self, &id, event, &cause),
             Event::AttemptRequested { id } => tasks::request(self, &id),
+            Event::Unused { id, timeout } => idle::unused(self, &id, timeout),
+            Event::Silent {
+                id,
+                silent,
+                timeout,
+                finding,
+            } => {
+                silence::found(self, &id, (silent, timeout), &finding);
+                Ok(())
+            }
             Event::LogMatched { task, matches } => {
                 log_policies::matched(self, &task, matches);
                 Ok(())

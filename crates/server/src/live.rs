@@ -403,6 +403,14 @@ pub(crate) fn running_trials(cache: &LiveCache) -> Vec<Arc<AllocationRow>> {
         .collect()
 }
 
+/// The live attempts of tasks that were launched by themselves.
+pub(crate) fn launched_attempts(cache: &LiveCache) -> Vec<Arc<AllocationRow>> {
+    let rows = cache.allocations.values().map(|known| &known.row);
+    rows.filter(|row| row.kind != TaskKind::Trial)
+        .cloned()
+        .collect()
+}
+
 impl LiveCache {
     async fn load(conn: &mut Conn<'_>) -> Result<Self, StoreError> {
         let mut cache = Self::default();

@@ -1,14 +1,17 @@
 //! Tasks of all kinds: those of trials follow their trials, the others live by themselves.
 
+use std::time::Duration;
+
 use det_config::hyperparameters::SearchMethod;
-use det_ids::{Micros, TaskId, UserId};
+use det_ids::{Micros, TaskId, TrialId, UserId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_lifecycle::container::Desired;
 use det_lifecycle::experiment::ExperimentEvent;
-use det_lifecycle::record::Subject;
+use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::{Demand, Stop, TaskEnd, TaskEvent, TaskState};
 use det_lifecycle::trial::TrialState;
-use det_orchestrator::{Event, Refused, Task, Topic};
+use det_orchestrator::hang::Finding;
+use det_orchestrator::{Effect, Event, Refused, Task, Topic};
 use det_taskspec::{ContainerExit, TaskKind};
 
 use crate::world::{World, world};
@@ -381,4 +384,94 @@ fn a_trials_task_that_is_moved_asks_again_as_the_next_run() {
         world.allocations[&world.live(1)].resource_pool,
         "other".to_owned()
     );
+}
+
+/// A task of this kind whose container runs, in a world in which its service is up where it reports that.
+fn with_service(kind: TaskKind, up: bool) -> (World, TaskId) {
+    let (mut world, id) = with_task(kind);
+    world.task_starts_on(&id, &["a"]);
+    if up {
+        world.happens(Event::Allocation {
+            id: id.allocation(1),
+            event: AllocationEvent::Meet,
+            cause: person(),
+        });
+    }
+    (world, id)
+}
+
+fn unused(id: &TaskId) -> Event {
+    Event::Unused {
+        id: id.clone(),
+        timeout: Duration::from_secs(90),
+    }
+}
+
+#[test]
+fn a_service_that_is_not_used_ends_with_its_reason() {
+    for (kind, up, what) in [
+        (TaskKind::Notebook, true, "\"notebook_idle_type\" counts"),
+        (TaskKind::Tensorboard, true, "no request came"),
+        (TaskKind::Tensorboard, false, "no request came"),
+    ] {
+        let (mut world, id) = with_service(kind, up);
+        world.happens(unused(&id));
+        assert_eq!(world.tasks[&id].state, TaskState::Stopping(Stop::Kill));
+        let reason = world.allocations[&id.allocation(1)].exit_reason.clone();
+        let reason = reason.unwrap_or_default();
+        assert!(
+            reason.starts_with("it was idle for 90 s (\"idle_timeout\")") && reason.contains(what),
+            "{kind:?}: {reason}"
+        );
+    }
+}
+
+#[test]
+fn a_service_whose_time_does_not_count_is_left_alone() {
+    // Its service is not up yet.
+    let (mut world, id) = with_service(TaskKind::Notebook, false);
+    world.happens(unused(&id));
+    assert_eq!(world.tasks[&id].state, TaskState::Running);
+    // It is on its way out already, has ended, or never was.
+    world.happens(asked(&id, TaskEvent::Kill));
+    world.effects.clear();
+    world.happens(unused(&id));
+    let (mut waiting, queued) = with_task(TaskKind::Notebook);
+    waiting.effects.clear();
+    waiting.happens(unused(&queued));
+    waiting.happens(unused(&TaskId::from("gone")));
+    assert_eq!((world.effects, waiting.effects), (vec![], vec![]));
+}
+
+#[test]
+fn a_silent_trial_is_in_its_record_and_its_log_while_it_runs() {
+    let mut world = world(SINGLE, 0);
+    let attempt = world.live(1);
+    let silent = Event::Silent {
+        id: attempt.clone(),
+        silent: Duration::from_secs(70),
+        timeout: Duration::from_secs(60),
+        finding: Finding {
+            ranks: Vec::new(),
+            conclusion: "rank 1 sleeps".to_owned(),
+        },
+    };
+    world.effects.clear();
+    world.happens(silent.clone());
+    assert!(world.effects.is_empty(), "it does not run yet");
+    world.runs_on(1, &["a"]);
+    world.effects.clear();
+    world.happens(silent);
+    let reason = "its code has reported nothing and written nothing for 70 s (\"silence_timeout\" is 60 s): rank 1 sleeps";
+    assert_eq!(world.lines(), [format!("This trial may hang: {reason}")]);
+    let recorded = world.effects.iter().find_map(|effect| match effect {
+        Effect::Record(record) => Some(record),
+        _ => None,
+    });
+    let record = recorded.expect("it is in the record");
+    assert_eq!(
+        (record.subject.clone(), record.kind),
+        (Subject::Trial(TrialId(1)), EventKind::Silent)
+    );
+    assert_eq!(record.cause.reason.as_deref(), Some(reason));
 }

@@ -281,7 +281,7 @@ impl Master {
             context.clone(),
             (configs.clone(), live.clone()),
             ownership.clone(),
-            reach,
+            (reach, orchestration.clone()),
             silences.clone(),
         );
         let agent_tokens = AgentTokens::new(context.clone(), places.clone(), agent_token_hash);

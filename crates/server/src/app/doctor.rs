@@ -9,27 +9,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use det_authz::Kind;
-use det_ids::{AllocationId, ContainerId, ExperimentId, Micros, TrialId};
-use det_lifecycle::allocation::AllocationState;
+use det_ids::{AllocationId, ContainerId, ExperimentId, TrialId};
 use det_lifecycle::container::Observed;
-use det_lifecycle::record::{EventKind, Subject};
-use det_orchestrator::hang::{self, Finding, Rank};
+use det_orchestrator::hang::{self, Finding};
+use det_orchestrator::{Event, RunningTrial};
 use det_store::allocations::{self, AllocationRow, ContainerRow};
-use det_store::events::NewEvent;
 use det_store::{experiments, logs};
 use det_taskspec::diagnosis::Diagnosis;
 use futures::StreamExt as _;
-use serde_json::json;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::existing;
+use crate::app::orchestration::Orchestration;
 use crate::app::ownership::{Ownership, Reported};
 use crate::app::reach::{ContainerReach, RunningContainer};
 use crate::app::reads;
-use crate::app::silences::{Running, Silences};
+use crate::app::silences::Silences;
 use crate::app::user_counts::UserCounts;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -47,10 +45,6 @@ const MOST_OF_ONE: usize = 2;
 const MOST_WAITING: usize = 16;
 /// Chunks of a log in which the last lines of containers are looked for.
 const CHUNKS: i64 = 4;
-/// Ranks with a line of their own in the log, at most.
-const MOST_LINES: usize = 32;
-/// Functions that such a line names, at most.
-const MOST_FRAMES: usize = 6;
 
 /// What was found of a trial's attempt.
 #[derive(Debug, Clone)]
@@ -85,6 +79,7 @@ pub struct Doctor {
     ownership: Ownership,
     live: Live,
     reach: ContainerReach,
+    orchestration: Orchestration,
     silences: Silences,
     waiting: Arc<Mutex<Waiting>>,
     /// What [`Doctor::look`] has read: only an experiment that does not run can be given another configuration.
@@ -119,7 +114,7 @@ impl Doctor {
         context: Context,
         (configs, live): (Configs, Live),
         ownership: Ownership,
-        reach: ContainerReach,
+        (reach, orchestration): (ContainerReach, Orchestration),
         silences: Silences,
     ) -> Self {
         Self {
@@ -128,6 +123,7 @@ impl Doctor {
             ownership,
             live,
             reach,
+            orchestration,
             silences,
             waiting: Arc::default(),
             own_timeouts: Arc::default(),
@@ -329,14 +325,14 @@ impl Doctor {
                 continue;
             };
             let timeout = own.unwrap_or(of_master);
-            running.push(Running {
+            running.push(RunningTrial {
                 task: row.task_id.clone(),
                 allocation: row.id.clone(),
                 timeout,
             });
             by_task.insert(row.task_id.clone(), row);
         }
-        let (due, next) = self.silences.look(running, Micros(det_store::steady_now()));
+        let (due, next) = self.silences.look(running);
         let due = due.into_iter().filter_map(|(attempt, silent)| {
             Some((by_task.remove(&attempt.task)?, attempt.timeout, silent))
         });
@@ -386,7 +382,7 @@ impl Doctor {
         })
     }
 
-    /// Examines a trial that has been silent for too long, and adds what was found to its record and its log.
+    /// Examines a trial that has been silent for too long; what was found is added to its record and its log.
     async fn alarm(
         &self,
         attempt: &AllocationRow,
@@ -397,93 +393,17 @@ impl Doctor {
             return Ok(());
         };
         let examined = self.examine(trial_id, attempt, ANSWER_WITHIN).await?;
-        let reason = format!(
-            "its code has reported nothing and written nothing for {} s (\"silence_timeout\" is {} s): {}",
-            silent.as_secs(),
-            timeout.as_secs(),
-            examined.finding.conclusion
-        );
-        let ranks: Vec<_> = examined.finding.ranks.iter().map(rank_json).collect();
-        let detail = json!({
-            "allocationId": attempt.id,
-            "silentSeconds": silent.as_secs(),
-            "conclusion": examined.finding.conclusion,
-            "ranks": ranks.iter().take(MOST_LINES).collect::<Vec<_>>(),
-        });
-        let lines = lines(&reason, &examined.finding);
-        let (service, attempt) = (self.clone(), attempt.clone());
-        self.context
-            .write(move |tx| {
-                Box::pin(async move {
-                    let now = allocations::find(&mut tx.conn(), &attempt.id).await?;
-                    // It has ended, or is being ended, meanwhile: its log contains why.
-                    if now.is_none_or(|now| now.state != AllocationState::Ready) {
-                        return Ok(());
-                    }
-                    let event =
-                        NewEvent::new("master", Subject::Trial(trial_id), EventKind::Silent)
-                            .reason(&*reason)
-                            .detail(detail);
-                    service.context.record(tx, event).await?;
-                    for line in &lines {
-                        let (task, allocation) = (&attempt.task_id, Some(&attempt.id));
-                        service.context.write_line(tx, task, allocation, line)?;
-                    }
-                    Ok::<_, AppError>(())
-                })
-            })
-            .await
+        let found = Event::Silent {
+            id: attempt.id.clone(),
+            silent,
+            timeout,
+            finding: examined.finding,
+        };
+        self.orchestration.commit(found).await
     }
 }
 
 fn unanswered(within: Duration) -> String {
     let seconds = within.as_secs();
     format!("its supervisor did not answer within {seconds} s")
-}
-
-fn rank_json(rank: &Rank) -> serde_json::Value {
-    json!({
-        "rank": rank.rank,
-        "agentId": rank.place,
-        "odd": rank.odd,
-        "activity": rank.activity.phrase(),
-        "waitsIn": rank.waits_in(),
-        "problem": rank.problem,
-        "stack": rank.process.as_ref().map(|p| p.stack.iter().take(MOST_FRAMES).collect::<Vec<_>>()),
-    })
-}
-
-/// The lines of a silent trial's log.
-fn lines(reason: &str, finding: &Finding) -> Vec<String> {
-    let mut lines = vec![format!("This trial may hang: {reason}")];
-    for rank in finding.ranks.iter().take(MOST_LINES) {
-        let mut line = format!("- {rank}");
-        if let Some(process) = &rank.process {
-            let (used, watched) = (process.cpu_window_micros, rank.window_micros);
-            line.push_str(&format!(
-                "; process {} ({}), {} ms of processors in {} ms",
-                process.pid,
-                process.command,
-                used / 1000,
-                watched / 1000
-            ));
-            let stack: Vec<&str> = process
-                .stack
-                .iter()
-                .take(MOST_FRAMES)
-                .map(String::as_str)
-                .collect();
-            if !stack.is_empty() {
-                line.push_str(&format!("; stack, innermost first: {}", stack.join(" < ")));
-            }
-        }
-        lines.push(line);
-    }
-    if finding.ranks.len() > MOST_LINES {
-        lines.push(format!(
-            "- and {} more ranks",
-            finding.ranks.len() - MOST_LINES
-        ));
-    }
-    lines
 }

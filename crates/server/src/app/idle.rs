@@ -7,17 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use det_ids::{Micros, TaskId};
-use det_lifecycle::allocation::AllocationState;
-use det_lifecycle::task::TaskEvent;
-use det_orchestrator::{Event, IdleClock};
-use det_store::allocations;
-use det_store::task_documents::{self, LaunchedFilter};
-use det_taskspec::TaskKind;
+use det_orchestrator::{Event, IdleClock, IdleClocks, Watched, counts_idle};
+use det_store::task_documents;
 use tokio::sync::Notify;
 
 use crate::app::context::Context;
-use crate::app::orchestration::{Cause, Orchestration};
-use crate::error::{AppError, AppResult, ErrorKind};
+use crate::app::orchestration::Orchestration;
+use crate::error::AppResult;
+use crate::live::{Live, launched_attempts};
 
 /// Notes the use of services. Cheap to clone.
 #[derive(Clone, Default)]
@@ -27,7 +24,9 @@ pub struct Idle {
 
 #[derive(Default)]
 struct Inner {
-    clocks: Mutex<HashMap<TaskId, IdleClock>>,
+    clocks: Mutex<IdleClocks>,
+    /// How long live tasks may be idle, `None` = for ever: what they were launched with, read once.
+    timeouts: Mutex<HashMap<TaskId, Option<Duration>>>,
     changed: Notify,
 }
 
@@ -44,18 +43,16 @@ impl Drop for InUse {
 }
 
 impl Idle {
-    fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, IdleClock>> {
-        self.inner
-            .clocks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, IdleClocks> {
+        let clocks = self.inner.clocks.lock();
+        clocks.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the clock of a task; false = it has none.
     fn with(&self, task: &TaskId, change: impl FnOnce(&mut IdleClock, Micros)) -> bool {
         let now = Micros(det_store::steady_now());
         let mut clocks = self.lock();
-        let Some(clock) = clocks.get_mut(task) else {
+        let Some(clock) = clocks.of(task) else {
             return false;
         };
         change(clock, now);
@@ -90,108 +87,45 @@ impl Idle {
     pub(crate) async fn end_idle(
         &self,
         context: &Context,
+        live: &Live,
         orchestration: &Orchestration,
     ) -> AppResult<Option<Duration>> {
-        let watched = watched(context).await?;
+        let watched = self.watched(context, live).await?;
         let now = Micros(det_store::steady_now());
-        let (over, next) = self.look(&watched, now);
-        for task in over {
-            end(orchestration, task).await?;
+        let (over, next) = self.lock().look(watched, now);
+        for Watched { task, timeout, .. } in over {
+            let unused = Event::Unused { id: task, timeout };
+            orchestration.commit(unused).await?;
         }
         Ok(next)
     }
 
-    /// The tasks that are idle for too long, and how long until another look is due.
-    fn look<'w>(
-        &self,
-        watched: &'w [Watched],
-        now: Micros,
-    ) -> (Vec<&'w Watched>, Option<Duration>) {
-        let mut clocks = self.lock();
-        clocks.retain(|task, _| watched.iter().any(|row| row.task == *task));
-        let mut over = Vec::new();
-        let mut next: Option<Duration> = None;
-        for row in watched {
-            let left = if row.runs {
-                let clock = clocks.entry(row.task.clone());
-                clock
-                    .or_insert_with(|| IdleClock::new(now))
-                    .left(row.timeout, now)
-            } else {
-                clocks.remove(&row.task);
-                row.timeout
+    /// The live attempts of tasks whose services may not be idle for ever.
+    async fn watched(&self, context: &Context, live: &Live) -> AppResult<Vec<Watched>> {
+        let attempts = live.look(&context.store, launched_attempts).await?;
+        let lock = || {
+            let timeouts = self.inner.timeouts.lock();
+            timeouts.unwrap_or_else(PoisonError::into_inner)
+        };
+        let known = std::mem::take(&mut *lock());
+        let (mut timeouts, mut watched) = (HashMap::new(), Vec::new());
+        for row in attempts {
+            let timeout = match known.get(&row.task_id) {
+                Some(timeout) => *timeout,
+                None => {
+                    let mut conn = context.store.read().await?;
+                    let document = task_documents::find(&mut conn.conn(), &row.task_id).await?;
+                    document.and_then(|document| document.details.idle_timeout())
+                }
             };
-            if left.is_zero() {
-                over.push(row);
-            } else {
-                next = Some(next.map_or(left, |next| next.min(left)));
-            }
+            timeouts.insert(row.task_id.clone(), timeout);
+            watched.extend(timeout.map(|timeout| Watched {
+                task: row.task_id.clone(),
+                timeout,
+                counts: counts_idle(row.kind, &row.state),
+            }));
         }
-        (over, next)
-    }
-}
-
-/// A live task whose service may not be idle for ever.
-struct Watched {
-    task: TaskId,
-    kind: TaskKind,
-    timeout: Duration,
-    /// Whether its service is up, or it is a TensorBoard that waits for something to show.
-    runs: bool,
-}
-
-async fn watched(context: &Context) -> AppResult<Vec<Watched>> {
-    let live = LaunchedFilter {
-        ended_after: Some(i64::MAX),
-        ..LaunchedFilter::default()
-    };
-    let mut conn = context.store.read().await?;
-    let tasks = task_documents::launched(&mut conn.conn(), &live).await?;
-    let timed = tasks
-        .into_iter()
-        .filter_map(|task| Some((task.details.idle_timeout()?, task)));
-    let timed: Vec<_> = timed.collect();
-    let ids: Vec<TaskId> = timed.iter().map(|(_, task)| task.id.clone()).collect();
-    let mut states: HashMap<TaskId, AllocationState> = HashMap::new();
-    if !ids.is_empty() {
-        for attempt in allocations::of_tasks(&mut conn.conn(), &ids).await? {
-            states.entry(attempt.task_id).or_insert(attempt.state);
-        }
-    }
-    let watched = timed.into_iter().map(|(timeout, task)| Watched {
-        runs: match states.get(&task.id) {
-            Some(AllocationState::Ready) => true,
-            Some(AllocationState::Starting(_)) => task.kind == TaskKind::Tensorboard,
-            _ => false,
-        },
-        task: task.id,
-        kind: task.kind,
-        timeout,
-    });
-    Ok(watched.collect())
-}
-
-async fn end(orchestration: &Orchestration, row: &Watched) -> AppResult<()> {
-    let seconds = row.timeout.as_secs();
-    let what = match row.kind {
-        TaskKind::Notebook => {
-            "no request came, and what \"notebook_idle_type\" counts was not there"
-        }
-        _ => "no request came",
-    };
-    let ended = orchestration.commit(Event::Task {
-        id: row.task.clone(),
-        event: TaskEvent::Kill,
-        cause: Cause::master(format!(
-            "it was idle for {seconds} s (\"idle_timeout\"): {what}"
-        )),
-    });
-    match ended.await {
-        // It has ended by itself just now.
-        Err(AppError {
-            kind: ErrorKind::Precondition | ErrorKind::NotFound,
-            ..
-        }) => Ok(()),
-        other => other,
+        *lock() = timeouts;
+        Ok(watched)
     }
 }

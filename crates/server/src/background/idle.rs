@@ -13,7 +13,8 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Watches for as long as it is polled.
 pub async fn run(master: Master) {
     loop {
-        let looked = master.idle.end_idle(&master.context, &master.orchestration);
+        let idle = &master.idle;
+        let looked = idle.end_idle(&master.context, &master.live, &master.orchestration);
         let wait = looked.await.unwrap_or_else(|error| {
             tracing::warn!(%error, cause = ?error.cause, "idle tasks could not be ended; it is tried again");
             Some(RETRY)
