@@ -74,7 +74,6 @@ use tokio_util::sync::CancellationToken;
 use crate::app::context::Context;
 use crate::auth::Auth;
 use crate::error::{AppError, AppResult};
-use crate::in_force::Surroundings;
 use crate::live::Live;
 use crate::master_log::MasterLog;
 
@@ -99,79 +98,77 @@ pub struct Inner {
     /// What every service uses.
     pub context: Context,
     /// Templates of configurations, and changes to them.
-    pub templates: templates::Templates,
+    pub(crate) templates: templates::Templates,
     /// Users, and changes to them.
-    pub users: users::Users,
+    pub(crate) users: users::Users,
     /// Policies over configurations.
-    pub policies: config_policies::ConfigPolicies,
+    pub(crate) policies: config_policies::ConfigPolicies,
     /// What follows from events.
-    pub orchestration: orchestration::Orchestration,
-    /// Resource pools and their queues as they are.
-    pub snapshots: snapshots::Snapshots,
+    pub(crate) orchestration: orchestration::Orchestration,
     /// Passes of scheduling.
     pub scheduling: scheduling::Scheduling,
     /// The queue of jobs.
-    pub queue: jobs::JobQueue,
+    pub(crate) queue: jobs::JobQueue,
     /// Why jobs run or wait.
-    pub explanations: why::Explanations,
+    pub(crate) explanations: why::Explanations,
     /// Experiments: creating, steering, continuing and changing them.
     pub experiments: experiments::Experiments,
     /// What runs outside the cluster and reports: experiments and trials.
-    pub unmanaged: unmanaged::Unmanaged,
+    pub(crate) unmanaged: unmanaged::Unmanaged,
     /// Tasks that work for no experiment: launching and steering them.
-    pub launches: launches::Launches,
+    pub(crate) launches: launches::Launches,
     /// Why trials make no progress.
-    pub doctor: doctor::Doctor,
+    pub(crate) doctor: doctor::Doctor,
     /// How long the code of running trials has been silent.
     pub(crate) silences: silences::Silences,
     /// Trials: what their code and users report of them.
-    pub trials: trials::Trials,
+    pub(crate) trials: trials::Trials,
     /// Allocations, as their tasks speak of them.
-    pub allocations: allocations::Allocations,
+    pub(crate) allocations: allocations::Allocations,
     /// Workspaces, and changes to them.
-    pub workspaces: workspaces::Workspaces,
+    pub(crate) workspaces: workspaces::Workspaces,
     /// Projects, and changes to them.
-    pub projects: projects::Projects,
+    pub(crate) projects: projects::Projects,
     /// Configurations that become effective again.
-    pub renewals: renewal::Renewals,
+    pub(crate) renewals: renewal::Renewals,
     /// The deletion of workspaces and projects with what is in them.
-    pub home_deletion: workspaces::HomeDeletion,
+    pub(crate) home_deletion: workspaces::HomeDeletion,
     /// The services of tasks.
-    pub services: services::Services,
+    pub(crate) services: services::Services,
     /// When the services of tasks were last used.
-    pub idle: idle::Idle,
+    pub(crate) idle: idle::Idle,
     /// Specifications of containers.
-    pub specs: specs::Specs,
+    pub(crate) specs: specs::Specs,
     /// Previews of searches.
-    pub preview: preview::Previews,
+    pub(crate) preview: preview::Previews,
     /// Another configuration.
     pub reload: reload::Reload,
     /// Identities of the cluster and of this start of the master.
     pub identity: specs::MasterIdentity,
     /// The rows of checkpoints.
-    pub checkpoints: checkpoints::Checkpoints,
+    pub(crate) checkpoints: checkpoints::Checkpoints,
     /// Files of checkpoints.
-    pub checkpoint_files: checkpoints::files::CheckpointFiles,
+    pub(crate) checkpoint_files: checkpoints::files::CheckpointFiles,
     /// Removing files of checkpoints.
-    pub checkpoint_removal: checkpoints::removal::CheckpointRemoval,
+    pub(crate) checkpoint_removal: checkpoints::removal::CheckpointRemoval,
     /// See [`checkpoints::by_task::RemovalTasks`].
-    pub removal_tasks: checkpoints::by_task::RemovalTasks,
+    pub(crate) removal_tasks: checkpoints::by_task::RemovalTasks,
     /// Metric reports on their way in.
-    pub metrics: metrics::Metrics,
+    pub(crate) metrics: metrics::Metrics,
     /// The journal of metric reports.
-    pub metric_journal: metrics::journal::Journal,
+    pub(crate) metric_journal: metrics::journal::Journal,
     /// Long metrics in few points.
-    pub series: metrics::series::Series,
+    pub(crate) series: metrics::series::Series,
     /// Logs of tasks.
-    pub logs: logs::Logs,
+    pub(crate) logs: logs::Logs,
     /// How long logs are kept.
-    pub log_retention: logs::retention::LogRetention,
+    pub(crate) log_retention: logs::retention::LogRetention,
     /// Rights to what has an owner.
-    pub ownership: ownership::Ownership,
+    pub(crate) ownership: ownership::Ownership,
     /// Resource managers, and what their drivers report of them.
-    pub managers: managers::Managers,
+    pub(crate) managers: managers::Managers,
     /// Resource pools as configured.
-    pub pools: pools::Pools,
+    pub(crate) pools: pools::Pools,
     /// Users and sessions.
     pub auth: Auth,
     /// Workspaces, projects and pins.
@@ -181,32 +178,30 @@ pub struct Inner {
     /// Places: where containers run.
     pub places: places::Places,
     /// Agents and their slots: what they report, and changes to them.
-    pub agents: agents::Agents,
+    pub(crate) agents: agents::Agents,
     /// Who may connect as which agent.
-    pub agent_tokens: agent_tokens::AgentTokens,
-    /// The process around this master.
-    pub surroundings: Arc<dyn Surroundings>,
+    pub(crate) agent_tokens: agent_tokens::AgentTokens,
     /// Where files are kept.
     pub data_dir: PathBuf,
     /// Searches of live experiments.
     pub searches: searches::Searches,
     /// What lists of experiments are filtered and sorted by.
-    pub catalogue: Catalogue,
+    pub(crate) catalogue: Catalogue,
     /// Who makes a list of experiments: as many at once as there are cores, first come, first served. Shared out in
     /// small turns among more, each of the lists would be as late as the last one.
-    pub listings: Semaphore,
+    pub(crate) listings: Semaphore,
     /// How much memory requests and answers may take.
-    pub budgets: crate::budget::Budgets,
+    pub(crate) budgets: crate::budget::Budgets,
     /// Parsed configurations of live experiments.
-    pub configs: configs::Configs,
+    pub(crate) configs: configs::Configs,
     /// The master's own recent log lines.
     pub log: MasterLog,
     /// Cancelled when nothing is to be placed any more.
-    pub placing: CancellationToken,
+    pub(crate) placing: CancellationToken,
     /// Whether the master serves TLS.
-    pub tls: bool,
+    pub(crate) tls: bool,
     /// Whether it listens on loopback only.
-    pub loopback: bool,
+    pub(crate) loopback: bool,
     /// Background work: what runs, and what ended in a panic.
     pub background: crate::works::Works,
 }
