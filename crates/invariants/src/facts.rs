@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId, TrialId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::task::{RestartPolicy, TaskState};
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::UnmanagedState;
 
@@ -18,6 +19,8 @@ pub struct Snapshot {
     pub experiments: Vec<Experiment>,
     /// Trials. Those of every shown experiment, or only the live ones.
     pub trials: Vec<Trial>,
+    /// Tasks of any kind, trials' among them: any number of them.
+    pub tasks: Vec<Task>,
     /// Allocations: all live ones, and any number of ended ones.
     pub allocations: Vec<Allocation>,
     /// Containers: all that hold slots, and all others of the shown allocations.
@@ -82,6 +85,23 @@ pub struct Trial {
     pub unmanaged: Option<UnmanagedState>,
 }
 
+/// A task's row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Task {
+    /// Its id.
+    pub id: TaskId,
+    /// Its life cycle's state.
+    pub state: TaskState,
+    /// The task that it belongs to.
+    pub parent: Option<TaskId>,
+    /// When it is started again.
+    pub policy: RestartPolicy,
+    /// Whether the row has an end time.
+    pub ended: bool,
+    /// Attempts whose code has begun to run; `None` = not known.
+    pub started_attempts: Option<usize>,
+}
+
 /// An allocation's row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Allocation {
@@ -97,6 +117,10 @@ pub struct Allocation {
     pub slots: i64,
     /// Its life cycle's state.
     pub state: AllocationState,
+    /// Whether it can be asked to give its slots back, and its task goes on later.
+    pub preemptible: bool,
+    /// Whether it is asked to save and exit, by a deadline or for another allocation.
+    pub asked: bool,
     /// Whether it was given slots.
     pub placed: bool,
     /// Whether the row has an end time.

@@ -1,7 +1,7 @@
 //! Invariants of a cluster, as checks of a plain snapshot.
 //!
 //! The invariants are numbered, and used by the simulator and by the server's tests; the chaos runner, which sees
-//! databases and machines from outside, implements them again in `chaos/invariants.py` with the same numbers:
+//! databases and machines from outside, implements the first ten again in `chaos/invariants.py` with the same numbers:
 //!
 //! 1. Each slot is held by at most one live allocation, and sums are right.
 //! 2. A trial has at most one live allocation, and exactly when its state says so; an older run is fenced off.
@@ -13,6 +13,9 @@
 //! 8. Database, master memory and places agree once nothing is in transit.
 //! 9. A refused or failed request left nothing behind.
 //! 10. Every waiting allocation has a reason that is true; every change has an event.
+//! 11. A task of any kind has at most one live attempt, and exactly when its state says so; code that is never started
+//!     again has started once; what cannot give its slots back is not asked to; nothing goes
+//!     on that belongs to a task that is being killed.
 //!
 //! That everything live makes progress once faults stop (the second half of 4) can only be checked over time, by the
 //! test that runs the cluster. Read [`Snapshot`], then [`check`] for one moment and [`Watch`] for one moment after
@@ -24,7 +27,7 @@ mod watch;
 
 pub use facts::{
     Allocation, Checkpoint, Container, Event, Experiment, Place, Process, Refusal, Report,
-    ReportContent, Search, Snapshot, Trial,
+    ReportContent, Search, Snapshot, Task, Trial,
 };
 pub use moment::{MAX_UNWANTED_MICROS, check};
 pub use watch::Watch;
@@ -32,7 +35,7 @@ pub use watch::Watch;
 /// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Number of the invariant, 1 to 10; see the crate.
+    /// Number of the invariant, 1 to 11; see the crate.
     pub number: u8,
     /// What was found.
     pub what: String,

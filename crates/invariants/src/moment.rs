@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TrialId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId, TrialId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::task::{RestartPolicy, Stop, TaskState};
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::{TrialCounts, experiment_state};
 
@@ -27,6 +28,7 @@ pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
     refusals(snapshot, &mut found);
     reasons(snapshot, &mut found);
     events(snapshot, &mut found);
+    tasks(snapshot, &mut found);
     found
 }
 
@@ -93,6 +95,64 @@ fn slots(snapshot: &Snapshot, found: &mut Vec<Violation>) {
                     if allocation.placed { "" } else { "not " },
                 ),
             ));
+        }
+    }
+}
+
+/// 11: tasks of any kind, and their attempts.
+fn tasks(snapshot: &Snapshot, found: &mut Vec<Violation>) {
+    let mut live: HashMap<&TaskId, Vec<&AllocationState>> = HashMap::new();
+    for allocation in snapshot.allocations.iter().filter(|it| !it.ended) {
+        live.entry(&allocation.task_id)
+            .or_default()
+            .push(&allocation.state);
+        if allocation.asked && !allocation.preemptible {
+            let what = format!(
+                "allocation {} is asked to give its slots back, and its task would not go on later",
+                allocation.id
+            );
+            found.push(Violation::new(11, what));
+        }
+    }
+    let killed = snapshot.tasks.iter();
+    let killed = killed.filter(|task| task.state == TaskState::Stopping(Stop::Kill));
+    let killed: HashSet<&TaskId> = killed.map(|task| &task.id).collect();
+    for task in &snapshot.tasks {
+        let parent = task
+            .parent
+            .as_ref()
+            .filter(|parent| killed.contains(parent));
+        if let (Some(parent), false, false) = (parent, killed.contains(&task.id), task.ended) {
+            let what = format!(
+                "task {} goes on, and task {parent}, to which it belongs, is being killed",
+                task.id
+            );
+            found.push(Violation::new(11, what));
+        }
+        let of_task = live.get(&task.id).map_or(&[][..], Vec::as_slice);
+        let is_true = match (task.state, of_task) {
+            (TaskState::Suspended, []) => !task.ended,
+            (TaskState::Queued, [state]) => **state == AllocationState::Pending,
+            (TaskState::Running, [state]) => **state != AllocationState::Pending,
+            (TaskState::Stopping(_), [_]) => true,
+            (TaskState::Ended(_), []) => task.ended,
+            _ => false,
+        };
+        if !is_true {
+            let what = format!(
+                "task {} is {:?} with the live attempts {of_task:?}, and its row has {} end",
+                task.id,
+                task.state,
+                if task.ended { "an" } else { "no" }
+            );
+            found.push(Violation::new(11, what));
+        }
+        if let (RestartPolicy::Never, Some(starts @ 2..)) = (task.policy, task.started_attempts) {
+            let what = format!(
+                "the code of task {} has started {starts} times, and it is never started again",
+                task.id
+            );
+            found.push(Violation::new(11, what));
         }
     }
 }

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_ids::{ExperimentId, TrialId};
 use det_invariants::{
     Allocation, Checkpoint, Container, Event, Experiment, Place, Process, Refusal, Report,
-    ReportContent, Search, Snapshot, Trial, check,
+    ReportContent, Search, Snapshot, Task, Trial, check,
 };
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::task::{RestartPolicy, Stop, TaskEnd, TaskState};
 use det_lifecycle::trial::TrialState;
 
 fn event(subject_kind: &str, subject_id: &str, kind: &str, to: Option<&str>) -> Event {
@@ -38,6 +39,8 @@ fn sound() -> Snapshot {
         trial_id: Some(trial_id),
         run_id,
         slots: 2,
+        preemptible: true,
+        asked: false,
         placed: state != AllocationState::Pending,
         ended: state.is_terminal(),
         wait_reason: (state == AllocationState::Pending).then(|| "no free slots".into()),
@@ -56,6 +59,14 @@ fn sound() -> Snapshot {
         latest_checkpoint: (id == TrialId(1)).then(|| "c".into()),
         unmanaged: None,
     };
+    let task = |id, state| Task {
+        id: format!("task-{id}").into(),
+        state,
+        parent: None,
+        policy: RestartPolicy::ByTrial,
+        ended: false,
+        started_attempts: Some(2),
+    };
     let metric = |step| report(ReportContent::Metric { step, value: 0.5 });
     let files = BTreeMap::from([("model.pt".to_owned(), 7)]);
     let exit = AllocationExit::Released;
@@ -68,6 +79,10 @@ fn sound() -> Snapshot {
             unmanaged: false,
         }],
         trials: vec![trial(TrialId(1), 2), trial(TrialId(2), 1)],
+        tasks: vec![
+            task(TrialId(1), TaskState::Running),
+            task(TrialId(2), TaskState::Queued),
+        ],
         allocations: vec![
             allocation(
                 "task-1.1",
@@ -239,6 +254,27 @@ fn every_damage_is_seen() {
         }),
         (10, "a placement without an event", |s| {
             s.events.as_mut().unwrap().remove(5);
+        }),
+        (11, "a task that waits with an attempt that runs", |s| {
+            s.tasks[0].state = TaskState::Queued;
+        }),
+        (11, "a task that rests with an attempt", |s| {
+            s.tasks[1].state = TaskState::Suspended;
+        }),
+        (11, "an end that the row of a task does not know", |s| {
+            s.allocations.remove(2);
+            s.tasks[1].state = TaskState::Ended(TaskEnd::Failed);
+        }),
+        (11, "a child of a task that is being killed", |s| {
+            s.tasks[0].state = TaskState::Stopping(Stop::Kill);
+            s.tasks[1].parent = Some(s.tasks[0].id.clone());
+        }),
+        (11, "a notebook that starts twice", |s| {
+            s.tasks[0].policy = RestartPolicy::Never;
+        }),
+        (11, "a notebook that is asked to save", |s| {
+            s.allocations[1].preemptible = false;
+            s.allocations[1].asked = true;
         }),
     ];
     for (number, name, damage) in damages {

@@ -267,6 +267,26 @@ use TaskEvent as Event;
 use TaskState as State;
 
 impl TaskState {
+    /// Whether another task may come to belong to a task in this state: what is done to it later reaches that one too.
+    pub fn takes_members(self) -> bool {
+        match self {
+            Self::Suspended | Self::Queued | Self::Running => true,
+            Self::Stopping(stop) => stop != Stop::Kill,
+            Self::Ended(_) => false,
+        }
+    }
+
+    /// Whether what a user asks of the task that this one belongs to is asked of this one too: what cannot follow is left
+    /// alone.
+    pub fn follows(self, event: &TaskEvent, policy: RestartPolicy) -> bool {
+        match event {
+            TaskEvent::Kill => true,
+            TaskEvent::Suspend => !self.is_terminal() && policy.is_preemptible(),
+            TaskEvent::Resume => !matches!(self, Self::Ended(_) | Self::Stopping(Stop::Kill)),
+            _ => !self.is_terminal(),
+        }
+    }
+
     /// Decides what follows `event` for a task with this policy; performs nothing. Events that come too late change
     /// nothing.
     ///
@@ -554,6 +574,23 @@ mod tests {
         /// Plays a task with its attempts: whatever users and the platform do, one lives exactly when the task's state
         /// refuses it, and a kill ends the task.
         #[test]
+    fn what_follows_a_task_is_never_refused() {
+        for (name, state) in STATES {
+            for policy in POLICIES {
+                for event in [TaskEvent::Kill, TaskEvent::Suspend, TaskEvent::Resume] {
+                    let refused = state.on(event.clone(), policy).is_err();
+                    assert!(
+                        !state.follows(&event, policy) || !refused,
+                        "{name}, {policy:?}: {event:?}"
+                    );
+                }
+            }
+            let ends = state.is_terminal() || state == State::Stopping(Stop::Kill);
+            assert_eq!(state.takes_members(), !ends, "{name}");
+        }
+    }
+
+    #[test]
         fn a_task_has_an_attempt_exactly_while_it_is_queued_running_or_stopping(
             policy in prop::sample::select(&POLICIES[1..]),
             history in prop::collection::vec(0..15_usize, 0..60),

@@ -6,6 +6,7 @@
 use det_config::hyperparameters::{
     AdaptiveMode, Hyperparameter, SearchMethod, SearcherConfig, Space,
 };
+use det_taskspec::TaskKind;
 use serde::{Deserialize, Serialize};
 
 use crate::random::Stream;
@@ -48,6 +49,12 @@ pub enum Rule {
 pub enum What {
     /// A user submits an experiment.
     Submit(Submission),
+    /// A user launches a task of its own.
+    Launch(Launch),
+    /// A user launches a task that belongs to a generic task, named like experiments are.
+    LaunchChild(usize, Launch),
+    /// A user steers a task of its own, and what belongs to it; named like experiments are.
+    SteerTask(usize, TaskWish),
     /// A user steers an experiment.
     Steer(usize, Wish),
     /// A user kills one trial of an experiment.
@@ -113,6 +120,91 @@ pub enum What {
     },
     /// A task's process on an agent dies: its code, or (`true`) its supervisor with it.
     ProcessKilled(usize, usize, bool),
+}
+
+/// What a user requests of a task of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskWish {
+    /// See the life cycle of a task.
+    Pause,
+    /// See the life cycle of a task.
+    Activate,
+    /// See the life cycle of a task.
+    Kill,
+}
+
+/// A task of its own as launched, and what its code does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Launch {
+    /// Its kind; no trial.
+    pub kind: TaskKind,
+    /// Its slots, on one agent.
+    pub slots: u32,
+    /// 1 to 99, lower first.
+    pub priority: u8,
+    /// Whether it goes on after it gave its slots back; `None` = as is usual for its kind.
+    pub preemptible: Option<bool>,
+    /// Steps after which it comes to its end.
+    pub steps: i64,
+    /// Of one step.
+    pub step_time: Time,
+    /// Of a hundred attempts so many fail.
+    pub failing: u32,
+    /// Whether its code never asks if it is to save and exit.
+    pub deaf: bool,
+    /// Seconds to save and exit.
+    pub preemption_timeout: u32,
+    /// Seconds that its service may be idle; `None` = for ever.
+    pub idle_timeout: Option<u32>,
+    /// After so many of a hundred steps its service is used.
+    pub used: u32,
+}
+
+impl Launch {
+    /// Whether its service reports that it is up.
+    pub(crate) fn has_service(&self) -> bool {
+        matches!(
+            self.kind,
+            TaskKind::Notebook | TaskKind::Shell | TaskKind::Tensorboard
+        )
+    }
+
+    fn draw(luck: &mut Stream, largest: u32) -> Self {
+        let kind = [
+            TaskKind::Command,
+            TaskKind::Notebook,
+            TaskKind::Notebook,
+            TaskKind::Shell,
+            TaskKind::Tensorboard,
+            TaskKind::Generic,
+            TaskKind::Generic,
+            TaskKind::Generic,
+            TaskKind::CheckpointGc,
+        ][luck.index(9)];
+        let is_idle = matches!(kind, TaskKind::Notebook | TaskKind::Tensorboard);
+        let slots = match kind {
+            TaskKind::CheckpointGc | TaskKind::Tensorboard => 0,
+            _ => u32::try_from(luck.between(0, i64::from(largest))).unwrap_or(0),
+        };
+        Self {
+            kind,
+            slots,
+            priority: [10, 42, 42, 60][luck.index(4)],
+            preemptible: match kind {
+                TaskKind::CheckpointGc => None,
+                _ => [None, None, Some(true), Some(false)][luck.index(4)],
+            },
+            steps: luck.between(2, 30),
+            step_time: luck.between(20, 240) * SECOND,
+            failing: [0, 0, 10, 40][luck.index(4)],
+            deaf: luck.percent(30),
+            preemption_timeout: u32::try_from(luck.between(20, 600)).unwrap_or(60),
+            idle_timeout: (is_idle && luck.percent(70))
+                .then(|| u32::try_from(luck.between(60, 1800)).unwrap_or(600)),
+            used: [0, 20, 60][luck.index(3)],
+        }
+    }
 }
 
 /// What a user requests of an experiment.
@@ -323,6 +415,20 @@ impl History {
             let weight = [1, 2, 4, 6][luck.index(4)];
             let at = luck.between(0, heal_at);
             steps.push((at, What::Weight(luck.index(1000), weight)));
+        }
+        let mut luck = Stream::of(seed, "tasks");
+        for _ in 0..hours * 3 {
+            let launch = Launch::draw(&mut luck, largest);
+            let what = match luck.index(4) {
+                0 => What::LaunchChild(luck.index(1000), launch),
+                _ => What::Launch(launch),
+            };
+            steps.push((luck.between(0, heal_at * 4 / 5), what));
+        }
+        for _ in 0..hours * 3 {
+            let wish = [TaskWish::Pause, TaskWish::Activate, TaskWish::Kill][luck.index(3)];
+            let what = What::SteerTask(luck.index(1000), wish);
+            steps.push((luck.between(0, heal_at), what));
         }
         steps.sort_by_key(|(at, _)| *at);
         Self {

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use det_ids::{
-    AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, SlotId, TaskId, TrialId,
+    AllocationId, ContainerId, ExperimentId, JobId, PlaceId, RequestId, SlotId, TaskId, TrialId,
 };
 use det_orchestrator::Task;
 use det_scheduler::WaitKind;
 
-use crate::history::Submission;
+use crate::history::{Launch, Submission};
 
 /// Microseconds since the simulated cluster began.
 pub type Time = i64;
@@ -44,6 +44,18 @@ pub(crate) struct Trial {
 pub(crate) struct Allocation {
     pub(crate) row: det_orchestrator::Allocation,
     pub(crate) wait_kind: Option<WaitKind>,
+}
+
+/// A task of its own, with its job.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Launched {
+    pub(crate) launch: Rc<Launch>,
+    pub(crate) job_id: JobId,
+    pub(crate) submitted_at: Time,
+    /// The generic task that it belongs to.
+    pub(crate) parent: Option<TaskId>,
+    /// Attempts whose code has begun to run.
+    pub(crate) started: usize,
 }
 
 /// A container.
@@ -120,6 +132,7 @@ pub(crate) struct Rows {
     pub(crate) experiments: BTreeMap<ExperimentId, Experiment>,
     pub(crate) trials: BTreeMap<TrialId, Trial>,
     pub(crate) tasks: BTreeMap<TaskId, Task>,
+    pub(crate) launched: BTreeMap<TaskId, Launched>,
     pub(crate) allocations: BTreeMap<AllocationId, Allocation>,
     pub(crate) containers: BTreeMap<ContainerId, Container>,
     pub(crate) agents: BTreeMap<PlaceId, Agent>,
@@ -137,6 +150,7 @@ pub(crate) struct Rows {
     pub(crate) events: u64,
     pub(crate) last_experiment: i64,
     pub(crate) last_trial: i64,
+    pub(crate) last_task: u64,
     pub(crate) last_container: u64,
     /// Live allocations, containers that hold slots, live trials: what the database has indexes for.
     pub(crate) live: Live,
@@ -163,6 +177,7 @@ pub(crate) struct TouchedRows {
     pub(crate) experiments: BTreeSet<ExperimentId>,
     pub(crate) trials: BTreeSet<TrialId>,
     pub(crate) allocations: BTreeSet<AllocationId>,
+    pub(crate) tasks: BTreeSet<TaskId>,
 }
 
 impl Rows {

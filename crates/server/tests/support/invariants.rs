@@ -3,15 +3,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, TaskId};
 use det_invariants::{
-    Allocation, Checkpoint, Container, Event, Experiment, Place, Search, Snapshot, Trial, check,
+    Allocation, Checkpoint, Container, Event, Experiment, Place, Search, Snapshot, Task, Trial,
+    check,
 };
+use det_lifecycle::task::RestartPolicy;
 use det_searcher::TrialState as SearchTrial;
 use det_server::app::Master;
 use det_server::app::searches::{config_of, replay};
 use det_server::slots::slot_set;
+use det_store::allocations::TaskRow;
 use det_store::experiments::ExperimentRow;
+use det_store::task_documents::{self, LaunchedFilter};
 use det_store::{
     StoreError, WriteTx, allocations, checkpoints, events, experiments, places, searches, trials,
 };
@@ -55,6 +59,12 @@ async fn load(master: &Master, tx: &mut WriteTx) -> Result<Snapshot, StoreError>
             load_experiment(master, tx, &row, &mut snapshot).await?;
         }
     }
+    let launched = task_documents::launched(&mut tx.conn(), &LaunchedFilter::default()).await?;
+    for launched in launched {
+        if let Some(task) = allocations::find_task(&mut tx.conn(), &launched.id).await? {
+            load_task(tx, task, launched.parent_id, &mut snapshot).await?;
+        }
+    }
     for row in places::list(&mut tx.conn()).await? {
         snapshot.places.push(Place {
             slots: row.capacity.slots().iter().map(|slot| slot.0).collect(),
@@ -84,6 +94,52 @@ async fn recorded(tx: &mut WriteTx) -> Result<Vec<Event>, StoreError> {
     }
 }
 
+async fn load_task(
+    tx: &mut WriteTx,
+    task: TaskRow,
+    parent: Option<TaskId>,
+    snapshot: &mut Snapshot,
+) -> Result<(), StoreError> {
+    let mut started = 0;
+    for allocation in allocations::of_task(&mut tx.conn(), &task.id).await? {
+        started += usize::from(allocation.started_at.is_some());
+        let containers = allocations::containers(&mut tx.conn(), &allocation.id).await?;
+        for container in containers {
+            snapshot.containers.push(Container {
+                slots: slot_set(&container.slots)?,
+                ended: container.ended_at.is_some(),
+                id: container.id,
+                allocation_id: container.allocation_id,
+                place_id: container.place_id,
+            });
+        }
+        snapshot.allocations.push(Allocation {
+            state: allocation.state,
+            preemptible: allocation.preemptible,
+            asked: allocation.preempt_deadline.is_some() || allocation.preempted_for.is_some(),
+            placed: allocation.placed_at.is_some(),
+            ended: allocation.ended_at.is_some(),
+            true_reason: None,
+            id: allocation.id,
+            task_id: allocation.task_id,
+            trial_id: allocation.trial_id,
+            run_id: allocation.run_id,
+            slots: allocation.slots,
+            wait_reason: allocation.wait_reason,
+        });
+    }
+    let preemptible = task.demand.and_then(|demand| demand.preemptible);
+    snapshot.tasks.push(Task {
+        parent,
+        policy: RestartPolicy::of(task.kind, preemptible),
+        state: task.state,
+        ended: task.ended_at.is_some(),
+        started_attempts: Some(started),
+        id: task.id,
+    });
+    Ok(())
+}
+
 #[expect(clippy::too_many_lines, reason = "one literal for each kind of row")]
 async fn load_experiment(
     master: &Master,
@@ -101,30 +157,7 @@ async fn load_experiment(
     });
     for trial in trials::of_experiment(&mut tx.conn(), row.id).await? {
         for task in allocations::tasks_of_trial(&mut tx.conn(), trial.id).await? {
-            for allocation in allocations::of_task(&mut tx.conn(), &task.id).await? {
-                let containers = allocations::containers(&mut tx.conn(), &allocation.id).await?;
-                for container in containers {
-                    snapshot.containers.push(Container {
-                        slots: slot_set(&container.slots)?,
-                        ended: container.ended_at.is_some(),
-                        id: container.id,
-                        allocation_id: container.allocation_id,
-                        place_id: container.place_id,
-                    });
-                }
-                snapshot.allocations.push(Allocation {
-                    state: allocation.state,
-                    placed: allocation.placed_at.is_some(),
-                    ended: allocation.ended_at.is_some(),
-                    true_reason: None,
-                    id: allocation.id,
-                    task_id: allocation.task_id,
-                    trial_id: allocation.trial_id,
-                    run_id: allocation.run_id,
-                    slots: allocation.slots,
-                    wait_reason: allocation.wait_reason,
-                });
-            }
+            load_task(tx, task, None, snapshot).await?;
         }
         snapshot.trials.push(Trial {
             state: trial.state,

@@ -14,8 +14,8 @@ use det_scheduler::{
 use det_taskspec::PortSteps;
 
 use super::{Refused, Tx};
-use crate::history::{Rule, Submission};
-use crate::rows::{Agent, Allocation, Experiment, Rows, Time};
+use crate::history::Rule;
+use crate::rows::{Agent, Allocation, Experiment, Launched, Rows, Time};
 
 /// Zero-slot containers that each agent takes at once.
 const AUX_LIMIT: u32 = 2;
@@ -92,7 +92,11 @@ fn pool(core: Core, rows: &Rows, rule: Rule) -> (PoolSnapshot, Queue) {
     let experiments: BTreeSet<_> = live.iter().filter_map(|a| a.row.experiment_id).collect();
     let jobs = experiments.iter().filter_map(|id| rows.experiments.get(id));
     let jobs = jobs.map(|experiment| (experiment.row.job_id.clone(), job(experiment)));
-    let work = live.into_iter().map(|allocation| work(rows, allocation));
+    let launched = live
+        .iter()
+        .filter_map(|a| rows.launched.get(&a.row.task_id));
+    let jobs = jobs.chain(launched.map(|task| (task.job_id.clone(), job_of_task(task))));
+    let work = live.iter().map(|allocation| work(rows, allocation));
     let pool = (settings(rule), places(rows));
     core.pool(pool, work, jobs.collect(), BTreeMap::new())
 }
@@ -132,8 +136,21 @@ fn job(experiment: &Experiment) -> Job {
     }
 }
 
-/// Whether a submission can ever run on the agents that there are. A pool without agents cannot refuse.
-pub(crate) fn can_ever_fit(rows: &Rows, submission: &Submission) -> Result<(), NeverFits> {
+fn job_of_task(task: &Launched) -> Job {
+    Job {
+        priority: task.launch.priority,
+        weight: 1.0,
+        max_slots: None,
+        submitted_at: Micros(task.submitted_at),
+        position: None,
+        moved: false,
+        workspace: None,
+    }
+}
+
+/// Whether so many slots, on one place or on several, can ever be had on the agents that there are. A pool without agents
+/// cannot refuse.
+pub(crate) fn can_ever_fit(rows: &Rows, slots: u32, single_place: bool) -> Result<(), NeverFits> {
     let snapshot = PoolSnapshot {
         settings: settings(Rule::default()),
         places: places(rows),
@@ -143,8 +160,8 @@ pub(crate) fn can_ever_fit(rows: &Rows, submission: &Submission) -> Result<(), N
         return Ok(());
     }
     let ask = SlotDemand {
-        slots: submission.slots,
-        single_place: submission.single_place,
+        slots,
+        single_place,
         excluded: &BTreeSet::new(),
     };
     det_scheduler::can_ever_fit(&snapshot, &ask)

@@ -36,7 +36,9 @@ impl Tx<'_> {
         &mut self,
         submission: &Rc<Submission>,
     ) -> Result<ExperimentId, Refused> {
-        if let Err(never) = super::can_ever_fit(self.rows, submission) {
+        if let Err(never) =
+            super::can_ever_fit(self.rows, submission.slots, submission.single_place)
+        {
             return Err(never.to_string());
         }
         let id = ExperimentId(self.rows.last_experiment + 1);

@@ -4,6 +4,7 @@
 mod agents;
 mod background;
 mod experiments;
+mod launched;
 mod rows;
 mod tasks;
 
@@ -12,9 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) use background::{PlannerAnswer, can_ever_fit};
 use det_ids::{ExperimentId, Micros, PlaceId, TrialId};
 pub(crate) use det_orchestrator::Topic;
-use det_orchestrator::{Agenda, Clock, Core, Effect, Event, NewTrial, SearchState, Trial};
+use det_orchestrator::{
+    Agenda, Clock, Core, Effect, Event, IdleClocks, NewTrial, SearchState, Trial,
+};
 use det_rm::PlaceView;
 pub(crate) use experiments::replay;
+pub(crate) use launched::watched;
 pub(crate) use tasks::{Call, Reply};
 
 use crate::mutant::Mutant;
@@ -37,6 +41,8 @@ pub(crate) type Refused = String;
 pub(crate) struct Memory {
     /// Loaded searches.
     pub(crate) searches: BTreeMap<ExperimentId, SearchState>,
+    /// When services were last used.
+    pub(crate) idle: IdleClocks,
     /// Connections by agent.
     pub(crate) connections: BTreeMap<PlaceId, Connection>,
 }

@@ -120,6 +120,7 @@ impl det_orchestrator::Rows for Tx<'_> {
 
     fn insert_task(&mut self, row: Task) {
         self.rows.version += 1;
+        self.rows.touched.tasks.insert(row.id.clone());
         self.rows.tasks.insert(row.id.clone(), row);
     }
 
@@ -128,8 +129,11 @@ impl det_orchestrator::Rows for Tx<'_> {
     }
 
     fn resource_pool(&self, task: &Task) -> Option<String> {
-        self.experiment(task.experiment_id?)
-            .map(|experiment| experiment.resource_pool)
+        match task.experiment_id {
+            Some(id) => Some(self.experiment(id)?.resource_pool),
+            // There is one pool.
+            None => Some(String::new()),
+        }
     }
 
     fn allocation(&self, id: &AllocationId) -> Option<Allocation> {
@@ -154,6 +158,12 @@ impl det_orchestrator::Rows for Tx<'_> {
     }
 
     fn update_allocation(&mut self, row: &Allocation) {
+        let known = self.rows.allocations.get(&row.id);
+        let begins =
+            known.is_some_and(|it| it.row.started_at.is_none()) && row.started_at.is_some();
+        if let (true, Some(task)) = (begins, self.rows.launched.get_mut(&row.task_id)) {
+            task.started += 1;
+        }
         if let Some(known) = self.rows.allocation_mut(&row.id) {
             known.row.clone_from(row);
         }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{AllocationId, ContainerId, TrialId};
+use det_ids::{AllocationId, ContainerId, Micros, TrialId};
 use det_lifecycle::allocation::AllocationEvent;
 use det_lifecycle::container::Observed;
 use det_lifecycle::trial::EarlyExit;
 use det_orchestrator::{Allocation, Cause, Event, Mutant as CoreMutant, validation};
 
-use super::{Refused, Tx, core};
+use super::{Refused, Topic, Tx, core};
 use crate::mutant::Mutant;
 use crate::rows::{Checkpoint, Line, Metric};
 
@@ -44,6 +44,10 @@ pub(crate) enum Call {
     Acknowledge,
     /// Reports that it ends early.
     EarlyExit(EarlyExit),
+    /// Reports that its service is up.
+    Up,
+    /// Its service is used, or reports that it is.
+    Used,
 }
 
 /// An answer.
@@ -83,6 +87,13 @@ impl Tx<'_> {
             }
             Call::Line { sequence } => self.append_line(allocation, container, sequence),
             Call::Poll => {
+                // A trial's code shows that it can be asked when its containers meet.
+                if self.rows.allocation(allocation)?.trial_id.is_none() {
+                    self.advance([Event::Listens {
+                        id: allocation.clone(),
+                        cause: cause(),
+                    }])?;
+                }
                 let row = self.rows.allocation(allocation);
                 Ok(Reply::Preempt(row.is_ok_and(|row| row.state.is_to_save())))
             }
@@ -92,6 +103,22 @@ impl Tx<'_> {
                     event: AllocationEvent::Acknowledge,
                     cause: cause(),
                 }])?;
+                Ok(Reply::Done)
+            }
+            Call::Up => {
+                self.advance([Event::Allocation {
+                    id: allocation.clone(),
+                    event: AllocationEvent::Meet,
+                    cause: cause(),
+                }])?;
+                self.wakes.insert(Topic::Deadlines);
+                Ok(Reply::Done)
+            }
+            Call::Used => {
+                let task = self.rows.allocation(allocation)?.task_id.clone();
+                if let Some(clock) = self.memory.idle.of(&task) {
+                    clock.used(Micros(self.now));
+                }
                 Ok(Reply::Done)
             }
             Call::EarlyExit(reason) => {

@@ -2,14 +2,14 @@
 
 use det_ids::{ExperimentId, Micros, PlaceId};
 use det_lifecycle::experiment::ExperimentState;
-use det_orchestrator::{Absence, Cause, Core, Due, Event as Decide};
+use det_orchestrator::{Absence, Cause, Core, Due, Event as Decide, Watched};
 
 use super::connections::Connections;
 use super::network::Network;
 use super::process::Master;
 use super::scene::Scene;
 use super::{ChangeError, Event};
-use crate::master::{PATIENCE, PlannerAnswer, Refused, Topic, Tx, core};
+use crate::master::{PATIENCE, PlannerAnswer, Refused, Topic, Tx, core, watched};
 use crate::rows::{SECOND, Time};
 
 /// The master while it does background work.
@@ -153,7 +153,20 @@ impl Passes<'_> {
         for id in due.now {
             self.change(|tx| tx.advance([Decide::Overdue { id }]))?;
         }
-        Ok(next.into_iter().chain(due.next).min().map(|at| at.0))
+        let watched = watched(self.master.rows());
+        let memory = self.master.memory.as_mut();
+        let looked = memory.map(|memory| memory.idle.look(watched, now));
+        let (over, idle) = looked.unwrap_or_default();
+        for Watched { task, timeout, .. } in over {
+            self.scene.note(|| format!("{task} is idle for too long"));
+            self.scene.counts.idle += 1;
+            let unused = Decide::Unused { id: task, timeout };
+            self.change(|tx| tx.advance([unused]))?;
+        }
+        let idle = idle.and_then(|left| i64::try_from(left.as_micros()).ok());
+        let idle = idle.map(|left| Micros(now.0 + left));
+        let moments = next.into_iter().chain(due.next).chain(idle);
+        Ok(moments.min().map(|at| at.0))
     }
 
     fn is_connected(&self, place: &PlaceId) -> bool {

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use det_ids::TaskId;
 use det_invariants::{
     Allocation, Checkpoint, Container, Event, Experiment, Place, Process, Report, ReportContent,
-    Search, Snapshot, Trial, Violation, Watch, check,
+    Search, Snapshot, Task as Facts, Trial, Violation, Watch, check,
 };
 use det_lifecycle::allocation::AllocationState;
-use det_lifecycle::task::TaskState;
 use det_orchestrator::Task;
 use det_searcher::TrialState as SearchTrial;
 
@@ -23,6 +23,8 @@ use crate::rows::{self, Rows, SECOND, Time};
 const WHOLE_EVERY: u64 = 512;
 /// The same, in simulated time.
 const WHOLE_WITHIN: Time = 300 * SECOND;
+/// How late a service that nothing uses may be ended.
+const IDLE_SLACK: Time = 5 * SECOND;
 
 /// What was looked at, and what must still be there at the end.
 #[derive(Default)]
@@ -72,6 +74,7 @@ struct Subjects<'a> {
     experiments: Vec<&'a rows::Experiment>,
     trials: Vec<&'a rows::Trial>,
     allocations: Vec<&'a rows::Allocation>,
+    tasks: Vec<&'a Task>,
 }
 
 impl<'a> Subjects<'a> {
@@ -82,13 +85,16 @@ impl<'a> Subjects<'a> {
                 experiments: rows.experiments.values().collect(),
                 trials: rows.trials.values().collect(),
                 allocations: rows.allocations.values().collect(),
+                tasks: rows.tasks.values().collect(),
             };
         }
         let (live, touched) = (&rows.live, &rows.touched);
         let experiments = touched.experiments.iter();
         let trials = live.trials.union(&touched.trials);
         let allocations = live.allocations.union(&touched.allocations);
+        let tasks = touched.tasks.iter();
         Self {
+            tasks: tasks.filter_map(|id| rows.tasks.get(id)).collect(),
             experiments: experiments
                 .filter_map(|id| rows.experiments.get(id))
                 .collect(),
@@ -128,7 +134,7 @@ impl World {
         found.extend(self.checks.watch.observe(&snapshot));
         found.extend(planned.as_ref().and_then(idle_although));
         found.extend(waits_too_long(&self.master, self.scene.now));
-        found.extend(untrue_task(self.master.rows()));
+        found.extend(idle_too_long(&self.master, &self.code, self.scene.now));
         let fresh = std::mem::take(&mut self.checks.fresh);
         self.checks.acknowledged.extend(fresh);
         self.master.store.refusals.clear();
@@ -160,6 +166,7 @@ impl World {
             experiments,
             trials,
             allocations,
+            tasks,
         } = subjects;
         let reasons = planned.map(PlannerAnswer::reasons);
         let containers = allocations
@@ -179,6 +186,7 @@ impl World {
         Snapshot {
             experiments: experiments.into_iter().map(experiment).collect(),
             trials: trials.into_iter().map(trial).collect(),
+            tasks: tasks.into_iter().map(|it| task(rows, it)).collect(),
             allocations: allocations
                 .into_iter()
                 .map(|a| {
@@ -428,6 +436,8 @@ fn allocation(of: &rows::Allocation, true_reason: Option<String>) -> Allocation 
         run_id: row.run_id,
         slots: row.slots.into(),
         state: row.state.clone(),
+        preemptible: row.preemptible,
+        asked: row.preempt_deadline.is_some() || row.preempted_for.is_some(),
         placed: row.placed_at.is_some(),
         ended: row.ended_at.is_some(),
         wait_reason: row.wait_reason.clone(),
@@ -446,28 +456,36 @@ fn container(of: &rows::Container) -> Container {
     }
 }
 
-/// A task has a live allocation exactly when its state asks for one.
-fn untrue_task(rows: &Rows) -> Option<Violation> {
-    let trials = rows.live.trials.union(&rows.touched.trials);
-    let mut tasks = trials
-        .filter_map(|id| rows.trials.get(id))
-        .filter_map(|trial| rows.tasks.get(&trial.row.task_id));
-    let live = |task: &Task| rows.live_of_task(&task.id).map(|a| &a.row.state);
-    let is_true = |task: &Task| match task.state {
-        TaskState::Suspended => live(task).is_none() && task.ended_at.is_none(),
-        TaskState::Queued => live(task) == Some(&AllocationState::Pending),
-        TaskState::Running => live(task).is_some_and(|state| *state != AllocationState::Pending),
-        TaskState::Stopping(_) => live(task).is_some(),
-        TaskState::Ended(_) => live(task).is_none() && task.ended_at.is_some(),
+fn task(rows: &Rows, of: &Task) -> Facts {
+    let launched = rows.launched.get(&of.id);
+    Facts {
+        id: of.id.clone(),
+        state: of.state,
+        parent: launched.and_then(|launched| launched.parent.clone()),
+        policy: of.policy(),
+        ended: of.ended_at.is_some(),
+        started_attempts: launched.map(|launched| launched.started),
+    }
+}
+
+/// A service that nothing uses is ended in time, if the master can, and none before its time.
+fn idle_too_long(master: &Master, code: &Code, now: Time) -> Option<Violation> {
+    let rows = master.rows();
+    master.memory.as_ref().filter(|_| master.is_quiet(now))?;
+    let live = rows.live.allocations.iter();
+    let live = live.filter_map(|id| Some(&rows.allocations.get(id)?.row));
+    let mut ready = live.filter(|row| row.state == AllocationState::Ready);
+    let late = |task: &TaskId| {
+        let timeout = rows.launched.get(task)?.launch.idle_timeout?;
+        let since = code.last_use(task)?.max(master.work.started_at);
+        (since + Time::from(timeout) * SECOND + IDLE_SLACK < now).then_some(since)
     };
-    let task = tasks.find(|task| !is_true(task))?;
+    let (row, since) = ready.find_map(|row| Some((row, late(&row.task_id)?)))?;
     Some(Violation {
-        number: 2,
+        number: 4,
         what: format!(
-            "task {} is {:?}, and its live allocation {:?}",
-            task.id,
-            task.state,
-            live(task)
+            "the service of task {} has not been used since {since}, and it still runs",
+            row.task_id
         ),
     })
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use det_ids::ContainerId;
+use det_ids::{ContainerId, TaskId};
 use det_invariants::{Report, ReportContent};
 use det_lifecycle::trial::EarlyExit;
 use det_taskspec::ContainerExit;
@@ -11,7 +11,8 @@ use det_taskspec::ContainerExit;
 use super::network::{Network, Way};
 use super::process::Master;
 use super::scene::Scene;
-use super::{Answer, ChangeError, ChangeOrigin, Event, Spec};
+use super::{Answer, ChangeError, ChangeOrigin, Event, Spec, Work};
+use crate::history::Launch;
 use crate::master::{Call, Reply};
 use crate::random::Stream;
 use crate::rows::{Rows, SECOND};
@@ -41,37 +42,59 @@ pub(super) struct Process {
 
 impl Process {
     fn new(seed: u64, agent: usize, spec: Rc<Spec>) -> Self {
-        let submission = &spec.submission;
-        // What a trial is like holds for all its runs, what a run is like for all its containers.
-        let mut trial = Stream::of(seed, &format!("trial {}", spec.trial_id));
-        let mut run = Stream::of(seed, &format!("run {}.{}", spec.trial_id, spec.run_id));
-        let left = (submission.steps - spec.from_step).max(1);
-        let fails = run.percent(submission.failing);
-        let fails_at = fails.then(|| spec.from_step + run.between(1, left));
-        let early = if trial.percent(submission.early) {
-            Some(EarlyExit::InvalidHyperparameters)
-        } else if trial.percent(submission.early / 2) {
-            Some(EarlyExit::UserRequested)
-        } else {
-            None
-        };
-        let early = early.map(|reason| (trial.between(1, submission.steps), reason));
-        Self {
+        let mut process = Self {
             agent,
             alive: true,
             report: None,
             unwanted_since: None,
             number: 0,
-            pending: VecDeque::from([Call::Meet, Call::Line { sequence: 0 }]),
-            step: spec.from_step,
+            pending: VecDeque::new(),
+            step: 0,
             sequence: 1,
             exit: None,
-            fails_at,
-            early,
-            deaf: trial.percent(submission.deaf),
+            fails_at: None,
+            early: None,
+            deaf: false,
             luck: Stream::of(seed, &format!("container {}", spec.container)),
-            spec,
+            spec: spec.clone(),
+        };
+        match &spec.work {
+            Work::Trial {
+                trial_id,
+                run_id,
+                from_step,
+                submission,
+                ..
+            } => {
+                // What a trial is like holds for all its runs, what a run is like for all its containers.
+                let mut trial = Stream::of(seed, &format!("trial {trial_id}"));
+                let mut run = Stream::of(seed, &format!("run {trial_id}.{run_id}"));
+                let left = (submission.steps - from_step).max(1);
+                let fails = run.percent(submission.failing);
+                process.fails_at = fails.then(|| from_step + run.between(1, left));
+                let early = if trial.percent(submission.early) {
+                    Some(EarlyExit::InvalidHyperparameters)
+                } else if trial.percent(submission.early / 2) {
+                    Some(EarlyExit::UserRequested)
+                } else {
+                    None
+                };
+                process.early = early.map(|reason| (trial.between(1, submission.steps), reason));
+                process.deaf = trial.percent(submission.deaf);
+                process.step = *from_step;
+                process.pending = VecDeque::from([Call::Meet, Call::Line { sequence: 0 }]);
+            }
+            Work::Launched(_, launch) => {
+                let luck = &mut process.luck;
+                let fails = luck.percent(launch.failing);
+                process.fails_at = fails.then(|| luck.between(1, launch.steps));
+                process.deaf = launch.deaf;
+                if launch.has_service() {
+                    process.pending.push_back(Call::Up);
+                }
+            }
         }
+        process
     }
 
     /// Ends the processes.
@@ -89,6 +112,13 @@ impl Process {
             self.exit = Some(1);
             return;
         }
+        let spec = self.spec.clone();
+        let (seed, submission) = match &spec.work {
+            Work::Trial {
+                seed, submission, ..
+            } => (*seed, submission),
+            Work::Launched(_, launch) => return self.works(launch),
+        };
         if let Some((_, reason)) = self.early.filter(|(at, _)| *at == step) {
             self.pending.push_back(Call::EarlyExit(reason));
             // Some code reports that it ends and does not; then the master ends it.
@@ -97,12 +127,11 @@ impl Process {
             }
             return;
         }
-        let value = self.metric(step);
+        let value = metric(seed, step);
         self.pending.push_back(Call::Metric { step, value });
         let sequence = self.sequence;
         self.sequence += 1;
         self.pending.push_back(Call::Line { sequence });
-        let submission = self.spec.submission.clone();
         if step >= submission.steps {
             push_checkpoint(self, step);
             self.exit = Some(0);
@@ -116,12 +145,34 @@ impl Process {
         }
     }
 
-    fn metric(&self, step: i64) -> f64 {
-        let mut luck = Stream::of(u64::from(self.spec.seed), &format!("metric {step}"));
-        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-        let value = luck.between(0, 1_000_000) as f64 / 1e6;
-        value
+    /// What a task of its own does after a step.
+    fn works(&mut self, launch: &Launch) {
+        if launch.has_service() && self.luck.percent(launch.used) {
+            self.pending.push_back(Call::Used);
+        }
+        // Services know no such question, and run for as long as their users want.
+        if !launch.has_service() && !self.deaf {
+            self.pending.push_back(Call::Poll);
+        }
+        if self.step >= launch.steps {
+            self.exit = Some(0);
+        }
     }
+
+    /// How long a step takes.
+    fn step_time(&self) -> i64 {
+        match &self.spec.work {
+            Work::Trial { submission, .. } => submission.step_time,
+            Work::Launched(_, launch) => launch.step_time,
+        }
+    }
+}
+
+fn metric(seed: u32, step: i64) -> f64 {
+    let mut luck = Stream::of(u64::from(seed), &format!("metric {step}"));
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    let value = luck.between(0, 1_000_000) as f64 / 1e6;
+    value
 }
 
 /// Users' code, and the checkpoints that it has stored.
@@ -130,6 +181,8 @@ pub(super) struct Code {
     processes: BTreeMap<ContainerId, Process>,
     /// Files of checkpoints, by name.
     storage: BTreeMap<String, BTreeMap<String, i64>>,
+    /// When services were last used, or came up, as the master knows it.
+    uses: BTreeMap<TaskId, i64>,
 }
 
 impl Code {
@@ -138,7 +191,13 @@ impl Code {
             seed,
             processes: BTreeMap::new(),
             storage: BTreeMap::new(),
+            uses: BTreeMap::new(),
         }
+    }
+
+    /// When the service of a task was last used, or came up, as far as the master knows; `None` = it never was.
+    pub(super) fn last_use(&self, task: &TaskId) -> Option<i64> {
+        self.uses.get(task).copied()
     }
 
     /// The processes of a container, ended ones included until they are removed.
@@ -188,9 +247,14 @@ impl Code {
     ) {
         scene.counts.runs += u64::from(spec.member == 0);
         let id = spec.container.clone();
-        self.processes
-            .insert(id.clone(), Process::new(self.seed, agent, spec));
-        self.send_call(scene, network, &id, SECOND / 10);
+        let process = Process::new(self.seed, agent, spec);
+        let calls = !process.pending.is_empty();
+        self.processes.insert(id.clone(), process);
+        if calls {
+            self.send_call(scene, network, &id, SECOND / 10);
+        } else {
+            self.go_on(scene, network, &id);
+        }
     }
 
     /// Sends the first pending call after some time.
@@ -232,9 +296,13 @@ impl Code {
             self.storage.insert(uuid.clone(), files.clone());
         }
         let report = report_of(master.rows(), &spec, &call);
+        let is_use = matches!(call, Call::Up | Call::Used);
         let outcome = master.write(scene, network, ChangeOrigin::FromOutside, |tx| {
             tx.take(&spec.allocation, &spec.container, call)
         });
+        if let (true, true, Work::Launched(task, _)) = (is_use, outcome.is_ok(), &spec.work) {
+            self.uses.insert(task.clone(), scene.now);
+        }
         let answer = match outcome {
             Ok(reply) => Some(Answer {
                 outcome: Ok(reply),
@@ -321,7 +389,7 @@ impl Code {
         // Only the chief works by itself; the others end with it.
         if process.spec.member == 0 {
             process.number += 1;
-            let time = process.spec.submission.step_time;
+            let time = process.step_time();
             let wait = process.luck.between(time / 2, time * 3 / 2);
             let number = process.number;
             scene.after(wait, Event::Code(id.clone(), number));
@@ -394,25 +462,36 @@ fn report_of(rows: &Rows, spec: &Spec, call: &Call) -> Option<Report> {
         Call::EarlyExit(reason) => ReportContent::Control {
             what: format!("it ends early: {reason:?}"),
         },
-        Call::Meet | Call::Poll | Call::Acknowledge => return None,
+        Call::Meet | Call::Poll | Call::Acknowledge | Call::Up | Call::Used => return None,
     };
-    let trial = rows.trials.get(&spec.trial_id);
+    let Work::Trial {
+        trial_id, run_id, ..
+    } = spec.work
+    else {
+        return None;
+    };
+    let trial = rows.trials.get(&trial_id);
     Some(Report {
-        trial_id: spec.trial_id,
-        run_id: spec.run_id,
-        newest_run: trial.map_or(spec.run_id, |t| t.row.run_id),
+        trial_id,
+        run_id,
+        newest_run: trial.map_or(run_id, |t| t.row.run_id),
         what,
     })
 }
 
 fn push_checkpoint(process: &mut Process, steps: i64) {
-    let spec = &process.spec;
+    let Work::Trial {
+        trial_id, run_id, ..
+    } = process.spec.work
+    else {
+        return;
+    };
     let files = BTreeMap::from([
         ("model.pt".to_owned(), steps * 10),
         ("state.json".to_owned(), 2),
     ]);
     process.pending.push_back(Call::Checkpoint {
-        uuid: format!("{}-{}-{steps}", spec.trial_id, spec.run_id),
+        uuid: format!("{trial_id}-{run_id}-{steps}"),
         steps,
         files,
     });

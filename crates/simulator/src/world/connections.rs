@@ -13,7 +13,7 @@ use super::host::agent_id;
 use super::network::{Network, Way};
 use super::process::Master;
 use super::scene::Scene;
-use super::{ChangeError, Event, Spec, ToAgent, ToMaster};
+use super::{ChangeError, Event, Spec, ToAgent, ToMaster, Work};
 use crate::master::{Connection, REPEAT_END, Refused, Topic, Tx, place};
 use crate::mutant::Mutant;
 use crate::rows::Rows;
@@ -257,20 +257,29 @@ fn spec(rows: &Rows, container: &ContainerId) -> Option<Spec> {
     let held = rows.containers.get(container)?;
     let row = &held.row;
     let allocation = &rows.allocations.get(&row.allocation_id)?.row;
-    let trial = rows.trials.get(&allocation.trial_id?)?;
-    let experiment = rows.experiments.get(&trial.row.experiment_id)?;
+    let work = match allocation.trial_id {
+        None => {
+            let launched = rows.launched.get(&allocation.task_id)?;
+            Work::Launched(allocation.task_id.clone(), launched.launch.clone())
+        }
+        Some(id) => {
+            let trial = rows.trials.get(&id)?;
+            let experiment = rows.experiments.get(&trial.row.experiment_id)?;
+            let latest = trial.latest_checkpoint.as_ref();
+            Work::Trial {
+                trial_id: trial.row.id,
+                run_id: allocation.run_id,
+                seed: trial.seed,
+                from_step: latest.map_or(0, |(_, steps)| *steps),
+                submission: experiment.submission.clone(),
+            }
+        }
+    };
     // The row may have changed since it was read.
     (row.ended_at.is_none() && row.desired == Desired::Run).then(|| Spec {
         container: row.id.clone(),
         allocation: allocation.id.clone(),
-        trial_id: trial.row.id,
-        run_id: allocation.run_id,
-        seed: trial.seed,
         member: usize::try_from(row.member).unwrap_or(usize::MAX),
-        from_step: trial
-            .latest_checkpoint
-            .as_ref()
-            .map_or(0, |(_, steps)| *steps),
-        submission: experiment.submission.clone(),
+        work,
     })
 }

@@ -14,11 +14,11 @@ mod store;
 use std::rc::Rc;
 
 use det_agent_proto::ContainerState;
-use det_ids::{AllocationId, ContainerId, TrialId};
+use det_ids::{AllocationId, ContainerId, TaskId, TrialId};
 use det_invariants::{Report, Violation};
 use det_taskspec::ContainerExit;
 
-use crate::history::{History, Submission};
+use crate::history::{History, Launch, Submission};
 use crate::master::{Call, Refused, Reply, Topic};
 use crate::mutant::Mutant;
 use crate::rows::{SECOND, Time};
@@ -64,6 +64,10 @@ pub struct Counts {
     pub faults: u64,
     /// Experiments submitted.
     pub experiments: u64,
+    /// Tasks of their own that were launched.
+    pub launched: u64,
+    /// Tasks of their own that were ended because they were idle.
+    pub idle: u64,
     /// Runs of tasks.
     pub runs: u64,
     /// Reports that were acknowledged.
@@ -81,6 +85,8 @@ impl std::ops::AddAssign for Counts {
         self.commits += other.commits;
         self.faults += other.faults;
         self.experiments += other.experiments;
+        self.launched += other.launched;
+        self.idle += other.idle;
         self.runs += other.runs;
         self.acknowledged += other.acknowledged;
         self.checks += other.checks;
@@ -92,10 +98,12 @@ impl std::fmt::Display for Counts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} cluster-hours, {} experiments, {} runs of tasks, {} faults, {} commits, {} reports acknowledged, {} events, \
+            "{} cluster-hours, {} experiments, {} tasks of their own ({} ended idle), {} runs of tasks, {} faults, {} commits, {} reports acknowledged, {} events, \
              {} moments checked ({} settled)",
             self.time / (3600 * SECOND),
             self.experiments,
+            self.launched,
+            self.idle,
             self.runs,
             self.faults,
             self.commits,
@@ -184,12 +192,23 @@ enum ToAgent {
 struct Spec {
     container: ContainerId,
     allocation: AllocationId,
-    trial_id: TrialId,
-    run_id: i64,
-    seed: u32,
     member: usize,
-    from_step: i64,
-    submission: Rc<Submission>,
+    work: Work,
+}
+
+/// What the code of a container does.
+#[derive(Debug, Clone)]
+enum Work {
+    /// It trains.
+    Trial {
+        trial_id: TrialId,
+        run_id: i64,
+        seed: u32,
+        from_step: i64,
+        submission: Rc<Submission>,
+    },
+    /// It is that of a task of its own.
+    Launched(TaskId, Rc<Launch>),
 }
 
 /// Why a change was not made, as far as its caller knows.

@@ -2,16 +2,18 @@
 
 use std::rc::Rc;
 
-use det_ids::{ContainerId, ExperimentId};
+use det_ids::{ContainerId, ExperimentId, TaskId};
 use det_invariants::Violation;
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::task::TaskState;
+use det_orchestrator::Task;
 use det_scheduler::Service;
 use det_taskspec::ContainerExit;
 
 use super::host::agent_id;
 use super::store::CommitFault;
 use super::{ChangeError, ChangeOrigin, Event, World};
-use crate::history::{Submission, What, Wish};
+use crate::history::{Launch, Submission, TaskWish, What, Wish};
 use crate::master::{Refused, Topic, Tx, can_ever_fit};
 use crate::rows::{SECOND, Time};
 
@@ -39,6 +41,18 @@ impl World {
         (!ids.is_empty()).then(|| ids[place % ids.len()])
     }
 
+    fn task_at(&self, place: usize) -> Option<TaskId> {
+        let ids: Vec<&TaskId> = self.master.rows().launched.keys().collect();
+        (!ids.is_empty()).then(|| ids[place % ids.len()].clone())
+    }
+
+    fn launch(&mut self, launch: Launch, parent: Option<TaskId>) {
+        let launch = Rc::new(launch);
+        if self.ask(|tx| tx.launch(&launch, parent)) {
+            self.scene.counts.launched += 1;
+        }
+    }
+
     pub(super) fn outside(&mut self, step: usize) {
         let what = self.history.steps[step].1.clone();
         self.scene.note(|| format!("{what:?}"));
@@ -47,6 +61,16 @@ impl World {
                 let submission = Rc::new(submission);
                 if self.ask(|tx| tx.create_experiment(&submission).map(|_| ())) {
                     self.scene.counts.experiments += 1;
+                }
+            }
+            What::Launch(launch) => self.launch(launch, None),
+            What::LaunchChild(place, launch) => {
+                let parent = self.task_at(place);
+                self.launch(launch, parent);
+            }
+            What::SteerTask(place, wish) => {
+                if let Some(id) = self.task_at(place) {
+                    self.ask(|tx| tx.steer_task(&id, wish));
                 }
             }
             What::Steer(place, wish) => {
@@ -188,6 +212,9 @@ impl World {
                 }
             }
             What::Submit(_)
+            | What::Launch(_)
+            | What::LaunchChild(..)
+            | What::SteerTask(..)
             | What::Steer(..)
             | What::KillTrial(..)
             | What::Priority(..)
@@ -236,6 +263,12 @@ impl World {
         for id in paused {
             self.ask(|tx| tx.steer(id, Wish::Activate));
         }
+        let rests = |task: &&Task| task.trial_id.is_none() && task.state == TaskState::Suspended;
+        let resting = self.master.rows().tasks.values().filter(rests);
+        let resting: Vec<TaskId> = resting.map(|task| task.id.clone()).collect();
+        for id in resting {
+            self.ask(|tx| tx.steer_task(&id, TaskWish::Activate));
+        }
         // Taken in while the agents were away, and too large for all of them: it waits for good, with its reason.
         if self.master.rows().agents.len() == self.hosts.len() {
             let live: Vec<(ExperimentId, Rc<Submission>)> = self
@@ -247,17 +280,32 @@ impl World {
                 .map(|e| (e.row.id, e.submission.clone()))
                 .collect();
             for (id, submission) in live {
-                if can_ever_fit(self.master.rows(), &submission).is_err() {
+                let (slots, single_place) = (submission.slots, submission.single_place);
+                if can_ever_fit(self.master.rows(), slots, single_place).is_err() {
                     self.ask(|tx| tx.steer(id, Wish::Kill));
                 }
             }
         }
-        let busy = self
-            .master
-            .rows()
-            .experiments
-            .values()
-            .any(|e| e.row.state.is_live() || e.row.state == ExperimentState::Deleting);
+        if self.master.rows().agents.len() == self.hosts.len() {
+            let rows = self.master.rows();
+            let fits = |slots| can_ever_fit(rows, slots, true).is_ok();
+            let never = rows
+                .launched
+                .iter()
+                .filter(|(_, task)| !fits(task.launch.slots));
+            let never: Vec<TaskId> = never.map(|(id, _)| id.clone()).collect();
+            for id in never {
+                self.ask(|tx| tx.steer_task(&id, TaskWish::Kill));
+            }
+        }
+        let rows = self.master.rows();
+        let tasks = rows.launched.keys().filter_map(|id| rows.tasks.get(id));
+        let works = tasks.filter(|task| task.ended_at.is_none()).count() > 0;
+        let busy = works
+            || rows
+                .experiments
+                .values()
+                .any(|e| e.row.state.is_live() || e.row.state == ExperimentState::Deleting);
         let held = self.hosts.iter().any(|host| !host.records.is_empty());
         let running = self.code.alive().next().is_some();
         if !busy && !held && !running {
@@ -298,6 +346,12 @@ impl World {
             .filter(|e| e.row.state.is_live() || e.row.state == ExperimentState::Deleting)
             .map(|e| (e.row.id, e.row.state))
             .collect();
+        let rows = self.master.rows();
+        let tasks = rows.launched.keys().filter_map(|id| rows.tasks.get(id));
+        let tasks: Vec<(&TaskId, TaskState)> = tasks
+            .filter(|task| task.ended_at.is_none())
+            .map(|task| (&task.id, task.state))
+            .collect();
         let held: Vec<&ContainerId> = self
             .hosts
             .iter()
@@ -306,7 +360,7 @@ impl World {
         self.scene.violated(Violation {
             number: 4,
             what: format!(
-                "no progress since the faults ended: experiments {experiments:?}; {live:?}; agents hold {held:?}"
+                "no progress since the faults ended: experiments {experiments:?}; {live:?}; tasks {tasks:?}; agents hold {held:?}"
             ),
         });
     }

@@ -29,6 +29,8 @@ pub(super) struct Master {
 pub(super) struct Background {
     /// Counts starts of the master: what an earlier one has begun is over.
     pub(super) start: u64,
+    /// When it was last started.
+    pub(super) started_at: Time,
     /// What is woken and has not looked yet.
     pub(super) passes: BTreeSet<Topic>,
     /// Until when something that failed waits for being tried again.
@@ -215,6 +217,7 @@ impl Master {
         }
         scene.note(|| "master starts".to_owned());
         self.memory = Some(Memory::default());
+        self.work.started_at = scene.now;
         let marked = self.change(scene, network, |tx| {
             let places: Vec<PlaceId> = tx.rows.agents.keys().cloned().collect();
             tx.advance(places.into_iter().map(|place| Decide::PlaceLeft {

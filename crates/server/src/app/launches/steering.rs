@@ -1,7 +1,7 @@
 //! Steering tasks that users launched: killing, pausing and activating them, with everything that belongs to them.
 
 use det_ids::TaskId;
-use det_lifecycle::task::{RestartPolicy, TaskEvent};
+use det_lifecycle::task::{RestartPolicy, TaskEvent, TaskState};
 use det_orchestrator::Event;
 use det_store::task_documents::{self, TaskDocument};
 use det_store::{Conn, WriteTx, allocations};
@@ -120,33 +120,29 @@ impl Launches {
         is_asked: bool,
     ) -> AppResult<bool> {
         let row = existing::task(&mut tx.conn(), id).await?;
-        if *event == TaskEvent::Kill {
-            return Ok(true);
+        if is_asked && *event != TaskEvent::Kill && row.ended_at.is_some() {
+            return Err(AppError::precondition(format!(
+                "task \"{id}\" has ended ({}): it cannot be paused or activated",
+                row.state.name()
+            )));
         }
-        if row.ended_at.is_some() {
-            return if is_asked {
-                Err(AppError::precondition(format!(
-                    "task \"{id}\" has ended ({}): it cannot be paused or activated",
-                    row.state.name()
-                )))
-            } else {
-                Ok(false)
-            };
+        if *event == TaskEvent::Suspend {
+            let document = task_documents::find(&mut tx.conn(), id).await?;
+            let refuses = document.is_some_and(|document| is_never_paused(&document));
+            if refuses && is_asked {
+                return Err(AppError::precondition(format!(
+                    "task \"{id}\" was launched as one that is never paused (--no_pause)"
+                ))
+                .hint(format!("`det task kill {id}` ends it")));
+            }
+            if refuses {
+                return Ok(false);
+            }
         }
-        let document = task_documents::find(&mut tx.conn(), id).await?;
-        let refuses = document.is_some_and(|document| is_never_paused(&document));
+        // Of the one that was asked for the life cycle reports why it cannot.
         let preemptible = row.demand.and_then(|demand| demand.preemptible);
-        let goes_on = RestartPolicy::of(row.kind, preemptible).is_preemptible();
-        match (*event == TaskEvent::Suspend, !refuses, is_asked) {
-            // Of the one that was asked for the life cycle reports why it cannot.
-            (true, true, false) => Ok(goes_on),
-            (true, false, true) => Err(AppError::precondition(format!(
-                "task \"{id}\" was launched as one that is never paused (--no_pause)"
-            ))
-            .hint(format!("`det task kill {id}` ends it"))),
-            (true, false, false) => Ok(false),
-            _ => Ok(true),
-        }
+        let policy = RestartPolicy::of(row.kind, preemptible);
+        Ok(is_asked || row.state.follows(event, policy))
     }
 }
 
@@ -178,7 +174,7 @@ async fn root(conn: &mut Conn<'_>, document: TaskDocument) -> AppResult<TaskId> 
     Ok(top.task_id)
 }
 
-/// Tasks belong to generic tasks that have not ended.
+/// Tasks belong to generic tasks that have not ended and are not being killed.
 pub(super) async fn require_live_parent(tx: &mut WriteTx, id: &TaskId) -> AppResult<()> {
     let parent = document(tx, Some(TaskKind::Generic), id).await?;
     // All of them are steered by one change.
@@ -191,9 +187,12 @@ pub(super) async fn require_live_parent(tx: &mut WriteTx, id: &TaskId) -> AppRes
         .hint("launch tasks of their own, without a parent"));
     }
     let row = allocations::find_task(&mut tx.conn(), id).await?;
-    match row.filter(|row| row.ended_at.is_none()) {
-        Some(_) => Ok(()),
-        None => Err(AppError::precondition(format!(
+    match row.map(|row| row.state) {
+        Some(state) if state.takes_members() => Ok(()),
+        Some(TaskState::Stopping(_)) => Err(AppError::precondition(format!(
+            "task \"{id}\" is being killed, with everything that belongs to it: nothing can belong to it any more"
+        ))),
+        _ => Err(AppError::precondition(format!(
             "task \"{id}\" has ended: nothing can belong to it any more"
         ))),
     }
