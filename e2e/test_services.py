@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import http.client
 import json
 import os
 import socket
@@ -83,14 +85,8 @@ while True:
 """
 
 
-@pytest.fixture(scope="module")
-def services(up: Cluster) -> Iterator[tuple[Cluster, str]]:
-    """A cluster with a command that serves, and a second ordinary account."""
-    password = up.root / "password"
-    password.write_text("Weaker-than-1-wants\n")
-    admin = {"DET_USER": "admin", "DET_PASS": ""}
-    up.run_det("user", "create", "mallory", "--password-file", password, env=admin)
-    up.token("mallory", "Weaker-than-1-wants")
+def serve(cluster: Cluster) -> str:
+    """A command with the program, which listens."""
     program = PROGRAM.replace("HTTP_PORT", str(HTTP)).replace("RAW_PORT", str(RAW)).replace("OPEN_PORT", str(OPEN))
     config = {
         "entrypoint": ["python3", "-c", program],
@@ -100,13 +96,25 @@ def services(up: Cluster) -> Iterator[tuple[Cluster, str]]:
                 {"proxy_port": HTTP, "default_service_id": True},
                 {"proxy_port": RAW, "proxy_tcp": True, "unauthenticated": True},
                 {"proxy_port": OPEN, "unauthenticated": True},
-                {"proxy_port": port_of(up), "unauthenticated": True},
+                {"proxy_port": port_of(cluster), "unauthenticated": True},
             ]
         },
     }
-    made = up.api("POST", "/api/v1/commands", {"config": config})
+    made = cluster.api("POST", "/api/v1/commands", {"config": config})
     id = made["command"]["id"]
-    wait_for("the program to listen", lambda: answers(up, id), within=30)
+    wait_for("the program to listen", lambda: answers(cluster, id), within=30)
+    return id
+
+
+@pytest.fixture(scope="module")
+def services(up: Cluster) -> Iterator[tuple[Cluster, str]]:
+    """A cluster with a command that serves, and a second ordinary account."""
+    password = up.root / "password"
+    password.write_text("Weaker-than-1-wants\n")
+    admin = {"DET_USER": "admin", "DET_PASS": ""}
+    up.run_det("user", "create", "mallory", "--password-file", password, env=admin)
+    up.token("mallory", "Weaker-than-1-wants")
+    id = serve(up)
     yield up, id
     up.api("POST", f"/api/v1/commands/{id}/kill")
 
@@ -291,3 +299,69 @@ def test_a_service_goes_with_its_task(up: Cluster) -> None:
         return "its task has ended" in refused(up, f"/proxy/{id}/").body
 
     wait_for("the service to go", gone, within=30)
+
+
+class Browser:
+    """Keeps cookies by host and path, and shows each redirect."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.port = port_of(cluster)
+        self.cookies: dict[tuple[str, str, str], str] = {}
+
+    def open(self, host: str, path: str) -> tuple[int, str, bytes]:
+        """Status, address that it leads to, body."""
+        below = path.partition("?")[0]
+        sent = [f"{name}={value}" for (of, root, name), value in self.cookies.items() if of == host and below.startswith(root)]
+        headers = {"Host": f"{host}:{self.port}", "Accept": "text/html", **({"Cookie": "; ".join(sent)} if sent else {})}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        with contextlib.closing(connection):
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            for cookie in answer.headers.get_all("Set-Cookie") or []:
+                pair, *attributes = cookie.split("; ")
+                name, _, value = pair.partition("=")
+                root = next((a.removeprefix("Path=") for a in attributes if a.startswith("Path=")), "/")
+                self.cookies[host, root, name] = value
+            return answer.status, answer.headers.get("Location", ""), answer.read()
+
+    def follow(self, host: str, path: str) -> tuple[str, str, int, bytes]:
+        """Goes where it is led: host, path, status and body at the end."""
+        for _ in range(6):
+            status, to, body = self.open(host, path)
+            if status != 303:
+                return host, path, status, body
+            if to.startswith("//"):
+                authority, _, rest = to.removeprefix("//").partition("/")
+                assert authority.endswith(f":{self.port}"), to
+                host, path = authority.partition(":")[0], f"/{rest}"
+            else:
+                path = to
+        raise AssertionError(f"led in a circle at {host}{path}")
+
+
+def test_browsers_get_services_at_a_host_of_their_own() -> None:
+    with Cluster(master_config={"security": {"services_host": "services.localhost"}}) as cluster:
+        id = serve(cluster)
+        browser = Browser(cluster)
+        browser.cookies["localhost", "/", "auth"] = cluster.token("determined")
+        host, path, status, body = browser.follow("localhost", f"/proxy/{id}/page?x=1")
+        assert (host, path, status) == ("services.localhost", f"/proxy/{id}/page?x=1", 200)
+        seen = json.loads(body)
+        assert seen["path"] == path and "cookie" not in {name.lower() for name in seen["headers"]}
+        assert browser.open("services.localhost", "/api/v1/me")[0] == 421
+        assert browser.open("services.localhost", f"/proxy/{id}/more")[0] == 200
+        # Programs with a token go on as before, and so do those that bring nothing to a port that asks for nothing.
+        assert json.loads(cluster.raw("GET", f"/proxy/{id}/"))["path"] == f"/proxy/{id}/"
+        connection, head, rest = upgraded(cluster, f"/proxy/{id}:{RAW}/")
+        with connection:
+            assert head.startswith(b"HTTP/1.1 101"), head
+            connection.sendall(frame(b"ping"))
+            assert exactly(connection, rest, 6) == b"\x82\x04ping"
+        # The end of the session is the end of what it has open, and of its cookies there.
+        token = cluster.token("determined")
+        connection, head, rest = upgraded(cluster, f"/proxy/{id}/ws", f"Authorization: Bearer {token}")
+        with connection:
+            assert exactly(connection, rest, 7) == b"\x81\x05hello"
+            cluster.raw("POST", "/api/v1/auth/logout", headers={"Authorization": f"Bearer {token}"})
+            assert connection.recv(16) == b"", "it was cut"
+        assert browser.open("services.localhost", f"/proxy/{id}/more")[0] == 401

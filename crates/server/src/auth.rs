@@ -3,8 +3,10 @@
 //! Users and sessions are served from memory, since nearly every request asks; the rows are written first. A password
 //! reaches us as the client's salted SHA-512 of it (`docs/contract/http-api.md`, "Passwords") and is kept under Argon2id.
 
+mod access;
 mod neighbour;
 mod passwords;
+mod sessions;
 mod throttle;
 
 use std::collections::HashMap;
@@ -23,9 +25,12 @@ use futures::future::BoxFuture;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
+pub(crate) use self::access::Accesses;
 use self::neighbour::Neighbour;
 pub use self::passwords::client_hash;
 use self::passwords::{Hashers, decoy_hash};
+pub(crate) use self::sessions::{Access, SessionName};
+use self::sessions::{Sessions, TaskAccesses};
 use self::throttle::{Origin, Throttle, too_many};
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -184,8 +189,9 @@ struct Inner {
 struct Cache {
     users: HashMap<UserId, User>,
     by_name: HashMap<String, UserId>,
-    sessions: HashMap<Vec<u8>, Session>,
+    sessions: Sessions,
     tasks: HashMap<Vec<u8>, TaskIdentity>,
+    task_accesses: TaskAccesses,
     /// The cached tokens of each allocation.
     tokens_of: HashMap<AllocationId, Vec<Vec<u8>>>,
     /// Counts ended allocations: a token that was read before one of them ended is not cached afterwards.
@@ -193,26 +199,6 @@ struct Cache {
     /// Grows with every change of a user or session by this master: rows that were read before it are older than the
     /// memory, and must not replace it.
     generation: u64,
-}
-
-/// A session in memory.
-#[derive(Clone, Copy)]
-struct Session {
-    user_id: UserId,
-    /// Microseconds since 1970.
-    expires_at: i64,
-    /// When the rows were asked last.
-    checked: Instant,
-}
-
-impl Session {
-    fn new(row: &SessionRow) -> Self {
-        Self {
-            user_id: row.user_id,
-            expires_at: row.expires_at,
-            checked: Instant::now(),
-        }
-    }
 }
 
 #[derive(Clone)]
@@ -248,8 +234,7 @@ impl Auth {
             cache.put_user(user);
         }
         for session in users::sessions(&mut conn.conn(), det_store::earliest_now()).await? {
-            let known = Session::new(&session);
-            cache.sessions.insert(session.token_hash, known);
+            cache.sessions.put(session);
         }
         drop(conn);
         Ok(Self {
@@ -309,19 +294,8 @@ impl Auth {
 
     /// Who holds this session token. What memory holds is checked against the rows once in a second.
     pub async fn by_session(&self, token: &str) -> AppResult<Option<Actor>> {
-        let hash = token_hash(token);
-        let Some(session) = self.read(|c| c.sessions.get(&hash).copied()) else {
-            return Ok(None);
-        };
-        if session.checked.elapsed() >= TRUSTED {
-            self.check_session(&hash).await?;
-        }
-        let now = det_store::earliest_now();
-        Ok(self.read(|c| {
-            let session = c.sessions.get(&hash)?;
-            let user = c.users.get(&session.user_id)?;
-            (session.expires_at > now && user.active).then(|| Actor::User(user.clone()))
-        }))
+        let found = access::of_session(self, &token_hash(token)).await?;
+        Ok(found.map(|(actor, _)| actor))
     }
 
     /// Brings a session and its user in memory up to the rows, which another process may have changed.
@@ -344,8 +318,7 @@ impl Auth {
             }
             match (session, user) {
                 (Some(session), Some(user)) => {
-                    let known = Session::new(&session);
-                    c.sessions.insert(session.token_hash, known);
+                    c.sessions.put(session);
                     c.put_user(user);
                 }
                 _ => {
@@ -440,6 +413,7 @@ impl Auth {
     pub fn evict_allocation(&self, allocation_id: &AllocationId) {
         self.change(|c| {
             c.ends += 1;
+            c.task_accesses.end(allocation_id);
             for hash in c.tokens_of.remove(allocation_id).unwrap_or_default() {
                 c.tasks.remove(&hash);
             }
@@ -549,8 +523,7 @@ impl Auth {
                     tx.once_stored(move || {
                         auth.change(|c| {
                             c.generation += 1;
-                            let known = Session::new(&session);
-                            c.sessions.insert(session.token_hash, known);
+                            c.sessions.put(session);
                             c.put_user(cached);
                         });
                     });
@@ -654,7 +627,7 @@ impl Auth {
                         auth.change(|c| {
                             c.generation += 1;
                             if sessions_end {
-                                c.sessions.retain(|_, session| session.user_id != cached.id);
+                                c.sessions.remove_of(cached.id);
                             }
                             c.put_user(cached);
                         });
@@ -698,6 +671,10 @@ impl Cache {
         if let Some(old) = self.users.get(&user.id) {
             self.by_name.remove(&old.username);
         }
+        if !user.active {
+            self.sessions.interrupt(user.id);
+            self.task_accesses.end_of(user.id);
+        }
         self.by_name.insert(user.username.clone(), user.id);
         self.users.insert(user.id, Arc::new(user));
     }
@@ -706,7 +683,8 @@ impl Cache {
         if let Some(old) = self.users.remove(&id) {
             self.by_name.remove(&old.username);
         }
-        self.sessions.retain(|_, session| session.user_id != id);
+        self.sessions.remove_of(id);
+        self.task_accesses.end_of(id);
     }
 }
 

@@ -36,6 +36,8 @@ pub enum ErrorKind {
     Conflict,
     /// 408: it came too slowly.
     TooSlow,
+    /// 421: sent to a host that is for something else.
+    Misdirected,
     /// 429: too many of them at once.
     TooMany,
     /// 413: too large.

@@ -19,6 +19,7 @@ use super::Schedule;
 use crate::container::schema::{NOT_EMPTY, SILENCE_TIMEOUT, TASK_CONTAINER_DEFAULTS};
 use crate::errors::ErrorCode;
 use crate::log::LOG;
+use crate::quote::cut;
 use crate::schema::{
     Document, Findings, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, Union, Walk, field,
     keys, section, special, text_by, union, variant,
@@ -212,11 +213,17 @@ keys! {
     }
 }
 
+        /// Host, or host and port, under which browsers get the services of tasks, apart from the API: a name of this
+        /// master that is used for nothing else. Without a port it is that of the request. Without this key services are
+        /// shown to browsers under the name of the API.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        services_host: Option<String> = Kind::Special(&HOST);
 keys! {
     /// Unix identity of tasks.
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct DefaultTask, DEFAULT_TASK {
         /// User name.
+    with check(own_services_host)
         user: String = Kind::Special(&NOT_EMPTY), or("\"root\"");
         /// User id.
         uid: u32 = NATURAL_32, or("0");
@@ -532,6 +539,68 @@ fn tls_pair(findings: &mut Findings, node: &Node) {
 fn lifespans(findings: &mut Findings, node: &Node) {
     let days = |key| {
         node.get(key)
+/// The name of a host, perhaps with a port.
+static HOST: Special = text_by(
+    "host, or host:port",
+    || json!({"type": "string", "pattern": "^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$"}),
+    host,
+);
+
+fn host(walk: &mut Walk, node: &mut Node) {
+    let Some(text) = node.text() else {
+        return walk.value(node, Kind::Text);
+    };
+    let (name, port) = match text.split_once(':') {
+        Some((name, port)) => (name, Some(port)),
+        None => (text, None),
+    };
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label
+                .bytes()
+                .all(|c| c.is_ascii_alphanumeric() || c == b'-')
+    };
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    if !name.split('.').all(is_label) || !port.is_none_or(is_port) {
+        let message = format!(
+            "must be the name of a host, perhaps with a port, as \"services.example.com\" or \"services.example.com:8443\", \
+             not \"{}\"",
+            cut(text)
+        );
+        walk.findings.error(node.at.as_ref(), message);
+    }
+}
+
+/// A host of services that is also one of the API would keep nothing apart. Cookies know no ports.
+fn own_services_host(findings: &mut Findings, node: &Node) {
+    let Some(host) = node
+        .get("services_host")
+        .filter(|host| host.text().is_some())
+    else {
+        return;
+    };
+    let text = host.text().unwrap_or_default();
+    let name = text.split(':').next().unwrap_or_default();
+    let of_api = match node.get("host_names").map(|names| &names.tree) {
+        Some(Tree::List(names)) => names.as_slice(),
+        _ => &[],
+    };
+    let same = |other: &&Node| {
+        other
+            .text()
+            .is_some_and(|other| other.eq_ignore_ascii_case(name))
+    };
+    if name.eq_ignore_ascii_case("localhost") || of_api.iter().any(|other| same(&other)) {
+        let message = format!(
+            "must be a name that is used for nothing else: \"{}\" is one of the API, whatever the port",
+            cut(name)
+        );
+        findings.error_in("services_host", host.at.as_ref(), message);
+    }
+}
+
             .and_then(Node::integer)
             .map(|days| if days < 0 { 106_751 } else { days })
     };

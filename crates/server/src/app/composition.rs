@@ -21,6 +21,7 @@ use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::doctor::Doctor;
 use crate::app::experiments::Experiments;
+use crate::app::handovers::Handovers;
 use crate::app::homes::KnownHomes;
 use crate::app::idle::Idle;
 use crate::app::job_changes::JobChanges;
@@ -371,6 +372,7 @@ impl Master {
             home_deletion,
             renewals,
             services,
+            handovers: Handovers::default(),
             specs,
             preview: Previews::new(context.clone(), pools.clone()),
             reload: Reload::new(

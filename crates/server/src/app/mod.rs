@@ -23,6 +23,7 @@ pub(crate) mod documents;
 pub(crate) mod existing;
 pub mod experiments;
 mod generated_name;
+pub mod handovers;
 pub mod homes;
 pub mod idle;
 pub mod job_changes;
@@ -137,6 +138,8 @@ pub struct Inner {
     pub(crate) services: services::Services,
     /// When the services of tasks were last used.
     pub(crate) idle: idle::Idle,
+    /// Codes for browsers on their way to the host of services.
+    pub(crate) handovers: handovers::Handovers,
     /// Specifications of containers.
     pub(crate) specs: specs::Specs,
     /// Previews of searches.

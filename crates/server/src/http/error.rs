@@ -63,6 +63,7 @@ fn status(kind: ErrorKind) -> (Code, StatusCode) {
         ErrorKind::NotFound => (Code::NotFound, StatusCode::NOT_FOUND),
         ErrorKind::Conflict => (Code::AlreadyExists, StatusCode::CONFLICT),
         ErrorKind::TooSlow => (Code::Canceled, StatusCode::REQUEST_TIMEOUT),
+        ErrorKind::Misdirected => (Code::FailedPrecondition, StatusCode::MISDIRECTED_REQUEST),
         ErrorKind::TooMany => (Code::ResourceExhausted, StatusCode::TOO_MANY_REQUESTS),
         ErrorKind::TooLarge => (Code::InvalidArgument, StatusCode::PAYLOAD_TOO_LARGE),
         ErrorKind::UnsupportedMedia => (Code::InvalidArgument, StatusCode::UNSUPPORTED_MEDIA_TYPE),

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::Master;
-use crate::auth::Actor;
+use crate::auth::{Access, Accesses, Actor};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::bodies;
 use crate::http::error::ApiError;
@@ -107,6 +107,38 @@ pub(crate) async fn caller_of(parts: &Parts, master: &Master) -> AppResult<Actor
     Ok(actor)
 }
 
+/// Who asks, and the right by which what is opened now stays open; see [`Caller`].
+pub(crate) async fn caller_with_access(
+    parts: &Parts,
+    master: &Master,
+) -> AppResult<(Actor, Access)> {
+    let accesses = Accesses(&master.auth);
+    match caller_of(parts, master).await? {
+        Actor::User(user) => {
+            let session = match session_token(&parts.headers) {
+                Some(token) => accesses.of_session(&token).await?,
+                None => None,
+            };
+            let (_, access) = session.ok_or_else(not_valid)?;
+            Ok((Actor::User(user), access))
+        }
+        Actor::Task(task) => {
+            let access = accesses.of_task(&task);
+            // Its allocation may have ended before it was noted that this right ends with it.
+            let actor = caller_of(parts, master).await?;
+            Ok((actor, access))
+        }
+    }
+}
+
+fn not_valid() -> AppError {
+    unauthenticated("the token of this request is not valid: it may have expired or been revoked")
+}
+
+fn unauthenticated(message: &str) -> AppError {
+    AppError::new(ErrorKind::Unauthenticated, message).hint("log in with: det user login")
+}
+
 /// As [`Caller`], also a task that ended a short time ago: for its late logs, reports and checkpoints.
 pub struct Reporter(pub Master, pub Actor);
 
@@ -134,14 +166,11 @@ async fn actor(parts: &Parts, master: &Master) -> Result<Actor, ApiError> {
             return Ok(actor);
         }
     }
-    let message = if nothing_given {
-        "this request has no token"
+    Err(ApiError(if nothing_given {
+        unauthenticated("this request has no token")
     } else {
-        "the token of this request is not valid: it may have expired or been revoked"
-    };
-    Err(ApiError(
-        AppError::new(ErrorKind::Unauthenticated, message).hint("log in with: det user login"),
-    ))
+        not_valid()
+    }))
 }
 
 /// Cancelled when the master stops: for streams, which end with it.

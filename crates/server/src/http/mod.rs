@@ -111,8 +111,12 @@ pub fn service(master: Master, drivers: Router) -> Router {
             origin::check,
         ))
         .layer(CatchPanicLayer::custom(error::on_panic))
-        .with_state(master)
+        .with_state(master.clone())
         .fallback_service(api)
+        .layer(axum::middleware::from_fn_with_state(
+            master,
+            proxy::host::apart,
+        ))
 }
 
 /// All routes with what applies to every request.

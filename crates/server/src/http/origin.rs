@@ -60,15 +60,12 @@ pub(crate) async fn check(
     let config = checked.master.context.config();
     let refused = if checked.master.loopback {
         let named = |name: &str| {
-            checked
-                .hostname
-                .as_deref()
-                .is_some_and(|own| own.eq_ignore_ascii_case(name))
-                || config
-                    .security
-                    .host_names
-                    .iter()
-                    .any(|own| own.eq_ignore_ascii_case(name))
+            let security = &config.security;
+            let of_services = security.services_host.as_deref();
+            let of_services = of_services.and_then(|host| host.split(':').next());
+            let own = checked.hostname.as_deref().into_iter().chain(of_services);
+            own.chain(security.host_names.iter().map(String::as_str))
+                .any(|own| own.eq_ignore_ascii_case(name))
         };
         foreign_host(request.uri(), request.headers(), named)
     } else {
@@ -116,7 +113,7 @@ fn foreign_host(uri: &Uri, headers: &HeaderMap, named: impl Fn(&str) -> bool) ->
 }
 
 /// The host of `host[:port]` without port, brackets and a final dot; `None` where it is no authority.
-fn host_of(text: &str) -> Option<String> {
+pub(crate) fn host_of(text: &str) -> Option<String> {
     let authority: Authority = text.parse().ok()?;
     let host = authority.host();
     let host = host
@@ -201,7 +198,8 @@ fn forged(method: &Method, headers: &HeaderMap, cors: bool) -> bool {
     if !changes || token.is_some() {
         return false;
     }
-    let cookie = tokens::session_token(headers).is_some();
+    let cookie = tokens::session_token(headers).is_some()
+        || tokens::cookie(headers, tokens::SERVICES_COOKIE).is_some();
     match sender(headers) {
         Sender::Own => false,
         Sender::Foreign => cookie || !cors,
@@ -320,6 +318,10 @@ mod tests {
                 &[HOST, COOKIE, foreign, ("authorization", "Bearer t")]
             ));
         }
+        // The cookie of the host of services is one as well.
+        let of_services = ("cookie", "det-services=c");
+        assert!(refused(false, &[HOST, of_services]));
+        assert!(refused(true, &[HOST, of_services, ("origin", "null")]));
         // What only reads changes nothing; a socket may.
         let foreign = [HOST, COOKIE, ("sec-fetch-site", "cross-site")];
         assert!(!forged(&Method::GET, &headers(&foreign), false));

@@ -4,8 +4,10 @@
 //! A service gets a request as it came, its path included: programs behind the proxy are started with this path as their
 //! base. What is the master's stays here: its session cookie and its tokens. An answer may set nothing for the rest of this
 //! origin, where the API is; and pages that are shown to others than the task's owner are put into an origin of their own,
-//! where their scripts can do nothing with the session of the user who looks at them.
+//! where their scripts can do nothing with the session of the user who looks at them. With a host of services
+//! (`host`) browsers see no page of a service in the origin of the API at all.
 
+pub(crate) mod host;
 mod streams;
 
 use std::net::SocketAddr;
@@ -39,11 +41,14 @@ use crate::app::Master;
 use crate::app::idle::InUse;
 use crate::app::reach::PortStream;
 use crate::app::services::{ConnectionPermit, Protocol, Service};
+use crate::auth::{Access, Actor};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::ApiError;
-use crate::http::extract::caller_of;
+use crate::http::extract::caller_with_access;
 use crate::http::page;
 use crate::http::tokens;
+
+use self::host::{Place, Visit};
 
 /// Where services are.
 pub(crate) const PATH: &str = "/proxy/{*rest}";
@@ -97,8 +102,25 @@ async fn pass(master: &Master, mut parts: Parts, body: Body) -> AppResult<Respon
         .services
         .find(&service_name(parts.uri.path())?)
         .await?;
-    let is_own = match authorise(master, &parts, &service).await {
-        Err(error) if error.kind == ErrorKind::Unauthenticated && is_page(&parts) => {
+    let place = Place::of(master, &parts.uri, &parts.headers);
+    let caller = match &place {
+        Place::Services => match host::visit(master, &parts, &service).await? {
+            Visit::Answered(answer) => return Ok(answer),
+            Visit::From(caller) => caller,
+        },
+        Place::Api { services }
+            if service.protocol == Protocol::Http && host::is_from_browser(&parts) =>
+        {
+            return host::hand_over(master, &parts, &service, services).await;
+        }
+        Place::Api { .. } | Place::Everything => caller_with_access(&parts, master).await,
+    };
+    let Right { is_own, access } = match authorise(master, &parts, &service, caller) {
+        Err(error)
+            if error.kind == ErrorKind::Unauthenticated
+                && is_page(&parts)
+                && place != Place::Services =>
+        {
             return page::login::first(&parts);
         }
         outcome => outcome?,
@@ -120,12 +142,15 @@ async fn pass(master: &Master, mut parts: Parts, body: Body) -> AppResult<Respon
                 .max_frame_size(MESSAGE_BYTES)
                 .on_upgrade(async move |socket| {
                     let _permit = permit;
-                    streams::carry_bytes(socket, stream).await;
+                    tokio::select! {
+                        () = streams::carry_bytes(socket, stream) => {}
+                        () = over(access) => {}
+                    }
                 }))
         }
         Protocol::Http => {
             let in_use = master.idle.begin(service.task_id());
-            let mut answer = forward(master, &service, parts, body).await?;
+            let mut answer = forward(master, &service, access, parts, body).await?;
             if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
                 // A web socket that is open says nothing: a forgotten page has one, too.
                 answer = answer.map(|body| until_its_end(body, in_use));
@@ -147,18 +172,32 @@ fn service_name(path: &str) -> AppResult<String> {
     Ok(name.into_owned())
 }
 
-/// Refuses callers who may not connect; whether the caller is the owner of the task.
-async fn authorise(master: &Master, parts: &Parts, service: &Service) -> AppResult<bool> {
+/// By what a request is passed on.
+struct Right {
+    /// Whether the caller is the owner of the task.
+    is_own: bool,
+    /// The right that the connection ends with; `None` = it rests on no session.
+    access: Option<Access>,
+}
+
+/// Refuses callers who may not connect.
+fn authorise(
+    master: &Master,
+    parts: &Parts,
+    service: &Service,
+    caller: AppResult<(Actor, Access)>,
+) -> AppResult<Right> {
+    let right = |is_own, access| Ok(Right { is_own, access });
     // The token of a notebook is for programs. In a browser it would let the sender of an address put pages of
     // his own into the origin of the API.
     let has_key =
         !is_page(parts) && service_token(parts).is_some_and(|token| service.is_opened_by(&token));
-    match caller_of(parts, master).await {
-        Ok(actor) if service.is_of(&actor) => Ok(true),
-        _ if service.unauthenticated || has_key => Ok(false),
-        Ok(actor) => {
+    match caller {
+        Ok((actor, access)) if service.is_of(&actor) => right(true, Some(access)),
+        _ if service.unauthenticated || has_key => right(false, None),
+        Ok((actor, access)) => {
             master.services.require_connect(&actor, service)?;
-            Ok(false)
+            right(false, Some(access))
         }
         Err(error) => Err(error),
     }
@@ -180,14 +219,19 @@ fn service_token(parts: &Parts) -> Option<String> {
 
 /// Whether a person at a browser waits for a page.
 fn is_page(parts: &Parts) -> bool {
-    let accepted = parts.headers.get(ACCEPT).and_then(|v| v.to_str().ok());
-    parts.method == Method::GET && accepted.is_some_and(|accepted| accepted.contains("text/html"))
+    is_page_request(&parts.method, &parts.headers)
+}
+
+fn is_page_request(method: &Method, headers: &HeaderMap) -> bool {
+    let accepted = headers.get(ACCEPT).and_then(|v| v.to_str().ok());
+    method == Method::GET && accepted.is_some_and(|accepted| accepted.contains("text/html"))
 }
 
 /// Sends a request on, and the answer back; either may be upgraded to a connection of another protocol.
 async fn forward(
     master: &Master,
     service: &Service,
+    access: Option<Access>,
     mut parts: Parts,
     body: Body,
 ) -> AppResult<Response> {
@@ -202,12 +246,12 @@ async fn forward(
     outgoing(&mut parts, upgrade.as_ref(), master.tls);
     let (stream, permit) = master.services.connect(service).await?.into_parts();
     parts.version = Version::HTTP_11;
-    let shutdown = master.context.shutdown.clone();
+    let ends = (master.context.shutdown.clone(), access.clone());
     let mut sender = match service.certificate() {
-        None => begin(TokioIo::new(stream), permit.clone(), shutdown).await,
+        None => begin(TokioIo::new(stream), permit.clone(), ends).await,
         Some(certificate) => {
             let stream = secured(&service.name, certificate, stream).await?;
-            begin(TokioIo::new(stream), permit.clone(), shutdown).await
+            begin(TokioIo::new(stream), permit.clone(), ends).await
         }
     }
     .map_err(failed)?;
@@ -223,7 +267,10 @@ async fn forward(
                 return;
             };
             let _permit = permit;
-            streams::carry(TokioIo::new(client), TokioIo::new(service)).await;
+            tokio::select! {
+                () = streams::carry(TokioIo::new(client), TokioIo::new(service)) => {}
+                () = over(access) => {}
+            }
         });
     }
     let (mut parts, body) = answer.into_parts();
@@ -257,11 +304,19 @@ fn until_its_end(body: Body, in_use: Option<InUse>) -> Body {
     }))
 }
 
-/// Begins HTTP on a connection, which goes on by itself until it ends or the master stops.
+/// Waits until the right by which something was opened has ended; for ever where it rests on none.
+async fn over(access: Option<Access>) {
+    match access {
+        Some(access) => access.over().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Begins HTTP on a connection, which goes on by itself until it ends, or the right to it, or the master stops.
 async fn begin<T>(
     stream: T,
     permit: ConnectionPermit,
-    shutdown: CancellationToken,
+    (shutdown, access): (CancellationToken, Option<Access>),
 ) -> hyper::Result<http1::SendRequest<Body>>
 where
     T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
@@ -273,6 +328,7 @@ where
             // Its end is the end of the answer's body.
             _ = connection.with_upgrades() => {}
             () = shutdown.cancelled() => {}
+            () = over(access) => {}
         }
     });
     Ok(sender)
@@ -368,12 +424,13 @@ fn outgoing(parts: &mut Parts, upgrade: Option<&HeaderValue>, is_tls: bool) {
     }
 }
 
-/// Cookies without that of a session with the master.
+/// Cookies without those that are for the master.
 fn without_session(cookies: &str) -> String {
     let kept: Vec<&str> = cookies
         .split(';')
         .map(str::trim)
-        .filter(|pair| !pair.is_empty() && !pair.starts_with("auth="))
+        .filter(|pair| !pair.is_empty())
+        .filter(|pair| !tokens::is_masters_cookie(pair.split('=').next().unwrap_or_default()))
         .collect();
     kept.join("; ")
 }
@@ -391,7 +448,8 @@ fn incoming(headers: &mut HeaderMap, upgrade: Option<&HeaderValue>) {
         // Without a name, or without a sign after it, what follows could be taken for a name.
         let named = cookie.as_bytes().contains(&b'=');
         let name = name.map_or(&b""[..], |name| name.trim_ascii());
-        if named && !name.is_empty() && !name.eq_ignore_ascii_case(b"auth") {
+        let is_masters = tokens::is_masters_cookie(&String::from_utf8_lossy(name));
+        if named && !name.is_empty() && !is_masters {
             headers.append(SET_COOKIE, cookie);
         }
     }
@@ -421,7 +479,10 @@ mod tests {
             ("host", "det.example:8080"),
             ("authorization", "Bearer session"),
             ("grpc-metadata-x-allocation-token", "Bearer task"),
-            ("cookie", "auth=session; _xsrf=1"),
+            (
+                "cookie",
+                "auth=session; _xsrf=1; det-services=c; det-services-mark=m",
+            ),
             ("cookie", "auth=again"),
             ("x-own", "1"),
         ]);
@@ -496,6 +557,8 @@ mod tests {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("set-cookie", "auth=stolen; Path=/"),
+            ("set-cookie", "det-services=stolen; Path=/proxy/other/"),
+            ("set-cookie", "DET-services-mark=known; Path=/"),
             ("set-cookie", "_xsrf=1; Path=/proxy/t/"),
             ("service-worker-allowed", "/"),
             ("clear-site-data", "\"*\""),

@@ -40,6 +40,7 @@ mod recovery;
 mod reload;
 mod renewal;
 mod rights;
+mod services_host;
 mod shells;
 mod system_metrics;
 mod task_kinds;

@@ -424,6 +424,11 @@ impl Cluster {
         self.running.master()
     }
 
+    /// Host and port of the master.
+    pub(crate) fn address(&self) -> String {
+        self.running.address.to_string()
+    }
+
     pub(crate) fn client(&self) -> Client {
         Client {
             http: self.http.clone(),

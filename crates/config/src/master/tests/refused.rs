@@ -107,6 +107,22 @@ fn wrong_configurations_are_refused() {
             "silence_timeout: 1ns",
             ": silence_timeout: must be at least 1s, or 0s",
         ),
+        (
+            "security: {services_host: \"https://services.example\"}",
+            ": security.services_host: must be the name of a host, perhaps with a port",
+        ),
+        (
+            "security: {services_host: \"services.example:0\"}",
+            "not \"services.example:0\"",
+        ),
+        (
+            "security: {services_host: \"DET.example:8443\", host_names: [other, det.EXAMPLE]}",
+            ": security.services_host: must be a name that is used for nothing else: \"DET.example\" is one of the API",
+        ),
+        (
+            "security: {services_host: localhost}",
+            ": security.services_host: must be a name that is used for nothing else",
+        ),
         ("nonsense: 1", ": nonsense: is not a known key"),
         ("port: 70000", ": port: must be at most 65535, not 70000"),
     ] {
