@@ -47,6 +47,12 @@ pub(crate) struct LogArgs {
     /// Only lines from this output, stdout or stderr (may be repeated)
     #[arg(long = "stdtype", value_name = "OUTPUT")]
     stdtypes: Vec<String>,
+    /// Only lines that contain this text, in whatever letter case
+    #[arg(long, value_name = "TEXT")]
+    search: Option<String>,
+    /// Take the text of --search for a regular expression (letter case counts then, unless it begins with (?i))
+    #[arg(long, requires = "search")]
+    regex: bool,
     /// Print each line as a JSON object
     #[arg(long)]
     json: bool,
@@ -78,6 +84,8 @@ impl LogArgs {
             .with_all("levels", levels)
             .with_all("sources", &self.sources)
             .with_all("stdtypes", &self.stdtypes)
+            .with_some("searchText", self.search.as_deref())
+            .with_some("enableRegex", Some(true).filter(|_| self.regex))
     }
 }
 
@@ -395,6 +403,23 @@ mod tests {
                 "levels=LOG_LEVEL_ERROR",
                 "levels=LOG_LEVEL_CRITICAL"
             ]
+        );
+    }
+
+    #[test]
+    fn a_text_is_searched_as_it_is_unless_it_is_a_pattern() {
+        let searching = |regex| LogArgs {
+            search: Some("loss: [0-9]".to_owned()),
+            regex,
+            ..LogArgs::default()
+        };
+        assert_eq!(
+            pairs(&searching(false)),
+            ["follow=false", "searchText=loss: [0-9]"]
+        );
+        assert_eq!(
+            pairs(&searching(true)),
+            ["follow=false", "searchText=loss: [0-9]", "enableRegex=true"]
         );
     }
 
