@@ -249,6 +249,8 @@ pub struct CreateGenericTaskRequest {
     pub inherit_context: Option<bool>,
     /// Whether it is never paused.
     pub no_pause: Option<bool>,
+    /// Check and complete the configuration, and launch nothing (an addition of ours).
+    pub preview: bool,
 }
 
 /// Answer of `CreateGenericTask`.
@@ -261,6 +263,8 @@ pub struct CreateGenericTaskResponse {
     pub warnings: Vec<LaunchWarning>,
     /// Warnings about the configuration, as sentences (an addition of ours).
     pub messages: Vec<String>,
+    /// The effective configuration, JSON text, secrets hidden (an addition of ours).
+    pub config: String,
 }
 
 /// Answer of `GetGenericTaskConfig`.

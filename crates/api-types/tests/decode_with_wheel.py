@@ -58,7 +58,9 @@ ADDITIONS = {
     ("v1Agent", "agentVersion"),
     ("v1Agent", "disconnected"),
     ("v1Slot", "usage"),
+    ("v1CreateGenericTaskRequest", "preview"),
     ("v1Slot", "fault"),
+    ("v1CreateGenericTaskResponse", "config"),
 }
 # Query parameters that the client does not have: our own, and of a query that several operations share here.
 OTHER_PARAMETERS = {("get_TrialLogs", "allocationIds"), ("get_MasterLogs", "trialId"), ("get_GetTasks", "withEnded")}

@@ -58,7 +58,7 @@ pub(crate) async fn run(args: CommandArgs, context: &Context) -> Result<ExitCode
 }
 
 async fn launch(args: RunArgs, context: &Context) -> Result<ExitCode, CliError> {
-    let detach = args.launch.detach;
+    let (detach, preview) = (args.launch.detach, args.launch.preview);
     if detach && !args.publish.is_empty() {
         return Err(CliError::usage(
             "ports are published as long as the command is followed: leave out --detach or --publish",
@@ -72,6 +72,10 @@ async fn launch(args: RunArgs, context: &Context) -> Result<ExitCode, CliError> 
         .with_hint("write it after the options, for example `det cmd run python3 tool.py`"));
     }
     launch.publish(&args.publish)?;
+    if preview {
+        launch.preview(&context.session().await?.client).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let published = args.publish.take().await?;
     let client = context.session().await?.client;
     let (id, description) = launch.send(&client).await?;

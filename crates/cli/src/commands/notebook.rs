@@ -36,9 +36,6 @@ struct StartArgs {
     /// Print its address, and open no browser
     #[arg(long)]
     no_browser: bool,
-    /// Print the configuration that it would have, and start nothing
-    #[arg(long)]
-    preview: bool,
 }
 
 #[derive(Debug, Args)]
@@ -68,10 +65,10 @@ pub(crate) async fn run(args: NotebookArgs, context: &Context) -> Result<ExitCod
 }
 
 async fn start(args: StartArgs, context: &Context) -> Result<ExitCode, CliError> {
-    let detach = args.launch.detach;
+    let (detach, preview) = (args.launch.detach, args.launch.preview);
     let launch = Launch::prepare(&NOTEBOOK, args.launch, &[])?;
     let session = context.session().await?;
-    if args.preview {
+    if preview {
         launch.preview(&session.client).await?;
         return Ok(ExitCode::SUCCESS);
     }

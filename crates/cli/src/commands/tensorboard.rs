@@ -71,10 +71,14 @@ pub(crate) async fn run(args: TensorBoardArgs, context: &Context) -> Result<Exit
 }
 
 async fn start(args: StartArgs, context: &Context) -> Result<ExitCode, CliError> {
-    let detach = args.launch.detach;
+    let (detach, preview) = (args.launch.detach, args.launch.preview);
     let mut launch = Launch::prepare(&TENSORBOARD, args.launch, &[])?;
     launch.ask("experimentIds", json!(args.experiment_ids));
     launch.ask("trialIds", json!(args.trial_ids));
     let session = context.session().await?;
+    if preview {
+        launch.preview(&session.client).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
     launched::start_page(launch, &session, detach, !args.no_browser).await
 }

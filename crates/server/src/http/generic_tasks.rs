@@ -29,7 +29,7 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(unpause_generic_task))
 }
 
-/// Launches a generic task.
+/// Launches a generic task, or only checks its configuration.
 #[utoipa::path(post, path = "/api/v1/generic-tasks", operation_id = "CreateGenericTask", tag = "tasks",
     request_body = CreateGenericTaskRequest, responses((status = 200, body = CreateGenericTaskResponse)))]
 async fn create_generic_task(
@@ -43,7 +43,7 @@ async fn create_generic_task(
         files: context_files("contextDirectory", body.context_directory)?,
         workspace_id: None,
         templates: Vec::new(),
-        preview: false,
+        preview: body.preview,
         tensorboard: TensorBoardRequest::default(),
         generic: GenericRequest {
             project_id: body.project_id.filter(|id| *id != 0).map(ProjectId),
@@ -58,6 +58,7 @@ async fn create_generic_task(
         task_id: made.id.map(|id| id.to_string()).unwrap_or_default(),
         warnings: launch_warnings(made.slots_exceeded),
         messages: made.warnings,
+        config: made.config.to_string(),
     })
 }
 

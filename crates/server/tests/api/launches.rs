@@ -253,6 +253,24 @@ async fn a_preview_and_templates_show_the_effective_configuration() {
 }
 
 #[tokio::test]
+async fn a_generic_task_is_previewed_and_nothing_is_launched() {
+    let cluster = Cluster::start().await;
+    let ada = user(&cluster, "ada").await;
+    let config = "entrypoint: ['true']\nenvironment: {environment_variables: [SECRET_TOKEN=x]}";
+    let body = json!({"config": config, "preview": true});
+    let shown = ada.post("/api/v1/generic-tasks", body).await.ok();
+    assert_eq!(shown["taskId"], "");
+    let complete: Value = serde_json::from_str(shown["config"].as_str().unwrap()).unwrap();
+    assert_eq!(complete["entrypoint"], json!(["true"]));
+    assert_eq!(complete["resources"]["resource_pool"], "default");
+    let listed = ada.get("/api/v1/tasks").await.ok();
+    assert_eq!(listed["allocationIdToSummary"], json!({}));
+    let wrong = json!({"config": "entrypoint: []", "preview": true});
+    ada.post("/api/v1/generic-tasks", wrong).await.refused(400);
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn others_see_no_variables_of_a_command() {
     let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
     let (ada, bob) = (user(&cluster, "ada").await, user(&cluster, "bob").await);

@@ -36,6 +36,9 @@ pub(crate) struct LaunchArgs {
     /// Do not follow it: print its id and return
     #[arg(short, long)]
     pub(crate) detach: bool,
+    /// Print the configuration that it would have, and start nothing
+    #[arg(long, conflicts_with = "detach")]
+    pub(crate) preview: bool,
 }
 
 /// A launch that was checked as far as it can be without a master.

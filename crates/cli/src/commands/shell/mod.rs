@@ -104,9 +104,13 @@ pub(crate) async fn run(args: ShellArgs, context: &Context) -> Result<ExitCode, 
 }
 
 async fn start(args: StartArgs, context: &Context) -> Result<ExitCode, CliError> {
-    let detach = args.launch.detach;
+    let (detach, preview) = (args.launch.detach, args.launch.preview);
     let mut launch = Launch::prepare(&SHELL, args.launch, &[])?;
     launch.publish(&args.publish)?;
+    if preview {
+        launch.preview(&context.session().await?.client).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if !detach {
         // A shell that cannot be entered from here need not be started.
         ssh::require()?;

@@ -45,6 +45,9 @@ pub(super) struct CreateArgs {
     /// Never let it be paused
     #[arg(long = "no_pause", alias = "no-pause")]
     no_pause: bool,
+    /// Print the configuration that it would have, and start nothing
+    #[arg(long, conflicts_with = "follow")]
+    preview: bool,
 }
 
 /// Options of `det task fork`.
@@ -77,12 +80,19 @@ pub(super) async fn create(mut args: CreateArgs, context: &Context) -> Result<Ex
         "contextDirectory": args.config.files()?,
         "inheritContext": args.inherit_context,
         "noPause": args.no_pause,
+        "preview": args.preview,
     });
     let client = context.session().await?.client;
     for (member, given) in [("forkedFrom", args.fork), ("parentId", args.parent)] {
         if let Some(given) = given {
             body[member] = json!(lookup::task_id(&client, given).await?);
         }
+    }
+    if args.preview {
+        let answer = post(&client, body, &written, &args.started).await?;
+        warn("the task", &answer["messages"]);
+        output::write(to_yaml(&config_in(&client, &answer)?))?;
+        return Ok(ExitCode::SUCCESS);
     }
     start(&client, body, &written, &args.started).await
 }
@@ -96,24 +106,43 @@ pub(super) async fn fork(args: ForkArgs, context: &Context) -> Result<ExitCode, 
     start(&client, body, &written, &args.started).await
 }
 
-async fn start(
+/// The master's answer to the launch.
+async fn post(
     client: &Client,
     mut body: Value,
     written: &Written,
     args: &StartArgs,
-) -> Result<ExitCode, CliError> {
+) -> Result<Value, CliError> {
     if let Some(project) = args.project_id {
         body["projectId"] = json!(project);
     }
-    let path = api_path(["generic-tasks"]);
-    let answer = client
-        .post(&path, Some(&body))
-        .await
-        .map_err(|error| written.refusal(error))?;
+    let answer = client.post(&api_path(["generic-tasks"]), Some(&body)).await;
+    answer.map_err(|error| written.refusal(error))
+}
+
+/// The configuration that an answer has as JSON text.
+fn config_in(client: &Client, answer: &Value) -> Result<Value, CliError> {
+    let config = serde_json::from_str(&text(answer, "config"));
+    config.map_err(|error| {
+        ClientError::BadAnswer {
+            url: client.master().join(&api_path(["generic-tasks"])),
+            reason: format!("its configuration is no JSON: {error}"),
+        }
+        .into()
+    })
+}
+
+async fn start(
+    client: &Client,
+    body: Value,
+    written: &Written,
+    args: &StartArgs,
+) -> Result<ExitCode, CliError> {
+    let answer = post(client, body, written, args).await?;
     let id = text(&answer, "taskId");
     if id.is_empty() {
         return Err(ClientError::BadAnswer {
-            url: client.master().join(&path),
+            url: client.master().join(&api_path(["generic-tasks"])),
             reason: "it has no task".to_owned(),
         }
         .into());
@@ -198,11 +227,7 @@ pub(super) async fn config(client: &Client, id: String, json: bool) -> Result<()
     let (id, _) = generic(client, id).await?;
     let path = GENERIC.path(&id, ["config"]);
     let answer = client.get(&path, &Query::new()).await?;
-    let config: Value =
-        serde_json::from_str(&text(&answer, "config")).map_err(|error| ClientError::BadAnswer {
-            url: client.master().join(&path),
-            reason: format!("its configuration is no JSON: {error}"),
-        })?;
+    let config = config_in(client, &answer)?;
     if json {
         output::json(&config)
     } else {
