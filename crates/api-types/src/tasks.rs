@@ -117,6 +117,15 @@ pub struct Task {
     pub description: Option<String>,
     /// Pool that it was last in; `None` where it is no entry of a list (an addition of ours).
     pub resource_pool: Option<String>,
+    /// Its kind and id, as summaries of live tasks have it; `None` where it is no entry of a list (an addition of ours).
+    pub name: Option<String>,
+    /// Scheduler of its pool, as in [`AllocationSummary::scheduler_type`]; `None` where it is no entry of a list (an addition
+    /// of ours).
+    pub scheduler_type: Option<String>,
+    /// Priority of its job; `None` where it is no entry of a list (an addition of ours).
+    pub priority: Option<i64>,
+    /// Which of two priorities goes first in its pool; `None` where it is no entry of a list (an addition of ours).
+    pub priority_order: Option<String>,
 }
 
 /// Answer of `CleanupLogs`.

@@ -25,6 +25,10 @@ ADDITIONS = {
     ("v1Task", "username"),
     ("v1Task", "description"),
     ("v1Task", "resourcePool"),
+    ("v1Task", "name"),
+    ("v1Task", "schedulerType"),
+    ("v1Task", "priority"),
+    ("v1Task", "priorityOrder"),
     ("v1AllocationSummary", "taskType"),
     ("v1AllocationSummary", "username"),
     ("v1AllocationSummary", "description"),
@@ -54,13 +58,13 @@ ADDITIONS = {
     ("v1Shell", "paused"),
     ("v1LaunchShellRequest", "preview"),
     ("v1LaunchShellResponse", "messages"),
+    ("v1CreateGenericTaskRequest", "preview"),
     ("v1CreateGenericTaskResponse", "messages"),
+    ("v1CreateGenericTaskResponse", "config"),
     ("v1Agent", "agentVersion"),
     ("v1Agent", "disconnected"),
     ("v1Slot", "usage"),
-    ("v1CreateGenericTaskRequest", "preview"),
     ("v1Slot", "fault"),
-    ("v1CreateGenericTaskResponse", "config"),
 }
 # Query parameters that the client does not have: our own, and of a query that several operations share here.
 OTHER_PARAMETERS = {("get_TrialLogs", "allocationIds"), ("get_MasterLogs", "trialId"), ("get_GetTasks", "withEnded")}

@@ -42,6 +42,8 @@ pub struct LaunchedTask {
     pub workspace_id: WorkspaceId,
     /// Pool that it waits or runs in.
     pub resource_pool: String,
+    /// Priority of its job.
+    pub priority: i64,
     /// Where it is in its life.
     #[row(json = "machine")]
     pub state: TaskState,
@@ -73,7 +75,33 @@ pub struct LaunchedFilter {
     pub ended_after: Option<i64>,
 }
 
-const SELECT: &str = "SELECT t.id, t.kind, t.job_id, t.owner_id, j.workspace_id, j.resource_pool, t.machine, t.created_at, \
+impl LaunchedFilter {
+    fn apply(&self, query: &mut Query) {
+        query.condition("t.experiment_id IS NULL");
+        if let Some(kind) = self.kind {
+            query
+                .condition("t.kind = ")
+                .bind(Value::Text(kind.name().to_owned()));
+        }
+        if let Some(id) = &self.id {
+            query.condition("t.id = ").bind(Value::from(id));
+        }
+        if !self.owners.is_empty() {
+            query.any_of("t.owner_id", self.owners.iter().copied());
+        }
+        if let Some(id) = self.workspace_id {
+            query.condition("j.workspace_id = ").bind(id);
+        }
+        if let Some(at) = self.ended_after {
+            query
+                .condition("(t.ended_at IS NULL OR t.ended_at >= ")
+                .bind(Value::Integer(at))
+                .push(")");
+        }
+    }
+}
+
+const SELECT: &str = "SELECT t.id, t.kind, t.job_id, t.owner_id, j.workspace_id, j.resource_pool, j.priority, t.machine, t.created_at, \
     t.ended_at, d.parent_id, d.description, d.details FROM tasks t JOIN task_documents d ON d.task_id = t.id JOIN jobs j ON j.id = t.job_id";
 
 /// Launched tasks, the newest first.
@@ -83,29 +111,59 @@ pub async fn launched(
 ) -> Result<Vec<LaunchedTask>, StoreError> {
     conn.flush().await?;
     let mut query = Query::new(SELECT);
-    query.condition("t.experiment_id IS NULL");
-    if let Some(kind) = filter.kind {
-        query
-            .condition("t.kind = ")
-            .bind(Value::Text(kind.name().to_owned()));
-    }
-    if let Some(id) = &filter.id {
-        query.condition("t.id = ").bind(Value::from(id));
-    }
-    if !filter.owners.is_empty() {
-        query.any_of("t.owner_id", filter.owners.iter().copied());
-    }
-    if let Some(id) = filter.workspace_id {
-        query.condition("j.workspace_id = ").bind(id);
-    }
-    if let Some(at) = filter.ended_after {
-        query
-            .condition("(t.ended_at IS NULL OR t.ended_at >= ")
-            .bind(Value::Integer(at))
-            .push(")");
-    }
+    filter.apply(&mut query);
     query.push(" ORDER BY t.created_at DESC, t.id");
     query.fetch_all(conn).await
+}
+
+/// What lists of launched tasks are sorted and cut by.
+#[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
+#[row(id = "id")]
+pub struct LaunchedHead {
+    /// See [`LaunchedTask::id`].
+    pub id: TaskId,
+    /// See [`LaunchedTask::workspace_id`].
+    pub workspace_id: WorkspaceId,
+    /// See [`LaunchedTask::owner_id`].
+    pub owner_id: UserId,
+    /// See [`LaunchedTask::state`].
+    #[row(json = "machine")]
+    pub state: TaskState,
+    /// See [`LaunchedTask::description`].
+    pub description: String,
+    /// Bytes of its details.
+    pub bytes: i64,
+}
+
+const SELECT_HEADS: &str = "SELECT t.id, j.workspace_id, t.owner_id, t.machine, d.description, CAST(octet_length(d.details) AS BIGINT) AS bytes \
+    FROM tasks t JOIN task_documents d ON d.task_id = t.id JOIN jobs j ON j.id = t.job_id";
+
+/// The heads of launched tasks, the newest first.
+pub async fn launched_heads(
+    conn: &mut Conn<'_>,
+    filter: &LaunchedFilter,
+) -> Result<Vec<LaunchedHead>, StoreError> {
+    conn.flush().await?;
+    let mut query = Query::new(SELECT_HEADS);
+    filter.apply(&mut query);
+    query.push(" ORDER BY t.created_at DESC, t.id");
+    query.fetch_all(conn).await
+}
+
+/// The launched tasks with these ids, in this order; those that are gone are left out.
+pub async fn launched_all(
+    conn: &mut Conn<'_>,
+    ids: &[TaskId],
+) -> Result<Vec<LaunchedTask>, StoreError> {
+    conn.flush().await?;
+    let mut found: HashMap<TaskId, LaunchedTask> = HashMap::with_capacity(ids.len());
+    for piece in pieces(ids) {
+        let mut query = Query::new(SELECT);
+        query.any_of("t.id", piece.iter().map(Value::from));
+        let rows = query.fetch_all::<LaunchedTask>(conn).await?;
+        found.extend(rows.into_iter().map(|row| (row.id.clone(), row)));
+    }
+    Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
 }
 
 /// What a task runs as; `None` = it has no document of its own.

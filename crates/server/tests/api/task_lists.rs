@@ -82,6 +82,7 @@ async fn a_generic_task_is_listed_while_it_runs_rests_and_has_ended() {
         [&one["taskId"], &one["username"], &one["description"]],
         [id, "ada", "mine"]
     );
+    assert_eq!(one["name"], format!("Task {id}"));
     let refusal = ada.get(&format!("/proxy/{id}/")).await.refused(503);
     assert!(refusal.contains("its task is paused"), "{refusal}");
 
@@ -98,5 +99,38 @@ async fn a_generic_task_is_listed_while_it_runs_rests_and_has_ended() {
     assert_eq!(listed["pausedTasks"], json!([]));
     let listed = ada.get("/api/v1/tasks").await.ok();
     assert_eq!(listed["endedTasks"], json!([]), "unless they are asked for");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_paused_keeps_its_name_and_its_priority_in_lists() {
+    let flags = [
+        (
+            "resource_manager",
+            "{type: agent, scheduler: {type: priority}}",
+        ),
+        ("launch_error", "false"),
+    ];
+    let cluster = Cluster::start_with(&flags).await;
+    let new = json!({"user": {"username": "ada", "active": true}});
+    cluster.admin().await.post("/api/v1/users", new).await.ok();
+    let ada = cluster.user("ada").await;
+    let config = json!({"preemptible": true, "resources": {"priority": 37}});
+    let made = ada
+        .post("/api/v1/notebooks", json!({"config": config}))
+        .await
+        .ok();
+    let id = made["notebook"]["id"].as_str().unwrap();
+    let summary = only(&ada.get("/api/v1/tasks").await.ok()).unwrap().clone();
+    let path = format!("/api/v1/tasks/{id}/pause");
+    ada.post(&path, Value::Null).await.ok();
+    let rests = |answer: &Value| answer["pausedTasks"] != json!([]);
+    let listed = cluster.until(&ada, "/api/v1/tasks", rests).await;
+    let paused = &listed["pausedTasks"][0];
+    assert_eq!(paused["name"], format!("Notebook {id}"));
+    assert_eq!(paused["priority"], 37);
+    for member in ["name", "priority", "priorityOrder", "schedulerType"] {
+        assert_eq!(paused[member], summary[member], "{member}");
+    }
     cluster.stop().await;
 }

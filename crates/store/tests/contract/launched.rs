@@ -43,6 +43,7 @@ async fn launched(world: &World, row: TaskRow, document: TaskDocument, workspace
         .unwrap();
 }
 
+#[expect(clippy::too_many_lines, reason = "one world, asked in several ways")]
 pub(crate) async fn launched_tasks_are_found_with_their_documents(world: &World) {
     let ada = stored_user(world, "ada").await;
     let bob = stored_user(world, "bob").await;
@@ -106,6 +107,26 @@ pub(crate) async fn launched_tasks_are_found_with_their_documents(world: &World)
     let rows = read!(world, conn => task_documents::launched(conn, &all()).await);
     assert_eq!(rows[1].resource_pool, "default");
     assert_eq!(rows[1].state, TaskState::Ended(TaskEnd::Completed));
+    let heads = read!(world, conn => task_documents::launched_heads(conn, &all()).await);
+    let known = rows
+        .iter()
+        .map(|row| (&row.id, &row.state, &row.description));
+    let same = heads
+        .iter()
+        .map(|head| (&head.id, &head.state, &head.description));
+    assert!(same.eq(known), "{heads:?}");
+    let size = |id: &str| {
+        heads
+            .iter()
+            .find(|head| head.id.as_str() == id)
+            .unwrap()
+            .bytes
+    };
+    assert!(size("c") > size("a") && size("a") > 0);
+    let named = ["a", "gone", "c"].map(TaskId::from);
+    let whole = read!(world, conn => task_documents::launched_all(conn, &named).await);
+    let whole = whole.iter().map(|row| (row.id.as_str(), row.priority));
+    assert_eq!(whole.collect::<Vec<_>>(), [("a", 42), ("c", 42)]);
     let found = read!(world, conn => task_documents::find(conn, &"c".into()).await).unwrap();
     assert!(found == document("c", None, generic));
     let names = [TaskId::from("a"), TaskId::from("unknown")];

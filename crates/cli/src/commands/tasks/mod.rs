@@ -173,7 +173,7 @@ pub(crate) fn print(tasks: &Tasks, format: Format) -> Result<(), CliError> {
     print_with(tasks, Vec::new(), format)
 }
 
-/// As [`print()`], and after them generic tasks that neither hold nor want slots, the oldest first.
+/// As [`print()`], and after them tasks that neither hold nor want slots, the oldest first.
 fn print_with(tasks: &Tasks, mut resting: Vec<&Value>, format: Format) -> Result<(), CliError> {
     let mut listing = Listing::new([
         "Task ID",
@@ -194,13 +194,7 @@ fn print_with(tasks: &Tasks, mut resting: Vec<&Value>, format: Format) -> Result
     in_order.sort_by_key(|task| text(task, "registeredTime"));
     let mut directions = Vec::new();
     for task in in_order {
-        let priority = match task["schedulerType"].as_str() {
-            Some("priority" | "kubernetes") => {
-                directions.push(text(task, "priorityOrder"));
-                text(task, "priority")
-            }
-            _ => "N/A".to_owned(),
-        };
+        let priority = priority_of(task, &mut directions);
         listing.push([
             text(task, "taskId"),
             text(task, "allocationId"),
@@ -223,8 +217,9 @@ fn print_with(tasks: &Tasks, mut resting: Vec<&Value>, format: Format) -> Result
         let state = state.strip_prefix("GENERIC_TASK_STATE_").unwrap_or(&state);
         let mut row = [const { String::new() }; 13];
         row[0] = text(task, "taskId");
-        row[2] = format!("Task {}", row[0]);
+        row[2] = text(task, "name");
         row[4] = time(task, "startTime");
+        row[6] = priority_of(task, &mut directions);
         row[7] = text(task, "resourcePool");
         state.clone_into(&mut row[10]);
         row[11] = text(task, "username");
@@ -239,6 +234,17 @@ fn print_with(tasks: &Tasks, mut resting: Vec<&Value>, format: Format) -> Result
         output::note(format_args!("priority: {}", directions.join("; ")));
     }
     Ok(())
+}
+
+/// The priority of a task, where its pool has any; which direction is the more important one is added to `directions`.
+fn priority_of(task: &Value, directions: &mut Vec<String>) -> String {
+    match task["schedulerType"].as_str() {
+        Some("priority" | "kubernetes") => {
+            directions.push(text(task, "priorityOrder"));
+            text(task, "priority")
+        }
+        _ => "N/A".to_owned(),
+    }
 }
 
 /// Where a task that holds or wants slots is in its life.

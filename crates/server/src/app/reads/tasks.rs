@@ -7,6 +7,7 @@ use det_api_types::page::{OrderBy, Pagination};
 use det_authz::{Identity, Kind, Permission, Target};
 use det_ids::{AllocationId, ExperimentId, PriorityOrder, TaskId, UserId, WorkspaceId};
 use det_lifecycle::container::Observed;
+use det_lifecycle::task::TaskState;
 use det_scheduler::Policy;
 use det_store::allocations::{self, AllocationRow, ContainerRow, TaskRow};
 use det_store::experiments::{self, JobRow};
@@ -77,14 +78,18 @@ pub(crate) struct Live {
     pub(crate) agents: Vec<PlaceRow>,
     /// The jobs of live experiments.
     pub(crate) jobs: Vec<JobRow>,
-    /// Launched tasks that live, those that rest among them.
-    pub(crate) launched: Vec<LaunchedTask>,
+    /// The descriptions of launched tasks that live, those that are paused among them.
+    pub(crate) descriptions: HashMap<TaskId, String>,
+    /// Launched tasks that are paused.
+    pub(crate) paused: Vec<LaunchedTask>,
     /// Generic tasks that ended a short time ago, the newest first; none unless they are asked for.
     pub(crate) ended: Vec<LaunchedTask>,
     /// What the running allocations offer at the ports that they have published.
     pub(crate) services: HashMap<AllocationId, Vec<Offer>>,
     /// The names of the owners of the jobs.
     pub(crate) owners: HashMap<UserId, String>,
+    /// How the pools of paused and ended tasks schedule, and which of two priorities goes first there.
+    pub(crate) pools: HashMap<String, (Policy, PriorityOrder)>,
 }
 
 /// Everything that runs or waits to run; `with_ended` = and generic tasks that ended a short time ago.
@@ -92,16 +97,25 @@ pub(crate) async fn live(master: &Master, actor: &Actor, with_ended: bool) -> Ap
     require(actor)?;
     let mut conn = master.context.store.read().await?;
     let live = allocations::live(&mut conn.conn()).await?;
+    let pool = |name: &str| {
+        let policy = master.pools.settings(name).policy;
+        (policy, master.pools.priority_order(name))
+    };
     let scheduled = |row: AllocationRow| {
-        let policy = master.pools.settings(&row.resource_pool).policy;
-        let order = master.pools.priority_order(&row.resource_pool);
+        let (policy, order) = pool(&row.resource_pool);
         (row, policy, order)
     };
     let filter = LaunchedFilter {
         ended_after: Some(i64::MAX),
         ..LaunchedFilter::default()
     };
-    let launched = task_documents::launched(&mut conn.conn(), &filter).await?;
+    // Most of what a task runs as is not shown here, and can be large.
+    let heads = task_documents::launched_heads(&mut conn.conn(), &filter).await?;
+    let paused = heads
+        .iter()
+        .filter(|head| head.state == TaskState::Suspended);
+    let paused: Vec<TaskId> = paused.map(|head| head.id.clone()).collect();
+    let paused = task_documents::launched_all(&mut conn.conn(), &paused).await?;
     let ended = if with_ended {
         let filter = LaunchedFilter {
             kind: Some(TaskKind::Generic),
@@ -116,13 +130,23 @@ pub(crate) async fn live(master: &Master, actor: &Actor, with_ended: bool) -> Ap
     };
     let jobs = experiments::live_jobs(&mut conn.conn()).await?;
     let owners = jobs.iter().map(|job| job.owner_id);
-    let owners = owners.chain(launched.iter().chain(&ended).map(|row| row.owner_id));
+    let owners = owners.chain(heads.iter().map(|head| head.owner_id));
+    let owners = owners.chain(ended.iter().map(|row| row.owner_id));
     let owners = owners.filter_map(|id| Some((id, master.auth.user(id)?.username.clone())));
     let containers = allocations::live_containers(&mut conn.conn()).await?;
     Ok(Live {
         services: published(master, &mut conn.conn(), &live, &containers).await?,
         owners: owners.collect(),
-        launched,
+        pools: paused
+            .iter()
+            .chain(&ended)
+            .map(|row| (row.resource_pool.clone(), pool(&row.resource_pool)))
+            .collect(),
+        descriptions: heads
+            .into_iter()
+            .map(|head| (head.id, head.description))
+            .collect(),
+        paused,
         ended,
         allocations: live.into_iter().map(scheduled).collect(),
         containers,
@@ -233,19 +257,22 @@ pub(crate) async fn launched(
         ..LaunchedFilter::default()
     };
     let mut conn = master.context.store.read().await?;
-    let mut rows = task_documents::launched(&mut conn.conn(), &filter).await?;
+    let mut heads = task_documents::launched_heads(&mut conn.conn(), &filter).await?;
     match query.sort_by {
-        LaunchSortBy::Unspecified | LaunchSortBy::StartTime => rows.reverse(),
-        LaunchSortBy::Id => rows.sort_by(|a, b| a.id.cmp(&b.id)),
+        LaunchSortBy::Unspecified | LaunchSortBy::StartTime => heads.reverse(),
+        LaunchSortBy::Id => heads.sort_by(|a, b| a.id.cmp(&b.id)),
         LaunchSortBy::Description => {
-            rows.sort_by(|a, b| paging::by_name(&a.description, &b.description));
+            heads.sort_by(|a, b| paging::by_name(&a.description, &b.description));
         }
-        LaunchSortBy::WorkspaceId => rows.sort_by_key(|row| row.workspace_id),
+        LaunchSortBy::WorkspaceId => heads.sort_by_key(|head| head.workspace_id),
     }
     if query.order_by == OrderBy::Desc {
-        rows.reverse();
+        heads.reverse();
     }
-    let (rows, pagination) = paging::slice(rows, query.offset, query.limit);
+    let (heads, pagination) = paging::slice(heads, query.offset, query.limit);
+    let (heads, pagination) = paging::within(heads, pagination, |head| head.bytes);
+    let ids: Vec<TaskId> = heads.into_iter().map(|head| head.id).collect();
+    let rows = task_documents::launched_all(&mut conn.conn(), &ids).await?;
     let shown = views(master, actor, &mut conn.conn(), rows).await?;
     Ok((shown, pagination))
 }

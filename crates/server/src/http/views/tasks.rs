@@ -9,7 +9,7 @@ use det_api_types::tasks::{
     ResourcesSummary, ResourcesSummaryDevices, Task, TaskState, TaskType,
 };
 use det_api_types::wire::{Object, Timestamp};
-use det_ids::{AllocationId, JobId, PlaceId, TaskId};
+use det_ids::{AllocationId, JobId, PlaceId};
 use det_lifecycle::allocation::{AllocationState, Phase};
 use det_lifecycle::container::Observed;
 use det_lifecycle::task::{Stop, TaskEnd, TaskState as OwnState};
@@ -127,11 +127,8 @@ pub(crate) fn task(view: &TaskView) -> Result<Task, StoreError> {
 
 /// The tasks that are paused.
 pub(crate) fn paused(live: &Live) -> Vec<Task> {
-    live.launched
-        .iter()
-        .filter(|row| row.state == OwnState::Suspended)
-        .map(|row| without_attempts(row, live))
-        .collect()
+    let paused = live.paused.iter();
+    paused.map(|row| without_attempts(row, live)).collect()
 }
 
 /// The generic tasks that ended a short time ago.
@@ -142,7 +139,12 @@ pub(crate) fn ended(live: &Live) -> Vec<Task> {
 
 /// A task of which no attempt lives.
 fn without_attempts(row: &LaunchedTask, live: &Live) -> Task {
+    let pool = live.pools.get(&row.resource_pool);
     let mut task = Task {
+        name: Some(TaskLabel::launched(row.kind, &row.id).title()),
+        priority: Some(row.priority),
+        scheduler_type: pool.map(|(policy, _)| scheduler_name(*policy).to_owned()),
+        priority_order: pool.map(|(_, order)| order.to_string()),
         task_id: row.id.to_string(),
         task_type: task_type(row.kind),
         start_time: Timestamp(row.created_at),
@@ -206,11 +208,6 @@ pub(crate) fn summaries(live: &Live) -> Result<BTreeMap<String, AllocationSummar
         known.insert(&agent.id, (agent.capacity.devices(), &agent.runtime));
     }
     let jobs: BTreeMap<&JobId, &JobRow> = live.jobs.iter().map(|job| (&job.id, job)).collect();
-    let descriptions: BTreeMap<&TaskId, &String> = live
-        .launched
-        .iter()
-        .map(|row| (&row.id, &row.description))
-        .collect();
     let mut of_allocation: BTreeMap<&AllocationId, Vec<ResourcesSummary>> = BTreeMap::new();
     for container in &live.containers {
         let summary = resources(container, known.get(&container.place_id))?;
@@ -224,7 +221,7 @@ pub(crate) fn summaries(live: &Live) -> Result<BTreeMap<String, AllocationSummar
         .map(|(row, policy, priority_order)| {
             let job = jobs.get(&row.job_id);
             let owner = job.and_then(|job| live.owners.get(&job.owner_id));
-            let description = descriptions.get(&row.task_id);
+            let description = live.descriptions.get(&row.task_id);
             let services = live.services.get(&row.id);
             let summary = AllocationSummary {
                 task_id: row.task_id.to_string(),
@@ -245,7 +242,7 @@ pub(crate) fn summaries(live: &Live) -> Result<BTreeMap<String, AllocationSummar
                     .collect(),
                 task_type: task_type(row.kind),
                 username: owner.cloned().unwrap_or_default(),
-                description: description.map(ToString::to_string).unwrap_or_default(),
+                description: description.cloned().unwrap_or_default(),
                 wait_reason: wait_reason(row)?,
             };
             Ok((row.id.to_string(), summary))
@@ -460,7 +457,9 @@ pub(crate) mod tests {
             workspace_id: WorkspaceId(1),
         };
         let all = summaries(&Live {
-            launched: Vec::new(),
+            pools: HashMap::new(),
+            descriptions: HashMap::new(),
+            paused: Vec::new(),
             ended: Vec::new(),
             services: HashMap::from([("3.abc.1".into(), vec![offer(80, true), offer(22, false)])]),
             owners: HashMap::from([(UserId(1), "ada".to_owned())]),
