@@ -332,15 +332,54 @@ pub async fn list(
         _ => HashMap::new(),
     };
     let (ids, total) = catalogue.page(filter, sort, descending, offset, limit, &names);
-    let mut found: HashMap<ExperimentId, ExperimentRow> = HashMap::with_capacity(ids.len());
-    for ids in pieces(&ids) {
-        for row in page_query(ids).fetch_all::<ExperimentRow>(conn).await? {
-            found.insert(row.id, row);
+    let mut rows: Vec<ExperimentRow> = Vec::new();
+    let mut left = PAGE_BYTES;
+    for ids in ids.chunks(AT_ONCE) {
+        let found = page_query(ids).fetch_all::<ExperimentRow>(conn).await?;
+        let mut found: HashMap<ExperimentId, ExperimentRow> =
+            found.into_iter().map(|row| (row.id, row)).collect();
+        // One that was deleted a moment ago is left out.
+        for row in ids.iter().filter_map(|id| found.remove(id)) {
+            let bytes = text_bytes(&row);
+            if bytes > left && !rows.is_empty() {
+                return Ok((rows, total));
+            }
+            left = left.saturating_sub(bytes);
+            rows.push(row);
         }
     }
     // One that was deleted a moment ago is left out.
     let rows = ids.iter().filter_map(|id| found.remove(id)).collect();
     Ok((rows, total))
+/// Bytes of texts that the experiments of a page have together at most; one that has more comes alone.
+const PAGE_BYTES: usize = 8 << 20;
+/// Experiments that are read at once.
+const AT_ONCE: usize = 100;
+
+/// Bytes of what users have written of an experiment.
+fn text_bytes(row: &ExperimentRow) -> usize {
+    let texts = [
+        &row.config,
+        &row.original_config,
+        &row.notes,
+        &row.description,
+        &row.labels,
+        &row.name,
+    ];
+    texts.map(String::len).iter().sum()
+}
+
+/// The numbers of all experiments that a filter lets through, in their order.
+pub async fn numbers(
+    store: &Store,
+    catalogue: &Catalogue,
+    filter: &Filter,
+) -> Result<Vec<ExperimentId>, StoreError> {
+    catalogue.refresh(store).await?;
+    let (ids, _) = catalogue.page(filter, Sort::Id, false, 0, -1, &HashMap::new());
+    Ok(ids)
+}
+
 }
 
 /// One experiment.

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::checkpoints;
 use super::trials::{metrics, running};
 use super::workspaces::{project, workspace};
-use crate::support::Cluster;
+use crate::support::{Client, Cluster};
 
 #[tokio::test]
 async fn pages_of_large_templates_end_early() {
@@ -115,5 +115,62 @@ async fn pages_of_projects_with_large_texts_end_early() {
     assert_eq!(found[0]["name"], "p35");
     assert_eq!(found[0]["description"], long(65));
     assert_eq!(found[0]["notes"][0]["contents"], long(35));
+    cluster.stop().await;
+}
+
+/// Goes through a list without a limit, page by page; gives the sizes of the pages.
+async fn unlimited_pages(client: &Client, path: &str, member: &str) -> Vec<usize> {
+    let (mut sizes, mut offset) = (Vec::new(), 0);
+    loop {
+        let page = client
+            .get(&format!("{path}?limit=-1&offset={offset}"))
+            .await
+            .ok();
+        let items = page[member].as_array().unwrap().len();
+        assert!(page.to_string().len() < 20 << 20);
+        sizes.push(items);
+        let bounds = &page["pagination"];
+        let end = bounds["endIndex"].as_u64().unwrap();
+        assert_eq!(end, offset + items as u64, "{bounds}");
+        assert!(end > offset, "{bounds}");
+        if end == bounds["total"].as_u64().unwrap() {
+            return sizes;
+        }
+        offset = end;
+    }
+}
+
+/// Whatever a client asks for, the master holds some megabytes of it at once.
+#[tokio::test]
+async fn pages_of_large_experiments_and_trials_end_early_and_clients_go_on() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    let large = "x".repeat(110 << 10);
+    let mut first = None;
+    for n in 0..50 {
+        let config = json!({
+            "name": n.to_string(), "data": {"text": large},
+            "searcher": {"name": "single", "metric": "loss"},
+            "checkpoint_storage": {"type": "directory", "container_path": "/tmp/checkpoints"},
+        });
+        let body = json!({"config": config.to_string(), "unmanaged": true, "activate": false});
+        let path = format!("/api/v1/experiments/by-external-id/{n}");
+        let made = client.put(&path, body).await.ok();
+        first = first.or(made["experiment"]["id"].as_i64());
+    }
+    let sizes = unlimited_pages(&client, "/api/v1/experiments", "experiments").await;
+    assert_eq!(sizes.iter().sum::<usize>(), 50);
+    assert!(sizes.len() > 1, "{sizes:?}");
+
+    let first = first.unwrap();
+    for n in 0..100 {
+        let trial = json!({"experimentId": first, "hparams": {"text": large}, "unmanaged": true});
+        let body = json!({"externalTrialId": n.to_string(), "createTrialRequest": trial});
+        client.put("/api/v1/trials", body).await.ok();
+    }
+    let path = format!("/api/v1/experiments/{first}/trials");
+    let sizes = unlimited_pages(&client, &path, "trials").await;
+    assert_eq!(sizes.iter().sum::<usize>(), 100);
+    assert!(sizes.len() > 1, "{sizes:?}");
     cluster.stop().await;
 }

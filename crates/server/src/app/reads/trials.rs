@@ -18,6 +18,7 @@ use det_store::{Store, StoreError};
 use serde_json::Value;
 
 use crate::app::reads::experiments::listing;
+use crate::app::reads::paging;
 use crate::app::reads::phase::{Phase, StateFilter};
 use crate::app::{Master, existing, reads};
 use crate::auth::Actor;
@@ -103,28 +104,74 @@ pub(crate) async fn page(
     let store = &master.context.store;
     let experiment = reads::experiments::find(store, actor, experiment_id).await?;
     master.metric_journal.flush().await?;
-    let (rows, pagination) = rows(store, experiment_id, query).await?;
-    Ok((with_parts(store, &experiment, rows).await?, pagination))
+    let asked = listing::store_limit(query.limit);
+    let asked = usize::try_from(asked).unwrap_or(usize::MAX);
+    let (mut shown, mut left) = (Vec::new(), paging::PAGE_BYTES);
+    let mut total;
+    loop {
+        // What is shown of trials is many times what their rows have: a page is read in parts, and ends where it is large.
+        let limit = asked.saturating_sub(shown.len()).min(AT_ONCE);
+        let offset = query.offset.max(0).saturating_add(signed(shown.len()));
+        let rows;
+        (rows, total) = part(store, experiment_id, query, offset, limit).await?;
+        let is_last = rows.len() < limit;
+        for whole in with_parts(store, &experiment, rows).await? {
+            left = left.saturating_sub(bytes_of(&whole));
+            if left < 0 && !shown.is_empty() {
+                break;
+            }
+            shown.push(whole);
+        }
+        if left < 0 || is_last || shown.len() >= asked {
+            break;
+        }
+    }
+    let pagination = listing::pagination(query.offset, query.limit, shown.len(), total);
+    Ok((shown, pagination))
 }
 
-async fn rows(
+/// Trials of a page that are read at once.
+const AT_ONCE: usize = 200;
+/// Bytes that are counted for each statistic of a metric.
+const STATISTIC_BYTES: usize = 128;
+
+fn signed(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// About how many bytes a trial is shown with.
+fn bytes_of((row, parts): &Whole) -> i64 {
+    let texts = [
+        Some(&row.hparams),
+        Some(&row.metadata),
+        row.best_validation.as_ref(),
+        row.latest_validation.as_ref(),
+    ];
+    let texts = texts.into_iter().flatten().map(String::len);
+    let of_metrics = parts.summaries.values().flat_map(|group| {
+        let names = group.metrics.keys();
+        names.map(|name| name.len() + STATISTIC_BYTES)
+    });
+    let checkpoint = parts.best_checkpoint.iter();
+    let checkpoint = checkpoint.map(|row| row.metadata.len() + row.resources.len());
+    signed(texts.chain(of_metrics).chain(checkpoint).sum())
+}
+
+/// Some trials of an experiment from `offset` on, and how many there are.
+async fn part(
     store: &Store,
     experiment_id: ExperimentId,
     query: &GetExperimentTrialsQuery,
-) -> AppResult<(Vec<TrialRow>, Pagination)> {
+    offset: i64,
+    limit: usize,
+) -> AppResult<(Vec<TrialRow>, i64)> {
     let filter = StateFilter::new(&query.states);
     let stored = filter.as_ref().map(StateFilter::in_question);
     let (sort, descending) = (sort(query.sort_by), query.order_by == OrderBy::Desc);
     let by_phase = filter
         .as_ref()
         .is_some_and(|f| !f.phases.is_empty() && !f.wants_all_phases());
-    let limit = listing::store_limit(query.limit);
-    let (offset, fetched) = if by_phase {
-        (0, -1)
-    } else {
-        (query.offset, limit)
-    };
-    let (mut rows, mut total) = {
+    let list = async |offset: i64, limit: usize| {
         let mut conn = store.read().await?;
         trials::list(
             &mut conn.conn(),
@@ -133,25 +180,37 @@ async fn rows(
             sort,
             descending,
             offset,
-            fetched,
+            signed(limit),
         )
-        .await?
+        .await
     };
-    if let Some(filter) = filter.filter(|_| by_phase) {
-        // Live allocations distinguish the active trials, so the page is cut afterwards.
+    let Some(filter) = filter.filter(|_| by_phase) else {
+        return Ok(list(offset, limit).await?);
+    };
+    // Live allocations distinguish the active trials, so that all are looked at, and the page is cut out of what is left.
+    let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
+    let (mut page, mut looked_at, mut wanted) = (Vec::new(), 0, 0_usize);
+    loop {
+        let (rows, _) = list(signed(looked_at), AT_ONCE).await?;
+        looked_at += rows.len();
+        let is_last = rows.len() < AT_ONCE;
         let live = live(store, &rows).await?;
         let phase = |row: &TrialRow| match row.unmanaged {
             Some(_) => Phase::Running,
             None => live.get(&row.id).map_or(Phase::Queued, phase_of),
         };
-        rows.retain(|row| filter.wants(row.state.stored_name(), phase(row)));
-        total = i64::try_from(rows.len()).unwrap_or(i64::MAX);
-        let skipped = usize::try_from(query.offset.max(0)).unwrap_or(usize::MAX);
-        let taken = usize::try_from(limit).unwrap_or(usize::MAX);
-        rows = rows.into_iter().skip(skipped).take(taken).collect();
+        for row in rows {
+            if filter.wants(row.state.stored_name(), phase(&row)) {
+                if wanted >= skipped && page.len() < limit {
+                    page.push(row);
+                }
+                wanted += 1;
+            }
+        }
+        if is_last {
+            return Ok((page, signed(wanted)));
+        }
     }
-    let pagination = listing::pagination(query.offset, query.limit, rows.len(), total);
-    Ok((rows, pagination))
 }
 
 fn sort(by: TrialSortBy) -> Sort {

@@ -117,8 +117,7 @@ pub(crate) async fn chosen(
     };
     apply_states(master, &mut filter, &filters.states).await?;
     let (store, catalogue) = (&master.context.store, &master.catalogue);
-    let (rows, _) = experiments::list(store, catalogue, &filter, Sort::Id, false, 0, -1).await?;
-    Ok(rows.iter().map(|row| row.id).collect())
+    Ok(experiments::numbers(store, catalogue, &filter).await?)
 }
 
 fn text(text: &str) -> Option<String> {

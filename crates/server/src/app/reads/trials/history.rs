@@ -10,11 +10,12 @@ use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::trials::{GetTrialWorkloadsQuery, MetricType, WorkloadFilter};
 use det_ids::TrialId;
 use det_store::Store;
-use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
+use det_store::checkpoints::{self, CheckpointHead, CheckpointRow, CheckpointState};
 use det_store::metrics::{StoredReport, number};
 
 use crate::app::metrics::reports::{Outdating, Pages, merge};
 use crate::app::metrics::{TRAINING, VALIDATION};
+use crate::app::reads::paging;
 use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::AppResult;
@@ -113,7 +114,7 @@ pub(crate) async fn page(
     let groups = Groups::asked(query);
     master.metric_journal.flush().await?;
     let outdating = Outdating::load(store, trial_id).await?;
-    let mut values: BTreeMap<Key, Option<f64>> = BTreeMap::new();
+    let mut values: BTreeMap<Key, Seen> = BTreeMap::new();
     let by_metric = Some(query.sort_key.as_str()).filter(|key| !key.is_empty() && *key != BY_STEP);
     for group in groups.names() {
         each(store, trial_id, group, &outdating, |run_id, report| {
@@ -123,19 +124,18 @@ pub(crate) async fn page(
             let slot = values
                 .entry(Key::report(group, run_id, report.step.unwrap_or(0)))
                 .or_default();
-            *slot = slot.or(value);
+            slot.value = slot.value.or(value);
+            slot.bytes = slot.bytes.saturating_add(bytes_of(&report));
         })
         .await?;
     }
-    let mut checkpoints = wanted_checkpoints(store, trial_id, query).await?;
-    for (uuid, row) in &checkpoints {
-        values.insert(
-            Key::Checkpoint {
-                step: row.steps,
-                uuid: uuid.clone(),
-            },
-            None,
-        );
+    for head in wanted_checkpoints(store, trial_id, query).await? {
+        let key = Key::Checkpoint {
+            step: head.steps,
+            uuid: head.uuid,
+        };
+        let bytes = head.bytes;
+        values.insert(key, Seen { value: None, bytes });
     }
     let keys = sorted(values, by_metric.is_some(), query.order_by);
 
@@ -149,7 +149,19 @@ pub(crate) async fn page(
         -2 => 0,
         limit => usize::try_from(limit).unwrap_or(usize::MAX),
     };
-    let page: Vec<Key> = keys.into_iter().skip(start).take(count).collect();
+    let page = keys.into_iter().skip(start).take(count).collect();
+    let signed = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let pagination = Pagination {
+        offset: query.offset,
+        limit: query.limit,
+        start_index: signed(start),
+        end_index: signed(start.saturating_add(count).min(total)),
+        total: signed(total),
+    };
+    // It ends early where its reports are large: clients go on at its end.
+    let (page, pagination) = paging::within(page, pagination, |(_, bytes)| *bytes);
+    let page: Vec<Key> = page.into_iter().map(|(key, _)| key).collect();
+    let mut checkpoints = checkpoints_of(store, &page).await?;
     let mut reports = read(store, trial_id, &groups, &outdating, &page).await?;
     let entries = page.into_iter().filter_map(|key| match &key {
         Key::Checkpoint { uuid, .. } => checkpoints.remove(uuid).map(Entry::Checkpoint),
@@ -162,45 +174,63 @@ pub(crate) async fn page(
             }
         }),
     });
-    let entries: Vec<Entry> = entries.collect();
-    let signed = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-    let end = start.saturating_add(count).min(total);
-    let pagination = Pagination {
-        offset: query.offset,
-        limit: query.limit,
-        start_index: signed(start),
-        end_index: signed(end),
-        total: signed(total),
-    };
-    Ok((entries, pagination))
+    Ok((entries.collect(), pagination))
+}
+
+/// What the order and the size of a page need of an entry.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Seen {
+    /// The metric that is sorted by.
+    value: Option<f64>,
+    /// About how many bytes it has.
+    bytes: i64,
 }
 
 async fn wanted_checkpoints(
     store: &Store,
     trial_id: TrialId,
     query: &GetTrialWorkloadsQuery,
-) -> AppResult<BTreeMap<String, CheckpointRow>> {
+) -> AppResult<Vec<CheckpointHead>> {
     if query.filter == WorkloadFilter::Validation {
-        return Ok(BTreeMap::new());
+        return Ok(Vec::new());
     }
     let mut conn = store.read().await?;
-    let rows = checkpoints::of_trial(&mut conn.conn(), trial_id).await?;
+    let mut heads = checkpoints::heads_of_trial(&mut conn.conn(), trial_id).await?;
+    let unwanted = query.remove_deleted_checkpoints;
+    heads.retain(|head| !(unwanted && head.state == CheckpointState::Deleted));
+    Ok(heads)
+}
+
+/// The checkpoints of a page.
+async fn checkpoints_of(store: &Store, page: &[Key]) -> AppResult<BTreeMap<String, CheckpointRow>> {
+    let named = page.iter().filter_map(|key| match key {
+        Key::Checkpoint { uuid, .. } => Some(uuid.clone()),
+        Key::Report { .. } => None,
+    });
+    let uuids: Vec<String> = named.collect();
+    let mut conn = store.read().await?;
+    let rows = checkpoints::find_all(&mut conn.conn(), &uuids).await?;
     Ok(rows
         .into_iter()
-        .filter(|row| !(query.remove_deleted_checkpoints && row.state == CheckpointState::Deleted))
         .map(|row| (row.uuid.clone(), row))
         .collect())
 }
 
-/// The entries in the order asked for; those without the metric come last in either direction.
-fn sorted(values: BTreeMap<Key, Option<f64>>, by_metric: bool, order: OrderBy) -> Vec<Key> {
+/// Bytes of a report's metrics as text.
+fn bytes_of(report: &StoredReport) -> i64 {
+    let text = serde_json::to_string(&report.metrics);
+    text.map_or(0, |text| i64::try_from(text.len()).unwrap_or(i64::MAX))
+}
+
+/// The entries in the order asked for, with their sizes; those without the metric come last in either direction.
+fn sorted(values: BTreeMap<Key, Seen>, by_metric: bool, order: OrderBy) -> Vec<(Key, i64)> {
     let descending = order == OrderBy::Desc;
-    let mut entries: Vec<(Key, Option<f64>)> = values.into_iter().collect();
+    let mut entries: Vec<(Key, Seen)> = values.into_iter().collect();
     entries.sort_by(|(a, x), (b, y)| {
-        let by_value = match (x, y) {
+        let by_value = match (x.value, y.value) {
             _ if !by_metric => Ordering::Equal,
-            (Some(x), Some(y)) if descending => y.total_cmp(x),
-            (Some(x), Some(y)) => x.total_cmp(y),
+            (Some(x), Some(y)) if descending => y.total_cmp(&x),
+            (Some(x), Some(y)) => x.total_cmp(&y),
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
             (None, None) => Ordering::Equal,
@@ -212,7 +242,8 @@ fn sorted(values: BTreeMap<Key, Option<f64>>, by_metric: bool, order: OrderBy) -
             by_step
         })
     });
-    entries.into_iter().map(|(key, _)| key).collect()
+    let sized = entries.into_iter().map(|(key, seen)| (key, seen.bytes));
+    sized.collect()
 }
 
 /// Shows every report of a group that counts, in order of arrival.
@@ -316,6 +347,11 @@ mod tests {
         }
     }
 
+    fn in_order(values: BTreeMap<Key, Seen>, by_metric: bool, order: OrderBy) -> Vec<Key> {
+        let entries = sorted(values, by_metric, order).into_iter();
+        entries.map(|(key, _)| key).collect()
+    }
+
     #[test]
     fn a_history_is_sorted_by_step_and_kind() {
         let keys = [
@@ -324,32 +360,34 @@ mod tests {
             Key::report(TRAINING, 1, 1),
             checkpoint(0),
         ];
-        let values: BTreeMap<Key, Option<f64>> = keys.into_iter().map(|key| (key, None)).collect();
+        let values: BTreeMap<Key, Seen> =
+            keys.into_iter().map(|key| (key, Seen::default())).collect();
         let expected = vec![
             checkpoint(0),
             Key::report(TRAINING, 1, 1),
             Key::report(VALIDATION, 1, 1),
             checkpoint(1),
         ];
-        assert_eq!(sorted(values.clone(), false, OrderBy::Asc), expected);
+        assert_eq!(in_order(values.clone(), false, OrderBy::Asc), expected);
         let reversed: Vec<Key> = expected.into_iter().rev().collect();
-        assert_eq!(sorted(values, false, OrderBy::Desc), reversed);
+        assert_eq!(in_order(values, false, OrderBy::Desc), reversed);
     }
 
     #[test]
     fn entries_without_the_metric_come_last_either_way() {
         let (low, high) = (Key::report(TRAINING, 1, 5), Key::report(TRAINING, 1, 1));
+        let seen = |value| Seen { value, bytes: 1 };
         let values = BTreeMap::from([
-            (low.clone(), Some(0.1)),
-            (high.clone(), Some(0.9)),
-            (checkpoint(0), None),
+            (low.clone(), seen(Some(0.1))),
+            (high.clone(), seen(Some(0.9))),
+            (checkpoint(0), seen(None)),
         ]);
         assert_eq!(
-            sorted(values.clone(), true, OrderBy::Asc),
+            in_order(values.clone(), true, OrderBy::Asc),
             [low.clone(), high.clone(), checkpoint(0)]
         );
         assert_eq!(
-            sorted(values, true, OrderBy::Desc),
+            in_order(values, true, OrderBy::Desc),
             [high, low, checkpoint(0)]
         );
     }
