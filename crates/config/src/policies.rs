@@ -229,6 +229,18 @@ impl Policies {
         let fixed = self.invariant_config.as_ref()?.find(path)?.to_value();
         (fixed != *value).then_some(fixed)
     }
+
+    /// The host path that an invariant mounts at this path of containers, if that is not `host_path`.
+    pub fn mounts_otherwise(&self, container_path: &str, host_path: &str) -> Option<String> {
+        let Tree::List(mounts) = &self.invariant_config.as_ref()?.get("bind_mounts")?.tree else {
+            return None;
+        };
+        let text = |mount: &Node, key: &str| mount.get(key).and_then(Node::text).map(str::to_owned);
+        mounts
+            .iter()
+            .filter(|mount| text(mount, "container_path").as_deref() == Some(container_path))
+            .find_map(|mount| text(mount, "host_path").filter(|fixed| fixed != host_path))
+    }
 }
 
 /// The pool that invariants fix; the last policy's beats the others'.

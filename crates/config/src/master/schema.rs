@@ -89,6 +89,13 @@ keys! {
         /// How long the code of an unmanaged trial may be silent before the trial counts as lost.
         #[serde(with = "crate::units::duration_text")]
         unmanaged_heartbeat_timeout: Duration = Kind::Duration, or("\"5m\"");
+        /// How long a task that deletes checkpoints may run: then it is ended, and what it has not deleted stays.
+        #[serde(with = "crate::units::duration_text")]
+        checkpoint_removal_timeout: Duration = Kind::Duration, or("\"6h\"");
+        /// Trials that one unmanaged experiment may have.
+        max_unmanaged_trials_per_experiment: i64 = Kind::Int(1, i64::MAX), or("20000");
+        /// Trials that the unmanaged experiments of one user may have together.
+        max_unmanaged_trials_per_user: i64 = Kind::Int(1, i64::MAX), or("200000");
         /// How long a running trial may report nothing and write nothing into its log before its processes are looked at, and
         /// its log names the rank that hangs; `0s` = for ever.
         #[serde(with = "crate::units::duration_text")]

@@ -216,7 +216,7 @@ impl Master {
             ownership: ownership.clone(),
             templates: templates.clone(),
             policies: policies.clone(),
-            admission,
+            admission: admission.clone(),
             orchestration: orchestration.clone(),
         };
         let identity = MasterIdentity {
@@ -299,6 +299,8 @@ impl Master {
             context: context.clone(),
             homes: homes.clone(),
             pools: pools.clone(),
+            policies: policies.clone(),
+            admission,
             orchestration: orchestration.clone(),
             checkpoints: checkpoints.clone(),
             cluster_id: cluster_id.as_str().into(),

@@ -15,11 +15,7 @@ use det_authz::{Kind, Permission};
 use det_config::MasterConfig;
 use det_config::task::{LaunchKind, TaskConfig};
 use det_ids::{ProjectId, TaskId, WorkspaceId};
-use det_lifecycle::task::{Demand, TaskState};
 use det_store::WriteTx;
-use det_store::allocations::TaskRow;
-use det_store::experiments::{JobKind, JobRow};
-use det_store::task_documents::TaskDocument;
 use det_store::workspaces;
 use det_taskspec::TaskDetails;
 use serde_json::Value;
@@ -32,7 +28,7 @@ use crate::app::documents::shown_task_config;
 use crate::app::homes::{KnownHomes, require_open_workspace};
 use crate::app::idle::Idle;
 use crate::app::model_archive::{self, ContextFile};
-use crate::app::new_task::NewTask;
+use crate::app::new_task::{NewTask, TaskParts};
 use crate::app::orchestration::Orchestration;
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
@@ -122,9 +118,21 @@ impl Launches {
         }
         let base = self.base(actor, &request).await?;
         let exhibits = self.exhibits(actor, &request).await?;
-        let under = exhibits.as_ref().and_then(Exhibits::underlay);
+        let under = exhibits
+            .as_ref()
+            .and_then(|exhibits| exhibits.underlay(&[]));
         let mut checked = self.check(&request, base.as_ref(), under).await?;
-        let (details, more) = self.details(&request, &checked.config, exhibits)?;
+        let own = checked.config.clone();
+        if let Some(exhibits) = &exhibits {
+            self.require_allowed_storage(exhibits).await?;
+            let mounts = exhibits.inherited(&own)?;
+            if !mounts.is_empty() {
+                // As the weakest layer of its configuration, so that its own mounts and those of policies replace them.
+                let under = exhibits.underlay(&mounts);
+                checked = self.check(&request, base.as_ref(), under).await?;
+            }
+        }
+        let (details, more) = self.details(&request, &own, exhibits)?;
         let lost = kept::warning(request.kind, &checked.config);
         checked.warnings.extend(lost);
         checked.warnings.extend(more);
@@ -143,16 +151,16 @@ impl Launches {
             Some(archive) if request.files.is_empty() => Some(archive),
             _ => pack(request.files).await?,
         };
-        let parent = request.generic.parent.clone();
-        let new = self.new_task(
-            actor,
-            checked,
-            TaskDocumentParts {
-                parent,
-                details,
-                context,
-            },
-        );
+        let parts = TaskParts {
+            owner_id: actor.user().id,
+            workspace_id: checked.workspace_id,
+            config: checked.config,
+            details,
+            parent: request.generic.parent,
+            context,
+            warnings: checked.warnings,
+        };
+        let new = NewTask::new(parts, &self.pools);
         let id = new.task.id.clone();
         let has_idle_timeout = new.document.details.idle_timeout().is_some();
         let (service, actor) = (self.clone(), actor.name());
@@ -197,70 +205,6 @@ impl Launches {
         Ok((details, Vec::new()))
     }
 
-    fn new_task(
-        &self,
-        actor: &Actor,
-        checked: check::CheckedLaunch,
-        parts: TaskDocumentParts,
-    ) -> NewTask {
-        let check::CheckedLaunch {
-            config,
-            workspace_id,
-            warnings,
-            ..
-        } = checked;
-        let now = det_store::now();
-        let id = TaskId(uuid::Uuid::new_v4().to_string());
-        let resources = &config.resources;
-        let pool = &resources.resource_pool;
-        let priority = resources.priority;
-        let job = JobRow {
-            id: uuid::Uuid::new_v4().to_string().into(),
-            kind: JobKind::Task,
-            owner_id: actor.user().id,
-            resource_pool: pool.clone(),
-            priority: priority.unwrap_or_else(|| self.pools.default_priority(pool)),
-            weight: resources.weight,
-            max_slots: None,
-            position: None,
-            moved: false,
-            fallback: None,
-            submitted_at: now,
-            workspace_id,
-        };
-        let task = TaskRow {
-            id: id.clone(),
-            kind: parts.details.kind(),
-            job_id: job.id.clone(),
-            owner_id: job.owner_id,
-            experiment_id: None,
-            trial_id: None,
-            state: TaskState::Suspended,
-            demand: Some(demand(&config)),
-            attempts: 0,
-            log_lines: 0,
-            created_at: now,
-            ended_at: None,
-            logs_deleted_at: None,
-            log_findings: None,
-            log_retention_days: None,
-        };
-        let document = TaskDocument {
-            task_id: id,
-            parent_id: parts.parent,
-            description: config.description.clone(),
-            config: config.to_json().to_string(),
-            details: parts.details,
-        };
-        NewTask {
-            job,
-            task,
-            document,
-            context: parts.context,
-            warnings,
-        }
-    }
-
     async fn store(&self, tx: &mut WriteTx, mut new: NewTask, actor: &str) -> AppResult<()> {
         // They may have gone since the configuration was checked.
         self.pools.require(&new.job.resource_pool)?;
@@ -275,24 +219,6 @@ impl Launches {
         ports::give_port(tx, &mut new.document, reserved).await?;
         new.store(tx, &self.context, &self.orchestration, actor)
             .await
-    }
-}
-
-/// What a task's document contains beside its configuration.
-struct TaskDocumentParts {
-    parent: Option<TaskId>,
-    details: TaskDetails,
-    context: Option<Vec<u8>>,
-}
-
-/// What each attempt of a task asks for.
-fn demand(config: &TaskConfig) -> Demand {
-    Demand {
-        slots: config.resources.slots,
-        // Only generic tasks may be spread over places.
-        single_place: config.resources.is_single_node.unwrap_or(true),
-        preemption_timeout: config.preemption_timeout,
-        preemptible: config.preemptible,
     }
 }
 

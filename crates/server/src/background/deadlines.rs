@@ -1,5 +1,5 @@
 //! What is due at a moment: preempted work that did not exit in time, agents that stayed away, heartbeats of unmanaged
-//! trials, expired tokens.
+//! trials, deletions of checkpoints that run too long, expired tokens.
 //!
 //! Sleeps until the next due moment, or until a change sets an earlier one.
 
@@ -57,8 +57,9 @@ async fn round(master: &Master, since: Micros) -> AppResult<Option<i64>> {
     let next_agent = master.places.give_up_lost().await?;
     let next_allocation = end_overdue(master).await?;
     let next_trial = end_silent(master, since).await?;
+    let next_removal = master.removal_tasks.end_overlong().await?.map(|at| at.0);
     let next = next_agent.into_iter().chain(next_allocation);
-    Ok(next.chain(next_trial).min())
+    Ok(next.chain(next_trial).chain(next_removal).min())
 }
 
 /// Removes sessions and tokens that have expired.

@@ -95,6 +95,72 @@ async fn a_task_that_deletes_checkpoints_reports_of_its_own_until_it_has_ended()
     cluster.stop().await;
 }
 
+/// A trial that has reported a checkpoint in an object store, which only tasks reach.
+async fn in_object_store(cluster: &Cluster) -> (FakeAgent, Client) {
+    let mut agent = cluster.agent("a", 1).await;
+    let mut config = config("stored");
+    config["checkpoint_storage"] = json!({"type": "s3", "bucket": "b"});
+    config["environment"] = json!({"image": "of-user"});
+    let owner = cluster.determined().await;
+    create(&owner, &config, true).await;
+    let spec = agent.next_start().await;
+    let task = cluster.client().as_task(&spec.script.token);
+    task.post(PATH, report(&spec, 1, 1)).await.ok();
+    (agent, owner)
+}
+
+/// What a removal task runs of a user's is under what is demanded of all tasks today.
+#[tokio::test]
+async fn policies_over_tasks_are_over_removals_in_object_stores() {
+    const POLICIES: &str = "/api/v1/config-policies/workspaces/1/NTSC";
+    let cluster = Cluster::start().await;
+    let (mut agent, owner) = in_object_store(&cluster).await;
+    let admin = cluster.admin().await;
+    let set = async |invariants: Value| {
+        let policies = json!({"invariant_config": invariants}).to_string();
+        let body = json!({"configPolicies": policies});
+        admin.put(POLICIES, body).await.ok();
+    };
+    let delete = async || {
+        let named = json!({"checkpointUuids": [uuid(1)]});
+        send(&owner, Method::DELETE, PATH, named).await
+    };
+    set(json!({"resources": {"slots": 100}})).await;
+    let refusal = delete().await.refused(400);
+    assert!(
+        refusal.contains("the task that is to delete checkpoints of experiment 1"),
+        "{refusal}"
+    );
+    let path = format!("{PATH}/{}", uuid(1));
+    let checkpoint = owner.get(&path).await.ok();
+    assert_eq!(checkpoint["checkpoint"]["state"], "STATE_COMPLETED");
+    set(json!({"environment": {"image": "of-administrators"}})).await;
+    delete().await.ok();
+    let removal = agent.next_start().await;
+    assert_eq!(removal.script.task_type, TaskKind::CheckpointGc);
+    assert_eq!(removal.image, "of-administrators");
+    cluster.stop_unchecked().await;
+}
+
+#[tokio::test]
+async fn a_removal_that_runs_too_long_is_ended_and_says_why() {
+    let cluster = Cluster::start_with(&[("checkpoint_removal_timeout", "1s")]).await;
+    let (mut agent, owner) = in_object_store(&cluster).await;
+    let named = json!({"checkpointUuids": [uuid(1)]});
+    send(&owner, Method::DELETE, PATH, named).await.ok();
+    let removal = agent.next_start().await;
+    assert_eq!(removal.script.task_type, TaskKind::CheckpointGc);
+    agent.runs(&removal).await;
+    assert!(!agent.next_kill().await, "at once");
+    agent.exits(&removal, 137).await;
+    let path = format!("/api/v1/tasks/{}", removal.task_id);
+    let ended = |answer: &Value| !answer["task"]["endTime"].is_null();
+    let task = cluster.until(&owner, &path, ended).await;
+    let reason = task["task"]["allocations"][0]["exitReason"].to_string();
+    assert!(reason.contains("checkpoint_removal_timeout"), "{reason}");
+    cluster.stop_unchecked().await;
+}
+
 #[tokio::test]
 async fn an_experiment_goes_once_its_removal_task_has_ended() {
     let cluster = Cluster::start().await;

@@ -221,3 +221,72 @@ async fn what_others_experiments_bring_does_not_run_in_ones_own_tensorboard() {
     }
     cluster.stop_unchecked().await;
 }
+
+/// What an experiment mounts was allowed when it was created. A TensorBoard of it is a task of today.
+#[tokio::test]
+async fn policies_of_today_are_over_what_a_tensorboard_takes_from_its_experiments() {
+    let cluster = Cluster::start().await;
+    let ada = user(&cluster, "ada").await;
+    let mut agent = cluster.agent("a1", 1).await;
+    let mounts = json!({"bind_mounts": [
+        {"host_path": "/host/data", "container_path": "/data"},
+        {"host_path": "/host/more", "container_path": "/more"},
+    ]});
+    let mounting = experiment(&ada, shared("/one"), mounts).await;
+    let admin = cluster.admin().await;
+    let set = async |workload: &str, invariants: Value| {
+        let policies = json!({"invariant_config": invariants}).to_string();
+        let path = format!("/api/v1/config-policies/workspaces/1/{workload}");
+        admin
+            .put(&path, json!({"configPolicies": policies}))
+            .await
+            .ok();
+    };
+    let body = json!({"config": {"inherit_mounts": true}, "experimentIds": [mounting]});
+    set(
+        "NTSC",
+        json!({"bind_mounts": [{"host_path": "/safe", "container_path": "/data", "read_only": true}]}),
+    )
+    .await;
+    let made = ada.post(TENSORBOARDS, body.clone()).await.ok();
+    let spec = agent.next_start().await;
+    let at = |place: &str| {
+        let mut found = spec.mounts.iter().filter(|m| m.container_path == place);
+        let one = found.next().map(|m| (m.host_path.as_str(), m.read_only));
+        assert!(found.next().is_none(), "{place}");
+        one
+    };
+    assert_eq!(at("/data"), Some(("/safe", true)));
+    assert_eq!(at("/more"), Some(("/host/more", false)));
+    let notes = made["messages"].to_string();
+    assert!(
+        notes.contains("bind_mounts") && notes.contains("policy"),
+        "{notes}"
+    );
+
+    // Its own storage is under the policies over experiments.
+    let storage =
+        |path: &str| json!({"checkpoint_storage": {"type": "shared_fs", "host_path": path}});
+    set("EXPERIMENT", storage("/one")).await;
+    ada.post(TENSORBOARDS, body.clone()).await.ok();
+    set("EXPERIMENT", storage("/other")).await;
+    let refusal = ada.post(TENSORBOARDS, body).await.refused(403);
+    assert!(
+        refusal.contains("checkpoint_storage.host_path is \"/one\"")
+            && refusal.contains("fix it to \"/other\""),
+        "{refusal}"
+    );
+    let mounts = json!({"bind_mounts": [{"host_path": "/safe", "container_path": "/ckpts"}]});
+    let storage = json!({"type": "directory", "container_path": "/ckpts/here"});
+    let own = json!({"bind_mounts": [{"host_path": "/host/ckpts", "container_path": "/ckpts"}]});
+    admin
+        .delete("/api/v1/config-policies/workspaces/1/EXPERIMENT")
+        .await
+        .ok();
+    let older = experiment(&ada, storage, own).await;
+    set("EXPERIMENT", mounts).await;
+    let body = json!({"config": {}, "experimentIds": [older]});
+    let refusal = ada.post(TENSORBOARDS, body).await.refused(403);
+    assert!(refusal.contains("bind_mounts at \"/ckpts\""), "{refusal}");
+    cluster.stop_unchecked().await;
+}

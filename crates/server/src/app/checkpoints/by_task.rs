@@ -8,34 +8,40 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::experiment::ExperimentConfig;
 use det_config::origin::{Layer, Source};
-use det_config::policies::Policies;
+use det_config::policies::{Policies, Workload};
 use det_config::storage::StorageLocation;
 use det_config::submitted::{SubmittedTask, TaskDefaults};
 use det_config::task::{LaunchKind, TaskConfig};
-use det_ids::{ExperimentId, TaskId};
-use det_lifecycle::task::{Demand, TaskEnd, TaskState};
-use det_store::allocations::{self, TaskRow};
+use det_ids::{ExperimentId, Micros, TaskId, UserId, WorkspaceId};
+use det_lifecycle::task::{TaskEnd, TaskEvent, TaskState};
+use det_orchestrator::{Due, Event};
+use det_store::allocations;
 use det_store::checkpoint_removals::{self, OpenRemoval};
 use det_store::checkpoints;
-use det_store::experiments::{ExperimentRow, JobKind, JobRow};
-use det_store::task_documents::{self, TaskDocument};
+use det_store::experiments::ExperimentRow;
+use det_store::task_documents;
+use det_store::workspaces::WorkspaceRow;
 use det_store::{Conn, WriteTx};
 use det_taskspec::{
     CheckpointGcDetails, EMPTY_IMAGE, Mount, RemovalCause, Remover, SHARED_FS_DIR, TaskDetails,
-    TaskKind, WORK_DIR,
+    WORK_DIR,
 };
 use serde_json::{Value, json};
 
+use crate::app::admission::{Admission, Findings};
 use crate::app::checkpoints::{Checkpoints, parsed, resources};
+use crate::app::config_policies::ConfigPolicies;
 use crate::app::context::Context;
+use crate::app::documents::document_error;
 use crate::app::homes::KnownHomes;
-use crate::app::new_task::NewTask;
-use crate::app::orchestration::Orchestration;
+use crate::app::new_task::{NewTask, TaskParts};
+use crate::app::orchestration::{Cause, Orchestration};
 use crate::app::pools::Pools;
 use crate::app::searches::config_of;
-use crate::error::{AppError, AppResult};
+use crate::error::{AppError, AppResult, ErrorKind};
 
 /// Removals by tasks. Cheap to clone.
 #[derive(Clone)]
@@ -43,20 +49,24 @@ pub struct RemovalTasks {
     pub(crate) context: Context,
     pub(crate) homes: KnownHomes,
     pub(crate) pools: Pools,
+    pub(crate) policies: ConfigPolicies,
+    pub(crate) admission: Admission,
     pub(crate) orchestration: Orchestration,
     pub(crate) checkpoints: Checkpoints,
     /// Of the cluster; names the directory of TensorBoard files.
     pub(crate) cluster_id: std::sync::Arc<str>,
 }
 
-/// What a removal task is to delete.
-pub(crate) struct ToRemove {
-    /// UUIDs of checkpoints of one experiment.
-    pub(crate) checkpoints: Vec<String>,
-    /// Patterns of files.
-    pub(crate) globs: Vec<String>,
+/// A task that deletes files of an experiment, without those that it is to delete.
+pub(crate) struct RemovalDraft {
+    experiment_id: ExperimentId,
+    owner_id: UserId,
+    workspace_id: WorkspaceId,
+    config: TaskConfig,
+    remover: Remover,
+    mounts: Vec<Mount>,
     /// What is to follow once it has happened.
-    pub(crate) cause: RemovalCause,
+    cause: RemovalCause,
 }
 
 /// What came of a removal task that has ended.
@@ -72,76 +82,81 @@ pub(crate) struct Settled {
 }
 
 impl RemovalTasks {
-    /// The task that deletes checkpoints of an experiment, not stored yet.
+    /// What a task that deletes files of an experiment would run as, under what is configured and demanded of tasks today.
     ///
     /// # Errors
-    /// The storage's path leads out of its directory, or there is no pool that a task could run in.
-    pub(crate) fn prepare(&self, experiment: &ExperimentRow, what: ToRemove) -> AppResult<NewTask> {
+    /// The storage's path leads out of its directory, there is no pool that a task could run in, or policies of the
+    /// experiment's workspace do not admit it.
+    pub(crate) async fn draft(
+        &self,
+        experiment: &ExperimentRow,
+        cause: RemovalCause,
+    ) -> AppResult<RemovalDraft> {
         let config = config_of(experiment)?;
-        let (remover, mounts) = self.remover(&config, experiment.id, what.cause)?;
-        let (pool, workspace_id) = self.pool_and_workspace(experiment)?;
+        let (remover, mounts) = self.remover(&config, experiment.id, cause)?;
+        let homes = self.homes.get();
+        let (_, workspace) = homes.project(experiment.project_id)?;
         let document = document(&config, &remover);
-        let config = self.completed(&document, &pool)?;
-        let now = det_store::now();
-        let id = TaskId(uuid::Uuid::new_v4().to_string());
-        let job = JobRow {
-            id: uuid::Uuid::new_v4().to_string().into(),
-            kind: JobKind::Task,
-            owner_id: experiment.owner_id,
-            resource_pool: pool.clone(),
-            priority: self.pools.default_priority(&pool),
-            weight: 1.0,
-            max_slots: None,
-            position: None,
-            moved: false,
-            fallback: None,
-            submitted_at: now,
-            workspace_id,
+        let source = Source::layer(Layer::Document);
+        let submitted = SubmittedTask::of_layer(LaunchKind::Command, source, &document);
+        let config = match &remover {
+            // Nothing of a user's runs, not even an image.
+            Remover::Supervisor { .. } => {
+                let pool = self.pool(experiment, workspace)?;
+                self.completed(experiment, &submitted, Vec::new(), pool, Vec::new())?
+            }
+            // The user's image, as in every task that users launch.
+            Remover::Python { .. } => {
+                let policies = self.policies.over(workspace.id, Workload::Tasks).await?;
+                let mut findings = Findings::default();
+                let governed = submitted.under(&policies);
+                let size = governed.size();
+                let admitted = self
+                    .admission
+                    .admit(&governed.placement(), workspace, size, &mut findings)
+                    .await?;
+                let errors = governed.placed(findings.errors);
+                let pool = admitted.pools.into_iter().next();
+                let pool = pool.unwrap_or_else(|| experiment.resource_pool.clone());
+                self.completed(experiment, &submitted, policies, pool, errors)?
+            }
         };
-        let task = TaskRow {
-            id: id.clone(),
-            kind: TaskKind::CheckpointGc,
-            job_id: job.id.clone(),
-            owner_id: experiment.owner_id,
-            experiment_id: None,
-            trial_id: None,
-            state: TaskState::Suspended,
-            demand: Some(Demand {
-                slots: 0,
-                single_place: true,
-                preemption_timeout: 0,
-                preemptible: Some(false),
-            }),
-            attempts: 0,
-            log_lines: 0,
-            created_at: now,
-            ended_at: None,
-            logs_deleted_at: None,
-            log_findings: None,
-            log_retention_days: None,
-        };
-        let details = TaskDetails::CheckpointGc(CheckpointGcDetails {
+        Ok(RemovalDraft {
             experiment_id: experiment.id,
-            checkpoints: what.checkpoints,
-            globs: what.globs,
-            cause: what.cause,
+            owner_id: experiment.owner_id,
+            workspace_id: workspace.id,
+            config,
             remover,
             mounts,
+            cause,
+        })
+    }
+
+    /// The task of a draft for these checkpoints, not stored yet. `globs` = patterns of files.
+    pub(crate) fn task(
+        &self,
+        draft: RemovalDraft,
+        checkpoints: Vec<String>,
+        globs: Vec<String>,
+    ) -> NewTask {
+        let details = TaskDetails::CheckpointGc(CheckpointGcDetails {
+            experiment_id: draft.experiment_id,
+            checkpoints,
+            globs,
+            cause: draft.cause,
+            remover: draft.remover,
+            mounts: draft.mounts,
         });
-        let document = TaskDocument {
-            task_id: id,
-            parent_id: None,
-            description: format!("deletion of checkpoints of experiment {}", experiment.id),
-            config: config.to_json().to_string(),
+        let parts = TaskParts {
+            owner_id: draft.owner_id,
+            workspace_id: draft.workspace_id,
+            config: draft.config,
             details,
-        };
-        Ok(NewTask {
-            job,
-            task,
-            document,
+            parent: None,
             context: None,
             warnings: Vec::new(),
-        })
+        };
+        NewTask::new(parts, &self.pools)
     }
 
     /// Stores a prepared task, in the transaction that marks its checkpoints.
@@ -157,6 +172,44 @@ impl RemovalTasks {
             .await?;
         checkpoint_removals::insert(&mut tx.conn(), &id, experiment_id).await?;
         Ok(())
+    }
+
+    /// Ends removals that have run for longer than they may, and returns when the next one will have.
+    pub(crate) async fn end_overlong(&self) -> AppResult<Option<Micros>> {
+        let limit = self.context.config().checkpoint_removal_timeout;
+        let mut deadlines = Vec::new();
+        {
+            let mut conn = self.context.store.read().await?;
+            let open = checkpoint_removals::open(&mut conn.conn()).await?;
+            let ids: Vec<TaskId> = open.into_iter().map(|removal| removal.task_id).collect();
+            for attempt in allocations::of_tasks(&mut conn.conn(), &ids).await? {
+                // When it was placed is by the system's clock: one that was put forward ends nothing too early.
+                if let (Some(placed), None) = (attempt.placed_at, attempt.ended_at) {
+                    let micros = i64::try_from(limit.as_micros()).unwrap_or(i64::MAX);
+                    deadlines.push((attempt.task_id, Micros(placed.saturating_add(micros))));
+                }
+            }
+        }
+        let due = Due::of(deadlines, Micros(det_store::earliest_now()));
+        for id in due.now {
+            let reason = format!(
+                "it had run for {} s, which is how long a deletion of checkpoints may run (\"checkpoint_removal_timeout\" of \
+                 the master's configuration)",
+                limit.as_secs()
+            );
+            let killed = Event::Task {
+                id,
+                event: TaskEvent::Kill,
+                cause: Cause::master(reason),
+            };
+            match self.orchestration.commit(killed).await {
+                // It has ended by itself just now.
+                Err(error)
+                    if matches!(error.kind, ErrorKind::Precondition | ErrorKind::NotFound) => {}
+                done => done?,
+            }
+        }
+        Ok(due.next)
     }
 
     /// Takes away the marks of a removal whose task has ended, and closes it.
@@ -247,41 +300,54 @@ impl RemovalTasks {
         }
     }
 
-    /// The default pool of zero-slot tasks, else the experiment's own; and the experiment's workspace.
-    fn pool_and_workspace(
-        &self,
-        experiment: &ExperimentRow,
-    ) -> AppResult<(String, det_ids::WorkspaceId)> {
-        let homes = self.homes.get();
-        let (_, workspace) = homes.project(experiment.project_id)?;
+    /// The default pool of zero-slot tasks, else the experiment's own.
+    fn pool(&self, experiment: &ExperimentRow, workspace: &WorkspaceRow) -> AppResult<String> {
         let of_workspace = workspace.default_aux_pool.clone();
         let pool = of_workspace
             .filter(|pool| self.pools.require(pool).is_ok())
             .or_else(|| self.pools.default_aux_pool())
             .unwrap_or_else(|| experiment.resource_pool.clone());
         self.pools.require(&pool)?;
-        Ok((pool, workspace.id))
+        Ok(pool)
     }
 
-    fn completed(&self, document: &Value, pool: &str) -> AppResult<TaskConfig> {
-        let source = Source::layer(Layer::Document);
-        let submitted = SubmittedTask::of_layer(LaunchKind::Command, source, document);
-        let defaults = self.pools.container_defaults(pool);
-        // What administrators demand of users' tasks does not concern one that the master makes.
-        let policies = Policies::all_with_order(Vec::new(), self.pools.priority_order(pool));
+    /// The whole configuration in a pool. `errors` = what speaks against it already.
+    fn completed(
+        &self,
+        experiment: &ExperimentRow,
+        submitted: &SubmittedTask,
+        policies: Vec<Policies>,
+        pool: String,
+        errors: Vec<ConfigError>,
+    ) -> AppResult<TaskConfig> {
+        let defaults = self.pools.container_defaults(&pool);
+        let policies = Policies::all_with_order(policies, self.pools.priority_order(&pool));
         let completed = submitted.under(&policies).complete(&TaskDefaults {
-            description: String::from("deletion of checkpoints"),
+            description: format!("deletion of checkpoints of experiment {}", experiment.id),
             task_container_defaults: &defaults,
-            default_priority: Some(self.pools.default_priority(pool)),
+            default_priority: Some(self.pools.default_priority(&pool)),
             has_context: false,
         });
-        let mut config = completed.map_err(|errors| {
-            AppError::internal(anyhow::anyhow!(
-                "the configuration of a task that deletes checkpoints is refused: {errors}"
-            ))
-        })?;
-        pool.clone_into(&mut config.resources.resource_pool);
-        Ok(config)
+        match completed {
+            Ok(mut config) if errors.is_empty() => {
+                config.resources.resource_pool = pool;
+                // It is never given up for more important work.
+                config.preemptible = Some(false);
+                Ok(config)
+            }
+            completed => {
+                let mut all = completed.err().map_or_else(Vec::new, |errors| errors.0);
+                all.extend(errors);
+                let what = format!(
+                    "the configuration of the task that is to delete checkpoints of experiment {}",
+                    experiment.id
+                );
+                let refused = document_error(&what, &ConfigErrors::together(all));
+                Err(refused.hint(
+                    "it runs with the experiment's environment, in its workspace, under the policies over tasks there",
+                ))
+            }
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use det_store::experiments::ExperimentRow;
 use det_store::{WriteTx, checkpoint_removals};
 use det_taskspec::RemovalCause;
 
-use crate::app::checkpoints::by_task::{RemovalTasks, ToRemove, under_way};
+use crate::app::checkpoints::by_task::{RemovalTasks, under_way};
 use crate::app::checkpoints::files::CheckpointFiles;
 use crate::app::checkpoints::storage::{Owner, Storage};
 use crate::app::checkpoints::{
@@ -224,6 +224,8 @@ impl CheckpointRemoval {
     ) -> AppResult<()> {
         let globs: Vec<String> = patterns.iter().map(|p| p.text().to_owned()).collect();
         let (service, patterns) = (self.clone(), patterns.to_vec());
+        // What administrators demand of tasks may refuse it, before anything is marked.
+        let draft = self.tasks.draft(experiment, why.cause).await?;
         let (experiment, why) = (experiment.clone(), why.clone());
         self.context
             .write(move |tx| {
@@ -232,12 +234,8 @@ impl CheckpointRemoval {
                     if marked.is_empty() && why.cause != RemovalCause::Deletion {
                         return Ok(());
                     }
-                    let what = ToRemove {
-                        checkpoints: marked.into_iter().map(|row| row.uuid).collect(),
-                        globs,
-                        cause: why.cause,
-                    };
-                    let task = service.tasks.prepare(&experiment, what)?;
+                    let marked = marked.into_iter().map(|row| row.uuid).collect();
+                    let task = service.tasks.task(draft, marked, globs);
                     service
                         .tasks
                         .launch(tx, task, experiment.id, &why.actor)

@@ -1,5 +1,6 @@
 //! What only `TensorBoards` have: experiments and trials whose files they show, in storage that they mount.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -7,9 +8,10 @@ use std::sync::Arc;
 use det_authz::Kind;
 use det_config::MasterConfig;
 use det_config::experiment::ExperimentConfig;
+use det_config::policies::{Policies, Workload};
 use det_config::storage::StorageLocation;
 use det_config::task::{LaunchKind, TaskConfig};
-use det_ids::{ExperimentId, TrialId};
+use det_ids::{ExperimentId, TrialId, WorkspaceId};
 use det_store::experiments::ExperimentRow;
 use det_store::trials::{self, Sort};
 use det_taskspec::{
@@ -138,18 +140,133 @@ impl Launches {
     }
 }
 
+impl Launches {
+    /// Refuses to mount what today's policies over the experiments no longer allow their storage to be: an experiment may
+    /// be older than they are.
+    pub(super) async fn require_allowed_storage(&self, exhibits: &Exhibits) -> AppResult<()> {
+        let homes = self.homes.get();
+        let mut of_workspaces: BTreeMap<WorkspaceId, Vec<Policies>> = BTreeMap::new();
+        for shown in &exhibits.shown {
+            let workspace = homes.project(shown.row.project_id)?.1.id;
+            let policies = match of_workspaces.entry(workspace) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    new.insert(self.policies.over(workspace, Workload::Experiment).await?)
+                }
+            };
+            let location = &shown.config.checkpoint_storage.location;
+            let refused = |path: &str, value: &str| {
+                let by = policies.iter().rev().find_map(|policies| {
+                    let fixed = policies.fixes_otherwise(path, &json!(value))?;
+                    Some((policies, fixed))
+                });
+                by.map(|(policies, fixed)| {
+                    not_allowed(
+                        shown.row.id,
+                        path,
+                        value,
+                        &policies.scope,
+                        &fixed.to_string(),
+                    )
+                })
+            };
+            let refusal = match location {
+                StorageLocation::SharedFs { host_path, .. } => {
+                    refused("checkpoint_storage.type", location.type_name())
+                        .or_else(|| refused("checkpoint_storage.host_path", host_path))
+                }
+                StorageLocation::Directory { container_path } => {
+                    let mounts = shown.config.bind_mounts.iter();
+                    let mut covering = mounts.filter(|mount| {
+                        Path::new(container_path).starts_with(&mount.container_path)
+                    });
+                    covering.find_map(|mount| {
+                        let (place, host) = (&mount.container_path, &mount.host_path);
+                        let mut by = policies.iter().rev();
+                        let (policies, fixed) =
+                            by.find_map(|by| Some((by, by.mounts_otherwise(place, host)?)))?;
+                        let path = format!("bind_mounts at \"{place}\"");
+                        Some(not_allowed(
+                            shown.row.id,
+                            &path,
+                            host,
+                            &policies.scope,
+                            &fixed,
+                        ))
+                    })
+                }
+                StorageLocation::S3 { .. }
+                | StorageLocation::Gcs { .. }
+                | StorageLocation::Azure { .. } => None,
+            };
+            if let Some(refusal) = refusal {
+                return Err(refusal);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The storage of an experiment is not what policies say today.
+fn not_allowed(id: ExperimentId, path: &str, value: &str, scope: &str, fixed: &str) -> AppError {
+    AppError::new(
+        ErrorKind::Forbidden,
+        format!(
+            "the files of experiment {id} cannot be shown: its {path} is \"{value}\", and the policies of {scope} fix it to \
+             {fixed}"
+        ),
+    )
+    .hint(
+        "`det config-policies describe experiment` shows the policies of the cluster; an administrator can change them, or \
+         have the files moved",
+    )
+}
+
 impl Exhibits {
-    /// What the configuration of the TensorBoard is laid over: the image of the actor's own newest experiment, and the
-    /// credentials for its registry.
-    pub(super) fn underlay(&self) -> Option<(String, String)> {
+    /// What the configuration of the TensorBoard is laid over: the image of the actor's own newest experiment, the
+    /// credentials for its registry, and these mounts.
+    pub(super) fn underlay(&self, mounts: &[BindMount]) -> Option<(String, String)> {
         let own = self.shown.iter().filter(|shown| shown.is_own);
         let newest = own.max_by_key(|shown| shown.row.id)?;
         let environment = &newest.config.environment;
         let mut under = json!({"environment": {"image": environment.image}});
+        if !mounts.is_empty() {
+            under["bind_mounts"] = json!(mounts);
+        }
         if let Some(auth) = &environment.registry_auth {
             under["environment"]["registry_auth"] = json!(auth);
         }
         Some((format!("experiment {}", newest.row.id), under.to_string()))
+    }
+
+    /// The mounts of the actor's own experiments, if the configuration of the TensorBoard wants them. Policies lie over them
+    /// as over its own, those of today.
+    ///
+    /// # Errors
+    /// Two experiments have different host directories at one path.
+    pub(super) fn inherited(&self, config: &TaskConfig) -> AppResult<Vec<BindMount>> {
+        let mut mounts: Vec<BindMount> = Vec::new();
+        if !config.inherit_mounts {
+            return Ok(mounts);
+        }
+        let own = self.shown.iter().filter(|shown| shown.is_own);
+        for mount in own.flat_map(|shown| &shown.config.bind_mounts) {
+            let known = mounts
+                .iter()
+                .find(|known| known.container_path == mount.container_path);
+            match known {
+                None => mounts.push(mount.clone()),
+                Some(known) if known.host_path == mount.host_path => {}
+                Some(known) => {
+                    return Err(at_one_place(
+                        &known.host_path,
+                        &mount.host_path,
+                        &mount.container_path,
+                    ));
+                }
+            }
+        }
+        Ok(mounts)
     }
 
     /// The details of the TensorBoard, whose port is given to it when it is stored, and what its owner should know.
@@ -164,11 +281,7 @@ impl Exhibits {
         let mut warnings = Vec::new();
         for shown in &self.shown {
             let id = shown.row.id;
-            if config.inherit_mounts && shown.is_own {
-                for mount in &shown.config.bind_mounts {
-                    storage.add(mount.untrusted())?;
-                }
-            } else if config.inherit_mounts && !shown.config.bind_mounts.is_empty() {
+            if config.inherit_mounts && !shown.is_own && !shown.config.bind_mounts.is_empty() {
                 warnings.push(format!(
                     "experiment {id} belongs to another user: its host directories are not taken along"
                 ));
@@ -330,15 +443,19 @@ impl<'a> Storage<'a> {
             None => self.mounts.push(mount),
             Some(known) if known.host_path == mount.host_path => {}
             Some(known) => {
-                return Err(AppError::invalid(format!(
-                    "what the TensorBoard is to show has \"{}\" and \"{}\" of the hosts at the same path \"{place}\"",
-                    known.host_path, mount.host_path
-                ))
-                .hint("show it in several TensorBoards"));
+                return Err(at_one_place(&known.host_path, &mount.host_path, place));
             }
         }
         Ok(())
     }
+}
+
+/// Two host directories are to be mounted at one path.
+fn at_one_place(one: &str, other: &str, place: &str) -> AppError {
+    AppError::invalid(format!(
+        "what the TensorBoard is to show has \"{one}\" and \"{other}\" of the hosts at the same path \"{place}\""
+    ))
+    .hint("show it in several TensorBoards")
 }
 
 /// Refuses what would take much memory, and paths that the list of sources cannot hold.

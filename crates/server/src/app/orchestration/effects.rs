@@ -7,6 +7,7 @@ use det_store::events::NewEvent;
 use det_store::{
     StoreError, WriteTx, allocations, checkpoints, experiments, places, searches, trials,
 };
+use det_taskspec::TaskKind;
 
 use super::loading::Facts;
 use super::{Orchestration, PlacedRequest};
@@ -85,6 +86,12 @@ impl Orchestration {
                 let token = new_token();
                 let hash = token_hash(&token);
                 allocations::insert_token(&mut tx.conn(), &hash, &allocation_id).await?;
+                let rows = tx.live_rows();
+                let row = rows.allocation(&allocation_id);
+                if row.is_some_and(|row| row.kind == TaskKind::CheckpointGc) {
+                    // From now on its time runs.
+                    self.context.wake(tx, hub::Topic::Deadlines);
+                }
                 let tokens = self.memory.fresh_tokens.clone();
                 tx.after_commit(move || tokens.keep(id, token));
             }
