@@ -382,6 +382,7 @@ CREATE TABLE checkpoint_removals (
     task_id TEXT PRIMARY KEY,
     experiment_id BIGINT NOT NULL
 );
+CREATE INDEX experiments_unmanaged ON experiments (owner_id, trial_count) WHERE unmanaged;
 INSERT INTO workspaces (name, immutable, archived, created_at) VALUES ('Uncategorized', TRUE, FALSE, 0);
 INSERT INTO projects (workspace_id, name, key, immutable, archived, description, notes, created_at)
     VALUES (1, 'Uncategorized', 'UNCAT', TRUE, FALSE, '', '[]', 0);

@@ -187,6 +187,10 @@ macro_rules! update {
 
 mod places;
 mod settings;
+mod unmanaged;
+
+pub(crate) use unmanaged::{OF_EXTERNAL_ID, UNMANAGED_RUNNING, UNMANAGED_TRIALS_OF};
+pub use unmanaged::{find_by_external_id, unmanaged_running, unmanaged_trials_of};
 
 pub use places::{Member, follow_project, of_project, of_workspace, project_is_empty, set_project};
 pub use settings::{set_config, set_searcher, set_texts};
@@ -348,9 +352,9 @@ pub async fn list(
             rows.push(row);
         }
     }
-    // One that was deleted a moment ago is left out.
-    let rows = ids.iter().filter_map(|id| found.remove(id)).collect();
     Ok((rows, total))
+}
+
 /// Bytes of texts that the experiments of a page have together at most; one that has more comes alone.
 const PAGE_BYTES: usize = 8 << 20;
 /// Experiments that are read at once.
@@ -380,8 +384,6 @@ pub async fn numbers(
     Ok(ids)
 }
 
-}
-
 /// One experiment.
 pub async fn find(
     conn: &mut Conn<'_>,
@@ -400,33 +402,6 @@ pub async fn find(
             .keep(ExperimentCell::of(row.clone()), false);
     }
     Ok(row)
-}
-
-/// See [`find_by_external_id`].
-pub(crate) const OF_EXTERNAL_ID: &str = "SELECT id FROM experiments WHERE external_id = $1";
-
-/// The experiment of this external id.
-pub async fn find_by_external_id(
-    conn: &mut Conn<'_>,
-    external_id: &str,
-) -> Result<Option<ExperimentRow>, StoreError> {
-    // Number and external id of an experiment never change; the rest may be newer in memory.
-    let found = fetch_optional!(conn, (ExperimentId,), OF_EXTERNAL_ID, external_id)?;
-    match found {
-        Some((id,)) => find(conn, id).await,
-        None => Ok(None),
-    }
-}
-
-/// See [`unmanaged_running`].
-pub(crate) const UNMANAGED_RUNNING: &str =
-    "SELECT id FROM experiments WHERE state = 'ACTIVE' AND unmanaged ORDER BY id";
-
-/// The unmanaged experiments whose code runs.
-pub async fn unmanaged_running(conn: &mut Conn<'_>) -> Result<Vec<ExperimentId>, StoreError> {
-    conn.flush().await?;
-    let rows = fetch_all!(conn, (ExperimentId,), UNMANAGED_RUNNING)?;
-    Ok(rows.into_iter().map(|(id,)| id).collect())
 }
 
 /// Changes an experiment, if there is one with this number.

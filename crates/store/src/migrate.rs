@@ -91,6 +91,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "slot faults",
         text: include_str!("../migrations/0014_slot_faults.sql"),
     },
+    Migration {
+        version: 15,
+        name: "unmanaged trials",
+        text: include_str!("../migrations/0015_unmanaged_trials.sql"),
+    },
 ];
 
 /// The schema and rows that [`MIGRATIONS`] lead to on SQLite: what a test of this file compares, and shows when they differ.

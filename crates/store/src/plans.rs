@@ -78,6 +78,10 @@ fn experiment_lists(id: ExperimentId) -> Vec<(String, Query)> {
             Query::fixed(experiments::UNMANAGED_RUNNING, Vec::new()),
         ),
         named(
+            "trials of a user's unmanaged ones",
+            Query::fixed(experiments::UNMANAGED_TRIALS_OF, number(1)),
+        ),
+        named(
             "of an external id",
             Query::fixed(
                 experiments::OF_EXTERNAL_ID,

@@ -213,24 +213,24 @@ keys! {
         /// `localhost`, loopback addresses and the machine's own name; requests to other names are refused.
         #[serde(default)]
         host_names: Vec<String> = Kind::List(&Kind::Special(&NOT_EMPTY)), or("[]");
-        /// Directories of this host below which users' configurations may name checkpoint storage, beside the
-        /// configured one.
-        #[serde(default)]
-        allowed_host_paths: Vec<String> = Kind::List(&Kind::Special(&ABSOLUTE_PATH)), or("[]");
-    }
-}
-
         /// Host, or host and port, under which browsers get the services of tasks, apart from the API: a name of this
         /// master that is used for nothing else. Without a port it is that of the request. Without this key services are
         /// shown to browsers under the name of the API.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         services_host: Option<String> = Kind::Special(&HOST);
+        /// Directories of this host below which users' configurations may name checkpoint storage, beside the
+        /// configured one.
+        #[serde(default)]
+        allowed_host_paths: Vec<String> = Kind::List(&Kind::Special(&ABSOLUTE_PATH)), or("[]");
+    }
+    with check(own_services_host)
+}
+
 keys! {
     /// Unix identity of tasks.
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct DefaultTask, DEFAULT_TASK {
         /// User name.
-    with check(own_services_host)
         user: String = Kind::Special(&NOT_EMPTY), or("\"root\"");
         /// User id.
         uid: u32 = NATURAL_32, or("0");
@@ -539,13 +539,6 @@ fn schedule(walk: &mut Walk, node: &mut Node) {
     }
 }
 
-fn tls_pair(findings: &mut Findings, node: &Node) {
-    together(findings, node, &["cert", "key"]);
-}
-
-fn lifespans(findings: &mut Findings, node: &Node) {
-    let days = |key| {
-        node.get(key)
 /// The name of a host, perhaps with a port.
 static HOST: Special = text_by(
     "host, or host:port",
@@ -608,6 +601,13 @@ fn own_services_host(findings: &mut Findings, node: &Node) {
     }
 }
 
+fn tls_pair(findings: &mut Findings, node: &Node) {
+    together(findings, node, &["cert", "key"]);
+}
+
+fn lifespans(findings: &mut Findings, node: &Node) {
+    let days = |key| {
+        node.get(key)
             .and_then(Node::integer)
             .map(|days| if days < 0 { 106_751 } else { days })
     };

@@ -22,7 +22,7 @@ use crate::app::orchestration::{Cause, Orchestration};
 use crate::app::ownership::{Ownership, Reported};
 use crate::app::submission::NewExperimentRequest;
 use crate::auth::Actor;
-use crate::error::{AppError, AppResult};
+use crate::error::{AppError, AppResult, ErrorKind};
 
 /// Longest external id, in bytes.
 const LONGEST_ID: usize = 255;
@@ -167,6 +167,9 @@ impl Unmanaged {
             return Ok(trial.id);
         }
         require_open(tx, &experiment).await?;
+        if experiment.unmanaged {
+            self.require_below_limits(tx, &experiment).await?;
+        }
         let added = Event::AddTrial {
             id: experiment_id,
             request_id: request_id.clone(),
@@ -177,6 +180,46 @@ impl Unmanaged {
         trial
             .map(|trial| trial.id)
             .ok_or_else(|| AppError::not_found("trial", request_id.as_str().escape_debug()))
+    }
+
+    /// Refuses one more trial where there are as many as the configuration allows.
+    async fn require_below_limits(
+        &self,
+        tx: &mut WriteTx,
+        experiment: &ExperimentRow,
+    ) -> AppResult<()> {
+        let config = self.context.config();
+        let id = experiment.id;
+        let of_experiment = config.max_unmanaged_trials_per_experiment;
+        if experiment.trial_count >= of_experiment {
+            return Err(AppError::new(
+                ErrorKind::Precondition,
+                format!(
+                    "a trial cannot be added to experiment {id}: it has {}, and an unmanaged experiment may have {of_experiment}",
+                    experiment.trial_count
+                ),
+            )
+            .hint(
+                "register another experiment, or have an administrator raise max_unmanaged_trials_per_experiment of the \
+                 master's configuration",
+            ));
+        }
+        let of_user = config.max_unmanaged_trials_per_user;
+        let all = experiments::unmanaged_trials_of(&mut tx.conn(), experiment.owner_id).await?;
+        if all >= of_user {
+            return Err(AppError::new(
+                ErrorKind::Precondition,
+                format!(
+                    "a trial cannot be added to experiment {id}: the unmanaged experiments of its owner have {all} trials, \
+                     and those of one user may have {of_user}"
+                ),
+            )
+            .hint(
+                "delete unmanaged experiments that are not needed, or have an administrator raise \
+                 max_unmanaged_trials_per_user of the master's configuration",
+            ));
+        }
+        Ok(())
     }
 
     /// The code of a trial begins a run. `resumes` = it goes on from the newest checkpoint of its runs before.

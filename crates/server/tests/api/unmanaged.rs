@@ -620,3 +620,39 @@ async fn one_that_never_ran_is_deleted_and_its_external_id_is_free_again() {
     assert_ne!(again, experiment.0);
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn trials_of_an_experiment_and_of_a_user_are_limited() {
+    let limits = [
+        ("max_unmanaged_trials_per_experiment", "2"),
+        ("max_unmanaged_trials_per_user", "3"),
+    ];
+    let cluster = Cluster::start_with(&limits).await;
+    let client = cluster.determined().await;
+    let first = put_experiment(&client, "first").await;
+    let second = put_experiment(&client, "second").await;
+    let refused = async |client: &Client, experiment: i64, id: &str| {
+        let trial = new_trial(experiment, id);
+        client.put("/api/v1/trials", trial).await.refused(400)
+    };
+    put_trial(&client, first, "a").await;
+    put_trial(&client, first, "b").await;
+    let refusal = refused(&client, first, "c").await;
+    assert!(
+        refusal.contains("it has 2, and an unmanaged experiment may have 2"),
+        "{refusal}"
+    );
+    // One that exists is found as before.
+    put_trial(&client, first, "b").await;
+    put_trial(&client, second, "a").await;
+    let refusal = refused(&client, second, "b").await;
+    assert!(
+        refusal.contains("have 3 trials, and those of one user may have 3"),
+        "{refusal}"
+    );
+    // What others have counts for them alone.
+    let admin = cluster.admin().await;
+    let other = put_experiment(&admin, "third").await;
+    put_trial(&admin, other, "a").await;
+    cluster.stop().await;
+}

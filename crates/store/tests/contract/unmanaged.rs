@@ -58,6 +58,18 @@ pub(crate) async fn an_experiment_is_found_by_its_external_id_until_it_is_delete
     let other = read!(world, conn => experiments::find(conn, managed).await).unwrap();
     assert!(!other.unmanaged && !other.collected);
     assert_eq!(other.external_id, None);
+    let owner = found.owner_id;
+    let managed = stored_experiment(world, experiment("managed, of the same owner", owner)).await;
+    let count = async || read!(world, conn => experiments::unmanaged_trials_of(conn, owner).await);
+    assert_eq!(count().await, 0);
+    change_live!(world, tx => {
+        for (id, trials) in [(id, 3), (managed, 5)] {
+            tx.load_experiment(id).await?;
+            tx.live_rows().edit_experiment(id, |row| row.trial_count = trials);
+        }
+        Ok::<_, det_store::StoreError>(())
+    });
+    assert_eq!(count().await, 3, "those of managed ones count for no limit");
 
     // Two writers at once cannot both have it; the caller looks in the same change.
     let twice = NewExperiment {
