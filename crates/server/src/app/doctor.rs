@@ -16,7 +16,6 @@ use det_orchestrator::{Event, RunningTrial};
 use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::{experiments, logs};
 use det_taskspec::diagnosis::Diagnosis;
-use futures::StreamExt as _;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
@@ -28,6 +27,7 @@ use crate::app::ownership::{Ownership, Reported};
 use crate::app::reach::{ContainerReach, RunningContainer};
 use crate::app::reads;
 use crate::app::silences::Silences;
+use crate::app::turns::Turns;
 use crate::app::user_counts::UserCounts;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -37,9 +37,9 @@ use crate::live::{Live, running_trials};
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 /// The longest that a caller may have them.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Trials that are examined at once, at most.
+/// Trials that are examined at once, at most: on request, and, beside those, because they are silent.
 const MOST_AT_ONCE: usize = 8;
-/// Trials that are examined at once for one user, at most: the others are left to others.
+/// Trials of these that are examined at once for one user, or of one owner, at most: the others are left to others.
 const MOST_OF_ONE: usize = 2;
 /// Callers that wait for one container's answer, at most.
 const MOST_WAITING: usize = 16;
@@ -86,6 +86,14 @@ pub struct Doctor {
     own_timeouts: Arc<Mutex<OwnTimeouts>>,
     rounds: Arc<Semaphore>,
     of_user: UserCounts,
+    /// Of the owners of silent trials.
+    alarms: Turns,
+}
+
+/// A trial that has been silent for too long.
+pub(crate) struct Alarm {
+    attempt: Arc<AllocationRow>,
+    timeout: Duration,
 }
 
 /// One who waits for a container's answer; dropped, it waits no more.
@@ -129,6 +137,7 @@ impl Doctor {
             own_timeouts: Arc::default(),
             rounds: Arc::new(Semaphore::new(MOST_AT_ONCE)),
             of_user: UserCounts::at_most(MOST_OF_ONE),
+            alarms: Turns::new(MOST_AT_ONCE, MOST_OF_ONE),
         }
     }
 
@@ -311,9 +320,9 @@ impl Doctor {
         })
     }
 
-    /// Examines what has been silent for too long; how long until another look is due, `None` = until there is something
-    /// to watch.
-    pub(crate) async fn look(&self) -> AppResult<Option<Duration>> {
+    /// What has been silent for too long and was not returned before; and how long until another look is due, `None` = until
+    /// there is something to watch.
+    pub(crate) async fn look(&self) -> AppResult<(Vec<Alarm>, Option<Duration>)> {
         let attempts = self.live.look(&self.context.store, running_trials);
         let attempts = attempts.await?;
         let timeouts = self.own_timeouts_of(&attempts).await?;
@@ -333,17 +342,38 @@ impl Doctor {
             by_task.insert(row.task_id.clone(), row);
         }
         let (due, next) = self.silences.look(running);
-        let due = due.into_iter().filter_map(|(attempt, silent)| {
-            Some((by_task.remove(&attempt.task)?, attempt.timeout, silent))
-        });
-        futures::stream::iter(due)
-            .for_each_concurrent(MOST_AT_ONCE, |(row, timeout, silent)| async move {
-                if let Err(error) = self.alarm(&row, timeout, silent).await {
-                    tracing::warn!(allocation.id = row.id.as_str(), %error, cause = ?error.cause, "a silent trial could not be examined");
-                }
+        let due = due.into_iter().filter_map(|(running, _)| {
+            Some(Alarm {
+                attempt: by_task.remove(&running.task)?,
+                timeout: running.timeout,
             })
-            .await;
-        Ok(next)
+        });
+        Ok((due.collect(), next))
+    }
+
+    /// Examines a silent trial when it is its owner's turn.
+    pub(crate) async fn examine_silent(&self, alarm: Alarm) {
+        let attempt = &alarm.attempt;
+        if let Err(error) = self.examine_in_turn(attempt, alarm.timeout).await {
+            tracing::warn!(allocation.id = attempt.id.as_str(), %error, cause = ?error.cause, "a silent trial could not be examined");
+        }
+    }
+
+    async fn examine_in_turn(&self, attempt: &AllocationRow, timeout: Duration) -> AppResult<()> {
+        let task = {
+            let mut conn = self.context.store.read().await?;
+            allocations::find_task(&mut conn.conn(), &attempt.task_id).await?
+        };
+        let Some(task) = task else {
+            return Ok(());
+        };
+        let _turn = self.alarms.take(task.owner_id).await?;
+        let silent = self.silences.of(&attempt.task_id);
+        match silent.map(|known| known.silent) {
+            Some(silent) if silent >= timeout => self.alarm(attempt, timeout, silent).await,
+            // It has ended, or has reported something while it waited for its turn.
+            _ => Ok(()),
+        }
     }
 
     /// How long these attempts of trials may be silent by their experiments' own configurations; zero = for ever. Each is

@@ -58,6 +58,7 @@ pub mod specs;
 pub mod submission;
 pub mod templates;
 pub mod trials;
+mod turns;
 pub mod unmanaged;
 mod user_counts;
 pub mod users;

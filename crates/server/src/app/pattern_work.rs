@@ -1,39 +1,23 @@
 //! Searching texts by the regular expressions of users, which can take seconds of processor time whatever their size: on
 //! blocking threads, fewer at once than there are cores, and one at once of each user.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-
 use det_ids::UserId;
-use tokio::sync::Semaphore;
 
+use crate::app::turns::Turns;
 use crate::error::{AppError, AppResult};
 
 /// Runs searches by patterns. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct PatternWork {
-    all: Arc<Semaphore>,
-    of_user: Arc<Mutex<HashMap<UserId, Weak<Semaphore>>>>,
+    turns: Turns,
 }
 
 impl PatternWork {
     /// At most so many at once.
     pub(crate) fn new(most: usize) -> Self {
         Self {
-            all: Arc::new(Semaphore::new(most.max(1))),
-            of_user: Arc::default(),
+            turns: Turns::new(most, 1),
         }
-    }
-
-    fn of_user(&self, user: UserId) -> Arc<Semaphore> {
-        let mut known = self.of_user.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(semaphore) = known.get(&user).and_then(Weak::upgrade) {
-            return semaphore;
-        }
-        known.retain(|_, semaphore| semaphore.strong_count() > 0);
-        let semaphore = Arc::new(Semaphore::new(1));
-        known.insert(user, Arc::downgrade(&semaphore));
-        semaphore
     }
 
     /// Runs a search with the patterns of a user, in turn with those of others. A caller that goes away while it waits leaves
@@ -43,13 +27,10 @@ impl PatternWork {
         user: UserId,
         search: impl FnOnce() -> T + Send + 'static,
     ) -> AppResult<T> {
-        let own = self.of_user(user).acquire_owned().await;
-        let own = own.map_err(AppError::internal)?;
-        let one = self.all.clone().acquire_owned().await;
-        let one = one.map_err(AppError::internal)?;
+        let turn = self.turns.take(user).await?;
         tokio::task::spawn_blocking(move || {
             // Held for as long as the thread works, also when nobody waits for it any more.
-            let _permits = (own, one);
+            let _turn = turn;
             search()
         })
         .await
@@ -90,8 +71,7 @@ mod tests {
         release.send(()).unwrap();
         first.await.unwrap().unwrap();
         assert_eq!(second.await.unwrap(), "second");
-        let idle = |work: &PatternWork| work.all.available_permits();
-        while idle(&work) < 2 {
+        while work.turns.free() < 2 {
             tokio::task::yield_now().await;
         }
     }

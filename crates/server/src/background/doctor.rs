@@ -4,7 +4,12 @@
 
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+
 use crate::app::Master;
+use crate::app::doctor::Alarm;
 use crate::background::sleep_or_forever;
 
 /// After a failed look (the database is away), try again after this long.
@@ -15,12 +20,39 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// Watches for as long as it is polled.
 pub async fn run(master: Master) {
+    // At most one for each running attempt of a trial: it is due once.
+    let (found, alarms) = mpsc::unbounded_channel();
+    tokio::join!(watch(&master, found), examine(&master, alarms));
+}
+
+/// Examines what is silent. It waits for no look, and no look for it: what is found later takes its turn beside it.
+async fn examine(master: &Master, mut alarms: mpsc::UnboundedReceiver<Alarm>) {
+    let mut under_way = FuturesUnordered::new();
     loop {
-        let looked = master.doctor.look().await;
-        let wait = looked.unwrap_or_else(|error| {
-            tracing::warn!(%error, cause = ?error.cause, "silent trials could not be looked for; it is tried again");
-            Some(RETRY)
-        });
+        tokio::select! {
+            Some(alarm) = alarms.recv() => under_way.push(master.doctor.examine_silent(alarm)),
+            Some(()) = under_way.next() => {}
+            else => return,
+        }
+    }
+}
+
+async fn watch(master: &Master, found: mpsc::UnboundedSender<Alarm>) {
+    loop {
+        let wait = match master.doctor.look().await {
+            Ok((alarms, wait)) => {
+                for alarm in alarms {
+                    if found.send(alarm).is_err() {
+                        return;
+                    }
+                }
+                wait
+            }
+            Err(error) => {
+                tracing::warn!(%error, cause = ?error.cause, "silent trials could not be looked for; it is tried again");
+                Some(RETRY)
+            }
+        };
         tokio::select! {
             () = master.silences.changed() => tokio::time::sleep(BETWEEN_LOOKS).await,
             () = sleep_or_forever(pause(wait)) => {}
