@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+import pathlib
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ import pytest
 
 import harness
 from harness import Agent, Cluster, Missing
+from processes import docker, podman_socket
 
 
 def lane(name: str, *values: Any) -> Any:
@@ -59,10 +62,16 @@ def flavoured(flavour: str, **options: Any) -> Iterator[Cluster]:
     """A cluster on the store and the runtime of a lane."""
     with contextlib.ExitStack() as stack:
         with equipment():
-            if flavour in ("docker", "podman"):
-                options["image"] = harness.docker_image() if flavour == "docker" else harness.podman_image()
+            if flavour in ("docker", "podman", "rootless"):
+                options["image"] = harness.docker_image() if flavour == "docker" else harness.podman_image(flavour)
                 agents = options.get("agents") or [Agent()]
-                options["agents"] = [Agent(a.name, a.slots, flavour, a.args) for a in agents]
+                runtime = "docker" if flavour == "docker" else "podman"
+                options["agents"] = [dataclasses.replace(agent, runtime=runtime) for agent in agents]
+                if flavour == "rootless":
+                    # Its user runs the cluster, and finds the service as Podman's users do.
+                    socket = pathlib.Path(podman_socket(flavour))
+                    options.update(shape="up", account=socket.stat().st_uid)
+                    options["up_prefix"] = ["env", f"XDG_RUNTIME_DIR={socket.parent.parent}"]
             else:
                 options.setdefault("python", harness.task_python())
             if flavour == "postgres":
@@ -82,6 +91,28 @@ def up() -> Iterator[Cluster]:
     """`det up` with one agent of two slots, processes and SQLite."""
     with flavoured("core", shape="up") as cluster:
         yield cluster
+
+
+ENGINES = [lane("docker"), lane("podman"), pytest.param("rootless", marks=pytest.mark.podman, id="rootless")]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def boxed(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster of `det up` on an engine."""
+    with flavoured(request.param, shape="up") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def linked_users(boxed: Cluster) -> None:
+    """Skips where tasks of users with a link to an account are refused."""
+    if boxed.engine == "rootless":
+        pytest.skip("rootless Podman refuses tasks of linked users: test_containers.py")
+
+
+def engine(boxed: Cluster, *args: str, check: bool = True) -> str:
+    """Runs the Docker client with the engine of the cluster; gives its output."""
+    return docker(*args, check=check, engine=boxed.engine)
 
 
 @pytest.fixture(scope="session", autouse=True)

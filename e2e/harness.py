@@ -29,7 +29,6 @@ from typing import Any
 import yaml
 
 from processes import (
-    PODMAN_SOCKET,
     Found,
     Part,
     containers_of,
@@ -37,6 +36,7 @@ from processes import (
     docker_client,
     free_port,
     mounts_below,
+    podman_socket,
     processes_with,
     tail,
 )
@@ -142,12 +142,20 @@ def docker_image() -> str:
     return image
 
 
-def podman_image() -> str:
-    """An image with Python and our package, at Podman's service."""
+def wheel_image() -> str:
+    """The image with the unmodified PyPI package in place of ours."""
+    docker_image()
+    if "DET_TEST_WHEEL_IMAGE" not in os.environ:
+        raise Missing("DET_TEST_WHEEL_IMAGE names no image with determined==0.38.1 from PyPI (scripts/test-images wheel)")
+    return os.environ["DET_TEST_WHEEL_IMAGE"]
+
+
+def podman_image(engine: str = "podman") -> str:
+    """An image with Python and our package, at Podman's service; see `processes.podman_socket`."""
     if "DET_TEST_PODMAN_IMAGE" not in os.environ:
         raise Missing("DET_TEST_PODMAN_IMAGE names no image with Python and our package at Podman's service")
-    if not os.path.exists(PODMAN_SOCKET):
-        raise Missing(f"Podman's service does not listen at {PODMAN_SOCKET}")
+    if not os.path.exists(podman_socket(engine)):
+        raise Missing(f"the service of Podman ({engine}) does not listen at {podman_socket(engine)}")
     if docker_client() is None:
         raise Missing("there is no docker on PATH, with which the tests ask Podman's service")
     return os.environ["DET_TEST_PODMAN_IMAGE"]
@@ -204,6 +212,10 @@ class Agent:
     args: Sequence[str] = ()
     # Its slots are the devices that it finds: as many as `slots` says.
     detects: bool = False
+    # Words before its command line.
+    prefix: Sequence[str] = ()
+    # Host and port at which it reaches the master; None = loopback.
+    master: tuple[str, int] | None = None
 
 
 @dataclass
@@ -246,6 +258,12 @@ class Cluster:
             self.parts["master"] = self._part("master", self._master_argv())
             for agent in self.agents:
                 self.parts[agent.name] = self._part(agent.name, self._agent_argv(agent))
+
+    def add_agents(self, *agents: Agent) -> None:
+        """Adds agents, before the start: their arguments may hold what a cluster has, such as its port."""
+        self.agents = [*self.agents, *agents]
+        for agent in agents:
+            self.parts[agent.name] = self._part(agent.name, self._agent_argv(agent))
 
     # --- starting and stopping -------------------------------------------------------------------------------------
 
@@ -376,7 +394,9 @@ class Cluster:
     @property
     def engine(self) -> str:
         """The engine that its containers run on."""
-        return "podman" if any(agent.runtime == "podman" for agent in self.agents) else "docker"
+        if not any(agent.runtime == "podman" for agent in self.agents):
+            return "docker"
+        return "podman" if self.account is None else "rootless"
 
     def expect_alarm(self, pattern: str) -> None:
         """Announces a line that the logs may hold from now on."""
@@ -461,7 +481,8 @@ class Cluster:
         return ["--config-file", str(path)]
 
     def _agent_argv(self, agent: Agent) -> list[str]:
-        argv = [str(self.det), "agent", "--master-host", "127.0.0.1", "--master-port", str(self.port)]
+        host, port = agent.master or ("127.0.0.1", self.port)
+        argv = [*agent.prefix, str(self.det), "agent", "--master-host", host, "--master-port", str(port)]
         artificial = 0 if agent.detects else agent.slots
         argv += ["--agent-id", agent.name, "--artificial-slots", str(artificial), "--runtime", agent.runtime]
         argv += ["--data-dir", str(self.root / agent.name)]

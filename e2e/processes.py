@@ -151,16 +151,21 @@ def mounts_below(path: pathlib.Path) -> list[str]:
 PODMAN_SOCKET = "/run/podman/podman.sock"
 
 
+def podman_socket(engine: str) -> str:
+    """Where Podman's service listens: that of root, `podman`, or that of another user, `rootless`."""
+    return PODMAN_SOCKET if engine == "podman" else os.environ.get("DET_TEST_ROOTLESS_SOCKET", "/nonexistent")
+
+
 def docker_client() -> str | None:
     """The Docker client: Debian's where it is installed. Another one on PATH may be made for some other engine."""
     return shutil.which("docker", path="/usr/bin") or shutil.which("docker")
 
 
 def docker(*args: str, check: bool = True, engine: str = "docker") -> str:
-    """Runs the Docker client, with the engine or with Podman's service; gives its output."""
+    """Runs the Docker client, with the engine or with a service of Podman; gives its output."""
     client = docker_client()
     assert client is not None, "there is no docker on PATH"
-    host = [] if engine == "docker" else ["--host", f"unix://{PODMAN_SOCKET}"]
+    host = [] if engine == "docker" else ["--host", f"unix://{podman_socket(engine)}"]
     done = subprocess.run([client, *host, *args], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 or not check, f"docker {' '.join(args)}: {done.stderr}"
     return done.stdout.strip()

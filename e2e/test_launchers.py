@@ -1,56 +1,154 @@
-"""Launchers of our package that start processes over SSH: from the chief's container in those of the others."""
+"""Launchers that start processes over SSH, from the chief's container in those of the others: those of both packages, between
+hosts of their own, as processes and in containers of Docker."""
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+import harness
 from configs import experiment
-from conftest import flavoured
-from harness import Agent, Cluster
+from conftest import equipment, lane
+from harness import Agent, Cluster, Missing
+from hosts import Host, Network, forwarded, hosts
+from processes import docker_client, tail
 from waiting import wait_for
 
-pytestmark = [
-    pytest.mark.core,
-    pytest.mark.skipif(
-        not pathlib.Path("/usr/sbin/sshd").exists() or shutil.which("ssh-keygen") is None,
-        reason="there is no openssh-server and openssh-client",
-    ),
-]
 
-LAUNCH = 'PATH="$PWD:$PATH" exec python3 -m determined.launch.horovod -- python3 rank.py'
+@dataclass(frozen=True)
+class Gang:
+    """A cluster of two agents of two slots each, on hosts of their own, and which package its tasks have."""
 
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Cluster]:
-    """Two agents of two slots each."""
-    with flavoured("core", agents=[Agent("agent-1", 2), Agent("agent-2", 2)]) as cluster:
-        yield cluster
+    cluster: Cluster
+    ours: bool
+    runtime: str
 
 
-def gang(name: str, **more: Any) -> dict[str, Any]:
-    return experiment(name, LAUNCH, resources={"slots_per_trial": 4}, **more)
+def need_ssh(runtime: str) -> None:
+    if runtime == "process" and (not pathlib.Path("/usr/sbin/sshd").exists() or shutil.which("ssh") is None):
+        raise Missing("there is no openssh-server and openssh-client")
 
 
-def test_ranks_are_started_over_ssh_and_helpers_end_with_the_last(pair: Cluster) -> None:
-    trial = pair.run(gang("over-ssh"), "overssh")["id"]
+@contextlib.contextmanager
+def engine_on(host: Host, image: str) -> Iterator[str]:
+    """A Docker engine of its own on a host, with an image of the usual one; gives the path of its socket."""
+    client = str(docker_client())
+    root = pathlib.Path(tempfile.mkdtemp(prefix="det-e2e-engine-", dir="/var/tmp"))
+    socket, log = root / "docker.sock", root / "log"
+    argv = [*host.prefix, "dockerd", "--storage-driver=overlay2", f"--data-root={root}/data", f"--exec-root={root}/exec"]
+    argv += ["--bridge=none", "--iptables=false", "--ip6tables=false", f"--pidfile={root}/pid", "-H", f"unix://{socket}"]
+    with log.open("wb") as out:
+        engine = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+
+    def answers() -> bool:
+        return subprocess.run([client, "-H", f"unix://{socket}", "version"], capture_output=True).returncode == 0
+
+    try:
+        wait_for("the engine of the other host", answers, within=30, seen=lambda: tail(log))
+        with subprocess.Popen([client, "save", image], stdout=subprocess.PIPE) as saved:
+            load = [client, "-H", f"unix://{socket}", "load"]
+            subprocess.run(load, stdin=saved.stdout, check=True, capture_output=True)
+        assert saved.returncode == 0
+        yield str(socket)
+    finally:
+        engine.terminate()
+        engine.wait(timeout=30)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def agents_of(network: Network, runtime: str, master: tuple[str, int], image: str | None, stack: Any) -> list[Agent]:
+    """One agent on each of two hosts. The first one of Docker uses the usual engine, on this host."""
+    first, second = network.hosts
+    if image is None:
+        prefixes = [first.prefix, second.prefix]
+    else:
+        socket = stack.enter_context(engine_on(second, image))
+        prefixes = [[], [*second.prefix, "env", f"DOCKER_HOST=unix://{socket}"]]
+    names = ("agent-1", "agent-2")
+    return [Agent(name, 2, runtime, prefix=prefix, master=master) for name, prefix in zip(names, prefixes)]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        lane("core", ("process", True)),
+        lane("client", ("process", False)),
+        lane("docker", ("docker", True)),
+        pytest.param(("docker", False), marks=pytest.mark.docker, id="docker-client"),
+    ],
+)
+def gang(request: pytest.FixtureRequest) -> Iterator[Gang]:
+    """Two hosts, whose containers share no ports."""
+    runtime, ours = request.param
+    with contextlib.ExitStack() as stack:
+        with equipment():
+            need_ssh(runtime)
+            options: dict[str, Any] = {}
+            if runtime == "docker":
+                options["image"] = harness.docker_image() if ours else harness.wheel_image()
+            else:
+                options["python"] = harness.task_python() if ours else harness.wheel_python()
+            network = stack.enter_context(hosts(2))
+        config = {"security": {"host_names": [network.gateway]}}
+        cluster = Cluster(agents=[], master_config=config, **options)
+        port = stack.enter_context(forwarded(network.gateway, cluster.port))
+        master = (network.gateway, port)
+        cluster.add_agents(*agents_of(network, runtime, master, options.get("image"), stack))
+        yield Gang(stack.enter_context(cluster), ours, runtime)
+
+
+def launched(name: str, launcher: str, **more: Any) -> dict[str, Any]:
+    entry = f'PATH="$PWD/bin:$PATH" exec python3 -m determined.launch.{launcher} '
+    entry += "-- python3 rank.py" if launcher == "horovod" else "python3 rank.py"
+    return experiment(name, entry, resources={"slots_per_trial": 4}, **more)
+
+
+def all_gone(gang: Gang, trial: int) -> bool:
+    return not gang.cluster.task_processes(trial)
+
+
+@pytest.mark.parametrize("launcher", ["horovod", "deepspeed"])
+def test_ranks_are_started_over_ssh_and_helpers_end_with_the_last(gang: Gang, launcher: str) -> None:
+    if launcher == "deepspeed" and gang.runtime == "process" and shutil.which("pdsh") is None:
+        pytest.skip("there is no pdsh")
+    cluster = gang.cluster
+    trial = cluster.run(launched(f"over-{launcher}", launcher), "overssh", within=120)["id"]
     met = [(rank, rank // 2, rank % 2) for rank in range(4)]
     for rank in range(4):
-        assert f"rank {rank} of 4 in container {rank // 2} has met {met}" in pair.printed(trial)
+        line = f"rank {rank} of 4 in container {rank // 2} has met "
+        assert line + str(met) in cluster.printed(trial), cluster.log_lines(trial)
     # The lines of a rank are those of its own container.
-    places = {record["rankId"]: record["agentId"] for record in pair.logs(trial, "sources=task&stdtypes=stdout")}
+    records = cluster.logs(trial, "sources=task&stdtypes=stdout")
+    places = {record["rankId"]: record["agentId"] for record in records if "has met" in record["log"]}
     assert places[0] == places[1] != places[2] == places[3]
-    wait_for("the SSH server to be gone", lambda: not pair.task_processes(trial), within=15)
+    wait_for("the SSH servers to be gone", lambda: all_gone(gang, trial), within=15)
 
 
-def test_a_rank_that_fails_behind_ssh_ends_the_trial(pair: Cluster) -> None:
-    failed = pair.submit(gang("over-ssh-fails", hyperparameters={"fail_rank": 3}), "overssh")
-    trial = pair.only_trial(failed)["id"]
-    pair.wait_log(trial, "rank 3 of 4", within=60)
-    pair.wait_experiment(failed, "ERROR", within=20)
-    assert any("the process of rank 3 ended with exit code 9" in line for line in pair.log_lines(trial))
-    wait_for("all to be gone", lambda: not pair.task_processes(trial), within=15)
+@pytest.mark.parametrize("launcher", ["horovod", "deepspeed"])
+def test_a_rank_that_fails_behind_ssh_ends_the_trial(gang: Gang, launcher: str) -> None:
+    if launcher == "deepspeed" and gang.runtime == "process" and shutil.which("pdsh") is None:
+        pytest.skip("there is no pdsh")
+    cluster = gang.cluster
+    config = launched(f"{launcher}-fails", launcher, hyperparameters={"fail_rank": 3})
+    failed = cluster.submit(config, "overssh")
+    trial = cluster.only_trial(failed)["id"]
+    cluster.wait_log(trial, "rank 3 of 4", within=60)
+    cluster.wait_experiment(failed, "ERROR", within=40)
+    if gang.ours:
+        assert any("the process of rank 3 ended with exit code 9" in line for line in cluster.log_lines(trial))
+    wait_for("all to be gone", lambda: all_gone(gang, trial), within=15)
+
+
+def test_launchers_talk_to_no_server_with_another_key(gang: Gang) -> None:
+    config = experiment("stranger", "python3 meet.py", resources={"slots_per_trial": 4})
+    printed = gang.cluster.printed(gang.cluster.run(config, "stranger")["id"])
+    assert "the server with the trial's key: 0 inside" in printed, printed
+    assert any(line.strip() == "the server with another key: 255" for line in printed), printed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import shutil
+import re
 import signal
 import socket
 import subprocess
@@ -316,12 +316,6 @@ def test_without_a_launcher_the_end_is_not_reported(run_dir: pathlib.Path) -> No
     assert not any((run_dir / "train").iterdir())
 
 
-needs_sshd = pytest.mark.skipif(
-    not pathlib.Path(_ssh.SSHD).exists() or shutil.which("ssh") is None,
-    reason=f"there is no {_ssh.SSHD} or no ssh",
-)
-
-
 def test_a_rank_has_the_variables_of_its_own_container(run_dir: pathlib.Path) -> None:
     own = {
         "PYTHONPATH": os.environ["PYTHONPATH"],
@@ -335,50 +329,16 @@ def test_a_rank_has_the_variables_of_its_own_container(run_dir: pathlib.Path) ->
     assert done.stdout == "[rank=2] it's own, \n", done.stderr
 
 
-@needs_sshd
-def test_containers_reach_each_other_with_the_key_alone(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    keys = _ssh.Keys.share(info(["127.0.0.1"]))
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    with subprocess.Popen(_ssh.server_command(keys, port), stderr=subprocess.PIPE) as server:
-        try:
-            _ssh.wait_for_servers(["127.0.0.1"], port, server)
-            options = [
-                "-o",
-                "StrictHostKeyChecking=no",
-                "-o",
-                "UserKnownHostsFile=/dev/null",
-                "-o",
-                "BatchMode=yes",
-            ]
-            command = ["ssh", "-p", str(port), *options, "-F", "/dev/null"]
-            done = subprocess.run(
-                [*command, "-i", keys.identity, "127.0.0.1", "echo", "over ssh"],
-                capture_output=True,
-                text=True,
-            )
-            assert done.stdout == "over ssh\n", done.stderr
-            other = tmp_path / "other"
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True)
-            refused = subprocess.run(
-                [*command, "-i", str(other), "-o", "IdentitiesOnly=yes", "127.0.0.1", "true"],
-                capture_output=True,
-            )
-            assert refused.returncode == 255 and b"Permission denied" in refused.stderr
-            # What launchers find first on the path checks the server, whatever they ask for.
-            monkeypatch.setenv("PATH", os.environ["PATH"])
-            keys.first_on_path()
-            checked = [*command, "-i", keys.identity, "127.0.0.1", "true"]
-            assert subprocess.run(checked).returncode == 0
-            stranger = other.with_suffix(".pub").read_text().split()[:2]
-            pathlib.Path(keys.known_hosts).write_text(f"* {' '.join(stranger)}\n")
-            unknown = subprocess.run(checked, capture_output=True)
-            assert unknown.returncode == 255 and b"Host key verification failed" in unknown.stderr
-        finally:
-            server.kill()
+def test_the_platforms_key_is_used_and_named_where_it_is_missing(run_dir: pathlib.Path) -> None:
+    identity = run_dir / "ssh" / "id_rsa"
+    with pytest.raises(errors.DistributedError, match=re.escape(f"there is no SSH key at {identity}")):
+        _ssh.Keys()
+    identity.parent.mkdir()
+    identity.touch()
+    keys = _ssh.Keys()
+    assert keys.identity == str(identity)
+    config = str(run_dir / "ssh" / "sshd_config")
+    assert _ssh.server_command(keys, 12350) == [_ssh.SSHD, "-p", "12350", "-f", config, "-D", "-e"]
 
 
 def test_a_server_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,7 @@ use crate::app::checkpoints::allowed::OWN_DIRECTORY;
 use crate::app::checkpoints::storage::prepare_tensorboard;
 use crate::app::composition::Foundation;
 use crate::app::context::Context;
+use crate::app::ssh_keys::LaunchKeys;
 use crate::auth::{Auth, client_hash, new_token, token_hash};
 pub use crate::drivers::DRIVERS;
 use crate::drivers::Drivers;
@@ -208,7 +209,7 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<Running, Start
         log,
     } = options;
     let config = loaded.config.clone();
-    let cluster_id = bootstrap(&store, &config).await?;
+    let (cluster_id, launch_keys) = bootstrap(&store, &config).await?;
     if let Err(error) = prepare_tensorboard(&data_dir, &cluster_id) {
         tracing::warn!(%error, "the common directories of TensorBoard files could not be made: tasks make them");
     }
@@ -252,6 +253,7 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<Running, Start
         surroundings,
         data_dir,
         cluster_id,
+        launch_keys,
         agent_token_hash: token_hash(&agent_token),
         log,
         tls: tls.is_some(),
@@ -371,18 +373,22 @@ pub(crate) fn log_schedulers(managers: &[Manager]) {
     }
 }
 
-/// Gives the cluster its identity on the first start.
-async fn bootstrap(store: &Store, config: &MasterConfig) -> Result<String, StoreError> {
+/// The cluster's identity and the secret of its keys, both made on the first start.
+async fn bootstrap(
+    store: &Store,
+    config: &MasterConfig,
+) -> Result<(String, LaunchKeys), StoreError> {
     let fixed = config.telemetry.cluster_id.clone();
     store
         .write(move |tx| {
             Box::pin(async move {
+                let keys = LaunchKeys::load(&mut tx.conn()).await?;
                 if let Some(id) = settings::find(&mut tx.conn(), "cluster_id").await? {
-                    return Ok(id);
+                    return Ok((id, keys));
                 }
                 let id = fixed.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
                 settings::set(&mut tx.conn(), "cluster_id", &id).await?;
-                Ok(id)
+                Ok((id, keys))
             })
         })
         .await

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use det_taskspec::{PYTHON_USER_BASE, Script, variables as v};
+use det_taskspec::{LAUNCH_CLIENT_DIR, PYTHON_USER_BASE, Script, variables as v};
+
+use crate::launch_ssh;
 
 /// Default of `PATH`, if neither image nor task sets it.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -45,7 +47,7 @@ impl TaskEnv {
             env.set(v::PYTHONUSERBASE, PYTHON_USER_BASE);
         }
         env.repair_home(facts);
-        env.extend_path(facts);
+        env.extend_path(facts, launch_ssh::is_wanted(script));
         env.extend_python_path(facts);
         env
     }
@@ -85,9 +87,12 @@ impl TaskEnv {
         }
     }
 
-    fn extend_path(&mut self, facts: &Facts) {
+    /// `has_client`: the client of launchers is there, and first.
+    fn extend_path(&mut self, facts: &Facts, has_client: bool) {
         let user_base = self.get(v::PYTHONUSERBASE).unwrap_or_default();
-        let mut dirs = vec![Path::new(user_base).join("bin")];
+        let client = has_client.then(|| PathBuf::from(LAUNCH_CLIENT_DIR));
+        let mut dirs: Vec<PathBuf> = client.into_iter().collect();
+        dirs.push(Path::new(user_base).join("bin"));
         dirs.extend(facts.python_dir.as_ref().map(PathBuf::from));
         let rest: Vec<PathBuf> = std::env::split_paths(self.path())
             .filter(|dir| !dirs.contains(dir))
@@ -236,6 +241,21 @@ pub(crate) mod tests {
             Some("/run/determined/pythonuserbase/bin:/opt/py/bin:/usr/bin")
         );
         assert_eq!(env.text("PYTHONPATH"), Some("/mine:/opt/det"));
+    }
+
+    #[test]
+    fn the_client_of_launchers_comes_before_all_others() {
+        let mut script = script(&[("PATH", "/usr/bin")]);
+        script.files.push(det_taskspec::TaskFile {
+            path: det_taskspec::LAUNCH_CLIENT_FILE.into(),
+            mode: 0o755,
+            content: String::new(),
+        });
+        let env = complete(&[], &script, &Facts::default());
+        assert_eq!(
+            env.text("PATH"),
+            Some("/run/determined/ssh/bin:/run/determined/pythonuserbase/bin:/usr/bin")
+        );
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod idle;
 mod info;
 mod isolation;
 mod launch;
+mod launch_ssh;
 mod lines;
 mod log;
 mod master;

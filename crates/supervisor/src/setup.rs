@@ -18,6 +18,7 @@ use crate::environment::TaskEnv;
 use crate::failure::SetupError;
 use crate::info::{self, Rendezvous};
 use crate::launch::{Launch, POOL_HOOK};
+use crate::launch_ssh;
 use crate::master::{Master, MasterError};
 use crate::probe;
 use crate::ready::post_in_background;
@@ -88,7 +89,10 @@ fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
 impl Setup {
     /// Does everything that comes before hooks, rendezvous and entrypoint.
     pub(crate) fn prepare(&self) -> Result<PreparedTask, SetupError> {
-        let warnings = self.place_files();
+        let mut warnings = self.place_files();
+        if launch_ssh::is_wanted(&self.script) {
+            warnings.extend(launch_ssh::prepare().err());
+        }
         self.make_work_dir()?;
         let mut context_unpacked = None;
         // In parallel, because each of the three waits for something else: the network, a file server, a driver.

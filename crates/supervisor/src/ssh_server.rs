@@ -23,7 +23,7 @@ pub(crate) const SUBCOMMAND: &str = "ssh-server";
 /// Where the SSH server is in every distribution that is known; it has to be started by an absolute path.
 const USUAL_PLACE: &str = "/usr/sbin/sshd";
 /// Directory in which a server that runs as root isolates its parts.
-const PRIVILEGE_SEPARATION: &str = "/run/sshd";
+pub(crate) const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 /// Lowest number of the descriptor by which the supervisor starts itself: hooks use low ones.
 const LOWEST_DESCRIPTOR: i32 = 200;
 /// Variables of a session that its own shell and terminal set.

@@ -5,9 +5,10 @@ use thiserror::Error;
 use crate::environment::environment;
 use crate::facts::{BindMount, KindFacts, PlaceFacts, TaskFacts, TrialFacts};
 use crate::ports::{RENDEZVOUS_PORT, TrainingPort, training_ports};
+use crate::variables::DTRAIN_SSH_PORT;
 use crate::{
     ContainerSpec, DeviceMapping, Mount, SHARED_FS_DIR, Script, SystemMetrics, TaskDetails,
-    WORK_DIR,
+    TaskFile, WORK_DIR,
 };
 
 /// Seconds between SIGTERM and SIGKILL when a task is ended gracefully.
@@ -137,10 +138,24 @@ fn script(
         system_metrics: trial
             .filter(|trial| trial.system_metrics)
             .map(system_metrics),
-        files: details.map_or_else(Vec::new, TaskDetails::files),
+        files: files(&task.kind, place, training_ports),
         token: token.to_owned(),
         grace_seconds: GRACE_SECONDS,
     })
+}
+
+/// What only tasks of this kind have: trials of several containers what launchers need to reach all of them.
+fn files(kind: &KindFacts, place: &PlaceFacts, training_ports: &[TrainingPort]) -> Vec<TaskFile> {
+    let port = training_ports
+        .iter()
+        .find(|(variable, _)| *variable == DTRAIN_SSH_PORT);
+    match (kind, port) {
+        (KindFacts::Launched(details), _) => details.files(),
+        (KindFacts::Trial(trial), Some((_, port))) if place.members > 1 => {
+            trial.launch_keys.launch_files(*port)
+        }
+        (KindFacts::Trial(_), _) => Vec::new(),
+    }
 }
 
 /// How often the PyPI package's own profiler measures and reports, unless its caller wants it otherwise.

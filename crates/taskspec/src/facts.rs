@@ -7,8 +7,8 @@ use det_ids::{AllocationId, ContainerId, ExperimentId, TaskId, TrialId, UserId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    DeviceKind, DeviceMapping, Entrypoint, Granted, Mount, RegistryAuth, TaskDetails, TaskKind,
-    TaskUser,
+    DeviceKind, DeviceMapping, Entrypoint, Granted, Mount, RegistryAuth, SshKeyPair, TaskDetails,
+    TaskKind, TaskUser,
 };
 
 /// What is known of a task wherever it runs: the same for all containers of an allocation. Not printable, because
@@ -69,6 +69,9 @@ pub struct TrialFacts {
     pub run_id: i64,
     /// Which of the sets of training ports the allocation has ([`PortSteps`](crate::PortSteps)); `None` = it was given none.
     pub port_step: Option<u16>,
+    /// The key pair by which launchers reach the other containers of the allocation: the same for all of them, whenever
+    /// their specifications are made.
+    pub launch_keys: SshKeyPair,
     /// Seed of the trial, 32 bits without a sign.
     pub seed: i64,
     /// Its hyperparameters, a JSON object as stored: integers stay integers.

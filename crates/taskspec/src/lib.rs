@@ -15,6 +15,7 @@ pub mod diagnosis;
 mod environment;
 mod facts;
 pub mod guard;
+mod launch_ssh;
 mod notebook;
 mod ports;
 pub mod sandbox;
@@ -34,6 +35,7 @@ pub use facts::{
     BindMount, ClusterFacts, ContainerRequest, KindFacts, PerDevice, PlaceFacts, PoolDefaults,
     SharedFs, StorageFacts, TaskFacts, TrialFacts,
 };
+pub use launch_ssh::{LAUNCH_CLIENT_DIR, LAUNCH_CLIENT_FILE, SshKeyPair};
 pub use notebook::{
     IdleCheck, NOTEBOOK_CERTIFICATE_FILE, NOTEBOOK_CERTIFICATE_NAME, NOTEBOOK_PORTS,
     NotebookDetails, NotebookIdleType,

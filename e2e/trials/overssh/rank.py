@@ -17,7 +17,16 @@ class Horovod:
         return lambda: int(os.environ[f"HOROVOD_{name.upper()}"])
 
 
-dist = core.DistributedContext.from_horovod(Horovod())
+def numbers():
+    """The numbers of this rank, from the launcher that has started it."""
+    if "HOROVOD_RANK" in os.environ:
+        return core.DistributedContext.from_horovod(Horovod())
+    given = {name: int(os.environ[name.upper()]) for name in ("local_rank", "local_size", "cross_rank", "cross_size")}
+    size = {"rank": int(os.environ["RANK"]), "size": int(os.environ["WORLD_SIZE"])}
+    return core.DistributedContext(**size, **given, chief_ip=os.environ["DET_CHIEF_IP"])
+
+
+dist = numbers()
 with core.init(distributed=dist, tensorboard_mode=core.TensorboardMode.MANUAL) as context:
     trial = det.get_cluster_info().trial
     container = det.get_cluster_info().container_rank

@@ -52,6 +52,7 @@ use crate::app::silences::Silences;
 use crate::app::snapshots::Snapshots;
 use crate::app::specs::identity::TaskUsers;
 use crate::app::specs::{FreshTokens, MasterIdentity, Specs};
+use crate::app::ssh_keys::LaunchKeys;
 use crate::app::submission::Submissions;
 use crate::app::templates::Templates;
 use crate::app::trials::Trials;
@@ -77,6 +78,7 @@ pub(crate) struct Foundation {
     pub(crate) surroundings: Arc<dyn Surroundings>,
     pub(crate) data_dir: PathBuf,
     pub(crate) cluster_id: String,
+    pub(crate) launch_keys: LaunchKeys,
     pub(crate) agent_token_hash: Vec<u8>,
     pub(crate) log: MasterLog,
     pub(crate) tls: bool,
@@ -100,6 +102,7 @@ impl Master {
             surroundings,
             data_dir,
             cluster_id,
+            launch_keys,
             agent_token_hash,
             log,
             tls,
@@ -256,6 +259,7 @@ impl Master {
             pools: pools.clone(),
             fresh_tokens: memory.fresh_tokens,
             identity: identity.clone(),
+            launch_keys,
         };
         let logs = Logs::new(
             context.clone(),

@@ -55,6 +55,7 @@ pub mod services;
 pub(crate) mod silences;
 pub mod snapshots;
 pub mod specs;
+pub(crate) mod ssh_keys;
 pub mod submission;
 pub mod templates;
 pub mod trials;

@@ -22,6 +22,7 @@ use crate::app::existing;
 use crate::app::homes::KnownHomes;
 use crate::app::pools::Pools;
 use crate::app::specs::identity::TaskUsers;
+use crate::app::ssh_keys::LaunchKeys;
 use crate::auth::{Auth, User, new_token, token_hash};
 use crate::error::{AppError, AppResult};
 use crate::labels::TaskLabel;
@@ -70,6 +71,7 @@ pub struct Specs {
     pub(super) pools: Pools,
     pub(super) fresh_tokens: FreshTokens,
     pub(super) identity: MasterIdentity,
+    pub(super) launch_keys: LaunchKeys,
 }
 
 impl Specs {
@@ -184,6 +186,7 @@ impl Specs {
                 port_step: allocation
                     .port_step
                     .and_then(|step| u16::try_from(step).ok()),
+                launch_keys: self.launch_keys.of(&allocation.id)?,
                 seed: trial.seed,
                 hparams: trial.hparams,
                 experiment_config: experiment.config,

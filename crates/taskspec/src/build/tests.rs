@@ -9,7 +9,7 @@ use super::*;
 use crate::variables::{Presence, SetBy, Tasks, VARIABLES};
 use crate::{
     ClusterFacts, ContainerRequest, DeviceKind, DeviceMapping, Entrypoint, GenericDetails, Granted,
-    NotebookDetails, NotebookIdleType, PerDevice, PoolDefaults, SharedFs, ShellDetails,
+    NotebookDetails, NotebookIdleType, PerDevice, PoolDefaults, SharedFs, ShellDetails, SshKeyPair,
     StorageFacts, TaskDetails, TaskUser, TensorBoardDetails, TensorBoardSource,
 };
 
@@ -99,6 +99,10 @@ fn trial() -> TaskFacts {
             experiment_id: ExperimentId(1),
             run_id: 5,
             port_step: Some(1),
+            launch_keys: SshKeyPair {
+                private: "PRIVATE".into(),
+                public: "ssh-ed25519 PUBLIC determined".into(),
+            },
             seed: 4_294_967_295,
             hparams: r#"{"layers": 2, "lr": 1.0}"#.into(),
             experiment_config: EXPERIMENT_CONFIG.into(),
@@ -687,4 +691,25 @@ fn a_trial_is_measured_if_its_configuration_asks_for_it() {
         })
     );
     assert_eq!(spec(&command()).script.system_metrics, None);
+}
+
+#[test]
+fn containers_of_a_gang_have_one_key_and_a_client_for_the_gangs_port() {
+    let files = |members| {
+        let gang = PlaceFacts {
+            members,
+            ..place(&[0], DeviceKind::Cpu)
+        };
+        let spec = container_spec(&trial(), &gang, "token").unwrap();
+        spec.script.files
+    };
+    assert!(files(1).is_empty(), "nothing to reach");
+    let found = files(2);
+    let content = |path: &str| {
+        let file = found.iter().find(|file| file.path == path);
+        file.map_or("", |file| file.content.as_str())
+    };
+    assert_eq!(content("/run/determined/ssh/id_rsa"), "PRIVATE");
+    assert!(content(crate::LAUNCH_CLIENT_FILE).contains("-p12370"));
+    assert!(content(crate::SSHD_CONFIG_FILE).contains("MaxStartups"));
 }

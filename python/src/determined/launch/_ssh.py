@@ -1,24 +1,21 @@
 """SSH between the containers of a trial, for frameworks that start their processes over it.
 
 Every container runs a server of its own on the trial's port, as the task's user. Host and user key are one
-pair,
-made by the chief for this attempt and passed to the others through the master.
+pair of this attempt, which the platform places in all of its containers, with the configuration of servers
+and, first on `PATH`, a client that accepts no other servers at that port.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from determined import _info, errors
-from determined._task import exchange
+from determined import errors
 from determined.launch._processes import run_dir
 
 __all__ = ["OWN", "Keys", "rank_wrapper", "server_command", "wait_for_servers"]
@@ -40,56 +37,21 @@ SSHD = "/usr/sbin/sshd"
 
 
 class Keys:
-    """Files of this attempt's key pair."""
+    """The files by which the containers of a trial reach each other; the platform places them."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self) -> None:
+        directory = os.path.join(run_dir(), "ssh")
         #: The private key.
-        self.identity = os.path.join(directory, "id_ed25519")
+        self.identity = os.path.join(directory, "id_rsa")
         #: The server's configuration.
         self.config = os.path.join(directory, "sshd_config")
         #: The servers' common key, as clients know servers.
         self.known_hosts = os.path.join(directory, "known_hosts")
-        #: Directory of an `ssh` that connects to servers with this key only.
-        self.programs = os.path.join(directory, "bin")
-
-    @classmethod
-    def share(cls, info: _info.ClusterInfo) -> Keys:
-        """Makes the pair, or receives it from the chief, and writes the files."""
-        if os.geteuid() == 0:
-            # Packages make it when their service starts, which no container does.
-            os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
-        directory = tempfile.mkdtemp(prefix="determined-ssh-")
-        keys = cls(directory)
-        private = keys._make() if info.container_rank == 0 else ""
-        size = len(info.container_addrs)
-        if size > 1:
-            private = exchange(info, "launch-ssh-key", info.container_rank, size, private)
-        keys._write(private)
-        return keys
-
-    def _make(self) -> str:
-        _tool(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "determined", "-f", self.identity])
-        with open(self.identity, encoding="ascii") as file:
-            return file.read()
-
-    def _write(self, private: str) -> None:
-        directory = os.path.dirname(self.identity)
-        _write(self.identity, private)
-        public = _tool(["ssh-keygen", "-y", "-f", self.identity])
-        authorized = os.path.join(directory, "authorized_keys")
-        _write(authorized, public)
-        _write(self.config, server_config(self.identity, authorized))
-        # Launchers do not check whom they connect to, and send the trial's secrets along: another task of
-        # the host may listen at the port of a server that could not start.
-        _write(self.known_hosts, f"* {' '.join(public.split()[:2])}\n")
-        os.makedirs(self.programs, mode=0o700)
-        program = os.path.join(self.programs, "ssh")
-        _write(program, client(shutil.which("ssh") or "/usr/bin/ssh", self.known_hosts))
-        os.chmod(program, 0o700)
-
-    def first_on_path(self) -> None:
-        """Lets the launcher find the client that checks servers."""
-        os.environ["PATH"] = self.programs + os.pathsep + os.environ.get("PATH", os.defpath)
+        if not os.path.isfile(self.identity):
+            raise errors.DistributedError(
+                f"there is no SSH key at {self.identity}: this launcher starts processes over SSH, with the "
+                "key that a trial of several containers is given; a startup hook may have removed it"
+            )
 
 
 def rank_wrapper(env: Mapping[str, str]) -> list[str]:
@@ -104,33 +66,6 @@ def rank_wrapper(env: Mapping[str, str]) -> list[str]:
     lines += ['exec python3 -m determined.launch.wrap_rank "$@"', ""]
     _write(path, "\n".join(lines))
     return ["sh", path]
-
-
-def client(ssh: str, known_hosts: str) -> str:
-    """A script that is `ssh` with checks. Of options that are given twice the first one counts."""
-    options = ["-o", "StrictHostKeyChecking=yes", "-o", f"UserKnownHostsFile={known_hosts}"]
-    options += ["-o", "GlobalKnownHostsFile=/dev/null", "-o", "UpdateHostKeys=no"]
-    return f'#!/bin/sh\nexec {shlex.join([ssh, *options])} "$@"\n'
-
-
-def server_config(identity: str, authorized: str) -> str:
-    """A configuration for which nothing but the key counts."""
-    return "\n".join(
-        [
-            f"HostKey {identity}",
-            f"AuthorizedKeysFile {authorized}",
-            "PubkeyAuthentication yes",
-            "PasswordAuthentication no",
-            "KbdInteractiveAuthentication no",
-            "PermitRootLogin prohibit-password",
-            # The files lie below directories of the platform.
-            "StrictModes no",
-            "UsePAM no",
-            "PidFile none",
-            "PermitUserEnvironment yes",
-            "",
-        ]
-    )
 
 
 def server_command(keys: Keys, port: int) -> list[str]:
@@ -169,20 +104,6 @@ def _answers(address: str, port: int) -> bool:
             return bool(connection.recv(1))
     except OSError:
         return False
-
-
-def _tool(command: Sequence[str]) -> str:
-    try:
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-    except FileNotFoundError as error:
-        raise errors.DistributedError(
-            f"there is no {command[0]!r} in this task: this launcher starts processes over SSH; install "
-            "openssh-client "
-            "and openssh-server in the image"
-        ) from error
-    except subprocess.CalledProcessError as error:
-        raise errors.DistributedError(f"{command[0]!r} failed: {error.stderr.strip()}") from error
-    return done.stdout
 
 
 def _write(path: str, text: str) -> None:

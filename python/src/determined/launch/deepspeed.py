@@ -102,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(info.container_addrs) == 1:
         return _processes.run(command(info, parsed.script, hostfile=None, ssh_check=ssh_check))
     port = int(os.environ.get("DTRAIN_SSH_PORT", "12350"))
-    keys = _ssh.Keys.share(info)
+    keys = _ssh.Keys()
     wrapper = _ssh.rank_wrapper(os.environ)
     server = _ssh.server_command(keys, port)
     hostfile = os.path.join(os.path.dirname(keys.identity), "hostfile")
@@ -117,7 +117,6 @@ def main(arguments: Sequence[str]) -> int:
         f"-o PasswordAuthentication=no -o StrictHostKeyChecking=yes -o UserKnownHostsFile={keys.known_hosts} "
         f"-i {keys.identity} -p {port} -2 -a -x %h"
     )
-    keys.first_on_path()
     # The chief's processes are started over SSH as well.
     with subprocess.Popen(server) as own:
         try:

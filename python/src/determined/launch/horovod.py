@@ -92,14 +92,13 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.pop("SLURM_JOBID", None)
     share_secret(info)
     port = int(os.environ.get("DTRAIN_SSH_PORT", "12350"))
-    keys = _ssh.Keys.share(info) if machines > 1 else None
+    keys = _ssh.Keys() if machines > 1 else None
     wrapper = WRAPPER if keys is None else _ssh.rank_wrapper(os.environ)
     if keys is not None and info.container_rank > 0:
         mark_daemon(info, os.environ["DET_RESOURCES_ID"])
         return _processes.run(_ssh.server_command(keys, port))
     if keys is not None:
         _ssh.wait_for_servers(info.container_addrs[1:], port)
-        keys.first_on_path()
     words = command(
         info,
         parsed.overrides,

@@ -1,0 +1,3 @@
+"""Constants of DeepSpeed's launcher."""
+
+DEEPSPEED_ENVIRONMENT_NAME = ".deepspeed_env"
