@@ -21,7 +21,7 @@ use nix::sys::signal::Signal;
 use thiserror::Error;
 
 use super::pull::{self, PullProgress};
-use super::{container_body, logins};
+use super::{container_body, inspect, logins};
 use crate::containers::store::{ContainerDir, RuntimeKind};
 use crate::devices::LocalDevice;
 
@@ -62,8 +62,13 @@ pub(crate) enum EngineError {
         socket: PathBuf,
         reason: String,
     },
-    #[error("cannot pull image \"{image}\": {reason}")]
-    Pull { image: String, reason: String },
+    #[error("cannot pull image \"{image}\" {login}: {reason}")]
+    Pull {
+        image: String,
+        /// Where its login came from.
+        login: String,
+        reason: String,
+    },
     #[error("cannot {action}: {reason}")]
     Refused {
         action: &'static str,
@@ -185,12 +190,17 @@ impl Engine {
         let options = CreateImageOptionsBuilder::new()
             .from_image(&reference)
             .build();
-        let credentials = pull::credentials(image, auth, logins::login_file().as_deref()).await;
+        let login = pull::login(image, auth, logins::login_file().as_deref()).await;
         let mut progress = PullProgress::default();
-        let mut messages = Box::pin(self.docker.create_image(Some(options), None, credentials));
+        let mut messages = Box::pin(self.docker.create_image(
+            Some(options),
+            None,
+            login.credentials,
+        ));
         while let Some(message) = messages.next().await {
             let message = message.map_err(|fault| EngineError::Pull {
                 image: reference.clone(),
+                login: login.origin.clone(),
                 reason: sentence(&fault),
             })?;
             if let Some(line) = progress.update(&message, Instant::now()) {
@@ -268,9 +278,7 @@ impl Engine {
 
     /// The published ports of a running container: container port and host port.
     pub(crate) async fn ports(&self, id: &str) -> Result<Vec<(u16, u16)>, EngineError> {
-        let state = self
-            .docker
-            .inspect_container(id, None)
+        let state = inspect::container(&self.docker, id)
             .await
             .map_err(refused("look at the container"))?;
         Ok(published(&state))
@@ -281,11 +289,7 @@ impl Engine {
         &self,
         container_id: &ContainerId,
     ) -> Result<EngineState, EngineError> {
-        match self
-            .docker
-            .inspect_container(&name(container_id), None)
-            .await
-        {
+        match inspect::container(&self.docker, &name(container_id)).await {
             Ok(found) => Ok(state_of(&found)),
             Err(fault) if is_absent(&fault) => Ok(EngineState::Absent),
             Err(fault) => Err(refused("look for the container")(fault)),
@@ -302,7 +306,7 @@ impl Engine {
             let mut answer = Box::pin(self.docker.wait_container(id, Some(options)));
             // The state of the container decides, whatever the answer was.
             answer.next().await;
-            match self.docker.inspect_container(id, None).await {
+            match inspect::container(&self.docker, id).await {
                 Err(fault) if is_absent(&fault) => return EngineEnd::Gone,
                 Ok(found) => {
                     if let EngineState::Ended { .. } = state_of(&found) {
@@ -384,9 +388,7 @@ impl Engine {
             .all(true)
             .filters(&filters)
             .build();
-        let ours = self
-            .docker
-            .list_containers(Some(options))
+        let ours = inspect::containers(&self.docker, options)
             .await
             .map_err(refused("list the containers"))?;
         for container in ours {

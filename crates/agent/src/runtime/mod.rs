@@ -4,6 +4,7 @@ pub(crate) mod cgroup;
 mod container_body;
 pub(crate) mod engine;
 pub(crate) mod guard;
+mod inspect;
 pub(crate) mod listeners;
 mod logins;
 pub(crate) mod process;

@@ -35,16 +35,47 @@ fn registry(image: &str) -> &str {
     }
 }
 
-/// The credentials for an image: the task's, else those that the agent's account is logged in with.
-pub(super) async fn credentials(
+/// The login of a pull, and where it comes from, for messages.
+pub(super) struct Login {
+    /// `None` = the pull goes without.
+    pub(super) credentials: Option<DockerCredentials>,
+    /// Completes "cannot pull image".
+    pub(super) origin: String,
+}
+
+/// The login for an image: the task's, else the one that the agent's account has.
+pub(super) async fn login(
     image: &str,
     auth: Option<&RegistryAuth>,
     login_file: Option<&Path>,
-) -> Option<DockerCredentials> {
-    let Some(auth) = auth else {
-        return logins::of(registry(image), login_file?).await;
+) -> Login {
+    if let Some(auth) = auth {
+        return Login {
+            credentials: Some(of_task(image, auth)),
+            origin: "with the login of \"environment.registry_auth\"".to_owned(),
+        };
+    }
+    let registry = registry(image);
+    let credentials = match login_file {
+        Some(file) => logins::of(registry, file).await,
+        None => None,
     };
-    Some(DockerCredentials {
+    let origin = if credentials.is_some() {
+        format!("with the login for \"{registry}\" of the agent's account (docker login)")
+    } else {
+        format!(
+            "without a login (there is none for \"{registry}\", neither in \"environment.registry_auth\" nor by \"docker \
+             login\" of the agent's account)"
+        )
+    };
+    Login {
+        credentials,
+        origin,
+    }
+}
+
+fn of_task(image: &str, auth: &RegistryAuth) -> DockerCredentials {
+    DockerCredentials {
         username: auth.username.clone(),
         password: auth.password.clone(),
         auth: auth.auth.clone(),
@@ -55,7 +86,7 @@ pub(super) async fn credentials(
             .or_else(|| Some(registry(image).to_owned())),
         identitytoken: auth.identitytoken.clone(),
         registrytoken: auth.registrytoken.clone(),
-    })
+    }
 }
 
 /// Sums up what an engine reports about the layers of a pull.
@@ -163,12 +194,14 @@ mod tests {
             password: Some("p".into()),
             ..RegistryAuth::default()
         };
-        let found = credentials("reg.example/x", Some(&auth), None)
-            .await
-            .unwrap();
+        let found = login("reg.example/x", Some(&auth), None).await;
+        assert!(found.origin.contains("environment.registry_auth"));
+        let found = found.credentials.unwrap();
         assert_eq!(found.username.as_deref(), Some("u"));
         assert_eq!(found.serveraddress.as_deref(), Some("reg.example"));
-        assert_eq!(credentials("x", None, None).await, None);
+        let none = login("x", None, None).await;
+        assert_eq!(none.credentials, None);
+        assert!(none.origin.contains("\"docker.io\""), "{}", none.origin);
         for (image, host) in [
             ("x", "docker.io"),
             ("a/x", "docker.io"),
