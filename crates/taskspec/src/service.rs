@@ -29,8 +29,8 @@ find_python() {
         fail 127 "this environment has no $2, and DET_SKIP_PIP_INSTALL forbids to install it; use an image that has it"
     echo "This environment has no $2: installing it for this task; images that have it start faster"
     packages="$PYTHONUSERBASE/services"
-    # A word for each package.
-    "$python" -m pip install --quiet --disable-pip-version-check --no-input --target "$packages" $3 ||
+    # A word for each package. They are kept off the path of what the environment has, so conflicts between them are none.
+    "$python" -m pip install --quiet --disable-pip-version-check --no-input --no-warn-conflicts --target "$packages" $3 ||
         fail 127 "this environment has no $2, and it could not be installed with pip (see above); use an image that has it"
     PYTHONPATH="$packages${PYTHONPATH:+:$PYTHONPATH}" "$python" -c "import $1" ||
         fail 127 "the $2 that pip has installed does not work in this environment (see above); use an image that has it"
