@@ -102,7 +102,7 @@ ROWS = (
         ci=4,
         hand=200,
         runtimes=("process", "docker"),
-        ci_only=("sqlite process",),
+        ci_only=("sqlite process", "sqlite docker"),
     ),
     Row(
         "kill-gang",
@@ -112,7 +112,7 @@ ROWS = (
         ci=5,
         hand=200,
         runtimes=("process", "docker"),
-        ci_only=("sqlite process",),
+        ci_only=("sqlite process", "sqlite docker"),
     ),
     Row(
         "mixed-kinds",
