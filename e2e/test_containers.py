@@ -1,0 +1,166 @@
+"""How containers end, and images that are derived from others; on each engine."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from configs import experiment
+from conftest import engine, flavoured
+from harness import Cluster, share
+from processes import docker_client, podman_socket
+from waiting import wait_for
+
+# Takes memory until there is none left.
+EATS = """
+import os, pathlib, time
+print("holding", flush=True)
+while not (pathlib.Path(os.environ["E2E_DIR"]) / "go").exists():
+    time.sleep(0.05)
+eaten = []
+while True:
+    eaten.append(b"x" * (8 << 20))
+"""
+LIMIT_BYTES = 128 << 20
+
+
+def limit_memory(pid: int) -> None:
+    """Limits the memory of a container that runs, by its control group: not every service can change that."""
+    groups = [line.split(":", 2) for line in pathlib.Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
+    for _, controllers, path in groups:
+        if "memory" in controllers.split(","):
+            pathlib.Path(f"/sys/fs/cgroup/memory{path}/memory.limit_in_bytes").write_text(str(LIMIT_BYTES))
+            return
+    [path] = [path for number, _, path in groups if number == "0"]
+    pathlib.Path(f"/sys/fs/cgroup{path}/memory.max").write_text(str(LIMIT_BYTES))
+
+
+def reasons(boxed: Cluster, kind: str, subject: str) -> list[str]:
+    """The reasons in the record of events about something."""
+    path = f"/api/v1/events?subjectKind={kind}&subjectId={subject}&limit=100"
+    return [event["reason"] for event in boxed.api("GET", path, user="admin")["events"] if event.get("reason")]
+
+
+def failed_allocation(boxed: Cluster, trial: dict[str, Any]) -> Any:
+    """The ended attempt of a trial that was not started again."""
+    [allocation] = boxed.task(trial["taskId"])["allocations"]
+    return allocation
+
+
+def test_a_container_without_memory_is_named_so_in_reason_log_and_event(boxed: Cluster) -> None:
+    if boxed.engine == "rootless":
+        pytest.skip("containers of another user have no limits where the host has cgroup v1")
+    shared = boxed.shared_dir()
+    eats = boxed.submit(experiment("eats", ["python3", "-c", EATS], **share(shared)))
+    trial = boxed.only_trial(eats)
+    boxed.wait_log(trial["id"], "holding")
+    [container] = engine(boxed, "ps", "-q", "--filter", f"label=ai.determined.task.id={trial['taskId']}").split()
+    limit_memory(int(engine(boxed, "inspect", "--format", "{{.State.Pid}}", container)))
+    (shared / "go").touch()
+    wait_for(
+        "the end of the trial", lambda: boxed.experiment(eats)["state"] == "ERROR", within=10, seen=boxed.describe
+    )
+    lines = boxed.log_lines(trial["id"])
+    assert any("the kernel's out-of-memory killer ended" in line for line in lines), lines
+    expected = re.compile("the code was killed by the kernel because memory ran out")
+    assert any(expected.search(line) for line in lines), lines
+    allocation = failed_allocation(boxed, trial)
+    assert expected.search(allocation["exitReason"]), allocation
+    found = reasons(boxed, "allocation", allocation["allocationId"])
+    assert any(expected.search(reason) for reason in found), found
+
+
+def test_a_registry_that_cannot_be_reached_is_named_in_reason_log_and_event(boxed: Cluster) -> None:
+    image = "127.0.0.1:1/no/such:image"
+    unreached = boxed.submit(experiment("unreached", "true", environment={"image": image}))
+    boxed.wait_experiment(unreached, "ERROR", within=90)
+    boxed.expect_alarm(r"image")
+    trial = boxed.only_trial(unreached)
+    expected = re.compile(rf'cannot pull image "{re.escape(image)}" without a login .*: .*(connection refused|no route|unreachable)')
+    assert any(expected.search(line) for line in boxed.log_lines(trial["id"])), boxed.log_lines(trial["id"])
+    allocation = failed_allocation(boxed, trial)
+    assert expected.search(allocation["exitReason"]), allocation
+    found = reasons(boxed, "allocation", allocation["allocationId"])
+    assert any(expected.search(reason) for reason in found), found
+
+
+@pytest.fixture
+def derived(boxed: Cluster, tmp_path: pathlib.Path) -> Iterator[Callable[..., str]]:
+    """Builds images on the usual one, from files and steps; they are removed afterwards."""
+    made: list[str] = []
+
+    def build(name: str, steps: str) -> str:
+        image = f"localhost/det-test-derived-{name}"
+        (tmp_path / "Dockerfile").write_text(f"FROM {boxed.image}\n{steps}")
+        host = [] if boxed.engine == "docker" else ["-H", f"unix://{podman_socket(boxed.engine)}"]
+        argv = [str(docker_client()), *host, "build", "--quiet", "--network", "none", "--tag", image, str(tmp_path)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        made.append(image)
+        return image
+
+    yield build
+    for image in made:
+        engine(boxed, "image", "rm", "--force", image, check=False)
+
+
+def test_an_image_with_further_packages_of_its_system(
+    boxed: Cluster, derived: Callable[..., str], tmp_path: pathlib.Path
+) -> None:
+    # A package that asks a question when it is installed, unless that is not interactive.
+    package = tmp_path / "greeter"
+    (package / "DEBIAN").mkdir(parents=True)
+    control = "Package: greeter\nVersion: 1.0\nArchitecture: all\nMaintainer: x <x@example.org>\nDescription: greets\n"
+    (package / "DEBIAN" / "control").write_text(control)
+    question = '#!/bin/sh\nif [ "$DEBIAN_FRONTEND" != noninteractive ]; then read -r answer; fi\n'
+    (package / "DEBIAN" / "postinst").write_text(question)
+    (package / "DEBIAN" / "postinst").chmod(0o755)
+    (package / "usr" / "bin").mkdir(parents=True)
+    (package / "usr" / "bin" / "greet").write_text("#!/bin/sh\necho greetings from a package\n")
+    (package / "usr" / "bin" / "greet").chmod(0o755)
+    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", package], check=True, capture_output=True)
+    steps = "COPY greeter.deb /tmp/\nRUN DEBIAN_FRONTEND=noninteractive dpkg --install /tmp/greeter.deb\n"
+    image = derived("packages", steps)
+    trial = boxed.run(experiment("packages", "greet", environment={"image": image}))
+    assert boxed.printed(trial["id"]) == ["greetings from a package"]
+
+
+def test_an_image_with_an_environment_of_python_at_a_place_of_its_own(
+    boxed: Cluster, derived: Callable[..., str]
+) -> None:
+    # As images of conda are: interpreter and packages below a prefix, which is first on PATH.
+    steps = (
+        "RUN python3 -m venv --without-pip --system-site-packages /opt/conda/envs/mine && "
+        "echo 'VERSION = 7' > /opt/conda/envs/mine/lib/python3.11/site-packages/added.py\n"
+        "ENV PATH=/opt/conda/envs/mine/bin:/usr/local/bin:/usr/bin:/bin CONDA_PREFIX=/opt/conda/envs/mine\n"
+    )
+    image = derived("conda", steps)
+    code = (
+        "import added, os, sys\n"
+        "from determined import core\n"
+        "with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:\n"
+        "    context.train.report_validation_metrics(1, {'validation_loss': float(added.VERSION)})\n"
+        "print(sys.prefix, os.environ['CONDA_PREFIX'])\n"
+    )
+    trial = boxed.run(experiment("conda", ["python3", "-c", code], environment={"image": image}))
+    assert boxed.printed(trial["id"]) == ["/opt/conda/envs/mine /opt/conda/envs/mine"]
+    [report] = boxed.metrics(trial["id"], "validation")
+    assert report["metrics"]["validation_metrics"]["validation_loss"] == 7.0, report
+
+
+@pytest.mark.podman
+def test_a_linked_user_does_not_start_where_podman_is_rootless() -> None:
+    with flavoured("rootless") as cluster:
+        agent_user = {"agentUid": 4321, "agentUser": "mapped", "agentGid": 4321, "agentGroup": "mapped"}
+        user = {"username": "mapped", "active": True, "agentUserGroup": agent_user}
+        body = {"user": user, "password": cluster.password, "isHashed": False}
+        cluster.api("POST", "/api/v1/users", body, user="admin")
+        env = {"DET_USER": "mapped", "DET_PASS": cluster.password}
+        done = cluster.run_det("cmd", "run", "--config", "resources.slots=0", "echo ran", env=env, check=False)
+        assert done.code != 0 and " || ran" not in done.out, done
+        assert "cannot run the task as user id 4321 in a container" in done.err, done
