@@ -26,7 +26,7 @@ enum Part {
 }
 
 impl Pattern {
-    /// Reads a pattern; `Err` says what is wrong with it.
+    /// Parses a pattern. The error is one sentence on what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         if text.trim().is_empty() {
             return Err("is empty");

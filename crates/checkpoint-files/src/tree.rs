@@ -118,7 +118,7 @@ pub fn remove_tree(
     };
     let name = Path::new(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
     match unlinkat(parent.as_fd(), name, UnlinkatFlags::NoRemoveDir) {
-        // POSIX says EPERM for a directory, Linux EISDIR.
+        // For a directory POSIX specifies EPERM, and Linux returns EISDIR.
         Err(nix::errno::Errno::EISDIR | nix::errno::Errno::EPERM) => {}
         outcome => return gone(outcome),
     }
@@ -134,7 +134,7 @@ pub fn remove_tree(
 
 /// Deletes everything in an open directory, a bounded part after the other. Without recursion, whose depth a task could
 /// choose. An error as soon as something is in a directory whose owner `may_empty` does not accept: the
-/// owner of a directory may delete what is in it, no matter who owns that, and nobody else may.
+/// owner of a directory may delete what is in it, no matter who owns that, and no other user may.
 pub fn empty(root: BorrowedFd<'_>, may_empty: impl Fn(u32) -> bool) -> io::Result<()> {
     loop {
         let (entries, whole) = list_some(root, Kinds::All)?;
