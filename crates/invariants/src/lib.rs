@@ -4,7 +4,7 @@
 //! databases and machines from outside, implements the first ten again in `chaos/invariants.py` with the same numbers:
 //!
 //! 1. Each slot is held by at most one live allocation, and sums are right.
-//! 2. A trial has at most one live allocation, and exactly when its state says so; an older run is fenced off.
+//! 2. A trial has at most one live allocation, and has one exactly in the states that need one; an older run is fenced off.
 //! 3. What was acknowledged is present, once, in order.
 //! 4. Terminal states change only by continue and delete; counters only grow.
 //! 5. A checkpoint is complete only with all files of its manifest.

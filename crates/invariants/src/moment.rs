@@ -352,8 +352,8 @@ fn ends(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     }
 }
 
-/// 4, of what runs outside the cluster: the state of a trial is what is known of its code, and that of an experiment what
-/// its trials say.
+/// 4, of what runs outside the cluster: the state of a trial is what is known of its code, and that of an experiment
+/// follows from the states of its trials.
 fn unmanaged(snapshot: &Snapshot, wrong: &mut impl FnMut(String)) {
     let mut counts: HashMap<ExperimentId, TrialCounts> = HashMap::new();
     for trial in &snapshot.trials {
@@ -380,7 +380,7 @@ fn unmanaged(snapshot: &Snapshot, wrong: &mut impl FnMut(String)) {
         );
         if !removed && experiment.state != expected {
             wrong(format!(
-                "experiment {} is {:?}, and its trials say {expected:?}",
+                "experiment {} is {:?}; it follows from the states of its trials that it is {expected:?}",
                 experiment.id, experiment.state
             ));
         }
@@ -436,7 +436,7 @@ fn processes(snapshot: &Snapshot, found: &mut Vec<Violation>) {
             found.push(Violation::new(
                 6,
                 format!(
-                    "container {} has run on place {} for {} s although nobody wants it",
+                    "container {} has run on place {} for {} s although no row wants it to run",
                     process.container_id,
                     process.place_id,
                     process.unwanted_micros / 1_000_000
@@ -605,7 +605,7 @@ fn reasons(snapshot: &Snapshot, found: &mut Vec<Violation>) {
             found.push(Violation::new(
                 10,
                 format!(
-                    "allocation {} is said to wait because of {:?}; true is {:?}",
+                    "allocation {} has the stored waiting reason {:?}; the true one is {:?}",
                     allocation.id, allocation.wait_reason, allocation.true_reason
                 ),
             ));
@@ -636,7 +636,7 @@ fn events(snapshot: &Snapshot, found: &mut Vec<Violation>) {
         if newest != Some(state) {
             found.push(Violation::new(
                 10,
-                format!("{kind} {id} is {state}; its newest event says {newest:?}"),
+                format!("{kind} {id} is {state}; its newest event has the state {newest:?}"),
             ));
         }
     };

@@ -215,7 +215,7 @@ fn every_damage_is_seen() {
         (5, "going on from a deleted checkpoint", |s| {
             s.checkpoints[0].complete = false;
         }),
-        (6, "a process that nobody wants", |s| {
+        (6, "a process that no row wants", |s| {
             s.processes[0].unwanted_micros = 121_000_000;
         }),
         (7, "memory and events differ", |s| {
