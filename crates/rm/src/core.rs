@@ -39,7 +39,7 @@ pub struct PlaceDetails {
 
 /// The core, as resource managers see it.
 ///
-/// Everything may be said twice: a repeated report changes nothing. What a manager does not report is asked for again
+/// Every report may be repeated: a repeat changes nothing. What a manager does not report is asked for again
 /// when the place joins again, with everything it holds.
 pub trait Core: Clone + Send + Sync + 'static {
     /// Why the core could not do it now; a manager tries again later, or when the place joins again.

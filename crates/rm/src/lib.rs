@@ -3,7 +3,7 @@
 //! A [`Manager`] has resource pools. What runs in a pool runs on places: machines with agents, or whatever else runs
 //! containers. The core decides what is to run where and writes it into rows; a manager carries it out. It holds nothing
 //! that is not also in a row or at a place: after every change, and after a restart of either side, a
-//! [`PlaceView`] compares what the rows want with what the place has reported, and says what to do.
+//! [`PlaceView`] compares what the rows want with what the place has reported, and returns what to do.
 //!
 //! A manager reaches the core through [`Core`], and knows nothing else of the master; the core reaches single containers
 //! that run through [`Reach`]. Read [`Core`] first.

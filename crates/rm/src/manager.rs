@@ -98,9 +98,9 @@ impl fmt::Display for PlaceWord {
 pub struct Pool {
     /// Its name, which no other pool of any manager has.
     pub name: String,
-    /// What administrators say about it.
+    /// Its description as administrators wrote it; may be empty.
     pub description: String,
-    /// Its scheduler as configured, for people.
+    /// Its scheduler as configured, as users see it.
     pub scheduler: EffectiveScheduler,
     /// How it schedules; the order of priorities is its manager's.
     pub settings: PoolSettings,
