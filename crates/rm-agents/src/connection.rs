@@ -133,7 +133,7 @@ async fn first_message(socket: &mut WebSocket) -> Result<Option<Hello>, String> 
     }
 }
 
-/// Decides whether an agent that says hello may join; else the reason, and what it is to do.
+/// Decides whether an agent that has sent its hello may join; else the reason, and what it is to do.
 async fn admit<R: Registry>(
     registry: &R,
     hello: &Hello,
@@ -217,7 +217,7 @@ impl<R: Registry> Connection<R> {
                     last_received = Instant::now();
                     match message {
                         None | Some(Err(_)) => return Ok("the connection ended"),
-                        Some(Ok(Message::Close(_))) => return Ok("it said goodbye"),
+                        Some(Ok(Message::Close(_))) => return Ok("it closed the connection"),
                         Some(Ok(Message::Text(text))) => {
                             if let Some(reason) = self.on_messages(&text).await? {
                                 return Ok(reason);
@@ -241,7 +241,7 @@ impl<R: Registry> Connection<R> {
                 None => break,
                 Some(Some(Ok(Message::Text(text)))) => self.on_message(&text, &mut reports).await?,
                 Some(Some(Ok(Message::Close(_)))) => {
-                    ended = Some("it said goodbye");
+                    ended = Some("it closed the connection");
                     break;
                 }
                 Some(Some(Ok(_))) => {}

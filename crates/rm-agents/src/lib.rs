@@ -2,7 +2,7 @@
 //!
 //! An agent's connection is served by one task (`connection.rs`), which begins with a request to one of [`routes`]. It holds nothing that is not also in a row or in the agent:
 //! after every change, and after a restart of either side, [`det_rm::PlaceView`] compares what the rows want with what
-//! the agent has reported, and says what to send.
+//! the agent has reported, and returns what to send.
 //!
 //! Connections to ports of containers go through the agents too: [`Tunnels`], which is how this manager implements
 //! [`det_rm::Reach`].

@@ -55,7 +55,7 @@ pub trait Registry: Clone + Send + Sync + 'static {
     /// The reason, as a sentence.
     fn check(&self, hello: &Hello) -> Result<(), String>;
 
-    /// Decides whether a connection is the agent that it says it is.
+    /// Decides whether a connection is the agent that it claims to be.
     fn admit(
         &self,
         agent: &AgentId,
