@@ -34,7 +34,7 @@ pub struct TaskRow {
     /// Where it is in its life.
     #[row(json = "machine")]
     pub state: TaskState,
-    /// What each of its attempts asks for; `None` = what its experiment's configuration says.
+    /// What each of its attempts asks for; `None` = what its experiment's configuration asks for.
     #[row(json)]
     pub demand: Option<Demand>,
     /// Allocations so far.
@@ -50,7 +50,7 @@ pub struct TaskRow {
     /// What log policies found in its log; `None` = nothing yet.
     #[row(json)]
     pub log_findings: Option<LogFindings>,
-    /// Days that its log is kept after its end: -1 = for ever, `None` = as the cluster's configuration says.
+    /// Days that its log is kept after its end: -1 = for ever, `None` = as long as the cluster's configuration has it.
     pub log_retention_days: Option<i64>,
 }
 

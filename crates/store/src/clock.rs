@@ -1,7 +1,7 @@
 //! The present, and durations that a step of the system's clock does not change.
 //!
-//! The system's clock is set by people and by time synchronisation, and may step by days in either direction. It says
-//! when something happened. How long something has lasted is counted by a steady clock: the system's time when this
+//! The system's clock is set by administrators and by time synchronisation, and may step by days in either direction. It
+//! dates what happened. How long something has lasted is counted by a steady clock: the system's time when this
 //! process first asked, plus what the monotonic clock has counted since.
 
 use std::sync::OnceLock;

@@ -198,7 +198,7 @@ pub(crate) struct Unreadable {
     pub(crate) message: String,
 }
 
-/// Reads a JSON document. An error says what does not fit.
+/// Parses a JSON document. The error names what does not fit the type.
 pub(crate) fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|e| e.to_string())
 }

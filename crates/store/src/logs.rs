@@ -364,7 +364,7 @@ mod tests {
             "first",
             "A Loss of 0.5",
             "loss loss",
-            "say \"hi\\\"",
+            "print \"hi\\\"",
             "last",
         ]);
         assert_eq!(found(&chunk, "loss"), [11, 12]);

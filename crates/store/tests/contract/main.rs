@@ -3,7 +3,7 @@
 //! Each scenario is written once, as an `async fn name(world: &World)`, and run twice: as `sqlite::name` in a directory
 //! of its own, and as `postgres::name` in a database of its own on the server that `DET_TEST_POSTGRES_URL` names (a
 //! superuser's URL, such as `postgres://postgres@127.0.0.1:5432/postgres`). Without that variable the second half is
-//! skipped, and each skipped scenario says so in a line that begins with `SKIPPED:`.
+//! skipped, and each skipped scenario prints a line that begins with `SKIPPED:`.
 
 #![expect(
     clippy::unwrap_used,
@@ -201,7 +201,7 @@ where
     }
 }
 
-/// The server's URL, or `None` after a line that says what is skipped. The line goes past the test runner's capture.
+/// The server's URL, or `None` after a line that names the scenario skipped. The line goes past the test runner's capture.
 fn postgres_or_skip(scenario: &str) -> Option<String> {
     let url = std::env::var("DET_TEST_POSTGRES_URL")
         .ok()

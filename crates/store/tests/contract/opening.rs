@@ -120,7 +120,7 @@ async fn a_directory_that_cannot_be_made_is_named() {
 
 #[tokio::test]
 async fn a_database_that_does_not_answer_is_unavailable() {
-    // Port 1 on loopback: nobody listens there.
+    // Port 1 on loopback: no process listens there.
     let url = StoreUrl::Postgres("postgres://nobody@127.0.0.1:1/nothing".into());
     let Err(error) = Store::open(&url).await else {
         panic!("nothing listens on port 1");

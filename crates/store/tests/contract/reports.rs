@@ -252,7 +252,7 @@ pub(crate) async fn a_newer_run_outdates_what_it_repeats(world: &World) {
         ("training", 1, vec![Some(10), Some(20), Some(30)]),
         ("validation", 1, vec![Some(20), Some(30)]),
         ("cpu", 1, vec![None]),
-        // A report without a step says nothing of where its run starts.
+        // A report without a step does not show where its run starts.
         ("training", 2, vec![None, Some(21), Some(31)]),
         ("training", 2, vec![None]),
         ("cpu", 2, vec![None]),

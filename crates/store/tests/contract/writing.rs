@@ -37,7 +37,7 @@ async fn with_the_writer_held<T>(world: &World, hand_in: impl AsyncFnOnce() -> T
     let others = async {
         has_started.recv().await.unwrap();
         let release = async {
-            // Everybody else has handed in before this is polled: `join!` polls in order.
+            // All others have handed in their change before this is polled: `join!` polls in order.
             tokio::task::yield_now().await;
             release.notify_one();
         };
@@ -315,7 +315,7 @@ pub(crate) async fn a_full_disk_refuses_changes_and_its_end_is_an_event(world: &
         large("taken").await.unwrap();
         assert!(
             tokio::time::Instant::now() < deadline,
-            "no event says that changes are accepted again"
+            "no event records that changes are accepted again"
         );
     }
     large("taken").await.unwrap();
