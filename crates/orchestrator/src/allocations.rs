@@ -19,7 +19,7 @@ use crate::{
 
 /// Why an allocation ended whose code came to its end; scripts look for it in logs.
 const EXITED_WELL: &str = "resources exited successfully with a zero exit code";
-/// Code that has said that it ends early is given this long, in microseconds.
+/// How long code that has reported an early exit is given to exit, in microseconds.
 const EARLY_EXIT: i64 = 10 * 1_000_000;
 
 fn known<R: Rows>(scene: &Scene<'_, R>, id: &AllocationId) -> Result<Allocation, Refused> {
@@ -29,7 +29,7 @@ fn known<R: Rows>(scene: &Scene<'_, R>, id: &AllocationId) -> Result<Allocation,
         .ok_or_else(|| Refused::not_found("allocation", id))
 }
 
-/// The members of an allocation, as its containers' rows say.
+/// The members of an allocation, from the rows of its containers.
 pub(crate) fn members(containers: &[Container]) -> Vec<Member> {
     containers
         .iter()
@@ -44,7 +44,7 @@ pub(crate) fn members(containers: &[Container]) -> Vec<Member> {
         .collect()
 }
 
-/// The line of a log that says where an attempt runs. For a trial's run scripts look for its first words.
+/// The line of a log that names the places that an attempt runs on. For a trial's run scripts look for its first words.
 fn runner_text(row: &Allocation, containers: &[Container]) -> String {
     let places: BTreeSet<&str> = containers.iter().map(|c| c.place.as_str()).collect();
     let places: Vec<&str> = places.into_iter().collect();
@@ -81,7 +81,7 @@ pub(crate) fn on<R: Rows>(
     let step = before.clone().on(event, &members(&containers));
     if step.state != before {
         row.state = step.state;
-        // What its end is for people is decided here: how its members then exit does not change it.
+        // The reason that users see for its end is decided here: how its members then exit does not change it.
         if is_kill && let Some(reason) = &cause.reason {
             row.exit_reason = Some(reason.to_string());
         }
@@ -158,7 +158,7 @@ fn enter<R: Rows>(
         let text = runner_text(row, containers);
         scene.log(&row.task_id, Some(&row.id), text);
     }
-    // A placement and an end have records of their own, which say more.
+    // A placement and an end have records of their own, which contain more.
     if *before != AllocationState::Pending && !row.state.is_terminal() {
         scene.record(Record {
             cause: cause.clone(),
@@ -325,7 +325,7 @@ pub(crate) fn change_pool<R: Rows>(
     scene.wake(Topic::Schedule);
 }
 
-/// Code has said that it ends: if it has not within a few seconds, it is ended.
+/// Ends an allocation whose code has reported an early exit and has not exited within a few seconds.
 pub(crate) fn end_soon<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: &AllocationId,
@@ -358,7 +358,7 @@ pub(crate) fn overdue<R: Rows>(scene: &mut Scene<'_, R>, id: &AllocationId) -> R
         ),
         _ => (
             AllocationEvent::Kill,
-            "it did not exit in time after it said that it ends",
+            "it did not exit in time after it reported an early exit",
         ),
     };
     on(scene, id, event, &Cause::master(reason))

@@ -113,7 +113,7 @@ fn still_fits<R: Rows>(scene: &Scene<'_, R>, row: &Allocation, placement: &Place
     })
 }
 
-/// A place reports on a container. Reports on containers that nobody wants any more change nothing: the place is then
+/// A place reports on a container. Reports on containers that no row wants any more change nothing: the place is then
 /// ordered to remove them.
 pub(crate) fn observed<R: Rows>(
     scene: &mut Scene<'_, R>,
@@ -140,7 +140,7 @@ pub(crate) fn observed<R: Rows>(
     let runs = matches!(observed, Observed::Running { .. });
     row.observed = Some(observed);
     scene.rows.update_container(&row);
-    // The allocation of the row: what the place says of it must not choose the log.
+    // The allocation of the row: what the place reports of it must not choose the log.
     if runs && let Some(of) = scene.rows.allocation(&row.allocation_id) {
         let text = format!("Container started on place {place}");
         scene.log(&of.task_id, Some(&of.id), text);

@@ -22,7 +22,7 @@ pub enum Effect {
         task_id: TaskId,
         /// The attempt that it concerns.
         allocation_id: Option<AllocationId>,
-        /// One line, for people.
+        /// One line of text that users read.
         text: String,
     },
     /// After the commit: wake those who wait for this to change.
@@ -53,7 +53,7 @@ pub enum Effect {
     ExperimentEnded {
         /// Which experiment.
         id: ExperimentId,
-        /// Whether it completed: then it came to its end, else as far as its trials say.
+        /// Whether it completed: then its progress is 1, else the mean of what its trials reported.
         completed: bool,
     },
     /// An experiment goes on: its checkpoints are to be looked at again at its next end.

@@ -233,7 +233,7 @@ pub enum Event {
         id: AllocationId,
         /// The waiting allocation that its slots are for; `None` when its job is over its limit.
         for_allocation: Option<AllocationId>,
-        /// For people.
+        /// A sentence that users read.
         reason: String,
     },
     /// The slots of a stopping allocation go to another request than the one it was asked to stop for.
@@ -243,14 +243,14 @@ pub enum Event {
         /// The waiting one.
         for_allocation: AllocationId,
     },
-    /// The scheduler says why an allocation waits.
+    /// The scheduler has decided why an allocation waits.
     Waits {
         /// Which allocation.
         id: AllocationId,
         /// The reason.
         waiting: Waiting,
     },
-    /// Its code has said that it ends: it has a few seconds to do so.
+    /// Its code has reported an early exit: it has a few seconds to exit.
     EndsSoon {
         /// Which allocation.
         id: AllocationId,
@@ -264,7 +264,7 @@ pub enum Event {
     PlatformFailed {
         /// Which allocation.
         id: AllocationId,
-        /// For people.
+        /// A sentence that users read.
         reason: String,
     },
 
@@ -346,7 +346,7 @@ pub enum Event {
         /// Everything that it holds.
         observed: Vec<(ContainerId, Observed)>,
     },
-    /// The connection of a place has ended, and it has no other; nothing if its row says so already.
+    /// The connection of a place has ended, and it has no other; nothing if its row has it as away already.
     PlaceLeft {
         /// Which place.
         place: PlaceId,
@@ -360,14 +360,14 @@ pub enum Event {
         /// It has been away since this moment, and nothing happens if it has not any more; `None` = whether it is away or
         /// not.
         since: Option<Micros>,
-        /// For people.
+        /// A sentence that users read.
         reason: String,
     },
     /// What was on a place that is given up is lost; its row goes.
     PlaceRemoved {
         /// Which place.
         place: PlaceId,
-        /// For people.
+        /// A sentence that users read.
         reason: String,
     },
     /// A user lets a place or a slot do something else. What runs on one that is disabled starts elsewhere.
@@ -400,7 +400,7 @@ pub enum Event {
     PlaceLost {
         /// Which place.
         place: PlaceId,
-        /// For people.
+        /// A sentence that users read.
         reason: String,
     },
 }
@@ -442,7 +442,7 @@ pub struct Waiting {
     pub kind: WaitKind,
     /// As it is stored.
     pub stored: String,
-    /// For people.
+    /// A sentence that users read.
     pub message: String,
 }
 

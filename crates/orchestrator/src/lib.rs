@@ -53,7 +53,7 @@ pub use silence::{RunningTrial, Silence, SilenceClock, SilenceClocks};
 /// Two readings of the clock at the moment of a decision.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    /// When something happened, for people: may step back and forth.
+    /// When something happened, as users see it: may step back and forth.
     pub wall: Micros,
     /// What durations are counted by: never steps.
     pub steady: Micros,
@@ -64,7 +64,7 @@ pub struct Clock {
 pub struct Cause {
     /// `user:NAME`, `task:ID`, `agent:ID` or `master`.
     pub actor: Arc<str>,
-    /// For people; `None` where the event says everything.
+    /// A sentence that users read; `None` where the event needs none.
     pub reason: Option<Arc<str>>,
 }
 
@@ -77,7 +77,7 @@ impl Cause {
         }
     }
 
-    /// Why, for people: the reason, or who asked for it.
+    /// Why, as users read it: the reason, or who asked for it.
     pub fn why(&self) -> String {
         match (&self.reason, self.actor.split_once(':')) {
             (Some(reason), _) => reason.to_string(),
@@ -129,7 +129,7 @@ pub enum Refused {
         /// Its identifier.
         id: String,
     },
-    /// It does not fit the state. The message says what was asked, of what, and what is allowed.
+    /// It does not fit the state. The message contains what was asked, of what, and what is allowed.
     #[error("{0}")]
     Precondition(String),
     /// Rows hold something that cannot be read.
@@ -181,7 +181,7 @@ pub struct Core {
     /// Events of a search after which a new snapshot replaces them; a restart replays at most this many.
     pub snapshot_every: i64,
     /// Trials of an experiment that one change creates, or has follow the experiment, at most: each takes some time, in which
-    /// nobody else can change anything. The others come with [`Event::CatchUp`].
+    /// no other change can be made. The others come with [`Event::CatchUp`].
     pub trials_at_once: u32,
     /// A deliberate defect. Ignored unless the feature `mutants` is enabled.
     pub mutant: Option<Mutant>,

@@ -47,7 +47,7 @@ impl Place {
 pub enum Absence {
     /// Nothing: it is there, or is waited for without end.
     None,
-    /// It is away and its row does not say so: the end of its connection could not be stored when it came.
+    /// It is away and its row still has it as connected: the end of its connection could not be stored when it came.
     Unstored,
     /// It is waited for until this moment.
     Until(Micros),
@@ -200,7 +200,7 @@ pub(crate) fn faults_reported<R: Rows>(
     }
 }
 
-/// What a record says of one slot.
+/// The details that a record has of one slot, as JSON.
 fn of_slot(slot: SlotId) -> String {
     format!("{{\"slot\":{}}}", slot.0)
 }

@@ -3,7 +3,7 @@
 use det_lifecycle::log_findings::LogFindings;
 use det_scheduler::{PoolSnapshot, SlotDemand, can_ever_fit};
 
-/// What was found in the log of a trial's task says of another start.
+/// Whether what was found in the log of a trial's task allows another start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MayRestart {
     /// Nothing against it.

@@ -43,14 +43,14 @@ pub struct Experiment {
     pub ended_at: Option<Micros>,
 }
 
-/// What the configuration of an experiment says of each of its trials' runs.
+/// What the configuration of an experiment sets for each of its trials' runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     /// Failures that are forgiven.
     pub max_restarts: u32,
     /// What each run asks for.
     pub demand: Demand,
-    /// Days that the logs of its tasks are kept after their end: -1 = for ever, `None` = as the cluster says.
+    /// Days that the logs of its tasks are kept after their end: -1 = for ever, `None` = the cluster's default.
     pub log_retention_days: Option<i64>,
 }
 
@@ -94,11 +94,11 @@ pub struct Task {
     pub trial_id: Option<TrialId>,
     /// Where it is in its life.
     pub state: TaskState,
-    /// What each attempt asks for; `None` = what its experiment says.
+    /// What each attempt asks for; `None` = what its experiment asks for.
     pub demand: Option<Demand>,
     /// What log policies found in its log; `None` = nothing yet.
     pub log_findings: Option<LogFindings>,
-    /// Days that its log is kept after its end: -1 = for ever, `None` = as the cluster says.
+    /// Days that its log is kept after its end: -1 = for ever, `None` = the cluster's default.
     pub log_retention_days: Option<i64>,
     /// Allocations so far.
     pub attempts: u32,
@@ -155,11 +155,11 @@ pub struct Allocation {
     pub preempted_for: Option<AllocationId>,
     /// Which set of training ports its containers use; `None` = none, before it is placed or because its task is no trial's.
     pub port_step: Option<u16>,
-    /// How it ended, for people.
+    /// How it ended, as users read it.
     pub exit_reason: Option<String>,
     /// Exit code of the chief.
     pub status_code: Option<i64>,
-    /// Why it waits, as the scheduler last said; `None` before that, and once it is placed.
+    /// Why it waits, as the scheduler last decided; `None` before that, and once it is placed.
     pub wait_reason: Option<String>,
     /// Since when it waits for a reason of that kind.
     pub wait_since: Option<Micros>,
@@ -255,7 +255,7 @@ pub trait Rows {
     fn experiment(&self, id: ExperimentId) -> Option<Experiment>;
     /// Stores state, progress, number of trials and end of an experiment.
     fn update_experiment(&mut self, row: &Experiment);
-    /// What its configuration says of its runs.
+    /// What its configuration sets for its runs.
     ///
     /// # Errors
     /// The stored configuration cannot be read.

@@ -20,7 +20,7 @@ fn known<R: Rows>(scene: &Scene<'_, R>, id: &TaskId) -> Result<Task, Refused> {
         .ok_or_else(|| Refused::not_found("task", id))
 }
 
-/// What each attempt of a task asks for: what its row contains, else what the experiment that it works for says.
+/// What each attempt of a task asks for: what its row contains, else what the experiment that it works for asks for.
 pub(crate) fn demand<R: Rows>(scene: &Scene<'_, R>, task: &Task) -> Result<Demand, Refused> {
     match (task.demand, task.experiment_id) {
         (Some(demand), _) => Ok(demand),
@@ -66,7 +66,7 @@ pub(crate) fn on<R: Rows>(
         TaskEvent::Kill => Some("killed"),
         _ => None,
     };
-    // A trial has said what was done to it: its task only follows.
+    // The record of the trial has what was done to it: its task only follows.
     let steered = steered.filter(|_| policy != RestartPolicy::ByTrial);
     let worded = steered.map_or_else(|| cause.clone(), |done| cause.of_deed(done));
     let exit = match &event {

@@ -90,7 +90,7 @@ pub(crate) fn on<R: Rows>(
             _ if history.restarts >= max_restarts => {
                 Some(format!("its \"max_restarts\" is {max_restarts}"))
             }
-            // What was stopping anyway says so elsewhere.
+            // What was stopping anyway has its reason elsewhere.
             forbidden => forbidden.clone(),
         };
         if let Some(why) = why {

@@ -49,7 +49,7 @@ fn with_task(kind: TaskKind) -> (World, TaskId) {
     (world, id)
 }
 
-/// [`with_task`] with a task whose configuration says whether it is preemptible.
+/// [`with_task`] with a task whose configuration sets whether it is preemptible.
 fn with_preemptible(kind: TaskKind, preemptible: bool) -> (World, TaskId) {
     let (mut world, id) = with_task(kind);
     world.happens(asked(&id, TaskEvent::Kill));
