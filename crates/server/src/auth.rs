@@ -34,7 +34,7 @@ use self::sessions::{Sessions, TaskAccesses};
 use self::throttle::{Origin, Throttle, too_many};
 use crate::error::{AppError, AppResult, ErrorKind};
 
-/// Sessions of people live for seven days.
+/// How long a session of a user lives: seven days, in microseconds.
 const SESSION_MICROS: i64 = 7 * 24 * 3600 * 1_000_000;
 /// Logins under way at once, waiting ones included: more are refused.
 const LOGINS: usize = 256;
@@ -90,7 +90,7 @@ impl Actor {
         }
     }
 
-    /// A task may speak for its own run only, whatever number it gives; people may for any.
+    /// Refuses a report of a task for a run that is not its own, whatever number it gives; users may report for any run.
     pub fn require_run(&self, trial_id: TrialId, run_id: i64) -> AppResult<()> {
         match self {
             Self::Task(task) if task.run_id != run_id => Err(AppError::new(
@@ -104,7 +104,7 @@ impl Actor {
         }
     }
 
-    /// Fences what an older run says: once another allocation has taken its place it changes nothing any more.
+    /// Fences reports of an older run: once another allocation has taken its place it changes nothing any more.
     /// `current` is the trial's run as read in the transaction that would make the change.
     pub fn require_current_run(&self, trial_id: TrialId, current: i64) -> AppResult<()> {
         require_current_run(trial_id, current, self.run())
@@ -122,7 +122,7 @@ impl Actor {
 
 /// Refuses a blank password to what runs in containers and sandboxes of this machine. Tasks reach the master over the
 /// machine's own network; code that one user submits must not become another one, or an administrator. Of an administrator it
-/// is refused from elsewhere too, since tasks on other machines cannot be distinguished from people there.
+/// is refused from elsewhere too, since tasks on other machines cannot be distinguished from users there.
 async fn refuse_contained(
     username: &str,
     admin: bool,
@@ -148,7 +148,7 @@ async fn refuse_contained(
         Ok(Neighbour::Contained) => Err(AppError::new(
             ErrorKind::Forbidden,
             format!(
-                "user \"{username}\" has a blank password, with which nobody logs in from inside a container or a task, \
+                "user \"{username}\" has a blank password, with which no login is accepted from inside a container or a task, \
                  or from a process of another user that the master cannot look at"
             ),
         )

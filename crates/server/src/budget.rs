@@ -289,7 +289,7 @@ impl Budget {
         Err(self.busy(bytes))
     }
 
-    /// Reserves, once others have released enough; waits as long as the budget's limits say.
+    /// Reserves, once others have released enough; waits at most as long as the budget's limits allow.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] when that has not happened in time, or never can.
@@ -387,7 +387,7 @@ fn grant(inner: &Arc<Inner>) {
             account: next.account,
             bytes: next.bytes,
         };
-        // Outside of the lock: one that nobody takes any more is dropped here, and releases what it has.
+        // Outside of the lock: one whose waiter has gone is dropped here, and releases what it has.
         drop(next.granted.send(reservation));
     }
 }
@@ -478,7 +478,7 @@ mod tests {
         }
         assert!(
             budget.try_reserve(Some(UserId(3)), 5).is_err(),
-            "nobody passes by the one that waits"
+            "no reservation passes the one that waits"
         );
         drop(held);
         assert_eq!(waiting.await.unwrap().bytes(), 40);

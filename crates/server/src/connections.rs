@@ -1,6 +1,6 @@
-//! Connections within bounds: how many at once, and how long one may take to say what it wants.
+//! Connections within bounds: how many at once, and how long one may take to send its request.
 //!
-//! A connection costs a descriptor and some kilobytes. A client that opens thousands of them and says nothing, or sends
+//! A connection costs a descriptor and some kilobytes. A client that opens thousands of them and sends nothing, or sends
 //! a header a minute, must not keep others away.
 
 use std::io;
@@ -32,7 +32,7 @@ const RESERVED: u64 = 256;
 /// Fewest connections that are let in, whatever the limit on descriptors.
 const FEWEST: usize = 64;
 /// Bytes that the kernel takes for a client before it has taken what came earlier. Without a bound it is megabytes for
-/// each follower of a log that does not read on, encoded for nobody.
+/// each follower of a log that does not read on, encoded for no reader.
 const UNSENT: u32 = 128 << 10;
 /// Connections that are let in where descriptors are not limited.
 const MOST: usize = 1 << 20;
@@ -105,7 +105,7 @@ impl<S> Accept<TcpStream, S> for Bounded {
     }
 }
 
-/// As [`Bounded`], for a port that speaks TLS: a client that begins with plain HTTP receives an answer that says so,
+/// As [`Bounded`], for a port that speaks TLS: a client that begins with plain HTTP receives an answer that explains it,
 /// instead of the alert of a failed handshake.
 #[derive(Debug, Clone)]
 pub(crate) struct TlsOnly(pub(crate) Bounded);

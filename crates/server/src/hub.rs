@@ -1,6 +1,6 @@
-//! Who waits for what to change.
+//! Waiting for changes of rows.
 //!
-//! A waiter subscribes, reads the rows, and if they do not yet say what it waits for, sleeps until a caller says that
+//! A waiter subscribes, reads the rows, and if they do not yet contain what it waits for, sleeps until it is notified that
 //! they changed. The hub carries no data: the rows are the truth.
 
 use std::collections::HashMap;
@@ -78,7 +78,7 @@ impl Hub {
         }
     }
 
-    /// Wakes everybody who waits for the topic.
+    /// Wakes all waiters of the topic.
     pub fn notify(&self, topic: &Topic) {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         match channels.get(topic).map(Weak::upgrade) {

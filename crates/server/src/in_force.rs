@@ -28,7 +28,7 @@ pub trait Surroundings: Send + Sync {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct Unusable {
-    /// All of it, for people.
+    /// All of it, as users read it.
     pub message: String,
     /// The single errors; empty when a source could not be read at all.
     pub errors: Vec<ConfigError>,
@@ -43,7 +43,7 @@ pub struct InForce {
 
 struct State {
     config: Arc<MasterConfig>,
-    /// What the configuration says of resource managers.
+    /// The resource managers of the configuration.
     managers: Arc<Vec<Manager>>,
     origins: Arc<Vec<ExplainedKey>>,
     /// Pools that are gone once a change under way is stored: nothing new goes there.

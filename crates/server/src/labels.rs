@@ -1,4 +1,4 @@
-//! What tasks are called for people: in waiting reasons, explanations, queues, logs and events.
+//! What tasks are called where users read it: in waiting reasons, explanations, queues, logs and events.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use det_ids::{ExperimentId, TaskId, TrialId};
 use det_store::allocations::{AllocationRow, TaskRow};
 use det_taskspec::TaskKind;
 
-/// The name of a task for people, by its kind and its row; an attempt is called like its task. As text it is
+/// The name of a task as users read it, by its kind and its row; an attempt is called like its task. As text it is
 /// `trial 7 of experiment 3` or `command 0b6c…`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TaskLabel<'a> {

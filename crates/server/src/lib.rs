@@ -365,7 +365,7 @@ fn default_storage(data_dir: &std::path::Path) -> Result<CheckpointStorage, Star
     })
 }
 
-/// Says of each pool what its queue runs with: blocks of pools replace the cluster's whole, which is easily missed.
+/// Logs what the queue of each pool runs with: blocks of pools replace the cluster's whole, which is easily missed.
 pub(crate) fn log_schedulers(managers: &[Manager]) {
     for pool in managers.iter().flat_map(|manager| &manager.pools) {
         let (name, scheduler) = (&pool.name, &pool.scheduler);

@@ -3,7 +3,7 @@
 //! Scheduling looks at all of them at every pass, and each agent's connection at its own after every message: reading
 //! them from the database each time would cost more than everything else. The cache is made from the rows once and then
 //! follows the commits ([`det_store::Store::observe`]): it changes before any caller knows that a change is durable, and it
-//! never shows what is not. What it says can be had from the rows at any moment; [`Live::compare`] does, for tests.
+//! never shows what is not. Its contents can be had from the rows at any moment; [`Live::compare`] does, for tests.
 //!
 //! Scheduling thinks for long where a cluster is large, so it has a cache of its own and is handed the changes
 //! (`Live::catch_up`): commits and connections do not wait for it.
@@ -233,7 +233,7 @@ impl Live {
         });
         assert!(
             followed,
-            "a store that was just opened is followed by nobody else"
+            "a store that was just opened has no other follower"
         );
     }
 
@@ -283,7 +283,7 @@ impl Live {
                     return Ok(look(&inner.cache));
                 }
                 // From here on every commit is either in what is read below or among these, or in both: each change
-                // says how things are then, so taking it in twice does no harm.
+                // contains the state after it, so applying it twice does no harm.
                 inner.meanwhile.clear();
                 inner.doubts
             };
@@ -534,7 +534,7 @@ impl LiveCache {
             .then_some(row.wait_reason.as_deref())
     }
 
-    /// What people call an allocation; `None` = it is gone.
+    /// The label of an allocation, as users read it; `None` = it is gone.
     pub(crate) fn label(&self, allocation_id: &AllocationId) -> Option<String> {
         let allocation = self.allocations.get(allocation_id)?;
         Some(TaskLabel::from(&*allocation.row).to_string())

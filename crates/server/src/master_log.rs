@@ -37,7 +37,7 @@ pub struct Entry {
     pub about: About,
 }
 
-/// What of users' work a line is about, by the fields that name it. `None` = the line does not say.
+/// What of users' work a line is about, by the fields that name it. `None` = the line has no such field.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct About {
     /// `experiment.id`.

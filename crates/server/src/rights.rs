@@ -82,12 +82,12 @@ impl Actor {
                 forbidden(format!("{may_not}: it belongs to {owner}"))
                     .hint(format!("ask {owner} or an administrator to do it"))
             }
-            (Missing::Person, _) => forbidden(format!("{may_not}: only people may")),
+            (Missing::Person, _) => forbidden(format!("{may_not}: only users may")),
             (Missing::Administrator, _) => {
                 forbidden(format!("{may_not}: it needs an administrator"))
             }
             (Missing::Running | Missing::Identity | Missing::Rule, _) => {
-                forbidden(format!("{may_not}: nobody may"))
+                forbidden(format!("{may_not}: no caller may"))
             }
         }
     }

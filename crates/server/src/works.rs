@@ -15,7 +15,7 @@ pub struct Work {
     pub runs: bool,
     /// How often it was started again.
     pub restarts: u64,
-    /// What its last panic said.
+    /// The message of its last panic.
     pub last_panic: Option<String>,
 }
 
@@ -69,7 +69,7 @@ impl Works {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic
         .downcast_ref::<String>()
@@ -78,7 +78,7 @@ pub(crate) fn text_of(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("a panic without a message").to_owned()
 }
 
-/// Runs work that others wait for and that ends by itself. After a panic `fail` is called with what it said, since they
+/// Runs work that others wait for and that ends by itself. After a panic `fail` is called with its message, since they
 /// would wait for ever.
 pub(crate) async fn guarded(
     name: &'static str,

@@ -60,7 +60,7 @@ fn the_committed_document_is_up_to_date() {
     let stored = std::fs::read_to_string(committed()).unwrap_or_default();
     assert!(
         stored == text,
-        "openapi/det.json is not what the routes say: run DET_UPDATE=1 cargo test -p det-server --test openapi"
+        "openapi/det.json differs from the routes: run DET_UPDATE=1 cargo test -p det-server --test openapi"
     );
 }
 

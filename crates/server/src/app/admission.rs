@@ -14,12 +14,12 @@ use crate::app::pools::Pools;
 use crate::app::snapshots::Snapshots;
 use crate::error::AppResult;
 
-/// What admission has to say of a submission.
+/// What admission found in a submission.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     /// What it is refused for, to be reported together with what is wrong in the rest.
     pub(super) errors: Vec<ConfigError>,
-    /// What the person should know although it is taken.
+    /// What the user should know although it is accepted.
     pub(super) warnings: Vec<String>,
 }
 
@@ -255,7 +255,7 @@ impl Admission {
             findings.warnings.push(warning);
         }
         let snapshot = self.snapshots.of_pool(pool).await?;
-        // A pool whose places have not joined yet cannot say no: the request waits with its reason.
+        // Of a pool whose places have not joined yet nothing can be ruled out: the request waits with its reason.
         if snapshot.places.is_empty() {
             findings.warnings.push(format!(
                 "resource pool \"{pool}\" has no places yet that run work; it waits for one"
@@ -302,7 +302,7 @@ enum Fits {
     /// It has no places yet.
     Perhaps,
     Never(ConfigError),
-    /// It must run on one place, and none is that large: refused whatever `launch_error` says.
+    /// It must run on one place, and none is that large: refused whatever the value of `launch_error`.
     OnNoPlace(ConfigError),
 }
 

@@ -1,8 +1,8 @@
 //! Tokens of agents.
 //!
 //! The cluster has one token that any agent may join with. Each agent makes a token of its own and shows it from its first
-//! connection on; what the master stores is its hash, for the agent's id. From then on the id is that agent's: nobody else
-//! who holds the cluster's token connects as this agent, also while it is away, and the agent needs the cluster's token no
+//! connection on; what the master stores is its hash, for the agent's id. From then on the id is that agent's: no other
+//! holder of the cluster's token connects as this agent, also while it is away, and the agent needs the cluster's token no
 //! more. The id becomes free when the agent has been away for longer than its pool waits (see
 //! `Places::give_up_lost`) or when an administrator revokes its token.
 
@@ -59,7 +59,7 @@ impl AgentTokens {
     ) -> AppResult<Credential> {
         let refused = |message: &str| AppError::new(ErrorKind::Unauthenticated, message);
         let own = own.map(|token| token_hash(&token));
-        // An agent's own token is known to nobody else, so it is never the one that all know.
+        // An agent's own token is a secret of that agent, so it is never the one that all agents have.
         let Some(own) = own.filter(|own| own[..] != *self.join_token_hash) else {
             return Err(
                 refused("this request brings no token of an agent's own").hint(
@@ -67,7 +67,7 @@ impl AgentTokens {
                 ),
             );
         };
-        // Both sides of the comparison are SHA-256 hashes: how long it takes says nothing about the token.
+        // Both sides of the comparison are SHA-256 hashes: how long it takes does not depend on the token.
         let may_join = join.is_some_and(|token| token_hash(token)[..] == *self.join_token_hash);
         if !may_join {
             let mut conn = self.context.store.read().await?;
@@ -83,7 +83,7 @@ impl AgentTokens {
         Ok(Credential { own, may_join })
     }
 
-    /// Decides whether a connection is the agent that it says it is, and keeps the token of one that joins.
+    /// Decides whether a connection is the agent that it claims to be, and keeps the token of one that joins.
     pub(crate) async fn admit(
         &self,
         agent_id: &AgentId,

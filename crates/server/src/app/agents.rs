@@ -29,7 +29,7 @@ use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
 
-/// How an agent that says hello differs from what is known of it, as a sentence; `None` if it does not. The order of
+/// How the hello of an agent differs from what is known of it, as a sentence; `None` if it does not. The order of
 /// devices and the names of products do not count: they come from drivers and may change with them.
 fn changes(known: &PlaceRow, hello: &Hello) -> Option<String> {
     let identities = |devices: &[Device]| -> BTreeSet<(u32, String, DeviceKind)> {
@@ -55,7 +55,7 @@ fn changes(known: &PlaceRow, hello: &Hello) -> Option<String> {
     (!changes.is_empty()).then(|| changes.join(", and "))
 }
 
-/// Agents and their slots as administrators change them, and what they say of themselves. Cheap to clone.
+/// Agents and their slots as administrators change them, and what they report of themselves. Cheap to clone.
 #[derive(Clone)]
 pub struct Agents {
     context: Context,

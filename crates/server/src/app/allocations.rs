@@ -183,7 +183,7 @@ impl Allocations {
         };
         let live = live.ok_or_else(|| {
             AppError::precondition(format!(
-                "task \"{task}\" does not run: nobody can say that it is in use"
+                "task \"{task}\" does not run: it cannot be reported as in use"
             ))
         })?;
         if live.kind != TaskKind::Notebook {
@@ -263,7 +263,7 @@ impl Allocations {
             .await
     }
 
-    /// Stores what a container says of its accelerators: `data` makes that of the allocation, whose row knows some of it
+    /// Stores what a container reports of its accelerators: `data` makes that of the allocation, whose row knows some of it
     /// better.
     pub async fn accelerator_data(
         &self,
@@ -372,7 +372,7 @@ fn shows_that_it_listens(actor: &Actor, row: &AllocationRow) -> bool {
         && matches!(row.state, AllocationState::Starting(_))
 }
 
-/// Where everybody is, once all have come and their addresses are known.
+/// The addresses of all members, once all have come and their addresses are known.
 fn meeting(
     containers: &[ContainerRow],
     container_id: &ContainerId,

@@ -55,7 +55,7 @@ impl HeldUp {
 }
 
 fn waits_for_slots(allocation: &AllocationRow) -> bool {
-    // One that cannot be read holds nobody up; who asks for the allocation itself gets the error.
+    // One that cannot be read holds up no other; a request for the allocation itself gets the error.
     let kind = stored_kind(allocation).ok().flatten();
     kind.is_some_and(|kind| WAITING_FOR_SLOTS.contains(&kind))
 }
@@ -112,7 +112,7 @@ mod tests {
         assert!(!held_up.is_passed_by(20, &started(90)));
         assert!(!held_up.is_passed_by(10, &started(200)));
         assert!(!held_up.is_passed_by(20, &allocation(0, 10, Some(200), "")));
-        // A request that its own cap holds back is passed by nobody, and what waits passes nobody.
+        // A request that its own cap holds back is passed by no other, and what waits passes no other.
         assert!(!held_up.is_passed_by(7, &started(200)));
         assert!(!held_up.is_passed_by(20, &allocation(2, 10, None, "reserved_for")));
     }

@@ -1,4 +1,4 @@
-//! Checkpoints: reported, changed, sent, and deleted by people, by policies and with their experiments.
+//! Checkpoints: reported, changed, sent, and deleted by users, by policies and with their experiments.
 //!
 //! # States of a checkpoint
 //!
@@ -11,7 +11,7 @@
 //! | `DELETED` | none | lists what there was, counts no bytes | the deletion of its experiment |
 //!
 //! A removal begins with a transaction that decides about warm starts and marks its checkpoints: from then on no trial
-//! starts from them. Then files are deleted, then rows are changed: a row that says `DELETED` never leaves files behind.
+//! starts from them. Then files are deleted, then rows are changed: no files are left of a row whose state is `DELETED`.
 //! What a kill cuts short is found by the mark and done again at the next start. A repeated report changes nothing, also
 //! after the files are gone.
 //!
@@ -568,7 +568,7 @@ fn checked(report: CheckpointReport) -> AppResult<CheckpointRow> {
     })
 }
 
-/// What a second report of a known checkpoint means: nothing if it says the same, a conflict otherwise. Of a checkpoint
+/// What a second report of a known checkpoint means: nothing if it is the same, a conflict otherwise. Of a checkpoint
 /// whose files have been deleted meanwhile, a late repeat is nothing either.
 fn same_report(known: &CheckpointRow, again: &CheckpointRow) -> AppResult<()> {
     let conflict = |what: &str| {

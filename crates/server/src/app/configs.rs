@@ -78,14 +78,14 @@ impl Configs {
         }
     }
 
-    /// Evicts an experiment that has ended: nobody asks again and again.
+    /// Evicts an experiment that has ended: it is not asked for again and again.
     pub(crate) fn evict(&self, experiment_id: ExperimentId) {
         self.lock().remove(&experiment_id);
     }
 }
 
-/// Days that an experiment's configuration has the logs of its trials' tasks kept: -1 = for ever, `None` = as the cluster
-/// says.
+/// Days that an experiment's configuration has the logs of its trials' tasks kept: -1 = for ever, `None` = the cluster's
+/// default.
 pub(crate) fn log_retention_days(config: &ExperimentConfig) -> Option<i64> {
     let policy = config.retention_policy.as_ref()?;
     Some(i64::from(policy.log_retention_days))

@@ -1,4 +1,4 @@
-//! Documents that people submit: their errors, their sizes, and the secrets in them.
+//! Documents that users submit: their errors, their sizes, and the secrets in them.
 
 use det_authz::{Kind, Permission, Target};
 use det_config::container::Environment;

@@ -117,7 +117,7 @@ impl Experiments {
             }
         };
         let (warnings, slots_exceeded) = (checked.warnings.clone(), checked.slots_exceeded);
-        // The code of an unmanaged one has not reported yet, whatever the request says.
+        // The code of an unmanaged one has not reported yet, whatever the request contains.
         let state = if request.activate && !request.unmanaged {
             ExperimentState::Active
         } else {
@@ -257,8 +257,8 @@ impl Experiments {
         Ok(found.map(|row| row.id))
     }
 
-    /// Refuses to hand the experiment of an external id to a user who could not report for it, and says nothing of it but
-    /// whose it is.
+    /// Refuses to hand the experiment of an external id to a user who could not report for it. The refusal names only its
+    /// owner.
     pub(crate) fn require_own_external(&self, actor: &Actor, row: &ExperimentRow) -> AppResult<()> {
         let target = Target::of(Kind::Trial).owned_by(row.owner_id);
         let name = row.external_id.as_deref().unwrap_or_default();
@@ -510,7 +510,7 @@ pub(crate) async fn experiment_row(store: &Store, id: ExperimentId) -> AppResult
     existing::experiment(&mut conn.conn(), id).await
 }
 
-/// The document that overrides the configuration of a continued experiment; `None` when it says nothing.
+/// The document that overrides the configuration of a continued experiment; `None` when it is empty.
 fn parse_override(text: &str) -> AppResult<Option<Submitted>> {
     if text.trim().is_empty() {
         return Ok(None);

@@ -132,8 +132,8 @@ impl Homes {
         Ok((project, workspace))
     }
 
-    /// Refuses to change what is in a project that is put away, by itself or with its workspace. `so` says what does
-    /// not follow.
+    /// Refuses to change what is in a project that is put away, by itself or with its workspace. `so` completes the message:
+    /// what does not happen because of it.
     pub(crate) fn require_unarchived(&self, project_id: ProjectId, so: &str) -> AppResult<()> {
         let (project, workspace) = self.project(project_id)?;
         require_unarchived(project, workspace, so)
@@ -181,7 +181,8 @@ pub(crate) fn require_unarchived_workspace(workspace: &WorkspaceRow, so: &str) -
     )
 }
 
-/// Refuses to put anything into a workspace that is put away or being deleted. `so` says what does not follow.
+/// Refuses to put anything into a workspace that is put away or being deleted. `so` completes the message: what does not
+/// happen because of it.
 pub(crate) fn require_open_workspace(workspace: &WorkspaceRow, so: &str) -> AppResult<()> {
     if workspace.state == Some(DeletionState::Deleting) {
         return Err(AppError::precondition(format!(

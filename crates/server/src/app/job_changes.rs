@@ -103,7 +103,7 @@ impl JobChanges {
             .await
     }
 
-    /// Changes the job of an experiment, and what its configuration says of it.
+    /// Changes the job of an experiment, and the keys of its configuration that it comes from.
     pub(crate) async fn change_in(
         &self,
         tx: &mut WriteTx,

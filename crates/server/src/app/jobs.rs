@@ -55,7 +55,7 @@ impl JobSubject {
         }
     }
 
-    /// What people call it: `experiment 3`, `command 0b6c…`.
+    /// What it is called in messages: `experiment 3`, `command 0b6c…`.
     pub fn label(&self) -> String {
         match self {
             Self::Experiment(row) => format!("experiment {}", row.id),
@@ -63,7 +63,7 @@ impl JobSubject {
         }
     }
 
-    /// The name that its owner gave it; what people call it where it has none.
+    /// The name that its owner gave it; where it has none, its [`label`](Self::label).
     pub fn name(&self) -> String {
         match self {
             Self::Experiment(row) => row.name.clone(),
@@ -187,7 +187,7 @@ fn in_order(a: &JobRow, b: &JobRow, order: Option<PriorityOrder>) -> Ordering {
     pools.then_with(|| order.map_or_else(submitted, served))
 }
 
-/// The queue of jobs, and its changes by people. Cheap to clone.
+/// The queue of jobs, and its changes by users. Cheap to clone.
 #[derive(Clone)]
 pub struct JobQueue {
     pub(super) context: Context,
@@ -235,7 +235,7 @@ impl JobQueue {
         // A job without work at present, such as a paused one, is in no queue. One that names several pools may be in
         // the queue of each.
         let mut of_job: BTreeMap<(JobId, String), Vec<AllocationRow>> = BTreeMap::new();
-        // Deletions of checkpoints are scheduled, but are nobody's work in a queue.
+        // Deletions of checkpoints are scheduled, but are no user's work in a queue.
         let shown = |row: &AllocationRow| {
             row.kind != TaskKind::CheckpointGc && pool.is_none_or(|pool| row.resource_pool == pool)
         };
@@ -401,7 +401,7 @@ impl JobQueue {
                 is_single_node: demand.single_place,
                 key: SLOTS_OF_TASK,
             },
-            // The change itself says what is wrong.
+            // The change itself reports what is wrong.
             _ => return Ok(()),
         };
         let Some(job) = job else { return Ok(()) };

@@ -108,7 +108,7 @@ impl Ownership {
         Ok((format!("task \"{task}\""), row.owner_id))
     }
 
-    /// People steer every experiment, a task only those of its owner.
+    /// Users may steer every experiment, a task only those of its owner.
     pub(crate) async fn require_steering(
         &self,
         actor: &Actor,

@@ -89,7 +89,7 @@ impl Pools {
         why.unwrap_or_else(|| Some("does not exist".to_owned()))
     }
 
-    /// The scheduler of a pool as configured, for people; empty where the pool is not configured.
+    /// The scheduler of a pool as configured, as users see it; empty where the pool is not configured.
     pub(crate) fn scheduling(&self, pool: &str) -> String {
         self.look(pool, |_, pool| pool.scheduler.to_string())
             .unwrap_or_default()
@@ -144,7 +144,7 @@ impl Pools {
         self.in_force.config().default_aux_pool().map(str::to_owned)
     }
 
-    /// What every container of the pool gets unless it says otherwise.
+    /// What every container of the pool gets unless its configuration has something else.
     pub fn container_defaults(&self, pool: &str) -> TaskContainerDefaults {
         self.in_force
             .config()

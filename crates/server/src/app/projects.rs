@@ -78,7 +78,7 @@ pub enum NotesChange {
     Replace(Vec<Note>),
 }
 
-/// Projects as people change them, and what moves between them. Cheap to clone.
+/// Projects as users change them, and what moves between them. Cheap to clone.
 #[derive(Clone)]
 pub struct Projects {
     context: Context,
@@ -196,7 +196,7 @@ impl Projects {
             .await
     }
 
-    /// Changes a project's notes: open to all people, whose names are in the events.
+    /// Changes a project's notes: open to all users, whose names are in the events.
     pub async fn change_notes(
         &self,
         actor: &Actor,
@@ -579,7 +579,7 @@ fn generated_key(name: &str, homes: &Homes) -> String {
     if stem.is_empty() {
         stem.push('P');
     }
-    // Longer numbers leave less of the name; a key that is longer than those that people choose is always free.
+    // Longer numbers leave less of the name; a key that is longer than those that users choose is always free.
     let numbered = (1_u64..).map(|number| {
         let number = number.to_string();
         let keep = LONGEST_KEY.saturating_sub(number.len()).max(1);

@@ -7,7 +7,7 @@ use det_store::experiments::JobRow;
 /// A change of a job's place or share.
 #[derive(Debug, Clone, PartialEq)]
 pub enum JobChange {
-    /// 1 to 99; which goes first is the pool's to say.
+    /// 1 to 99; which goes first is decided by the pool's manager.
     Priority(i64),
     /// Above 0.
     Weight(f64),

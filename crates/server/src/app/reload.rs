@@ -346,7 +346,7 @@ impl Reload {
             .collect())
     }
 
-    /// Everybody who asks from now on gets this configuration; those who act by themselves are woken.
+    /// Every read from now on gets this configuration; work that acts by itself is woken.
     fn put_in_force(&self, config: MasterConfig, origins: Vec<ExplainedKey>) {
         let before = self.context.config();
         let schedulers = |managers: &[Manager]| -> Vec<(String, EffectiveScheduler)> {

@@ -41,7 +41,7 @@ pub(crate) struct Offer {
     pub(crate) port: u16,
     /// What it speaks.
     pub(crate) protocol: Protocol,
-    /// Whether everybody may connect who can reach the master.
+    /// Whether every client that can reach the master may connect.
     pub(crate) unauthenticated: bool,
     /// Whether the task's id alone names it.
     pub(crate) is_default: bool,
@@ -61,7 +61,7 @@ pub(crate) struct Guard {
 impl Guard {
     /// Whether this is the token.
     fn is_opened_by(&self, token: &str) -> bool {
-        // By their hashes: how long it takes says nothing about the token.
+        // By their hashes: how long it takes does not depend on the token.
         token_hash(token) == token_hash(&self.token)
     }
 }

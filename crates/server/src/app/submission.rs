@@ -264,7 +264,7 @@ impl Completed {
     }
 }
 
-/// Checks what people submit. Cheap to clone.
+/// Checks what users submit. Cheap to clone.
 #[derive(Clone)]
 pub struct Submissions {
     pub(super) context: Context,
@@ -420,7 +420,7 @@ impl Submissions {
     }
 
     /// Puts the secrets of the parent in place of what hid them when its configuration was shown, for a caller whose own
-    /// they are, and credentials that the cluster gives everybody's experiments. What stays hidden is added to `findings`.
+    /// they are, and credentials that the cluster gives all experiments. What stays hidden is added to `findings`.
     /// Whether something was put in.
     async fn reveal(
         &self,
@@ -468,7 +468,7 @@ impl Submissions {
     }
 
     /// A submission over its templates. Where one does not exist, that is reported together with what is wrong in the
-    /// document by itself; what else is, nobody can know without it.
+    /// document by itself; what else is, cannot be known without it.
     async fn over_known_templates(
         &self,
         submitted: Submitted,

@@ -1,4 +1,4 @@
-//! Templates: configurations that experiments and tasks are laid over. What is made of one keeps what it said then.
+//! Templates: configurations that experiments and tasks are laid over. What is made of one keeps what it contained then.
 
 use std::collections::BTreeSet;
 
@@ -173,7 +173,7 @@ impl Templates {
                 let row = stored(&mut tx.conn(), &name).await?;
                 service.require_own(&actor, &row, Permission::Delete, "delete")?;
                 require_unarchived(&mut tx.conn(), &row).await?;
-                // Everybody reads events, and a page of them is held in memory: they do not contain what it sets.
+                // All users may read events, and a page of them is held in memory: they do not contain what it sets.
                 let bytes = row.config.len();
                 let detail = json!({"workspaceId": row.workspace_id, "bytes": bytes});
                 templates::delete(&mut tx.conn(), &name).await?;
@@ -186,7 +186,7 @@ impl Templates {
         .await
     }
 
-    /// A template runs in the name of everybody who names it: it is changed by its owner and administrators only. `verb`
+    /// A template runs in the name of every user who names it: it is changed by its owner and administrators only. `verb`
     /// completes "may not …".
     fn require_own(
         &self,

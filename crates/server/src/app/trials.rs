@@ -1,4 +1,4 @@
-//! Trials: what people do to them and what their code says.
+//! Trials: what users do to them and what their code reports.
 
 mod metadata;
 
@@ -21,12 +21,12 @@ use crate::app::searches::config_of;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
-/// Longest state that code may say of itself.
+/// Longest state that code may report of itself, in characters.
 const RUNNER_STATE_CHARS: usize = 255;
 /// Longest place of a checkpoint storage, in bytes of JSON.
 const LONGEST_LOCATION: usize = 16 * 1024;
 
-/// Trials: what their code and people say of them. Cheap to clone.
+/// Trials: what their code reports and what users change. Cheap to clone.
 #[derive(Clone)]
 pub struct Trials {
     context: Context,
@@ -60,7 +60,7 @@ impl Trials {
             .await
     }
 
-    /// How far the trial says it is: a fraction, or (not `is_raw`) units of the searcher's length.
+    /// Stores how far the trial reports to be: a fraction, or (not `is_raw`) units of the searcher's length.
     pub async fn report_progress(
         &self,
         actor: &Actor,
@@ -115,7 +115,7 @@ impl Trials {
             .await
     }
 
-    /// The trial's code says that it ends early. A repeat changes nothing.
+    /// Stores that the trial's code ends early. A repeat changes nothing.
     pub async fn report_early_exit(
         &self,
         actor: &Actor,
@@ -135,7 +135,7 @@ impl Trials {
             .await
     }
 
-    /// What the trial's code says it does: `training`, `validating`, …
+    /// Stores what the trial's code reports to be doing: `training`, `validating`, …
     pub async fn set_runner_state(
         &self,
         actor: &Actor,

@@ -57,7 +57,7 @@ pub struct UnixIdentity {
 }
 
 impl UnixIdentity {
-    /// Blank names are the same as none; ids must be ids; all parts or none. An error says which field of a request it
+    /// Blank names are the same as none; ids must be ids; all parts or none. An error names the field of a request that it
     /// is about.
     pub(crate) fn checked(self) -> Result<Self, ConfigError> {
         let identity = self.checked_halves()?;
@@ -128,7 +128,7 @@ impl UnixIdentity {
 pub struct NewUser {
     /// Name for logging in.
     pub username: String,
-    /// Name for people; may be empty.
+    /// Name as shown to users; may be empty.
     pub display_name: String,
     /// Whether an administrator.
     pub admin: bool,
@@ -147,7 +147,7 @@ pub struct NewUser {
 pub struct UserPatch {
     /// Name for logging in.
     pub username: Option<String>,
-    /// Name for people; empty clears it.
+    /// Name as shown to users; empty clears it.
     pub display_name: Option<String>,
     /// Whether an administrator.
     pub admin: Option<bool>,
@@ -251,7 +251,7 @@ impl Users {
         self.auth.add_user(row, actor, allow).await
     }
 
-    /// Changes a user. People may change their own display name and password; everything else is for administrators.
+    /// Changes a user. Users may change their own display name and password; everything else is for administrators.
     /// A new password, and a deactivation, end the user's sessions. Who may do it, and what it changes, is decided in the
     /// transaction, from the rows as they are there: hashing a password takes long enough for other edits to come between.
     pub async fn change(&self, actor: &Actor, id: UserId, patch: UserPatch) -> AppResult<User> {
@@ -433,7 +433,7 @@ fn require_password(user: &UserRow, blank_allowed: bool) -> AppResult<()> {
     .hint("give the password in the same request"))
 }
 
-/// Without an administrator nobody could make one again.
+/// Refuses to leave the cluster without an administrator: no user could make one again.
 fn keep_an_administrator(all: &[UserRow], before: &UserRow, after: &UserRow) -> AppResult<()> {
     let serves = |user: &UserRow| user.admin && user.active;
     if !serves(before) || serves(after) || all.iter().any(|u| u.id != after.id && serves(u)) {

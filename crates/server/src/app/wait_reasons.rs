@@ -1,4 +1,4 @@
-//! Why allocations wait, as their rows say it: the structured reason and the sentence.
+//! Why allocations wait, as their rows contain it: the structured reason and the sentence.
 
 use det_ids::AllocationId;
 use det_orchestrator::Waiting;
@@ -11,9 +11,9 @@ use serde_json::{Map, Value};
 use crate::app::homes::Homes;
 use crate::error::{AppError, AppResult};
 
-/// A reason in words, ready to be stored. `name_of` gives the names of allocations for people, `homes` those of
-/// workspaces. `removed_pool` names the pool where it is not configured any more: then that is what to say, since whatever
-/// else the reason says would not help.
+/// A reason in words, ready to be stored. `name_of` gives the labels of allocations, `homes` the names of workspaces.
+/// `removed_pool` names the pool where it is not configured any more: then the sentence is about that, since the reason
+/// itself would not help.
 pub(crate) fn waiting_of(
     reason: &WaitReason,
     name_of: impl Fn(&AllocationId) -> Option<String>,

@@ -41,15 +41,15 @@ pub struct JobExplanation {
     pub queue: Vec<QueuedJob>,
     /// The jobs of its workspace in other pools.
     pub workspace_elsewhere: Vec<QueuedJob>,
-    /// What failed in it, and of what, if it has ended in an error and the record says so.
+    /// What failed in it, and of what, if it has ended in an error and the record contains it.
     pub failure: Option<String>,
-    /// How its pool decides, for people.
+    /// How its pool decides, as users read it.
     pub scheduling: String,
     /// The rule by which it does.
     pub policy: Policy,
     /// Which of two priorities is served first there.
     pub priority_order: PriorityOrder,
-    /// What the other pools say that its waiting tasks may go to.
+    /// The prospects of its waiting tasks in each other pool that they may go to, as sentences.
     pub other_pools: BTreeMap<AllocationId, Vec<String>>,
     /// Places and slots of its pool.
     pub capacity: PoolCapacity,
@@ -166,7 +166,7 @@ impl Explanations {
         let entry = all
             .iter()
             .filter(|entry| entry.job.id == *job_id)
-            // Of several pools the one in which it waits is what people ask about.
+            // Of several pools the one in which it waits is what users ask about.
             .max_by_key(|entry| entry.allocations.iter().any(|a| a.placed_at.is_none()))
             .cloned();
         let (subject, pool) = match (experiment, &entry) {
@@ -306,7 +306,7 @@ impl Explanations {
         Ok((self.queue.subject(task, name), job.resource_pool))
     }
 
-    /// What the other pools that a job names say of its first waiting tasks.
+    /// The prospects of the first waiting tasks of a job in the other pools that it names.
     async fn other_pools(
         &self,
         entry: &QueuedJob,
@@ -378,7 +378,7 @@ impl Explanations {
             let (Some(placed), Some(trial)) = (row.placed_at, row.trial_id) else {
                 continue;
             };
-            // What an earlier run has done says nothing about how fast this one is.
+            // What an earlier run has done does not show how fast this one is.
             if row.run_id != 1 || row.preempt_deadline.is_some() {
                 continue;
             }
@@ -398,7 +398,7 @@ const EVENTS: (i64, i64) = (1_000, 1 << 20);
 /// Pages of events that are looked through at most.
 const MOST_PAGES: usize = 16;
 
-/// Why something began to fail, as the record has it: the last time that it did. `None` = the record does not say.
+/// Why something began to fail, as the record has it: the last time that it did. `None` = the record has no reason.
 async fn reason_of_failure(
     conn: &mut Conn<'_>,
     kind: &str,

@@ -1,4 +1,4 @@
-//! Workspaces: adding, changing, putting away, deleting them. Everybody sees them all and may add some; the owner of one
+//! Workspaces: adding, changing, putting away, deleting them. Every user sees them all and may add some; the owner of one
 //! and administrators change it, administrators alone its limit of slots and the Unix
 //! identity of its tasks. Number 1, Uncategorized, belongs to the cluster
 //! and stays as it is but for that limit.
@@ -32,7 +32,7 @@ use crate::labels::TaskLabel;
 
 /// What only administrators may do.
 const TO_LIMIT: &str = "limit the slots of workspaces";
-/// What would let people run their tasks as root, were it not for administrators only.
+/// What would let users run their tasks as root, were it not for administrators only.
 const CHOOSE_IDENTITY: &str = "choose the Unix identity of tasks";
 
 /// Changes of a workspace, or what a new one is; `None` leaves things as they are.
@@ -78,7 +78,7 @@ pub(crate) fn no_namespaces() -> AppError {
     )
 }
 
-/// Workspaces as people change them. Cheap to clone.
+/// Workspaces as users change them. Cheap to clone.
 #[derive(Clone)]
 pub struct Workspaces {
     context: Context,

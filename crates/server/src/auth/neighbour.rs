@@ -1,6 +1,6 @@
 //! Which process of this machine is at the other end of a connection: one beside the master, or one in a container.
 //!
-//! A blank password is for the people of the machine. Tasks can share the machine's network, and with it the loopback
+//! A blank password is for the users of the machine. Tasks can share the machine's network, and with it the loopback
 //! address that the master trusts; they run in process namespaces of their own, which distinguishes them.
 
 use std::fmt::Write as _;
@@ -11,8 +11,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-/// Pauses between looks that find nobody. The kernel writes its table of connections in pieces, and leaves one out where others
-/// come and go between two of them.
+/// Pauses between looks that find no process. The kernel writes its table of connections in pieces, and leaves one out
+/// where others come and go between two of them.
 const PAUSES: [Duration; 3] = [
     Duration::from_millis(1),
     Duration::from_millis(5),
@@ -24,7 +24,7 @@ const PAUSES: [Duration; 3] = [
 pub(super) enum Neighbour {
     /// In a process of the master's own namespace.
     Beside,
-    /// In a process of another namespace: of a container or a sandbox. Also when nothing can be said about the process,
+    /// In a process of another namespace: of a container or a sandbox. Also when nothing is known about the process,
     /// because it is another user's or has gone.
     Contained,
     /// On another machine.

@@ -153,7 +153,7 @@ struct State {
     waiting_count: usize,
 }
 
-/// Counts failed logins and says how long the next one has to wait.
+/// Counts failed logins, and decides how long the next one has to wait.
 #[derive(Debug, Clone)]
 pub(super) struct Throttle {
     state: Arc<Mutex<State>>,

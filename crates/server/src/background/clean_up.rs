@@ -186,7 +186,7 @@ async fn clean_up(master: &Master, row: &ExperimentRow) -> AppResult<()> {
 }
 
 /// Applies the checkpoint policy of an experiment that has ended. Storage that the master cannot reach ends the matter
-/// with an event that says so; setting the policy again tries again.
+/// with an event that records it; setting the policy again tries again.
 async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     master.metric_journal.flush().await?;
     let (joined, protected) = collectable(&master.context.store, row).await?;

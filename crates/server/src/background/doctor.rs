@@ -60,7 +60,7 @@ async fn watch(master: &Master, found: mpsc::UnboundedSender<Alarm>) {
     }
 }
 
-/// How long until the next look, of which `due` says when it is due.
+/// How long until the next look, which is due after `due`: at least [`BETWEEN_LOOKS`]; `None` = there is none.
 fn pause(due: Option<Duration>) -> Option<Duration> {
     due.map(|due| due.max(BETWEEN_LOOKS))
 }

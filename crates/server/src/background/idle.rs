@@ -1,4 +1,4 @@
-//! Ends notebooks and `TensorBoards` that nobody uses.
+//! Ends notebooks and `TensorBoards` that are not used.
 //!
 //! Sleeps until the first of them may be idle for too long, or until there is another one.
 

@@ -130,7 +130,7 @@ async fn preemption_signal(
     message(&AllocationPreemptionSignalResponse { preempt })
 }
 
-/// The task says that it saves and will exit.
+/// The task reports that it saves and will exit.
 #[utoipa::path(post, path = "/api/v1/allocations/{allocationId}/signals/ack_preemption",
     operation_id = "AckAllocationPreemptionSignal", tag = "allocations",
     params(("allocationId" = String, Path, description = "the allocation")),
@@ -240,7 +240,7 @@ async fn all_gather(
     ))
 }
 
-/// Members on a cluster of another manager say that their container runs; the answer comes when all have. The request
+/// Members on a cluster of another manager report that their container runs; the answer comes when all have. The request
 /// is that of an exchange with a few more members, which nothing here needs.
 #[utoipa::path(post, path = "/api/v1/allocations/{allocationId}/notify_container_running",
     operation_id = "NotifyContainerRunning", tag = "allocations",

@@ -165,7 +165,7 @@ struct PlainUser {
     id: i64,
     /// Name for logging in.
     username: String,
-    /// Name for people.
+    /// Name as shown to users.
     display_name: String,
     /// Whether an administrator.
     admin: bool,

@@ -188,7 +188,7 @@ pub(crate) async fn bound(
     response
 }
 
-/// What a request brought to say who asks.
+/// The tokens of a request that identify its caller.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     session: Option<String>,
@@ -206,7 +206,7 @@ impl Tokens {
 
     /// The user whom the request is counted for.
     pub(crate) async fn account(self, master: &Master) -> Account {
-        // Should the database not answer, the handler says so; until then nobody is known.
+        // Should the database not answer, the handler reports it; until then the caller is unknown.
         if let Some(token) = &self.session
             && let Ok(Some(actor)) = master.auth.by_session(token).await
         {

@@ -24,7 +24,7 @@ pub fn routes() -> OpenApiRouter<Master> {
 
 /// Events in the order in which they happened. With `follow` a stream that goes on with further ones as they come, each
 /// a line `{"result": event}`. A page can have fewer than `limit`: the next one begins after its `nextAfter`, and the last
-/// one is empty. For people, not for tasks.
+/// one is empty. For users, not for tasks.
 #[utoipa::path(get, path = "/api/v1/events", operation_id = "GetEvents", tag = "events",
     params(GetEventsQuery), responses((status = 200, body = GetEventsResponse)))]
 async fn get_events(

@@ -158,7 +158,7 @@ async fn actor(parts: &Parts, master: &Master) -> Result<Actor, ApiError> {
     {
         return Ok(actor);
     }
-    // A client inside a task brings the task's token where people bring theirs.
+    // A client inside a task brings the task's token where users bring theirs.
     let allocation = allocation_token(&parts.headers);
     let nothing_given = session.is_none() && allocation.is_none();
     for token in [allocation, session].into_iter().flatten() {

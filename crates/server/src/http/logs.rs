@@ -29,7 +29,7 @@ use crate::http::extract::{Caller, PathId, RawBody, Reporter, Shutdown, WireBody
 use crate::http::respond::{Answer, StreamAnswer, empty, line, message, stream};
 use crate::http::views;
 
-/// Characters kept of what a disk said.
+/// Characters kept of the error of a disk.
 const LONGEST_CAUSE: usize = 200;
 /// Messages that wait to be sent.
 const MESSAGES: usize = 2;

@@ -240,7 +240,7 @@ async fn get_cluster_message(Caller(_master, actor): Caller) -> Answer {
 }
 
 /// The master's own recent log. The whole, with names of users and addresses of machines in it, is for administrators; other
-/// people get the lines that concern experiments, trials and their tasks: clients put them into a trial's support bundle.
+/// users get the lines that concern experiments, trials and their tasks: clients put them into a trial's support bundle.
 #[utoipa::path(get, path = "/api/v1/master/logs", operation_id = "MasterLogs", tag = "master",
     params(MasterLogsQuery), responses((status = 200, body = MasterLogsResponse, content_type = "application/json")))]
 async fn master_logs(

@@ -199,7 +199,7 @@ async fn unknown(method: Method, uri: Uri) -> Response {
                 ErrorKind::NotFound,
                 format!("{method} {path}: there is nothing at this address"),
             )
-            .hint("the API is below /api/v1; \"/\" says how to use this master"),
+            .hint("the API is below /api/v1; \"/\" explains how to use this master"),
         },
     };
     ApiError(error).into_response()

@@ -32,7 +32,7 @@ pub fn routes() -> Router<Master> {
 }
 
 async fn serve() -> impl IntoResponse {
-    // Made once: it says nothing of this master's state.
+    // Made once: it contains nothing of this master's state.
     static TEXT: LazyLock<String> = LazyLock::new(text);
     ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str())
 }
@@ -93,7 +93,7 @@ fn add_types_of_queries(components: &mut Components) {
     );
 }
 
-/// Says of objects without named members that they may have any: free JSON is written as a bare `type: object`, of
+/// Declares that objects without named members may have any: free JSON is written as a bare `type: object`, of
 /// which generators make an object that can have none. [`Empty`] is just that.
 fn open_free_objects(value: &mut Value) {
     const NAMES: [&str; 5] = [

@@ -11,7 +11,7 @@
 //!   token in a header, which no page can add without `enable_cors`; and a cookie alone counts for nothing in them
 //!   without the browser's word that the page is this master's own.
 //!
-//! Browsers say where a request comes from in `Sec-Fetch-Site` (Fetch Metadata Request Headers, W3C) and `Origin`
+//! Browsers send the origin of a request in `Sec-Fetch-Site` (Fetch Metadata Request Headers, W3C) and `Origin`
 //! (RFC 6454). Clients that are no browsers send neither.
 
 use std::net::IpAddr;
@@ -78,7 +78,7 @@ pub(crate) async fn check(
             AppError::new(
                 ErrorKind::Forbidden,
                 "forbidden: a request that changes something was sent by a page of another site, or by a browser that \
-                 does not say by which page, with no token in its \"Authorization\" header",
+                 does not name the page, with no token in its \"Authorization\" header",
             )
             .hint("send the token as \"Authorization: Bearer TOKEN\"; pages of other sites also need enable_cors")
         })
@@ -133,14 +133,14 @@ fn is_loopback_name(host: &str) -> bool {
             .is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
-/// Where the browser says that a request comes from.
+/// Where a request comes from, by the headers of the browser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sender {
     /// A page of this master, or the person at the browser.
     Own,
     /// A page of another origin.
     Foreign,
-    /// Not said: no browser, or one from before these headers.
+    /// Without these headers: sent by no browser, or by one from before them.
     Unknown,
 }
 

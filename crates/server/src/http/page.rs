@@ -1,4 +1,4 @@
-//! Pages for browsers: the front page, which says what this is and how to use it, and those that lead to the services of
+//! Pages for browsers: the front page, which explains what this is and how to use it, and those that lead to the services of
 //! tasks. They load nothing from elsewhere and run no scripts.
 
 pub mod interactive;

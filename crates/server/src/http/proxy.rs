@@ -152,7 +152,7 @@ async fn pass(master: &Master, mut parts: Parts, body: Body) -> AppResult<Respon
             let in_use = master.idle.begin(service.task_id());
             let mut answer = forward(master, &service, access, parts, body).await?;
             if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-                // A web socket that is open says nothing: a forgotten page has one, too.
+                // An open web socket is no sign of use: a forgotten page has one, too.
                 answer = answer.map(|body| until_its_end(body, in_use));
             }
             if !is_own || may_be_active(answer.headers()) {

@@ -113,7 +113,7 @@ pub fn line<T: Serialize>(message: &T) -> AppResult<Bytes> {
         .map_err(AppError::internal)
 }
 
-/// Indents the answer of a `GET` with `?pretty`, for people with curl. Streams stay as they are.
+/// Indents the answer of a `GET` with `?pretty`, for users of curl. Streams stay as they are.
 pub async fn pretty(request: Request, next: Next) -> Response {
     let wanted = request.method() == Method::GET
         && request.uri().query().is_some_and(|q| {

@@ -1,4 +1,4 @@
-//! Trials: looking at them, ending them, and what their code says.
+//! Trials: looking at them, ending them, and what their code reports.
 
 pub mod compare;
 
@@ -126,7 +126,7 @@ async fn diagnose_trial(
     message(&views::diagnosis::examination(&found))
 }
 
-/// Says how long the logs of a trial are kept.
+/// Sets how long the logs of a trial are kept.
 #[utoipa::path(put, path = "/api/v1/trials/{trialId}/retain_logs", operation_id = "PutTrialRetainLogs", tag = "trials",
     params(("trialId" = i64, Path)), request_body = PutTrialRetainLogsRequest,
     responses((status = 200, body = Empty)))]
@@ -156,7 +156,7 @@ async fn get_trial_remaining_log_retention_days(
     })
 }
 
-/// The trial's code says how far it is.
+/// The trial's code reports how far it is.
 #[utoipa::path(post, path = "/api/v1/trials/{trialId}/progress", operation_id = "ReportTrialProgress", tag = "trials",
     params(("trialId" = i64, Path)), request_body = ReportTrialProgressRequest,
     responses((status = 200, body = Empty)))]
@@ -172,7 +172,7 @@ async fn report_trial_progress(
     empty()
 }
 
-/// The trial's code says that it ends early.
+/// The trial's code reports that it ends early.
 #[utoipa::path(post, path = "/api/v1/trials/{trialId}/early_exit", operation_id = "ReportTrialSearcherEarlyExit",
     tag = "trials", params(("trialId" = i64, Path)), request_body = TrialEarlyExit,
     responses((status = 200, body = Empty)))]
@@ -194,7 +194,7 @@ async fn report_trial_searcher_early_exit(
     empty()
 }
 
-/// The trial's code says what it does at present.
+/// The trial's code reports what it does at present.
 #[utoipa::path(post, path = "/api/v1/trials/{trialId}/runner/metadata", operation_id = "PostTrialRunnerMetadata",
     tag = "trials", params(("trialId" = i64, Path)), request_body = TrialRunnerMetadata,
     responses((status = 200, body = Empty)))]

@@ -132,7 +132,7 @@ async fn start_trial(
     })
 }
 
-/// The code of an unmanaged trial says that it runs, or how it ended.
+/// The code of an unmanaged trial reports that it runs, or how it ended.
 #[utoipa::path(patch, path = "/api/v1/trials/{trialId}", operation_id = "PatchTrial", tag = "trials",
     params(("trialId" = i64, Path)), request_body = PatchTrialRequest,
     responses((status = 200, body = PatchTrialResponse)))]

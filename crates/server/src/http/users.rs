@@ -94,7 +94,7 @@ async fn post_user(
     })
 }
 
-/// Changes a user. People may change their own display name and password, administrators everything of everybody.
+/// Changes a user. Users may change their own display name and password, administrators everything of every user.
 #[utoipa::path(patch, path = "/api/v1/users/{userId}", operation_id = "PatchUser", tag = "users",
     params(("userId" = i64, Path, description = "the user's number")),
     request_body = PatchUser, responses((status = 200, body = PatchUserResponse)))]

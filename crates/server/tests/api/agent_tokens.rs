@@ -83,7 +83,7 @@ async fn an_agent_that_has_joined_needs_its_own_token_only() {
     drop(agent);
     away(&cluster, "a1").await;
     let agent = joined(hello(&cluster, "a1", Some("mine"), None).await);
-    // Another token of the cluster since then disturbs nobody who has joined.
+    // Another token of the cluster since then disturbs no agent that has joined.
     drop(agent);
     away(&cluster, "a1").await;
     let _agent = joined(hello(&cluster, "a1", Some("mine"), Some("the former")).await);
@@ -97,7 +97,7 @@ async fn who_holds_the_clusters_token_cannot_be_an_agent_that_is_known() {
     let (a1, spec) = cluster.running_task().await;
     // The same id, the same identity of the data directory, but not the token: the real one stays connected.
     let (reason, then) =
-        refusal(hello(&cluster, "a1", Some("of somebody else"), Some(&shared)).await);
+        refusal(hello(&cluster, "a1", Some("of another agent"), Some(&shared)).await);
     assert!(reason.contains("joined with another token"), "{reason}");
     assert_eq!(then, AfterRefusal::Retry);
     let client = cluster.determined().await;
@@ -109,7 +109,7 @@ async fn who_holds_the_clusters_token_cannot_be_an_agent_that_is_known() {
     // Nor while it is away.
     drop(a1);
     away(&cluster, "a1").await;
-    let (reason, _) = refusal(hello(&cluster, "a1", Some("of somebody else"), Some(&shared)).await);
+    let (reason, _) = refusal(hello(&cluster, "a1", Some("of another agent"), Some(&shared)).await);
     assert!(reason.contains("det agent revoke a1"), "{reason}");
     let _again = cluster.agent("a1", 1).await;
 
@@ -139,7 +139,7 @@ async fn the_id_of_an_agent_that_was_given_up_is_free() {
     drop(agent);
     let none = |answer: &Value| answer["agents"].as_array().is_none_or(Vec::is_empty);
     cluster.until(&client, "/api/v1/agents", none).await;
-    // The one who had it comes back with its token, as long as nobody else has joined under its id.
+    // The one who had it comes back with its token, as long as no other has joined under its id.
     let agent = joined(hello(&cluster, "a1", Some("first"), None).await);
     drop(agent);
     cluster.until(&client, "/api/v1/agents", none).await;

@@ -139,7 +139,7 @@ async fn a_preemption_is_polled_and_acknowledged() {
         match agent.hear().await {
             ToAgent::Start(next) => break next,
             ToAgent::Forget { .. } => {}
-            other => panic!("expected the next start, heard {other:?}"),
+            other => panic!("expected the next start, received {other:?}"),
         }
     };
     assert_eq!(

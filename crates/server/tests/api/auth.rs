@@ -157,7 +157,7 @@ async fn the_older_routes_answer_in_their_own_form() {
         (me["username"].as_str(), me["display_name"].as_str()),
         (Some("admin"), Some(""))
     );
-    // A cookie alone changes nothing: the browser must say that a page of this master asks.
+    // A cookie alone changes nothing: the browser must send that a page of this master asks.
     assert_eq!(browser.post("/logout", json!(null)).await.status, 403);
     let page = browser.and("Sec-Fetch-Site", "same-origin");
     assert_eq!(page.post("/logout", json!(null)).await.ok(), json!({}));

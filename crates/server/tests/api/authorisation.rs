@@ -1,4 +1,4 @@
-//! Who may do what: every operation, asked by everybody, answered as the table says.
+//! Who may do what: every operation, asked by every kind of caller, answered as in the table.
 //!
 //! `authorisation.tsv` has a row for each operation of the API and a column for each kind of caller. `401` and `403` are
 //! these statuses; `yes` is any other answer that is no failure of ours. The things asked about belong to the user
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// A caller of a kind. People log in anew: what they do may end their session.
+    /// A caller of a kind. Users log in anew: what they do may end their session.
     async fn caller(&self, kind: &str) -> Client {
         let anonymous = self.cluster.client();
         match kind {
@@ -235,7 +235,7 @@ impl World {
         uuid
     }
 
-    /// An agent made for one request: those of the world say nothing, and are given up after a while.
+    /// An agent made for one request: those of the world send nothing, and are given up after a while.
     async fn agent(&mut self) -> String {
         self.made += 1;
         let id = format!("agent-{}", self.made);
@@ -660,7 +660,7 @@ async fn an_administrators_task_has_not_the_administrators_powers() {
             task.get(path)
                 .await
                 .refused(403)
-                .contains("only people may"),
+                .contains("only users may"),
             "{path}"
         );
     }
@@ -669,7 +669,7 @@ async fn an_administrators_task_has_not_the_administrators_powers() {
         task.post(path, json!({}))
             .await
             .refused(403)
-            .contains("only people may")
+            .contains("only users may")
     );
     cluster.stop().await;
 }

@@ -129,7 +129,7 @@ async fn a_fault_drains_its_slot_until_an_administrator_enables_it() {
     agent.exits(&spec, 0).await;
     agent.forgets(&spec).await;
 
-    // It passes: the slot stays out of service, and says why.
+    // It passes: the slot stays out of service, with the reason.
     report(&mut agent, &[device(0, 0, None)]).await;
     let unused = |slot: &Value| slot["usage"]["utilizationPercent"] == 0;
     let still = slot(&cluster, &client, 0, unused).await;

@@ -59,7 +59,7 @@ fn container_path(spec: &ContainerSpec, what: &str) -> String {
     format!("/api/v1/allocations/{allocation}/resources/{container}/{what}")
 }
 
-/// What the supervisor of a container says of a process that waits in this call.
+/// What the supervisor of a container reports of a process that waits in this call.
 fn says(call: &str, frame: &str) -> Value {
     let process = ProcessState {
         pid: 7,
@@ -83,7 +83,7 @@ fn says(call: &str, frame: &str) -> Value {
 async fn is_asked(of: &mut Rank) {
     match of.agent.hear().await {
         ToAgent::Diagnose { container_id } => assert_eq!(container_id, of.spec.container_id),
-        other => panic!("expected to be asked for a diagnosis, heard {other:?}"),
+        other => panic!("expected to be asked for a diagnosis, received {other:?}"),
     }
 }
 
@@ -233,7 +233,7 @@ async fn one_user_has_two_trials_examined_at_once_and_others_have_theirs() {
 async fn a_diagnosis_is_taken_from_the_containers_own_task_only() {
     let cluster = Cluster::start().await;
     let [chief, other] = gang(&cluster, "own", json!({})).await;
-    // Nobody waits for it: that is no error.
+    // No caller waits for it: that is no error.
     let path = container_path(&chief.spec, "diagnosis");
     let own = task(&cluster, &chief.spec);
     own.post(&path, says("futex", "f (x.py:1)")).await.ok();

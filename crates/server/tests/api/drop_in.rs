@@ -152,9 +152,9 @@ async fn what_is_being_stopped_is_deleted_once_it_has_ended() {
     }
     for id in &ids {
         let path = format!("/api/v1/experiments/{id}");
-        // What nobody has stopped is not deleted.
-        let said = client.delete(&path).await.refused(400);
-        assert!(said.contains("stopping"), "{said}");
+        // What is not stopped is not deleted.
+        let refusal = client.delete(&path).await.refused(400);
+        assert!(refusal.contains("stopping"), "{refusal}");
         client
             .post(&format!("{path}/cancel"), Value::Null)
             .await

@@ -96,7 +96,7 @@ async fn tasks_do_not_read_events() {
     let (_agent, spec) = cluster.running_task().await;
     let task = cluster.client().as_task(&spec.script.token);
     for path in ["/api/v1/events", "/api/v1/events?follow=true"] {
-        assert!(task.get(path).await.refused(403).contains("only people"));
+        assert!(task.get(path).await.refused(403).contains("only users"));
     }
     cluster
         .client()

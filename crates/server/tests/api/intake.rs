@@ -167,7 +167,7 @@ async fn repeats_reads_and_restarts_in_any_order_show_the_same() {
                     let mut values = Map::new();
                     for name in NAMES {
                         if name == "loss" && group == "validation" || numbers.below(2) == 0 {
-                            // Mostly what the step always says; now and then something else.
+                            // Mostly what the step always reports; now and then something else.
                             let odd = numbers.below(20) == 0;
                             let size = i32::try_from(name.len()).unwrap();
                             let value = f64::from(step * 3 + size) / 4.0 + f64::from(u8::from(odd));

@@ -94,7 +94,7 @@ async fn a_node_whose_log_matched_is_avoided_by_later_runs() {
     good.exits(&spec, 1).await;
     let ended = |answer: &Value| answer["trial"]["state"] == "STATE_ERROR";
     let trial = cluster.until(&client, path, ended).await;
-    // A failure after which nothing is started again is charged to nobody.
+    // A failure after which nothing is started again does not count as a restart.
     assert_eq!(trial["trial"]["restarts"], 1, "{trial}");
     let log = log_of(&client, 1).await;
     assert!(

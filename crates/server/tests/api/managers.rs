@@ -79,7 +79,7 @@ impl Place for FakePlace {
     }
 }
 
-/// What an agent says of a container about which this was observed.
+/// What an agent reports of a container about which this was observed.
 fn state(observed: Observed) -> ContainerState {
     match observed {
         Observed::Assigned => ContainerState::Assigned,

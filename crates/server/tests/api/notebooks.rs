@@ -71,7 +71,7 @@ async fn a_notebook_starts_with_its_token_certificate_and_idle_check() {
     };
     assert!(certificate(&spec).starts_with("-----BEGIN CERTIFICATE-----"));
 
-    // Each has its own, and without a timeout nobody asks whether it is in use.
+    // Each has its own, and without a timeout it is not checked whether it is in use.
     launch(&ada, json!({})).await;
     let other = agent.next_start().await;
     assert_ne!(certificate(&other), certificate(&spec));

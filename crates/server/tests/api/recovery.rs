@@ -63,7 +63,7 @@ async fn a_container_does_not_go_back() {
     cluster.stop().await;
 }
 
-/// A master that starts serves no place: what its rows say otherwise is left from before, and becomes an event like any other
+/// A master that starts serves no place: other states in its rows are left from before, and become an event like any other
 /// absence.
 #[tokio::test]
 async fn a_master_that_starts_records_which_places_are_away() {

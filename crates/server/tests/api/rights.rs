@@ -114,7 +114,7 @@ async fn a_masked_configuration_takes_its_secrets_from_a_parent_of_ones_own() {
             assert!(!original.contains(MASK), "{original}");
         }
     }
-    // Nobody gets secrets of others that way, and no trial gets a mark for a secret.
+    // No user gets secrets of others that way, and no trial gets a mark for a secret.
     let config = seen_by(&eve, "config").await;
     let all = [
         "checkpoint_storage.secret_key",

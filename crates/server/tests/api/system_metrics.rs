@@ -294,7 +294,7 @@ fn readings(name: &str, kind: &str, labels: &Value) -> Value {
         "timestamps": ["2026-01-01T00:00:01Z", "2026-01-01T00:00:02Z"]})
 }
 
-#[expect(clippy::too_many_lines, reason = "one story")]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
 #[tokio::test]
 async fn readings_of_older_clients_are_stored_in_the_same_groups() {
     let cluster = Cluster::start().await;
@@ -370,7 +370,7 @@ async fn readings_of_older_clients_are_stored_in_the_same_groups() {
         let refusal = task.post(OLDER, body).await.refused(status);
         assert!(refusal.contains(text), "{refusal}");
     }
-    // People report for the run that is there.
+    // Users report for the run that is there.
     let admin = cluster.admin().await;
     admin
         .post(

@@ -133,7 +133,7 @@ async fn an_experiment_is_laid_over_its_templates_in_order() {
     let config = effective(&client, &document, &json!(["team"])).await;
     assert_eq!(config["max_restarts"], 3);
 
-    // What exists keeps what its template said when it was made.
+    // What exists keeps what its template contained when it was made.
     let body =
         json!({"config": configuration("kept").to_string(), "template": "team", "activate": false});
     let made = client.post("/api/v1/experiments", body).await.ok();
@@ -248,7 +248,7 @@ async fn variables_that_look_secret_are_hidden_from_others_than_the_owner() {
     }
     let stored = owner.get(&path).await.ok();
     assert!(stored.to_string().contains("HF_TOKEN=swordfish"));
-    // Everybody reads what happened.
+    // All users read what happened.
     owner.delete(&path).await.ok();
     let events = other
         .get("/api/v1/events?subjectKind=template&subjectId=site")

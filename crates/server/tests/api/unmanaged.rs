@@ -103,7 +103,7 @@ async fn a_trial_is_registered_runs_and_ends_as_its_code_says() {
     assert_eq!(shown["unmanaged"], true);
     assert_eq!(shown["externalExperimentId"], "sweep");
     assert_eq!(shown["numTrials"], 1);
-    // Asked again both are what they were, whatever else the request says.
+    // Asked again both are what they were, whatever else the request contains.
     assert_eq!(put_experiment(&client, "sweep").await, experiment.0);
     let again = put_trial(&client, experiment.0, "first").await;
     assert_eq!(again["id"], trial.0);

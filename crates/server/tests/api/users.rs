@@ -391,19 +391,19 @@ async fn a_task_cannot_change_its_owner() {
         task.patch(&own, json!({"password": "mine"}))
             .await
             .refused(403)
-            .contains("only people")
+            .contains("only users")
     );
     assert!(
         task.post(&format!("{own}/password"), json!("mine"))
             .await
             .refused(403)
-            .contains("only people")
+            .contains("only users")
     );
     assert!(
         task.post("/api/v1/users", json!({"user": {"username": "x"}}))
             .await
             .refused(403)
-            .contains("only people")
+            .contains("only users")
     );
     cluster.stop().await;
 }

@@ -574,7 +574,7 @@ async fn a_limit_holds_back_what_starts_and_counts_over_all_pools() {
         [(json!("one"), json!("gpu"))]
     );
     assert!(holders("heldBy").contains(&(json!("two"), json!("default"))));
-    // What can never start is refused, and says what could.
+    // What can never start is refused, and the refusal names what could.
     let config = document(&json!({"resources": {"slots_per_trial": 3}})).to_string();
     let refused = json!({"config": config, "projectId": home, "validateOnly": true});
     let refused = client

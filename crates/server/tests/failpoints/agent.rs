@@ -1,4 +1,4 @@
-//! An agent that runs nothing but says that it does, keeps what it holds, and comes back whenever the master does.
+//! An agent that runs nothing but reports that it does, keeps what it holds, and comes back whenever the master does.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -155,7 +155,7 @@ async fn serve(
     }
 }
 
-/// Does what the master says; gives what is to be reported.
+/// Follows an order of the master; returns what is to be reported.
 fn follow(held: &watch::Sender<Containers>, order: ToAgent) -> Option<ContainerReport> {
     let mut report = None;
     held.send_modify(|held| match order {
@@ -184,7 +184,7 @@ fn follow(held: &watch::Sender<Containers>, order: ToAgent) -> Option<ContainerR
         ToAgent::Forget { container_id } => {
             held.remove(&container_id.0);
         }
-        // Nobody connects to its services.
+        // No client connects to its services.
         ToAgent::Welcome(_)
         | ToAgent::Refused { .. }
         | ToAgent::Dial(_)

@@ -23,7 +23,7 @@ use tokio::process::{Child, Command};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const DIRECTORY: &str = "DET_TEST_MASTER_DIRECTORY";
 const PORT: &str = "DET_TEST_MASTER_PORT";
-/// Set by a user who wants to see what the masters say.
+/// Set by a user who wants to see what the masters print.
 const SHOW: &str = "DET_TEST_SHOW_MASTERS";
 const DATABASE: &str = "DET_TEST_MASTER_DATABASE";
 /// Agents join with this.

@@ -12,7 +12,7 @@ use crate::master::{Database, PATIENCE, Phoenix};
 const NAME: &str = "the scenario";
 const CHECKPOINT: &str = "11111111-2222-4333-8444-555555555555";
 
-/// People and tasks, who repeat what got no answer.
+/// Users and tasks, who repeat what got no answer.
 struct Teller {
     phoenix: Phoenix,
     http: reqwest::Client,
@@ -388,7 +388,7 @@ impl Teller {
             .iter()
             .find(|(name, _)| name == "DET_TRIAL_RUN_ID")
             .and_then(|(_, value)| value.parse::<i64>().ok())
-            .expect("tasks are told their run");
+            .expect("tasks are given the number of their run");
         let path = format!("/api/v1/trials/{trial}/metrics");
         for group in ["training", "validation"] {
             let body = json!({

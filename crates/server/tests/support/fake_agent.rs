@@ -28,7 +28,7 @@ pub(crate) fn own_token(agent_id: &str) -> String {
     format!("made by {agent_id}")
 }
 
-/// An agent that runs nothing but says that it does.
+/// An agent that runs nothing but reports that it does.
 pub(crate) struct FakeAgent {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
 }
@@ -172,7 +172,7 @@ impl FakeAgent {
     pub(crate) async fn next_start(&mut self) -> ContainerSpec {
         match self.hear().await {
             ToAgent::Start(spec) => *spec,
-            other => panic!("expected a start, heard {other:?}"),
+            other => panic!("expected a start, received {other:?}"),
         }
     }
 
@@ -180,7 +180,7 @@ impl FakeAgent {
     pub(crate) async fn forgets(&mut self, spec: &ContainerSpec) {
         match self.hear().await {
             ToAgent::Forget { container_id } => assert_eq!(container_id, spec.container_id),
-            other => panic!("expected to forget, heard {other:?}"),
+            other => panic!("expected to forget, received {other:?}"),
         }
     }
 
@@ -188,7 +188,7 @@ impl FakeAgent {
     pub(crate) async fn next_kill(&mut self) -> bool {
         match self.hear().await {
             ToAgent::Kill { grace, .. } => grace,
-            other => panic!("expected an end, heard {other:?}"),
+            other => panic!("expected an end, received {other:?}"),
         }
     }
 
@@ -202,7 +202,7 @@ impl FakeAgent {
         self.say(&ToMaster::Container(report)).await;
     }
 
-    /// Says that a container runs.
+    /// Reports that a container runs.
     pub(crate) async fn runs(&mut self, spec: &ContainerSpec) {
         let state = ContainerState::Running {
             host_address: "127.0.0.1".into(),
@@ -212,7 +212,7 @@ impl FakeAgent {
         self.report(spec, state).await;
     }
 
-    /// Says that a container has ended with this code.
+    /// Reports that a container has ended with this code.
     pub(crate) async fn exits(&mut self, spec: &ContainerSpec, code: i32) {
         self.report(
             spec,

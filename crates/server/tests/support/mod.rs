@@ -250,7 +250,7 @@ impl Client {
         )
     }
 
-    /// The same service, asked by nobody.
+    /// The same service, asked without a token.
     pub(crate) fn anonymous(&self) -> Self {
         Self {
             credential: None,
@@ -602,7 +602,7 @@ impl Cluster {
         &self.running.agent_token
     }
 
-    /// Stops the master: nothing may hang, what it held in memory must be what the rows say, and every invariant holds.
+    /// Stops the master: nothing may hang, what it held in memory must be what the rows contain, and every invariant holds.
     pub(crate) async fn stop(self) {
         let master = self.running.master().clone();
         let agreed = async {

@@ -77,7 +77,7 @@ pub(crate) struct Settled {
     pub(crate) cause: RemovalCause,
     /// Checkpoints that were to go.
     pub(crate) count: usize,
-    /// Why not all went, for people; `None` = all did.
+    /// A sentence for users on why not all went; `None` = all did.
     pub(crate) failure: Option<String>,
 }
 

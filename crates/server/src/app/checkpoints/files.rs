@@ -115,7 +115,7 @@ impl CheckpointFiles {
 
     /// Whom files of an experiment must belong to where it is not stored which user its tasks ran as.
     pub(crate) fn owner_now(&self, experiment: &ExperimentRow) -> Owner {
-        // A user that exists no more has no files: 2³² − 1 is nobody's number.
+        // A user that exists no more has no files: 2³² − 1 is the number of no user.
         let uid = self.task_users.uid_of(experiment).unwrap_or(u32::MAX);
         Owner {
             uid,

@@ -1,7 +1,7 @@
 //! Checkpoint files where the master can reach them: `shared_fs`, and `directory` on the same host. Blocking.
 //!
 //! Configurations of users name the storage, and tasks own the directories that they write. Three rules keep the files
-//! of everybody else out of reach:
+//! of all other users out of reach:
 //!
 //! - Only what is below an allowed path is opened ([`AllowedPaths`]), and never the master's or an agent's data
 //!   directory, even when it is below one.
@@ -61,7 +61,7 @@ impl Owner {
 /// The storage of an experiment, as directories of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Storage {
-    /// How people know it, for errors.
+    /// The name that users know it by, for errors.
     name: String,
     /// Where it may be; the first that holds what is looked for counts.
     places: Vec<Place>,

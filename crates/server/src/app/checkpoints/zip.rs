@@ -23,7 +23,7 @@ pub(super) struct ZipWriter<W> {
     entries: u64,
 }
 
-/// What the index says of an entry.
+/// What the index contains of an entry.
 struct Indexed<'a> {
     name: &'a str,
     mode: u32,

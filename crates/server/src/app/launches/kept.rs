@@ -1,8 +1,8 @@
-//! Whether what people write in their notebooks and shells is kept.
+//! Whether what users write in their notebooks and shells is kept.
 
 use det_config::task::{LaunchKind, TaskConfig};
 
-/// What the user should know of a task that people work in, where nothing that it may write to is kept.
+/// The warning about an interactive task, where nothing that it may write to is kept.
 pub(super) fn warning(kind: LaunchKind, config: &TaskConfig) -> Option<String> {
     let is_worked_in = match kind {
         LaunchKind::Notebook | LaunchKind::Shell => true,

@@ -39,7 +39,7 @@ pub struct Outage {
     pub until: i64,
     /// Lines that are missing.
     pub lost: u64,
-    /// What the disk said.
+    /// The error of the disk.
     pub cause: String,
 }
 
@@ -57,7 +57,7 @@ impl Logs {
             .require_reporter(actor, Reported::Task(&task_id))
             .await?;
         let experiment_id = match actor {
-            // Nearly all lines: what their token says costs no query.
+            // Nearly all lines: what their token contains costs no query.
             Actor::Task(task) if task.task_id == task_id => task.experiment_id,
             Actor::Task(_) | Actor::User(_) => {
                 let mut conn = self.context.store.read().await?;

@@ -23,7 +23,7 @@ use crate::error::AppResult;
 /// Lines of at least so many bytes are matched on a blocking thread.
 const LONG_LINES: usize = 4 << 10;
 
-/// What the log of a task says of lines that were held against no policy.
+/// The line in the log of a task about lines that were held against no policy.
 fn not_applied(lines: usize) -> String {
     format!(
         "The log policies were not applied to {lines} lines that came at this moment: holding them against the patterns takes \
@@ -108,7 +108,7 @@ impl LogPolicies {
         Ok(policies)
     }
 
-    /// Notes what was found in a task's log, and does what the policies say. Lines that were not looked at are a line of the
+    /// Notes what was found in a task's log, and carries out the policies. Lines that were not looked at are a line of the
     /// log.
     pub(crate) async fn apply(
         &self,

@@ -167,7 +167,7 @@ pub trait Sink: Send + Sync {
     fn put(&mut self, task: &TaskId, id: i64, line: LogLine) -> AppResult<bool>;
     /// The message so far, if there is something in it.
     fn take(&mut self) -> AppResult<Option<Bytes>>;
-    /// What is to be said when everything has been read.
+    /// The last message, when everything has been read.
     fn end(&mut self) -> AppResult<Option<Bytes>> {
         Ok(None)
     }

@@ -85,7 +85,7 @@ impl LogRetention {
         }
     }
 
-    /// Says how long the logs of all trials of an experiment are kept, of those to come too.
+    /// Sets how long the logs of all trials of an experiment are kept, of those to come too.
     pub async fn set_days_of_experiment(
         &self,
         actor: &Actor,
@@ -93,7 +93,7 @@ impl LogRetention {
         days: i16,
     ) -> AppResult<()> {
         // Few days delete what was logged.
-        let to_do = format!("say how long the logs of experiment {id} are kept");
+        let to_do = format!("set how long the logs of experiment {id} are kept");
         self.ownership.require_owner(actor, id, &to_do).await?;
         let (service, actor, days) = (self.clone(), actor.name(), i64::from(days));
         self.context
@@ -119,9 +119,9 @@ impl LogRetention {
             .await
     }
 
-    /// Says how long the logs of a trial are kept.
+    /// Sets how long the logs of a trial are kept.
     pub async fn set_days_of_trial(&self, actor: &Actor, id: TrialId, days: i16) -> AppResult<()> {
-        let to_do = format!("say how long the log of trial {id} is kept");
+        let to_do = format!("set how long the log of trial {id} is kept");
         self.ownership
             .require_owner_of_trial(actor, id, &to_do)
             .await?;
@@ -283,7 +283,7 @@ impl LogRetention {
         Ok(swept)
     }
 
-    /// Sweeps if the schedule says so. Gives the moment of the next sweep in microseconds; `None` = only when asked.
+    /// Sweeps if one is due by the schedule. Gives the moment of the next sweep in microseconds; `None` = only when asked.
     pub(crate) async fn sweep_if_due(&self, actor: &str) -> AppResult<Option<i64>> {
         let schedule = self.context.config().retention_policy.schedule.clone();
         let stored = {

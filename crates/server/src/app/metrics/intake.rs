@@ -1,7 +1,7 @@
 //! Where reports gather until the writer comes to them.
 //!
 //! A report is put beside the others that wait, and the first of them hands one change to the writer. When the writer
-//! comes to it, it takes everything that waits by then; so a lone report waits for nobody, and under load one row of the
+//! comes to it, it takes everything that waits by then; so a lone report waits for no other, and under load one row of the
 //! journal holds the reports of many trials. Validations go by themselves, each with what the search decides by it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -184,7 +184,7 @@ impl Intake {
                 return Ok(Next::Compact);
             }
         }
-        // Not when nobody knows whether the commit happened: an answer says that the report is durable.
+        // Not when it is unknown whether the commit happened: an answer means that the report is durable.
         tx.once_stored(move || {
             failpoint!("server::metrics::gather::after_commit");
             let mut change = change.lock().unwrap_or_else(PoisonError::into_inner);

@@ -109,7 +109,7 @@ impl Journal {
         self.memory().compacted(through);
     }
 
-    /// A change was undone, or nobody knows whether it was made: the rows decide.
+    /// A change was undone, or it is unknown whether it was made: the rows decide.
     pub(super) fn invalidate(&self) {
         *self.memory() = Memory::default();
         self.backlog().invalidate();

@@ -67,7 +67,7 @@ impl Work {
         })
     }
 
-    /// Whether nobody else is storing this group now; then the caller is.
+    /// Whether no other caller is storing this group now; then this one is.
     fn begin(&self, trial_id: TrialId, group: &str) -> bool {
         self.change(|all| {
             all.insert((trial_id, group.to_owned()), Gathered::BeingStored)
@@ -289,7 +289,7 @@ mod tests {
         assert!(work.count(TrialId(1), "training", 100));
         assert!(!work.count(TrialId(1), "validation", 100));
         assert!(work.begin(TrialId(1), "training"));
-        assert!(!work.begin(TrialId(1), "training"), "somebody is at it");
+        assert!(!work.begin(TrialId(1), "training"), "another caller is at it");
         assert!(!work.count(TrialId(1), "training", 100));
         work.end(TrialId(1), "training");
         assert!(work.begin(TrialId(1), "training"));

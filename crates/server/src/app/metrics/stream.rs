@@ -22,7 +22,7 @@ const MESSAGE: usize = 1000;
 /// A message is full with so many bytes of reports; one with a single report may have more.
 const MESSAGE_BYTES: usize = 512 << 10;
 /// Bytes of reports that one stream holds back because a part of them, or an earlier step, may follow. Beyond that the
-/// lowest steps are sent as they are: an order that nobody can keep in bounded memory is not kept.
+/// lowest steps are sent as they are: an order that cannot be kept in bounded memory is not kept.
 const HELD_BYTES: usize = 8 << 20;
 /// What a stream is counted for in the budget of its user: what it holds back, a chunk that is unpacked, a message.
 const STREAM_BYTES: usize = HELD_BYTES + (4 << 20);

@@ -24,7 +24,7 @@ use crate::hub::Topic;
 
 /// Groups of the machine, as supervisors and the PyPI package's profiler report them.
 const MACHINE_GROUPS: [&str; 5] = ["gpu", "cpu", "memory", "disk", "network"];
-/// The group of readings of older clients that say how long steps of the training took.
+/// The group of readings of older clients that contain how long steps of the training took.
 pub(super) const TIMING_GROUP: &str = "profiler_timing";
 /// The group of other readings of older clients.
 pub(super) const MISC_GROUP: &str = "profiler_misc";

@@ -67,7 +67,7 @@ impl Orchestration {
                 let progress = if completed {
                     1.0
                 } else {
-                    // The search counts what ended as done; people want to know how far the code came.
+                    // The search counts what ended as done; users want to know how far the code came.
                     trials::mean_progress(&mut tx.conn(), id).await?
                 };
                 experiments::set_progress(&mut tx.conn(), id, progress).await?;

@@ -233,8 +233,8 @@ fn sees_storage_keys(
         .any(|common| has_only_keys_of(&config, common)))
 }
 
-/// Whether all credentials of the checkpoint storage of a configuration are those of `common`, a storage that everybody's
-/// experiments are given.
+/// Whether all credentials of the checkpoint storage of a configuration are those of `common`, a storage that the
+/// experiments of all users are given.
 fn has_only_keys_of(config: &Value, common: &Value) -> bool {
     let storage = &config[STORAGE];
     let shown = &mask_document(&json!({ STORAGE: storage }))[STORAGE];

@@ -145,7 +145,7 @@ async fn phases(store: &Store, ids: &[ExperimentId]) -> AppResult<BTreeMap<Exper
 pub(crate) enum QueuePlace {
     /// In none: the experiment is not active.
     NotActive,
-    /// It runs, so it waits for nobody.
+    /// It runs, so it waits for nothing.
     Runs,
     /// In none for a moment, between two runs.
     BetweenRuns,

@@ -13,7 +13,7 @@ use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::works::Work;
 
-/// Who the master is: for everybody.
+/// Who the master is, for every caller.
 pub(crate) struct Identity {
     /// Of this start of the master.
     pub(crate) master_id: String,
@@ -48,7 +48,7 @@ pub(crate) struct Health {
 
 impl Health {
     /// Whether all of the master itself answers. A resource manager that is down is no failure of the master: only its own
-    /// line says so.
+    /// line shows it.
     pub(crate) fn is_whole(&self) -> bool {
         self.database && self.background.iter().all(|(_, work)| work.runs)
     }

@@ -2,7 +2,7 @@
 //!
 //! A file per resource, with free functions that take what they need: the master or a part of it, the actor, and what is
 //! asked for, a list as the query that came. They select, order and cut; `http` makes answers of the rows and views that come
-//! from here, and asks the store for nothing itself. Rights are asked for also where everybody may read, and once for a whole
+//! from here, and asks the store for nothing itself. Rights are asked for also where all users may read, and once for a whole
 //! list, never with a query for each row.
 
 pub(crate) mod agents;

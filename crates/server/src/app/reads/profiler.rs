@@ -198,7 +198,7 @@ impl Profiler {
         }
     }
 
-    /// Whether nothing comes after what is stored now: nobody follows, or the trial has ended. Its last reports come
+    /// Whether nothing comes after what is stored now: no caller follows, or the trial has ended. Its last reports come
     /// before its end.
     async fn is_final(&self) -> AppResult<bool> {
         if self.changes.is_none() {

@@ -10,9 +10,9 @@ use crate::auth::Actor;
 /// What a reader sees of the configuration of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
-    /// Everything but what the schema says is secret: for the owner and administrators.
+    /// Everything but what is secret by the schema: for the owner and administrators.
     Own,
-    /// No variables, and nothing that looks secret: for everybody else, tasks too.
+    /// No variables, and nothing that looks secret: for all other callers, tasks too.
     Others,
 }
 

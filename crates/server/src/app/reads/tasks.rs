@@ -324,7 +324,7 @@ fn hide_key(actor: &Actor, row: &mut LaunchedTask) {
             notebook.token.clear();
             notebook.private_key.clear();
         }
-        // Never listed: people see the row of such a task only.
+        // Never listed: users see the row of such a task only.
         TaskDetails::CheckpointGc(removal) => {
             if let Remover::Python { storage, .. } = &mut removal.remover {
                 *storage = serde_json::Value::Null;

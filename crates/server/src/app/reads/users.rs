@@ -33,11 +33,11 @@ pub(crate) fn page(
                 || user.display_name.to_lowercase().contains(&wanted))
     });
     if !query.role_id_assigned_directly_to_user.is_empty() {
-        // Nobody has a role as long as there are none.
+        // No user has a role as long as there are none.
         users.clear();
     }
     users.sort_by(|a, b| {
-        // People who never logged in have no time to be sorted by: they come last either way.
+        // Users who never logged in have no time to be sorted by: they come last either way.
         let never = match query.sort_by {
             UserSortBy::LastAuthTime => a.last_auth_at.is_none().cmp(&b.last_auth_at.is_none()),
             _ => Ordering::Equal,

@@ -24,7 +24,7 @@ use crate::live::LiveCache;
 
 /// Plans that one pass makes at most to see whether a request would start elsewhere.
 const MOST_PROBES: usize = 16;
-/// What a request waits in each pool unless its configuration says otherwise.
+/// How long a request waits in each pool unless its configuration has another duration.
 pub(crate) const DEFAULT_WAIT: Duration = Duration::from_mins(10);
 
 /// What became of requests that may go to several pools.
@@ -125,7 +125,7 @@ impl Snapshots {
         Ok(Some(self.live.look(&self.context.store, explain).await?))
     }
 
-    /// What the other pools that a waiting request may go to say of it, a sentence for each.
+    /// The prospects of a waiting request in each other pool that it may go to, as sentences.
     pub(crate) async fn in_other_pools(
         &self,
         row: &AllocationRow,

@@ -227,7 +227,7 @@ fn note_wait(waits: &mut BTreeMap<(String, i64), QueueDay>, placed: PlacedReques
     entry.waited += (placed.placed_at.0 - placed.requested_at.0).max(0);
 }
 
-/// Reasons in words; many requests wait for the same one. `called` gives the names of allocations for people, `homes` those
+/// Reasons in words; many requests wait for the same one. `called` gives the labels of allocations, `homes` the names
 /// of workspaces; see [`waiting_of`] for `removed_pool`.
 fn in_words(
     waiting: Vec<(AllocationId, Arc<WaitReason>)>,

@@ -126,7 +126,7 @@ impl Workspaces {
             );
             return Ok(None);
         }
-        // As an experiment that says nothing else would get it: it must be whole together with the cluster's.
+        // As an experiment that sets no storage would get it: it must be whole together with the cluster's.
         let document = json!({
             "name": "check", "entrypoint": "check", "checkpoint_storage": storage,
             "searcher": {"name": "single", "metric": "check"},
@@ -155,10 +155,10 @@ impl Workspaces {
         Ok(Some(text))
     }
 
-    /// The one limit of this cluster among limits by cluster; the outer `None` = nothing is said.
+    /// The one limit of this cluster among limits by cluster; the outer `None` = the request contains none.
     #[expect(
         clippy::option_option,
-        reason = "nothing said is not the same as no limit"
+        reason = "a limit that is not in the request is not the same as no limit"
     )]
     pub(super) fn quota(
         &self,

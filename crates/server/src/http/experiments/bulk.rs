@@ -1,4 +1,4 @@
-//! The same for many experiments: each by itself, with a result for each. And moving them, and saying how long their
+//! The same for many experiments: each by itself, with a result for each. And moving them, and setting how long their
 //! logs are kept, one or many.
 
 use det_api_types::experiments::{
@@ -175,7 +175,7 @@ async fn move_experiments(
     answer(act_on_all(&master, &actor, project_id, chosen, Action::Move(to)).await?)
 }
 
-/// Says how long the logs of an experiment's trials are kept.
+/// Sets how long the logs of an experiment's trials are kept.
 #[utoipa::path(put, path = "/api/v1/experiments/{experimentId}/retain_logs", operation_id = "PutExperimentRetainLogs",
     tag = "experiments", params(("experimentId" = i64, Path)), request_body = PutExperimentRetainLogsRequest,
     responses((status = 200, body = Empty)))]
@@ -189,7 +189,7 @@ async fn put_experiment_retain_logs(
     empty()
 }
 
-/// Says how long the logs of several experiments' trials are kept.
+/// Sets how long the logs of several experiments' trials are kept.
 #[utoipa::path(put, path = "/api/v1/projects/{projectId}/experiments/retain_logs",
     operation_id = "PutExperimentsRetainLogs", tag = "experiments", params(("projectId" = i64, Path)),
     request_body = PutExperimentsRetainLogsRequest, responses((status = 200, body = BulkExperimentsResponse)))]

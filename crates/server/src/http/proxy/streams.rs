@@ -1,6 +1,6 @@
 //! Bytes between a client and a service, in both directions, until both have ended.
 //!
-//! The two directions of a connection end apart: a client that has sent all it has to say still waits for the answer. What is
+//! The two directions of a connection end apart: a client that has sent all its bytes still waits for the answer. What is
 //! left of a connection goes on as long as it carries something now and then ([`IDLE`]).
 
 use std::io;
@@ -21,7 +21,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// How long one side of a connection may take nothing before it is cut: what waits for it is held in memory.
 const STALL: Duration = Duration::from_mins(5);
 /// How long one direction may carry nothing when the other has ended. A service may need time for its answer; a side that
-/// has gone without saying so holds a connection no longer than this.
+/// has gone without closing it holds a connection no longer than this.
 const IDLE: Duration = Duration::from_mins(5);
 /// How long it may take to pass on the end of a direction.
 const ENDING: Duration = Duration::from_secs(10);
@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// Times of quiet that pass when the test says so.
+    /// Times of quiet that pass when the test ends them.
     #[derive(Clone, Default)]
     struct Quiet(Arc<Mutex<Vec<oneshot::Sender<()>>>>);
 

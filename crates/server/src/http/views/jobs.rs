@@ -95,7 +95,7 @@ pub fn stats<'a>(queue: impl IntoIterator<Item = &'a QueuedJob>) -> QueueStats {
 pub fn queue_day(day: &QueueDay) -> AggregateQueueStats {
     #[expect(
         clippy::cast_precision_loss,
-        reason = "a mean for people; its parts are far below 2^52"
+        reason = "a mean that is only shown; its parts are far below 2^52"
     )]
     let seconds = day.waited as f64 / 1e6 / day.placed.max(1) as f64;
     let days = Span::new().try_days(day.day).unwrap_or_default();

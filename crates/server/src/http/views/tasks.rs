@@ -179,7 +179,7 @@ fn plain_task(row: &TaskRow, allocations: &[AllocationRow]) -> Result<Task, Stor
     })
 }
 
-/// What a container said of its accelerators; `None` = it has not said anything.
+/// What a container reported of its accelerators; `None` = it has not reported any.
 pub fn accelerators(row: &ContainerRow) -> Result<Option<AcceleratorData>, StoreError> {
     row.accelerators
         .as_deref()

@@ -339,7 +339,7 @@ pub(crate) mod tests {
         assert_eq!(shown.restarts, 5, "shown capped");
         assert_eq!(shown.task_id.as_deref(), Some("3.r"));
         assert_eq!(shown.task_ids, ["3.r", "3.r-1"]);
-        // What its current task says.
+        // What its current task has.
         assert_eq!(shown.log_retention_days, Some(7));
         assert_eq!(shown.log_policy_matched.as_deref(), Some("policy of 3.r"));
         assert_eq!(shown.wall_clock_time, Float(2.5));

@@ -56,7 +56,7 @@ pub fn explanation(explanation: &JobExplanation) -> Result<ExplainJobResponse, S
         .entry
         .iter()
         .flat_map(|_| {
-            // Where priorities decide, those before it; else everybody it shares the pool with.
+            // Where priorities decide, those before it; else all that it shares the pool with.
             let place = explanation
                 .queue
                 .iter()
@@ -81,7 +81,7 @@ pub fn explanation(explanation: &JobExplanation) -> Result<ExplainJobResponse, S
         .queue
         .iter()
         .filter(|entry| entry.job.id != *job_id);
-    // Where nothing waits, others are in nobody's way.
+    // Where nothing waits, others are in no job's way.
     let held_by = if waiting.is_empty() {
         Vec::new()
     } else {
@@ -166,7 +166,7 @@ fn basis(explanation: &JobExplanation, estimate: Option<&Estimate>) -> String {
         }
         Some(Estimate::Unforeseeable(held)) => {
             format!(
-                "the end of {} cannot be foreseen: only searches with a single trial that report progress (`context.train.report_progress`) say how long they take",
+                "the end of {} cannot be foreseen: only searches with a single trial that report progress (`context.train.report_progress`) show how long they take",
                 some(explanation, held)
             )
         }

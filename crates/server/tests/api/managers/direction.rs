@@ -1,4 +1,4 @@
-//! Which of two priorities goes first is the manager's to say: everything that compares priorities, in the pool of a
+//! Which of two priorities goes first is the manager's to decide: everything that compares priorities, in the pool of a
 //! manager whose higher number goes first. Its places are those of [`super::fake`].
 
 use det_config::master::ManagerKind;

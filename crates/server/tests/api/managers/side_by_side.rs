@@ -52,7 +52,7 @@ async fn explained(client: &Client, job: &str) -> Value {
 #[tokio::test]
 #[expect(
     clippy::too_many_lines,
-    reason = "one story, in which each step builds on the ones before"
+    reason = "one scenario, in which each step builds on the ones before"
 )]
 async fn trials_run_with_each_manager_by_its_own_rules() {
     let cluster = cluster().await;
@@ -131,7 +131,7 @@ async fn trials_run_with_each_manager_by_its_own_rules() {
         let is_asked = |events: &Value| events.to_string().contains(reason);
         cluster.until(&client, &path, is_asked).await;
     }
-    // Where jobs take turns nobody is stopped for priority.
+    // Where jobs take turns none is stopped for priority.
     submit(&client, "old", 1).await;
     there.exits(&in_attic_runs, 0).await;
     until_state(&cluster, &client, in_attic, "STATE_COMPLETED").await;

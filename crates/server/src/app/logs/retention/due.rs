@@ -18,7 +18,7 @@ pub(crate) enum Kept {
 }
 
 impl Kept {
-    /// By what a trial itself says, or else by what the cluster says; below 0 and nothing are for ever.
+    /// By the days of the trial itself, or else those of the cluster; below 0 and none are for ever.
     pub(crate) fn of(own: Option<i64>, cluster: Option<i16>) -> Self {
         match own.or(cluster.map(i64::from)) {
             Some(days) if days >= 0 => Self::Days(days),
@@ -104,10 +104,10 @@ mod tests {
     #[test]
     fn logs_go_when_their_days_are_over_and_not_a_moment_before() {
         for (name, own, cluster, over, left) in [
-            ("nobody says anything", None, None, None, -1),
-            ("the cluster says", None, Some(30), Some(30), 30),
-            ("the cluster says for ever", None, Some(-1), None, -1),
-            ("the trial says", Some(7), None, Some(7), 7),
+            ("neither has days", None, None, None, -1),
+            ("the cluster has days", None, Some(30), Some(30), 30),
+            ("the cluster keeps for ever", None, Some(-1), None, -1),
+            ("the trial has days", Some(7), None, Some(7), 7),
             ("the trial keeps longer", Some(60), Some(30), Some(60), 60),
             ("the trial keeps shorter", Some(0), Some(30), Some(0), 0),
             ("the trial keeps for ever", Some(-1), Some(0), None, -1),

@@ -124,7 +124,7 @@ fn text(text: &str) -> Option<String> {
     Some(text.to_owned()).filter(|t| !t.is_empty())
 }
 
-/// Owners by name or number; a name that nobody has matches nothing.
+/// Owners by name or number; a name that no user has matches nothing.
 fn owners(master: &Master, names: &[String], ids: &[i64]) -> Option<Vec<UserId>> {
     if names.is_empty() && ids.is_empty() {
         return None;
