@@ -17,7 +17,7 @@ use det_store::{Store, StoreUrl, allocations};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _};
 
-/// Tables with a row for each person or setting, and what is not a table: these may be read whole.
+/// Tables with a row for each user, agent or setting, and what is not a table: these may be read whole.
 const SMALL: [&str; 7] = ["users", "u", "settings", "agents", "n", "w", "CONSTANT"];
 /// Indexes of few rows of a big table: reading all of one is what they are for.
 const PARTIAL: [&str; 5] = [

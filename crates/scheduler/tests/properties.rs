@@ -50,7 +50,7 @@ enum Event {
         place: u8,
         slot: u8,
     },
-    /// The n-th running allocation is stopped by a person.
+    /// The n-th running allocation is stopped by a user.
     Pause(u8),
     Minutes(u8),
     Plan,

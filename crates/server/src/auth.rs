@@ -48,7 +48,7 @@ pub type User = Arc<UserRow>;
 /// Who asks.
 #[derive(Debug, Clone)]
 pub enum Actor {
-    /// A person with a session.
+    /// A user with a session.
     User(User),
     /// A task, acting for its owner.
     Task(TaskActor),
@@ -74,7 +74,7 @@ pub struct TaskActor {
 }
 
 impl Actor {
-    /// The person behind the request.
+    /// The user behind the request.
     pub fn user(&self) -> &User {
         match self {
             Self::User(user) => user,
@@ -420,7 +420,7 @@ impl Auth {
         });
     }
 
-    /// Logs a person in: the token, and who it is. `password` is the client's hash, or plain when `hashed` is false;
+    /// Logs a user in: the token, and who it is. `password` is the client's hash, or plain when `hashed` is false;
     /// `address` is where the request comes from, for slowing down after wrong passwords.
     pub async fn login(
         &self,
@@ -534,7 +534,7 @@ impl Auth {
         Ok(Arc::new(row))
     }
 
-    /// Ends the session of a person by the token that their request came with.
+    /// Ends the session of a user by the token that their request came with.
     pub async fn logout(&self, actor: &Actor, token: Option<&str>) -> AppResult<()> {
         let (Actor::User(_), Some(token)) = (actor, token) else {
             return Err(AppError::invalid(

@@ -2,7 +2,7 @@
 
 use det_store::{ChangeError, StoreError};
 
-/// A refusal or failure, written for the person who reads it.
+/// A refusal or failure, written for the user who reads it.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct AppError {

@@ -40,7 +40,7 @@ const SLOWED_BY_HEAT: [&str; 2] = [
     "clocks_throttle_reasons.hw_thermal_slowdown",
 ];
 
-/// Errors that the driver reports to the kernel's log and after which a GPU cannot be relied on until a person has looked
+/// Errors that the driver reports to the kernel's log and after which a GPU cannot be relied on until an administrator has looked
 /// at it. What programs cause themselves is not among them. See NVIDIA, "XID Errors".
 const FATAL_XIDS: [(u32, &str); 9] = [
     (48, "double-bit memory error"),

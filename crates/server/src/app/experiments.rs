@@ -47,7 +47,7 @@ pub struct CreatedExperiment {
     pub id: Option<ExperimentId>,
     /// Effective configuration, secrets hidden.
     pub config: Value,
-    /// What the person should know.
+    /// What the user should know.
     pub warnings: Vec<String>,
     /// Whether it asks for more slots than there are now.
     pub slots_exceeded: bool,
@@ -183,7 +183,7 @@ impl Experiments {
         })
     }
 
-    /// What is remarkable about a configuration, for the person who follows the first trial with whatever client.
+    /// What is remarkable about a configuration, for the user who follows the first trial with whatever client.
     async fn log_warnings(
         &self,
         tx: &mut WriteTx,

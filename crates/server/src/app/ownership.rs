@@ -169,7 +169,7 @@ impl Ownership {
     }
 
     /// What changes the work that runs in an owner's name, its place or its files is for the owner, the owner's tasks and
-    /// administrators in person. `to_do` completes "may not …".
+    /// administrators themselves, not their tasks. `to_do` completes "may not …".
     pub(crate) async fn require_owner(
         &self,
         actor: &Actor,
@@ -213,7 +213,7 @@ impl Ownership {
         }
     }
 
-    /// What cannot be undone takes the owner or an administrator, in person. `what` completes "may not delete …".
+    /// What cannot be undone takes the owner or an administrator, and no task. `what` completes "may not delete …".
     pub(crate) async fn require_deletion(
         &self,
         actor: &Actor,

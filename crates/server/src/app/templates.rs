@@ -25,7 +25,7 @@ use crate::error::{AppError, AppResult, ErrorKind};
 /// Characters of a name at most.
 const LONGEST_NAME: usize = 128;
 
-/// A template as it comes from a person.
+/// A template as a user submits it.
 #[derive(Debug, Clone)]
 pub struct NewTemplate {
     /// Its name.

@@ -283,7 +283,7 @@ impl Workspaces {
             .await
     }
 
-    /// Pins a workspace for the person who asks, or takes the pin away.
+    /// Pins a workspace for the calling user, or takes the pin away.
     pub async fn pin(&self, actor: &Actor, id: WorkspaceId, pinned: bool) -> AppResult<()> {
         actor.require(Permission::Annotate, Kind::Workspace, "pin workspaces")?;
         let user_id = actor.user().id;

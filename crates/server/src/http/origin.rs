@@ -136,7 +136,7 @@ fn is_loopback_name(host: &str) -> bool {
 /// Where a request comes from, by the headers of the browser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sender {
-    /// A page of this master, or the person at the browser.
+    /// A page of this master, or the user at the browser.
     Own,
     /// A page of another origin.
     Foreign,

@@ -217,7 +217,7 @@ fn service_token(parts: &Parts) -> Option<String> {
     Some(percent_decode_str(token).decode_utf8().ok()?.into_owned())
 }
 
-/// Whether a person at a browser waits for a page.
+/// Whether a user at a browser waits for a page.
 fn is_page(parts: &Parts) -> bool {
     is_page_request(&parts.method, &parts.headers)
 }

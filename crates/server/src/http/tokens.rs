@@ -18,7 +18,7 @@ pub(crate) fn header_token(headers: &HeaderMap) -> Option<String> {
         .and_then(bearer)
 }
 
-/// The token of a person's session: header, else cookie.
+/// The token of a user's session: header, else cookie.
 pub fn session_token(headers: &HeaderMap) -> Option<String> {
     if let Some(token) = header_token(headers) {
         return Some(token);

@@ -2,8 +2,8 @@
 //!
 //! `authorisation.tsv` has a row for each operation of the API and a column for each kind of caller. `401` and `403` are
 //! these statuses; `yes` is any other answer that is no failure of ours. The things asked about belong to the user
-//! "ada": `owner` is she, `other` another person, `own_task` the task that the request is about, `other_task` a task of
-//! the other person. `Operation+case` is a case of an operation for which others may call: the request is in
+//! "ada": `owner` is she, `other` another user, `own_task` the task that the request is about, `other_task` a task of
+//! the other user. `Operation+case` is a case of an operation for which others may call: the request is in
 //! `World::body`. Each operation must succeed for at least one caller, so that no refusal hides behind a bad request.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -97,7 +97,7 @@ async fn they_are_listed_by_name_owner_state_and_pin() {
     ] {
         assert_eq!(names(&client, query).await, expected, "{query}");
     }
-    // A pin is a person's own.
+    // A pin is a user's own.
     assert_eq!(names(&admin, "pinned=true").await, "Vision 2,audio");
     client
         .post(&format!("{WORKSPACES}/{id}/unpin"), Value::Null)

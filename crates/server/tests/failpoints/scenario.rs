@@ -301,7 +301,7 @@ impl Teller {
         }
     }
 
-    /// Submits; when there was no answer looks whether it is there, as a person does.
+    /// Submits; when there was no answer looks whether it is there, as a user does.
     async fn create(&mut self) -> i64 {
         let body = submission();
         loop {

@@ -27,7 +27,7 @@ const MAX_TEXT_BYTES: usize = 64 << 10;
 /// Labels of an experiment at most.
 const MAX_LABELS: usize = 100;
 
-/// Changes of a person; `None` = as it is.
+/// Changes of a user; `None` = as it is.
 #[derive(Debug, Clone, Default)]
 pub struct ExperimentPatch {
     /// Display name; must not be blank.
