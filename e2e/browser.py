@@ -51,7 +51,7 @@ class Browser:
         argv = [self._program, "--headless=new", "--remote-debugging-port=0", f"--user-data-dir={self._profile}"]
         # Its own sandbox needs an account other than root; the pages are this repository's and JupyterLab's.
         argv += ["--no-sandbox", "--no-first-run", "--disable-gpu", "--disable-dev-shm-usage"]
-        # It asks nobody but the cluster.
+        # It sends requests to the cluster alone.
         argv += ["--disable-background-networking", "--disable-component-update", "--no-proxy-server"]
         argv += [f"--window-size={SIZE}", "about:blank"]
         self._log = (self._profile / "log").open("wb")

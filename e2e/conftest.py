@@ -1,4 +1,4 @@
-"""Fixtures: clusters for the lanes, each shared by the tests of a module, and what is said when a test fails."""
+"""Fixtures: clusters for the lanes, each shared by the tests of a module, and what is printed when a test fails."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def engine(boxed: Cluster, *args: str, check: bool = True) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def det_is_built() -> None:
-    """Without the program under test nothing can be said: that is no skip."""
+    """Without the program under test nothing can be tested: that is no skip."""
     try:
         harness.det_executable()
     except Missing as missing:

@@ -57,7 +57,7 @@ LAUNCHED = {
 TERMINAL = ("COMPLETED", "CANCELED", "ERROR", "DELETED")
 # Log lines of master and agents that say that something is wrong.
 ALARM = re.compile(r"\b(WARN|ERROR)\b|panicked at|stack backtrace")
-# What every start of a test cluster says.
+# What every start of a test cluster prints.
 EXPECTED_ALARMS = (
     r"has a blank password",
     r"there is no /etc/determined/(master|agent)\.yaml",
@@ -122,7 +122,7 @@ def wheel_det() -> pathlib.Path:
 def _interpreter(path: str, code: str, variable: str) -> pathlib.Path:
     done = subprocess.run([path, "-c", code], capture_output=True, text=True)
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["it prints nothing"])[-1]
         raise Missing(f'the interpreter "{path}" ({variable}) cannot run "{code}": {last}')
     # Not resolved: the interpreter of a virtual environment is known by the path it is called by.
     return pathlib.Path(path).absolute()
@@ -210,7 +210,7 @@ class Agent:
     slots: int = 2
     runtime: str = "process"
     args: Sequence[str] = ()
-    # Its slots are the devices that it finds: as many as `slots` says.
+    # Its slots are the devices that it finds: as many as `slots`.
     detects: bool = False
     # Words before its command line.
     prefix: Sequence[str] = ()
@@ -331,7 +331,7 @@ class Cluster:
         self.start()
 
     def stop_cleanly(self) -> None:
-        """Ends the work and then the parts, and checks that all of it is gone and that nobody complained."""
+        """Ends the work and then the parts, and checks that all of it is gone and that no part logged a problem."""
         self.end_all_work()
         problems: list[str] = []
         for part in reversed(list(self.parts.values())):

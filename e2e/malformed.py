@@ -138,12 +138,12 @@ class Sent:
     """A request for the wire."""
 
     operation: str
-    # What is wrong with it, for people.
+    # What is wrong with it, as the reports of a test show it.
     how: str
     data: bytes
     # Whether an answer is owed: not if the bytes are not HTTP.
     answered: bool = True
-    # Whether the sender says that it has no more to say.
+    # Whether the sender ends its side after these bytes.
     ends: bool = False
 
 
@@ -271,7 +271,7 @@ class Generator:
                 quoted = urllib.parse.quote(text, safe="", errors="replace")
                 yield self.send(operation, f"{name}={text[:40]!r}", f"{path}?{name}={quoted}", None, token)
             yield self.send(operation, f"{name}, 500 times", path + "?" + f"{name}=1&" * 500, None, token)
-        yield self.send(operation, "a body that nobody reads", path, b"\xff" * 1000, token)
+        yield self.send(operation, "a body that no handler reads", path, b"\xff" * 1000, token)
 
     def _tokens(self, operation: Operation) -> Iterator[Sent]:
         path, body = self.path(operation), b"{}" if operation.body is not None else None
@@ -348,7 +348,7 @@ class Generator:
         yield one("twice the same key", b'{"a":1,"a":2,' + good[1:] if good[:1] == b"{" else b'{"a":1,"a":2')
         yield one("a key of 1 MB", b'{"' + b"k" * 1_000_000 + b'":1}x')
         yield one("100,000 unknown keys", b"{" + b",".join(b'"k%d":[]' % n for n in range(100_000)))
-        yield one("said to be gzip", b"\x1f\x8b" + chance.randbytes(200), ("Content-Encoding", b"gzip"))
+        yield one("declared as gzip", b"\x1f\x8b" + chance.randbytes(200), ("Content-Encoding", b"gzip"))
         yield one("longer than it is", good, ("Content-Length", b"%d" % (len(good) + 10)), ends=True)
         yield one("shorter than it is", b"[1,2]", ("Content-Length", b"4"), answered=True)
         yield one("larger than allowed", b" " * (9 << 20))

@@ -19,7 +19,7 @@ CONTAINER_LABEL = "ai.determined.container.id"
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens on."""
+    """A TCP port of the loopback address that no process listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -97,7 +97,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Found:
-    """A process of this host. The start time tells it from a later one with the same number."""
+    """A process of this host. The start time distinguishes it from a later one with the same number."""
 
     pid: int
     start_ticks: int
@@ -134,7 +134,7 @@ def processes_with(*markers: str) -> Iterator[Found]:
             traces = [(entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()]
             traces += [os.readlink(entry / link).encode() for link in ("exe", "cwd")]
         except OSError:
-            # Gone meanwhile, a kernel thread, or somebody else's.
+            # Gone meanwhile, a kernel thread, or of another user.
             continue
         if any(marker in trace for marker in wanted for trace in traces):
             found = find(int(entry.name))

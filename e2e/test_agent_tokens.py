@@ -1,4 +1,4 @@
-"""Tokens of agents: what an agent needs to come back, what somebody who has the cluster's token cannot do, revoking."""
+"""Tokens of agents: what an agent needs to come back, what a holder of the cluster's token cannot do, revoking."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_a_revoked_agent_ends_with_its_tasks() -> None:
 
             denied = cluster.run_det("agent", "revoke", "lost", check=False)
             assert denied.code != 0 and "forbidden" in denied.err, str(denied)
-            unknown = cluster.run_det("agent", "revoke", "nobody", check=False, env=ADMIN)
-            assert unknown.code != 0 and "nobody" in unknown.err, str(unknown)
+            unknown = cluster.run_det("agent", "revoke", "no-such-agent", check=False, env=ADMIN)
+            assert unknown.code != 0 and "no-such-agent" in unknown.err, str(unknown)
 
             cluster.expect_alarm("was revoked")
             cluster.run_det("agent", "revoke", "lost", env=ADMIN)

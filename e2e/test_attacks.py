@@ -105,7 +105,7 @@ def test_no_task_changes_the_checkpoints_of_another_user(up: Cluster) -> None:
     [checkpoint] = up.checkpoints(saved["experimentId"])
     directory = up.data_dir / "checkpoints" / checkpoint["uuid"]
     before = {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
-    # A restored checkpoint is code of whoever wrote it: `admin` is another user to the hosts, not another set of rights.
+    # A restored checkpoint is code of the user who wrote it: `admin` is another user to the hosts, not another set of rights.
     change = f"cd /determined_shared_fs/{checkpoint['uuid']} && (echo x >> metadata.json; rm -rf *; touch new); ls"
     config = up.write_config(experiment("changes", ["sh", "-c", change]))
     up.run_det("experiment", "create", config, up.empty_context(), env={"DET_USER": "admin", "DET_PASS": ""})
@@ -166,7 +166,7 @@ def test_an_unprivileged_cluster_keeps_its_tasks_out() -> None:
         assert printed[-1] == "uid 0, tried everything"
 
 
-def test_where_the_kernel_gives_no_boundary_that_is_said() -> None:
+def test_where_the_kernel_gives_no_boundary_that_is_logged() -> None:
     with equipment():
         _need_root("unshare")
     # An account in a user namespace in which no further one can be made.
@@ -174,15 +174,15 @@ def test_where_the_kernel_gives_no_boundary_that_is_said() -> None:
     prefix = ["unshare", "--user", "--map-root-user", "sh", "-c", limit, "sh"]
     with Cluster(shape="up", up_prefix=prefix) as cluster:
         cluster.expect_alarm("cannot keep tasks apart")
-        said = cluster.part("master").log.read_text()
-        assert said.count("this host cannot keep tasks apart") == 1, said
+        output = cluster.part("master").log.read_text()
+        assert output.count("this host cannot keep tasks apart") == 1, output
         log = failure(cluster, "no-boundary")
         assert "user namespace" in log, log
 
 
 def _need_root(*programs: str) -> None:
     if os.geteuid() != 0:
-        raise Missing("this test has to be root, to become somebody else")
+        raise Missing("this test has to be root, to become another user")
     for program in programs:
         if shutil.which(program) is None:
             raise Missing(f'there is no "{program}" on PATH')

@@ -59,7 +59,7 @@ def test_a_user_logs_in_waits_and_runs_a_cell_in_jupyterlab(cluster: Cluster, br
     shared = cluster.shared_dir()
     held = cluster.run_det("cmd", "run", "-d", "--config-file", cluster.write_config(harness.share(shared)), HOLD)
     cluster.wait_task_printed(held.out.strip(), "holding")
-    # What the client says is what a user opens.
+    # What the client prints is what a user opens.
     flags = ("--no-browser", "--detach", "--config", "description=Digits <b>of</b> pi")
     notebook = cluster.client("notebook", "start", *flags, env=AS_OWNER).out.split()[-1]
     assert re.fullmatch(r"[0-9a-f-]{36}", notebook), notebook

@@ -80,7 +80,7 @@ def test_single_files_go_on_request(cluster: Cluster, elsewhere: pathlib.Path) -
     assert (elsewhere / newest / "metadata.json").is_file()
 
 
-def test_a_deletion_that_cannot_be_carried_out_says_why_and_can_be_repeated(
+def test_a_deletion_that_fails_has_its_reason_recorded_and_can_be_repeated(
     cluster: Cluster, elsewhere: pathlib.Path
 ) -> None:
     id = trained(cluster, "moved away", **stored(elsewhere, save_trial_latest=3))

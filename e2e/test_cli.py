@@ -122,7 +122,7 @@ def test_an_experiment_is_changed(up: Cluster, done: int, held: int) -> None:
     resources = up.experiment(held)["config"]["resources"]
     assert (resources["priority"], resources["weight"], resources["max_slots"]) == (7, 2.5, 1)
     refused = up.run_det("experiment", "set", "priority", held, 100, check=False)
-    assert refused.code != 0 and "99" in refused.err, "what is allowed is said"
+    assert refused.code != 0 and "99" in refused.err, "the limit is in the message"
 
 
 def test_archive_and_delete(up: Cluster) -> None:
@@ -181,8 +181,8 @@ def test_agents_and_slots_are_enabled_and_disabled(up: Cluster) -> None:
     assert slots()[0] is False
     up.run_det("agent", "enable", "local", env=admin)
     assert slots() == (True, [True, True])
-    refused = up.run_det("agent", "disable", "nobody", check=False, env=admin)
-    assert refused.code == 1 and "nobody" in refused.err
+    refused = up.run_det("agent", "disable", "no-such-agent", check=False, env=admin)
+    assert refused.code == 1 and "no-such-agent" in refused.err
     forbidden = up.run_det("agent", "disable", "local", check=False)
     assert forbidden.code == 1, "who is no administrator may not"
     assert slots()[0] is True
@@ -199,7 +199,7 @@ def test_tasks_and_jobs_are_shown(up: Cluster, held: int) -> None:
     assert "held" in json.dumps(up.run_det("j", "ls", "--json").json())
 
 
-def test_the_master_says_what_it_is(up: Cluster) -> None:
+def test_the_master_reports_what_it_is(up: Cluster) -> None:
     info = up.run_det("master", "info", "--json").json()
     assert info["version"] == "0.38.1" and info["clusterId"] == up.cluster_id
     admin = {"DET_USER": "admin", "DET_PASS": ""}

@@ -53,7 +53,7 @@ def ddp(name: str, slots: int = 4, **more: Any) -> dict[str, Any]:
     return {**config, **more, "environment": {"environment_variables": variables}}
 
 
-def said(cluster: Cluster, trial: int, what: str) -> dict[int, Any]:
+def printed_last(cluster: Cluster, trial: int, what: str) -> dict[int, Any]:
     """What each rank printed last under a word, by the rank that its lines have."""
     found: dict[int, Any] = {}
     for record in cluster.logs(trial, "sources=task&stdtypes=stdout"):
@@ -76,7 +76,7 @@ def end_reason(cluster: Cluster, trial: int) -> str:
 
 def test_four_ranks_over_two_agents_train_one_model(cluster: Cluster) -> None:
     trial = cluster.run(ddp("four"), "ddp", within=120)["id"]
-    here = said(cluster, trial, "here")
+    here = printed_last(cluster, trial, "here")
     assert sorted(here) == [0, 1, 2, 3]
     for rank, one in here.items():
         # The chief's container first, and ranks by container.
@@ -85,15 +85,15 @@ def test_four_ranks_over_two_agents_train_one_model(cluster: Cluster) -> None:
         assert one["ports"] == here[0]["ports"] and one["addresses"] == here[0]["addresses"]
         assert not set(one["ports"]) & set(MASTER["reserved_ports"])
     assert here[0]["agent"] == here[1]["agent"] != here[2]["agent"] == here[3]["agent"]
-    weights = [one["values"] for one in said(cluster, trial, "weights").values()]
+    weights = [one["values"] for one in printed_last(cluster, trial, "weights").values()]
     assert len(weights) == 4 and all(one == weights[0] for one in weights)
-    everybody = [[rank, rank // 2, rank % 2] for rank in range(4)]
-    for rank, one in said(cluster, trial, "collectives").items():
-        machine = everybody[rank // 2 * 2 : rank // 2 * 2 + 2]
+    all_ranks = [[rank, rank // 2, rank % 2] for rank in range(4)]
+    for rank, one in printed_last(cluster, trial, "collectives").items():
+        machine = all_ranks[rank // 2 * 2 : rank // 2 * 2 + 2]
         assert one == {
-            "gather": everybody if rank == 0 else None,
-            "allgather": everybody,
-            "broadcast": everybody[0],
+            "gather": all_ranks if rank == 0 else None,
+            "allgather": all_ranks,
+            "broadcast": all_ranks[0],
             "gather_local": machine if rank % 2 == 0 else None,
             "allgather_local": machine,
             "broadcast_local": machine[0],
@@ -112,7 +112,7 @@ def test_trials_side_by_side_have_ports_of_their_own(cluster: Cluster) -> None:
     trials = [cluster.only_trial(one)["id"] for one in both]
     for trial in trials:
         cluster.wait_log(trial, "holding", within=90, times=2)
-    ports = [said(cluster, trial, "here")[0]["ports"] for trial in trials]
+    ports = [printed_last(cluster, trial, "here")[0]["ports"] for trial in trials]
     assert not set(ports[0]) & set(ports[1]), ports
     (shared / "go").touch()
     for one in both:
@@ -134,7 +134,7 @@ def test_one_failed_rank_ends_all_with_one_cause(cluster: Cluster, how: str) -> 
     wait_for("all ranks to be gone", lambda: not cluster.task_processes(trial), within=10)
     reason = end_reason(cluster, trial)
     assert reason.startswith("rank "), reason
-    agent = said(cluster, trial, "here")[3]["agent"]
+    agent = printed_last(cluster, trial, "here")[3]["agent"]
     own = str(cluster.python) == os.path.abspath(os.environ.get("DET_TORCH_OWN_PYTHON", ""))
     if own or how == "raise":
         # What the PyPI package's launcher leaves of a rank that ends without a word is what the others wrote.
@@ -151,11 +151,11 @@ def test_a_paused_gang_goes_on_from_its_shards(cluster: Cluster) -> None:
     cluster.run_det("experiment", "pause", paused)
     cluster.wait_log(trial, "stops", within=60, times=4)
     cluster.wait_experiment(paused, "PAUSED", within=60)
-    assert {one["after"] for one in said(cluster, trial, "stops").values()} == {2}
-    assert len(said(cluster, trial, "stops")) == 4
+    assert {one["after"] for one in printed_last(cluster, trial, "stops").values()} == {2}
+    assert len(printed_last(cluster, trial, "stops")) == 4
     cluster.run_det("experiment", "activate", paused)
     cluster.wait_experiment(paused, "COMPLETED", within=90)
-    assert [one for one in said(cluster, trial, "starts").values()] == [{"run": 2, "after": 2}] * 4
+    assert [one for one in printed_last(cluster, trial, "starts").values()] == [{"run": 2, "after": 2}] * 4
     assert cluster.trial(trial)["restarts"] == 0
 
 
@@ -170,9 +170,9 @@ def test_after_a_killed_rank_all_start_again_from_the_checkpoint(cluster: Cluste
     assert len(ranks) == 4, [found.command for found in cluster.task_processes(trial)]
     ranks[0].kill()
     cluster.wait_experiment(killed, "COMPLETED", within=120)
-    assert [one for one in said(cluster, trial, "starts").values()] == [{"run": 2, "after": 3}] * 4
+    assert [one for one in printed_last(cluster, trial, "starts").values()] == [{"run": 2, "after": 3}] * 4
     assert cluster.trial(trial)["restarts"] == 1
-    weights = [one["values"] for one in said(cluster, trial, "weights").values()]
+    weights = [one["values"] for one in printed_last(cluster, trial, "weights").values()]
     assert len(weights) == 4 and all(one == weights[0] for one in weights)
 
 
@@ -182,9 +182,9 @@ def test_agents_may_hold_unequal_parts() -> None:
     agents = [Agent("agent-1", 2), Agent("agent-2", 1)]
     with flavoured("core", python=python, agents=agents, master_config=MASTER) as cluster:
         trial = cluster.run(ddp("unequal", slots=3), "ddp", within=120)["id"]
-        here = said(cluster, trial, "here")
+        here = printed_last(cluster, trial, "here")
         slots = here[0]["slots"]
         assert sorted(slots) == [1, 2] and sorted(here) == [0, 1, 2]
         assert [here[rank]["container"] for rank in range(3)] == [0] * slots[0] + [1] * slots[1]
-        weights = [one["values"] for one in said(cluster, trial, "weights").values()]
+        weights = [one["values"] for one in printed_last(cluster, trial, "weights").values()]
         assert len(weights) == 3 and all(one == weights[0] for one in weights)

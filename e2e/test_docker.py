@@ -67,13 +67,13 @@ def test_bind_mounts(boxed: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "told"), [("exit 9", "9"), ("kill -KILL $$", "signal 9|SIGKILL"), (["/none"], "127")]
+    ("command", "expected"), [("exit 9", "9"), ("kill -KILL $$", "signal 9|SIGKILL"), (["/none"], "127")]
 )
-def test_exit_codes(boxed: Cluster, command, told: str) -> None:
+def test_exit_codes(boxed: Cluster, command, expected: str) -> None:
     experiment_id = boxed.submit(experiment("codes", command))
     boxed.wait_experiment(experiment_id, "ERROR")
     log = "\n".join(boxed.log_lines(boxed.only_trial(experiment_id)["id"]))
-    assert any(word in log for word in told.split("|")), log
+    assert any(word in log for word in expected.split("|")), log
 
 
 def test_an_image_that_is_not_there(boxed: Cluster) -> None:
@@ -93,18 +93,18 @@ def test_shared_memory(boxed: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "expected"),
     [
         ({"environment": {"add_capabilities": ["SYS_ADMIN"]}}, "allowed_capabilities"),
         ({"environment": {"add_capabilities": ["ALL"]}}, "allowed_capabilities"),
         ({"resources": {"devices": [{"host_path": "/dev", "container_path": "/host-dev"}]}}, "allowed_host_paths"),
     ],
 )
-def test_what_makes_a_container_the_host_is_an_administrators_to_give(boxed: Cluster, asked, told: str) -> None:
+def test_what_makes_a_container_the_host_is_an_administrators_to_give(boxed: Cluster, asked, expected: str) -> None:
     refused = boxed.submit(experiment("refused", "echo ran", **asked))
     boxed.wait_experiment(refused, "ERROR")
     lines = boxed.log_lines(boxed.only_trial(refused)["id"])
-    assert any(told in line for line in lines), lines
+    assert any(expected in line for line in lines), lines
     assert "ran" not in lines
 
 

@@ -320,7 +320,7 @@ def test_an_image_with_the_library_of_musl(
 @pytest.mark.parametrize(
     ("kind", "missing"), [("shells", "openssh-server"), ("notebooks", "python"), ("tensorboards", "python")]
 )
-def test_what_an_image_lacks_for_a_service_is_said(
+def test_what_an_image_lacks_for_a_service_is_reported(
     boxed: Cluster,
     busybox: pathlib.Path,  # noqa: F811
     image_of: Callable[..., str],

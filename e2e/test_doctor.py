@@ -77,7 +77,7 @@ def test_the_doctor_names_the_rank_that_sleeps(cluster: Cluster) -> None:
     assert refused.code == 1 and "does not run" in refused.err, refused
 
 
-def test_a_silent_trial_says_in_its_log_which_rank_hangs(cluster: Cluster) -> None:
+def test_the_log_of_a_silent_trial_names_the_rank_that_hangs(cluster: Cluster) -> None:
     search, trial = hanging(cluster, "silent", 2, silence_timeout="3s")
     alarm = next(line for line in wait_for_alarm(cluster, trial) if line.startswith("This trial may hang: "))
     assert '"silence_timeout" is 3 s' in alarm and "rank 1 on agent-" in alarm, alarm

@@ -120,7 +120,7 @@ def test_deleting_what_is_being_stopped(cluster: Cluster) -> None:
     wait_for(f"experiment {id} to be deleted", gone, within=60, seen=cluster.describe)
 
 
-def test_checkpoint_files_that_somebody_else_removed(cluster: Cluster) -> None:
+def test_checkpoint_files_that_another_program_removed(cluster: Cluster) -> None:
     config = experiment("saves once", hyperparameters={"steps": 2, "checkpoint_every": 2})
     id = cluster.submit(config, "train", wheel=True)
     cluster.wait_experiment(id, "COMPLETED", within=120)
@@ -168,7 +168,7 @@ def test_a_single_search_draws_from_ranges(cluster: Cluster) -> None:
 
 
 def test_words_that_scripts_look_for(cluster: Cluster) -> None:
-    id = cluster.submit(experiment("said", "true"), wheel=True)
+    id = cluster.submit(experiment("words", "true"), wheel=True)
     cluster.wait_experiment(id, "COMPLETED")
     log = cluster.client("trial", "logs", cluster.only_trial(id)["id"]).out
     assert "New trial runner" in log and "resources exited successfully with a zero exit code" in log
@@ -214,7 +214,7 @@ def test_what_a_task_prints_comes_back(cluster: Cluster) -> None:
     assert "a\0b" in cluster.client("trial", "logs", trial).out
 
 
-def test_what_is_not_built_says_so(cluster: Cluster) -> None:
+def test_what_is_not_built_is_refused_as_such(cluster: Cluster) -> None:
     for path in ("/stream", "/resources/allocation/1.1.1/rendezvous"):
         with pytest.raises(ApiError) as caught:
             cluster.raw("GET", path)

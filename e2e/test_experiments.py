@@ -299,7 +299,7 @@ def test_a_zero_slot_trial_runs_beside_full_slots(cluster: Cluster) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start tasks of other users")
 def test_tasks_of_another_user(cluster: Cluster) -> None:
-    # Somebody else's task has made the checkpoint directory by now: it is for all.
+    # A task of another user has made the checkpoint directory by now: it is for all.
     cluster.run(experiment("of-root", "id -u"))
     agent_user = {"agentUid": 1234, "agentUser": "worker", "agentGid": 2345, "agentGroup": "workers"}
     user = {"username": "worker", "active": True, "agentUserGroup": agent_user}

@@ -46,7 +46,7 @@ AGAIN_KEPT = 32 * MIB
 # Two requests with files may be in memory at once, each some three times: as text, as value, as files.
 PEAK = 1200 * MIB
 
-# They wait for somebody else, or for a time that the caller chooses: no answer is an answer.
+# They wait for another member, or for a time that the caller chooses: no answer is an answer.
 WAITING = {"AllocationRendezvousInfo", "AllocationAllGather", "AllocationPreemptionSignal", "NotifyContainerRunning"}
 # What they do when a malformed request is read kindly ends what the others are about: they come last.
 ENDING = re.compile(r"Kill|Cancel|Disable|Pause|Logout|Password|EarlyExit|Archive|RemoveFiles|PatchCheckpoints")
@@ -61,7 +61,7 @@ QUIET = 2.0
 
 @dataclass
 class World:
-    """A cluster with things in it, a user whom nobody misses, and a look at its store."""
+    """A cluster with things in it, a user who is not needed otherwise, and a look at its store."""
 
     cluster: Cluster
     ids: dict[str, str]
@@ -79,7 +79,7 @@ class World:
 
     def rows(self) -> dict[str, int]:
         """Rows by table."""
-        # Whoever asks for metrics finds the journal of reports folded: else that happens by itself, some seconds later.
+        # A request for metrics has the journal of reports compacted: else that happens by itself, some seconds later.
         series = f"/api/v1/trials/time-series?trialIds={self.ids['trialId']}&metricIds=training.loss"
         try:
             self.cluster.api("GET", series, user="admin")
@@ -273,7 +273,7 @@ def sweep(world: World, seed: int, count: int) -> Found:
     token = world.token()
     with contextlib.closing(Frames(world)) as stray:
         stray.text(hello())
-        wait_for("an agent that nobody misses", lambda: "hostile" in world.agents(), within=20)
+        wait_for("an agent that is not needed otherwise", lambda: "hostile" in world.agents(), within=20)
     unmissed = malformed.Generator(world.description, seed, {**world.ids, "agentId": "hostile"}, f"127.0.0.1:{world.port}")
     for operation in operations:
         if "ogout" in operation.name:
@@ -358,7 +358,7 @@ def hammer(world: World, seed: int, found: Found) -> None:
 # --- slow and half requests --------------------------------------------------------------------------------------------
 
 
-def test_slow_and_half_requests_keep_nobody_away(world: World) -> None:
+def test_slow_and_half_requests_keep_no_client_away(world: World) -> None:
     token = world.token()
     beginnings = [
         b"",
@@ -406,7 +406,7 @@ def post(world: World, path: str, body: bytes, within: float = 240) -> wire.Repl
 
 
 def refused(reply: wire.Reply, status: int, *words: str) -> None:
-    """A refusal with this status that says these words."""
+    """A refusal with this status that contains these words."""
     text = reply.body.decode()
     assert reply.status == status, str(reply)
     assert all(word in text for word in words), f"{words} in {text[:500]}"
@@ -630,7 +630,7 @@ class Frames:
         self.frame(message if isinstance(message, bytes) else json.dumps(message).encode())
 
     def answer(self) -> bytes:
-        """What comes until the other side ends, or says nothing for a moment."""
+        """What comes until the other side ends, or sends nothing for a moment."""
         received = b""
         self.socket.settimeout(0.3)
         with contextlib.suppress(OSError):
@@ -693,7 +693,7 @@ FIRST_FRAMES: dict[str, Callable[[Frames], None]] = {
     "100,000 devices": lambda f: f.text(
         hello(devices=[{"id": n, "brand": "", "uuid": str(n), "kind": "cpu"} for n in range(100_000)])
     ),
-    "containers of nobody": lambda f: f.text(
+    "containers of no allocation": lambda f: f.text(
         hello(containers=[{"container_id": "c\0", "allocation_id": "x", "state": {"state": "assigned"}}] * 100)
     ),
 }

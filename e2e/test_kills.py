@@ -40,7 +40,7 @@ def cluster(runtime: str) -> Iterator[Cluster]:
 
 @dataclass
 class Ledger:
-    """A trial that reports step after step until it is told to stop, and what it wrote down."""
+    """A trial that reports step after step until it is asked to stop, and what it wrote down."""
 
     cluster: Cluster
     experiment: int
@@ -177,7 +177,7 @@ def test_the_trial_is_killed(cluster: Cluster) -> None:
     assert first_step_of_run_2 - 1 in saved, "it goes on from a checkpoint"
     last_of_run_1 = max(step for run, step in ledger.acknowledged() if run == 1)
     assert first_step_of_run_2 - 1 >= last_of_run_1 - last_of_run_1 % 10 - 10, "and from the newest"
-    assert any(re.search(r"SIGKILL|signal 9|137", line) for line in cluster.log_lines(ledger.trial)), "the log says how"
+    assert any(re.search(r"SIGKILL|signal 9|137", line) for line in cluster.log_lines(ledger.trial)), "the log contains how"
     ledger.finish(restarts=1)
 
 
@@ -269,7 +269,7 @@ def test_up_is_stopped_and_goes_on_where_it_was(runtime: str) -> None:
         assert stored == sorted({step for _, step in ledger.acknowledged()})
 
 
-def test_up_leaves_tasks_if_told_to(runtime: str) -> None:
+def test_up_leaves_tasks_if_asked_to(runtime: str) -> None:
     with up_cluster(runtime, "--keep-tasks") as cluster:
         ledger = Ledger.start(cluster, "up-kept")
         before = ledger.identity()

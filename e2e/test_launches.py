@@ -86,7 +86,7 @@ def test_a_mount_is_written_to_unless_it_is_for_reading(up: Cluster) -> None:
         (shared / "made").unlink(missing_ok=True)
 
 
-def test_lists_tell_what_was_not_found_and_the_log_where(up: Cluster) -> None:
+def test_lists_name_what_was_not_found_and_the_log_where(up: Cluster) -> None:
     run = up.run_det("cmd", "run", "no-such-program", "x", check=False)
     assert run.code == 127 and "PATH is " in run.out, run
     [row] = [row for row in rows(up.run_det("cmd", "list", "--csv").out) if "no-such-program" in row["exitStatus"]]

@@ -1,4 +1,4 @@
-"""Logs are kept as long as the unmodified client says, and gone afterwards; those of others stay."""
+"""Logs are kept as long as the unmodified client sets, and gone afterwards; those of others stay."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reload(cluster: Cluster, **retention: Any) -> None:
     cluster.run_det("master", "reload", env=ADMIN)
 
 
-def said(cluster: Cluster, name: str, **more: Any) -> Any:
+def ended_after_printing(cluster: Cluster, name: str, **more: Any) -> Any:
     """A trial that has printed its name and ended."""
     trial = cluster.run(experiment(name, f"echo this is {name}", **more))
     assert f"this is {name}" in cluster.client("trial", "logs", trial["id"]).out
@@ -49,9 +49,9 @@ def cleanup(cluster: Cluster) -> int:
     return int(count)
 
 
-def test_logs_go_when_the_client_says_so_and_others_stay(cluster: Cluster) -> None:
-    gone, kept, ever = (said(cluster, name) for name in ("gone", "kept", "ever"))
-    configured = said(cluster, "configured", retention_policy={"log_retention_days": 0})
+def test_logs_go_when_the_client_sets_so_and_others_stay(cluster: Cluster) -> None:
+    gone, kept, ever = (ended_after_printing(cluster, name) for name in ("gone", "kept", "ever"))
+    configured = ended_after_printing(cluster, "configured", retention_policy={"log_retention_days": 0})
     live = cluster.submit(experiment("live", "echo this is live; sleep 3600"))
     running = cluster.only_trial(live)
     cluster.wait_log(running["id"], "this is live")
@@ -94,9 +94,9 @@ def end_of_logs(trial: int) -> str:
 
 
 def test_a_reloaded_schedule_sweeps_and_survives_the_master(cluster: Cluster) -> None:
-    plain, kept = said(cluster, "plain"), said(cluster, "own")
+    plain, kept = ended_after_printing(cluster, "plain"), ended_after_printing(cluster, "own")
     cluster.run_det("trial", "set", "log-retention", kept["id"], "--days", 5)
-    assert "Deleted 0 lines" in cluster.run_det("task", "cleanup-logs", env=ADMIN).out, "for ever unless somebody says"
+    assert "Deleted 0 lines" in cluster.run_det("task", "cleanup-logs", env=ADMIN).out, "for ever unless days are set"
     reload(cluster, log_retention_days=0)
     assert cluster.logs(plain["id"]), "nothing is deleted without a schedule"
     reload(cluster, log_retention_days=0, schedule="1s")
@@ -109,13 +109,13 @@ def test_a_reloaded_schedule_sweeps_and_survives_the_master(cluster: Cluster) ->
     after = cluster.run(experiment("after", "echo this is after"))
     wait_for("the sweep of the new master", lambda: not cluster.logs(after["id"]), within=30)
     reload(cluster, log_retention_days=-1)
-    last = said(cluster, "last")
+    last = ended_after_printing(cluster, "last")
     assert cleanup(cluster) == 0
     assert cluster.logs(last["id"])
 
 
-def test_refusals_say_what_is_allowed(cluster: Cluster) -> None:
-    trial = said(cluster, "refused")
+def test_refusals_contain_what_is_allowed(cluster: Cluster) -> None:
+    trial = ended_after_printing(cluster, "refused")
     for thing, number in (("experiments", trial["experimentId"]), ("trials", trial["id"])):
         with pytest.raises(harness.ApiError, match="-1 to 32767"):
             cluster.api("PUT", f"/api/v1/{thing}/{number}/retain_logs", {"numDays": 40000})

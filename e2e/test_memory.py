@@ -158,7 +158,7 @@ def test_readers_of_a_model_definition_that_do_not_read_on(cluster: Cluster, pat
         assert reply.status == 200 and len(reply.body) > 24 * MIB, "and others get it whole"
 
 
-def test_slow_senders_of_large_bodies_hold_up_nobody(cluster: Cluster) -> None:
+def test_slow_senders_of_large_bodies_hold_up_no_other(cluster: Cluster) -> None:
     finished = threading.Event()
     with contextlib.ExitStack() as stack:
 

@@ -114,7 +114,7 @@ def test_a_notebook_is_for_its_owner(cluster: Cluster) -> None:
             urllib.request.urlopen(request, timeout=10)
         assert refused.value.code == status, (cookie, query)
         refused.value.close()
-    # A program that has the token needs no session, as the client says when it starts one.
+    # A program that has the token needs no session, as the client prints when it starts one.
     with urllib.request.urlopen(f"{server.base}api/status?{server.query}", timeout=10) as answer:
         assert "kernels" in json.load(answer)
     cluster.client("notebook", "kill", notebook)
@@ -224,19 +224,19 @@ def test_a_tensorboard_waits_for_something_to_show_and_ends_idle(cluster: Cluste
     asked = {"config": json.dumps(config), "activate": False}
     resting = cluster.api("POST", "/api/v1/experiments", asked, user=OWNER)["experiment"]["id"]
     board = cluster.client("tensorboard", "start", "--detach", resting, "--config", "idle_timeout=3s").out.strip()
-    said = "TensorBoard is waiting for metrics: there are no TensorBoard files yet of what it is to show"
-    cluster.wait_task_printed(board, said)
+    expected = "TensorBoard is waiting for metrics: there are no TensorBoard files yet of what it is to show"
+    cluster.wait_task_printed(board, expected)
     assert ended(cluster, "tensorboard", board).startswith('it was idle for 3 s ("idle_timeout"): no request came')
     # What has ended will write nothing.
     cluster.api("POST", f"/api/v1/experiments/{resting}/kill", user=OWNER)
     cluster.wait_experiment(resting, "CANCELED")
     board = cluster.client("tensorboard", "start", "--detach", resting).out.strip()
     assert ended(cluster, "tensorboard", board) == "the code ended with exit code 1"
-    said = (
+    expected = (
         f"ERROR: experiment {resting} has ended, and this TensorBoard finds no TensorBoard files of it that it can "
         "read; code writes them into the directory context.train.get_tensorboard_path()"
     )
-    assert said in cluster.client("tensorboard", "logs", board).out
+    assert expected in cluster.client("tensorboard", "logs", board).out
 
 
 @pytest.fixture(scope="module")

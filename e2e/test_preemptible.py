@@ -55,8 +55,8 @@ def test_a_shell_that_opted_in_makes_way_and_comes_back(cluster: Cluster) -> Non
     # It has the only slot: the command runs only if the shell gives it back.
     assert "made way" in cluster.run_det("cmd", "run", "--config", "resources.priority=1", "echo made way").out
     running(cluster, shell, 2)
-    said = lines(cluster, shell)
-    assert any(line.startswith("Asked to end, to be started again later: ") for line in said), said
+    printed = lines(cluster, shell)
+    assert any(line.startswith("Asked to end, to be started again later: ") for line in printed), printed
     cluster.run_det("shell", "pause", shell)
     wait_for("it to rest", lambda: "PAUSED" in cluster.run_det("shell", "list").out, within=30, seen=cluster.describe)
     why = cluster.run_det("job", "why", shell).out

@@ -1,4 +1,4 @@
-"""What is refused: every refusal says what is wrong and what is allowed, and changes nothing."""
+"""What is refused: every refusal contains what is wrong and what is allowed, and changes nothing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_all_errors_of_a_configuration_are_reported_with_their_lines(up: Cluster
     result = up.run_det("experiment", "create", up.write_config(text), up.empty_context(), check=False)
     assert result.code == 1, str(result)
     for line, key in ((3, "serchers"), (8, "slots_per_trial"), (9, "prioritty"), (10, "max_restarts")):
-        assert any(key in told and str(line) in told for told in result.err.splitlines()), f"{key}\n{result}"
+        assert any(key in error and str(line) in error for error in result.err.splitlines()), f"{key}\n{result}"
     assert stored(up) == before
 
 
@@ -98,7 +98,7 @@ def test_files_that_are_too_large(up: Cluster, tmp_path: pathlib.Path) -> None:
         out.truncate(100 << 20)
     before = stored(up)
     result = up.run_det("experiment", "create", up.write_config(CONFIG), tmp_path, check=False)
-    assert result.code == 1 and "95" in result.err, "the limit is told"
+    assert result.code == 1 and "95" in result.err, "the limit is in the message"
     assert stored(up) == before
 
 
@@ -124,7 +124,7 @@ def test_bodies_that_are_no_request(up: Cluster, body: bytes) -> None:
         ("/api/v1/tasks/no-such-task/logs", 404),
         ("/api/v1/checkpoints/00000000-0000-0000-0000-000000000000", 404),
         ("/checkpoints/not-a-uuid", 400),
-        ("/api/v1/agents/nobody", 404),
+        ("/api/v1/agents/no-such-agent", 404),
         ("/api/v1/experiments?limit=abc", 400),
         ("/api/v1/experiments?states=STATE_SOMEWHERE", 400),
         ("/api/v1/no-such-operation", 501),
@@ -198,13 +198,13 @@ project: nothing
     before = stored(up)
     config, context = up.write_config(text), up.empty_context()
     result = up.run_det("experiment", "create", config, context, check=False)
-    told = result.err.splitlines()
+    errors = result.err.splitlines()
     assert result.code == 1, str(result)
-    assert any(":6:" in line and "slots_per_trial" in line and "fit: 2" in line for line in told), str(result)
-    assert any(":8:" in line and "nowhere" in line for line in told), str(result)
+    assert any(":6:" in line and "slots_per_trial" in line and "fit: 2" in line for line in errors), str(result)
+    assert any(":8:" in line and "nowhere" in line for line in errors), str(result)
     result = up.run_det("experiment", "create", config, context, "--config", "resources.slots_per_trial=4", check=False)
-    told = result.err.splitlines()
-    assert any("--config" in line and "slots_per_trial" in line for line in told), str(result)
+    errors = result.err.splitlines()
+    assert any("--config" in line and "slots_per_trial" in line for line in errors), str(result)
     assert stored(up) == before
 
 
@@ -275,12 +275,12 @@ def test_agents_that_are_not_let_in(tmp_path: pathlib.Path) -> None:
         shared = cluster.run_det(*base, right, *same_data, check=False)
         assert shared.code == 1 and "data directory" in shared.err, str(shared)
 
-        # Of two agents with one id the second is told so and waits: the first may be about to be given up.
+        # Of two agents with one id the second is refused with the reason and waits: the first may be about to be given up.
         cluster.expect_alarm(r"joined with another token")
         same_id = ["--agent-id", "agent-1", "--data-dir", cluster.root / "twin"]
         with cluster.det_beside(*base, right, *same_id) as twin:
-            told = "joined with another token"
-            wait_for("the refusal of the second", lambda: told in twin.log.read_text(), within=20)
+            refusal = "joined with another token"
+            wait_for("the refusal of the second", lambda: refusal in twin.log.read_text(), within=20)
             twin.stop()
         assert [agent["id"] for agent in cluster.api("GET", "/api/v1/agents")["agents"]] == ["agent-1"]
 

@@ -88,11 +88,11 @@ def test_a_refusal_leaves_everything_as_it_was(narrow: Cluster) -> None:
     narrow.expect_alarm("the configuration in force stays")
     before = config(narrow)
     rewrite(narrow, cluster_name="no", security={"agent_token": "another"}, resource_pools=[{"pool_name": "other"}])
-    told = admin(narrow, "master", "reload", check=False)
-    assert told.code == 1, str(told)
-    assert "security.agent_token: agents have joined with the token" in told.err
-    assert 'resource_pools[default]: resource pool "default" cannot go while 1 agent' in told.err
-    assert "another" not in told.err
+    result = admin(narrow, "master", "reload", check=False)
+    assert result.code == 1, str(result)
+    assert "security.agent_token: agents have joined with the token" in result.err
+    assert 'resource_pools[default]: resource pool "default" cannot go while 1 agent' in result.err
+    assert "another" not in result.err
 
     (narrow.root / "master.yaml").write_text("cluster_name: no\nlog: {levl: debug}\nlaunch_error: maybe\n")
     count = len(events(narrow))

@@ -59,7 +59,7 @@ def test_strangers_do_not_run_their_code_as_the_owner(rights: Cluster) -> None:
     rights.wait_experiment(id, "COMPLETED")
 
 
-def test_variables_are_shown_to_the_owner_and_come_back_to_nobody_else(rights: Cluster) -> None:
+def test_variables_are_shown_and_come_back_to_the_owner_alone(rights: Cluster) -> None:
     id = ended(rights, environment={"environment_variables": [f"API_TOKEN={SECRET}", "PLAIN=value"]})
     path = f"/api/v1/experiments/{id}"
     seen = rights.api("GET", path, user=STRANGER)["config"]
@@ -149,7 +149,7 @@ def test_directories_of_the_cluster_are_no_checkpoints(rights: Cluster) -> None:
             assert rights.checkpoints(id) == []
 
 
-def test_a_browser_of_somebody_else_asks_in_vain(rights: Cluster) -> None:
+def test_a_browser_of_another_user_asks_in_vain(rights: Cluster) -> None:
     port = rights.port
     token = rights.token("admin")
     error = refused(rights, "GET", "/api/v1/users", user="admin", headers={"Host": f"evil.example:{port}"})
@@ -161,7 +161,7 @@ def test_a_browser_of_somebody_else_asks_in_vain(rights: Cluster) -> None:
         assert error.status == 403, (origin, error)
 
 
-def test_what_is_for_administrators_is_refused_before_anything_is_said_of_it(rights: Cluster) -> None:
+def test_what_is_for_administrators_is_refused_before_anything_is_shown_of_it(rights: Cluster) -> None:
     for method, path, body in (
         ("PATCH", "/api/v1/users/1", {"admin": False}),
         ("POST", "/api/v1/users/2/password", '"x"'),

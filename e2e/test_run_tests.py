@@ -1,4 +1,4 @@
-"""What `scripts/run-tests` says of the tests that it has run."""
+"""What `scripts/run-tests` reports of the tests that it has run."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ SKIPPED [3] test_tls.py:62: DET_WHEEL_PYTHON names no interpreter with determine
 """
 
 
-def test_what_was_skipped_is_said_in_one_line_with_how_to_run_it(runner: ModuleType) -> None:
+def test_what_was_skipped_is_reported_in_one_line_with_how_to_run_it(runner: ModuleType) -> None:
     counts = runner.Counts()
     for reader, output in [(runner.CargoReader(), CARGO), (runner.PytestReader(), PYTEST)]:
         for line in output.splitlines():
             reader.read(line)
         counts.add(reader.counts)
     assert str(counts) == "6 passed, 0 failed, 7 skipped"
-    told = counts.explained()
-    assert told.count("\n") == 0 and told.startswith("skipped: ")
+    summary = counts.explained()
+    assert summary.count("\n") == 0 and summary.startswith("skipped: ")
     for part in (
         "2 for want of PostgreSQL (set DET_TEST_POSTGRES_URL=postgres://…)",
         "1 for want of a Docker engine (DET_TEST_IMAGE=$(scripts/test-images) make e2e-docker)",
         "3 for want of the PyPI client (set DET_WHEEL_PYTHON",
         "1: this system does not report the memory of a process",
     ):
-        assert part in told, told
+        assert part in summary, summary
 
 
-def test_nothing_is_said_where_nothing_was_skipped(runner: ModuleType) -> None:
+def test_nothing_is_reported_where_nothing_was_skipped(runner: ModuleType) -> None:
     assert runner.Counts(passed=3).explained() is None
     assert "2 for reasons in .cache/test/" in runner.Counts(skipped=2).explained()

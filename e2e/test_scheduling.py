@@ -57,11 +57,11 @@ def kill(cluster: Cluster, *experiments: int) -> None:
 def reason(cluster: Cluster, experiment_id: int) -> str:
     """Why the trial of an experiment waits."""
 
-    def told() -> str:
+    def explained() -> str:
         trial = cluster.trials(experiment_id)[0]
         return (trial.get("waitReason") or {}).get("message", "")
 
-    return wait_for(f"the reason why experiment {experiment_id} waits", told, within=10, seen=cluster.describe)
+    return wait_for(f"the reason why experiment {experiment_id} waits", explained, within=10, seen=cluster.describe)
 
 
 def test_the_more_important_one_takes_the_slot(narrow: Cluster) -> None:
@@ -86,7 +86,7 @@ def test_a_priority_is_raised_while_waiting(narrow: Cluster) -> None:
     kill(narrow, first)
 
 
-def test_who_waits_says_why(narrow: Cluster) -> None:
+def test_what_waits_has_its_reason(narrow: Cluster) -> None:
     first = holding(narrow, "in-the-way")
     narrow.wait_log(narrow.only_trial(first)["id"], "holding")
     second = narrow.submit(experiment("waits", "true"))
@@ -106,25 +106,25 @@ def test_a_wait_for_work_that_stops_has_a_bound(narrow: Cluster) -> None:
     # What has not begun yet is not asked to save: it gives its slot back at once.
     narrow.wait_log(narrow.only_trial(deaf)["id"], "I hear nothing")
     better = narrow.submit(experiment("better", "sleep 600", resources={"priority": 5}))
-    # It asked before, and is less important: what it says rests on the priorities of all.
+    # It asked before, and is less important: its explanation rests on the priorities of all.
     worse = narrow.submit(experiment("worse", "sleep 600", resources={"priority": 70}))
     holder = f"trial {narrow.trials(deaf)[0]['id']} of experiment {deaf}"
 
     def bound() -> str:
-        told = narrow.run_det("job", "why", better).out
-        return told if "at the latest" in told else ""
+        explained = narrow.run_det("job", "why", better).out
+        return explained if "at the latest" in explained else ""
 
-    told = wait_for("a bound", bound, within=10, seen=narrow.describe)
-    assert f"until then {holder} may take to save and stop" in told
+    explained = wait_for("a bound", bound, within=10, seen=narrow.describe)
+    assert f"until then {holder} may take to save and stop" in explained
     behind = narrow.run_det("job", "why", worse).out
     assert "no estimate" in behind and "may start" not in behind
-    # What does not run is in nobody's way.
+    # What does not run is in no other's way.
     [estimate] = [line for line in behind.splitlines() if "no estimate" in line]
     assert f"experiment {better}" not in estimate
     kill(narrow, worse, better, deaf)
 
 
-def test_a_gap_is_filled_and_the_queue_says_so(paired: Cluster) -> None:
+def test_a_gap_is_filled_and_the_queue_shows_it(paired: Cluster) -> None:
     first = holding(paired, "first", resources={"slots_per_trial": 1, "priority": 10})
     paired.wait_experiment(first, "RUNNING")
     wider = paired.submit(experiment("wider", "true", resources={"slots_per_trial": 2, "priority": 10}))
@@ -176,7 +176,7 @@ def test_a_cap_holds_a_search_back(wide: Cluster) -> None:
 def test_a_gang_over_two_agents_meets(wide: Cluster) -> None:
     trial = wide.run(experiment("gang", "python3 gang.py", resources={"slots_per_trial": 2}), "gang")
     lines = wide.printed(trial["id"])
-    for expected in ("the chief heard: hello from rank 1", "the member heard: welcome"):
+    for expected in ("the chief received: hello from rank 1", "the member received: welcome"):
         assert expected in lines, "\n".join(lines)
     assert sorted(line for line in lines if line.startswith("rank ")) == [
         "rank 0 of 2 with slots [1, 1] on " + next(line.split()[-1] for line in lines if line.startswith("rank 0")),

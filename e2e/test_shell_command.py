@@ -92,10 +92,10 @@ def test_start_waits_runs_and_ends_with_the_code_of_the_command(cluster: Cluster
     command = 'echo "<$DET_TASK_ID|$PWD>"; exit 7'
     started = cluster.run_det("shell", "start", "--config", "resources.slots=0", "--", command, env=env, check=False)
     assert started.code == 7, started
-    first, said = started.out.splitlines()
+    first, output = started.out.splitlines()
     assert first.startswith("Launched shell (id: "), started
     id = first.removeprefix("Launched shell (id: ").partition(",")[0]
-    assert said == f"<{id}|/run/determined/workdir>"
+    assert output == f"<{id}|/run/determined/workdir>"
     for expected in (f"waiting for shell {id} to be ready", "Scheduling task", f"`det shell open {id}`"):
         assert expected in started.err, started
     assert list(tmp.iterdir()) == [], "the key is removed"
@@ -174,9 +174,9 @@ def test_published_ports_lead_to_the_task_and_end_in_each_direction_alone(cluste
         assert answer == hashlib.sha256(content).hexdigest()
         # Where nothing listens a connection ends, too.
         assert digest_through(other, b"") == ""
-        said = running.log.read_text()
-        assert f"127.0.0.1:{here} leads to port {inside} of the task" in said, said
-        id = said.partition("(id: ")[2].partition(",")[0]
+        output = running.log.read_text()
+        assert f"127.0.0.1:{here} leads to port {inside} of the task" in output, output
+        id = output.partition("(id: ")[2].partition(",")[0]
         cluster.run_det("cmd", "kill", id)
         assert running.wait(within=30) == 1
 
@@ -207,18 +207,18 @@ def test_ctrl_c_ends_waiting_and_not_the_shell(cluster: Cluster) -> None:
     config = ["--config", "resources.slots=2"]
     running = cluster.run_det("shell", "start", "-d", *config).out.strip()
     with cluster.det_beside("shell", "start", *config) as waiting:
-        said = wait_for("the reason why it waits", lambda: reason_in(waiting.log), within=30)
+        output = wait_for("the reason why it waits", lambda: reason_in(waiting.log), within=30)
         waiting.send(signal.SIGINT)
         assert waiting.wait(within=30) == 130
-    id = said.partition("(id: ")[2].partition(",")[0]
+    id = output.partition("(id: ")[2].partition(",")[0]
     assert f"shell {id} goes on; open it with `det shell open {id}`" in waiting.log.read_text()
     assert "TERMINATED" not in cluster.run_det("shell", "describe", id).out
     cluster.run_det("shell", "kill", id, running)
 
 
 def reason_in(log: pathlib.Path) -> str:
-    said = log.read_text()
-    return said if "slot" in said.partition("to be ready")[2] else ""
+    output = log.read_text()
+    return output if "slot" in output.partition("to be ready")[2] else ""
 
 
 def test_why_a_shell_does_not_become_ready_is_reported(cluster: Cluster) -> None:
@@ -234,7 +234,7 @@ def test_why_a_shell_does_not_become_ready_is_reported(cluster: Cluster) -> None
     assert opened.code == 1 and "has ended: " in opened.err and f"det shell logs {id}" in opened.err, opened
 
 
-def test_a_machine_without_ssh_is_told_so_before_a_shell_is_started(cluster: Cluster) -> None:
+def test_a_machine_without_ssh_is_reported_before_a_shell_is_started(cluster: Cluster) -> None:
     before = cluster.run_det("shell", "list", "-q").out
     for words in (["start"], ["open", "0" * 36]):
         missing = cluster.run_det("shell", *words, env={"PATH": "/nowhere"}, check=False)

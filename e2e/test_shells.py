@@ -47,7 +47,7 @@ def shell(cluster: Cluster) -> str:
 
 
 class Session:
-    """What the client says of how to reach a shell by ssh."""
+    """What the client prints of how to reach a shell by ssh."""
 
     def __init__(self, cluster: Cluster, shell: str) -> None:
         shown = cluster.client("shell", "show-ssh-command", shell).out
@@ -64,9 +64,9 @@ class Session:
 
 
 def test_a_session_has_the_tasks_variables_user_and_terminal(cluster: Cluster, shell: str) -> None:
-    said = 'echo "<$DET_TASK_ID|$FROM_HOOK|$PWD|$(id -u)>"; python3 -c \'import getpass, os, pwd; '
-    said += 'print("<" + pwd.getpwuid(os.getuid()).pw_dir + ">")\'; test -t 0 && echo "<terminal>"'
-    out = cluster.client("shell", "open", shell, "--", said).out
+    script = 'echo "<$DET_TASK_ID|$FROM_HOOK|$PWD|$(id -u)>"; python3 -c \'import getpass, os, pwd; '
+    script += 'print("<" + pwd.getpwuid(os.getuid()).pw_dir + ">")\'; test -t 0 && echo "<terminal>"'
+    out = cluster.client("shell", "open", shell, "--", script).out
     user = cluster.api("GET", "/api/v1/me")["user"]["id"]
     work_dir = "/run/determined/workdir"
     assert f"<{shell}|of the hook|{work_dir}|{2_000_000_000 + user}>" in out, out
@@ -100,7 +100,7 @@ def test_files_exit_codes_and_ports_go_through_the_tunnel(cluster: Cluster, shel
     assert got == content
 
 
-def test_nobody_else_is_given_the_key(cluster: Cluster, shell: str) -> None:
+def test_no_other_user_is_given_the_key(cluster: Cluster, shell: str) -> None:
     path = f"/api/v1/shells/{shell}"
     own = cluster.api("GET", path)["shell"]
     assert own["privateKey"].startswith("-----BEGIN OPENSSH PRIVATE KEY-----\n")
@@ -137,5 +137,5 @@ def test_lists_and_the_end(cluster: Cluster, shell: str) -> None:
     assert "terminated" in opened.out + opened.err and "inside" not in opened.out, opened
 
 
-def test_the_log_says_where_files_are_lost(cluster: Cluster, shell: str) -> None:
+def test_the_log_warns_where_files_are_lost(cluster: Cluster, shell: str) -> None:
     assert "files are lost when it ends" in cluster.client("shell", "logs", shell).out

@@ -123,7 +123,7 @@ def test_both_clients_show_it(cluster: Cluster, resumed: Any) -> None:
     assert "run 2 goes on from step 2" in cluster.run_det("trial", "logs", trial).out
 
 
-def test_code_that_fails_says_so(cluster: Cluster) -> None:
+def test_code_that_fails_is_reported_as_failed(cluster: Cluster) -> None:
     trains(cluster, *named("failing", "one"), "--fail", expect=3)
     trial = trial_of(cluster, "failing", "one")
     assert state_of(cluster, trial) == "ERROR"

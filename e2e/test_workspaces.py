@@ -125,7 +125,7 @@ def test_what_a_workspace_gives_is_explained_beforehand(cluster: Cluster) -> Non
     policies.write_text("invariant_config: {max_restarts: 2}\n")
     cluster.run_det("config-policies", "set", "experiment", policies, "--workspace-name", "lab", env=ADMIN)
     cluster.run_det("project", "create", "lab", "one")
-    config = cluster.write_config(experiment("told", "true", workspace="lab", project="one"))
+    config = cluster.write_config(experiment("explained", "true", workspace="lab", project="one"))
 
     def explained(*flags: str) -> dict[str, tuple[object, str]]:
         rows = cluster.run_det("config", "explain", config, "--json", *flags).json()
@@ -151,12 +151,12 @@ def test_what_a_workspace_gives_is_explained_beforehand(cluster: Cluster) -> Non
 
 
 def test_refusals_name_the_flags_that_were_given(cluster: Cluster) -> None:
-    for flags, told in (
+    for flags, expected in (
         (["--default-compute-pool", "none"], "--default-compute-pool: pool \"none\" does not exist"),
         (["--agent-uid", "7"], "--agent-uid, --agent-user, --agent-gid, --agent-group: must have a number with every"),
         (["--checkpoint-storage-config", "{type: s3}"], "--checkpoint-storage-config: bucket: is required"),
     ):
         result = cluster.run_det("workspace", "create", "wrong", *flags, check=False, env=ADMIN)
-        refused(result, told)
+        refused(result, expected)
         assert "Storage" not in result.err and "agentU" not in result.err, result.err
     refused(cluster.run_det("workspace", "create", "a\tb", check=False, env=ADMIN), "NAME: must be one line")

@@ -30,7 +30,7 @@ def wait_for(
     """Calls `probe` until it gives something true, and gives that back.
 
     `what` completes the sentence "waited for ...". A probe that fails with `OSError` is asked again: what it
-    asks may be about to start. After `within` seconds `TooLate` tells what was last there, and what `seen` says.
+    asks may be about to start. After `within` seconds `TooLate` contains what was last there, and what `seen` returns.
     """
     deadline = time.monotonic() + within
     last: Any = None
@@ -42,9 +42,9 @@ def wait_for(
         except OSError as error:
             last = error
         except Hopeless as error:
-            raise Hopeless(f"waited for {what}: {error}{_told(seen)}") from None
+            raise Hopeless(f"waited for {what}: {error}{_described(seen)}") from None
         if time.monotonic() >= deadline:
-            raise TooLate(f"waited {within:g} s for {what}; last seen: {last!r}{_told(seen)}")
+            raise TooLate(f"waited {within:g} s for {what}; last seen: {last!r}{_described(seen)}")
         time.sleep(look_every)
 
 
@@ -57,11 +57,11 @@ def stays_true(what: str, probe: Callable[[], Any], *, throughout: float) -> Non
         time.sleep(LOOK_EVERY)
 
 
-def _told(seen: Callable[[], Any] | None) -> str:
+def _described(seen: Callable[[], Any] | None) -> str:
     if seen is None:
         return ""
     try:
         return f"\n{seen()}"
     except Exception as error:
-        # The wait failed already; why nothing can be told about it is worth a line, not another failure.
-        return f"\n(nothing more can be told: {error!r})"
+        # The wait failed already; why it cannot be described is worth a line, not another failure.
+        return f"\n(it cannot be described: {error!r})"

@@ -18,8 +18,8 @@ class Reply:
     took: float
 
     def __str__(self) -> str:
-        said = "no answer in time" if self.late else f"status {self.status}"
-        return f"{said} after {self.took:.2f} s: {self.body[:300].decode(errors='replace')}"
+        outcome = "no answer in time" if self.late else f"status {self.status}"
+        return f"{outcome} after {self.took:.2f} s: {self.body[:300].decode(errors='replace')}"
 
 
 def exchange(port: int, data: bytes, *, within: float, ends: bool = False, body: bool = True) -> Reply:

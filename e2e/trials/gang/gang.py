@@ -1,4 +1,4 @@
-"""One of two members of a gang: finds the chief through the rendezvous and says hello to it over TCP."""
+"""One of two members of a gang: finds the chief through the rendezvous and sends it a greeting over TCP."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ if rank == 0:
         server.settimeout(60)
         connection, _ = server.accept()
         with connection:
-            print(f"the chief heard: {connection.recv(100).decode()}", flush=True)
+            print(f"the chief received: {connection.recv(100).decode()}", flush=True)
             connection.sendall(b"welcome")
 else:
     for _ in range(600):
@@ -30,4 +30,4 @@ else:
         raise SystemExit(f"the chief does not answer at {addresses[0]}:{port}")
     with connection:
         connection.sendall(f"hello from rank {rank}".encode())
-        print(f"the member heard: {connection.recv(100).decode()}", flush=True)
+        print(f"the member received: {connection.recv(100).decode()}", flush=True)

@@ -1,4 +1,4 @@
-"""One rank of a training that is launched over SSH: meets the others, and says so.
+"""One rank of a training that is launched over SSH: meets the others, and prints what it received.
 
 With the hyperparameter `fail_rank` that rank exits with code 9 in place of the last exchange.
 """

@@ -1,4 +1,4 @@
-"""Trains nothing, but says so in all the ways of a training script.
+"""Trains nothing, but reports in all the ways of a training script.
 
 Hyperparameters: `steps`; `checkpoint_every`; `rate`, which scales the loss; `fail_at` and `fail_runs`, the step at
 which the first so many runs exit with code 3; `hold_at`, the step from which it waits for the file `go` in E2E_DIR, or
