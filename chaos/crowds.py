@@ -44,9 +44,9 @@ SHORTEST_LIFE = 60.0
 
 def storm(stage: Stage) -> None:
     """All simulated agents lose their connections at one moment, and come back at once while people ask; five times
-    because the network was gone, then because the master was killed. Nothing is started again, nobody else notices."""
+    because the network was gone, then because the master was killed. Nothing is started again, and no other client notices."""
     pools = [{"pool_name": "default"}, {"pool_name": SIMULATED}]
-    # Said before anything is started.
+    # Reported before anything is started.
     bench_executable()
     with stage.world(slots=4, master_config={"resource_pools": pools}) as world:
         steady, running = Steady(world, trials=3), stage.amount * BUSY_EACH
@@ -66,7 +66,7 @@ def storm(stage: Stage) -> None:
             with Asking(world) as asking:
                 wait_for("all storms", lambda: fleet.lives() and len(fleet.storms) == STORMS, within=300)
             if fleet.lost:
-                what = f"{len(fleet.lost)} connections broke that nobody had cut"
+                what = f"{len(fleet.lost)} connections broke that the scenario had not cut"
                 stage.found([Violation(8, "lost", "simulated agents", what, {"lost": fleet.lost})])
             world.kill("master")
             world.start_part("master")
@@ -75,7 +75,7 @@ def storm(stage: Stage) -> None:
             with Asking(world) as asking_again:
                 back = max(0.0, fleet.wait_registered(STORMS + 2, within=300) - answered)
             stage.recovered(steady.progress())
-            told(stage, [*fleet.storms, back], [*asking.taken, *asking_again.taken])
+            record_waits(stage, [*fleet.storms, back], [*asking.taken, *asking_again.taken])
             stage.found([*asking.violations, *asking_again.violations])
             checked(stage, world, steady, STORMS + 1)
             world.api("POST", f"/api/v1/experiments/{experiment}/kill", {}, user="admin")
@@ -93,7 +93,7 @@ def run_now(world: World, experiment: int) -> int:
     return int(world.api("GET", path, user="admin")["pagination"]["total"])
 
 
-def told(stage: Stage, back: list[float], taken: list[float]) -> None:
+def record_waits(stage: Stage, back: list[float], taken: list[float]) -> None:
     """How long the agents and those who asked meanwhile had to wait."""
     slowest = at_percentile(taken, 99)
     stage.figures["agents"] = stage.amount
@@ -148,7 +148,7 @@ class Asking:
 
 
 def slow_readers(stage: Stage) -> None:
-    """Followers of logs that take 1 kB/s each: the master's memory stays, and nobody else notices."""
+    """Followers of logs that take 1 kB/s each: the master's memory stays, and no other client notices."""
     with stage.world(slots=6) as world:
         steady, talker = Steady(world, trials=3), Talker(world)
         before = memory_mib(world.part("master").pid)
@@ -189,11 +189,11 @@ class Talker:
         self._experiment = world.create({**config, "entrypoint": "python3 talk.py"}, [LOAD / "talk.py"])
         self.trial = int(world.only_trial(self._experiment)["id"])
 
-        def said() -> bool:
+        def is_printed() -> bool:
             text = f"select log_lines from tasks where trial_id = {self.trial}"
             return world.rows(text)[0]["log_lines"] > self.LINES
 
-        wait_for("the long log", said, within=120, look_every=0.5, seen=world.describe)
+        wait_for("the long log", is_printed, within=120, look_every=0.5, seen=world.describe)
 
     def stop(self) -> None:
         (self._directory / "stop").touch()

@@ -17,7 +17,7 @@ from world import World
 
 # After the database is back everything must go on within this time.
 RECOVERED_WITHIN = 5.0
-# What a master says once it serves.
+# What a master logs once it serves.
 LISTENS = "the master listens"
 
 
@@ -84,7 +84,7 @@ def break_database(world: World, kind: str, away: float, stage: Stage) -> None:
 
 
 def two_masters(stage: Stage) -> None:
-    """A second master on the data directory or the database of a running one is turned away, and harms nobody."""
+    """A second master on the data directory or the database of a running one is turned away, and does no harm."""
     with stage.world(slots=6) as world:
         steady = Steady(world, trials=4)
         for number in range(1, stage.amount + 1):
@@ -97,7 +97,7 @@ def two_masters(stage: Stage) -> None:
 
 
 def turned_away(stage: Stage, master: Part) -> None:
-    """A master that may not start ends soon, with a sentence that says why and what to do."""
+    """A master that may not start ends soon, with a sentence on why and what to do."""
     try:
         code = master.wait(within=30)
     except TooLate:

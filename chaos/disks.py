@@ -84,7 +84,7 @@ def disk_full(stage: Stage) -> None:
 
 
 def full_database(stage: Stage) -> None:
-    """Changes are refused with a hint, and an event tells so when they are taken again."""
+    """Changes are refused with a hint, and an event records when they are taken again."""
     with disk(96) as small:
         place = small.path / "database"
         place.mkdir()
@@ -103,8 +103,8 @@ def full_disk_of_the_database(stage: Stage, world: World, small: Disk) -> None:
     if 503 not in probe.answered:
         what = "with its disk full no request was answered with 503"
         stage.found([Violation(9, "wrong", "database", what, {"answered": probe.answered})])
-    stage.found(said(world, "master"))
-    told_by_an_event(world, "database", "disk_was_full")
+    stage.found(unreported(world, "master"))
+    recorded_by_an_event(world, "database", "disk_was_full")
     checked(stage, world, steady, 1)
     stage.end(world, steady)
 
@@ -115,16 +115,16 @@ def full_checkpoints(stage: Stage) -> None:
         small.keep_full(4.0)
         small.make_room()
         stage.recovered(steady.progress(by=10))
-        told = [line for trial in steady.trials for line in world.printed(trial) if FULL.search(line)]
-        if not told:
-            stage.found([Violation(10, "lost", "checkpoints", "nothing in the trials' logs tells of the full disk")])
+        printed = [line for trial in steady.trials for line in world.printed(trial) if FULL.search(line)]
+        if not printed:
+            stage.found([Violation(10, "lost", "checkpoints", "nothing in the trials' logs reports the full disk")])
         checked(stage, world, steady, 1)
         stage.end(world, steady)
 
 
 def full_spool(stage: Stage) -> None:
     """The agent's disk fills while tasks run, and while one ends: their lines wait for free space, none is lost, exit codes
-    are known, and both the log and an event of each task tell of it."""
+    are known, and both the log and an event of each task report it."""
     with disk(64) as small:
         roots = {"agent-1": small.path / "agent"}
         with stage.world(agents=[Agent(slots=6)], agent_roots=roots) as world:
@@ -136,7 +136,7 @@ def full_spool(stage: Stage) -> None:
             stage.found(exits.check())
             for trial in steady.trials:
                 task = world.trial(trial)["taskId"]
-                told_by_an_event(world, "task", "log_held", task)
+                recorded_by_an_event(world, "task", "log_held", task)
                 lines = [line for line in world.log_lines(trial) if FULL.search(line)]
                 if not any("nothing of it is missing" in line for line in lines):
                     what = "its log does not say that it waited for free space and that nothing is missing"
@@ -146,7 +146,7 @@ def full_spool(stage: Stage) -> None:
 
 
 def full_agent(stage: Stage) -> None:
-    """The agent's disk is full when a task is to start: that is said, and later ones start when there is space."""
+    """The agent's disk is full when a task is to start: that is reported, and later ones start when there is space."""
     with disk(64) as small:
         roots = {"agent-1": small.path / "agent"}
         with stage.world(agents=[Agent(slots=6)], agent_roots=roots) as world:
@@ -178,15 +178,15 @@ def full_agent(stage: Stage) -> None:
                 within=60,
                 seen=world.describe,
             )
-            # Whether it failed for good or was started again: the end of its first allocation says why.
-            told_by_an_event(world, "allocation", "ended")
+            # Whether it failed for good or was started again: the end of its first allocation has the reason.
+            recorded_by_an_event(world, "allocation", "ended")
             stage.recovered(time.monotonic() - began)
             checked(stage, world, steady, 1)
             stage.end(world, steady)
 
 
-def told_by_an_event(world: World, kind: str, what: str, subject: str = "") -> None:
-    """Waits for an event of this kind that tells of the full disk."""
+def recorded_by_an_event(world: World, kind: str, what: str, subject: str = "") -> None:
+    """Waits for an event of this kind that reports the full disk."""
 
     def there() -> bool:
         return any(
@@ -198,9 +198,9 @@ def told_by_an_event(world: World, kind: str, what: str, subject: str = "") -> N
     wait_for(f'an event "{what}" of {kind} {subject}'.strip(), there, within=30, seen=world.describe)
 
 
-def said(world: World, part: str) -> list[Violation]:
-    """A log tells of the full disk."""
+def unreported(world: World, part: str) -> list[Violation]:
+    """Violations if the log of a part does not report the full disk."""
     text = world.part(part).log.read_text(errors="replace")
     if FULL.search(text):
         return []
-    return [Violation(10, "lost", part, "nothing in its log tells of the full disk")]
+    return [Violation(10, "lost", part, "nothing in its log reports the full disk")]

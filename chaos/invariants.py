@@ -164,9 +164,9 @@ def states_follow_events(tables: Tables) -> Iterable[Violation]:
             name = str(row["uuid"] if kind == "checkpoint" else row["id"])
             last = state.get((kind, name))
             if last is None:
-                yield Violation(10, "lost", f"{kind} {name}", "no event tells of its creation")
+                yield Violation(10, "lost", f"{kind} {name}", "no event records its creation")
             elif ("RUNNING" if last in RUNNING else last) != row["state"]:
-                yield Violation(10, "wrong", f"{kind} {name}", f"it is {row['state']}, and its last event says {last}")
+                yield Violation(10, "wrong", f"{kind} {name}", f"it is {row['state']}, and its last event has the state {last}")
 
 
 # --- 7 -------------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def same_trials(experiment: int, disturbed: Iterable[Any], twin: Iterable[Any]) 
 
 
 def waiting_has_a_reason(tables: Tables, now: int) -> Iterable[Violation]:
-    """Invariant 10: what has waited for a round of scheduling says why."""
+    """Invariant 10: what has waited for a pass of scheduling has a reason."""
     for row in tables["allocations"]:
         waits = row["ended_at"] is None and row["placed_at"] is None
         if waits and not row["wait_reason"] and now - row["requested_at"] > REASON_WITHIN_MICROS:

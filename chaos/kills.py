@@ -175,7 +175,7 @@ def parent(pid: int) -> int:
 
 
 def stop_cont(stage: Stage) -> None:
-    """Master, agent, supervisor and trial are frozen for a while and go on: nobody takes that for an end."""
+    """Master, agent, supervisor and trial are frozen for a while and go on: that is not taken for an end."""
     longest = 8.0 if stage.size == "ci" else 60.0
     with stage.world(slots=10) as world:
         steady = Steady(world, trials=4)
@@ -268,7 +268,7 @@ def both_at_once(stage: Stage) -> None:
         pace = Pace(checkpoint_every=10, core=True)
         steady = Steady(world, trials=6, pace=pace, max_restarts=MANY)
         for trial in steady.trials:
-            # Which kill hit which run first cannot be told: only what was acknowledged counts.
+            # Which kill hit which run first is unknown: only what was acknowledged counts.
             steady.expected[trial] = Expected(restarts=None, runs=None, tails_lost=frozenset(range(1, MANY)))
         for number in range(1, stage.amount + 1):
             time.sleep(stage.random.uniform(0.0, 1.0))

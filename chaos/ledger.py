@@ -68,11 +68,11 @@ class TrialLedger:
 
 
 class Damaged(Exception):
-    """A ledger that cannot be believed: then nothing can be said."""
+    """A ledger that cannot be believed: then nothing can be checked."""
 
 
 def read(path: pathlib.Path) -> TrialLedger:
-    """Reads a ledger file. A last line without its end is of a task killed in the middle of it and counts as unsaid."""
+    """Reads a ledger file. A last line without its end is of a task killed in the middle of it and does not count."""
     trial = int(path.name.removeprefix("trial-").removesuffix(".ledger"))
     return parse(trial, path.read_text())
 
@@ -118,7 +118,7 @@ def parse(trial: int, text: str) -> TrialLedger:
 
 @dataclass
 class Answers:
-    """What the API says about a trial, and what lies on the disk."""
+    """What the API returns about a trial, and what is stored on the disk."""
 
     trial: int
     state: str
@@ -199,7 +199,7 @@ def _reports(ledger: TrialLedger, answers: Answers, expected: Expected, group: s
         if values.get("sequence") != step or values.get("checksum") != checksum(ledger.trial, step):
             what = f"the {group} report of run {run} at step {step} has other values"
             yield Violation(3, "wrong", subject, what, {"values": values})
-    # Where each run began to report: from there on, what older runs said is outdated and not shown any more.
+    # Where each run began to report: from there on, what older runs reported is outdated and not shown any more.
     begins: dict[int, int] = {}
     for _, run, step, _ in answers.reports:
         begins[run] = min(step, begins.get(run, step))
@@ -215,7 +215,7 @@ def _reports(ledger: TrialLedger, answers: Answers, expected: Expected, group: s
         # What lives has gone on since its ledger was read.
         last = math.inf if expected.live and number == max(ledger.runs) else max(run.printed, default=0) if run else 0
         if run is None or step <= run.start_step or step > last:
-            what = f"a {group} report of run {number} at step {step} is there that nobody sent"
+            what = f"a {group} report of run {number} at step {step} is stored that its trial has not sent"
             yield Violation(3, "wrong", subject, what)
 
 

@@ -1,4 +1,4 @@
-"""Load on a cluster that keeps ledgers: steady trials that run until told to stop, and a churn of short ones."""
+"""Load on a cluster that keeps ledgers: steady trials that run until they are asked to stop, and a churn of short ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Pace:
 
     # Steps per second; each is one line, one report.
     rate: float = 10.0
-    # 0 = until told to stop.
+    # 0 = until asked to stop.
     steps: int = 0
     # Every so many steps; 0 = never.
     checkpoint_every: int = 50
@@ -126,7 +126,7 @@ class Tail:
 
 
 class Steady:
-    """Trials of one experiment that report until they are told to stop."""
+    """Trials of one experiment that report until they are asked to stop."""
 
     def __init__(
         self, world: World, trials: int, pace: Pace | None = None, *, name: str = "steady", max_restarts: int = 0
@@ -196,13 +196,13 @@ class Steady:
         self.expected[trial] = Expected(was.restarts + int(charged), was.runs + 1, lost)
 
     def stop(self, within: float = 120) -> list[Violation]:
-        """Tells all trials to stop, and waits for the end of the experiment."""
+        """Asks all trials to stop, and waits for the end of the experiment."""
         (self.directory / "stop").touch()
         try:
             self.world.wait_experiment(self.experiment, "COMPLETED", within=within)
         except (TooLate, Hopeless) as error:
             what = "it does not come to its end, or to another one"
-            return [Violation(4, "stuck", f"experiment {self.experiment}", what, {"told": str(error)})]
+            return [Violation(4, "stuck", f"experiment {self.experiment}", what, {"error": str(error)})]
         return []
 
     def check(self, *, live: bool = False) -> list[Violation]:
@@ -284,7 +284,7 @@ class Churn:
             pass
 
     def finish(self, within: float = 120) -> list[Violation]:
-        """Waits until all that is there has ended, and says what is not as it must be."""
+        """Waits until all that is there has ended, and returns what is not as it must be."""
         self.end()
         found = [Violation(3, "refused", "submission", text) for text in self.refused]
         rows = {row["id"]: row for row in self._rows()}
@@ -347,7 +347,7 @@ class Churn:
 
 
 class Exits:
-    """Tasks that end with a code of their own, one after another: the code must be known whoever was dead meanwhile."""
+    """Tasks that end with a code of their own, one after another: the code must be known whichever program was dead meanwhile."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -371,8 +371,8 @@ class Exits:
             try:
                 self.world.wait_experiment(experiment, "ERROR", within=within)
             except (TooLate, Hopeless) as error:
-                what = f"its task ended with code {code}, and that is not what it says"
-                found.append(Violation(4, "wrong", subject, what, {"told": str(error)}))
+                what = f"its task ended with code {code}, and the experiment has another state"
+                found.append(Violation(4, "wrong", subject, what, {"error": str(error)}))
                 continue
             trial = self.world.trials(experiment)[0]["id"]
             text = f"select status_code from allocations where trial_id = {trial}"
@@ -386,7 +386,7 @@ class Exits:
 
 @dataclass
 class Counts:
-    """What the summary line of a scenario says."""
+    """What the summary line of a scenario contains."""
 
     runs: int = 0
     violations: list[Violation] = field(default_factory=list)

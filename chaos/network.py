@@ -97,7 +97,7 @@ def cut_agent(stage: Stage) -> None:
 
 
 def connected(world: World, agent: str) -> bool:
-    """Whether the master says that it has this agent."""
+    """Whether the master lists this agent."""
     agents = world.api("GET", "/api/v1/agents", user="admin")["agents"]
     return any(a["id"] == agent and a["slots"] for a in agents)
 
@@ -119,7 +119,7 @@ def lose_agent(stage: Stage) -> None:
             tasks_too = number % 2 == 0
             stage.say(f"{lost} is cut off with {len(old)} containers{', and its tasks with it' if tasks_too else ''}")
             if stage.size == "ci":
-                # The master is told by a reset, and need not wait for silence.
+                # A reset notifies the master, which need not wait for silence.
                 agent.set(Weather(refuse=True))
                 agent.reset_all()
             else:
@@ -130,7 +130,7 @@ def lose_agent(stage: Stage) -> None:
             moved = steady.trials_in(old)
             go_on_elsewhere(steady, {trial: runs[trial] for trial in moved}, within=patience + SILENCE + 60)
             for trial in moved:
-                # Its old run goes on printing where nobody listens: only the end of its lines may be missing.
+                # Its old run goes on printing where no master listens: only the end of its lines may be missing.
                 steady.caused(trial, charged=False, tail_lost=True)
             everywhere(world, FINE)
             seconds = ends(world, old)

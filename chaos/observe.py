@@ -30,7 +30,7 @@ def now_micros() -> int:
 
 
 def answers(world: World, trial: int) -> ledgers.Answers:
-    """What the API says about a trial."""
+    """What the API returns about a trial."""
     row = world.patiently(f"trial {trial}", lambda: world.trial(trial))
     reports = world.patiently(f"metrics of trial {trial}", lambda: _reports(world, trial))
     lines = world.patiently(f"log of trial {trial}", lambda: world.printed(trial))

@@ -1,4 +1,4 @@
-"""A TCP proxy between two parties, whose network gets as bad as it is told to, at any moment.
+"""A TCP proxy between two parties, whose network gets as bad as a scenario sets it, at any moment.
 
 A `Proxy` listens on a port of its own and passes on to one address. Its `Weather` holds for every connection at once,
 old and new. Bytes are never changed and never left out of the middle of a stream, since TCP does not do that either:

@@ -27,18 +27,18 @@ from violations import Violation
 from waiting import TooLate, wait_for
 from world import World
 
-# What a user waits at most until what was held open can be used again, or has said that it broke.
+# What a user waits at most until what was held open can be used again, or has reported that it broke.
 BACK_WITHIN = 120.0
 # As whom the clients of a world act.
 OWNER = "determined"
 # Needs no slot.
 AUX: dict[str, Any] = {"resources": {"slots": 0}}
 
-# Counts in the background, whether somebody is logged in or not; its own number tells whether it is the same one.
+# Counts in the background, whether a user is logged in or not; its own number shows whether it is the same one.
 BEATS = "(setsid sh -c 'n=0; while :; do n=$((n+1)); echo $$ $n > beat; sleep 0.1; done' > /dev/null 2>&1 < /dev/null &)"
 # Prints a number every tenth of a second until it is let go.
 COUNTS = "n=0; until [ -e /chaos/go ]; do n=$((n+1)); echo count $n; sleep 0.1; done; echo counted $n"
-# Serves a body of a known content slowly, with its length: whether it is complete can be told.
+# Serves a body of a known content slowly, with its length: a client sees whether it is complete.
 SERVES = """
 import http.server, sys, time
 
@@ -60,7 +60,7 @@ QUICK = hashlib.sha256(b"".join(bytes([n % 251]) * (1 << 16) for n in range(20))
 
 
 def require_services() -> None:
-    """What shells and notebooks need, said before anything is started."""
+    """What shells and notebooks need, reported before anything is started."""
     if not pathlib.Path("/usr/sbin/sshd").is_file() or shutil.which("ssh") is None:
         raise Missing("there is no SSH server and client: install openssh-server and openssh-client")
     try:
@@ -103,7 +103,7 @@ class Shell:
         self._world, self._stack = world, stack
         self.task = launched(world, "shells", {"config": AUX})
         self._session = self._enter()
-        self._said(BEATS)
+        self._output_of(BEATS)
         self._beats = wait_for("the beats of the shell", self._beat, within=BACK_WITHIN)
 
     def _enter(self) -> Part:
@@ -119,7 +119,7 @@ class Shell:
         wait_for("a session", inside, within=BACK_WITHIN, look_every=0.25, seen=lambda: tail(session.log))
         return session
 
-    def _said(self, command: str) -> str:
+    def _output_of(self, command: str) -> str:
         done = self._world.run_det("shell", "open", self.task, "--", command, check=False)
         # Not reached: asked again.
         if done.code == 255:
@@ -127,7 +127,7 @@ class Shell:
         return done.out
 
     def _beat(self) -> tuple[str, int] | None:
-        words = self._said("cat beat").split()
+        words = self._output_of("cat beat").split()
         return (words[0], int(words[1])) if len(words) == 2 else None
 
     def check(self) -> list[Violation]:
@@ -136,7 +136,7 @@ class Shell:
         try:
             code = self._session.wait(within=BACK_WITHIN)
         except (TooLate, AssertionError) as error:
-            return [Violation(4, "stuck", subject, "its broken session does not end", {"told": str(error)})]
+            return [Violation(4, "stuck", subject, "its broken session does not end", {"error": str(error)})]
         if code != 255 or "to reconnect" not in self._session.log.read_text():
             log = tail(self._session.log)
             found.append(Violation(4, "wrong", subject, f"its broken session ended with {code}", {"log": log}))
@@ -194,9 +194,9 @@ class Kernel:
                 raise OSError(str(error)) from error
 
         self._socket = wait_for("a connection to the kernel", connected, within=BACK_WITHIN, seen=self._world.describe)
-        said = self._run("number += 1; print(number)")
-        if said != str(self._number):
-            what = f"its kernel counts {said!r}, and it was asked {self._number} times"
+        printed = self._run("number += 1; print(number)")
+        if printed != str(self._number):
+            what = f"its kernel counts {printed!r}, and it was asked {self._number} times"
             return [Violation(3, "lost", f"notebook {self.task}", what)]
         return []
 
@@ -231,7 +231,7 @@ class Followed:
         try:
             wait_for("the follower to go on", goes_on, within=BACK_WITHIN, seen=lambda: tail(self._follower.log))
         except TooLate as error:
-            return [Violation(4, "stuck", f"log of {self.task}", "its follower does not go on", {"told": str(error)})]
+            return [Violation(4, "stuck", f"log of {self.task}", "its follower does not go on", {"error": str(error)})]
         counts = self._counts()
         self._last = counts[-1]
         if counts != list(range(1, len(counts) + 1)):
@@ -415,7 +415,7 @@ def leaked(before: Use, after: Use) -> list[Violation]:
             if number > earlier[part] + most:
                 found.append(Violation(6, "left", part, f"it has {number} {what}, and had {earlier[part]} before"))
     for port in sorted(after.ports - before.ports):
-        found.append(Violation(6, "left", f"port {port}", "somebody listens on it, and all tasks have ended"))
+        found.append(Violation(6, "left", f"port {port}", "a process listens on it, and all tasks have ended"))
     for path in sorted(after.files - before.files):
         found.append(Violation(6, "left", f"file {path}", "it was not there before"))
     for table, number in after.rows.items():

@@ -36,7 +36,7 @@ class Stage:
     store: str
     runtime: str
     seed: int
-    # How often, or for how many seconds: what the row of the table says.
+    # How often, or for how many seconds: what the row of the table contains.
     amount: int
     # `ci` or `hand`.
     size: str
@@ -53,7 +53,7 @@ class Stage:
         self._kept = 0
 
     def say(self, text: str) -> None:
-        """A line for whoever watches."""
+        """A line for the user who watches."""
         if self.verbose:
             print(f"  {self.name}: {text}", flush=True)
 
@@ -77,13 +77,13 @@ class Stage:
                 yield world
             except (TooLate, Hopeless) as error:
                 what = str(error).splitlines()[0]
-                self.found([Violation(4, "stuck", "cluster", what, {"told": str(error)})])
+                self.found([Violation(4, "stuck", "cluster", what, {"error": str(error)})])
             except Exception as error:
-                # Of the runner itself or of a cluster in a state that nobody thought of: never passed over.
+                # Of the runner itself or of a cluster in an unforeseen state: never passed over.
                 what = f"the scenario could not go on: {error!r}"
                 self.found([Violation(0, "error", "scenario", what, {"trace": traceback.format_exc()})])
             finally:
-                self.found(self.never_said(world))
+                self.found(self.panics(world))
                 if self.counts.violations:
                     self.keep(world)
 
@@ -109,7 +109,7 @@ class Stage:
         """Takes note of how long it took until everything went on."""
         self.counts.recoveries.append(seconds)
 
-    def never_said(self, world: World) -> list[Violation]:
+    def panics(self, world: World) -> list[Violation]:
         """Panics, in any log."""
         logs = [part.log for part in world.parts.values()]
         for agent in world.agents:
@@ -152,7 +152,7 @@ class Stage:
             try:
                 code = part.stop()
             except TooLate as error:
-                found.append(Violation(4, "stuck", part.name, "it does not end when asked to", {"told": str(error)}))
+                found.append(Violation(4, "stuck", part.name, "it does not end when asked to", {"error": str(error)}))
                 continue
             if code != 0:
                 evidence = {"log": tail(part.log)}
@@ -163,7 +163,7 @@ class Stage:
         return found
 
     def keep(self, world: World) -> None:
-        """Keeps everything that tells of the violations."""
+        """Keeps everything that shows the violations."""
         self._kept += 1
         directory = self.evidence / f"{self._kept}"
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """A trial that writes down what was acknowledged. Python's standard library only, so that many of them are cheap.
 
 Each step has a sequence number and a checksum of trial and number. It is printed as a line, reported as a metric, and
-now and then saved as a checkpoint of two files. A line goes into the ledger *after* the thing it tells of was
+now and then saved as a checkpoint of two files. A line goes into the ledger *after* the thing it records was
 acknowledged, and is on its way to the disk before the next step begins. Requests without an answer are sent again, as
 clients do; a refusal (4xx) is written down and ends the run.
 
@@ -12,7 +12,7 @@ The ledger, one file for each trial, at CHAOS_DIR, which lies outside the task's
     metric RUN STEP CHECKSUM         the report was answered with 200
     validation RUN STEP CHECKSUM     the same for the group "validation"
     checkpoint RUN STEP CHECKSUM UUID MANIFEST      MANIFEST = {"path": bytes}, as JSON without blanks
-    refused RUN STEP STATUS TEXT     an answer that says no
+    refused RUN STEP STATUS TEXT     an answer that refuses
     end RUN STEP -                   the run ends by itself
 """
 
@@ -41,12 +41,12 @@ LINE_BYTES = int(os.environ.get("CHAOS_LINE_BYTES", "0"))
 STORAGE = pathlib.Path("/determined_shared_fs")
 TRIAL = int(os.environ["DET_TRIAL_ID"])
 RUN = int(os.environ["DET_TRIAL_RUN_ID"])
-# A connection that says nothing for so long is given up; a real client waits longer and finds the same.
+# A connection on which nothing comes for so long is given up; a real client waits longer and finds the same.
 PATIENCE = 15.0
 
 
 class Refused(Exception):
-    """The master said no."""
+    """The master refused a request."""
 
 
 class Ledger:

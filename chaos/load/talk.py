@@ -1,4 +1,4 @@
-"""Prints a long log at once, then a line each second until it is told to stop."""
+"""Prints a long log at once, then a line each second until the file "stop" is there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DIRECTORY = pathlib.Path(os.environ["CHAOS_DIR"])
 
 for number in range(LINES):
     print(f"talk {number} {'x' * BYTES}")
-print("all said", flush=True)
+print("all printed", flush=True)
 while not (DIRECTORY / "stop").exists():
     print(f"still here {time.time():.0f}", flush=True)
     time.sleep(1)

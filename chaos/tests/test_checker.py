@@ -163,7 +163,7 @@ DOCTORED: dict[str, tuple[Callable[[Answers], None], list[tuple[int, str]]]] = {
     "a metric is doubled": (double_metric, [(3, "doubled")]),
     "metrics are out of order": (swap_metrics, [(3, "reordered")]),
     "a metric has another value": (change_value, [(3, "wrong")]),
-    "a metric that nobody sent": (invent_metric, [(3, "wrong")]),
+    "a metric that was not sent": (invent_metric, [(3, "wrong")]),
     "a metric of a run that never was": (invent_run, [(3, "wrong")]),
     "a line is lost": (lose_line, [(3, "lost")]),
     "the last line of a run is lost": (lose_last_line, [(3, "lost")]),
@@ -189,12 +189,12 @@ def test_a_doctored_answer_is_seen(name: str) -> None:
     assert kinds(written(), answers) == expected
 
 
-def test_a_restart_that_nobody_caused_is_seen() -> None:
+def test_a_restart_without_a_cause_is_found() -> None:
     assert kinds(written(), given(), Expected()) == [(3, "restarted")]
 
 
 def test_what_is_outdated_need_not_be_there_and_what_is_not_must() -> None:
-    # The second run never reported: what the first one said counts to its end.
+    # The second run never reported: what the first one reported counts to its end.
     answers = given()
     answers.reports = [r for r in answers.reports if r[1] == 1]
     text = written().split("start 2")[0] + f"start 2 5 {UUID_1}\n"

@@ -16,7 +16,7 @@ SECOND = 1_000_000
 
 
 def world() -> dict[str, list[dict[str, Any]]]:
-    """An experiment with two trials: one runs its second allocation, the other waits and says why."""
+    """An experiment with two trials: one runs its second allocation, the other waits and has its reason."""
     event = {"actor": "master", "from_state": None, "to_state": None, "reason": None}
 
     def happened(number: int, kind: str, thing: str, name: str, **more: Any) -> dict[str, Any]:

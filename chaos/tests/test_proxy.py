@@ -1,4 +1,4 @@
-"""The proxy: bytes pass unchanged, and the weather does to them what it says."""
+"""The proxy: bytes pass unchanged, and the weather does to them what it describes."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_new_connections_can_be_refused(proxy: Proxy) -> None:
         one.recv(1)
 
 
-def test_nobody_behind_it_is_a_broken_connection() -> None:
+def test_no_server_behind_it_is_a_broken_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = int(gone.getsockname()[1])
     with Proxy("test", port) as proxy, pytest.raises(ConnectionResetError), connected(proxy) as one:
