@@ -1,6 +1,6 @@
 """Prints how long `import determined` takes in a fresh interpreter: median and range of several runs.
 
-The budget is 60 ms on two cores. Not a test: the time says as much about the machine as about us.
+The budget is 60 ms on two cores. Not a test: the time depends as much on the machine as on the package.
 """
 
 from __future__ import annotations

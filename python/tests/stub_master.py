@@ -1,4 +1,4 @@
-"""A master that records what it is told and fails on request, over real HTTP."""
+"""A master that records what is reported to it and fails on request, over real HTTP."""
 
 from __future__ import annotations
 

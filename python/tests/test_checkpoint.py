@@ -194,7 +194,7 @@ def test_an_unknown_checkpoint_is_not_found(
             context.checkpoint.download("nope", tmp_path / "x")
 
 
-def test_delete_removes_and_tells(
+def test_delete_removes_and_reports(
     trial: Callable[..., None], master: StubMaster, model: pathlib.Path, storage: pathlib.Path
 ) -> None:
     trial()
@@ -377,7 +377,7 @@ def test_a_link_to_nothing_is_left_out_with_a_warning(
     assert "dangling is a link to nothing" in caplog.text
 
 
-def test_only_the_base_of_a_shared_storage_is_open_to_everybody(tmp_path: pathlib.Path) -> None:
+def test_only_the_base_of_a_shared_storage_is_open_to_all_users(tmp_path: pathlib.Path) -> None:
     def mode(path: pathlib.Path) -> int:
         return path.stat().st_mode & 0o777
 

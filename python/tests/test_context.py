@@ -66,7 +66,7 @@ def test_several_slots_need_a_distributed_context(
         pass
 
 
-def test_a_trial_without_storage_says_so(trial: Callable[..., None]) -> None:
+def test_a_trial_without_storage_is_refused_with_the_reason(trial: Callable[..., None]) -> None:
     trial(checkpoint_storage=None)
     with pytest.raises(errors.InvalidTaskInfo, match="no checkpoint_storage"):
         core.init()
@@ -122,7 +122,7 @@ def test_profiling_is_accepted_and_warned_about_once(
     assert caplog.text.count("nothing is recorded") == 1
 
 
-def test_nothing_is_said_of_profiling_where_the_supervisor_measures(
+def test_nothing_is_logged_of_profiling_where_the_supervisor_measures(
     trial: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     trial(profiling={"enabled": True})
@@ -184,7 +184,7 @@ class TestOffCluster:
             assert not path.exists()
 
     @pytest.mark.parametrize("form", ["string", "url", "map"])
-    def test_checkpoints_go_where_they_are_told(self, tmp_path: pathlib.Path, form: str) -> None:
+    def test_checkpoints_go_where_the_argument_points(self, tmp_path: pathlib.Path, form: str) -> None:
         own = str(tmp_path / "own")
         argument = {
             "string": own,

@@ -179,7 +179,7 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("secret")
 @pytest.mark.parametrize("force_tcp", [False, True], ids=["files", "tcp"])
 @pytest.mark.parametrize("machines", MACHINES)
-def test_everybody_gets_what_all_give(machines: list[int], force_tcp: bool) -> None:
+def test_every_rank_gets_what_all_give(machines: list[int], force_tcp: bool) -> None:
     def work(context: core.DistributedContext) -> Any:
         mine = (context.rank, context.cross_rank, context.local_rank)
         return (
@@ -192,15 +192,15 @@ def test_everybody_gets_what_all_give(machines: list[int], force_tcp: bool) -> N
         )
 
     ranks = [(m, local) for m, count in enumerate(machines) for local in range(count)]
-    everybody = [(rank, *place) for rank, place in enumerate(ranks)]
+    all_ranks = [(rank, *place) for rank, place in enumerate(ranks)]
     for (rank, machine, local), outcome in zip(
-        everybody, together(work, machines=machines, force_tcp=force_tcp)
+        all_ranks, together(work, machines=machines, force_tcp=force_tcp)
     ):
-        neighbours = [one for one in everybody if one[1] == machine]
+        neighbours = [one for one in all_ranks if one[1] == machine]
         assert outcome == (
-            everybody if rank == 0 else None,
-            everybody,
-            everybody[0],
+            all_ranks if rank == 0 else None,
+            all_ranks,
+            all_ranks[0],
             neighbours if local == 0 else None,
             neighbours,
             neighbours[0],
@@ -263,7 +263,7 @@ def test_all_agree_or_all_fail() -> None:
 
 
 @pytest.mark.usefixtures("secret")
-def test_strangers_are_sent_away_and_never_heard() -> None:
+def test_strangers_are_sent_away_and_never_received_from() -> None:
     met: list[bytes] = []
 
     def stranger(port: int) -> None:
@@ -342,7 +342,7 @@ def test_the_context_of_a_failed_process_stays_until_its_error_is_shown() -> Non
     assert str(outcomes[1]) == "boom"
 
 
-def test_a_closed_context_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_context_is_reported_as_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     def work(context: core.DistributedContext) -> Any:
         context.close()
         return context.broadcast(1)

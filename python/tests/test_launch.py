@@ -172,7 +172,7 @@ def test_what_comes_before_the_dashes_is_for_the_framework() -> None:
         (["--trial"], "expected one argument"),
     ],
 )
-def test_a_wrong_command_line_says_what_is_wrong(
+def test_a_wrong_command_line_is_refused_with_the_reason(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:

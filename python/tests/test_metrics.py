@@ -125,9 +125,7 @@ def test_a_refusal_is_raised_by_the_next_report_and_later_ones_are_stored(
     assert [p["metrics"]["stepsCompleted"] for p in master.points.values()] == [3]
 
 
-def test_an_error_nobody_has_seen_is_raised_at_the_end(
-    trial: Callable[..., None], master: StubMaster
-) -> None:
+def test_an_error_not_yet_raised_is_raised_at_the_end(trial: Callable[..., None], master: StubMaster) -> None:
     trial()
     with pytest.raises(TypeError, match="type object cannot be reported"):
         with core.init(tensorboard_mode=MANUAL) as context:
@@ -181,7 +179,7 @@ def test_a_full_queue_makes_training_wait_and_loses_nothing(
 
         thread = threading.Thread(target=train)
         thread.start()
-        # One is on its way, two wait, the fourth is what training stands still for.
+        # One is on its way, two wait, the fourth is what training is held up by.
         wait_until(lambda: len(done) == 3)
         assert thread.is_alive()
         release.set()

@@ -105,7 +105,7 @@ def test_start_is_for_once_and_asking_needs_it(trial: Callable[..., None], maste
 
 
 class Worker(core.DistributedContext):
-    """Rank 1 of two, as a context of several processes would be; the chief has said yes."""
+    """Rank 1 of two, as a context of several processes would be; the chief has answered yes."""
 
     def __init__(self) -> None:
         self.rank, self.size = 1, 2
@@ -114,7 +114,7 @@ class Worker(core.DistributedContext):
         return True
 
 
-def test_workers_take_the_chiefs_answer_or_are_told_to_leave_it_to_the_chief() -> None:
+def test_workers_take_the_chiefs_answer_or_may_not_ask() -> None:
     asked = core.PreemptContext(None, ALLOCATION, Worker())  # type: ignore[arg-type]
     asked.start()
     assert asked.should_preempt()
@@ -143,7 +143,7 @@ def test_other_programs_are_asked_to_save_once_they_have_asked(
     trial()
     monkeypatch.setenv("DET_TASK_TYPE", kind)
     with core.init() as context:
-        # One that never asks is ended at once: nobody waits for it to save.
+        # One that never asks is ended at once: it is not waited for until it saves.
         assert master.requests == []
         assert not context.preempt.should_preempt()
         master.preempt.set()

@@ -54,7 +54,7 @@ def test_an_operation_must_be_completed_and_only_once(trial: Callable[..., None]
                     op.report_progress(1)
 
 
-def test_without_a_length_the_searcher_says_what_to_do(trial: Callable[..., None]) -> None:
+def test_without_a_length_the_searcher_explains_what_to_do(trial: Callable[..., None]) -> None:
     trial(searcher={"name": "adaptive_asha", "metric": "loss", "max_time": 9})
     with core.init(tensorboard_mode=MANUAL) as context:
         for action in (

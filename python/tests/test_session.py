@@ -80,7 +80,7 @@ def test_a_gateway_without_a_master_is_retried(master: StubMaster) -> None:
     s.close()
 
 
-def test_exhausted_retries_say_what_was_tried(master: StubMaster) -> None:
+def test_exhausted_retries_report_what_was_tried(master: StubMaster) -> None:
     master.stop()
     with pytest.raises(
         errors.MasterNotFoundException, match=r"POST http://127.0.0.1:.*/api/v1/x: the master did not"
@@ -107,7 +107,7 @@ def test_exhausted_retries_say_what_was_tried(master: StubMaster) -> None:
         pytest.param(b"because", id="text"),
     ],
 )
-def test_refusals_are_told_apart_and_quoted(
+def test_refusals_are_distinguished_and_quoted(
     master: StubMaster, status: int, kind: type[errors.APIException], body: Any
 ) -> None:
     master.on("GET", "/api/v1/x", Answer(status, body))
@@ -166,7 +166,7 @@ def test_tls_trusts_the_given_certificate_under_the_given_name(tls_master: Any) 
     s.close()
 
 
-@pytest.mark.parametrize("name", [None, "somebody-else"], ids=["address", "wrong name"])
+@pytest.mark.parametrize("name", [None, "another-master"], ids=["address", "wrong name"])
 def test_tls_refuses_another_name(tls_master: Any, name: str | None) -> None:
     master, ca = tls_master
     s = session(master, trust=TrustSettings(cert_file=ca, cert_name=name), retry=urllib3.Retry(5, other=0))

@@ -1,6 +1,6 @@
 """Report metrics, checkpoints and progress of a training script to a Determined cluster.
 
-Start with `core.init()`; `get_cluster_info()` tells whether and as what the code runs on a cluster.
+Start with `core.init()`; `get_cluster_info()` returns whether and as what the code runs on a cluster.
 """
 
 from determined import core, errors

@@ -76,7 +76,7 @@ class DirectoryStorage:
         self._shared = shared
 
     def pre_store_path(self, storage_id: str) -> pathlib.Path:
-        # What is above the base is none of ours: made if missing, and open to nobody else.
+        # What is above the base is none of ours: made if missing, and open to no other user.
         os.makedirs(os.path.dirname(os.path.abspath(self.base_path)), exist_ok=True)
         if not os.path.isdir(self.base_path):
             try:
@@ -120,7 +120,7 @@ class DirectoryStorage:
 
 
 class UnavailableStorage:
-    """Storage that this package cannot use; says so whenever it is asked to."""
+    """Storage that this package cannot use; every use is an error that explains it."""
 
     def __init__(self, kind: str) -> None:
         self._message = (
@@ -169,7 +169,7 @@ def storage_from_argument(storage: str | dict[str, Any] | None) -> Storage | Non
 
 
 def storage_config_from_string(shortcut: str) -> dict[str, Any]:
-    """A path, a `file:` URL or an `s3:` or `gs:` URL as the configuration it stands for."""
+    """A path, a `file:` URL or an `s3:` or `gs:` URL as the configuration that it is short for."""
     from urllib.parse import urlparse
 
     parts = urlparse(shortcut)

@@ -48,7 +48,7 @@ def exchange(info: _info.ClusterInfo, name: str, rank: int, size: int, value: st
 
 
 def mark_daemon(info: _info.ClusterInfo, resources_id: str) -> None:
-    """Tells the master that this container is a helper: it ends with the last of the others, whatever it
+    """Reports to the master that this container is a helper: it ends with the last of the others, whatever it
     does.
     """
     session = session_of_task(info)

@@ -1,4 +1,4 @@
-"""The Core API: what a training script says to its cluster, and what it receives.
+"""The Core API: what a training script reports to its cluster, and what it receives.
 
 `with init() as context` gives a `Context` of small parts: `train` (metrics, progress), `checkpoint`,
 `preempt`, `searcher` and `distributed`. Off-cluster the same parts log instead of reporting.

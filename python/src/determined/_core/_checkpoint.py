@@ -331,7 +331,7 @@ class CheckpointContext:
         return checkpoint.get("metadata") or {}
 
     def delete(self, storage_id: str) -> None:
-        """Removes a checkpoint from storage and tells the master."""
+        """Removes a checkpoint from storage and reports it to the master."""
         self._storage_manager.delete(storage_id)
         self._report_checkpoint_deleted(storage_id)
 
@@ -366,13 +366,13 @@ class CheckpointContext:
             self._tensorboard_manager.sync()
 
     def _report_checkpoint_deleted(self, storage_id: str) -> None:
-        # An inner map that is empty says that no file is left.
+        # An inner map that is empty means that no file is left.
         deleted: dict[str, Any] = {"uuid": storage_id, "resources": {"resources": {}}}
         self._session.patch("/api/v1/checkpoints", {"checkpoints": [deleted]})
 
 
 class DummyCheckpointContext(CheckpointContext):
-    """Stores checkpoints and reports them to nobody, for code off-cluster."""
+    """Stores checkpoints without reporting them, for code off-cluster."""
 
     def __init__(self, dist: DistributedContext, storage_manager: Storage) -> None:
         self._dist = dist

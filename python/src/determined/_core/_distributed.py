@@ -198,7 +198,7 @@ class DistributedContext:
     def from_torch_distributed(cls, chief_ip: str | None = None) -> DistributedContext:
         """From the variables torch's launcher sets.
 
-        KeyError names one that is missing: scripts catch it to notice that nobody launched them.
+        KeyError names one that is missing: scripts catch it to notice that no launcher started them.
         """
         return cls._from_env("LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", chief_ip)
 
@@ -284,7 +284,7 @@ class DistributedContext:
         return self.cross_size
 
     def gather(self, stuff: Any) -> list[Any] | None:
-        """Everybody's `stuff` in rank order for the chief, None for the others, who wait until it has all."""
+        """All ranks' `stuff` in rank order for the chief, None for the others, who wait until it has all."""
         return _gather(self._star(), "gather", stuff)
 
     def gather_local(self, stuff: Any) -> list[Any] | None:
@@ -292,7 +292,7 @@ class DistributedContext:
         return _gather(self._local_star(), "gather_local", stuff)
 
     def allgather(self, stuff: Any) -> list[Any]:
-        """Everybody's `stuff` in rank order."""
+        """The `stuff` of all ranks in rank order."""
         return _allgather(self._star(), "allgather", stuff)
 
     def allgather_local(self, stuff: Any) -> list[Any]:
@@ -326,7 +326,7 @@ def _gather(star: Star | None, kind: str, stuff: Any) -> list[Any] | None:
     if star is None:
         return [stuff]
     gathered = star.gather(kind, stuff)
-    # Nobody goes on before the chief has everything.
+    # No rank goes on before the chief has everything.
     star.scatter(kind, None)
     return gathered
 

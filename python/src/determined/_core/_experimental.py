@@ -38,7 +38,7 @@ class HasModelVersion(Protocol):
 
 
 class ExperimentalCoreContext:
-    """Tells the master what this task uses, so that its metrics are found from there."""
+    """Reports to the master what this task uses, so that its metrics are found from there."""
 
     def __init__(self, session: MasterSession, trial_id: int) -> None:
         self._session = session

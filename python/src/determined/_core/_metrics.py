@@ -53,7 +53,7 @@ class MetricsContext:
         self._room = threading.Event()
         self._waiting = False
         self._thread: threading.Thread | None = None
-        # The first error nobody has seen yet. Reports after a refused one are still sent.
+        # The first error that has not been raised yet. Reports after a refused one are still sent.
         self._error: Exception | None = None
         # Set when the thread has given up for good; every later report raises it.
         self._lost: Exception | None = None
@@ -119,7 +119,7 @@ class MetricsContext:
         self._thread.start()
 
     def close(self) -> None:
-        """Waits until everything is sent, then raises an error nobody has seen yet."""
+        """Waits until everything is sent, then raises an error that has not been raised yet."""
         if self._closed:
             return
         self._closed = True

@@ -32,7 +32,7 @@ class PreemptMode(enum.Enum):
     """Who may call `should_preempt()` when several processes train together.
 
     - `WorkersAskChief`: all processes call it in step and get the chief's answer.
-    - `ChiefOnly`: only the chief calls it and tells the others by its own means.
+    - `ChiefOnly`: only the chief calls it and notifies the others by its own means.
     - `WorkersAskMaster`: every process asks the master; answers may differ for a moment.
     """
 
@@ -102,7 +102,7 @@ class _Watcher:
 
 
 class PreemptContext:
-    """Tells whether the task should save and leave."""
+    """Returns whether the task should save and leave."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class PreemptContext:
         return preempt
 
     def acknowledge_preemption_signal(self) -> None:
-        """Tells the master that the task leaves unfinished.
+        """Reports to the master that the task leaves unfinished.
 
         Without it an exit with status 0 means that the training is complete.
         """

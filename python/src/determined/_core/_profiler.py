@@ -10,7 +10,7 @@ logger = logging.getLogger("determined.core")
 
 
 class ProfilerContext:
-    """Accepts the calls of scripts that profile, and says so where nothing is measured."""
+    """Accepts the calls of scripts that profile, and logs a warning where nothing is measured."""
 
     def __init__(self, agent_id: str, metrics: object, distributed: object) -> None:
         """Takes what the PyPI package's takes, and needs none of it."""
@@ -40,7 +40,7 @@ class ProfilerContext:
             self._warned = True
             logger.warning(
                 "profiler.on(): nothing is recorded; system metrics are collected if the experiment's"
-                ' configuration says "profiling: {enabled: true}"'
+                ' configuration contains "profiling: {enabled: true}"'
             )
 
     def off(self) -> None:

@@ -1,7 +1,7 @@
 """The older way to ask how long to train: operations with a length.
 
 Kept for scripts that use it. Since 0.38 the master sends no operations: there is exactly one, with
-the length of `searcher.max_length`, and it is complete when the script says so. Nothing here decides
+the length of `searcher.max_length`, and it is complete when the script reports it. Nothing here decides
 about the search; validation metrics do.
 """
 
@@ -216,7 +216,7 @@ class DummySearcherContext(SearcherContext):
 
 
 class SearcherContextMissing(SearcherContext):
-    """Stands where the configuration has no `searcher.max_length`; says so when used."""
+    """For configurations without `searcher.max_length`; every use is an error that explains it."""
 
     def __init__(self) -> None:
         """Needs nothing."""

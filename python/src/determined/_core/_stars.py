@@ -1,7 +1,7 @@
 """Messages between the processes of one training: a star of connections with the chief in the middle.
 
-Everything that passes is pickled, so both ends prove first that they know the same secret: nobody else on
-the hosts may speak, and no message of a stranger is ever unpickled.
+Everything that passes is pickled, so both ends prove first that they know the same secret: no other process
+of the hosts may take part, and no message of a stranger is ever unpickled.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Star(Protocol):
         ...
 
     def scatter(self, kind: str, stuff: Any) -> Any:
-        """The chief's value for everybody."""
+        """The chief's value, for every rank."""
         ...
 
     def close(self) -> None:

@@ -140,7 +140,7 @@ class TrainContext:
         self._require_tensorboard().upload(selector, mangler, self._distributed.rank)
 
     def report_early_exit(self, reason: EarlyExitReason) -> None:
-        """Tells the master why the trial ends before its time."""
+        """Reports to the master why the trial ends before its time."""
         logger.info("report_early_exit(%s)", reason)
         try:
             self._session.post(
@@ -150,7 +150,7 @@ class TrainContext:
         except errors.APIException as error:
             if error.status_code != 400:
                 raise
-            # The first reason stands: a later one is no cause to fail a trial that is ending.
+            # The first reason counts: a later one is no cause to fail a trial that is ending.
             logger.warning("the early exit was not recorded: %s", error)
 
     def report_progress(self, progress: float) -> None:
