@@ -1,4 +1,4 @@
-# What a person types. Each target says what it does; the work is in scripts/.
+# What a developer types. Each target describes what it does; the work is in scripts/.
 #
 #   make demo            set up, build, start a cluster, run a real search, show what came out
 #   make test            set up and run every test that needs no special hardware
@@ -31,7 +31,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .PHONY: setup setup-run build demo test lint clean chaos e2e-postgres e2e-docker e2e-podman e2e-client e2e-kills e2e-hostile e2e-torch
 
-## Installs what is missing for building and testing, and says what that is.
+## Installs what is missing for building and testing, and prints what that is.
 setup:
 	scripts/setup build python-dev
 

@@ -76,7 +76,7 @@ def _options(figures: Sequence[str]) -> argparse.ArgumentParser:
         description="Measures the product: starts its executables, drives them, writes bench/results/FIGURE.json.",
         epilog="DET_TEST_POSTGRES_URL names a PostgreSQL server to measure on as well, with a role that may create "
         "databases; DET_BENCH_IMAGE an image with a shell for the figure in Docker; DET_BIN an executable to measure "
-        "instead of building one. What is missing is skipped, and said.",
+        "instead of building one. What is missing is skipped, and printed.",
     )
     parser.add_argument("figure", nargs="*", help=f"what to measure, everything by default: {', '.join(figures)}")
     parser.add_argument("--profile", choices=("release", "dev"), default="release", help="what to build and measure")

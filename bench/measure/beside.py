@@ -35,7 +35,7 @@ class Pair:
 
     @property
     def is_worse(self) -> bool:
-        """Worse by more than allowed, and in most rounds: a single slow round says nothing."""
+        """Worse by more than allowed, and in most rounds: a single slow round shows nothing."""
         rounds = [loss(old, new, self.unit) > WORSE for old, new in zip(self.before, self.after)]
         return self.worse > WORSE and sum(rounds) * 2 > len(rounds)
 

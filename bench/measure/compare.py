@@ -100,8 +100,8 @@ def _peers(directory: pathlib.Path) -> str:
         venv.create(directory, with_pip=True, clear=True)
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PEERS], check=True)
         ready.touch()
-    said = subprocess.run([str(python), "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
-    versions = [line for line in said.splitlines() if line.partition("==")[0].lower() in PEERS]
+    printed = subprocess.run([str(python), "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
+    versions = [line for line in printed.splitlines() if line.partition("==")[0].lower() in PEERS]
     print(", ".join(versions), flush=True)
     return str(python)
 

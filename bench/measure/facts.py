@@ -1,4 +1,4 @@
-"""Facts about the machine and the build, which every result carries: a figure without them says little."""
+"""Facts about the machine and the build, which every result carries: a figure without them means little."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-def _said(*command: str) -> str:
+def _output(*command: str) -> str:
     """What a command prints, or that it cannot be had."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=30)
@@ -91,10 +91,10 @@ def build(det: pathlib.Path, profile: str) -> dict[str, Any]:
         "executable": str(det),
         "executable_bytes": det.stat().st_size,
         "executable_built": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(det.stat().st_mtime)),
-        "version": _said(str(det), "--version"),
-        "tree_commit": _said("git", "rev-parse", "HEAD"),
-        "tree_changed_files": len(_said("git", "status", "--porcelain", "--", "crates", "Cargo.lock").splitlines()),
-        "rustc": _said("rustc", "--version"),
+        "version": _output(str(det), "--version"),
+        "tree_commit": _output("git", "rev-parse", "HEAD"),
+        "tree_changed_files": len(_output("git", "status", "--porcelain", "--", "crates", "Cargo.lock").splitlines()),
+        "rustc": _output("rustc", "--version"),
     }
 
 
@@ -141,9 +141,9 @@ def memory_kb(pid: int) -> dict[str, int]:
 @dataclass
 class Watch:
     """Who uses the processors between two moments: the parts measured, the tasks that they started and that have ended,
-    the load generator, everybody else.
+    the load generator, all others.
 
-    On a machine with other load the figures are those of the remaining capacity; `other` says how much was used.
+    On a machine with other load the figures are those of the remaining capacity; `other` is how much was used.
     """
 
     parts: dict[str, Sequence[int]]

@@ -10,7 +10,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-# From so many samples on a tail says something.
+# From so many samples on a tail means something.
 ENOUGH_FOR_A_TAIL = 10
 
 

@@ -13,7 +13,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use libfuzzer_sys::fuzz_target;
 
-// The supervisor is a program without a library; what it reads is fuzzed as it stands.
+// The supervisor is a program without a library; what it reads is fuzzed as it is.
 #[path = "../../crates/supervisor/src/context.rs"]
 #[allow(dead_code, reason = "the rest is the supervisor's")]
 mod context;

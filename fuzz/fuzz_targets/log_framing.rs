@@ -1,13 +1,13 @@
 //! Logs on their way: a task's bytes cut into lines, and a damaged spool read back.
 //!
-//! The first byte says which. Lines: the same stream gives the same lines however it is cut into reads. Spool: whatever
+//! The first byte chooses which. Lines: the same stream gives the same lines however it is cut into reads. Spool: whatever
 //! lies in a segment, reading ends, and sequence numbers only rise.
 #![no_main]
 
 use det_spool::{Batch, BatchIds, MAX_BATCH_BYTES, MAX_BATCH_RECORDS, Reader, batch_body};
 use libfuzzer_sys::fuzz_target;
 
-// The supervisor is a program without a library; what it reads is fuzzed as it stands.
+// The supervisor is a program without a library; what it reads is fuzzed as it is.
 #[path = "../../crates/supervisor/src/lines.rs"]
 mod lines;
 

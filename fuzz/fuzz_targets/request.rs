@@ -1,4 +1,4 @@
-//! Request bodies and query strings of the API: any bytes are a message or an error that says what is wrong.
+//! Request bodies and query strings of the API: any bytes are a message or an error about what is wrong.
 //!
 //! The first byte chooses the type. What was read is written and read as the same.
 #![no_main]

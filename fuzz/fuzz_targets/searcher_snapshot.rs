@@ -1,4 +1,4 @@
-//! A search restored from any JSON, and told anything afterwards, refuses or goes on; it never panics.
+//! A search restored from any JSON, and given any event afterwards, refuses or goes on; it never panics.
 //!
 //! The first byte chooses the configuration, the rest is a JSON array: the snapshot, then events. Instead of a snapshot
 //! there may be a recipe, `{"play": [events], "set": {"/json/pointer": value}}`: the snapshot of a search that took the
@@ -14,7 +14,7 @@ use det_searcher::{Event, Search};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
-/// Events played at most: a long list says nothing that a short one does not.
+/// Events played at most: a long list shows nothing that a short one does not.
 const EVENTS: usize = 64;
 
 fn method(choice: u8) -> SearchMethod {

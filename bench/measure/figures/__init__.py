@@ -1,4 +1,4 @@
-"""The figures. Each is a function that gives one outcome per store, or says what it lacks by `Skipped`."""
+"""The figures. Each is a function that gives one outcome per store, or raises `Skipped` with what it lacks."""
 
 from __future__ import annotations
 

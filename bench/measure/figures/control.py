@@ -38,14 +38,14 @@ class Fleet:
         )
         # When all agents were registered, each time.
         self.registered: list[float] = []
-        self._said: list[str] = []
+        self._printed: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self._said.append(line)
+            self._printed.append(line)
             with contextlib.suppress(ValueError):
                 news = json.loads(line)
                 if "registered" in news:
@@ -56,7 +56,7 @@ class Fleet:
 
         def there() -> bool:
             if self.process.poll() is not None:
-                raise Failed(f"the simulated agents have ended: {''.join(self._said[-5:])}")
+                raise Failed(f"the simulated agents have ended: {''.join(self._printed[-5:])}")
             return len(self.registered) >= times
 
         wait_for("the simulated agents to register", there, within)
@@ -70,7 +70,7 @@ class Fleet:
         except subprocess.TimeoutExpired:
             raise Failed(f"the simulated agents did not come to their end within {within:g} s") from None
         if self.process.returncode != 0:
-            raise Failed(f"the simulated agents failed: {''.join(self._said[-5:])}")
+            raise Failed(f"the simulated agents failed: {''.join(self._printed[-5:])}")
         return json.loads(self.process.stdout.read())
 
     def close(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def transitions(plan: Plan, store_kind: str) -> Outcome:
         label,
         f"A random search of {trials:,} trials that end at once, all offered at once, on {agents:,} agents of {SLOTS} "
         "slots over the agents' own protocol. Two transitions a trial: queued to running, running to done; from the "
-        "first order to start to the last end that the master says is stored.",
+        "first order to start to the last end that the master reports as stored.",
         [
             Value("transitions", "1/s", rates, "all durable"),
             Value("  master: time per trial", "ms", costs, "processor time"),

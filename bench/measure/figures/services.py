@@ -23,7 +23,7 @@ from measure.results import Outcome, Skipped, Value
 from measure.stores import own
 
 SERVER = pathlib.Path(__file__).resolve().parent.parent / "server.py"
-# Of a web socket; nobody checks the answer to this key.
+# Of a web socket; the answer to this key is not checked.
 UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "AAAA"}
 BUFFER = 1 << 20
 MIB = 1 << 20
@@ -392,14 +392,14 @@ def command_run(plan: Plan, store_kind: str) -> Outcome:
         with Watch(cluster.pids()) as watch:
             for number in range(plan.repeats(20, 5) + 2):
                 words = ["cmd", "run", "--config", "resources.slots=0"]
-                said = lines(plan.det, [*words, "echo", FIRST_LINE], env)
+                moments = lines(plan.det, [*words, "echo", FIRST_LINE], env)
                 quiet = lines(plan.det, [*words, "true"], env)
                 cluster.wait_idle()
                 if number < 2:
                     continue
-                launched.append(said["Launched"])
-                printed.append(said[FIRST_LINE])
-                ended.append(said["end"])
+                launched.append(moments["Launched"])
+                printed.append(moments[FIRST_LINE])
+                ended.append(moments["end"])
                 nothing.append(quiet["end"])
                 plan.say(f"output after {printed[-1]:.0f} ms, end after {ended[-1]:.0f} ms")
     return Outcome(
@@ -434,11 +434,11 @@ def lines(det: pathlib.Path, arguments: list[str], env: dict[str, str]) -> dict[
                 if word in line and (word == "Launched" or re.search(r" \|\| ", line)):
                     found.setdefault(word, now)
         # Far less than a pipe holds.
-        said = process.stderr.read()
+        printed = process.stderr.read()
         code = process.wait()
     found["end"] = (time.perf_counter() - began) * 1e3
     if code != 0:
-        raise Failed(f"{' '.join(argv)} ended with {code}: {said}")
+        raise Failed(f"{' '.join(argv)} ended with {code}: {printed}")
     return found
 
 
