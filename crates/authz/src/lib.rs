@@ -36,7 +36,7 @@ pub use table::{Kind, Permission};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Actor<'a> {
     /// A user with a session.
-    Person {
+    User {
         /// The user's id.
         id: UserId,
         /// Whether the user is an administrator.
@@ -61,7 +61,7 @@ impl Actor<'_> {
     /// The id of the user who calls, or for whom the task acts.
     pub fn user_id(&self) -> UserId {
         match self {
-            Self::Person { id, .. } => *id,
+            Self::User { id, .. } => *id,
             Self::Task { owner, .. } => *owner,
         }
     }
@@ -142,7 +142,7 @@ pub enum Relation {
     /// The user who owns the target.
     Owner,
     /// A user who is neither an administrator nor the owner.
-    OtherPerson,
+    OtherUser,
     /// The task, trial or allocation that the target is.
     Itself,
     /// Another task of the target's owner.
@@ -156,7 +156,7 @@ impl Relation {
     pub const ALL: [Self; 6] = [
         Self::Administrator,
         Self::Owner,
-        Self::OtherPerson,
+        Self::OtherUser,
         Self::Itself,
         Self::OwnersTask,
         Self::OtherTask,
@@ -164,12 +164,12 @@ impl Relation {
 
     fn of(actor: &Actor<'_>, target: &Target<'_>) -> Self {
         match actor {
-            Actor::Person {
+            Actor::User {
                 administrator: true,
                 ..
             } => Self::Administrator,
-            Actor::Person { id, .. } if target.owner == Some(*id) => Self::Owner,
-            Actor::Person { .. } => Self::OtherPerson,
+            Actor::User { id, .. } if target.owner == Some(*id) => Self::Owner,
+            Actor::User { .. } => Self::OtherUser,
             Actor::Task {
                 owner,
                 task,
@@ -228,7 +228,7 @@ pub enum Missing {
     /// The task's allocation has ended: it would have to run.
     Running,
     /// The actor is a task, and only users have the right.
-    Person,
+    User,
     /// Only administrators have the right.
     Administrator,
     /// The target belongs to another user.
@@ -267,7 +267,7 @@ pub fn decide(actor: &Actor<'_>, permission: Permission, target: &Target<'_>) ->
     let missing = match relation.is_task() {
         true if allows(Relation::OwnersTask) => Missing::Ownership,
         true if allows(Relation::Itself) => Missing::Identity,
-        true => Missing::Person,
+        true => Missing::User,
         false if allows(Relation::Owner) => Missing::Ownership,
         false => Missing::Administrator,
     };
@@ -306,15 +306,15 @@ mod tests {
     const ADA: UserId = UserId(1);
     const BOB: UserId = UserId(2);
 
-    fn person(id: UserId) -> Actor<'static> {
-        Actor::Person {
+    fn user(id: UserId) -> Actor<'static> {
+        Actor::User {
             id,
             administrator: false,
         }
     }
 
     fn administrator(id: UserId) -> Actor<'static> {
-        Actor::Person {
+        Actor::User {
             id,
             administrator: true,
         }
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn an_administrators_right_is_never_less_than_that_of_another_person() {
         for (permission, target) in every_question() {
-            if decide(&person(ADA), permission, &target).is_allowed() {
+            if decide(&user(ADA), permission, &target).is_allowed() {
                 let decision = decide(&administrator(ADA), permission, &target);
                 assert!(decision.is_allowed(), "{permission:?} {target:?}");
                 // The key of a shell lets its holder act as the owner: it is the owner's alone.
@@ -381,8 +381,8 @@ mod tests {
     #[test]
     fn an_owners_right_is_never_less_than_that_of_another_person() {
         for (permission, target) in every_question() {
-            let others = decide(&person(BOB), permission, &target.owned_by(ADA));
-            let owners = decide(&person(ADA), permission, &target.owned_by(ADA));
+            let others = decide(&user(BOB), permission, &target.owned_by(ADA));
+            let owners = decide(&user(ADA), permission, &target.owned_by(ADA));
             assert!(
                 owners.is_allowed() || !others.is_allowed(),
                 "{permission:?} {target:?}"
@@ -394,7 +394,7 @@ mod tests {
     fn a_task_never_has_a_right_that_its_owner_lacks() {
         for (permission, target) in every_question() {
             if decide(&task(ADA, false), permission, &target).is_allowed() {
-                let decision = decide(&person(ADA), permission, &target);
+                let decision = decide(&user(ADA), permission, &target);
                 assert!(decision.is_allowed(), "{permission:?} {target:?}");
             }
         }
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn where_the_owner_does_not_matter_none_changes_the_answer() {
-        for actor in [person(ADA), administrator(ADA), task(ADA, false)] {
+        for actor in [user(ADA), administrator(ADA), task(ADA, false)] {
             for (permission, target) in every_question() {
                 if !depends_on_owner(&actor, permission, &target) {
                     let answers = [ADA, BOB, UserId(3)]
@@ -450,7 +450,7 @@ mod tests {
 
     #[test]
     fn reading_and_reporting_cost_no_look_at_the_owner() {
-        for actor in [person(ADA), administrator(ADA), task(ADA, false)] {
+        for actor in [user(ADA), administrator(ADA), task(ADA, false)] {
             for kind in Kind::ALL {
                 let target = Target::of(kind);
                 assert!(
@@ -471,7 +471,7 @@ mod tests {
             Permission::Report,
             &trial
         ));
-        assert!(depends_on_owner(&person(ADA), Permission::Report, &trial));
+        assert!(depends_on_owner(&user(ADA), Permission::Report, &trial));
     }
 
     #[test]
@@ -479,14 +479,14 @@ mod tests {
         let bobs = Target::of(Kind::Experiment).owned_by(BOB);
         let others_trial = Target::identified(Identity::Trial(TrialId(8))).owned_by(ADA);
         for (actor, permission, target, expected) in [
-            (person(ADA), Permission::Redirect, bobs, Missing::Ownership),
+            (user(ADA), Permission::Redirect, bobs, Missing::Ownership),
             (
                 task(ADA, false),
                 Permission::Redirect,
                 bobs,
                 Missing::Ownership,
             ),
-            (task(ADA, false), Permission::Delete, bobs, Missing::Person),
+            (task(ADA, false), Permission::Delete, bobs, Missing::User),
             (
                 task(ADA, false),
                 Permission::Report,
@@ -495,7 +495,7 @@ mod tests {
             ),
             (task(ADA, true), Permission::Read, bobs, Missing::Running),
             (
-                person(ADA),
+                user(ADA),
                 Permission::Administer,
                 Target::of(Kind::Agent),
                 Missing::Administrator,
@@ -517,7 +517,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_for_ones_own_is_refused_for_all() {
-        for actor in [person(ADA), administrator(ADA), task(ADA, false)] {
+        for actor in [user(ADA), administrator(ADA), task(ADA, false)] {
             for (permission, target) in every_question() {
                 // Its own trial is more to a task than a trial of its owner.
                 if target.identity().is_none()

@@ -1,7 +1,7 @@
 //! The table of rights.
 
 use crate::Relation;
-use crate::Relation::{Administrator, Itself, OtherPerson, Owner, OwnersTask};
+use crate::Relation::{Administrator, Itself, OtherUser, Owner, OwnersTask};
 
 /// What an actor may do to a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,7 +127,7 @@ pub(crate) struct Row {
 }
 
 const EVERYBODY: &[Relation] = &Relation::ALL;
-const PEOPLE: &[Relation] = &[Administrator, Owner, OtherPerson];
+const USERS: &[Relation] = &[Administrator, Owner, OtherUser];
 const OWN: &[Relation] = &[Administrator, Owner];
 const OWN_AND_TASKS: &[Relation] = &[Administrator, Owner, Itself, OwnersTask];
 const ADMINISTRATORS: &[Relation] = &[Administrator];
@@ -157,7 +157,7 @@ pub(crate) const TABLE: &[Row] = &[
     Row {
         permission: Permission::Read,
         kinds: &[Kind::Event, Kind::MasterLog],
-        allowed: PEOPLE,
+        allowed: USERS,
     },
     Row {
         permission: Permission::Read,
@@ -187,7 +187,7 @@ pub(crate) const TABLE: &[Row] = &[
     Row {
         permission: Permission::Create,
         kinds: &[Kind::Workspace, Kind::Project, Kind::Template],
-        allowed: PEOPLE,
+        allowed: USERS,
     },
     Row {
         permission: Permission::Report,
@@ -207,7 +207,7 @@ pub(crate) const TABLE: &[Row] = &[
     Row {
         permission: Permission::Steer,
         kinds: &[Kind::Experiment, Kind::Task],
-        allowed: &[Administrator, Owner, OtherPerson, Itself, OwnersTask],
+        allowed: &[Administrator, Owner, OtherUser, Itself, OwnersTask],
     },
     Row {
         permission: Permission::Redirect,
@@ -222,7 +222,7 @@ pub(crate) const TABLE: &[Row] = &[
     Row {
         permission: Permission::Annotate,
         kinds: &[Kind::Workspace, Kind::Project],
-        allowed: PEOPLE,
+        allowed: USERS,
     },
     Row {
         permission: Permission::Delete,
@@ -268,7 +268,7 @@ mod tests {
     /// The actors that ask about a target of user 1: an administrator, its owner, another user, the task that it is
     /// about, another task of the owner, a task of another user.
     fn actors() -> [Actor<'static>; 6] {
-        let person = |id, administrator| Actor::Person { id, administrator };
+        let user = |id, administrator| Actor::User { id, administrator };
         let task = |owner, task, allocation, trial| Actor::Task {
             owner,
             task: id(task),
@@ -277,9 +277,9 @@ mod tests {
             ended: false,
         };
         [
-            person(UserId(9), true),
-            person(UserId(1), false),
-            person(UserId(2), false),
+            user(UserId(9), true),
+            user(UserId(1), false),
+            user(UserId(2), false),
             task(UserId(1), "t", "t.1", TrialId(7)),
             task(UserId(1), "u", "u.1", TrialId(8)),
             task(UserId(2), "v", "v.1", TrialId(9)),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use clap::Args;
 use det_config::{ConfigErrors, LoadedMaster, Sources};
 use det_server::hub::Hub;
-use det_server::in_force::{Surroundings, Unusable};
-use det_server::{MasterOptions, Running};
+use det_server::in_force::{Surroundings, UnusableConfig};
+use det_server::{MasterOptions, RunningMaster};
 
 use crate::error::CliError;
 use crate::key_flags::{KeyFlags, MasterKeys};
@@ -115,13 +115,13 @@ pub(crate) struct Process {
 }
 
 impl Surroundings for Process {
-    fn read_config(&self) -> Result<LoadedMaster, Unusable> {
+    fn read_config(&self) -> Result<LoadedMaster, UnusableConfig> {
         self.source.read().map_err(|error| match error {
-            ReadError::Source(error) => Unusable {
+            ReadError::Source(error) => UnusableConfig {
                 message: error.to_string(),
                 errors: Vec::new(),
             },
-            ReadError::Content(errors) => Unusable {
+            ReadError::Content(errors) => UnusableConfig {
                 message: unusable(&errors),
                 errors: errors.0,
             },
@@ -229,7 +229,7 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Starts a master. An error has its causes in one message.
-pub(crate) async fn start(options: MasterOptions) -> Result<Running, CliError> {
+pub(crate) async fn start(options: MasterOptions) -> Result<RunningMaster, CliError> {
     det_server::start(options).await.map_err(|error| {
         let mut message = error.to_string();
         let mut cause = std::error::Error::source(&error);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use det_config::secrets::shown_variable;
-use det_server::app::reload::{Asking, Mode};
+use det_server::app::reload::{Mode, ReloadCaller};
 use rust_embed::RustEmbed;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -288,7 +288,11 @@ impl HangUps {
     pub(crate) async fn reload(&mut self, master: &det_server::app::Master) {
         while self.next().await == HangUp::Reload {
             // The master logs the result itself.
-            if let Err(error) = master.reload.take_on(Asking::Signal, Mode::Apply).await {
+            if let Err(error) = master
+                .reload
+                .take_on(ReloadCaller::Signal, Mode::Apply)
+                .await
+            {
                 tracing::debug!(%error, "SIGHUP changed nothing");
             }
         }

@@ -9,7 +9,7 @@ use det_agent::{AgentOptions, RuntimeChoice, Secret};
 use det_config::MAX_ARTIFICIAL_SLOTS;
 use det_ids::{AgentId, quantity};
 use det_server::hub::{Hub, Topic};
-use det_server::{MasterOptions, Running};
+use det_server::{MasterOptions, RunningMaster};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -164,7 +164,7 @@ fn agent_names(count: u32) -> Vec<String> {
 /// The options of an agent of each name, which joins the master at `url`.
 fn agent_options(
     args: &UpArgs,
-    master: &Running,
+    master: &RunningMaster,
     names: &[String],
     url: &str,
     data_dir: &Path,
@@ -213,7 +213,7 @@ fn agent_options(
 }
 
 /// Waits until all agents have joined; each connection is an event in the hub.
-async fn agents_joined(master: &Running, names: &[String]) {
+async fn agents_joined(master: &RunningMaster, names: &[String]) {
     let mut events = master.master().context.hub.subscribe(Topic::Events);
     while !master.agents_connected(names) {
         events.changed().await;

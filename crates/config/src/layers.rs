@@ -74,7 +74,7 @@ pub(crate) fn load(
         errors,
         ..LayerErrors::default()
     };
-    let mut inside = Inside {
+    let mut inside = InnerSettings {
         section: document.root,
         errors: Vec::new(),
         variables: BTreeSet::new(),
@@ -220,14 +220,14 @@ fn from_flags(known: &[Leaf], flags: &[(String, String)], errors: &mut Vec<Confi
 }
 
 /// Settings inside lists and free maps, over what is merged already.
-struct Inside {
+struct InnerSettings {
     section: &'static Section,
     errors: Vec<ConfigError>,
     /// Variables that are such settings, right ones and wrong ones.
     variables: BTreeSet<String>,
 }
 
-impl Inside {
+impl InnerSettings {
     fn take_environment(
         &mut self,
         root: &mut Node,
@@ -258,7 +258,7 @@ impl Inside {
     fn set(
         &mut self,
         root: &mut Node,
-        steps: Result<Vec<elements::Step>, elements::Nowhere>,
+        steps: Result<Vec<elements::Step>, elements::PathError>,
         path: &str,
         text: &str,
         place: &Position,

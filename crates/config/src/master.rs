@@ -18,7 +18,7 @@ use crate::errors::ConfigWarning;
 use crate::yaml::Node;
 
 pub use effective::{DEFAULT_PRIORITY, EffectiveScheduler};
-pub use reload::{Change, GonePool, NotLive, Reload};
+pub use reload::{Change, RefusedChange, Reload, RemovedPool};
 pub use schedule::Schedule;
 pub use schema::aws_slots;
 pub use schema::{

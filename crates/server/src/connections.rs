@@ -84,11 +84,11 @@ fn places(files: u64) -> usize {
 }
 
 impl Bounded {
-    fn admit(&self, stream: TcpStream) -> io::Result<Placed> {
+    fn admit(&self, stream: TcpStream) -> io::Result<CountedConnection> {
         let place = self.place()?;
         stream.set_nodelay(true)?;
         SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT)?;
-        Ok(Placed {
+        Ok(CountedConnection {
             stream,
             _place: place,
         })
@@ -96,9 +96,9 @@ impl Bounded {
 }
 
 impl<S> Accept<TcpStream, S> for Bounded {
-    type Stream = Placed;
+    type Stream = CountedConnection;
     type Service = S;
-    type Future = std::future::Ready<io::Result<(Placed, S)>>;
+    type Future = std::future::Ready<io::Result<(CountedConnection, S)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         std::future::ready(self.admit(stream).map(|placed| (placed, service)))
@@ -115,9 +115,9 @@ const SPEAKS_TLS: &str =
     "this port speaks TLS: use https:// in the address of the master instead of http://";
 
 impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
-    type Stream = Placed;
+    type Stream = CountedConnection;
     type Service = S;
-    type Future = Pin<Box<dyn Future<Output = io::Result<(Placed, S)>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<(CountedConnection, S)>> + Send>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         let admitted = self.0.admit(stream);
@@ -156,12 +156,12 @@ impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
 
 /// A connection that gives its place back when it ends.
 #[derive(Debug)]
-pub(crate) struct Placed {
+pub(crate) struct CountedConnection {
     stream: TcpStream,
     _place: OwnedSemaphorePermit,
 }
 
-impl AsyncRead for Placed {
+impl AsyncRead for CountedConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -171,7 +171,7 @@ impl AsyncRead for Placed {
     }
 }
 
-impl AsyncWrite for Placed {
+impl AsyncWrite for CountedConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

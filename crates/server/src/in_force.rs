@@ -18,7 +18,7 @@ pub trait Surroundings: Send + Sync {
     ///
     /// # Errors
     /// Every error in them, or why something cannot be read.
-    fn read_config(&self) -> Result<LoadedMaster, Unusable>;
+    fn read_config(&self) -> Result<LoadedMaster, UnusableConfig>;
 
     /// Logs from now on what is at least this important: `trace`, `debug`, `info`, `warn`, `error` or `fatal`.
     fn set_log_level(&self, level: &str);
@@ -27,7 +27,7 @@ pub trait Surroundings: Send + Sync {
 /// Why what was read is no configuration.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
-pub struct Unusable {
+pub struct UnusableConfig {
     /// All of it, as users read it.
     pub message: String,
     /// The single errors; empty when a source could not be read at all.

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The places that are connected now. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Connected {
+pub struct ConnectedPlaces {
     leases: Arc<Mutex<Leases<CancellationToken>>>,
 }
 
@@ -25,7 +25,7 @@ impl det_rm::Lease for Lease {
     }
 }
 
-impl Connected {
+impl ConnectedPlaces {
     fn lock(&self) -> MutexGuard<'_, Leases<CancellationToken>> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -131,7 +131,7 @@ pub enum StartError {
 }
 
 /// A running master.
-pub struct Running {
+pub struct RunningMaster {
     /// Where it listens.
     pub address: SocketAddr,
     /// The token agents join with.
@@ -142,7 +142,7 @@ pub struct Running {
     tasks: JoinSet<()>,
 }
 
-impl Running {
+impl RunningMaster {
     /// The use cases, for tests and tools in the same process.
     pub fn master(&self) -> &Master {
         &self.master
@@ -180,7 +180,7 @@ impl Running {
 }
 
 /// Starts a master: opens the database, loads what it keeps in memory, listens, and starts its background work.
-pub async fn start(mut options: MasterOptions) -> Result<Running, StartError> {
+pub async fn start(mut options: MasterOptions) -> Result<RunningMaster, StartError> {
     complete(&mut options.config.config, &options.data_dir)?;
     let config = &options.config.config;
     log_schedulers(&Manager::of(config, &options.drivers));
@@ -198,7 +198,7 @@ pub async fn start(mut options: MasterOptions) -> Result<Running, StartError> {
 }
 
 /// The rest of a start, once the database is open.
-async fn start_on(store: Store, options: MasterOptions) -> Result<Running, StartError> {
+async fn start_on(store: Store, options: MasterOptions) -> Result<RunningMaster, StartError> {
     let MasterOptions {
         config: loaded,
         drivers,
@@ -274,7 +274,7 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<Running, Start
         master.context.shutdown.clone(),
     );
     tasks.spawn(background::essential(master.clone(), "serving", serving));
-    Ok(Running {
+    Ok(RunningMaster {
         address,
         agent_token,
         blank_password,

@@ -143,7 +143,7 @@ impl LiveJobs {
 
 /// What has changed in a cache since it was last read.
 #[derive(Debug, Default)]
-pub(crate) struct Touched {
+pub(crate) struct CacheChanges {
     /// The cache is another one.
     pub(crate) everything: bool,
     pub(crate) places: BTreeSet<PlaceId>,
@@ -151,7 +151,7 @@ pub(crate) struct Touched {
     pub(crate) jobs: BTreeSet<JobId>,
 }
 
-impl Touched {
+impl CacheChanges {
     /// Adds what changes are about to touch in a cache.
     fn add(&mut self, changes: &Changes, cache: &LiveCache) {
         self.places.extend(changes.removed_places.iter().cloned());
@@ -208,7 +208,7 @@ impl Place {
 }
 
 /// A container that is to be started, with the rows that its specification is made from.
-pub(crate) struct Startable {
+pub(crate) struct StartableContainer {
     pub(crate) container: Arc<ContainerRow>,
     pub(crate) allocation: Arc<AllocationRow>,
     pub(crate) place: Arc<PlaceRow>,
@@ -346,8 +346,8 @@ impl Live {
         &self,
         store: &Store,
         scheduling: &mut LiveCache,
-    ) -> Result<Touched, StoreError> {
-        let mut touched = Touched::default();
+    ) -> Result<CacheChanges, StoreError> {
+        let mut touched = CacheChanges::default();
         let changes = loop {
             // Makes sure that there is a cache; it may be found out of date again right afterwards.
             self.look(store, |_| ()).await?;
@@ -508,13 +508,17 @@ impl LiveCache {
     }
 
     /// What is needed to start a container on a place; `None` if it is not to run there any more.
-    pub(crate) fn startable(&self, place_id: &PlaceId, id: &ContainerId) -> Option<Startable> {
+    pub(crate) fn startable(
+        &self,
+        place_id: &PlaceId,
+        id: &ContainerId,
+    ) -> Option<StartableContainer> {
         let (allocation, container) = self.on(place_id).find(|(_, c)| c.row.id == *id)?;
         if container.row.desired != Desired::Run {
             return None;
         }
         let alive = allocation.containers.iter().map(|c| c.row.clone());
-        Some(Startable {
+        Some(StartableContainer {
             container: container.row.clone(),
             allocation: allocation.row.clone(),
             place: self.places.get(place_id)?.row.clone(),
@@ -559,7 +563,10 @@ impl LiveCache {
     }
 
     /// The pools of the allocations that were touched, each once or more.
-    pub(crate) fn pools_of<'a>(&'a self, touched: &'a Touched) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn pools_of<'a>(
+        &'a self,
+        touched: &'a CacheChanges,
+    ) -> impl Iterator<Item = &'a str> {
         let some = touched.allocations.iter();
         let some = some.filter_map(|id| self.allocations.get(id));
         let all = self.allocations.values().filter(|_| touched.everything);

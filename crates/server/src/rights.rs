@@ -9,7 +9,7 @@ impl Actor {
     /// The actor as the table of rights knows it.
     pub(crate) fn asking(&self) -> det_authz::Actor<'_> {
         match self {
-            Self::User(user) => det_authz::Actor::Person {
+            Self::User(user) => det_authz::Actor::User {
                 id: user.id,
                 administrator: user.admin,
             },
@@ -82,7 +82,7 @@ impl Actor {
                 forbidden(format!("{may_not}: it belongs to {owner}"))
                     .hint(format!("ask {owner} or an administrator to do it"))
             }
-            (Missing::Person, _) => forbidden(format!("{may_not}: only users may")),
+            (Missing::User, _) => forbidden(format!("{may_not}: only users may")),
             (Missing::Administrator, _) => {
                 forbidden(format!("{may_not}: it needs an administrator"))
             }

@@ -22,17 +22,17 @@ pub struct Work {
 /// All supervised works by name.
 #[derive(Debug, Default)]
 pub struct Works {
-    works: Mutex<BTreeMap<&'static str, Supervised>>,
+    works: Mutex<BTreeMap<&'static str, SupervisedWork>>,
 }
 
 #[derive(Debug, Default)]
-struct Supervised {
+struct SupervisedWork {
     work: Work,
     panic: Arc<Notify>,
 }
 
 impl Works {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Supervised>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, SupervisedWork>> {
         self.works.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -125,11 +125,13 @@ impl<'a> Column<'a> {
         } else {
             quote!(crate::column::#function(#raw))
         };
-        Ok(quote!(#read.map_err(|message| crate::column::Unreadable {
+        Ok(
+            quote!(#read.map_err(|message| crate::column::UnreadableColumn {
             row: ::std::format!("{} {}", #row, #id.map(|id| id.to_string()).unwrap_or_default()),
             column: #name,
             message,
-        })?))
+        })?),
+        )
     }
 }
 

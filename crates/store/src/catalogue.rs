@@ -229,7 +229,7 @@ impl Catalogue {
         self.read(|entries| {
             let offset = usize::try_from(offset.max(0)).unwrap_or(usize::MAX);
             let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-            let wanted = Wanted::new(filter, entries);
+            let wanted = PreparedFilter::new(filter, entries);
             let order = Order {
                 entries,
                 sort,
@@ -431,7 +431,7 @@ fn part(texts: &str, span: Span) -> &str {
 }
 
 /// A filter prepared to be applied to each entry.
-struct Wanted<'a> {
+struct PreparedFilter<'a> {
     filter: &'a Filter,
     name: Option<Finder<'static>>,
     description: Option<Finder<'static>>,
@@ -445,7 +445,7 @@ struct Wanted<'a> {
     owners: Option<Vec<Owner>>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> PreparedFilter<'a> {
     fn new(filter: &'a Filter, entries: &Entries) -> Self {
         let names = &entries.names;
         let finder = |text: &Option<String>| {
@@ -554,7 +554,7 @@ struct Order<'a> {
 
 impl Order<'_> {
     /// The places of the first `count` entries that are wanted, in order, and how many are wanted in all.
-    fn best(&self, wanted: &Wanted<'_>, count: usize) -> (Vec<usize>, usize) {
+    fn best(&self, wanted: &PreparedFilter<'_>, count: usize) -> (Vec<usize>, usize) {
         let mut best: Vec<usize> = Vec::new();
         let mut total = 0;
         let near = count <= NEAR;

@@ -191,7 +191,7 @@ tuples!(
 /// A stored value that cannot be read: written by a newer version, or changed from outside.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{column} of {row}: {message}")]
-pub(crate) struct Unreadable {
+pub(crate) struct UnreadableColumn {
     /// Kind and id of the row.
     pub(crate) row: String,
     pub(crate) column: &'static str,
@@ -222,20 +222,20 @@ pub(crate) fn text<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("states have a JSON form")
 }
 
-impl From<Unreadable> for sqlx::Error {
-    fn from(error: Unreadable) -> Self {
+impl From<UnreadableColumn> for sqlx::Error {
+    fn from(error: UnreadableColumn) -> Self {
         Self::Decode(Box::new(error))
     }
 }
 
-impl From<Unreadable> for rusqlite::Error {
-    fn from(error: Unreadable) -> Self {
+impl From<UnreadableColumn> for rusqlite::Error {
+    fn from(error: UnreadableColumn) -> Self {
         Self::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error))
     }
 }
 
 /// The unreadable column that an error of a driver is about.
-pub(crate) fn unreadable(error: &crate::DriverError) -> Option<&Unreadable> {
+pub(crate) fn unreadable(error: &crate::DriverError) -> Option<&UnreadableColumn> {
     match error {
         crate::DriverError::Pg(sqlx::Error::Decode(cause)) => cause.downcast_ref(),
         crate::DriverError::Lite(rusqlite::Error::FromSqlConversionFailure(_, _, cause)) => {

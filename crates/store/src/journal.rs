@@ -2,7 +2,7 @@
 //! chunks.
 //!
 //! A commit of the reports of many trials costs one short row at the end of one table, and not a row, an index entry and
-//! a new summary for each trial. Some seconds later, and after a start, [`Sorted`] sorts the rows by trial and
+//! a new summary for each trial. Some seconds later, and after a start, [`SortedReports`] sorts the rows by trial and
 //! packs them, on another thread than the writer's; [`apply`] stores chunks, statistics and steps and removes the journal's rows, in one
 //! transaction. So at every commit the chunks, the statistics and the trials' steps are consistent, and the journal holds
 //! the rest.
@@ -140,13 +140,13 @@ pub async fn newest(conn: &mut Conn<'_>) -> Result<i64, StoreError> {
 
 /// Reports of the journal's oldest rows, sorted by trial, run and group.
 #[derive(Debug, Default)]
-pub struct Sorted {
+pub struct SortedReports {
     through: i64,
     // Chunks of a trial are in the order of its runs.
     lines: BTreeMap<(TrialId, i64, String), Vec<Vec<u8>>>,
 }
 
-impl Sorted {
+impl SortedReports {
     /// Sorts what rows hold. Takes no more of them once one transaction has enough to store.
     pub fn of(rows: &[JournalRow]) -> Result<Self, StoreError> {
         let mut sorted = Self::default();

@@ -110,7 +110,7 @@ impl ChunkRow {
 /// Lines packed for storing, so that the writer need not spend its time on it: as many chunks as it takes to keep each
 /// small.
 #[derive(Debug, Clone)]
-pub struct Packed {
+pub struct PackedLines {
     chunks: Vec<Chunk>,
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct NewChunk<'a> {
     chunk: &'a Chunk,
 }
 
-impl Packed {
+impl PackedLines {
     /// What is stored of each chunk.
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         self.chunks.iter().map(|chunk| chunk.data.as_slice())
@@ -193,7 +193,7 @@ impl Packed {
 }
 
 /// Packs lines.
-pub fn pack(lines: &[LogLine]) -> Result<Packed, StoreError> {
+pub fn pack(lines: &[LogLine]) -> Result<PackedLines, StoreError> {
     let mut packer = Packer::default();
     for line in lines {
         packer.push(
@@ -246,7 +246,7 @@ pub(crate) async fn save_chunks(
 pub async fn append(
     conn: &mut Conn<'_>,
     task_id: &TaskId,
-    lines: &Packed,
+    lines: &PackedLines,
 ) -> Result<bool, StoreError> {
     let count = lines.count();
     if count == 0 {

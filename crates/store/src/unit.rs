@@ -33,8 +33,8 @@ mod write;
 
 pub(crate) use cells::{AllocationCell, ExperimentCell, TaskCell};
 use det_ids::{AllocationId, ContainerId, ExperimentId, JobId, PlaceId, TaskId, TrialId};
-pub(crate) use table::{Appended, Appendix, Cell};
-use table::{Noted, Table};
+pub(crate) use table::{AppendList, Appendix, Cell};
+use table::{NoteList, Table};
 pub(crate) use write::{insert_texts, save_rows};
 
 /// Rows kept at most after a commit; beyond it all are dropped and read again when needed.
@@ -92,7 +92,7 @@ macro_rules! unit {
             allocation_of: HashMap<ContainerId, AllocationId>,
             own_event: bool,
             $($(#[$table_doc])* pub(crate) $table: Table<$cell>,)+
-            $($(#[$list_doc])* pub(crate) $list: Appended<$item>,)+
+            $($(#[$list_doc])* pub(crate) $list: AppendList<$item>,)+
             $($(#[$doc])* pub(crate) $part: $kind,)+
         }
 
@@ -142,11 +142,11 @@ unit! {
     }
     others {
         /// Packed into chunks, and counted in their tasks, before the tables are written.
-        lines: Appended<Line>,
-        removed_places: Noted<PlaceId>,
+        lines: AppendList<Line>,
+        removed_places: NoteList<PlaceId>,
         /// Jobs that observers must look at again.
-        jobs: Noted<JobId>,
-        everything: Noted<()>,
+        jobs: NoteList<JobId>,
+        everything: NoteList<()>,
     }
 }
 
@@ -364,7 +364,7 @@ impl Table<AllocationCell> {
     }
 }
 
-impl Appended<Line> {
+impl AppendList<Line> {
     /// Whether lines wait for this task's log.
     pub(crate) fn wait_for(&self, task_id: &TaskId) -> bool {
         self.items[self.written..]

@@ -34,7 +34,7 @@ const WAITING: usize = 4096;
 pub struct WriteTx {
     conn: OwnedConn,
     unit: Unit,
-    after_commit: Vec<(When, Box<dyn FnOnce() + Send>)>,
+    after_commit: Vec<(EffectCondition, Box<dyn FnOnce() + Send>)>,
     on_rollback: Vec<Box<dyn FnOnce() + Send>>,
     /// Lets the commit fail as on a disk that cannot sync.
     fails_to_sync: bool,
@@ -44,7 +44,7 @@ pub struct WriteTx {
 
 /// When an effect runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum When {
+enum EffectCondition {
     /// Once the change is stored.
     Stored,
     /// Once it is stored, or may be.
@@ -91,13 +91,15 @@ impl WriteTx {
     /// woken for nothing finds nothing, but work that is not woken for something waits for ever. What must not run then is for
     /// [`WriteTx::once_stored`].
     pub fn after_commit(&mut self, effect: impl FnOnce() + Send + 'static) {
-        self.after_commit.push((When::Perhaps, Box::new(effect)));
+        self.after_commit
+            .push((EffectCondition::Perhaps, Box::new(effect)));
     }
 
     /// Runs `effect` right after the commit if it is certain that it happened: for memory that must not be ahead of the
     /// rows; must not block.
     pub fn once_stored(&mut self, effect: impl FnOnce() + Send + 'static) {
-        self.after_commit.push((When::Stored, Box::new(effect)));
+        self.after_commit
+            .push((EffectCondition::Stored, Box::new(effect)));
     }
 
     /// Runs `repair` if this change, or the commit that was to hold it, fails: for caches changed on the way.
@@ -356,20 +358,20 @@ async fn begin(base: &Base, conn: Option<OwnedConn>) -> Result<OwnedConn, StoreE
 ///
 /// On PostgreSQL each message to the database is a journey. So nothing is sent by itself to close a change: it is closed
 /// together with what the next one, or the commit, begins with.
-struct Open {
+struct OpenChange {
     job: Box<dyn Job>,
-    before: Before,
+    before: ChangeStart,
 }
 
 /// How many effects and repairs there were before a change.
 #[derive(Clone, Copy)]
-struct Before {
+struct ChangeStart {
     effects: usize,
     repairs: usize,
 }
 
 /// How closing a change failed.
-enum Unclosed {
+enum CloseError {
     /// PostgreSQL: a statement of this change failed, and it went on regardless. It alone pays for that.
     Refused(StoreError),
     /// The transaction itself is lost.
@@ -381,14 +383,14 @@ enum Unclosed {
 async fn make(
     tx: &mut WriteTx,
     mut job: Box<dyn Job>,
-) -> Result<Option<Open>, (Box<dyn Job>, StoreError)> {
-    let before = Before {
+) -> Result<Option<OpenChange>, (Box<dyn Job>, StoreError)> {
+    let before = ChangeStart {
         effects: tx.after_commit.len(),
         repairs: tx.on_rollback.len(),
     };
     tx.unit.begin();
     if job.run(tx).await {
-        return Ok(Some(Open { job, before }));
+        return Ok(Some(OpenChange { job, before }));
     }
     match undo(tx, before).await {
         Ok(()) => {
@@ -401,7 +403,7 @@ async fn make(
 }
 
 /// Undoes the change that was made last. Its savepoint stays open, for the next one.
-async fn undo(tx: &mut WriteTx, before: Before) -> Result<(), StoreError> {
+async fn undo(tx: &mut WriteTx, before: ChangeStart) -> Result<(), StoreError> {
     if let OwnedConn::Lite(conn) = &tx.conn
         && let Some(error) = conn.undone_by()
     {
@@ -417,7 +419,7 @@ async fn undo(tx: &mut WriteTx, before: Before) -> Result<(), StoreError> {
 }
 
 /// Closes the change that was made last with a statement that releases its savepoint.
-async fn close(tx: &mut WriteTx, with: Statement) -> Result<(), Unclosed> {
+async fn close(tx: &mut WriteTx, with: Statement) -> Result<(), CloseError> {
     let Err(error) = statement(&mut tx.conn, with).await else {
         return Ok(());
     };
@@ -426,11 +428,11 @@ async fn close(tx: &mut WriteTx, with: Statement) -> Result<(), Unclosed> {
         OwnedConn::Pg(_) => error.is_aborted_transaction(),
     };
     Err(if of_the_change {
-        Unclosed::Refused(error.into())
+        CloseError::Refused(error.into())
     } else if error.is_connection() {
-        Unclosed::Lost(StoreError::Unavailable(error))
+        CloseError::Lost(StoreError::Unavailable(error))
     } else {
-        Unclosed::Lost(error.into())
+        CloseError::Lost(error.into())
     })
 }
 
@@ -439,9 +441,9 @@ async fn close(tx: &mut WriteTx, with: Statement) -> Result<(), Unclosed> {
 async fn make_all(
     tx: &mut WriteTx,
     jobs: Vec<Box<dyn Job>>,
-) -> (Vec<Box<dyn Job>>, Option<Open>, Option<StoreError>) {
+) -> (Vec<Box<dyn Job>>, Option<OpenChange>, Option<StoreError>) {
     let mut kept = Vec::with_capacity(jobs.len());
-    let (mut open, mut lost): (Option<Open>, Option<StoreError>) = (None, None);
+    let (mut open, mut lost): (Option<OpenChange>, Option<StoreError>) = (None, None);
     for job in jobs {
         if let Some(last) = open.take() {
             match close_or_undo(tx, last, Statement::Next).await {
@@ -470,13 +472,13 @@ async fn make_all(
 /// Closes a change. `None` = it was undone instead, and its caller has the answer.
 async fn close_or_undo(
     tx: &mut WriteTx,
-    last: Open,
+    last: OpenChange,
     with: Statement,
 ) -> Result<Option<Box<dyn Job>>, (Box<dyn Job>, StoreError)> {
     match close(tx, with).await {
         Ok(()) => Ok(Some(last.job)),
-        Err(Unclosed::Lost(error)) => Err((last.job, error)),
-        Err(Unclosed::Refused(error)) => match undo(tx, last.before).await {
+        Err(CloseError::Lost(error)) => Err((last.job, error)),
+        Err(CloseError::Refused(error)) => match undo(tx, last.before).await {
             Ok(()) => {
                 last.job.answer(Some(error));
                 Ok(None)
@@ -598,7 +600,7 @@ async fn commit_group(
 /// Closes the last change, writes what gathered in memory, and commits.
 async fn commit(
     tx: &mut WriteTx,
-    last: Open,
+    last: OpenChange,
     kept: &mut Vec<Box<dyn Job>>,
     recovery: Option<&Recovery>,
 ) -> Result<(), StoreError> {
@@ -646,7 +648,7 @@ async fn flush_and_commit(tx: &mut WriteTx, recovery: Option<&Recovery>) -> Resu
 /// master's lock is free only then), and runs the effects that wake others.
 async fn connect_and_wake(
     base: &Base,
-    effects: Vec<(When, Box<dyn FnOnce() + Send>)>,
+    effects: Vec<(EffectCondition, Box<dyn FnOnce() + Send>)>,
 ) -> Option<OwnedConn> {
     let conn = base.connect().await;
     if let Err(error) = &conn {
@@ -658,7 +660,7 @@ async fn connect_and_wake(
         ..Changes::default()
     });
     for (when, effect) in effects {
-        if when == When::Perhaps {
+        if when == EffectCondition::Perhaps {
             base.run_effect(effect);
         }
     }

@@ -27,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_mins(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// What is left of a checkpoint: path to bytes, directories with a final `/`.
-type Left = BTreeMap<String, i64>;
+type RemainingFiles = BTreeMap<String, i64>;
 
 /// Deletes what the order of this container names, and reports.
 pub(crate) fn run() -> ExitCode {
@@ -96,7 +96,7 @@ fn removed(out: &mut impl io::Write) -> Result<usize, String> {
     Ok(failures)
 }
 
-fn described(left: &Left) -> String {
+fn described(left: &RemainingFiles) -> String {
     match left.len() {
         0 => "deleted".to_owned(),
         1 => "1 entry is left".to_owned(),
@@ -136,7 +136,7 @@ impl Storage {
     }
 
     /// Deletes what matches of a checkpoint; returns what is left.
-    fn remove(&self, uuid: &str) -> Result<Left, String> {
+    fn remove(&self, uuid: &str) -> Result<RemainingFiles, String> {
         let is_one_name = matches!(
             Path::new(uuid).components().collect::<Vec<_>>().as_slice(),
             [Component::Normal(_)]
@@ -147,10 +147,10 @@ impl Storage {
         let failed = |e: io::Error| format!("could not be deleted: {e}");
         if self.patterns.iter().any(Pattern::is_everything) {
             self.remove_below(uuid).map_err(failed)?;
-            return Ok(Left::new());
+            return Ok(RemainingFiles::new());
         }
         let directory = match open_directory(self.root.as_fd(), Path::new(uuid)) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Left::new()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(RemainingFiles::new()),
             directory => directory.map_err(failed)?,
         };
         // The kernel asks for the rights of the task's user.
@@ -178,7 +178,7 @@ impl Storage {
 fn report(
     master: &Master,
     uuid: &str,
-    left: &Left,
+    left: &RemainingFiles,
     out: &mut impl io::Write,
 ) -> Result<(), String> {
     let body =
@@ -233,7 +233,7 @@ mod tests {
         let root = world();
         let storage = storage(root.path(), &["**/*"]);
         for _ in 0..2 {
-            assert_eq!(storage.remove(UUID).unwrap(), Left::new());
+            assert_eq!(storage.remove(UUID).unwrap(), RemainingFiles::new());
         }
         assert!(!root.path().join(UUID).exists());
         assert!(root.path().join("other").exists());

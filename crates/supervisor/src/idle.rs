@@ -34,12 +34,12 @@ struct Terminal {
 
 /// What runs in a notebook.
 #[derive(Debug, Clone, Default)]
-struct Seen {
+struct NotebookActivity {
     kernels: Vec<Kernel>,
     terminals: Vec<Terminal>,
 }
 
-impl Seen {
+impl NotebookActivity {
     /// The last moment at which a kernel or a terminal did something, as text that sorts by time; empty = never.
     fn last_activity(&self) -> &str {
         let kernels = self.kernels.iter().map(|kernel| &kernel.last_activity);
@@ -92,7 +92,7 @@ pub(crate) fn watch(
         .name("idle".into())
         .spawn(move || {
             let mut said = None;
-            let mut before: Option<Seen> = None;
+            let mut before: Option<NotebookActivity> = None;
             loop {
                 thread::sleep(Duration::from_secs(every.into()));
                 // The certificate is there once the files have been placed.
@@ -120,22 +120,22 @@ pub(crate) fn watch(
         .map_err(crate::failure::thread_failed)
 }
 
-fn look(server: &Master) -> Result<Seen, MasterError> {
+fn look(server: &Master) -> Result<NotebookActivity, MasterError> {
     let kernels = server.get("/api/kernels", TIMEOUT)?;
     let terminals = match server.get("/api/terminals", TIMEOUT) {
         // It has been started without terminals.
         Err(MasterError::Status { status: 404, .. }) => Vec::new(),
         other => other?,
     };
-    Ok(Seen { kernels, terminals })
+    Ok(NotebookActivity { kernels, terminals })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn kernel(connections: i64, execution_state: &str, last_activity: &str) -> Seen {
-        Seen {
+    fn kernel(connections: i64, execution_state: &str, last_activity: &str) -> NotebookActivity {
+        NotebookActivity {
             kernels: vec![Kernel {
                 connections,
                 execution_state: execution_state.to_owned(),
@@ -145,8 +145,8 @@ mod tests {
         }
     }
 
-    fn terminal(last_activity: &str) -> Seen {
-        Seen {
+    fn terminal(last_activity: &str) -> NotebookActivity {
+        NotebookActivity {
             kernels: Vec::new(),
             terminals: vec![Terminal {
                 last_activity: last_activity.to_owned(),
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn each_type_counts_what_it_says() {
         use NotebookIdleType::{Activity, KernelConnections, KernelsOrTerminals};
-        let nothing = Seen::default();
+        let nothing = NotebookActivity::default();
         let (unused, connected) = (kernel(0, "idle", "10:00"), kernel(2, "idle", "10:00"));
         let (busy, open) = (kernel(0, "busy", "10:00"), terminal("10:00"));
         for (seen, kernels_or_terminals, kernel_connections, activity) in [

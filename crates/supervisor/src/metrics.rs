@@ -45,13 +45,13 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
 /// The measuring of a task that runs.
-pub(crate) struct Measuring {
+pub(crate) struct MetricsCollection {
     stop: Sender<()>,
     queue: Arc<Queue>,
     done: Receiver<()>,
 }
 
-impl Measuring {
+impl MetricsCollection {
     /// Starts to measure and to report.
     pub(crate) fn start(settings: SystemMetrics, setup: &Setup) -> io::Result<Self> {
         let gpus = Arc::new(Mutex::new(Averages::default()));
@@ -165,7 +165,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A report that waits for the master.
 #[derive(Debug, Clone, PartialEq)]
-struct Waiting {
+struct WaitingReport {
     number: u64,
     /// When it was made, microseconds.
     at: i64,
@@ -181,7 +181,7 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
-    reports: VecDeque<Waiting>,
+    reports: VecDeque<WaitingReport>,
     /// How many reports there were.
     made: u64,
     /// The last report has been made.
@@ -205,7 +205,9 @@ impl Queue {
         let mut state = self.lock();
         state.made += 1;
         let number = state.made;
-        state.reports.push_back(Waiting { number, at, groups });
+        state
+            .reports
+            .push_back(WaitingReport { number, at, groups });
         if state.reports.len() > MOST_WAITING {
             state.reports.pop_front();
         }
@@ -221,7 +223,7 @@ impl Queue {
     }
 
     /// The oldest reports, which stay until [`Self::sent`]; `None` once there will be no more.
-    fn next(&self) -> Option<Vec<Waiting>> {
+    fn next(&self) -> Option<Vec<WaitingReport>> {
         let mut state = self.lock();
         loop {
             if !state.reports.is_empty() {
@@ -281,12 +283,12 @@ struct Body<'a> {
     trial_run_id: i64,
     agent_id: &'a str,
     again: bool,
-    reports: Vec<Reported<'a>>,
+    reports: Vec<ReportBody<'a>>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Reported<'a> {
+struct ReportBody<'a> {
     report_id: String,
     time: String,
     groups: &'a Map<String, Value>,
@@ -350,7 +352,7 @@ impl Route {
 
     fn send(
         &self,
-        reports: &[Waiting],
+        reports: &[WaitingReport],
         again: bool,
         timeout: Duration,
     ) -> Result<bool, MasterError> {
@@ -360,7 +362,7 @@ impl Route {
             again,
             reports: reports
                 .iter()
-                .map(|report| Reported {
+                .map(|report| ReportBody {
                     report_id: format!("{}-{}", self.container_id, report.number),
                     time: det_spool::rfc3339(report.at),
                     groups: &report.groups,

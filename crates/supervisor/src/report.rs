@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use det_taskspec::sandbox::{ExitReport, STARTED_FILE, Started};
+use det_taskspec::sandbox::{EntrypointStart, ExitReport, STARTED_FILE};
 use det_taskspec::{ContainerExit, EXIT_FILE, ExitCause};
 use serde::Serialize;
 
@@ -29,7 +29,7 @@ pub(crate) fn write_exit(
 }
 
 /// Writes the report that the entrypoint runs.
-pub(crate) fn write_started(run_dir: &Path, started: &Started) -> io::Result<()> {
+pub(crate) fn write_started(run_dir: &Path, started: &EntrypointStart) -> io::Result<()> {
     replace(run_dir, STARTED_FILE, started).map(drop)
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use det_spool::{BatchIds, DEFAULT_CAPACITY_BYTES, Level};
 use det_taskspec::diagnosis::DIAGNOSE_SIGNAL;
-use det_taskspec::sandbox::{DIAGNOSTICS_FILE, SandboxSpec, Stages, Started};
+use det_taskspec::sandbox::{DIAGNOSTICS_FILE, EntrypointStart, SandboxSpec, Stages};
 use det_taskspec::{
     ContainerExit, ExitCause, RUN_DIR, SCRIPT_FILE, SPOOL_DIR, Script, variables as v,
 };
@@ -34,7 +34,7 @@ use crate::info::{self, Rendezvous};
 use crate::launch::{GateKey, Launch};
 use crate::log::Log;
 use crate::master::{Address, Master};
-use crate::metrics::Measuring;
+use crate::metrics::MetricsCollection;
 use crate::processes::Processes;
 use crate::ready::Readiness;
 use crate::report::{self, Diagnostics};
@@ -193,7 +193,7 @@ struct Task {
     stages: Stages,
     oom_kills_before: Option<u64>,
     /// The measuring of the running code, if it is measured.
-    measuring: Option<Measuring>,
+    measuring: Option<MetricsCollection>,
 }
 
 impl Task {
@@ -269,7 +269,7 @@ impl Task {
     }
 
     /// Handles events until the task has ended and all its output is in the spool.
-    fn run_to_end(mut self) -> (ContainerExit, Option<ExitCause>, Option<Measuring>) {
+    fn run_to_end(mut self) -> (ContainerExit, Option<ExitCause>, Option<MetricsCollection>) {
         let exit = match self.until_ended() {
             Ok(exit) => exit,
             Err(error) => {
@@ -535,7 +535,7 @@ impl Task {
         self.measure();
         let started_at = now_micros();
         self.stages.entrypoint_exec = Some(started_at);
-        let started = Started {
+        let started = EntrypointStart {
             pid: pid.as_raw(),
             started_at,
             stages: self.stages,
@@ -553,7 +553,7 @@ impl Task {
         let Some(settings) = self.setup.script.system_metrics else {
             return;
         };
-        match Measuring::start(settings, &self.setup) {
+        match MetricsCollection::start(settings, &self.setup) {
             Ok(measuring) => self.measuring = Some(measuring),
             // The task does not depend on it.
             Err(error) => {

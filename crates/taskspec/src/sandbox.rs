@@ -7,7 +7,7 @@
 //! | [`SANDBOX_FILE`] | agent | [`SandboxSpec`]; process runtime only |
 //! | [`RUN_SUBDIR`]`/` | agent | becomes [`RUN_DIR`](crate::RUN_DIR) of the container |
 //! | [`RUN_SUBDIR`]`/`[`SCRIPT_FILE`](crate::SCRIPT_FILE) | agent | the [`Script`](crate::Script) |
-//! | [`RUN_SUBDIR`]`/`[`STARTED_FILE`] | supervisor | [`Started`], when the entrypoint starts |
+//! | [`RUN_SUBDIR`]`/`[`STARTED_FILE`] | supervisor | [`EntrypointStart`], when the entrypoint starts |
 //! | [`RUN_SUBDIR`]`/`[`EXIT_FILE`](crate::EXIT_FILE) | supervisor | [`ExitReport`], when the entrypoint has ended |
 //! | [`RUN_SUBDIR`]`/`[`SPOOL_DIR`](crate::SPOOL_DIR)`/` | supervisor | the log spool |
 //! | [`RUN_SUBDIR`]`/`[`DIAGNOSTICS_FILE`] | supervisor | its own messages, for operators |
@@ -32,7 +32,7 @@ pub const SANDBOX_FILE: &str = "sandbox.json";
 pub const RUN_SUBDIR: &str = "run";
 /// Messages of the supervisor from before the sandbox was built, relative to the container directory.
 pub const SANDBOX_LOG_FILE: &str = "sandbox.log";
-/// The [`Started`] note, relative to the run directory.
+/// The [`EntrypointStart`] note, relative to the run directory.
 pub const STARTED_FILE: &str = "started.json";
 /// The supervisor's own messages, relative to the run directory.
 pub const DIAGNOSTICS_FILE: &str = "supervisor.log";
@@ -161,7 +161,7 @@ pub const MOST_OF_FAILED_RANK: u64 = 16 << 10;
 
 /// When the entrypoint was started and the stages before it were over. For timing figures; written without fsync.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Started {
+pub struct EntrypointStart {
     /// Process id of the entrypoint in its own process namespace.
     pub pid: i32,
     /// When the entrypoint was started, in microseconds since 1970 UTC.

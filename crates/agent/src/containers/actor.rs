@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::container::{Container, ENGINE_RETRY, ERROR, INFO, LOG_GRACE, LaunchError, chain};
 use super::exit::{self, RuntimeEnd};
 use super::handover;
-use super::store::{ContainerDir, KillOrder, Phase, Record, RuntimeKind, Started};
+use super::store::{ContainerDir, KillOrder, Phase, Record, RuntimeKind, StartedContainer};
 use super::{Command, Session, Shared};
 
 /// The task that manages one container; see the module.
@@ -241,7 +241,10 @@ impl Actor {
         }
     }
 
-    async fn try_launch(&mut self, commands: &mut Commands) -> Result<Started, LaunchError> {
+    async fn try_launch(
+        &mut self,
+        commands: &mut Commands,
+    ) -> Result<StartedContainer, LaunchError> {
         let session = self.session(commands).await?;
         if self.record.runtime != RuntimeKind::Process {
             self.pull(commands).await?;
@@ -323,7 +326,7 @@ impl Actor {
     }
 
     /// Waits for the end of a started container and ends it when asked to.
-    async fn watch(&mut self, started: Started, commands: &mut Commands) {
+    async fn watch(&mut self, started: StartedContainer, commands: &mut Commands) {
         let container = self.container.clone();
         let identity = started.identity.clone();
         let ended = container.wait(&identity);
@@ -362,7 +365,7 @@ impl Actor {
     }
 
     /// Determines the exit reason, after making sure that nothing runs any more.
-    async fn end(&mut self, end: RuntimeEnd, started: Option<Started>) {
+    async fn end(&mut self, end: RuntimeEnd, started: Option<StartedContainer>) {
         if self.record.runtime == RuntimeKind::Process {
             let identity = started.as_ref().map(|started| &started.identity);
             self.container.sweep_processes(identity).await;

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::exit::RuntimeEnd;
 use super::grants;
 use super::prepare::{self, ContainerInputs, PrepareError};
-use super::store::{ContainerDir, Identity, KillOrder, RuntimeKind, Started, StoreError};
+use super::store::{ContainerDir, Identity, KillOrder, RuntimeKind, StartedContainer, StoreError};
 use super::{Session, Shared};
 use crate::runtime::engine::{ContainerContext, Engine, EngineError, EngineState};
 use crate::runtime::process::ProcessRuntime;
@@ -110,7 +110,10 @@ impl Container {
     }
 
     /// Starts it, with the files of its directory.
-    pub(super) async fn start(self: &Arc<Self>, session: &Session) -> Result<Started, LaunchError> {
+    pub(super) async fn start(
+        self: &Arc<Self>,
+        session: &Session,
+    ) -> Result<StartedContainer, LaunchError> {
         let env = self.prepare().await?;
         match self.runtime {
             RuntimeKind::Process => self.start_process(session).await,
@@ -151,7 +154,10 @@ impl Container {
         Ok(prepared?)
     }
 
-    async fn start_process(self: &Arc<Self>, session: &Session) -> Result<Started, LaunchError> {
+    async fn start_process(
+        self: &Arc<Self>,
+        session: &Session,
+    ) -> Result<StartedContainer, LaunchError> {
         if let Some(notice) = grants::missing_capabilities_notice(&self.spec) {
             self.say(WARNING, notice);
         }
@@ -166,7 +172,7 @@ impl Container {
                 self.dir.supervisor().display()
             ))
         })?;
-        Ok(Started {
+        Ok(StartedContainer {
             identity: Identity::Process(identity),
             host_address: session.host_address.clone(),
             ports: self.same_ports(),
@@ -193,7 +199,7 @@ impl Container {
         &self,
         session: &Session,
         env: Vec<(String, String)>,
-    ) -> Result<Started, LaunchError> {
+    ) -> Result<StartedContainer, LaunchError> {
         // Only what the engine's own hooks read: the rest contains secrets, and the engine shows it to all its users.
         let env: Vec<(String, String)> = env
             .into_iter()
@@ -223,13 +229,13 @@ impl Container {
         &self,
         session: &Session,
         id: String,
-    ) -> Result<Started, LaunchError> {
+    ) -> Result<StartedContainer, LaunchError> {
         let ports = if self.network_mode() == "host" {
             self.same_ports()
         } else {
             self.engine().await.ports(&id).await?
         };
-        Ok(Started {
+        Ok(StartedContainer {
             identity: Identity::Engine { id },
             host_address: session.host_address.clone(),
             ports,
@@ -237,11 +243,14 @@ impl Container {
     }
 
     /// Finds the container in the runtime; `None` = it does not exist.
-    pub(super) async fn find(&self, session: &Session) -> Result<Option<Started>, LaunchError> {
+    pub(super) async fn find(
+        &self,
+        session: &Session,
+    ) -> Result<Option<StartedContainer>, LaunchError> {
         if self.runtime == RuntimeKind::Process {
             let dir = self.dir.clone();
             let found = blocking(move || ProcessRuntime::find(&dir)).await?;
-            return Ok(found.map(|identity| Started {
+            return Ok(found.map(|identity| StartedContainer {
                 identity: Identity::Process(identity),
                 host_address: session.host_address.clone(),
                 ports: self.same_ports(),

@@ -68,7 +68,7 @@ pub(crate) enum Phase {
     /// About to be started, or started: after a restart the agent must look for it.
     Launching,
     /// It was started.
-    Started(Started),
+    Started(StartedContainer),
     /// Ended; the rest of its logs is still to be shipped. The end is reported to the master after that; until then
     /// the
     /// last report stays valid.
@@ -76,7 +76,7 @@ pub(crate) enum Phase {
         exit: ContainerExit,
         #[serde(default)]
         cause: Option<ExitCause>,
-        started: Option<Started>,
+        started: Option<StartedContainer>,
     },
     /// Ended and shipped; waits until the master lets it be removed.
     Terminated {
@@ -88,7 +88,7 @@ pub(crate) enum Phase {
 
 /// A container that was started.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Started {
+pub(crate) struct StartedContainer {
     pub(crate) identity: Identity,
     /// Address of this host for the allocation's other containers.
     pub(crate) host_address: String,
@@ -161,7 +161,7 @@ impl Phase {
 }
 
 /// The state to report of a running container.
-pub(crate) fn running(started: &Started) -> ContainerState {
+pub(crate) fn running(started: &StartedContainer) -> ContainerState {
     ContainerState::Running {
         host_address: started.host_address.clone(),
         ports: started.ports.clone(),
@@ -396,7 +396,7 @@ mod tests {
     use crate::testing::container_spec;
 
     fn started() -> Phase {
-        Phase::Started(Started {
+        Phase::Started(StartedContainer {
             identity: Identity::Process(ProcessIdentity {
                 pid: 42,
                 start_ticks: 1_234_567,

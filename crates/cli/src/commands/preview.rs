@@ -10,7 +10,7 @@ use det_config::document::DocumentKind;
 use det_config::yaml::to_yaml;
 use serde_json::{Value, json};
 
-use crate::commands::submission::Written;
+use crate::commands::submission::UserDocument;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::model_files::read_config;
@@ -47,7 +47,7 @@ pub(crate) async fn run(args: PreviewArgs, context: &Context) -> Result<(), CliE
         )));
     }
     // Only the keys that a search needs must be set.
-    let written = Written::of_text(DocumentKind::Experiment, &file, &written);
+    let written = UserDocument::of_text(DocumentKind::Experiment, &file, &written);
     written.check(true)?;
     let session = context.session().await?;
     let body = json!({"config": config});

@@ -42,7 +42,7 @@ fn parse(text: &str) -> Result<Ports, String> {
 
 /// Ports of this machine that are taken, and where they lead.
 #[derive(Debug)]
-pub(crate) struct Published {
+pub(crate) struct PublishedPorts {
     listeners: Vec<(TcpListener, u16)>,
 }
 
@@ -129,7 +129,7 @@ impl PublishArgs {
     }
 
     /// Takes the ports, on this machine's own address only. Errs when one is in use.
-    pub(crate) async fn take(&self) -> Result<Published, CliError> {
+    pub(crate) async fn take(&self) -> Result<PublishedPorts, CliError> {
         let mut listeners = Vec::new();
         for Ports { local, remote } in &self.ports {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, *local)).await;
@@ -144,11 +144,11 @@ impl PublishArgs {
             })?;
             listeners.push((listener, *remote));
         }
-        Ok(Published { listeners })
+        Ok(PublishedPorts { listeners })
     }
 }
 
-impl Published {
+impl PublishedPorts {
     /// Runs `command`, and meanwhile carries every connection to the task that `task` names then. Connections end with the
     /// command.
     pub(crate) async fn during<T>(

@@ -16,7 +16,7 @@ use crate::values::{items, plain};
 
 /// A document as its user wrote it: a file, and what `--config` lays over it.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub(crate) struct UserDocument {
     kind: DocumentKind,
     /// The file's name in messages.
     name: String,
@@ -24,7 +24,7 @@ pub(crate) struct Written {
     overrides: Vec<String>,
 }
 
-impl Written {
+impl UserDocument {
     /// Reads a document; without a file there are only overrides.
     pub(crate) fn read(
         kind: DocumentKind,

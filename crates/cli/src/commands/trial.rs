@@ -99,7 +99,7 @@ struct DownloadArgs {
     /// Id of the trial
     trial_id: TrialId,
     #[command(flatten)]
-    which: Which,
+    which: CheckpointChoice,
     /// Where to put it [default: checkpoints/UUID]
     #[arg(short, long, value_name = "PATH")]
     output_dir: Option<PathBuf>,
@@ -116,7 +116,7 @@ struct DownloadArgs {
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct Which {
+struct CheckpointChoice {
     /// The checkpoint with the best validation
     #[arg(long)]
     best: bool,

@@ -38,9 +38,9 @@ pub(crate) async fn print(client: &Client, args: &MetricsArgs) -> Result<(), Cli
     let path = api_path(["trials", "metrics", "trial_metrics"]);
     let mut stream = client.stream(&path, &query).await?;
     let mut found = if args.values {
-        Found::Values(Vec::new())
+        MetricsOutput::Values(Vec::new())
     } else {
-        Found::Statistics(BTreeMap::new())
+        MetricsOutput::Statistics(BTreeMap::new())
     };
     while let Some(message) = stream.next().await? {
         for report in items(&message["metrics"]) {
@@ -112,7 +112,7 @@ fn flatten<'a>(
 }
 
 /// What is printed.
-enum Found {
+enum MetricsOutput {
     /// One line for each metric.
     Statistics(BTreeMap<Metric, Statistics>),
     /// One line for each value: the metric, when, at which step, and the value.
@@ -149,7 +149,7 @@ impl Statistics {
     }
 }
 
-impl Found {
+impl MetricsOutput {
     fn add(&mut self, metric: Metric, report: &Value, value: &Value) {
         match self {
             Self::Statistics(all) => all.entry(metric).or_default().add(value),

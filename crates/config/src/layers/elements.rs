@@ -26,14 +26,14 @@ pub(super) enum Step {
 
 /// Why a path leads nowhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Nowhere {
+pub(super) struct PathError {
     /// As far as it was followed, with the step that failed.
     pub(super) path: String,
     pub(super) message: String,
     pub(super) hint: Option<String>,
 }
 
-impl Nowhere {
+impl PathError {
     fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             path: path.into(),
@@ -50,8 +50,8 @@ impl Nowhere {
 
 /// Reads `a.b[0].c[name].d`. What is quoted in brackets is a name; a number without quotes is one if an element has it,
 /// else a position.
-pub(super) fn steps(path: &str) -> Result<Vec<Step>, Nowhere> {
-    let wrong = |message: &str| Nowhere::new(path, message);
+pub(super) fn steps(path: &str) -> Result<Vec<Step>, PathError> {
+    let wrong = |message: &str| PathError::new(path, message);
     let mut steps = Vec::new();
     let mut rest = path;
     while !rest.is_empty() {
@@ -97,7 +97,7 @@ pub(super) fn reach<'n>(
     section: &'static Section,
     steps: &[Step],
     at: &Position,
-) -> Result<(&'n mut Node, Kind), Nowhere> {
+) -> Result<(&'n mut Node, Kind), PathError> {
     let mut node = root;
     let mut place = Place {
         kind: Kind::Section(section),
@@ -127,13 +127,13 @@ impl Place {
         node: &'n mut Node,
         key: &str,
         at: &Position,
-    ) -> Result<&'n mut Node, Nowhere> {
+    ) -> Result<&'n mut Node, PathError> {
         if item_of(self.kind).is_some() {
             let message = format!(
                 "is a list; name the element, {0}[0] or {0}[NAME]",
                 self.path
             );
-            return Err(Nowhere::new(&self.path, message));
+            return Err(PathError::new(&self.path, message));
         }
         let above = std::mem::take(&mut self.path);
         self.path = match above.as_str() {
@@ -146,7 +146,8 @@ impl Place {
                 .find(|leaf| edit_distance(key, &leaf.path, 2).is_some())
                 .map(|leaf| format!("did you mean \"{}\"?", joined(&above, &leaf.path)));
             return Err(
-                Nowhere::new(&self.path, "is not a key that a flag or variable can set").hint(near),
+                PathError::new(&self.path, "is not a key that a flag or variable can set")
+                    .hint(near),
             );
         };
         (self.kind, self.default) = (kind, default);
@@ -163,20 +164,20 @@ impl Place {
         }))
     }
 
-    fn element<'n>(&mut self, node: &'n mut Node, step: &Step) -> Result<&'n mut Node, Nowhere> {
+    fn element<'n>(&mut self, node: &'n mut Node, step: &Step) -> Result<&'n mut Node, PathError> {
         let item = item_of(self.kind)
-            .ok_or_else(|| Nowhere::new(&self.path, "is no list, so it has no elements"))?;
+            .ok_or_else(|| PathError::new(&self.path, "is no list, so it has no elements"))?;
         fill_list(node, self.default);
         let kind = node.kind();
         let items = match &mut node.tree {
             Tree::List(items) => items,
             Tree::Null => {
                 let message = "is not given, so it has no elements; give the list whole";
-                return Err(Nowhere::new(&self.path, message));
+                return Err(PathError::new(&self.path, message));
             }
             _ => {
                 let message = format!("is {kind}, so it has no elements");
-                return Err(Nowhere::new(&self.path, message));
+                return Err(PathError::new(&self.path, message));
             }
         };
         let list = std::mem::take(&mut self.path);
@@ -212,7 +213,7 @@ impl Place {
             });
             let near = near.map(|near| format!("did you mean \"{near}\"?"));
             let message = format!("{what}; {}", what_there_is(items));
-            return Err(Nowhere::new(&self.path, message).hint(near));
+            return Err(PathError::new(&self.path, message).hint(near));
         }
         (self.kind, self.default) = (item, None);
         Ok(&mut items[index])
@@ -220,7 +221,11 @@ impl Place {
 }
 
 /// A number that is the place of one element and the name of another.
-fn can_be_both(list: &str, (number, at): (usize, &Node), (other, name): (usize, &str)) -> Nowhere {
+fn can_be_both(
+    list: &str,
+    (number, at): (usize, &Node),
+    (other, name): (usize, &str),
+) -> PathError {
     let message =
         format!("can be element {number} and the one named \"{name}\", which is element {other}");
     let by_name = format!("write {list}[\"{name}\"] for the name");
@@ -228,7 +233,7 @@ fn can_be_both(list: &str, (number, at): (usize, &Node), (other, name): (usize, 
         Some(at) => format!("{by_name}, {list}[\"{at}\"] for element {number}"),
         None => by_name,
     };
-    Nowhere::new(format!("{list}[{name}]"), message).hint(Some(hint))
+    PathError::new(format!("{list}[{name}]"), message).hint(Some(hint))
 }
 
 fn joined(above: &str, path: &str) -> String {
@@ -322,7 +327,7 @@ pub(super) fn steps_of_variable(
     name: &str,
     section: &'static Section,
     root: &Node,
-) -> Option<Result<Vec<Step>, Nowhere>> {
+) -> Option<Result<Vec<Step>, PathError>> {
     let rest = name.strip_prefix("DET_")?;
     below(rest, &leaves(section), Some(root), "")
 }
@@ -332,7 +337,7 @@ fn below(
     known: &[Leaf],
     node: Option<&Node>,
     above: &str,
-) -> Option<Result<Vec<Step>, Nowhere>> {
+) -> Option<Result<Vec<Step>, PathError>> {
     // The longest name of a list that it begins with.
     let (leaf, after) = known
         .iter()
@@ -378,14 +383,18 @@ fn below(
                     edit_distance(after, &env_name(&inner.path)["DET_".len()..], 2).is_some()
                 });
                 let near = near.map(|near| format!("did you mean \"{}\"?", near.path));
-                Err(Nowhere::new(&path, format!("\"{after}\" is no key of it")).hint(near))
+                Err(PathError::new(&path, format!("\"{after}\" is no key of it")).hint(near))
             }
         }
     }))
 }
 
 /// The element that a variable goes on with, and what follows it.
-fn element_of<'r>(rest: &'r str, items: &[Node], path: &str) -> Result<(usize, &'r str), Nowhere> {
+fn element_of<'r>(
+    rest: &'r str,
+    items: &[Node],
+    path: &str,
+) -> Result<(usize, &'r str), PathError> {
     let after = |token: &str| match rest.strip_prefix(token)? {
         "" => Some(""),
         after => after.strip_prefix("__").filter(|after| !after.is_empty()),
@@ -422,7 +431,7 @@ fn element_of<'r>(rest: &'r str, items: &[Node], path: &str) -> Result<(usize, &
                 );
                 ("several elements can be meant", Some(hint))
             };
-            Err(Nowhere::new(
+            Err(PathError::new(
                 format!("{path}[{token}]"),
                 format!("{what}; {}", what_there_is(items)),
             )

@@ -41,7 +41,7 @@ impl fmt::Display for Change {
 
 /// A change that a running master cannot take on.
 #[derive(Debug, Clone, PartialEq)]
-pub struct NotLive {
+pub struct RefusedChange {
     /// The change that a running master cannot make.
     pub change: Change,
     /// The reason, and what to do, for users.
@@ -50,7 +50,7 @@ pub struct NotLive {
     pub is_occupied_pool: bool,
 }
 
-impl NotLive {
+impl RefusedChange {
     /// `{"path", "from", "to", "message"}`.
     pub fn to_json(&self) -> Value {
         let Change { path, from, to, .. } = &self.change;
@@ -58,7 +58,7 @@ impl NotLive {
     }
 }
 
-impl fmt::Display for NotLive {
+impl fmt::Display for RefusedChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.change.path, self.why)
     }
@@ -75,7 +75,7 @@ pub struct Reload {
 
 /// A pool that another configuration does not have any more, or has under another manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GonePool {
+pub struct RemovedPool {
     /// Its name.
     pub name: String,
     /// Where it was: `resource_pools[gpu]`.
@@ -84,7 +84,7 @@ pub struct GonePool {
 
 /// When a change of a key takes effect.
 #[derive(Debug, Clone, Copy)]
-enum When {
+enum EffectTime {
     /// At once, for all work.
     Now,
     /// It has no effect on the running master.
@@ -93,10 +93,10 @@ enum When {
     Restart(&'static str),
 }
 
-use When::{Never, Now, Restart};
+use EffectTime::{Never, Now, Restart};
 
 /// By the begin of the path; the longest one counts.
-const RULES: &[(&str, When)] = &[
+const RULES: &[(&str, EffectTime)] = &[
     ("config_file", Never),
     ("log", Now),
     (
@@ -169,7 +169,7 @@ const RULES: &[(&str, When)] = &[
 ];
 
 /// `path` = with the names of pools and managers in brackets, which no rule has.
-fn when(path: &str) -> When {
+fn when(path: &str) -> EffectTime {
     let path = &steps(path).join(".");
     RULES
         .iter()
@@ -220,12 +220,12 @@ fn steps(path: &str) -> Vec<&str> {
 impl MasterConfig {
     /// The pools that another configuration does not have any more, or has under another manager: what is in them cannot
     /// go on there.
-    pub fn gone_in(&self, new: &Self) -> Vec<GonePool> {
+    pub fn gone_in(&self, new: &Self) -> Vec<RemovedPool> {
         let kept: BTreeSet<(Option<&str>, &str)> =
             new.placed_pools().map(|(of, pool, _)| (of, pool)).collect();
         let gone = self.placed_pools();
         let gone = gone.filter(|(of, pool, _)| !kept.contains(&(*of, *pool)));
-        gone.map(|(_, name, path)| GonePool {
+        gone.map(|(_, name, path)| RemovedPool {
             name: name.to_owned(),
             path,
         })
@@ -258,7 +258,7 @@ impl MasterConfig {
         &self,
         new: Self,
         occupied: impl Fn(&str) -> Option<String>,
-    ) -> Result<Reload, Vec<NotLive>> {
+    ) -> Result<Reload, Vec<RefusedChange>> {
         let (from, to) = (flat(self), flat(&new));
         let (shown_from, shown_to) = (shown(self), shown(&new));
         let paths: BTreeSet<&String> = from.keys().chain(to.keys()).collect();
@@ -282,7 +282,7 @@ impl MasterConfig {
                     acts: false,
                     ..change
                 }),
-                Restart(why) => refused.push(NotLive {
+                Restart(why) => refused.push(RefusedChange {
                     why: format!(
                         "{why}; it is {}, and {} was read",
                         or_not_set(&change.from),
@@ -293,9 +293,9 @@ impl MasterConfig {
                 }),
             }
         }
-        for GonePool { name, path } in self.gone_in(&new) {
+        for RemovedPool { name, path } in self.gone_in(&new) {
             if let Some(why) = occupied(&name) {
-                refused.push(NotLive {
+                refused.push(RefusedChange {
                     change: Change {
                         path,
                         from: Value::from(name),

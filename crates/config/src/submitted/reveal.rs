@@ -34,7 +34,7 @@ impl Submitted {
     /// Puts real values in place of [`MASK`] and of what else is shown instead of secrets, as `known` configurations have
     /// them at the same places. Gives an error for each place that stays hidden, and whether something was put in.
     pub fn reveal(&mut self, known: &[Value]) -> (Vec<ConfigError>, bool) {
-        let mut revealing = Revealing::default();
+        let mut revealing = RevealOutcome::default();
         let known: Vec<&Value> = known.iter().collect();
         for layer in &mut self.layers.0 {
             revealing.node(layer, "", &known);
@@ -73,12 +73,12 @@ fn says_all_of(node: &Node, part: &Node) -> bool {
 }
 
 #[derive(Default)]
-struct Revealing {
+struct RevealOutcome {
     hidden: Vec<ConfigError>,
     revealed: bool,
 }
 
-impl Revealing {
+impl RevealOutcome {
     /// `known`: what is at the same place elsewhere.
     fn node(&mut self, node: &mut Node, path: &str, known: &[&Value]) {
         match &mut node.tree {

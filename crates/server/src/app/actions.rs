@@ -3,7 +3,7 @@
 use det_ids::{ExperimentId, ProjectId};
 use det_lifecycle::experiment::ExperimentEvent;
 
-use crate::app::reads::experiments::listing::{self, Chosen, named_project};
+use crate::app::reads::experiments::listing::{self, BulkSelection, named_project};
 use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
@@ -61,7 +61,7 @@ pub(crate) async fn act_on_all(
     master: &Master,
     actor: &Actor,
     project_id: ProjectId,
-    chosen: Chosen,
+    chosen: BulkSelection,
     action: Action,
 ) -> AppResult<Vec<(ExperimentId, AppResult<()>)>> {
     if let Action::Move(to) = action {

@@ -30,13 +30,13 @@ pub struct AllGathers {
 #[derive(Default)]
 struct Round {
     /// What members gave, by the id of each call; empty texts once the answer is made.
-    given: HashMap<String, Given>,
+    given: HashMap<String, MemberValue>,
     bytes: usize,
     /// The body of the answer, once all members have given.
     answer: Option<Bytes>,
 }
 
-struct Given {
+struct MemberValue {
     data: Bytes,
     _reserved: Reservation,
 }
@@ -172,7 +172,7 @@ fn give(
             rounds.last_mut().expect("one was just added")
         }
     };
-    let given = Given {
+    let given = MemberValue {
         data,
         _reserved: reserved,
     };

@@ -18,7 +18,7 @@ use crate::app::context::Context;
 use crate::app::existing::no_task_of;
 use crate::app::idle::Idle;
 use crate::app::orchestration::{Cause, Orchestration};
-use crate::app::ownership::{Ownership, Reported};
+use crate::app::ownership::{Ownership, ReportSubject};
 use crate::app::reads;
 use crate::app::reads::allocations::require_form;
 use crate::app::silences::Silences;
@@ -175,7 +175,7 @@ impl Allocations {
         idle: bool,
     ) -> AppResult<()> {
         self.ownership
-            .require_reporter(actor, Reported::Task(task))
+            .require_reporter(actor, ReportSubject::Task(task))
             .await?;
         let live = {
             let mut conn = self.context.store.read().await?;
@@ -345,7 +345,7 @@ impl Allocations {
     async fn require_reporter(&self, actor: &Actor, allocation_id: &AllocationId) -> AppResult<()> {
         require_form(allocation_id)?;
         self.ownership
-            .require_reporter(actor, Reported::Allocation(allocation_id))
+            .require_reporter(actor, ReportSubject::Allocation(allocation_id))
             .await
     }
 

@@ -7,14 +7,14 @@ use serde_json::{Map, Value};
 use crate::app::Master;
 use crate::app::experiments::{CreatedExperiment, ExperimentPatch};
 use crate::app::jobs::QueueChange;
-use crate::app::launches::{From, LaunchRequest, Launched};
+use crate::app::launches::{LaunchRequest, Launched, SubtreeStart};
 use crate::app::projects::{NewProject, ProjectPatch};
-use crate::app::reads::checkpoints::{self, Found};
-use crate::app::reads::experiments::listing::{Chosen, chosen};
+use crate::app::reads::checkpoints::{self, ShownCheckpoint};
+use crate::app::reads::experiments::listing::{BulkSelection, chosen};
 use crate::app::reads::experiments::{self, Shown};
 use crate::app::reads::homes::{self, ProjectView, WorkspaceView};
 use crate::app::reads::tasks::{self, LaunchedView};
-use crate::app::reads::trials::{self, Whole};
+use crate::app::reads::trials::{self, TrialWithParts};
 use crate::app::submission::NewExperimentRequest;
 use crate::app::unmanaged::Heartbeat;
 use crate::app::workspaces::WorkspacePatch;
@@ -57,7 +57,7 @@ pub(crate) async fn put_trial(
     experiment_id: ExperimentId,
     external_id: Option<String>,
     hparams: Map<String, Value>,
-) -> AppResult<Whole> {
+) -> AppResult<TrialWithParts> {
     let service = &master.unmanaged;
     let id = service
         .put_trial(actor, experiment_id, external_id, hparams)
@@ -71,7 +71,7 @@ pub(crate) async fn beat(
     actor: &Actor,
     id: TrialId,
     heartbeat: Heartbeat,
-) -> AppResult<Whole> {
+) -> AppResult<TrialWithParts> {
     master.unmanaged.beat(actor, id, heartbeat).await?;
     trials::settled(&master.context.store, actor, id).await
 }
@@ -119,7 +119,7 @@ pub(crate) async fn launch_tensorboard(
     master: &Master,
     actor: &Actor,
     mut request: LaunchRequest,
-    more: Option<(ProjectId, Chosen)>,
+    more: Option<(ProjectId, BulkSelection)>,
 ) -> AppResult<(Launched, Option<LaunchedView>)> {
     if let Some((project, more)) = more {
         let meant = chosen(master, actor, project, more).await?;
@@ -135,7 +135,10 @@ pub(crate) async fn kill_launched(
     kind: TaskKind,
     id: &TaskId,
 ) -> AppResult<LaunchedView> {
-    master.launches.kill(actor, kind, id, From::Task).await?;
+    master
+        .launches
+        .kill(actor, kind, id, SubtreeStart::Task)
+        .await?;
     tasks::launched_one(master, actor, kind, id).await
 }
 
@@ -201,7 +204,7 @@ pub(crate) async fn annotate_checkpoint(
     actor: &Actor,
     uuid: &str,
     metadata: Map<String, Value>,
-) -> AppResult<Found> {
+) -> AppResult<ShownCheckpoint> {
     let service = &master.checkpoints;
     let row = service.set_metadata(actor, uuid, metadata).await?;
     checkpoints::shown(master, actor, row).await

@@ -61,7 +61,7 @@ use uuid::Uuid;
 
 use crate::app::context::Context;
 use crate::app::existing;
-use crate::app::ownership::{Ownership, Reported};
+use crate::app::ownership::{Ownership, ReportSubject};
 use crate::app::searches::config_of;
 use crate::app::silences::{Received, Silences};
 use crate::app::specs::MasterIdentity;
@@ -95,7 +95,7 @@ pub struct CheckpointReport {
 }
 
 /// What is left of a checkpoint's files: path to bytes, directories end in `/`.
-pub type Left = BTreeMap<String, i64>;
+pub type RemainingFiles = BTreeMap<String, i64>;
 
 /// The rows of checkpoints. Cheap to clone.
 #[derive(Clone)]
@@ -129,7 +129,7 @@ impl Checkpoints {
     pub async fn report(&self, actor: &Actor, report: CheckpointReport) -> AppResult<()> {
         let row = checked(report)?;
         self.ownership
-            .require_reporter(actor, Reported::Task(&row.task_id))
+            .require_reporter(actor, ReportSubject::Task(&row.task_id))
             .await?;
         if [&self.identity.cluster_id, &self.identity.master_id].contains(&&row.uuid) {
             return Err(taken(&row.uuid));
@@ -286,7 +286,7 @@ impl Checkpoints {
     pub async fn patch(
         &self,
         actor: &Actor,
-        changes: Vec<(String, Option<Left>)>,
+        changes: Vec<(String, Option<RemainingFiles>)>,
     ) -> AppResult<()> {
         for (index, (uuid, left)) in changes.iter().enumerate() {
             check_uuid(&format!("checkpoints[{index}].uuid"), uuid)?;
@@ -349,7 +349,7 @@ impl Checkpoints {
         &self,
         tx: &mut WriteTx,
         mut row: CheckpointRow,
-        left: Left,
+        left: RemainingFiles,
         removed: &[Pattern],
         actor: &str,
         reason: Option<&str>,

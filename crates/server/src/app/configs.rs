@@ -17,10 +17,10 @@ use crate::app::searches::config_of;
 /// or older, or of a change that is undone, is never answered with it.
 #[derive(Clone, Default)]
 pub struct Configs {
-    parsed: Arc<Mutex<HashMap<ExperimentId, Parsed>>>,
+    parsed: Arc<Mutex<HashMap<ExperimentId, ParsedConfig>>>,
 }
 
-struct Parsed {
+struct ParsedConfig {
     text: String,
     config: Arc<ExperimentConfig>,
     /// Its log policies, once they have been asked for.
@@ -28,7 +28,7 @@ struct Parsed {
 }
 
 impl Configs {
-    fn lock(&self) -> MutexGuard<'_, HashMap<ExperimentId, Parsed>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ExperimentId, ParsedConfig>> {
         self.parsed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -41,7 +41,7 @@ impl Configs {
         }
         let config = Arc::new(config_of(row)?);
         if row.ended_at.is_none() {
-            let parsed = Parsed {
+            let parsed = ParsedConfig {
                 text: row.config.clone(),
                 config: config.clone(),
                 log_policies: OnceLock::new(),

@@ -23,7 +23,7 @@ use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::existing;
 use crate::app::orchestration::Orchestration;
-use crate::app::ownership::{Ownership, Reported};
+use crate::app::ownership::{Ownership, ReportSubject};
 use crate::app::reach::{ContainerReach, RunningContainer};
 use crate::app::reads;
 use crate::app::silences::Silences;
@@ -202,7 +202,7 @@ impl Doctor {
     ) -> AppResult<()> {
         reads::allocations::require_form(allocation_id)?;
         self.ownership
-            .require_reporter(actor, Reported::Allocation(allocation_id))
+            .require_reporter(actor, ReportSubject::Allocation(allocation_id))
             .await?;
         let rows = {
             let mut conn = self.context.store.read().await?;

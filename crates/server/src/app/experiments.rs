@@ -30,7 +30,7 @@ use crate::app::offload;
 use crate::app::orchestration::{Cause, Orchestration};
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
-use crate::app::renewal::{ATTEMPTS, Renewal, Renewals, Renewed, overtaken};
+use crate::app::renewal::{ATTEMPTS, Renewal, Renewals, RenewedConfig, overtaken};
 use crate::app::scheduling::fallback::fallback_of;
 use crate::app::submission::{NewExperimentRequest, Submissions};
 use crate::auth::Actor;
@@ -466,7 +466,7 @@ impl Experiments {
         &self,
         tx: &mut WriteTx,
         row: ExperimentRow,
-        renewed: Renewed,
+        renewed: RenewedConfig,
         cause: &Cause,
     ) -> AppResult<()> {
         let id = row.id;

@@ -38,7 +38,7 @@ use crate::error::{AppError, AppResult};
 
 use tensorboard::Exhibits;
 
-pub use steering::From;
+pub use steering::SubtreeStart;
 pub use tensorboard::TensorBoardRequest;
 
 /// A task as its owner asks for it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use det_config::container::{LogAction, LogPolicy, compile_patterns};
 use det_ids::UserId;
 use det_store::StoreError;
-use det_store::logs::{LogLine, Packed};
+use det_store::logs::{LogLine, PackedLines};
 use nix::time::{ClockId, clock_gettime};
 use regex::bytes::RegexSet;
 
@@ -27,13 +27,13 @@ const CHEAP_PATTERNS: usize = 1 << 10;
 pub(crate) struct CompiledPolicies {
     /// Whether a text has any match at all: one look for all policies.
     any: RegexSet,
-    policies: Vec<Compiled>,
+    policies: Vec<CompiledPattern>,
     /// Who owns the experiment.
     pub(super) owner: UserId,
 }
 
 #[derive(Debug)]
-struct Compiled {
+struct CompiledPattern {
     /// The policy's name, or its pattern.
     label: String,
     pattern: String,
@@ -42,7 +42,7 @@ struct Compiled {
 
 /// A line that a policy matched.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Found {
+pub(crate) struct MatchedLine {
     /// The policy's name, or its pattern.
     pub(super) label: String,
     pub(super) pattern: String,
@@ -53,14 +53,14 @@ pub(crate) struct Found {
 
 /// What came of lines that were held against policies.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Searched {
+pub(crate) struct PatternMatches {
     /// What matched.
-    pub(super) found: Vec<Found>,
+    pub(super) found: Vec<MatchedLine>,
     /// How many of the last lines were not looked at, because it had taken too long.
     pub(super) left: usize,
 }
 
-impl Searched {
+impl PatternMatches {
     /// Whether there is nothing to note.
     pub(crate) fn is_empty(&self) -> bool {
         self.found.is_empty() && self.left == 0
@@ -76,7 +76,7 @@ impl CompiledPolicies {
                 continue;
             };
             patterns.push(pattern.as_str());
-            compiled.push(Compiled {
+            compiled.push(CompiledPattern {
                 label: policy.name.clone().unwrap_or_else(|| pattern.clone()),
                 pattern: pattern.clone(),
                 action: policy.action,
@@ -104,14 +104,14 @@ impl CompiledPolicies {
     /// processor time that this thread has used so far: after [`SEARCH_TIME`] the rest is left.
     pub(crate) fn find(
         &self,
-        packed: &Packed,
+        packed: &PackedLines,
         used: impl Fn() -> Duration,
-    ) -> Result<Searched, StoreError> {
+    ) -> Result<PatternMatches, StoreError> {
         let end = used() + SEARCH_TIME;
         let is_over = || used() >= end;
         let may_match =
             |texts: &[u8]| windows(texts).any(|window| is_over() || self.any.is_match(window));
-        let mut searched = Searched::default();
+        let mut searched = PatternMatches::default();
         if !packed.any_text(may_match)? {
             return Ok(searched);
         }
@@ -138,7 +138,7 @@ impl CompiledPolicies {
                     line.agent_id.clone(),
                 );
                 if searched.found.len() < MOST_FOUND && seen.insert(origin) {
-                    searched.found.push(Found {
+                    searched.found.push(MatchedLine {
                         label: policy.label.clone(),
                         pattern: policy.pattern.clone(),
                         action: policy.action,
@@ -190,7 +190,7 @@ pub(crate) fn thread_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-impl Compiled {
+impl CompiledPattern {
     /// Whether a line shows the policy itself: code that prints its configuration must not trip over it.
     fn is_echoed_by(&self, line: &str) -> bool {
         line.contains("pattern") && line.contains(&self.pattern)

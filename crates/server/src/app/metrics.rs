@@ -67,13 +67,13 @@ use serde_json::{Map, Value};
 use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::orchestration::Orchestration;
-use crate::app::ownership::{Ownership, Reported};
+use crate::app::ownership::{Ownership, ReportSubject};
 use crate::app::silences::{Received, Silences};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
 use intake::Intake;
-use journal::{Appended, Arriving, Journal};
+use journal::{AppendOutcome, EncodedReport, Journal};
 use series::Series;
 use system::{CodeReports, is_profiler_group};
 
@@ -145,7 +145,7 @@ impl Metrics {
     pub async fn report(&self, actor: &Actor, report: Report, size: usize) -> AppResult<()> {
         let (trial_id, group) = (report.trial_id, report.group.clone());
         self.ownership
-            .require_reporter(actor, Reported::Trial(trial_id))
+            .require_reporter(actor, ReportSubject::Trial(trial_id))
             .await?;
         actor.require_run(trial_id, report.run_id)?;
         check(&report)?;
@@ -154,7 +154,7 @@ impl Metrics {
         if !is_profiler_group(&group) {
             self.silences.received(actor, Received::Report);
         }
-        let arriving = Arriving::new(report)?;
+        let arriving = EncodedReport::new(report)?;
         if group == VALIDATION {
             self.store_validation(arriving).await?;
         } else {
@@ -168,7 +168,7 @@ impl Metrics {
     }
 
     /// Stores a validation together with what the search decides by it.
-    async fn store_validation(&self, arriving: Arriving) -> AppResult<()> {
+    async fn store_validation(&self, arriving: EncodedReport) -> AppResult<()> {
         let trial_id = arriving.report.trial_id;
         let mut reports = vec![arriving];
         loop {
@@ -178,7 +178,7 @@ impl Metrics {
                 .write(move |tx| {
                     Box::pin(async move {
                         let appended = service.journal.append(tx, reports).await?;
-                        if let Appended::Done(results) = &appended {
+                        if let AppendOutcome::Done(results) = &appended {
                             for report in results.iter().flatten().flatten() {
                                 service.on_validation(tx, trial_id, report).await?;
                             }
@@ -190,12 +190,12 @@ impl Metrics {
                 .await?;
             failpoint!("server::metrics::store::after_commit");
             match appended {
-                Appended::Done(results) => {
+                AppendOutcome::Done(results) => {
                     return results
                         .into_iter()
                         .try_for_each(|result| result.map(|_| ()));
                 }
-                Appended::CompactFirst(again) => {
+                AppendOutcome::CompactFirst(again) => {
                     self.journal.flush().await?;
                     reports = again;
                 }

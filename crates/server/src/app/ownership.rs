@@ -15,7 +15,7 @@ use crate::error::{AppError, AppResult};
 
 /// What a report is about.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Reported<'a> {
+pub(crate) enum ReportSubject<'a> {
     /// A trial.
     Trial(TrialId),
     /// A task.
@@ -48,12 +48,12 @@ impl Ownership {
     pub(crate) async fn require_reporter(
         &self,
         actor: &Actor,
-        about: Reported<'_>,
+        about: ReportSubject<'_>,
     ) -> AppResult<()> {
         let mut target = Target::identified(match about {
-            Reported::Trial(id) => Identity::Trial(id),
-            Reported::Task(id) => Identity::Task(id),
-            Reported::Allocation(id) => Identity::Allocation(id),
+            ReportSubject::Trial(id) => Identity::Trial(id),
+            ReportSubject::Task(id) => Identity::Task(id),
+            ReportSubject::Allocation(id) => Identity::Allocation(id),
         });
         let mut what = String::new();
         if depends_on_owner(&actor.asking(), Permission::Report, &target) {
@@ -81,23 +81,23 @@ impl Ownership {
             .map(|row| (row.trial_id, &row.task_id))
             .collect();
         for (trial, task) in sources {
-            let about = trial.map_or(Reported::Task(task), Reported::Trial);
+            let about = trial.map_or(ReportSubject::Task(task), ReportSubject::Trial);
             self.require_reporter(actor, about).await?;
         }
         Ok(())
     }
 
-    async fn owner_of(&self, about: Reported<'_>) -> AppResult<(String, UserId)> {
+    async fn owner_of(&self, about: ReportSubject<'_>) -> AppResult<(String, UserId)> {
         let mut conn = self.store.read().await?;
         let task = match about {
-            Reported::Trial(id) => {
+            ReportSubject::Trial(id) => {
                 let trial = existing::trial(&mut conn.conn(), id).await?;
                 let experiment =
                     existing::experiment(&mut conn.conn(), trial.experiment_id).await?;
                 return Ok((format!("trial {id}"), experiment.owner_id));
             }
-            Reported::Task(id) => id.clone(),
-            Reported::Allocation(id) => {
+            ReportSubject::Task(id) => id.clone(),
+            ReportSubject::Allocation(id) => {
                 allocations::find(&mut conn.conn(), id)
                     .await?
                     .ok_or_else(|| AppError::not_found("allocation", id.as_str().escape_debug()))?

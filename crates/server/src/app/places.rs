@@ -20,7 +20,7 @@ use crate::app::pools::Pools;
 use crate::app::specs::Specs;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::{Subscription, Topic};
-use crate::leases::{Connected, Lease};
+use crate::leases::{ConnectedPlaces, Lease};
 use crate::live::Live;
 
 /// The places of all resource managers. Cheap to clone.
@@ -33,7 +33,7 @@ pub struct Places {
     specs: Specs,
     orchestration: Orchestration,
     /// Which of them are connected now.
-    pub connected: Connected,
+    pub connected: ConnectedPlaces,
 }
 
 impl Places {
@@ -52,7 +52,7 @@ impl Places {
             pools,
             specs,
             orchestration,
-            connected: Connected::default(),
+            connected: ConnectedPlaces::default(),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::app::homes::{
 };
 use crate::app::orchestration::Cause;
 use crate::app::ownership::Ownership;
-use crate::app::renewal::{ATTEMPTS, Renewal, Renewals, Renewed, overtaken};
+use crate::app::renewal::{ATTEMPTS, Renewal, Renewals, RenewedConfig, overtaken};
 use crate::app::workspaces::{FieldErrors, HomeChanges, HomeDeletion};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -366,7 +366,7 @@ impl Projects {
         &self,
         id: ProjectId,
         to: WorkspaceId,
-    ) -> AppResult<BTreeMap<ExperimentId, Renewed>> {
+    ) -> AppResult<BTreeMap<ExperimentId, RenewedConfig>> {
         let homes = self.homes.get();
         let workspace = homes.workspace(to)?;
         let rows: Vec<ExperimentRow> = {
@@ -433,7 +433,7 @@ impl Projects {
         actor: &str,
         id: ExperimentId,
         to: ProjectId,
-        renewed: Option<Renewed>,
+        renewed: Option<RenewedConfig>,
     ) -> AppResult<bool> {
         let row = existing::experiment(&mut tx.conn(), id).await?;
         let homes = Homes::load(&mut tx.conn()).await?;

@@ -11,7 +11,7 @@ use det_authz::{Kind, Permission};
 use det_config::LoadedMaster;
 use det_config::errors::{ConfigError, ConfigWarning};
 use det_config::explain::ExplainedKey;
-use det_config::master::{Change, EffectiveScheduler, MasterConfig, NotLive};
+use det_config::master::{Change, EffectiveScheduler, MasterConfig, RefusedChange};
 use det_config::origin::{Layer, Origin, Source};
 use det_lifecycle::record::{EventKind, Subject};
 use det_rm::{Manager, PlaceWord};
@@ -26,16 +26,16 @@ use crate::app::pools::Pools;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
-use crate::in_force::{Surroundings, Unusable};
+use crate::in_force::{Surroundings, UnusableConfig};
 
 /// Jobs and places that a sentence about a pool names at most.
 const NAMED: usize = 3;
 
 /// Who asks for a reload.
 #[derive(Debug, Clone, Copy)]
-pub enum Asking<'a> {
+pub enum ReloadCaller<'a> {
     /// A request.
-    Person(&'a Actor),
+    User(&'a Actor),
     /// A signal to the process.
     Signal,
 }
@@ -51,7 +51,7 @@ pub enum Mode {
 
 /// What a reload changes.
 #[derive(Debug, Clone)]
-pub struct Reloaded {
+pub struct ReloadOutcome {
     /// Every key whose value differs.
     pub changes: Vec<Change>,
     /// What to know about the new configuration although it is no error.
@@ -99,7 +99,7 @@ impl LogPatch {
 /// A decision about what was read.
 enum Decided {
     Taken(Vec<Change>),
-    Refused(Vec<NotLive>),
+    Refused(Vec<RefusedChange>),
 }
 
 /// Takes on another configuration. Cheap to clone.
@@ -140,9 +140,9 @@ impl Reload {
     /// # Errors
     /// All errors of what was read, or every change that needs a restart with the reason. The configuration in force
     /// stays as it is, whole.
-    pub async fn take_on(&self, asking: Asking<'_>, mode: Mode) -> AppResult<Reloaded> {
+    pub async fn take_on(&self, asking: ReloadCaller<'_>, mode: Mode) -> AppResult<ReloadOutcome> {
         let actor = match asking {
-            Asking::Person(actor) => {
+            ReloadCaller::User(actor) => {
                 actor.require(
                     Permission::Administer,
                     Kind::MasterConfig,
@@ -150,13 +150,13 @@ impl Reload {
                 )?;
                 actor.name()
             }
-            Asking::Signal => "signal:SIGHUP".to_owned(),
+            ReloadCaller::Signal => "signal:SIGHUP".to_owned(),
         };
         let _alone = self.alone.lock().await;
         let (surroundings, data_dir) = (self.surroundings.clone(), self.data_dir.clone());
         let read = tokio::task::spawn_blocking(move || {
             let mut loaded = surroundings.read_config()?;
-            crate::complete(&mut loaded.config, &data_dir).map_err(|error| Unusable {
+            crate::complete(&mut loaded.config, &data_dir).map_err(|error| UnusableConfig {
                 message: error.to_string(),
                 errors: Vec::new(),
             })?;
@@ -177,7 +177,7 @@ impl Reload {
                     Self::report_changes(&changes, &warnings);
                     self.warn_of_stranded_jobs().await?;
                 }
-                Ok(Reloaded { changes, warnings })
+                Ok(ReloadOutcome { changes, warnings })
             }
             Decided::Refused(refused) => {
                 let error = refusal(&refused);
@@ -481,19 +481,19 @@ fn in_words(pool: &str, word: PlaceWord, places: &[String], jobs: &BTreeSet<Stri
     )
 }
 
-fn unusable_error(unusable: &Unusable) -> AppError {
+fn unusable_error(unusable: &UnusableConfig) -> AppError {
     let mut error = AppError::invalid(unusable.message.clone());
     error.details = unusable.errors.iter().map(ConfigError::to_json).collect();
     error.hint("nothing was changed; the configuration in force stays")
 }
 
-fn refusal(refused: &[NotLive]) -> AppError {
+fn refusal(refused: &[RefusedChange]) -> AppError {
     let lines: Vec<String> = refused.iter().map(ToString::to_string).collect();
     let mut error = AppError::precondition(format!(
         "the running service cannot take on these changes:\n{}",
         lines.join("\n")
     ));
-    error.details = refused.iter().map(NotLive::to_json).collect();
+    error.details = refused.iter().map(RefusedChange::to_json).collect();
     let pools = refused.iter().filter(|one| one.is_occupied_pool).count();
     let empty_them = "move or end the work in those pools (det job update JOB --resource-pool POOL) and stop what runs containers there";
     error.hint(match pools {

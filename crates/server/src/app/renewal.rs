@@ -44,7 +44,7 @@ pub(crate) enum Renewal {
 
 /// A decision about the configuration of an experiment.
 #[derive(Debug, Clone)]
-pub(crate) struct Renewed {
+pub(crate) struct RenewedConfig {
     /// Text of the stored configuration that was decided about.
     from: String,
     /// Project that the experiment was in.
@@ -56,7 +56,7 @@ pub(crate) struct Renewed {
     pub(crate) warnings: Vec<String>,
 }
 
-impl Renewed {
+impl RenewedConfig {
     /// Whether this was decided about an experiment as it is now.
     pub(crate) fn is_about(&self, row: &ExperimentRow) -> bool {
         self.from == row.config && self.project_id == row.project_id
@@ -101,7 +101,7 @@ impl Renewals {
         over: Option<Submitted>,
         workspace: &WorkspaceRow,
         renewal: Renewal,
-    ) -> AppResult<Renewed> {
+    ) -> AppResult<RenewedConfig> {
         let what = format!("the configuration of experiment {}", row.id);
         let refused = |errors: &ConfigErrors| document_error(&what, errors);
         let before = self.configs.of(row)?.as_ref().clone();
@@ -162,7 +162,7 @@ impl Renewals {
         if is_changed || config != before {
             check_size(&config)?;
         }
-        Ok(Renewed {
+        Ok(RenewedConfig {
             from: row.config.clone(),
             project_id: row.project_id,
             before,
@@ -187,7 +187,7 @@ impl Renewals {
         &self,
         tx: &mut WriteTx,
         row: &ExperimentRow,
-        renewed: &Renewed,
+        renewed: &RenewedConfig,
         cause: &Cause,
     ) -> AppResult<()> {
         let (before, config) = (&renewed.before, &renewed.config);

@@ -26,7 +26,7 @@ use crate::app::ssh_keys::LaunchKeys;
 use crate::auth::{Auth, User, new_token, token_hash};
 use crate::error::{AppError, AppResult};
 use crate::labels::TaskLabel;
-use crate::live::{Live, Startable};
+use crate::live::{Live, StartableContainer};
 use crate::slots::slot_set;
 
 /// Tokens that were made when their containers were placed, until their places receive them. Only their hashes are
@@ -111,7 +111,7 @@ impl Specs {
     /// The task of a container, and where it belongs.
     fn origin(
         &self,
-        startable: &Startable,
+        startable: &StartableContainer,
         job: JobRow,
         task: TaskFacts,
         members: usize,
@@ -268,7 +268,7 @@ struct OfKind {
 }
 
 /// What the rows contain of a container's place.
-async fn place_facts(startable: &Startable, conn: &mut Conn<'_>) -> AppResult<PlaceFacts> {
+async fn place_facts(startable: &StartableContainer, conn: &mut Conn<'_>) -> AppResult<PlaceFacts> {
     let container = &startable.container;
     let slots = slot_set(&container.slots)?;
     let members = members(startable, conn).await?;
@@ -286,7 +286,10 @@ async fn place_facts(startable: &Startable, conn: &mut Conn<'_>) -> AppResult<Pl
 }
 
 /// All containers of an allocation in the order of their ranks, those that have exited among them.
-async fn members(startable: &Startable, conn: &mut Conn<'_>) -> AppResult<Vec<Arc<ContainerRow>>> {
+async fn members(
+    startable: &StartableContainer,
+    conn: &mut Conn<'_>,
+) -> AppResult<Vec<Arc<ContainerRow>>> {
     let mut held = 0;
     for container in &startable.alive {
         held += slot_set(&container.slots)?.len();

@@ -34,7 +34,7 @@ use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
 /// A checked submission.
-pub(crate) struct Checked {
+pub(crate) struct CheckedSubmission {
     pub(crate) config: ExperimentConfig,
     pub(crate) warnings: Vec<String>,
     pub(crate) slots_exceeded: bool,
@@ -129,7 +129,7 @@ fn over_workspace(submitted: Submitted, workspace: &WorkspaceRow) -> AppResult<S
 }
 
 /// A document over its templates: the first of the phases of a check, each of which takes the result of the one before.
-struct Layered {
+struct LayeredDocument {
     submitted: Submitted,
     /// Whether it is so long that it is worked on on a blocking thread.
     long: bool,
@@ -138,33 +138,33 @@ struct Layered {
 }
 
 /// A document whose project is known, and with it the policies that apply.
-struct Homed<'p> {
-    document: Layered,
+struct ProjectDocument<'p> {
+    document: LayeredDocument,
     project: &'p ProjectRow,
     workspace: &'p WorkspaceRow,
 }
 
 /// A document with the secrets that its caller may use.
-struct Revealed<'p> {
-    homed: Homed<'p>,
+struct RevealedDocument<'p> {
+    homed: ProjectDocument<'p>,
     /// The document to keep as the original, where it is not the text that came.
     original: Option<String>,
 }
 
 /// A document under the policies of its workspace.
-struct Governed<'p> {
-    revealed: Revealed<'p>,
+struct PolicedDocument<'p> {
+    revealed: RevealedDocument<'p>,
     policies: Vec<Policies>,
 }
 
 /// A document whose resource pools are known.
-struct Placed<'p> {
-    governed: Governed<'p>,
+struct PlacedDocument<'p> {
+    governed: PolicedDocument<'p>,
     admitted: Admitted,
 }
 
 /// A complete configuration that nothing speaks against.
-struct Completed {
+struct CompletedConfig {
     config: ExperimentConfig,
     long: bool,
     warnings: Vec<String>,
@@ -174,12 +174,16 @@ struct Completed {
     workspace_id: WorkspaceId,
 }
 
-impl Layered {
+impl LayeredDocument {
     /// Finds its project.
-    fn home(mut self, homes: &Homes, project_id: Option<ProjectId>) -> AppResult<Homed<'_>> {
+    fn home(
+        mut self,
+        homes: &Homes,
+        project_id: Option<ProjectId>,
+    ) -> AppResult<ProjectDocument<'_>> {
         let named = self.submitted.home();
         let (project, workspace) = home_of(homes, project_id, &named, &mut self.findings)?;
-        Ok(Homed {
+        Ok(ProjectDocument {
             document: self,
             project,
             workspace,
@@ -187,24 +191,24 @@ impl Layered {
     }
 }
 
-impl<'p> Revealed<'p> {
+impl<'p> RevealedDocument<'p> {
     /// Lays policies over it.
-    fn govern(mut self, policies: Vec<Policies>) -> Governed<'p> {
+    fn govern(mut self, policies: Vec<Policies>) -> PolicedDocument<'p> {
         let document = &mut self.homed.document;
         let mut warnings = document.submitted.under(&policies).drawn();
         warnings.extend(document.submitted.under(&policies).replaced());
         let warnings = warnings.iter().map(ToString::to_string);
         document.findings.warnings.extend(warnings);
-        Governed {
+        PolicedDocument {
             revealed: self,
             policies,
         }
     }
 }
 
-impl<'p> Placed<'p> {
+impl<'p> PlacedDocument<'p> {
     /// What runs outside the cluster asks for no pool.
-    fn nowhere(governed: Governed<'p>) -> Self {
+    fn nowhere(governed: PolicedDocument<'p>) -> Self {
         let admitted = Admitted {
             pools: Vec::new(),
             slots_exceeded: false,
@@ -222,10 +226,10 @@ enum Runner {
     Outside,
 }
 
-impl Completed {
+impl CompletedConfig {
     /// Leaves its search to what runs it.
-    fn without_search(self) -> Checked {
-        Checked {
+    fn without_search(self) -> CheckedSubmission {
+        CheckedSubmission {
             config: self.config,
             warnings: self.warnings,
             slots_exceeded: self.slots_exceeded,
@@ -237,7 +241,7 @@ impl Completed {
     }
 
     /// Makes its search.
-    async fn search(self) -> AppResult<Checked> {
+    async fn search(self) -> AppResult<CheckedSubmission> {
         let config = self.config;
         let seed = config.reproducibility.experiment_seed;
         let (config, search) = offload(self.long, move || {
@@ -252,7 +256,7 @@ impl Completed {
                 e.to_string(),
             )))
         })?;
-        Ok(Checked {
+        Ok(CheckedSubmission {
             config,
             warnings: self.warnings,
             slots_exceeded: self.slots_exceeded,
@@ -284,7 +288,7 @@ impl Submissions {
         &self,
         actor: &Actor,
         request: &NewExperimentRequest,
-    ) -> AppResult<Checked> {
+    ) -> AppResult<CheckedSubmission> {
         actor.require(Permission::Create, Kind::Experiment, "create experiments")?;
         // Templates are not known yet, and may be as long.
         let long = takes_long(&request.config) || !request.templates.is_empty();
@@ -309,7 +313,7 @@ impl Submissions {
             .await?;
         let governed = revealed.govern(policies);
         if request.unmanaged {
-            let placed = Placed::nowhere(governed);
+            let placed = PlacedDocument::nowhere(governed);
             let completed = self.complete_placed(placed, Runner::Outside).await?;
             return Ok(completed.without_search());
         }
@@ -322,7 +326,11 @@ impl Submissions {
 
     /// Reads a document and lays it over its templates. Its errors are reported all at once, together with those that
     /// show when the layers have come together.
-    async fn layer(&self, request: &NewExperimentRequest, long: bool) -> AppResult<Layered> {
+    async fn layer(
+        &self,
+        request: &NewExperimentRequest,
+        long: bool,
+    ) -> AppResult<LayeredDocument> {
         let text = request.config.clone();
         let submitted = offload(long, move || Submitted::read(Experiment, &text))
             .await?
@@ -332,7 +340,7 @@ impl Submissions {
             warnings: submitted.warnings.iter().map(ToString::to_string).collect(),
             ..Findings::default()
         };
-        Ok(Layered {
+        Ok(LayeredDocument {
             submitted,
             long,
             findings,
@@ -344,9 +352,9 @@ impl Submissions {
         &self,
         actor: &Actor,
         request: &NewExperimentRequest,
-        mut homed: Homed<'p>,
-    ) -> AppResult<Revealed<'p>> {
-        let Layered {
+        mut homed: ProjectDocument<'p>,
+    ) -> AppResult<RevealedDocument<'p>> {
+        let LayeredDocument {
             submitted,
             findings,
             ..
@@ -356,11 +364,11 @@ impl Submissions {
                 .reveal(actor, request, homed.project.id, submitted, findings)
                 .await?;
         let original = revealed.then(|| format!("{:#}\n", submitted.own_value()));
-        Ok(Revealed { homed, original })
+        Ok(RevealedDocument { homed, original })
     }
 
     /// Finds the resource pools that it may run in.
-    async fn place<'p>(&self, mut governed: Governed<'p>) -> AppResult<Placed<'p>> {
+    async fn place<'p>(&self, mut governed: PolicedDocument<'p>) -> AppResult<PlacedDocument<'p>> {
         let policies = &governed.policies;
         let homed = &mut governed.revealed.homed;
         let document = &mut homed.document;
@@ -370,20 +378,24 @@ impl Submissions {
             .admission
             .admit(&placement, homed.workspace, size, &mut document.findings)
             .await?;
-        Ok(Placed { governed, admitted })
+        Ok(PlacedDocument { governed, admitted })
     }
 
     /// Completes it for its first pool, or reports everything that was found wrong with it.
-    async fn complete_placed(&self, placed: Placed<'_>, runner: Runner) -> AppResult<Completed> {
-        let Placed { governed, admitted } = placed;
-        let Governed { revealed, policies } = governed;
-        let Revealed { homed, original } = revealed;
-        let Homed {
+    async fn complete_placed(
+        &self,
+        placed: PlacedDocument<'_>,
+        runner: Runner,
+    ) -> AppResult<CompletedConfig> {
+        let PlacedDocument { governed, admitted } = placed;
+        let PolicedDocument { revealed, policies } = governed;
+        let RevealedDocument { homed, original } = revealed;
+        let ProjectDocument {
             document,
             project,
             workspace,
         } = homed;
-        let Layered {
+        let LayeredDocument {
             submitted,
             long,
             findings,
@@ -408,7 +420,7 @@ impl Submissions {
             // Of an unmanaged one none is left: it is in no queue.
             config.resources.resource_pools = admitted.pools;
         }
-        Ok(Completed {
+        Ok(CompletedConfig {
             config,
             long,
             warnings: findings.warnings,

@@ -16,7 +16,7 @@ use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::existing;
 use crate::app::orchestration::{Cause, Orchestration};
-use crate::app::ownership::{Ownership, Reported};
+use crate::app::ownership::{Ownership, ReportSubject};
 use crate::app::searches::config_of;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
@@ -69,7 +69,7 @@ impl Trials {
         is_raw: bool,
     ) -> AppResult<()> {
         self.ownership
-            .require_reporter(actor, Reported::Trial(trial_id))
+            .require_reporter(actor, ReportSubject::Trial(trial_id))
             .await?;
         let actor = actor.clone();
         if !progress.is_finite() || progress < 0.0 {
@@ -123,7 +123,7 @@ impl Trials {
         reason: EarlyExit,
     ) -> AppResult<()> {
         self.ownership
-            .require_reporter(actor, Reported::Trial(trial_id))
+            .require_reporter(actor, ReportSubject::Trial(trial_id))
             .await?;
         self.orchestration
             .commit(Event::EarlyExit {
@@ -143,7 +143,7 @@ impl Trials {
         state: &str,
     ) -> AppResult<()> {
         self.ownership
-            .require_reporter(actor, Reported::Trial(trial_id))
+            .require_reporter(actor, ReportSubject::Trial(trial_id))
             .await?;
         if state.chars().count() > RUNNER_STATE_CHARS || state.contains('\0') {
             return Err(AppError::invalid(format!(
@@ -167,7 +167,7 @@ impl Trials {
         metadata: Map<String, Value>,
     ) -> AppResult<Map<String, Value>> {
         self.ownership
-            .require_reporter(actor, Reported::Trial(trial_id))
+            .require_reporter(actor, ReportSubject::Trial(trial_id))
             .await?;
         metadata::check(&metadata)?;
         let text = serde_json::to_string(&metadata).map_err(AppError::internal)?;
@@ -206,7 +206,7 @@ impl Trials {
         storage: Option<Map<String, Value>>,
     ) -> AppResult<i64> {
         self.ownership
-            .require_reporter(actor, Reported::Trial(trial_id))
+            .require_reporter(actor, ReportSubject::Trial(trial_id))
             .await?;
         let experiment = {
             let mut conn = self.context.store.read().await?;

@@ -19,7 +19,7 @@ use crate::app::existing;
 use crate::app::experiments::{CreatedExperiment, Experiments};
 use crate::app::homes::Homes;
 use crate::app::orchestration::{Cause, Orchestration};
-use crate::app::ownership::{Ownership, Reported};
+use crate::app::ownership::{Ownership, ReportSubject};
 use crate::app::submission::NewExperimentRequest;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -224,7 +224,7 @@ impl Unmanaged {
 
     /// The code of a trial begins a run. `resumes` = it goes on from the newest checkpoint of its runs before.
     pub async fn start(&self, actor: &Actor, id: TrialId, resumes: bool) -> AppResult<StartedRun> {
-        let about = Reported::Trial(id);
+        let about = ReportSubject::Trial(id);
         self.ownership.require_reporter(actor, about).await?;
         let (service, cause) = (self.clone(), Cause::actor(actor.name()));
         self.context
@@ -252,7 +252,7 @@ impl Unmanaged {
 
     /// The code of a trial reports that it runs, or how it ended.
     pub async fn beat(&self, actor: &Actor, id: TrialId, heartbeat: Heartbeat) -> AppResult<()> {
-        let about = Reported::Trial(id);
+        let about = ReportSubject::Trial(id);
         self.ownership.require_reporter(actor, about).await?;
         let event = match heartbeat {
             Heartbeat::Running => UnmanagedEvent::Beat { until: self.due() },

@@ -19,9 +19,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::checkpoints::archive::Format;
-use crate::app::checkpoints::joined::Joined;
+use crate::app::checkpoints::joined::CheckpointWithValidation;
 use crate::app::checkpoints::{CheckpointReport, resources};
-use crate::app::reads::checkpoints::{Found, PolicyChange, Trained};
+use crate::app::reads::checkpoints::{PolicyChange, ShownCheckpoint, TrainedCheckpoints};
 use crate::app::{Master, changes, reads};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::answers;
@@ -45,9 +45,9 @@ pub fn routes() -> OpenApiRouter<Master> {
 }
 
 /// Checkpoints of one experiment as clients see them.
-pub(crate) fn show_all(shown: &Trained) -> AppResult<Vec<Checkpoint>> {
+pub(crate) fn show_all(shown: &TrainedCheckpoints) -> AppResult<Vec<Checkpoint>> {
     let config = download_config(&shown.experiment, shown.sight, shown.with_keys)?;
-    let show = |joined: &Joined| {
+    let show = |joined: &CheckpointWithValidation| {
         let trial = joined.row.trial_id.and_then(|id| shown.trials.get(&id));
         let from = trial.map(|trial| Training {
             trial,
@@ -65,10 +65,10 @@ pub(crate) fn show_all(shown: &Trained) -> AppResult<Vec<Checkpoint>> {
 }
 
 /// One checkpoint as clients see it.
-fn show(found: &Found) -> AppResult<Checkpoint> {
+fn show(found: &ShownCheckpoint) -> AppResult<Checkpoint> {
     match found {
-        Found::Bare(joined) => Ok(checkpoint(joined, None)?),
-        Found::Trained(trained) => show_all(trained)?
+        ShownCheckpoint::Bare(joined) => Ok(checkpoint(joined, None)?),
+        ShownCheckpoint::Trained(trained) => show_all(trained)?
             .pop()
             .ok_or_else(|| AppError::internal(anyhow::anyhow!("a checkpoint was lost on the way"))),
     }
@@ -263,7 +263,7 @@ async fn preview_gc(
 
 /// A checkpoint under the names that the old product's client reads. It counts those as validated that have a `step`
 /// with a `validation`.
-fn previewed(joined: &Joined) -> AppResult<Value> {
+fn previewed(joined: &CheckpointWithValidation) -> AppResult<Value> {
     let row = &joined.row;
     let metrics = joined
         .validation

@@ -12,7 +12,7 @@ use det_taskspec::TaskKind;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::launches::{From, GenericRequest, LaunchRequest, TensorBoardRequest};
+use crate::app::launches::{GenericRequest, LaunchRequest, SubtreeStart, TensorBoardRequest};
 use crate::app::{Master, changes, reads};
 use crate::http::context_files::context_files;
 use crate::http::extract::{Caller, WireBody};
@@ -84,9 +84,9 @@ async fn kill_generic_task(
     WireBody(body): WireBody<KillGenericTaskRequest>,
 ) -> Answer {
     let from = if body.kill_from_root {
-        From::Root
+        SubtreeStart::Root
     } else {
-        From::Task
+        SubtreeStart::Task
     };
     let kind = TaskKind::Generic;
     master.launches.kill(&actor, kind, &id, from).await?;

@@ -12,7 +12,7 @@ use det_api_types::logs::{
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::wire::{Salvaged, Timestamp};
 use det_ids::{AgentId, AllocationId, ContainerId, TaskId, TrialId};
-use det_store::logs::{LogLine, Origin, Packed, Packer, pack};
+use det_store::logs::{LogLine, Origin, PackedLines, Packer, pack};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +22,7 @@ use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::logs::intake::{Outage, SpoolBatch};
-use crate::app::logs::reading::{Encoded, LogFields, LogFilter, Reading, Search, Sink};
+use crate::app::logs::reading::{LineEncoder, LogFields, LogFilter, Reading, Search, Sink};
 use crate::app::reads::logs::Log;
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, PathId, RawBody, Reporter, Shutdown, WireBody, WireQuery};
@@ -108,7 +108,7 @@ async fn post_task_logs(Reporter(master, actor): Reporter, body: RawBody) -> Ans
 
 struct Batch {
     task_id: TaskId,
-    lines: Packed,
+    lines: PackedLines,
     spool: Option<SpoolBatch>,
 }
 
@@ -388,7 +388,7 @@ async fn stream_log(
     let (filter, reading) = reading(query)?;
     let (out, messages) = mpsc::channel(MESSAGES);
     // Ends when the log has been sent, or when the stream is dropped.
-    tokio::spawn(log.read(filter, reading, Encoded::new(encode), out));
+    tokio::spawn(log.read(filter, reading, LineEncoder::new(encode), out));
     Ok(stream(messages, shutdown).await)
 }
 

@@ -23,7 +23,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::reads::master_log::Entries;
-use crate::app::reload::{Asking, LogPatch, Mode};
+use crate::app::reload::{LogPatch, Mode, ReloadCaller};
 use crate::app::{API_VERSION, Master, reads};
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, Shutdown, WireBody, WireQuery};
@@ -196,7 +196,10 @@ async fn reload_master_config(
     } else {
         Mode::Apply
     };
-    let reloaded = master.reload.take_on(Asking::Person(&actor), mode).await?;
+    let reloaded = master
+        .reload
+        .take_on(ReloadCaller::User(&actor), mode)
+        .await?;
     message(&ReloadMasterConfigResponse {
         changes: reloaded.changes.into_iter().map(change).collect(),
         warnings: reloaded

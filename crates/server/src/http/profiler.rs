@@ -20,7 +20,7 @@ use utoipa_axum::routes;
 use crate::app::Master;
 use crate::app::metrics::stored_series::FoundSeries;
 use crate::app::metrics::system::{
-    Measured, MeasuredReport, Reading, Readings, SeriesKind, SeriesLabels,
+    MeasuredReport, Measurements, Reading, Readings, SeriesKind, SeriesLabels,
 };
 use crate::app::reads::profiler::{Profiler, SeriesFilter};
 use crate::error::{AppError, AppResult};
@@ -49,7 +49,7 @@ async fn report_system_metrics(
     PathId(trial_id): PathId<TrialId>,
     WireBody(body): WireBody<ReportSystemMetricsRequest>,
 ) -> Answer {
-    let measured = Measured {
+    let measured = Measurements {
         run_id: body.trial_run_id,
         agent_id: body.agent_id,
         again: body.again,

@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::launches::TensorBoardRequest;
-use crate::app::reads::experiments::listing::Chosen;
+use crate::app::reads::experiments::listing::BulkSelection;
 use crate::app::reads::tasks::LaunchedView;
 use crate::app::{Master, changes, reads};
 use crate::http::extract::{Caller, WireBody, WireQuery};
@@ -65,7 +65,7 @@ async fn launch_tensorboard(
 ) -> Answer {
     let more = body.filters.take().map(|filters| {
         let project = ProjectId(filters.project_id);
-        (project, Chosen::Meant(Box::new(filters)))
+        (project, BulkSelection::Meant(Box::new(filters)))
     });
     let shows = TensorBoardRequest {
         experiment_ids: std::mem::take(&mut body.experiment_ids)

@@ -19,7 +19,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::logs::retention::retention_days;
-use crate::app::reads::trials::{Whole, history};
+use crate::app::reads::trials::{TrialWithParts, history};
 use crate::app::{Master, reads};
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, PathId, Reporter, WireBody, WireQuery};
@@ -47,9 +47,9 @@ pub fn routes() -> OpenApiRouter<Master> {
 }
 
 /// Trials, each with its parts, as clients see them.
-pub(crate) fn show_all(trials: Vec<Whole>) -> AppResult<Vec<Trial>> {
+pub(crate) fn show_all(trials: Vec<TrialWithParts>) -> AppResult<Vec<Trial>> {
     let now = det_store::now();
-    let show = |(row, parts): Whole| views::trials::trial(&row, &parts, now);
+    let show = |(row, parts): TrialWithParts| views::trials::trial(&row, &parts, now);
     Ok(trials.into_iter().map(show).collect::<Result<_, _>>()?)
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::reads::trials::Whole;
+use crate::app::reads::trials::TrialWithParts;
 use crate::app::unmanaged::Heartbeat;
 use crate::app::{Master, changes, reads};
 use crate::error::{AppError, AppResult};
@@ -32,7 +32,7 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(patch_trial))
 }
 
-fn show((row, parts): &Whole) -> AppResult<Trial> {
+fn show((row, parts): &TrialWithParts) -> AppResult<Trial> {
     Ok(views::trials::trial(row, parts, det_store::now())?)
 }
 

@@ -2,7 +2,7 @@
 
 use det_ids::TaskId;
 use det_ids::UserId;
-use det_server::app::logs::reading::{Encoded, LogFilter, Reading};
+use det_server::app::logs::reading::{LineEncoder, LogFilter, Reading};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -316,7 +316,7 @@ async fn a_long_log_is_read_in_small_pieces_and_whole() {
     };
     let reading = Reading::Forward { limit: Some(450) };
     let tasks = vec![l.task_id.clone()];
-    let sink = Encoded::new(|_, _, line| Ok(line.log.into()));
+    let sink = LineEncoder::new(|_, _, line| Ok(line.log.into()));
     let reader = tokio::spawn(async move {
         master
             .logs

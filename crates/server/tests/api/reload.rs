@@ -2,7 +2,7 @@
 
 use det_agent_proto::ToAgent;
 use det_ids::ExperimentId;
-use det_server::app::reload::{Asking, Mode};
+use det_server::app::reload::{Mode, ReloadCaller};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -436,7 +436,7 @@ async fn only_administrators_reload_and_a_signal_is_named_in_the_event() {
     let reloaded = cluster
         .master()
         .reload
-        .take_on(Asking::Signal, Mode::Apply)
+        .take_on(ReloadCaller::Signal, Mode::Apply)
         .await;
     assert_eq!(reloaded.unwrap().changes.len(), 1);
     let event = last_event(&cluster.admin().await).await;

@@ -11,9 +11,9 @@ use det_config::LoadedMaster;
 use det_config::Sources;
 use det_failpoints::VARIABLE;
 use det_server::hub::Hub;
-use det_server::in_force::{Surroundings, Unusable};
+use det_server::in_force::{Surroundings, UnusableConfig};
 use det_server::master_log::MasterLog;
-use det_server::{MasterOptions, Running};
+use det_server::{MasterOptions, RunningMaster};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _};
 use tempfile::TempDir;
@@ -159,7 +159,7 @@ impl Phoenix {
     }
 }
 
-async fn open(data_dir: PathBuf, port: u16, database: Option<String>) -> Running {
+async fn open(data_dir: PathBuf, port: u16, database: Option<String>) -> RunningMaster {
     let mut flags = vec![
         ("host".to_owned(), "127.0.0.1".to_owned()),
         ("port".to_owned(), port.to_string()),
@@ -193,7 +193,7 @@ async fn open(data_dir: PathBuf, port: u16, database: Option<String>) -> Running
 struct NoReload;
 
 impl Surroundings for NoReload {
-    fn read_config(&self) -> Result<LoadedMaster, Unusable> {
+    fn read_config(&self) -> Result<LoadedMaster, UnusableConfig> {
         unreachable!("no scenario reloads the configuration")
     }
 

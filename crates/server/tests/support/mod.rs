@@ -23,9 +23,9 @@ use det_server::app::model_archive::{ContextFile, FileKind};
 use det_server::app::submission::NewExperimentRequest;
 use det_server::auth::Actor;
 use det_server::hub::Hub;
-use det_server::in_force::{Surroundings, Unusable};
+use det_server::in_force::{Surroundings, UnusableConfig};
 use det_server::master_log::MasterLog;
-use det_server::{DRIVERS, MasterOptions, Running, StartError};
+use det_server::{DRIVERS, MasterOptions, RunningMaster, StartError};
 use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_taskspec::ContainerSpec;
 use reqwest::Method;
@@ -44,7 +44,7 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
 
 /// A master of its own for one test.
 pub(crate) struct Cluster {
-    running: Running,
+    running: RunningMaster,
     http: reqwest::Client,
     directory: TempDir,
     /// What its configuration is read from.
@@ -72,7 +72,7 @@ impl Written {
 }
 
 impl Surroundings for Written {
-    fn read_config(&self) -> Result<LoadedMaster, Unusable> {
+    fn read_config(&self) -> Result<LoadedMaster, UnusableConfig> {
         let files = [("master.yaml".to_owned(), self.file.lock().unwrap().clone())];
         let flags = self.flags.lock().unwrap().clone();
         let sources = Sources {
@@ -80,7 +80,7 @@ impl Surroundings for Written {
             env: &BTreeMap::new(),
             flags: &flags,
         };
-        LoadedMaster::load(sources).map_err(|errors| Unusable {
+        LoadedMaster::load(sources).map_err(|errors| UnusableConfig {
             message: errors.to_string(),
             errors: errors.0,
         })

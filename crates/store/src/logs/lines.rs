@@ -10,7 +10,7 @@ use det_ids::{AgentId, AllocationId, ContainerId};
 use memchr::memmem::Finder;
 use serde::{Deserialize, Serialize};
 
-use super::{Chunk, LogLine, Packed};
+use super::{Chunk, LogLine, PackedLines};
 use crate::{StoreError, chunk};
 
 /// Where a line comes from.
@@ -102,10 +102,10 @@ impl<'a> Packer<'a> {
     }
 
     /// Packs what was added.
-    pub fn finish(self) -> Result<Packed, StoreError> {
+    pub fn finish(self) -> Result<PackedLines, StoreError> {
         let bodies = self.full.into_iter().chain([self.body]);
         let chunks = bodies.filter_map(Body::packed).collect::<Result<_, _>>()?;
-        Ok(Packed { chunks })
+        Ok(PackedLines { chunks })
     }
 }
 

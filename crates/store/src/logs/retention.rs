@@ -20,7 +20,7 @@ pub struct EndedLog {
 
 /// What a step of a deletion did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Deleted {
+pub struct DeletionStep {
     /// Stored pieces that are gone.
     pub chunks: usize,
     /// Lines in them.
@@ -66,7 +66,7 @@ pub async fn delete(
     task_id: &TaskId,
     chunks: usize,
     now: i64,
-) -> Result<Deleted, StoreError> {
+) -> Result<DeletionStep, StoreError> {
     conn.flush().await?;
     let limit = i64::try_from(chunks).unwrap_or(i64::MAX);
     let gone = fetch_all!(
@@ -81,7 +81,7 @@ pub async fn delete(
     if whole {
         allocations::set_logs_deleted(conn, task_id, now).await?;
     }
-    Ok(Deleted {
+    Ok(DeletionStep {
         chunks: gone.len(),
         lines: gone.iter().map(|(lines,)| lines).sum(),
         whole,

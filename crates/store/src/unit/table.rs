@@ -43,9 +43,9 @@ pub(crate) trait Cell: Clone + Send + Sync {
 
 /// One kind of rows, by key.
 pub(crate) struct Table<C: Cell> {
-    cells: HashMap<C::Key, Kept<C>>,
+    cells: HashMap<C::Key, KeptCell<C>>,
     /// Cells as they were when the change under way first touched them, in the order of touching.
-    journal: Vec<(C::Key, Option<Kept<C>>)>,
+    journal: Vec<(C::Key, Option<KeptCell<C>>)>,
     /// Keys of cells that may differ from their rows.
     dirty: BTreeSet<C::Key>,
     /// Keys of cells that were written in this group.
@@ -55,7 +55,7 @@ pub(crate) struct Table<C: Cell> {
 }
 
 #[derive(Clone)]
-struct Kept<C> {
+struct KeptCell<C> {
     cell: C,
     /// Whether it differs from its row.
     dirty: bool,
@@ -121,7 +121,7 @@ impl<C: Cell> Table<C> {
     /// Keeps a row; `dirty` = it differs from what is stored.
     pub(crate) fn keep(&mut self, cell: C, dirty: bool) {
         let key = cell.key();
-        let kept = Kept {
+        let kept = KeptCell {
             cell,
             dirty,
             serial: self.serial,
@@ -250,7 +250,7 @@ pub(crate) trait Appendix: Sized + Sync {
 }
 
 /// A list of rows that are written once, at the end of the group.
-pub(crate) struct Appended<T> {
+pub(crate) struct AppendList<T> {
     pub(super) items: Vec<T>,
     /// How many of them have been written.
     pub(super) written: usize,
@@ -258,7 +258,7 @@ pub(crate) struct Appended<T> {
     pub(super) mark: (usize, usize),
 }
 
-impl<T> Default for Appended<T> {
+impl<T> Default for AppendList<T> {
     fn default() -> Self {
         Self {
             items: Vec::new(),
@@ -268,7 +268,7 @@ impl<T> Default for Appended<T> {
     }
 }
 
-impl<T> Part for Appended<T> {
+impl<T> Part for AppendList<T> {
     fn begin(&mut self, _serial: u64) {
         self.mark = (self.items.len(), self.written);
     }
@@ -295,7 +295,7 @@ impl<T> Part for Appended<T> {
     }
 }
 
-impl<T> Appended<T> {
+impl<T> AppendList<T> {
     /// Adds one.
     pub(crate) fn push(&mut self, item: T) {
         self.items.push(item);
@@ -309,7 +309,7 @@ impl<T> Appended<T> {
     }
 }
 
-impl<T: Appendix> Appended<T> {
+impl<T: Appendix> AppendList<T> {
     /// Writes those that were not written yet.
     pub(super) async fn write(&mut self, conn: &mut Conn<'_>) -> Result<(), StoreError> {
         T::save(conn, self.take_new()).await
@@ -317,13 +317,13 @@ impl<T: Appendix> Appended<T> {
 }
 
 /// A list for observers of the commit, which is not written.
-pub(crate) struct Noted<T> {
+pub(crate) struct NoteList<T> {
     pub(super) items: Vec<T>,
     /// How many there were when the change under way began.
     mark: usize,
 }
 
-impl<T> Default for Noted<T> {
+impl<T> Default for NoteList<T> {
     fn default() -> Self {
         Self {
             items: Vec::new(),
@@ -332,7 +332,7 @@ impl<T> Default for Noted<T> {
     }
 }
 
-impl<T> Part for Noted<T> {
+impl<T> Part for NoteList<T> {
     fn begin(&mut self, _serial: u64) {
         self.mark = self.items.len();
     }
@@ -357,7 +357,7 @@ impl<T> Part for Noted<T> {
     }
 }
 
-impl<T> Noted<T> {
+impl<T> NoteList<T> {
     /// Adds one.
     pub(crate) fn push(&mut self, item: T) {
         self.items.push(item);

@@ -424,7 +424,7 @@ async fn compact(world: &World) {
         if rows.is_empty() {
             return;
         }
-        let sorted = journal::Sorted::of(&rows).unwrap();
+        let sorted = journal::SortedReports::of(&rows).unwrap();
         let trials = sorted.trials();
         let stored = read!(world, conn => metrics::summaries_of(conn, &trials).await);
         let compaction = sorted.prepare(stored).unwrap();

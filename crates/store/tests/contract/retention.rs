@@ -2,7 +2,7 @@
 
 use det_ids::{TaskId, TrialId};
 use det_lifecycle::log_findings::LogFindings;
-use det_store::logs::retention::{self, Deleted, EndedLog};
+use det_store::logs::retention::{self, DeletionStep, EndedLog};
 use det_store::logs::{self, LogLine};
 use det_store::{allocations, experiments};
 
@@ -69,7 +69,7 @@ pub(crate) async fn a_log_goes_in_steps_and_others_stay(world: &World) {
 
     // Oldest first, and what was not deleted yet is still read, after a restart too.
     let step = change!(world, conn => retention::delete(conn, &"own".into(), 2, 900).await);
-    let expected = |chunks, whole| Deleted {
+    let expected = |chunks, whole| DeletionStep {
         chunks,
         lines: i64::try_from(chunks).unwrap() * 2,
         whole,

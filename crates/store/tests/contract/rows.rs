@@ -347,7 +347,7 @@ pub(crate) async fn report_step(
     };
     let id = journal::newest(conn).await? + 1;
     journal::append(conn, id, &journal::pack([&entry])?).await?;
-    let sorted = journal::Sorted::of(&journal::read(conn, 0).await?)?;
+    let sorted = journal::SortedReports::of(&journal::read(conn, 0).await?)?;
     let stored = metrics::summaries_of(conn, &sorted.trials()).await?;
     journal::apply(conn, sorted.prepare(stored)?).await
 }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use det_taskspec::guard::HostGuard;
-use det_taskspec::sandbox::{ExitReport, IsolationRow, SANDBOX_FILE, SandboxSpec, Started};
+use det_taskspec::sandbox::{EntrypointStart, ExitReport, IsolationRow, SANDBOX_FILE, SandboxSpec};
 use det_taskspec::{ContainerExit, Entrypoint, Mount, Script, TaskUser};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -438,7 +438,7 @@ impl EndedTask {
         report.exit
     }
 
-    pub(crate) fn started(&self) -> Started {
+    pub(crate) fn started(&self) -> EntrypointStart {
         self.json("started.json").unwrap()
     }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::first_trial;
 use super::follow::{self, FollowedOutput};
 use crate::commands::publishing::PublishArgs;
-use crate::commands::submission::{Written, announce, warn};
+use crate::commands::submission::{UserDocument, announce, warn};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::model_files::gather;
@@ -84,7 +84,7 @@ pub(crate) struct ContinueArgs {
 pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCode, CliError> {
     args.refuse_options_not_built()?;
     let file = Some(args.config_file.as_path());
-    let mut written = Written::read(DocumentKind::Experiment, file, args.overrides)?;
+    let mut written = UserDocument::read(DocumentKind::Experiment, file, args.overrides)?;
     if !args.publish.is_empty() {
         let mut config = written.to_value()?;
         if args.publish.declare_in(&mut config)? {
@@ -157,7 +157,7 @@ pub(crate) async fn continue_experiment(
 ) -> Result<ExitCode, CliError> {
     let id = args.experiment_id;
     let file = args.config_file.as_deref();
-    let written = Written::read(DocumentKind::Experiment, file, args.overrides)?;
+    let written = UserDocument::read(DocumentKind::Experiment, file, args.overrides)?;
     written.check(true)?;
     let config = written.to_text()?;
     let client: Client = context.session().await?.client;

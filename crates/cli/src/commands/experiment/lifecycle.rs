@@ -51,7 +51,7 @@ pub(crate) enum Action {
 }
 
 /// What an action means for an experiment in some state.
-enum Before {
+enum ActionEffect {
     /// It changes it.
     Other,
     /// It is so already: what to report in place of success, after the master was asked all the same.
@@ -89,14 +89,14 @@ impl Action {
         !matches!(self, Self::Archive | Self::Unarchive)
     }
 
-    fn before(self, state: &str) -> Before {
+    fn before(self, state: &str) -> ActionEffect {
         match (self, state) {
-            (Self::Pause, "PAUSED") => Before::Same("was paused already"),
+            (Self::Pause, "PAUSED") => ActionEffect::Same("was paused already"),
             (Self::Activate, "ACTIVE" | "QUEUED" | "PULLING" | "STARTING" | "RUNNING") => {
-                Before::Same("was not paused: it goes on")
+                ActionEffect::Same("was not paused: it goes on")
             }
-            (Self::Cancel | Self::Kill, state) if is_terminal(state) => Before::Ended,
-            _ => Before::Other,
+            (Self::Cancel | Self::Kill, state) if is_terminal(state) => ActionEffect::Ended,
+            _ => ActionEffect::Other,
         }
     }
 }
@@ -109,14 +109,14 @@ pub(crate) async fn act(
 ) -> Result<ExitCode, CliError> {
     let mut outcomes = Outcomes::of(several.experiment_ids.len());
     for &id in &several.experiment_ids {
-        let mut before = Before::Other;
+        let mut before = ActionEffect::Other;
         if action.depends_on_state() {
             let Some(answer) = outcomes.take(id, get(client, id).await)? else {
                 continue;
             };
             let now = state(&answer["experiment"], "state");
             before = action.before(&now);
-            if let Before::Ended = before {
+            if let ActionEffect::Ended = before {
                 output::note(format_args!(
                     "experiment {id} has ended already ({now}), so there is nothing to {}",
                     action.name()
@@ -126,12 +126,12 @@ pub(crate) async fn act(
         }
         let answer = client.post(&path_below(id, action.name()), None).await;
         match before {
-            Before::Same(report) => {
+            ActionEffect::Same(report) => {
                 if outcomes.take(id, answer)?.is_some() {
                     output::note(format_args!("experiment {id} {report}"));
                 }
             }
-            Before::Other | Before::Ended => {
+            ActionEffect::Other | ActionEffect::Ended => {
                 outcomes.report(id, answer, || format!("{} experiment {id}", action.done()))?;
             }
         }

@@ -7,7 +7,7 @@ use det_config::document::DocumentKind;
 use serde_json::{Value, json};
 
 use super::Kind;
-use crate::commands::submission::{Written, announce};
+use crate::commands::submission::{UserDocument, announce};
 use crate::error::CliError;
 use crate::model_files::gather;
 
@@ -35,9 +35,9 @@ impl ConfigArgs {
         kind: &Kind,
         file: Option<&Path>,
         partial: bool,
-    ) -> Result<Written, CliError> {
+    ) -> Result<UserDocument, CliError> {
         let overrides = std::mem::take(&mut self.overrides);
-        let written = Written::read(DocumentKind::TaskOf(kind.launch), file, overrides)?;
+        let written = UserDocument::read(DocumentKind::TaskOf(kind.launch), file, overrides)?;
         if !self.no_check {
             written.check(partial)?;
         }

@@ -11,7 +11,7 @@ use super::Kind;
 use super::config::{ConfigArgs, Volume, add_entrypoint, add_volumes, parse_volume};
 use crate::commands::lookup;
 use crate::commands::publishing::PublishArgs;
-use crate::commands::submission::{Written, warn};
+use crate::commands::submission::{UserDocument, warn};
 use crate::error::CliError;
 use crate::output;
 use crate::values::text;
@@ -45,7 +45,7 @@ pub(crate) struct LaunchArgs {
 #[derive(Debug)]
 pub(crate) struct Launch {
     kind: &'static Kind,
-    written: Written,
+    written: UserDocument,
     /// Whether the configuration has something to run, here or, possibly, in its template.
     pub(crate) has_entrypoint: bool,
     workspace_name: Option<String>,

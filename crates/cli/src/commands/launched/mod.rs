@@ -238,17 +238,17 @@ pub(crate) async fn run(
 
 /// The whole id of one of which the beginning is given. Errs when it is that of a task of another kind.
 pub(crate) async fn expand(kind: &Kind, client: &Client, given: &str) -> Result<String, CliError> {
-    let known = Known::of(kind, client, std::slice::from_ref(&given)).await?;
+    let known = KnownTasks::of(kind, client, std::slice::from_ref(&given)).await?;
     known.expand(client, given).await
 }
 
 /// The tasks of a kind that beginnings of ids are looked up in: those that live, and those that ended in the last day.
-struct Known<'k> {
+struct KnownTasks<'k> {
     kind: &'k Kind,
     ids: Vec<String>,
 }
 
-impl<'k> Known<'k> {
+impl<'k> KnownTasks<'k> {
     /// Asks for the list, unless all that is given are whole ids.
     async fn of(
         kind: &'k Kind,

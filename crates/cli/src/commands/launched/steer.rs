@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use det_client::Client;
 use serde_json::json;
 
-use super::{End, GENERIC, Kind, Known, expand};
+use super::{End, GENERIC, Kind, KnownTasks, expand};
 use crate::error::CliError;
 use crate::output;
 use crate::values::{priority_orders, text};
@@ -35,7 +35,7 @@ pub(crate) enum SetAction {
 
 /// Ends tasks at once. One id that is not known keeps all of them alive, unless failures are ignored.
 pub(super) async fn kill(kind: &Kind, client: &Client, args: &KillArgs) -> Result<(), CliError> {
-    let known = Known::of(kind, client, &args.ids).await?;
+    let known = KnownTasks::of(kind, client, &args.ids).await?;
     let mut ids = Vec::new();
     for given in &args.ids {
         match known.expand(client, given).await {

@@ -14,7 +14,7 @@ use crate::commands::launched::{
     require_kind, turn,
 };
 use crate::commands::lookup;
-use crate::commands::submission::{Written, warn};
+use crate::commands::submission::{UserDocument, warn};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
@@ -102,7 +102,7 @@ pub(super) async fn fork(args: ForkArgs, context: &Context) -> Result<ExitCode, 
     let client = context.session().await?.client;
     let forked = lookup::task_id(&client, args.parent_task_id).await?;
     let body = json!({"config": "", "contextDirectory": [], "forkedFrom": forked});
-    let written = Written::read(DocumentKind::TaskOf(GENERIC.launch), None, Vec::new())?;
+    let written = UserDocument::read(DocumentKind::TaskOf(GENERIC.launch), None, Vec::new())?;
     start(&client, body, &written, &args.started).await
 }
 
@@ -110,7 +110,7 @@ pub(super) async fn fork(args: ForkArgs, context: &Context) -> Result<ExitCode, 
 async fn post(
     client: &Client,
     mut body: Value,
-    written: &Written,
+    written: &UserDocument,
     args: &StartArgs,
 ) -> Result<Value, CliError> {
     if let Some(project) = args.project_id {
@@ -135,7 +135,7 @@ fn config_in(client: &Client, answer: &Value) -> Result<Value, CliError> {
 async fn start(
     client: &Client,
     body: Value,
-    written: &Written,
+    written: &UserDocument,
     args: &StartArgs,
 ) -> Result<ExitCode, CliError> {
     let answer = post(client, body, written, args).await?;

@@ -42,7 +42,7 @@ impl Walk<'_> {
                     self.findings.belongs_at(key, &place);
                     self.findings.meant.push(place);
                 }
-                if let Meant::Sibling(sibling) = meant {
+                if let Suggestion::Sibling(sibling) = meant {
                     let path = self.findings.place.path_to(sibling);
                     self.findings.meant.push(path);
                 }
@@ -65,16 +65,18 @@ impl Walk<'_> {
         &mut self,
         key: &str,
         member: &Node,
-        meant: &Meant,
+        meant: &Suggestion,
         around: &Node,
         fields: &impl Fn(&str) -> Option<&'static Field>,
     ) {
         let (kind, secret) = match meant {
-            Meant::Sibling(sibling) if around.get(sibling).is_none() => match fields(sibling) {
-                Some(field) => (field.kind, field.secret),
-                None => return,
-            },
-            Meant::Place(path) | Meant::Outside(path) => {
+            Suggestion::Sibling(sibling) if around.get(sibling).is_none() => {
+                match fields(sibling) {
+                    Some(field) => (field.kind, field.secret),
+                    None => return,
+                }
+            }
+            Suggestion::Place(path) | Suggestion::Outside(path) => {
                 match &fields_at(Kind::Section(self.findings.document.root), path)[..] {
                     [field] => (field.kind, field.holds_secrets()),
                     _ => return,
@@ -99,13 +101,13 @@ struct Guess<'a> {
 
 impl Guess<'_> {
     /// What an unknown key may have meant.
-    fn meaning(&self, key: &str, member: &Node, siblings: &[&'static str]) -> Option<Meant> {
+    fn meaning(&self, key: &str, member: &Node, siblings: &[&'static str]) -> Option<Suggestion> {
         if let Some(place) = self.place.known_in(self.document, key) {
-            return Some(Meant::Place(place.to_owned()));
+            return Some(Suggestion::Place(place.to_owned()));
         }
         let plain = snake(key);
         if let Some(sibling) = closest(&plain, siblings.iter().copied()) {
-            return Some(Meant::Sibling(sibling));
+            return Some(Suggestion::Sibling(sibling));
         }
         let here = self.place.path_to(key);
         let known = leaves(self.document.root);
@@ -113,7 +115,7 @@ impl Guess<'_> {
             && key.contains('.')
             && known.iter().any(|leaf| leaf.path == key)
         {
-            return Some(Meant::Flat);
+            return Some(Suggestion::Flat);
         }
         let places: Vec<String> = known
             .into_iter()
@@ -125,19 +127,19 @@ impl Guess<'_> {
         if places.len() <= 3
             && let Some(place) = places.iter().find(|place| outer.contains(place))
         {
-            return Some(Meant::Outside(place.clone()));
+            return Some(Suggestion::Outside(place.clone()));
         }
         match &places[..] {
-            [place] if self.place.steps.is_empty() => Some(Meant::Place(place.clone())),
+            [place] if self.place.steps.is_empty() => Some(Suggestion::Place(place.clone())),
             // A leaf name that occurs all over the schema is no evidence.
-            [_, ..] if places.len() <= 3 => Some(Meant::OneOf(places)),
+            [_, ..] if places.len() <= 3 => Some(Suggestion::OneOf(places)),
             [] => self.meaning_within_lists(&plain, siblings),
             _ => None,
         }
     }
 
     /// As [`Self::meaning`], of keys that only elements of lists have, or else a sibling whose last word it is.
-    fn meaning_within_lists(&self, plain: &str, siblings: &[&'static str]) -> Option<Meant> {
+    fn meaning_within_lists(&self, plain: &str, siblings: &[&'static str]) -> Option<Suggestion> {
         let here = self.place.path_to(plain);
         let mut places: Vec<String> = keys_of(self.document, false)
             .into_iter()
@@ -150,7 +152,7 @@ impl Guess<'_> {
             .collect();
         places.dedup();
         if (1..=3).contains(&places.len()) {
-            return Some(Meant::OneOf(places));
+            return Some(Suggestion::OneOf(places));
         }
         let mut ending = siblings.iter().filter(|sibling| {
             sibling
@@ -158,7 +160,7 @@ impl Guess<'_> {
                 .is_some_and(|before| before.ends_with('_'))
         });
         match (ending.next(), ending.next()) {
-            (Some(sibling), None) if plain.len() >= 3 => Some(Meant::Sibling(sibling)),
+            (Some(sibling), None) if plain.len() >= 3 => Some(Suggestion::Sibling(sibling)),
             _ => None,
         }
     }
@@ -218,7 +220,7 @@ fn fields_at(kind: Kind, path: &str) -> Vec<&'static Field> {
 }
 
 /// What an unknown key may have meant.
-enum Meant {
+enum Suggestion {
     /// This key in the section of the given one.
     Sibling(&'static str),
     /// A key elsewhere, by its dotted path.
@@ -231,7 +233,7 @@ enum Meant {
     Flat,
 }
 
-impl Meant {
+impl Suggestion {
     /// Where its value belongs, when that is certain enough to be shown; a flat key belongs where its name points.
     fn place(&self, key: &str) -> Option<String> {
         match self {

@@ -169,10 +169,10 @@ fn write_zip<W: Write>(root: BorrowedFd<'_>, entries: &[Entry], out: W) -> io::R
 
 /// Reads exactly `size` bytes: a file that grows is cut, one that shrinks meanwhile is an error, not a damaged archive.
 fn exactly(file: impl Read, size: u64) -> impl Read {
-    struct Exactly<R> {
+    struct ExactReader<R> {
         inner: io::Take<R>,
     }
-    impl<R: Read> Read for Exactly<R> {
+    impl<R: Read> Read for ExactReader<R> {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             let n = self.inner.read(buffer)?;
             if n == 0 && !buffer.is_empty() && self.inner.limit() > 0 {
@@ -184,7 +184,7 @@ fn exactly(file: impl Read, size: u64) -> impl Read {
             Ok(n)
         }
     }
-    Exactly {
+    ExactReader {
         inner: file.take(size),
     }
 }

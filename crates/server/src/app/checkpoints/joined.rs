@@ -11,7 +11,7 @@ use det_store::experiments::ExperimentRow;
 use det_store::metrics::{StoredReport, number};
 use det_store::{Store, StoreError};
 
-use crate::app::checkpoints::policy::{Candidate, Policy, Validated};
+use crate::app::checkpoints::policy::{Candidate, CheckpointValidation, Policy};
 use crate::app::metrics::VALIDATION;
 use crate::app::metrics::reports::at_steps;
 use crate::app::searches::config_of;
@@ -19,14 +19,14 @@ use crate::error::AppResult;
 
 /// A checkpoint and the validation of the same trial at the same step.
 #[derive(Debug, Clone)]
-pub struct Joined {
+pub struct CheckpointWithValidation {
     /// The checkpoint.
     pub row: CheckpointRow,
     /// `None` = its step was not validated.
     pub validation: Option<StoredReport>,
 }
 
-impl Joined {
+impl CheckpointWithValidation {
     /// A metric of the validation as a number; `None` when it is missing or none.
     pub fn metric(&self, name: &str) -> Option<f64> {
         self.validation.as_ref()?.metrics.get(name).and_then(number)
@@ -36,7 +36,7 @@ impl Joined {
     pub fn candidate(&self, metric: &str) -> Option<Candidate> {
         let validation = self.validation.as_ref().and_then(|report| {
             let metric = self.metric(metric).filter(|m| m.is_finite())?;
-            Some(Validated {
+            Some(CheckpointValidation {
                 metric,
                 at: report.at,
             })
@@ -83,12 +83,12 @@ pub(crate) async fn validated(
 pub async fn with_validations(
     store: &Store,
     rows: Vec<CheckpointRow>,
-) -> Result<Vec<Joined>, StoreError> {
+) -> Result<Vec<CheckpointWithValidation>, StoreError> {
     let wanted = steps_of(rows.iter().map(|row| (row.trial_id, row.steps)));
     let found = at_steps(store, VALIDATION, &wanted, None).await?;
     Ok(rows
         .into_iter()
-        .map(|row| Joined {
+        .map(|row| CheckpointWithValidation {
             validation: row
                 .trial_id
                 .and_then(|id| found.get(&(id, row.steps)).cloned()),
@@ -113,7 +113,7 @@ pub(crate) fn policy_of(row: &ExperimentRow) -> AppResult<Policy> {
 pub(crate) async fn collectable(
     store: &Store,
     row: &ExperimentRow,
-) -> AppResult<(Vec<Joined>, BTreeSet<String>)> {
+) -> AppResult<(Vec<CheckpointWithValidation>, BTreeSet<String>)> {
     let (rows, protected) = {
         let mut conn = store.read().await?;
         let rows = checkpoints::of_experiment(&mut conn.conn(), row.id).await?;
@@ -143,8 +143,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    pub(crate) fn joined(uuid: &str, steps: i64, loss: Option<f64>) -> Joined {
-        Joined {
+    pub(crate) fn joined(uuid: &str, steps: i64, loss: Option<f64>) -> CheckpointWithValidation {
+        CheckpointWithValidation {
             row: CheckpointRow {
                 uuid: uuid.into(),
                 experiment_id: Some(det_ids::ExperimentId(3)),

@@ -16,12 +16,12 @@ pub struct Candidate {
     /// When it was reported, microseconds; the later of two with equal steps is the later checkpoint.
     pub reported_at: i64,
     /// Its validation; `None` if its step was not validated, or without a finite number.
-    pub validation: Option<Validated>,
+    pub validation: Option<CheckpointValidation>,
 }
 
 /// The validation at a checkpoint's step.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Validated {
+pub struct CheckpointValidation {
     /// The searcher's metric; finite.
     pub metric: f64,
     /// When it was reported, microseconds: the earlier of two equal ones is better.
@@ -48,7 +48,7 @@ pub fn to_delete(
     protected: &BTreeSet<String>,
     policy: &Policy,
 ) -> Vec<String> {
-    let mut best: Vec<(&Candidate, Validated)> = candidates
+    let mut best: Vec<(&Candidate, CheckpointValidation)> = candidates
         .iter()
         .filter_map(|c| c.validation.map(|validation| (c, validation)))
         .collect();
@@ -129,7 +129,7 @@ mod tests {
                 trial_id: TrialId(if n <= 5 { 1 } else { 2 }),
                 steps: n * 100,
                 reported_at: n,
-                validation: metric.map(|metric| Validated { metric, at: n }),
+                validation: metric.map(|metric| CheckpointValidation { metric, at: n }),
             })
             .collect()
     }
@@ -191,7 +191,7 @@ mod tests {
     fn of_equal_validations_the_earlier_is_better() {
         let mut world = world();
         for candidate in &mut world {
-            candidate.validation = Some(Validated {
+            candidate.validation = Some(CheckpointValidation {
                 metric: 1.0,
                 at: -candidate.reported_at,
             });

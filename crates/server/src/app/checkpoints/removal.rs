@@ -20,7 +20,7 @@ use crate::app::checkpoints::by_task::{RemovalTasks, under_way};
 use crate::app::checkpoints::files::CheckpointFiles;
 use crate::app::checkpoints::storage::{Owner, Storage};
 use crate::app::checkpoints::{
-    BATCH, Checkpoints, Left, check_uuid, parsed, patterns, resources, stored_experiment,
+    BATCH, Checkpoints, RemainingFiles, check_uuid, parsed, patterns, resources, stored_experiment,
 };
 use crate::app::context::Context;
 use crate::app::ownership::Ownership;
@@ -364,7 +364,7 @@ impl CheckpointRemoval {
     /// Stores what the removal of these patterns has left of checkpoints; `None` = everything that it had.
     async fn store_left(
         &self,
-        left: Vec<(String, Option<Left>)>,
+        left: Vec<(String, Option<RemainingFiles>)>,
         removed: Vec<Pattern>,
         actor: &str,
         reason: Option<&'static str>,
@@ -464,7 +464,7 @@ fn remove_each(
     storage: &Storage,
     rows: Vec<(CheckpointRow, Owner)>,
     patterns: &[Pattern],
-) -> (Vec<(String, Option<Left>)>, Option<AppError>) {
+) -> (Vec<(String, Option<RemainingFiles>)>, Option<AppError>) {
     let (mut left, mut failure) = (Vec::with_capacity(rows.len()), None);
     for (row, owner) in rows {
         let now = remove_one(storage, &row, owner, patterns).unwrap_or_else(|error| {
@@ -482,11 +482,11 @@ fn remove_one(
     row: &CheckpointRow,
     owner: Owner,
     patterns: &[Pattern],
-) -> AppResult<Option<Left>> {
+) -> AppResult<Option<RemainingFiles>> {
     let known = resources(row)?;
     let now = storage.remove_matching(&row.uuid, owner, patterns)?;
     if now.is_empty() {
-        return Ok(Some(Left::new()));
+        return Ok(Some(RemainingFiles::new()));
     }
     let is_left = |path: &String| now.contains_key(path);
     if known
@@ -496,7 +496,7 @@ fn remove_one(
     {
         return Ok(None);
     }
-    let left: Left = known
+    let left: RemainingFiles = known
         .into_iter()
         .filter(|(path, _)| is_left(path))
         .collect();

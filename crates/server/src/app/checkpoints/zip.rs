@@ -24,7 +24,7 @@ pub(super) struct ZipWriter<W> {
 }
 
 /// What the index contains of an entry.
-struct Indexed<'a> {
+struct IndexEntry<'a> {
     name: &'a str,
     mode: u32,
     stamp: (u16, u16),
@@ -143,7 +143,7 @@ impl<W: Write> ZipWriter<W> {
         descriptor.extend_from_slice(&size.to_le_bytes());
         self.put(&descriptor)?;
         self.add_to_index(
-            &Indexed {
+            &IndexEntry {
                 name,
                 mode,
                 stamp,
@@ -156,7 +156,7 @@ impl<W: Write> ZipWriter<W> {
         Ok(())
     }
 
-    fn add_to_index(&mut self, entry: &Indexed<'_>, name_length: u16) {
+    fn add_to_index(&mut self, entry: &IndexEntry<'_>, name_length: u16) {
         let attributes = entry.mode << 16
             | if entry.mode & DIRECTORY == DIRECTORY {
                 0x10

@@ -19,7 +19,7 @@ const MOST_MEMBERS: usize = 256;
 
 /// Where a change of a task with others below or above it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum From {
+pub enum SubtreeStart {
     /// At the task itself: it, and what belongs to it.
     Task,
     /// At the task that everything belongs to.
@@ -34,7 +34,7 @@ impl Launches {
         actor: &Actor,
         kind: TaskKind,
         id: &TaskId,
-        from: From,
+        from: SubtreeStart,
     ) -> AppResult<()> {
         self.steer(actor, Some(kind), id, from, TaskEvent::Kill)
             .await
@@ -42,13 +42,13 @@ impl Launches {
 
     /// Lets a task of any kind, and those that belong to it, give their slots back and rest.
     pub async fn pause(&self, actor: &Actor, id: &TaskId) -> AppResult<()> {
-        self.steer(actor, None, id, From::Task, TaskEvent::Suspend)
+        self.steer(actor, None, id, SubtreeStart::Task, TaskEvent::Suspend)
             .await
     }
 
     /// Lets a task of any kind, and those that belong to it, go on.
     pub async fn activate(&self, actor: &Actor, id: &TaskId) -> AppResult<()> {
-        self.steer(actor, None, id, From::Task, TaskEvent::Resume)
+        self.steer(actor, None, id, SubtreeStart::Task, TaskEvent::Resume)
             .await
     }
 
@@ -58,11 +58,11 @@ impl Launches {
         actor: &Actor,
         kind: Option<TaskKind>,
         id: &TaskId,
-        from: From,
+        from: SubtreeStart,
         event: TaskEvent,
     ) -> AppResult<()> {
         self.ownership.require_steering_of_task(actor, id).await?;
-        if from == From::Root {
+        if from == SubtreeStart::Root {
             let root = self.root_of(id).await?;
             self.ownership
                 .require_steering_of_task(actor, &root)
@@ -80,8 +80,8 @@ impl Launches {
                     });
                     let document = document(tx, kind, &id).await?;
                     let top = match from {
-                        From::Task => id.clone(),
-                        From::Root => root(&mut tx.conn(), document).await?,
+                        SubtreeStart::Task => id.clone(),
+                        SubtreeStart::Root => root(&mut tx.conn(), document).await?,
                     };
                     for task in task_documents::tree(&mut tx.conn(), &top).await? {
                         let is_asked = task == id;

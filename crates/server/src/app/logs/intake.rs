@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, HashSet};
 use det_ids::{ExperimentId, TaskId};
 use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
-use det_store::logs::{self, LogLine, Packed, pack};
+use det_store::logs::{self, LogLine, PackedLines, pack};
 use det_store::{WriteTx, allocations};
 use serde_json::json;
 
-use crate::app::log_patterns::Searched;
+use crate::app::log_patterns::PatternMatches;
 use crate::app::logs::Logs;
-use crate::app::ownership::Reported;
+use crate::app::ownership::ReportSubject;
 use crate::app::silences::Received;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
@@ -50,11 +50,11 @@ impl Logs {
         &self,
         actor: &Actor,
         task_id: TaskId,
-        packed: Packed,
+        packed: PackedLines,
         spool: Option<SpoolBatch>,
     ) -> AppResult<()> {
         self.ownership
-            .require_reporter(actor, Reported::Task(&task_id))
+            .require_reporter(actor, ReportSubject::Task(&task_id))
             .await?;
         let experiment_id = match actor {
             // Nearly all lines: what their token contains costs no query.
@@ -98,13 +98,13 @@ impl Logs {
         &self,
         experiment_id: Option<ExperimentId>,
         task_id: TaskId,
-        packed: Packed,
+        packed: PackedLines,
         spool: Option<SpoolBatch>,
     ) -> AppResult<()> {
         let searched = match experiment_id {
             Some(id) => self.policies.find(id, &packed).await?,
             // Only configurations of experiments have log policies.
-            None => Searched::default(),
+            None => PatternMatches::default(),
         };
         let service = self.clone();
         self.context

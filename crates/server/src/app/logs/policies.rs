@@ -9,12 +9,14 @@ use det_config::container::LogAction;
 use det_ids::{ExperimentId, PlaceId, TaskId};
 use det_orchestrator::{Event, LogMatch};
 use det_store::allocations::ContainerRow;
-use det_store::logs::{LogLine, Packed};
+use det_store::logs::{LogLine, PackedLines};
 use det_store::{StoreError, WriteTx, allocations, experiments};
 
 use crate::app::configs::Configs;
 use crate::app::context::Context;
-use crate::app::log_patterns::{CompiledPolicies, Found, SEARCH_TIME, Searched, thread_time};
+use crate::app::log_patterns::{
+    CompiledPolicies, MatchedLine, PatternMatches, SEARCH_TIME, thread_time,
+};
 use crate::app::offload;
 use crate::app::orchestration::Orchestration;
 use crate::app::pattern_work::PatternWork;
@@ -61,10 +63,10 @@ impl LogPolicies {
     pub(crate) async fn find(
         &self,
         experiment_id: ExperimentId,
-        packed: &Packed,
-    ) -> AppResult<Searched> {
+        packed: &PackedLines,
+    ) -> AppResult<PatternMatches> {
         let Some(policies) = self.compiled(experiment_id).await? else {
-            return Ok(Searched::default());
+            return Ok(PatternMatches::default());
         };
         let (is_cheap, owner) = (policies.are_cheap(), policies.owner);
         if is_cheap && packed.unpacked_bytes() < LONG_LINES {
@@ -114,15 +116,15 @@ impl LogPolicies {
         &self,
         tx: &mut WriteTx,
         task_id: &TaskId,
-        searched: Searched,
+        searched: PatternMatches,
     ) -> AppResult<()> {
-        let Searched { found, left } = searched;
+        let PatternMatches { found, left } = searched;
         if left > 0 {
             self.context
                 .write_line(tx, task_id, None, &not_applied(left))?;
         }
         let mut matches = Vec::new();
-        for Found {
+        for MatchedLine {
             label,
             pattern,
             action,

@@ -174,12 +174,12 @@ pub trait Sink: Send + Sync {
 }
 
 /// Makes messages of lines that are encoded one by one.
-pub struct Encoded<E> {
+pub struct LineEncoder<E> {
     encode: E,
     message: BytesMut,
 }
 
-impl<E: Fn(&TaskId, i64, LogLine) -> AppResult<Bytes> + Send + Sync> Encoded<E> {
+impl<E: Fn(&TaskId, i64, LogLine) -> AppResult<Bytes> + Send + Sync> LineEncoder<E> {
     /// `encode` makes the bytes of a line: task, id, line.
     pub fn new(encode: E) -> Self {
         Self {
@@ -189,7 +189,7 @@ impl<E: Fn(&TaskId, i64, LogLine) -> AppResult<Bytes> + Send + Sync> Encoded<E> 
     }
 }
 
-impl<E: Fn(&TaskId, i64, LogLine) -> AppResult<Bytes> + Send + Sync> Sink for Encoded<E> {
+impl<E: Fn(&TaskId, i64, LogLine) -> AppResult<Bytes> + Send + Sync> Sink for LineEncoder<E> {
     fn put(&mut self, task: &TaskId, id: i64, line: LogLine) -> AppResult<bool> {
         self.message
             .extend_from_slice(&(self.encode)(task, id, line)?);
@@ -263,7 +263,7 @@ struct Reader<'a, S> {
 }
 
 /// How giving on a page ended.
-enum Given {
+enum PageEnd {
     /// All of it is out, or on its way.
     All,
     /// The reader has no capacity: what comes after this line is to be read again.
@@ -327,8 +327,8 @@ impl<S: Sink> Reader<'_, S> {
             let known = *seen;
             let lines = lines.into_iter().filter(|(id, _)| *id > known);
             match self.give(task, lines).await? {
-                Given::All => *seen = end,
-                Given::Until(id) => {
+                PageEnd::All => *seen = end,
+                PageEnd::Until(id) => {
                     *seen = id.max(known);
                     ahead = None;
                     self.wait_for_capacity().await?;
@@ -354,8 +354,8 @@ impl<S: Sink> Reader<'_, S> {
                 let known = before;
                 let lines = lines.into_iter().filter(|(id, _)| *id < known);
                 match self.give(task, lines).await? {
-                    Given::All => before = end,
-                    Given::Until(id) => {
+                    PageEnd::All => before = end,
+                    PageEnd::Until(id) => {
                         before = id.min(known);
                         self.wait_for_capacity().await?;
                     }
@@ -413,7 +413,7 @@ impl<S: Sink> Reader<'_, S> {
         &mut self,
         task: &TaskId,
         lines: impl Iterator<Item = (i64, LogLine)>,
-    ) -> Result<Given, Stop> {
+    ) -> Result<PageEnd, Stop> {
         for (id, line) in lines {
             if self.left == 0 {
                 break;
@@ -422,12 +422,12 @@ impl<S: Sink> Reader<'_, S> {
             if self.sink.put(task, id, line)? {
                 self.send().await?;
                 if !self.has_capacity().await? {
-                    return Ok(Given::Until(id));
+                    return Ok(PageEnd::Until(id));
                 }
             }
         }
         self.send().await?;
-        Ok(Given::All)
+        Ok(PageEnd::All)
     }
 
     async fn send(&mut self) -> Result<(), Stop> {

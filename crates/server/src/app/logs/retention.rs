@@ -23,7 +23,7 @@ use crate::app::config_policies::ConfigPolicies;
 use crate::app::context::Context;
 use crate::app::documents::require_storable;
 use crate::app::existing;
-use crate::app::logs::retention::due::{Counted, Kept};
+use crate::app::logs::retention::due::{LogLifetime, SweepClock};
 use crate::app::ownership::Ownership;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -36,7 +36,7 @@ const BATCH: usize = 100;
 const CHUNKS: usize = 100;
 /// The key of configurations and policies.
 const KEY: &str = "retention_policy.log_retention_days";
-/// The setting that keeps the [`Counted`].
+/// The setting that keeps the [`SweepClock`].
 const COUNTED: &str = "log_sweep";
 
 /// The days that a request asks for.
@@ -57,7 +57,7 @@ pub(crate) fn retention_days(given: Option<i64>) -> AppResult<i16> {
 }
 
 /// What a batch of a sweep did.
-struct Swept {
+struct SweepCounts {
     /// Tasks that are done with.
     tasks: usize,
     /// Lines that are gone.
@@ -109,8 +109,10 @@ impl LogRetention {
                     experiments::set_config(&mut tx.conn(), id, &config).await?;
                     allocations::set_log_retention_of_experiment(&mut tx.conn(), id, Some(days))
                         .await?;
-                    let reason =
-                        format!("logs of its trials are kept {}", Kept::of(Some(days), None));
+                    let reason = format!(
+                        "logs of its trials are kept {}",
+                        LogLifetime::of(Some(days), None)
+                    );
                     service
                         .record(tx, &actor, Subject::Experiment(id), &reason)
                         .await
@@ -136,7 +138,7 @@ impl LogRetention {
                         allocations::set_log_retention(&mut tx.conn(), &task.id, Some(days))
                             .await?;
                     }
-                    let reason = format!("its logs are kept {}", Kept::of(Some(days), None));
+                    let reason = format!("its logs are kept {}", LogLifetime::of(Some(days), None));
                     service
                         .record(tx, &actor, Subject::Trial(id), &reason)
                         .await
@@ -173,8 +175,8 @@ impl LogRetention {
     }
 
     /// By the cluster's configuration as it is now.
-    pub(crate) fn kept(&self, own: Option<i64>) -> Kept {
-        Kept::of(
+    pub(crate) fn kept(&self, own: Option<i64>) -> LogLifetime {
+        LogLifetime::of(
             own,
             self.context.config().retention_policy.log_retention_days,
         )
@@ -233,7 +235,7 @@ impl LogRetention {
     }
 
     /// One transaction's worth of these tasks' logs, from the first one on.
-    async fn delete(&self, actor: &str, tasks: &[TaskId]) -> AppResult<Swept> {
+    async fn delete(&self, actor: &str, tasks: &[TaskId]) -> AppResult<SweepCounts> {
         let (service, actor, tasks) = (self.clone(), actor.to_owned(), tasks.to_vec());
         let swept = self
             .context
@@ -254,9 +256,9 @@ impl LogRetention {
         tx: &mut WriteTx,
         actor: &str,
         tasks: Vec<TaskId>,
-    ) -> AppResult<Swept> {
+    ) -> AppResult<SweepCounts> {
         let mut chunks_left = CHUNKS;
-        let mut swept = Swept { tasks: 0, lines: 0 };
+        let mut swept = SweepCounts { tasks: 0, lines: 0 };
         for task_id in tasks {
             if chunks_left == 0 {
                 break;
@@ -291,12 +293,12 @@ impl LogRetention {
             settings::find(&mut conn.conn(), COUNTED).await?
         };
         // Text that cannot be read was not written by us; counting begins anew.
-        let stored: Option<Counted> = stored.and_then(|text| serde_json::from_str(&text).ok());
+        let stored: Option<SweepClock> = stored.and_then(|text| serde_json::from_str(&text).ok());
         let now = det_store::earliest_now();
-        let mut counted = Counted::resume(stored.clone(), schedule.as_ref(), now);
+        let mut counted = SweepClock::resume(stored.clone(), schedule.as_ref(), now);
         if counted.next(schedule.as_ref()).is_some_and(|at| at <= now) {
             self.sweep(actor).await?;
-            counted = Counted::from(schedule.as_ref(), det_store::earliest_now());
+            counted = SweepClock::from(schedule.as_ref(), det_store::earliest_now());
         }
         // A cluster without a schedule has nothing to remember, unless it had one.
         if Some(&counted) != stored.as_ref() && (schedule.is_some() || stored.is_some()) {
@@ -305,7 +307,7 @@ impl LogRetention {
         Ok(counted.next(schedule.as_ref()))
     }
 
-    async fn remember(&self, counted: &Counted) -> AppResult<()> {
+    async fn remember(&self, counted: &SweepClock) -> AppResult<()> {
         let text = serde_json::to_string(counted).map_err(AppError::internal)?;
         self.context
             .write(move |tx| {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use det_failpoints::failpoint;
-use det_store::journal::{self as rows, JournalRow, Sorted};
+use det_store::journal::{self as rows, JournalRow, SortedReports};
 use det_store::metrics;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -78,7 +78,7 @@ impl Journal {
 
     async fn compact_rows(&self, rows: Vec<JournalRow>) -> AppResult<()> {
         let long = rows.iter().map(|row| row.data.len()).sum::<usize>() >= LONG_WORK;
-        let sorted = offload(long, move || Sorted::of(&rows)).await??;
+        let sorted = offload(long, move || SortedReports::of(&rows)).await??;
         let stored = {
             let mut conn = self.context.store.read().await?;
             metrics::summaries_of(&mut conn.conn(), &sorted.trials()).await?

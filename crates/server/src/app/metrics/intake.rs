@@ -10,7 +10,7 @@ use det_failpoints::failpoint;
 use det_store::{StoreError, WriteTx};
 use tokio::sync::oneshot;
 
-use super::journal::{Appended, Arriving, Journal};
+use super::journal::{AppendOutcome, EncodedReport, Journal};
 use crate::app::context::Context;
 use crate::error::{AppError, AppResult};
 use crate::works::guarded;
@@ -23,16 +23,16 @@ type Reply = oneshot::Sender<AppResult<()>>;
 
 /// What waits for the writer.
 #[derive(Default)]
-struct Waiting {
-    reports: Vec<(Arriving, Reply)>,
+struct WaitingReports {
+    reports: Vec<(EncodedReport, Reply)>,
     /// Whether a change is on its way to the writer that will take them.
     scheduled: bool,
 }
 
-impl Waiting {
+impl WaitingReports {
     /// Takes what waits for the writer, up to what one row of the journal may hold, and returns whether more waits:
     /// then the caller comes again.
-    fn take(&mut self) -> (Vec<(Arriving, Reply)>, bool) {
+    fn take(&mut self) -> (Vec<(EncodedReport, Reply)>, bool) {
         let mut bytes = 0;
         let fits = self
             .reports
@@ -62,7 +62,7 @@ struct Change {
 }
 
 /// What is to follow a change.
-enum Next {
+enum FollowUp {
     Nothing,
     /// More waits than one row of the journal may hold.
     Again,
@@ -75,7 +75,7 @@ enum Next {
 pub(super) struct Intake {
     context: Context,
     journal: Journal,
-    waiting: Arc<Mutex<Waiting>>,
+    waiting: Arc<Mutex<WaitingReports>>,
 }
 
 impl Intake {
@@ -88,12 +88,12 @@ impl Intake {
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, WaitingReports> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a report beside the others that wait; answers when it is durable.
-    pub(super) async fn gather(&self, arriving: Arriving) -> AppResult<()> {
+    pub(super) async fn gather(&self, arriving: EncodedReport) -> AppResult<()> {
         let (reply, answer) = oneshot::channel();
         let first = {
             let mut waiting = self.waiting();
@@ -120,9 +120,9 @@ impl Intake {
                 .write(move |tx| Box::pin(async move { intake.take_waiting(tx, taken).await }))
                 .await;
             let error = match outcome {
-                Ok(Next::Nothing) => return,
-                Ok(Next::Again) => continue,
-                Ok(Next::Compact) => match self.journal.flush().await {
+                Ok(FollowUp::Nothing) => return,
+                Ok(FollowUp::Again) => continue,
+                Ok(FollowUp::Compact) => match self.journal.flush().await {
                     Ok(()) => continue,
                     Err(error) => error,
                 },
@@ -152,7 +152,11 @@ impl Intake {
     }
 
     /// The writer's part: takes everything that waits.
-    async fn take_waiting(&self, tx: &mut WriteTx, change: Arc<Mutex<Change>>) -> AppResult<Next> {
+    async fn take_waiting(
+        &self,
+        tx: &mut WriteTx,
+        change: Arc<Mutex<Change>>,
+    ) -> AppResult<FollowUp> {
         let (taken, more) = self.waiting().take();
         let (reports, replies): (Vec<_>, Vec<_>) = taken.into_iter().unzip();
         {
@@ -162,17 +166,17 @@ impl Intake {
             change.replies = replies.into_iter().map(|reply| (reply, Ok(()))).collect();
         }
         if reports.is_empty() {
-            return Ok(Next::Nothing);
+            return Ok(FollowUp::Nothing);
         }
         match self.journal.append(tx, reports).await? {
-            Appended::Done(results) => {
+            AppendOutcome::Done(results) => {
                 let mut change = change.lock().unwrap_or_else(PoisonError::into_inner);
                 for ((_, answer), result) in change.replies.iter_mut().zip(results) {
                     *answer = result.map(|_| ());
                 }
                 failpoint!("server::metrics::gather::before_commit");
             }
-            Appended::CompactFirst(reports) => {
+            AppendOutcome::CompactFirst(reports) => {
                 let mut change = change.lock().unwrap_or_else(PoisonError::into_inner);
                 change.begun = false;
                 let replies = change.replies.drain(..).map(|(reply, _)| reply);
@@ -181,7 +185,7 @@ impl Intake {
                 // In front of those that came meanwhile, in the same order.
                 waiting.reports.splice(0..0, returned);
                 waiting.scheduled = true;
-                return Ok(Next::Compact);
+                return Ok(FollowUp::Compact);
             }
         }
         // Not when it is unknown whether the commit happened: an answer means that the report is durable.
@@ -193,6 +197,10 @@ impl Intake {
                 let _ = reply.send(result);
             }
         });
-        Ok(if more { Next::Again } else { Next::Nothing })
+        Ok(if more {
+            FollowUp::Again
+        } else {
+            FollowUp::Nothing
+        })
     }
 }

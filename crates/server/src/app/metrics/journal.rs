@@ -25,12 +25,12 @@ const CHUNKS_OF_REPEATS: i64 = 256;
 
 /// A report on its way, encoded.
 #[derive(Debug)]
-pub(super) struct Arriving {
+pub(super) struct EncodedReport {
     pub(super) report: Report,
     line: Vec<u8>,
 }
 
-impl Arriving {
+impl EncodedReport {
     pub(super) fn new(report: Report) -> Result<Self, StoreError> {
         let line = NewReport {
             step: report.step,
@@ -50,11 +50,11 @@ impl Arriving {
 }
 
 /// What came of appending reports.
-pub(super) enum Appended {
+pub(super) enum AppendOutcome {
     /// For each its answer: the part of it that was new, or `None` for a repeat.
     Done(Vec<AppResult<Option<StoredReport>>>),
     /// Nothing was appended: a new run reports for the first time, and the journal still holds reports of an older one.
-    CompactFirst(Vec<Arriving>),
+    CompactFirst(Vec<EncodedReport>),
 }
 
 /// The journal of metric reports. Cheap to clone.
@@ -119,8 +119,8 @@ impl Journal {
     pub(super) async fn append(
         &self,
         tx: &mut WriteTx,
-        reports: Vec<Arriving>,
-    ) -> AppResult<Appended> {
+        reports: Vec<EncodedReport>,
+    ) -> AppResult<AppendOutcome> {
         // Put back at the end: a change that fails on the way leaves nothing to believe in.
         let mut memory = std::mem::take(&mut *self.memory());
         let undone = self.clone();
@@ -144,7 +144,7 @@ impl Journal {
         });
         if compact_first {
             *self.memory() = memory;
-            return Ok(Appended::CompactFirst(reports));
+            return Ok(AppendOutcome::CompactFirst(reports));
         }
         let mut entries = Vec::with_capacity(reports.len());
         let mut results = Vec::with_capacity(reports.len());
@@ -173,7 +173,7 @@ impl Journal {
             tx.once_stored(move || journal.backlog().appended(id, bytes));
         }
         *self.memory() = memory;
-        Ok(Appended::Done(results))
+        Ok(AppendOutcome::Done(results))
     }
 
     /// Decides what of a report is new: all of it, some keys, or nothing (`None`, a repeat). `before` = what the same
@@ -183,9 +183,9 @@ impl Journal {
         tx: &mut WriteTx,
         memory: &mut Memory,
         before: &[Entry],
-        arriving: Arriving,
+        arriving: EncodedReport,
     ) -> AppResult<AppResult<Option<Entry>>> {
-        let Arriving { report, mut line } = arriving;
+        let EncodedReport { report, mut line } = arriving;
         let Some(trial) = memory.trial(report.trial_id) else {
             return Ok(Err(AppError::not_found("trial", report.trial_id)));
         };

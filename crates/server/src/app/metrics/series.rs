@@ -32,17 +32,20 @@ const CLOSE_LOOK: i64 = 200_000;
 /// Which groups have gathered how many reports since they were last looked at, and which are being looked at.
 #[derive(Debug, Default)]
 struct Work {
-    gathered: Mutex<HashMap<(TrialId, String), Gathered>>,
+    gathered: Mutex<HashMap<(TrialId, String), GroupBacklog>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Gathered {
+enum GroupBacklog {
     Reports { count: usize, bytes: usize },
     BeingStored,
 }
 
 impl Work {
-    fn change<T>(&self, change: impl FnOnce(&mut HashMap<(TrialId, String), Gathered>) -> T) -> T {
+    fn change<T>(
+        &self,
+        change: impl FnOnce(&mut HashMap<(TrialId, String), GroupBacklog>) -> T,
+    ) -> T {
         change(&mut self.gathered.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -51,14 +54,14 @@ impl Work {
         self.change(|all| {
             // Bounded: groups that report seldom are forgotten, and what they gathered is read by who asks.
             if all.len() > 4096 {
-                all.retain(|_, gathered| *gathered == Gathered::BeingStored);
+                all.retain(|_, gathered| *gathered == GroupBacklog::BeingStored);
             }
             match all
                 .entry((trial_id, group.to_owned()))
-                .or_insert(Gathered::Reports { count: 0, bytes: 0 })
+                .or_insert(GroupBacklog::Reports { count: 0, bytes: 0 })
             {
-                Gathered::BeingStored => false,
-                Gathered::Reports { count, bytes } => {
+                GroupBacklog::BeingStored => false,
+                GroupBacklog::Reports { count, bytes } => {
                     *count += 1;
                     *bytes += size;
                     *count >= GATHERED || *bytes >= GATHERED_BYTES
@@ -70,8 +73,8 @@ impl Work {
     /// Whether no other caller is storing this group now; then this one is.
     fn begin(&self, trial_id: TrialId, group: &str) -> bool {
         self.change(|all| {
-            all.insert((trial_id, group.to_owned()), Gathered::BeingStored)
-                != Some(Gathered::BeingStored)
+            all.insert((trial_id, group.to_owned()), GroupBacklog::BeingStored)
+                != Some(GroupBacklog::BeingStored)
         })
     }
 
@@ -82,7 +85,7 @@ impl Work {
 
 /// What to show of a metric.
 #[derive(Debug, Clone)]
-pub struct Look {
+pub struct SeriesQuery {
     /// Points at most.
     pub most: usize,
     /// First step.
@@ -179,7 +182,7 @@ impl Series {
         trial_id: TrialId,
         group: &str,
         names: &[String],
-        look: &Look,
+        look: &SeriesQuery,
     ) -> AppResult<BTreeMap<String, Vec<Point>>> {
         self.journal.flush().await?;
         let outdating = Outdating::load(&self.context.store, trial_id).await?;
@@ -229,7 +232,7 @@ impl Series {
         trial_id: TrialId,
         group: &str,
         names: &[String],
-        look: &Look,
+        look: &SeriesQuery,
         outdating: &Outdating,
     ) -> AppResult<Option<BTreeMap<String, Vec<Point>>>> {
         let mut close: BTreeMap<String, Vec<Point>> = names
@@ -289,7 +292,10 @@ mod tests {
         assert!(work.count(TrialId(1), "training", 100));
         assert!(!work.count(TrialId(1), "validation", 100));
         assert!(work.begin(TrialId(1), "training"));
-        assert!(!work.begin(TrialId(1), "training"), "another caller is at it");
+        assert!(
+            !work.begin(TrialId(1), "training"),
+            "another caller is at it"
+        );
         assert!(!work.count(TrialId(1), "training", 100));
         work.end(TrialId(1), "training");
         assert!(work.begin(TrialId(1), "training"));

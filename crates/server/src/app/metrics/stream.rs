@@ -125,7 +125,7 @@ impl Reports {
 struct OfTrial {
     outdating: Outdating,
     orderer: Orderer,
-    unpacked: mpsc::Receiver<Unpacked>,
+    unpacked: mpsc::Receiver<UnpackedChunk>,
 }
 
 impl OfTrial {
@@ -159,7 +159,7 @@ impl OfTrial {
 }
 
 /// A chunk and what is in it; its packed form is given up.
-type Unpacked = Result<(ChunkRow, Vec<StoredReport>), StoreError>;
+type UnpackedChunk = Result<(ChunkRow, Vec<StoredReport>), StoreError>;
 
 /// Unpacks the chunks of a trial's groups through chunk `last`, in order of arrival.
 async fn unpack_all(
@@ -167,11 +167,11 @@ async fn unpack_all(
     trial_id: TrialId,
     groups: Vec<String>,
     last: i64,
-    out: Sender<Unpacked>,
+    out: Sender<UnpackedChunk>,
 ) {
-    let mut readers: Vec<Ahead<'_>> = groups
+    let mut readers: Vec<ChunkReader<'_>> = groups
         .iter()
-        .map(|group| Ahead {
+        .map(|group| ChunkReader {
             pages: Pages::new(&store, trial_id, group).through(last),
             page: Vec::new().into_iter(),
             ended: false,
@@ -194,14 +194,14 @@ async fn unpack_all(
 }
 
 /// A group's chunks, read ahead by a page.
-struct Ahead<'a> {
+struct ChunkReader<'a> {
     pages: Pages<'a>,
     page: std::vec::IntoIter<ChunkRow>,
     ended: bool,
 }
 
 /// The chunk that arrived first of those that the groups have next.
-async fn next_chunk(readers: &mut [Ahead<'_>]) -> Result<Option<ChunkRow>, StoreError> {
+async fn next_chunk(readers: &mut [ChunkReader<'_>]) -> Result<Option<ChunkRow>, StoreError> {
     for reader in readers.iter_mut() {
         if reader.page.as_slice().is_empty() && !reader.ended {
             reader.page = reader.pages.next().await?.into_iter();

@@ -14,10 +14,10 @@ use det_ids::TrialId;
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value, json};
 
-use super::journal::Arriving;
+use super::journal::EncodedReport;
 use super::{MOST_NAME_BYTES, MOST_NAMES, Metrics, Report, check};
 use crate::app::existing;
-use crate::app::ownership::Reported;
+use crate::app::ownership::ReportSubject;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
@@ -51,7 +51,7 @@ pub(super) fn is_profiler_group(group: &str) -> bool {
 
 /// What the supervisor of one container has measured.
 #[derive(Debug)]
-pub struct Measured {
+pub struct Measurements {
     /// The run of the trial that it belongs to.
     pub run_id: i64,
     /// The agent that it runs on.
@@ -121,10 +121,10 @@ pub struct Reading {
 
 /// The runs whose code reports the system metrics of an agent itself: the newest of them, in bounded memory.
 #[derive(Debug, Default)]
-pub(super) struct CodeReports(Mutex<Known>);
+pub(super) struct CodeReports(Mutex<RecentReporters>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct RecentReporters {
     runs: HashSet<(TrialId, i64, String)>,
     oldest_first: VecDeque<(TrialId, i64, String)>,
 }
@@ -167,10 +167,10 @@ impl Metrics {
         &self,
         actor: &Actor,
         trial_id: TrialId,
-        measured: Measured,
+        measured: Measurements,
     ) -> AppResult<bool> {
         self.ownership
-            .require_reporter(actor, Reported::Trial(trial_id))
+            .require_reporter(actor, ReportSubject::Trial(trial_id))
             .await?;
         actor.require_run(trial_id, measured.run_id)?;
         let agent = &measured.agent_id;
@@ -208,7 +208,7 @@ impl Metrics {
         let mut arriving = Vec::new();
         // Nothing is stored unless everything may be.
         for (&trial_id, readings) in &by_trial {
-            let about = Reported::Trial(trial_id);
+            let about = ReportSubject::Trial(trial_id);
             self.ownership.require_reporter(actor, about).await?;
             let run_id = match actor.run() {
                 Some(run_id) => run_id,
@@ -241,7 +241,7 @@ impl Metrics {
         let mut arriving = Vec::with_capacity(reports.len());
         for report in reports {
             check(&report)?;
-            arriving.push(Arriving::new(report)?);
+            arriving.push(EncodedReport::new(report)?);
         }
         let stored = arriving.into_iter().map(|one| self.intake.gather(one));
         futures::future::try_join_all(stored).await?;
@@ -256,7 +256,7 @@ impl Metrics {
 }
 
 /// A report for each group of what was measured.
-fn measured_reports(trial_id: TrialId, measured: Measured) -> AppResult<Vec<Report>> {
+fn measured_reports(trial_id: TrialId, measured: Measurements) -> AppResult<Vec<Report>> {
     let mut reports = Vec::new();
     for report in measured.reports {
         for (group, values) in report.groups {
@@ -309,7 +309,7 @@ fn require_bounded(all: &[Readings]) -> AppResult<()> {
 
 /// A reading, and the report that it belongs to: what was measured at the same time is in one.
 #[derive(Debug)]
-struct Placed<'a> {
+struct PlacedReading<'a> {
     /// Group, time and batch.
     report: (&'static str, i64, i64),
     labels: &'a SeriesLabels,
@@ -321,7 +321,7 @@ struct Placed<'a> {
 pub(super) struct PlacedReadings<'a> {
     trial_id: TrialId,
     run_id: i64,
-    readings: Vec<Placed<'a>>,
+    readings: Vec<PlacedReading<'a>>,
 }
 
 impl<'a> PlacedReadings<'a> {
@@ -331,7 +331,7 @@ impl<'a> PlacedReadings<'a> {
         let mut readings = Vec::new();
         for series in all {
             let group = series.labels.group()?;
-            readings.extend(series.readings.iter().map(|reading| Placed {
+            readings.extend(series.readings.iter().map(|reading| PlacedReading {
                 report: (group, reading.at, reading.batch),
                 labels: &series.labels,
                 value: reading.value,
@@ -357,7 +357,7 @@ impl<'a> PlacedReadings<'a> {
     }
 
     /// The readings of each report.
-    fn together(&self) -> impl Iterator<Item = &[Placed<'a>]> {
+    fn together(&self) -> impl Iterator<Item = &[PlacedReading<'a>]> {
         self.readings
             .chunk_by(|one, next| one.report == next.report)
     }

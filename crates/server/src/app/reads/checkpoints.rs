@@ -19,7 +19,7 @@ use self::order::{sort, sort_key};
 use crate::app::checkpoints::archive::Format;
 use crate::app::checkpoints::files::Archive;
 use crate::app::checkpoints::joined::{
-    Joined, collectable, policy_of, steps_of, validated, with_validations,
+    CheckpointWithValidation, collectable, policy_of, steps_of, validated, with_validations,
 };
 use crate::app::checkpoints::policy::to_delete;
 use crate::app::documents::may_use_secrets;
@@ -40,9 +40,9 @@ fn require(actor: &Actor) -> AppResult<()> {
 }
 
 /// Checkpoints with the training that they come from.
-pub(crate) struct Trained {
+pub(crate) struct TrainedCheckpoints {
     /// The checkpoints.
-    pub(crate) checkpoints: Vec<Joined>,
+    pub(crate) checkpoints: Vec<CheckpointWithValidation>,
     /// The experiment that they come from.
     pub(crate) experiment: ExperimentRow,
     /// Their trials by id.
@@ -56,11 +56,11 @@ pub(crate) struct Trained {
 }
 
 /// A checkpoint as it is shown.
-pub(crate) enum Found {
+pub(crate) enum ShownCheckpoint {
     /// It comes from a trial.
-    Trained(Box<Trained>),
+    Trained(Box<TrainedCheckpoints>),
     /// It does not.
-    Bare(Box<Joined>),
+    Bare(Box<CheckpointWithValidation>),
 }
 
 /// One page of the checkpoints of an experiment.
@@ -69,7 +69,7 @@ pub(crate) async fn of_experiment(
     actor: &Actor,
     id: ExperimentId,
     query: &GetCheckpointsQuery,
-) -> AppResult<(Trained, Pagination)> {
+) -> AppResult<(TrainedCheckpoints, Pagination)> {
     require(actor)?;
     let experiment = reads::experiments::find(&master.context.store, actor, id).await?;
     let heads = {
@@ -85,7 +85,7 @@ pub(crate) async fn of_trial(
     actor: &Actor,
     id: TrialId,
     query: &GetCheckpointsQuery,
-) -> AppResult<(Trained, Pagination)> {
+) -> AppResult<(TrainedCheckpoints, Pagination)> {
     require(actor)?;
     let trial = reads::trials::find(&master.context.store, actor, id).await?;
     let experiment =
@@ -104,7 +104,7 @@ async fn page(
     experiment: ExperimentRow,
     mut heads: Vec<CheckpointHead>,
     query: &GetCheckpointsQuery,
-) -> AppResult<(Trained, Pagination)> {
+) -> AppResult<(TrainedCheckpoints, Pagination)> {
     let key = sort_key(
         query.sort_by_attr,
         &query.sort_by_metric,
@@ -155,9 +155,9 @@ async fn with_training(
     actor: &Actor,
     experiment: ExperimentRow,
     rows: Vec<CheckpointRow>,
-) -> AppResult<Trained> {
+) -> AppResult<TrainedCheckpoints> {
     let store = &master.context.store;
-    let mut trained = Trained {
+    let mut trained = TrainedCheckpoints {
         checkpoints: Vec::new(),
         trials: BTreeMap::new(),
         training: BTreeMap::new(),
@@ -246,28 +246,32 @@ fn has_only_keys_of(config: &Value, common: &Value) -> bool {
 }
 
 /// One checkpoint.
-pub(crate) async fn find(master: &Master, actor: &Actor, uuid: &str) -> AppResult<Found> {
+pub(crate) async fn find(master: &Master, actor: &Actor, uuid: &str) -> AppResult<ShownCheckpoint> {
     require(actor)?;
     let row = master.checkpoints.find(uuid).await?;
     shown(master, actor, row).await
 }
 
 /// A checkpoint, whose row is known, as it is shown.
-pub(crate) async fn shown(master: &Master, actor: &Actor, row: CheckpointRow) -> AppResult<Found> {
+pub(crate) async fn shown(
+    master: &Master,
+    actor: &Actor,
+    row: CheckpointRow,
+) -> AppResult<ShownCheckpoint> {
     require(actor)?;
     let (Some(experiment_id), Some(trial_id)) = (row.experiment_id, row.trial_id) else {
-        let bare = Joined {
+        let bare = CheckpointWithValidation {
             row,
             validation: None,
         };
-        return Ok(Found::Bare(Box::new(bare)));
+        return Ok(ShownCheckpoint::Bare(Box::new(bare)));
     };
     let store = &master.context.store;
     let experiment = reads::experiments::find(store, actor, experiment_id).await?;
     reads::trials::find(store, actor, trial_id).await?;
     master.metric_journal.flush().await?;
     let trained = with_training(master, actor, experiment, vec![row]).await?;
-    Ok(Found::Trained(Box::new(trained)))
+    Ok(ShownCheckpoint::Trained(Box::new(trained)))
 }
 
 /// The files of a checkpoint as an archive, piece by piece, counted for who asks.
@@ -299,7 +303,7 @@ pub(crate) async fn doomed(
     actor: &Actor,
     experiment_id: ExperimentId,
     change: PolicyChange,
-) -> AppResult<(String, Vec<Joined>)> {
+) -> AppResult<(String, Vec<CheckpointWithValidation>)> {
     require(actor)?;
     let experiment = reads::experiments::find(&master.context.store, actor, experiment_id).await?;
     let mut policy = policy_of(&experiment)?;

@@ -157,14 +157,14 @@ impl Overview {
 }
 
 /// What a listing asks of each workspace or project.
-struct Asked<'a> {
+struct HomeFilter<'a> {
     name: &'a str,
     archived: Option<bool>,
     users: &'a [String],
     user_ids: Vec<UserId>,
 }
 
-impl Asked<'_> {
+impl HomeFilter<'_> {
     /// Whether one with these properties is asked for.
     fn fits(&self, name: &str, archived: bool, owner: &Owner) -> bool {
         let anybody = self.users.is_empty() && self.user_ids.is_empty();
@@ -190,7 +190,7 @@ pub(crate) async fn workspaces(
     query: &GetWorkspacesQuery,
 ) -> AppResult<(Vec<WorkspaceView>, Pagination)> {
     let overview = Overview::load(master, actor).await?;
-    let asked = Asked {
+    let asked = HomeFilter {
         name: &query.name,
         archived: query.archived,
         users: &query.users,
@@ -278,7 +278,7 @@ pub(crate) async fn projects(
     let overview = Overview::load(master, actor).await?;
     let homes = &overview.homes;
     homes.workspace(workspace_id)?;
-    let asked = Asked {
+    let asked = HomeFilter {
         name: &query.name,
         archived: query.archived,
         users: &query.users,
@@ -370,7 +370,7 @@ mod tests {
             ("", None, (&bob[..], &[UserId(2)][..]), false),
             ("", None, (&bob[..], &[UserId(1)][..]), true),
         ] {
-            let asked = Asked {
+            let asked = HomeFilter {
                 name,
                 archived,
                 users,
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn what_has_exactly_the_name_comes_first() {
-        let asked = Asked {
+        let asked = HomeFilter {
             name: "Vision",
             archived: None,
             users: &[],

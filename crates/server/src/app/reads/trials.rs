@@ -56,10 +56,14 @@ pub struct TrialParts {
 }
 
 /// A trial with its parts.
-pub(crate) type Whole = (TrialRow, TrialParts);
+pub(crate) type TrialWithParts = (TrialRow, TrialParts);
 
 /// One trial with its parts, and the metrics that it has reported so far.
-pub(crate) async fn whole(master: &Master, actor: &Actor, id: TrialId) -> AppResult<Whole> {
+pub(crate) async fn whole(
+    master: &Master,
+    actor: &Actor,
+    id: TrialId,
+) -> AppResult<TrialWithParts> {
     master.metric_journal.flush().await?;
     settled(&master.context.store, actor, id).await
 }
@@ -70,7 +74,7 @@ pub(crate) async fn by_external_id(
     actor: &Actor,
     experiment: &str,
     trial: String,
-) -> AppResult<Whole> {
+) -> AppResult<TrialWithParts> {
     require(actor)?;
     let found = {
         let mut conn = master.context.store.read().await?;
@@ -86,7 +90,11 @@ pub(crate) async fn by_external_id(
 }
 
 /// One trial with its parts, as far as its metrics have been taken in.
-pub(crate) async fn settled(store: &Store, actor: &Actor, id: TrialId) -> AppResult<Whole> {
+pub(crate) async fn settled(
+    store: &Store,
+    actor: &Actor,
+    id: TrialId,
+) -> AppResult<TrialWithParts> {
     let row = find(store, actor, id).await?;
     let experiment = reads::experiments::find(store, actor, row.experiment_id).await?;
     let mut whole = with_parts(store, &experiment, vec![row]).await?;
@@ -99,7 +107,7 @@ pub(crate) async fn page(
     actor: &Actor,
     experiment_id: ExperimentId,
     query: &GetExperimentTrialsQuery,
-) -> AppResult<(Vec<Whole>, Pagination)> {
+) -> AppResult<(Vec<TrialWithParts>, Pagination)> {
     require(actor)?;
     let store = &master.context.store;
     let experiment = reads::experiments::find(store, actor, experiment_id).await?;
@@ -140,7 +148,7 @@ fn signed(n: usize) -> i64 {
 }
 
 /// About how many bytes a trial is shown with.
-fn bytes_of((row, parts): &Whole) -> i64 {
+fn bytes_of((row, parts): &TrialWithParts) -> i64 {
     let texts = [
         Some(&row.hparams),
         Some(&row.metadata),
@@ -257,7 +265,7 @@ async fn with_parts(
     store: &Store,
     experiment: &ExperimentRow,
     rows: Vec<TrialRow>,
-) -> AppResult<Vec<Whole>> {
+) -> AppResult<Vec<TrialWithParts>> {
     let mut live = live(store, &rows).await?;
     let mut best = best_checkpoints(store, &rows).await?;
     let what = "configuration of experiment";

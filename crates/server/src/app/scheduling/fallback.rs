@@ -28,7 +28,7 @@ const MOST_PROBES: usize = 16;
 pub(crate) const DEFAULT_WAIT: Duration = Duration::from_mins(10);
 
 /// What became of requests that may go to several pools.
-pub(super) struct Sent {
+pub(super) struct FallbackMoves {
     /// Those that went on.
     pub(super) requests: BTreeSet<AllocationId>,
     /// How long until another pool opens to one of them.
@@ -67,7 +67,7 @@ pub(super) async fn send_on(
     scheduling: &Scheduling,
     cache: &LiveCache,
     planners: &mut Planners,
-) -> AppResult<Sent> {
+) -> AppResult<FallbackMoves> {
     let now = Micros(det_store::now());
     let waiting = cache.with_fallback();
     let seekers = waiting.iter().filter_map(|(row, job)| {
@@ -87,7 +87,7 @@ pub(super) async fn send_on(
     for event in sent.events() {
         scheduling.orchestration.commit(event).await?;
     }
-    Ok(Sent {
+    Ok(FallbackMoves {
         requests: sent.moves.into_iter().map(|(id, _)| id).collect(),
         next: sent
             .next

@@ -8,7 +8,7 @@ use det_scheduler::{Planner, Work};
 use crate::app::limits::Limits;
 use crate::app::pools::Pools;
 use crate::app::snapshots::Snapshots;
-use crate::live::{LiveCache, Touched};
+use crate::live::{CacheChanges, LiveCache};
 
 /// Any moment, to compare plans.
 const NOON: Micros = Micros(43_200_000_000);
@@ -31,7 +31,7 @@ impl Planners {
         pools: &Pools,
         snapshots: &Snapshots,
         cache: &LiveCache,
-        touched: &Touched,
+        touched: &CacheChanges,
         limits: &Limits,
     ) {
         if touched.everything {
@@ -86,7 +86,7 @@ impl Planners {
 }
 
 impl PoolPlanner {
-    fn catch_up(&mut self, pool: &str, cache: &LiveCache, touched: &Touched) {
+    fn catch_up(&mut self, pool: &str, cache: &LiveCache, touched: &CacheChanges) {
         let planner = &mut self.planner;
         for id in &touched.places {
             match cache.place(id, self.aux_limit) {

@@ -14,7 +14,7 @@ use utoipa_axum::routes;
 use crate::app::Master;
 use crate::app::actions::{Action, act, act_on_all};
 use crate::app::logs::retention::retention_days;
-use crate::app::reads::experiments::listing::Chosen;
+use crate::app::reads::experiments::listing::BulkSelection;
 use crate::error::AppResult;
 use crate::http::extract::{Caller, PathId, WireBody};
 use crate::http::respond::{Answer, empty, message};
@@ -36,10 +36,10 @@ pub fn routes() -> OpenApiRouter<Master> {
 }
 
 /// The experiments that a request is about.
-fn chosen(ids: Vec<i64>, filters: Option<BulkExperimentFilters>) -> Chosen {
+fn chosen(ids: Vec<i64>, filters: Option<BulkExperimentFilters>) -> BulkSelection {
     match filters {
-        Some(filters) => Chosen::Meant(Box::new(filters)),
-        None => Chosen::Ids(ids.into_iter().map(ExperimentId).collect()),
+        Some(filters) => BulkSelection::Meant(Box::new(filters)),
+        None => BulkSelection::Ids(ids.into_iter().map(ExperimentId).collect()),
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) const PATH: &str = "/det/login";
 /// Where the browser goes afterwards.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Back {
+pub(crate) struct ReturnTo {
     redirect: String,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn first(parts: &Parts) -> AppResult<Response> {
 }
 
 /// The form.
-pub(crate) async fn show(Query(back): Query<Back>) -> Response {
+pub(crate) async fn show(Query(back): Query<ReturnTo>) -> Response {
     answer(form("", &back.redirect, None))
 }
 

@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
-use crate::app::metrics::series::Look;
+use crate::app::metrics::series::SeriesQuery;
 use crate::app::metrics::{TRAINING, VALIDATION};
 use crate::app::reads::trials::compared::{Names, compare};
 use crate::error::{AppError, AppResult};
@@ -117,7 +117,7 @@ fn groups(query: &CompareTrialsQuery) -> AppResult<Names> {
     Ok(groups)
 }
 
-fn look(query: &CompareTrialsQuery) -> AppResult<Look> {
+fn look(query: &CompareTrialsQuery) -> AppResult<SeriesQuery> {
     let most = match query.max_datapoints {
         0 => DEFAULT_POINTS,
         1..=MOST_POINTS => usize::try_from(query.max_datapoints).unwrap_or(DEFAULT_POINTS),
@@ -127,7 +127,7 @@ fn look(query: &CompareTrialsQuery) -> AppResult<Look> {
             )));
         }
     };
-    Ok(Look {
+    Ok(SeriesQuery {
         most,
         from: query.start_batches.max(0),
         to: match query.end_batches {

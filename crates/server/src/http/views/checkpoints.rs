@@ -8,7 +8,7 @@ use det_store::metrics::StoredReport;
 use det_store::trials::TrialRow;
 use serde_json::Value;
 
-use crate::app::checkpoints::joined::Joined;
+use crate::app::checkpoints::joined::CheckpointWithValidation;
 use crate::app::checkpoints::resources;
 use crate::app::reads::document;
 use crate::app::reads::sight::Sight;
@@ -53,7 +53,7 @@ pub fn download_config(
 
 /// A checkpoint; without `training` when it comes from none.
 pub fn checkpoint(
-    joined: &Joined,
+    joined: &CheckpointWithValidation,
     training: Option<Training<'_>>,
 ) -> Result<Checkpoint, StoreError> {
     let row = &joined.row;

@@ -10,14 +10,14 @@ const DAY: i64 = 86_400_000_000;
 
 /// How long logs are kept after the end of their task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum LogLifetime {
     /// They are never deleted.
     Forever,
     /// So many days, 0 or more.
     Days(i64),
 }
 
-impl Kept {
+impl LogLifetime {
     /// By the days of the trial itself, or else those of the cluster; below 0 and none are for ever.
     pub(crate) fn of(own: Option<i64>, cluster: Option<i16>) -> Self {
         match own.or(cluster.map(i64::from)) {
@@ -42,7 +42,7 @@ impl Kept {
     }
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for LogLifetime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Forever => f.write_str("for ever"),
@@ -58,14 +58,14 @@ fn until(ended_at: i64, days: i64) -> i64 {
 
 /// Since when the next sweep is counted, and for which schedule; stored, so that a restart changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Counted {
+pub(crate) struct SweepClock {
     /// As it is written; `None` = sweeps only when asked.
     schedule: Option<String>,
     /// The end of the last sweep, or when the schedule came into force; microseconds.
     since: i64,
 }
 
-impl Counted {
+impl SweepClock {
     /// From `now` on.
     pub(crate) fn from(schedule: Option<&Schedule>, now: i64) -> Self {
         Self {
@@ -113,7 +113,7 @@ mod tests {
             ("the trial keeps for ever", Some(-1), Some(0), None, -1),
             ("at most", Some(32_767), Some(0), Some(32_767), 32_767),
         ] {
-            let kept = Kept::of(own, cluster);
+            let kept = LogLifetime::of(own, cluster);
             match over {
                 None => assert!(!kept.is_over(at(0), i64::MAX), "{name}"),
                 Some(days) => {
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn begun_days_count() {
-        let kept = Kept::of(Some(2), None);
+        let kept = LogLifetime::of(Some(2), None);
         for (since_end, left) in [
             (0, 2),
             (1, 2),
@@ -155,26 +155,26 @@ mod tests {
         let hourly = Schedule::parse("1h").unwrap();
         let nightly = Schedule::parse("0 3 * * *").unwrap();
         let hour = DAY / 24;
-        let first = Counted::resume(None, Some(&hourly), at(0));
+        let first = SweepClock::resume(None, Some(&hourly), at(0));
         assert_eq!(first.next(Some(&hourly)), Some(at(0) + hour));
         // Restarts do not put it off; what was missed meanwhile is due.
-        let again = Counted::resume(Some(first.clone()), Some(&hourly), at(0) + hour / 2);
+        let again = SweepClock::resume(Some(first.clone()), Some(&hourly), at(0) + hour / 2);
         assert_eq!(again, first);
-        let late = Counted::resume(Some(first.clone()), Some(&hourly), at(3));
+        let late = SweepClock::resume(Some(first.clone()), Some(&hourly), at(3));
         assert_eq!(
             late.next(Some(&hourly)),
             Some(at(0) + hour),
             "due since long"
         );
         // Another schedule, or none for a while: from then on.
-        let other = Counted::resume(Some(first.clone()), Some(&nightly), at(3));
+        let other = SweepClock::resume(Some(first.clone()), Some(&nightly), at(3));
         assert!(other.next(Some(&nightly)).unwrap() > at(3));
-        let none = Counted::resume(Some(first.clone()), None, at(3));
+        let none = SweepClock::resume(Some(first.clone()), None, at(3));
         assert_eq!(none.next(None), None);
-        let back = Counted::resume(Some(none), Some(&hourly), at(9));
+        let back = SweepClock::resume(Some(none), Some(&hourly), at(9));
         assert_eq!(back.next(Some(&hourly)), Some(at(9) + hour));
         // A clock that was put back does not stop it.
-        let earlier = Counted::resume(Some(first), Some(&hourly), at(-5));
+        let earlier = SweepClock::resume(Some(first), Some(&hourly), at(-5));
         assert_eq!(earlier.next(Some(&hourly)), Some(at(-5) + hour));
     }
 }

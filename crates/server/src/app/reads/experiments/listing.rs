@@ -86,7 +86,7 @@ pub(crate) fn named_project(id: ProjectId) -> Option<ProjectId> {
 }
 
 /// The experiments of a bulk action.
-pub(crate) enum Chosen {
+pub(crate) enum BulkSelection {
     /// Those of these numbers.
     Ids(Vec<ExperimentId>),
     /// All that these filters mean.
@@ -98,12 +98,12 @@ pub(crate) async fn chosen(
     master: &Master,
     actor: &Actor,
     project_id: ProjectId,
-    chosen: Chosen,
+    chosen: BulkSelection,
 ) -> AppResult<Vec<ExperimentId>> {
     super::require(actor)?;
     let filters = match chosen {
-        Chosen::Ids(ids) => return Ok(ids),
-        Chosen::Meant(filters) => filters,
+        BulkSelection::Ids(ids) => return Ok(ids),
+        BulkSelection::Meant(filters) => filters,
     };
     let mut filter = Filter {
         name: text(&filters.name),

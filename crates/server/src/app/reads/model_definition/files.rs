@@ -58,12 +58,12 @@ pub(crate) async fn content(
         .await
         .map_err(AppError::internal)??;
     match found {
-        Found::File(content) => Ok(content),
-        Found::Directory => Err(AppError::invalid(format!(
+        PathEntry::File(content) => Ok(content),
+        PathEntry::Directory => Err(AppError::invalid(format!(
             "field \"path\": \"{}\" is a directory, not a file",
             path.escape_debug()
         ))),
-        Found::Nothing => Err(
+        PathEntry::Nothing => Err(
             AppError::not_found("file", path.escape_debug()).hint(format!(
                 "it is not in the model definition of experiment {id}"
             )),
@@ -84,14 +84,14 @@ fn damaged(error: std::io::Error) -> AppError {
 
 /// What is at a path.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum PathEntry {
     File(Vec<u8>),
     Directory,
     Nothing,
 }
 
-fn find_file(archive: impl Read, wanted: &str) -> AppResult<Found> {
-    let mut found = Found::Nothing;
+fn find_file(archive: impl Read, wanted: &str) -> AppResult<PathEntry> {
+    let mut found = PathEntry::Nothing;
     let mut archive = tar::Archive::new(GzDecoder::new(archive));
     for entry in archive.entries().map_err(damaged)? {
         let mut entry = entry.map_err(damaged)?;
@@ -110,7 +110,7 @@ fn find_file(archive: impl Read, wanted: &str) -> AppResult<Found> {
             }
             let mut content = Vec::new();
             entry.read_to_end(&mut content).map_err(damaged)?;
-            return Ok(Found::File(content));
+            return Ok(PathEntry::File(content));
         }
         // A directory need not have an entry of its own.
         if path == wanted
@@ -118,7 +118,7 @@ fn find_file(archive: impl Read, wanted: &str) -> AppResult<Found> {
                 .strip_prefix(wanted)
                 .is_some_and(|rest| rest.starts_with('/'))
         {
-            found = Found::Directory;
+            found = PathEntry::Directory;
         }
     }
     Ok(found)
@@ -258,11 +258,17 @@ mod tests {
         let archive = &world[..];
         assert_eq!(
             find_file(archive, "train.py").unwrap(),
-            Found::File(b"print()".to_vec())
+            PathEntry::File(b"print()".to_vec())
         );
-        assert_eq!(find_file(archive, "sub/deep").unwrap(), Found::Directory);
-        assert_eq!(find_file(archive, "su").unwrap(), Found::Nothing);
-        assert_eq!(find_file(archive, "../etc/passwd").unwrap(), Found::Nothing);
+        assert_eq!(
+            find_file(archive, "sub/deep").unwrap(),
+            PathEntry::Directory
+        );
+        assert_eq!(find_file(archive, "su").unwrap(), PathEntry::Nothing);
+        assert_eq!(
+            find_file(archive, "../etc/passwd").unwrap(),
+            PathEntry::Nothing
+        );
         assert_eq!(clean("./sub//deep/a.json"), "sub/deep/a.json");
     }
 }

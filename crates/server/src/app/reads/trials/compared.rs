@@ -6,8 +6,8 @@ use det_ids::TrialId;
 use det_store::series::Point;
 
 use crate::app::Master;
-use crate::app::metrics::series::Look;
-use crate::app::reads::trials::{Whole, settled};
+use crate::app::metrics::series::SeriesQuery;
+use crate::app::reads::trials::{TrialWithParts, settled};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
@@ -15,9 +15,9 @@ use crate::error::{AppError, AppResult};
 pub(crate) type Names = BTreeMap<String, Vec<String>>;
 
 /// A trial with points of its metrics.
-pub(crate) struct Compared {
+pub(crate) struct ComparedTrial {
     /// The trial.
-    pub(crate) trial: Whole,
+    pub(crate) trial: TrialWithParts,
     /// Points by group and metric.
     pub(crate) groups: Vec<(String, BTreeMap<String, Vec<Point>>)>,
 }
@@ -31,8 +31,8 @@ pub(crate) async fn compare(
     actor: &Actor,
     trial_ids: Vec<TrialId>,
     names: &Names,
-    look: &Look,
-) -> AppResult<Vec<Compared>> {
+    look: &SeriesQuery,
+) -> AppResult<Vec<ComparedTrial>> {
     if trial_ids.len() > MOST_COMPARED {
         return Err(AppError::invalid(format!(
             "field \"trialIds\" names {} trials, of at most {MOST_COMPARED}",
@@ -53,7 +53,7 @@ pub(crate) async fn compare(
             let points = master.series.points(trial_id, group, names, look).await?;
             groups.push((group.clone(), points));
         }
-        compared.push(Compared { trial, groups });
+        compared.push(ComparedTrial { trial, groups });
     }
     Ok(compared)
 }
