@@ -80,6 +80,30 @@ def test_torch_alone_trains_on_this_machine_also_without_slots() -> None:
     assert words[words.index("--master_addr") + 1] == "localhost"
 
 
+@pytest.mark.parametrize(
+    ("addresses", "env", "expected"),
+    [
+        (["10.0.0.1", "10.0.0.2"], {}, {"GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "ib0"}),
+        (
+            ["10.0.0.1", "10.0.0.2"],
+            {"NCCL_SOCKET_IFNAME": "=eth7", "GLOO_SOCKET_IFNAME": ""},
+            {"NCCL_SOCKET_IFNAME": "=eth7", "GLOO_SOCKET_IFNAME": ""},
+        ),
+        (["10.0.0.1"], {}, {}),
+    ],
+    ids=["several", "chosen by the task", "alone"],
+)
+def test_frameworks_use_the_interface_of_the_cluster(
+    addresses: list[str], env: dict[str, str], expected: dict[str, str]
+) -> None:
+    given = {"DET_INTER_NODE_NETWORK_INTERFACE": "ib0", **env}
+    torch_distributed.choose_interface(info(addresses), given)
+    assert given == {"DET_INTER_NODE_NETWORK_INTERFACE": "ib0", **expected}
+    nothing = {"DET_INTER_NODE_NETWORK_INTERFACE": ""}
+    torch_distributed.choose_interface(info(addresses), nothing)
+    assert nothing == {"DET_INTER_NODE_NETWORK_INTERFACE": ""}
+
+
 def test_deepspeed_gets_hosts_and_variables() -> None:
     gang = info(["10.0.0.1", "10.0.0.2"], 0, [4, 2])
     assert deepspeed.host_lines(gang) == ["10.0.0.1 slots=4", "10.0.0.2 slots=2"]

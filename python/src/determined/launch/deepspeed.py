@@ -19,7 +19,7 @@ from determined import _info
 from determined._task import mark_daemon
 from determined.launch import _processes, _ssh
 from determined.launch._arguments import Arguments, task_info
-from determined.launch.torch_distributed import share_secret
+from determined.launch.torch_distributed import choose_interface, share_secret
 
 __all__ = ["command", "environment_lines", "host_lines", "main"]
 
@@ -90,9 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     parsed = Arguments.parse(arguments, module=MODULE, overridable=False)
     info = task_info(MODULE)
     os.environ.update(USE_DEEPSPEED="1", DET_CHIEF_IP=info.container_addrs[0])
-    network = os.environ.get("DET_INTER_NODE_NETWORK_INTERFACE")
-    if network and not os.environ.get("NCCL_SOCKET_IFNAME"):
-        os.environ["NCCL_SOCKET_IFNAME"] = network
+    choose_interface(info, os.environ)
     share_secret(info)
     try:
         ssh_check = has_ssh_check(importlib.metadata.version("deepspeed"), len(info.container_addrs))

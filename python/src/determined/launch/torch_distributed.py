@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 
 from determined import _info
 from determined._core._distributed import SECRET
@@ -17,9 +17,12 @@ from determined._task import exchange
 from determined.launch import _processes
 from determined.launch._arguments import Arguments, task_info
 
-__all__ = ["command", "main"]
+__all__ = ["choose_interface", "command", "main"]
 
 MODULE = "determined.launch.torch_distributed"
+
+#: Variables by which Gloo and NCCL are given interfaces.
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def command(
@@ -63,8 +66,20 @@ def main(arguments: Sequence[str]) -> int:
     os.environ["USE_TORCH_DISTRIBUTED"] = "True"
     os.environ["DET_CHIEF_IP"] = info.container_addrs[0]
     share_secret(info)
+    choose_interface(info, os.environ)
     port = int(os.environ.get("C10D_PORT", "29400"))
     return _processes.run(command(info, parsed.overrides, parsed.script, port=port))
+
+
+def choose_interface(info: _info.ClusterInfo, env: MutableMapping[str, str]) -> None:
+    """Has Gloo and NCCL use the interface that the cluster is configured with, unless the task chooses one.
+
+    A container alone may have a network of its own, in which the interface does not exist.
+    """
+    network = env.get("DET_INTER_NODE_NETWORK_INTERFACE")
+    if network and len(info.container_addrs) > 1:
+        for name in INTERFACES:
+            env.setdefault(name, network)
 
 
 def share_secret(info: _info.ClusterInfo) -> None:
