@@ -79,6 +79,8 @@ pub struct AgentOptions {
     pub gpu_tool: PathBuf,
     /// The kernel's log, in which the driver of GPUs reports their errors. An agent that may not read it knows none.
     pub kernel_log: PathBuf,
+    /// The kernel's directory of graphics devices, in which AMD GPUs show how much they are used.
+    pub drm: PathBuf,
     /// How often devices are looked at.
     pub devices_every: Duration,
 }
@@ -122,6 +124,7 @@ impl AgentOptions {
             engine_socket: None,
             gpu_tool: "nvidia-smi".into(),
             kernel_log: "/dev/kmsg".into(),
+            drm: "/sys/class/drm".into(),
             devices_every: Duration::from_secs(15),
         }
     }

@@ -17,6 +17,7 @@ pub(super) fn whole_host(agent_id: &AgentId) -> LocalDevice {
             kind: DeviceKind::Cpu,
         },
         nodes: Vec::new(),
+        part_of: None,
     }
 }
 
@@ -31,6 +32,7 @@ pub(super) fn artificial(agent_id: &AgentId, count: u32) -> Vec<LocalDevice> {
                 kind: DeviceKind::Cpu,
             },
             nodes: Vec::new(),
+            part_of: None,
         })
         .collect()
 }

@@ -20,6 +20,26 @@ pub(crate) struct LocalDevice {
     pub(crate) device: Device,
     /// Device files that a container needs for it (render nodes of AMD GPUs).
     pub(crate) nodes: Vec<PathBuf>,
+    /// The GPU that it is a MIG instance of; `None` = it is a whole device.
+    pub(crate) part_of: Option<PartOf>,
+}
+
+/// The place of a MIG instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PartOf {
+    /// UUID of the whole GPU.
+    pub(crate) gpu: String,
+    /// The driver's number of the instance in it.
+    pub(crate) index: u32,
+}
+
+/// A MIG instance as a driver or tool describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Instance {
+    /// The driver's number in its GPU.
+    index: u32,
+    name: String,
+    uuid: String,
 }
 
 /// A GPU as a driver or tool describes it, before it has a slot number.
@@ -31,8 +51,8 @@ struct FoundGpu {
     uuid: String,
     pci_bus_id: String,
     serial: String,
-    /// MIG instances, `(name, uuid)`; if there are any, they are the slots instead of the whole GPU.
-    instances: Vec<(String, String)>,
+    /// MIG instances; if there are any, they are the slots instead of the whole GPU.
+    instances: Vec<Instance>,
     nodes: Vec<PathBuf>,
 }
 
@@ -79,11 +99,18 @@ fn number(kind: DeviceKind, gpus: Vec<FoundGpu>, visible: Option<&str>) -> Vec<L
     let mut devices: Vec<LocalDevice> = Vec::new();
     for gpu in visible::filter(gpus, visible) {
         let units = if gpu.instances.is_empty() {
-            vec![(gpu.name.clone(), gpu.uuid.clone())]
+            vec![(gpu.name.clone(), gpu.uuid.clone(), None)]
         } else {
-            gpu.instances.clone()
+            let instance = |it: &Instance| {
+                let part_of = PartOf {
+                    gpu: gpu.uuid.clone(),
+                    index: it.index,
+                };
+                (it.name.clone(), it.uuid.clone(), Some(part_of))
+            };
+            gpu.instances.iter().map(instance).collect()
         };
-        for (brand, uuid) in units {
+        for (brand, uuid, part_of) in units {
             let id = u32::try_from(devices.len()).unwrap_or(u32::MAX);
             devices.push(LocalDevice {
                 device: Device {
@@ -93,6 +120,7 @@ fn number(kind: DeviceKind, gpus: Vec<FoundGpu>, visible: Option<&str>) -> Vec<L
                     kind,
                 },
                 nodes: gpu.nodes.clone(),
+                part_of,
             });
         }
     }
@@ -178,10 +206,15 @@ mod tests {
                 index: 0,
                 name: "NVIDIA A100".into(),
                 uuid: "GPU-0".into(),
-                instances: vec![
-                    ("NVIDIA A100 MIG 3g.20gb".into(), "MIG-a".into()),
-                    ("NVIDIA A100 MIG 3g.20gb".into(), "MIG-b".into()),
-                ],
+                instances: ["MIG-a", "MIG-b"]
+                    .iter()
+                    .zip([0, 3])
+                    .map(|(uuid, index)| Instance {
+                        index,
+                        name: "NVIDIA A100 MIG 3g.20gb".into(),
+                        uuid: (*uuid).into(),
+                    })
+                    .collect(),
                 ..FoundGpu::default()
             },
             FoundGpu {
@@ -197,5 +230,11 @@ mod tests {
             .map(|device| (device.device.id.0, device.device.uuid.as_str()))
             .collect();
         assert_eq!(seen, [(0, "MIG-a"), (1, "MIG-b"), (2, "GPU-1")]);
+        let part_of = PartOf {
+            gpu: "GPU-0".into(),
+            index: 3,
+        };
+        assert_eq!(devices[1].part_of, Some(part_of));
+        assert_eq!(devices[2].part_of, None);
     }
 }

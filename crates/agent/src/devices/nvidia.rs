@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use super::{FoundGpu, tool_output};
+use super::{FoundGpu, Instance, tool_output};
 
 /// Every GPU of the host; empty without a driver.
 pub(super) fn detect(tool: &Path) -> Vec<FoundGpu> {
@@ -81,7 +81,7 @@ fn minor_of(pci_bus_id: &str) -> Option<u32> {
 }
 
 /// MIG instances of one GPU; empty where MIG is unknown or off.
-fn instances(device: &nvml_wrapper::Device<'_>, gpu_name: &str) -> Vec<(String, String)> {
+fn instances(device: &nvml_wrapper::Device<'_>, gpu_name: &str) -> Vec<Instance> {
     let enabled = device
         .mig_mode()
         .is_ok_and(|mode| mode.current == MIG_ENABLED);
@@ -91,11 +91,13 @@ fn instances(device: &nvml_wrapper::Device<'_>, gpu_name: &str) -> Vec<(String, 
     let most = device.mig_device_count().unwrap_or(0);
     (0..most)
         // Slots of the driver's table without an instance answer "not found".
-        .filter_map(|index| device.mig_device_by_index(index).ok())
-        .filter_map(|instance| {
-            let uuid = instance.uuid().ok()?;
-            let name = instance.name().unwrap_or_else(|_| gpu_name.to_owned());
-            Some((name, uuid))
+        .filter_map(|index| Some((index, device.mig_device_by_index(index).ok()?)))
+        .filter_map(|(index, instance)| {
+            Some(Instance {
+                index,
+                uuid: instance.uuid().ok()?,
+                name: instance.name().unwrap_or_else(|_| gpu_name.to_owned()),
+            })
         })
         .collect()
 }
@@ -168,7 +170,15 @@ fn with_instances(mut gpus: Vec<FoundGpu>, list: &str) -> Vec<FoundGpu> {
             // "MIG 1g.5gb     Device  0: (UUID: …": the profile is the second word.
             let profile = line.split_whitespace().nth(1).unwrap_or("?");
             let name = format!("{} MIG {profile}", gpu.name);
-            gpu.instances.push((name, uuid.to_owned()));
+            let number = line.split_once("Device").map(|(_, rest)| rest.trim_start());
+            let number = number.and_then(|rest| rest.split_once(':'));
+            gpu.instances.push(Instance {
+                index: number
+                    .and_then(|(number, _)| number.trim().parse().ok())
+                    .unwrap_or_default(),
+                name,
+                uuid: uuid.to_owned(),
+            });
         }
     }
     gpus
@@ -212,14 +222,16 @@ mod tests {
         assert_eq!(
             gpus[1].instances,
             [
-                (
-                    "NVIDIA A100-SXM4-40GB MIG 3g.20gb".to_owned(),
-                    "MIG-1".to_owned()
-                ),
-                (
-                    "NVIDIA A100-SXM4-40GB MIG 1g.5gb".to_owned(),
-                    "MIG-2".to_owned()
-                ),
+                Instance {
+                    index: 0,
+                    name: "NVIDIA A100-SXM4-40GB MIG 3g.20gb".to_owned(),
+                    uuid: "MIG-1".to_owned(),
+                },
+                Instance {
+                    index: 1,
+                    name: "NVIDIA A100-SXM4-40GB MIG 1g.5gb".to_owned(),
+                    uuid: "MIG-2".to_owned(),
+                },
             ]
         );
     }

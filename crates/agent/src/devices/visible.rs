@@ -15,7 +15,8 @@ pub(super) fn filter(gpus: Vec<FoundGpu>, visible: Option<&str>) -> Vec<FoundGpu
         .collect();
     for word in &words {
         let known = gpus.iter().any(|gpu| {
-            names(gpu, word) || gpu.instances.iter().any(|(_, uuid)| same_uuid(uuid, word))
+            let mut instances = gpu.instances.iter();
+            names(gpu, word) || instances.any(|instance| same_uuid(&instance.uuid, word))
         });
         if !known {
             tracing::warn!(
@@ -29,7 +30,7 @@ pub(super) fn filter(gpus: Vec<FoundGpu>, visible: Option<&str>) -> Vec<FoundGpu
                 return Some(gpu);
             }
             gpu.instances
-                .retain(|(_, uuid)| words.iter().any(|word| same_uuid(uuid, word)));
+                .retain(|instance| words.iter().any(|word| same_uuid(&instance.uuid, word)));
             (!gpu.instances.is_empty()).then_some(gpu)
         })
         .collect()
@@ -57,6 +58,15 @@ fn same_bus_id(bus_id: &str, word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::devices::Instance;
+
+    fn instance(index: u32, uuid: &str) -> Instance {
+        Instance {
+            index,
+            name: "m".into(),
+            uuid: uuid.into(),
+        }
+    }
 
     fn host() -> Vec<FoundGpu> {
         (0..3u32)
@@ -67,7 +77,7 @@ mod tests {
                 pci_bus_id: format!("00000000:0{index}:00.0"),
                 serial: format!("13{index}"),
                 instances: if index == 2 {
-                    vec![("m".into(), "MIG-x1".into()), ("m".into(), "MIG-x2".into())]
+                    vec![instance(0, "MIG-x1"), instance(1, "MIG-x2")]
                 } else {
                     Vec::new()
                 },
@@ -101,6 +111,6 @@ mod tests {
     fn one_mig_instance_may_be_named() {
         let seen = filter(host(), Some("MIG-x2"));
         assert_eq!(seen.len(), 1);
-        assert_eq!(seen[0].instances, [("m".to_owned(), "MIG-x2".to_owned())]);
+        assert_eq!(seen[0].instances, [instance(1, "MIG-x2")]);
     }
 }

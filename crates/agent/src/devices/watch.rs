@@ -1,11 +1,15 @@
 //! Watches the devices that are slots: how much they are used, and whether they are well.
 //!
-//! NVIDIA GPUs are read with `nvidia-smi` and from the kernel's log, the processors of a host as one slot from `/proc`.
-//! AMD GPUs, MIG instances and artificial slots are not watched.
+//! NVIDIA GPUs and their MIG instances are read with `nvidia-smi` and from the kernel's log, AMD GPUs from the files of
+//! their driver, the processors of a host as one slot from `/proc`. Artificial slots are not watched.
+
+mod amd;
+mod host;
+mod mig;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -19,7 +23,11 @@ use nix::fcntl::OFlag;
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
+use super::LocalDevice;
 use crate::containers::Shared;
+use amd::Amd;
+use host::HostUse;
+use mig::InstanceRow;
 
 /// How long the tool may take: a faulty driver answers late or never.
 const TOOL_WITHIN: Duration = Duration::from_secs(20);
@@ -29,6 +37,8 @@ const HOT_LOOKS: u32 = 3;
 const MISSING_LOOKS: u32 = 2;
 /// Bytes of the tool's table that are read at most.
 const MOST_TABLE: usize = 256 << 10;
+/// Bytes of its XML that are read at most.
+const MOST_DETAILS: usize = 4 << 20;
 /// Bytes of a record of the kernel's log; the kernel has none that are longer.
 const RECORD: usize = 8192;
 /// Bytes of the kernel's log that one look reads at most; the rest is for the next.
@@ -58,15 +68,13 @@ const FATAL_XIDS: [(u32, &str); 9] = [
 pub(crate) async fn watch(shared: &Shared) -> Infallible {
     let options = &shared.options;
     let mut watch = Watch::default();
+    let mut amd = Amd::default();
     if options.artificial_slots == 0 {
         for local in &shared.devices {
-            let device = &local.device;
-            match device.kind {
-                DeviceKind::Cuda if device.uuid.starts_with("GPU-") => {
-                    watch.gpus.insert(device.uuid.clone(), Gpu::of(device.id));
-                }
-                DeviceKind::Cpu => watch.host = Some(device.id),
-                DeviceKind::Cuda | DeviceKind::Rocm => {}
+            match local.device.kind {
+                DeviceKind::Cuda => watch.add(local),
+                DeviceKind::Rocm => amd.add(local, &options.drm),
+                DeviceKind::Cpu => watch.host = Some(local.device.id),
             }
         }
     }
@@ -74,17 +82,23 @@ pub(crate) async fn watch(shared: &Shared) -> Infallible {
     let mut log = KernelLog::open(&options.kernel_log);
     let mut before_host = None;
     let mut reported: Vec<DeviceReport> = Vec::new();
-    while watch.host.is_some() || !watch.gpus.is_empty() {
+    while watch.host.is_some() || !watch.gpus.is_empty() || !amd.is_empty() {
         let mut reports = Vec::new();
+        if !amd.is_empty() {
+            reports.extend(amd.look().await);
+        }
         if !watch.gpus.is_empty() {
             let table = tool.table().await;
             watch.note_table(table.as_deref());
+            if watch.has_instances() {
+                watch.note_instances(tool.details().await.as_deref());
+            }
             watch.note_log(&log.new_text());
-            reports = watch.reports(table.is_some());
+            reports.extend(watch.reports(table.is_some()));
         }
         if let Some(slot) = watch.host {
             let now = HostUse::read(Path::new("/proc"));
-            reports.push(host_report(slot, before_host.as_ref(), &now));
+            reports.push(host::report(slot, before_host.as_ref(), &now));
             before_host = Some(now);
         }
         if differ(&reported, &reports) {
@@ -146,8 +160,21 @@ impl Tool {
             "--query-gpu=uuid,pci.bus_id,utilization.gpu,memory.used,memory.total,temperature.gpu,\
              ecc.errors.uncorrected.volatile.total{heat}"
         );
+        self.run(&[&query, "--format=csv,noheader,nounits"], MOST_TABLE)
+            .await
+    }
+
+    /// Everything that the tool knows of all GPUs, as XML; `None` if it does not answer.
+    async fn details(&self) -> Option<String> {
+        let details = self.run(&["-q", "-x"], MOST_DETAILS).await;
+        details
+            .inspect_err(|error| tracing::debug!("MIG instances cannot be watched: {error}"))
+            .ok()
+    }
+
+    async fn run(&self, arguments: &[&str], most: usize) -> Result<String, String> {
         let output = Command::new(&self.program)
-            .args([query.as_str(), "--format=csv,noheader,nounits"])
+            .args(arguments)
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .kill_on_drop(true)
@@ -157,7 +184,7 @@ impl Tool {
             Ok(Err(error)) => Err(error.to_string()),
             Ok(Ok(output)) if !output.status.success() => Err(output.status.to_string()),
             Ok(Ok(mut output)) => {
-                output.stdout.truncate(MOST_TABLE);
+                output.stdout.truncate(most);
                 Ok(String::from_utf8_lossy(&output.stdout).into_owned())
             }
         }
@@ -206,10 +233,21 @@ impl KernelLog {
     }
 }
 
-/// A GPU that is a slot, as far as it is known.
+/// A slot that is a GPU, or a MIG instance of one.
 #[derive(Debug)]
-struct Gpu {
+struct Part {
     slot: SlotId,
+    /// The driver's number of the instance; `None` = it is the whole GPU.
+    instance: Option<u32>,
+    /// Looks in a row at which the driver reported the GPU without the instance.
+    missing: u32,
+    newest: Option<InstanceRow>,
+}
+
+/// A GPU of which slots are made, as far as it is known.
+#[derive(Debug, Default)]
+struct Gpu {
+    parts: Vec<Part>,
     bus_id: String,
     /// Looks in a row at which heat slowed it down.
     hot: u32,
@@ -221,19 +259,8 @@ struct Gpu {
 }
 
 impl Gpu {
-    fn of(slot: SlotId) -> Self {
-        Self {
-            slot,
-            bus_id: String::new(),
-            hot: 0,
-            missing: 0,
-            xids: BTreeMap::new(),
-            newest: Row::default(),
-        }
-    }
-
-    /// What is wrong with it, in a few words.
-    fn fault(&self) -> Option<String> {
+    /// What is wrong with it, in a few words each.
+    fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         if self.missing >= MISSING_LOOKS {
             faults.push("the driver does not report this GPU any more".to_owned());
@@ -254,7 +281,24 @@ impl Gpu {
         if self.hot >= HOT_LOOKS {
             faults.push("heat slows it down (hardware thermal slowdown)".to_owned());
         }
-        (!faults.is_empty()).then(|| faults.join("; "))
+        faults
+    }
+}
+
+impl Part {
+    /// What is wrong with a MIG instance alone.
+    fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if self.missing >= MISSING_LOOKS {
+            faults.push("the driver does not report this MIG instance any more".to_owned());
+        }
+        let errors = self.newest.and_then(|row| row.memory_errors);
+        if let Some(errors) = errors.filter(|errors| *errors > 0) {
+            faults.push(format!(
+                "uncorrectable memory errors (ECC) of this MIG instance since the driver was loaded: {errors}"
+            ));
+        }
+        faults
     }
 }
 
@@ -338,6 +382,48 @@ struct Watch {
 }
 
 impl Watch {
+    /// Takes up a GPU or a MIG instance.
+    fn add(&mut self, local: &LocalDevice) {
+        let part_of = local.part_of.as_ref();
+        let uuid = part_of.map_or(&local.device.uuid, |part_of| &part_of.gpu);
+        if !uuid.starts_with("GPU-") {
+            return;
+        }
+        let gpu = self.gpus.entry(uuid.clone()).or_default();
+        gpu.parts.push(Part {
+            slot: local.device.id,
+            instance: part_of.map(|part_of| part_of.index),
+            missing: 0,
+            newest: None,
+        });
+    }
+
+    fn has_instances(&self) -> bool {
+        let mut parts = self.gpus.values().flat_map(|gpu| &gpu.parts);
+        parts.any(|part| part.instance.is_some())
+    }
+
+    /// Takes note of the tool's details; `None` = it did not answer.
+    fn note_instances(&mut self, details: Option<&str>) {
+        let found = details.map(mig::instances).unwrap_or_default();
+        for (uuid, gpu) in &mut self.gpus {
+            let instances = found.get(uuid.as_str());
+            for part in &mut gpu.parts {
+                let Some(index) = part.instance else {
+                    continue;
+                };
+                part.newest = instances
+                    .and_then(|instances| instances.get(&index))
+                    .copied();
+                part.missing = match (instances, part.newest) {
+                    (Some(_), None) => part.missing.saturating_add(1),
+                    (Some(_), Some(_)) => 0,
+                    (None, _) => part.missing,
+                };
+            }
+        }
+    }
+
     /// Takes note of the errors in the kernel's log.
     fn note_log(&mut self, text: &str) {
         for (address, code) in text.lines().filter_map(xid) {
@@ -375,86 +461,38 @@ impl Watch {
 
     /// Reports on all GPUs, in the order of their slots. `answered`: the tool answered this time.
     fn reports(&self, answered: bool) -> Vec<DeviceReport> {
-        let mut reports: Vec<DeviceReport> =
-            self.gpus.values().map(|gpu| gpu.report(answered)).collect();
+        let gpus = self.gpus.values();
+        let mut reports: Vec<DeviceReport> = gpus.flat_map(|gpu| gpu.reports(answered)).collect();
         reports.sort_by_key(|report| report.slot);
         reports
     }
 }
 
 impl Gpu {
-    /// Its numbers are known if it is in the newest table.
-    fn report(&self, answered: bool) -> DeviceReport {
+    /// A report for each of its slots. Its numbers are known if it is in the newest table. How much a MIG instance is used
+    /// is not known; what is wrong with the GPU is wrong with all of its instances.
+    fn reports(&self, answered: bool) -> impl Iterator<Item = DeviceReport> + '_ {
         let row = (answered && self.missing == 0).then_some(&self.newest);
         let bytes = |mib: Option<u64>| mib.map(|mib| mib.saturating_mul(1 << 20));
-        DeviceReport {
-            slot: self.slot,
-            used_percent: row.and_then(|row| row.used_percent),
-            memory_used_bytes: row.and_then(|row| bytes(row.memory_used_mib)),
-            memory_bytes: row.and_then(|row| bytes(row.memory_mib)),
-            celsius: row.and_then(|row| row.celsius),
-            fault: self.fault(),
-        }
-    }
-}
-
-/// Use of the whole host.
-#[derive(Debug, Default, PartialEq)]
-struct HostUse {
-    /// Busy and all ticks of the processors.
-    ticks: Option<(u64, u64)>,
-    /// Bytes of memory that are available, and all.
-    memory: Option<(u64, u64)>,
-}
-
-impl HostUse {
-    fn read(proc: &Path) -> Self {
-        let read = |name: &str| fs::read_to_string(proc.join(name)).unwrap_or_default();
-        Self {
-            ticks: ticks(&read("stat")),
-            memory: memory(&read("meminfo")),
-        }
-    }
-}
-
-fn ticks(stat: &str) -> Option<(u64, u64)> {
-    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let ticks: Vec<u64> = line
-        .split_whitespace()
-        .take(8)
-        .map_while(|word| word.parse().ok())
-        .collect();
-    let idle = ticks.get(3)? + ticks.get(4).copied().unwrap_or_default();
-    let all: u64 = ticks.iter().sum();
-    Some((all.saturating_sub(idle), all))
-}
-
-fn memory(meminfo: &str) -> Option<(u64, u64)> {
-    let bytes = |name: &str| -> Option<u64> {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
-        let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kilobytes.saturating_mul(1024))
-    };
-    Some((bytes("MemAvailable:")?, bytes("MemTotal:")?))
-}
-
-fn host_report(slot: SlotId, before: Option<&HostUse>, now: &HostUse) -> DeviceReport {
-    let before = before.and_then(|before| before.ticks);
-    let used = before.zip(now.ticks).and_then(|(before, now)| {
-        let (busy, all) = (
-            now.0.saturating_sub(before.0),
-            now.1.saturating_sub(before.1),
-        );
-        let percent = busy.saturating_mul(100).checked_div(all)?;
-        u32::try_from(percent.min(100)).ok()
-    });
-    DeviceReport {
-        slot,
-        used_percent: used,
-        memory_used_bytes: now.memory.map(|(free, all)| all.saturating_sub(free)),
-        memory_bytes: now.memory.map(|(_, all)| all),
-        celsius: None,
-        fault: None,
+        self.parts.iter().map(move |part| {
+            let is_whole = part.instance.is_none();
+            let (used, all) = if is_whole {
+                let memory = row.map(|row| (row.memory_used_mib, row.memory_mib));
+                memory.unwrap_or_default()
+            } else {
+                let memory = part.newest.map(|row| (row.memory_used_mib, row.memory_mib));
+                memory.unwrap_or_default()
+            };
+            let faults = [self.faults(), part.faults()].concat();
+            DeviceReport {
+                slot: part.slot,
+                used_percent: row.filter(|_| is_whole).and_then(|row| row.used_percent),
+                memory_used_bytes: bytes(used),
+                memory_bytes: bytes(all),
+                celsius: row.and_then(|row| row.celsius),
+                fault: (!faults.is_empty()).then(|| faults.join("; ")),
+            }
+        })
     }
 }
 
@@ -487,21 +525,103 @@ fn differ(before: &[DeviceReport], now: &[DeviceReport]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::io::Write as _;
 
+    use det_taskspec::Device;
+
     use super::*;
+    use crate::devices::PartOf;
 
     const WELL: &str = "GPU-a, 00000000:3B:00.0, 40, 1000, 80000, 50, 0, Not Active\n\
                         GPU-b, 00000000:AF:00.0, 0, 0, 80000, [N/A], [N/A], Not Active\n";
 
     fn two() -> Watch {
-        let gpus = [("GPU-a", 0), ("GPU-b", 1)];
-        Watch {
-            gpus: (gpus.into_iter())
-                .map(|(uuid, slot)| (uuid.to_owned(), Gpu::of(SlotId(slot))))
-                .collect(),
-            host: None,
+        let mut watch = Watch::default();
+        for (slot, uuid) in [(0, "GPU-a"), (1, "GPU-b")] {
+            watch.add(&local(slot, uuid, None));
         }
+        watch
+    }
+
+    fn local(slot: u32, uuid: &str, part_of: Option<PartOf>) -> LocalDevice {
+        LocalDevice {
+            device: Device {
+                id: SlotId(slot),
+                brand: "GPU".into(),
+                uuid: uuid.into(),
+                kind: DeviceKind::Cuda,
+            },
+            nodes: Vec::new(),
+            part_of,
+        }
+    }
+
+    /// One GPU with two instances, and a whole one.
+    fn instances() -> Watch {
+        let mut watch = Watch::default();
+        for (slot, index) in [(0, 0), (1, 3)] {
+            let part_of = PartOf {
+                gpu: "GPU-a".into(),
+                index,
+            };
+            watch.add(&local(slot, &format!("MIG-{slot}"), Some(part_of)));
+        }
+        watch.add(&local(2, "GPU-b", None));
+        watch
+    }
+
+    #[test]
+    fn instances_have_their_memory_and_the_faults_of_their_gpu() {
+        let instance = |index: u32, used: u32| {
+            format!(
+                "<mig_device><index>{index}</index><fb_memory_usage><total>2048 MiB</total><used>{used} MiB</used>\
+                 </fb_memory_usage></mig_device>"
+            )
+        };
+        let details = |instances: &str| {
+            format!("<gpu id=x><mig_devices>{instances}</mig_devices><uuid>GPU-a</uuid></gpu>")
+        };
+        let both = details(&(instance(0, 100) + &instance(3, 200)));
+        let mut watch = instances();
+        assert!(watch.has_instances() && !two().has_instances());
+        watch.note_instances(Some(&both));
+        let reports = watch.look(Some(WELL));
+        let seen: Vec<_> = reports
+            .iter()
+            .map(|report| (report.slot.0, report.used_percent, report.memory_used_bytes))
+            .collect();
+        let mib = |count: u64| Some(count << 20);
+        assert_eq!(
+            seen,
+            [
+                (0, None, mib(100)),
+                (1, None, mib(200)),
+                (2, Some(0), mib(0))
+            ]
+        );
+        assert_eq!(
+            (reports[0].memory_bytes, reports[0].celsius),
+            (mib(2048), Some(50))
+        );
+        watch.note_log("4,1,2,-;NVRM: Xid (PCI:0000:3b:00): 79, x");
+        let broken = watch.look(Some(WELL));
+        assert_eq!(faults(&broken)[0], faults(&broken)[1]);
+        assert!(faults(&broken)[0].unwrap().starts_with("Xid 79"));
+        assert_eq!(faults(&broken)[2], None);
+        // Somebody has removed an instance; a tool that does not answer is no fault.
+        let mut watch = instances();
+        let one = details(&instance(0, 100));
+        for details in [None, Some(one.as_str()), None, Some(&one)] {
+            watch.note_instances(details);
+        }
+        let reports = watch.look(Some(WELL));
+        assert!(
+            faults(&reports)[1]
+                .unwrap()
+                .contains("MIG instance any more")
+        );
+        assert_eq!((faults(&reports)[0], reports[1].memory_bytes), (None, None));
     }
 
     impl Watch {
@@ -647,26 +767,6 @@ mod tests {
         let mut unknown = now.clone();
         unknown[0].celsius = None;
         assert!(differ(&now, &unknown));
-    }
-
-    #[test]
-    fn the_host_as_one_slot_shows_its_processors_and_memory() {
-        let before = HostUse {
-            ticks: ticks("cpu  100 0 100 700 100 0 0 0 0 0\n"),
-            memory: None,
-        };
-        let now = HostUse {
-            ticks: ticks("cpu  300 0 100 850 150 0 0 0 0 0\n"),
-            memory: memory("MemTotal: 100 kB\nMemAvailable: 25 kB\n"),
-        };
-        let report = host_report(SlotId(0), Some(&before), &now);
-        assert_eq!(report.used_percent, Some(50));
-        assert_eq!(
-            (report.memory_used_bytes, report.memory_bytes),
-            (Some(75 << 10), Some(100 << 10))
-        );
-        assert_eq!(host_report(SlotId(0), None, &now).used_percent, None);
-        assert_eq!((ticks("cpu  x"), memory("")), (None, None));
     }
 
     #[tokio::test]

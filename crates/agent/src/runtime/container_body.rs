@@ -279,6 +279,7 @@ mod tests {
                 kind,
             },
             nodes: nodes.iter().map(PathBuf::from).collect(),
+            part_of: None,
         }
     }
 
