@@ -22,7 +22,10 @@ const PURE: &[&str] = &[
 
 /// Crates that act, each with the other acting crates it may use. A new one is added here with a reason in its review.
 const SHELLS: &[(&str, &[&str])] = &[
-    ("det-agent", &["det-failpoints", "det-spool", "det-tls"]),
+    (
+        "det-agent",
+        &["det-failpoints", "det-host-paths", "det-spool", "det-tls"],
+    ),
     // Writes stores of any size directly, and plays agents.
     ("det-bench", &["det-client", "det-store"]),
     // Opens and deletes files where it is told to.
@@ -31,6 +34,8 @@ const SHELLS: &[(&str, &[&str])] = &[
     ("det-client", &["det-tls"]),
     // Nothing at all, unless a test arms it.
     ("det-failpoints", &[]),
+    // Opens and creates directories where it is asked to.
+    ("det-host-paths", &[]),
     // The connections of agents; the master is a trait to it.
     ("det-rm-agents", &["det-failpoints"]),
     // Tests of managers, which such crates run on themselves.
@@ -50,7 +55,12 @@ const SHELLS: &[(&str, &[&str])] = &[
     ("det-store-derive", &[]),
     (
         "det-supervisor",
-        &["det-checkpoint-files", "det-spool", "det-tls"],
+        &[
+            "det-checkpoint-files",
+            "det-host-paths",
+            "det-spool",
+            "det-tls",
+        ],
     ),
     // Judges certificates; reads and opens nothing.
     ("det-tls", &[]),
