@@ -99,8 +99,6 @@ fn spec(check: &Check<'_>) -> SandboxSpec {
         user: process_user(&TaskUser::default(), UserId::default(), check.root_tasks),
         mounts: Vec::new(),
         shm_size_bytes: 1 << 20,
-        memory_limit_bytes: None,
-        cpu_limit_millis: None,
         python_dir: check.python.dir.clone(),
         python_path: check.python.package_path.clone(),
         env: Vec::new(),

@@ -37,7 +37,8 @@ pub use data_dir::{DataDirError, TOKEN_FILE};
 pub use det_taskspec::sandbox::{Isolation, IsolationRow};
 pub use isolation::check_isolation;
 pub use options::{
-    AgentOptions, ClientIdentity, ProxyOptions, RuntimeChoice, Secret, SlotType, TlsOptions,
+    AgentOptions, ClientIdentity, EndedContainers, Limits, ProxyOptions, RuntimeChoice, Secret,
+    SlotType, TaskLimits, TlsOptions,
 };
 pub use python::PythonError;
 pub use tls::TlsError;
@@ -182,6 +183,7 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
     if shared.runtimes.kind == RuntimeKind::Process {
         report_isolation(&shared).await;
     }
+    report_limits(&shared).await;
     let manager = Manager::new(shared.clone());
     manager.recover();
     remove_strays(&shared, &manager).await;
@@ -229,6 +231,34 @@ async fn report_isolation(shared: &Arc<Shared>) {
     }
 }
 
+/// Logs a warning if tasks are to have limits that this host cannot give them.
+async fn report_limits(shared: &Arc<Shared>) {
+    let wanted = shared.options.task_limits;
+    if !wanted.limits.any() {
+        return;
+    }
+    let of_task = shared.clone();
+    let refusal = if shared.runtimes.kind == RuntimeKind::Process {
+        let probed = tokio::task::spawn_blocking(move || {
+            of_task.runtimes.process.limits_refusal(&wanted.limits)
+        });
+        probed.await.unwrap_or_else(|error| Some(error.to_string()))
+    } else {
+        let engine = shared.runtimes.engine(shared.runtimes.kind).await;
+        engine.supported(&wanted.limits).1
+    };
+    let Some(reason) = refusal else {
+        return;
+    };
+    if wanted.required {
+        tracing::error!(
+            "no task starts here: \"task_limits\" are required and cannot be set: {reason}"
+        );
+    } else {
+        tracing::warn!("tasks run without some of their \"task_limits\": {reason}");
+    }
+}
+
 /// The TLS configuration. Without `https` none is used, but the HTTP client needs one: it gets one that trusts no
 /// certificate.
 fn tls_config(
@@ -270,7 +300,11 @@ async fn remove_strays(shared: &Shared, manager: &Manager) {
     }
     let engine = shared.runtimes.engine(kind).await;
     let removed = engine
-        .remove_strays(shared.data_dir.instance_id(), |id| manager.knows(id))
+        .remove_strays(
+            shared.data_dir.instance_id(),
+            shared.options.ended_containers,
+            |id| manager.knows(id),
+        )
         .await;
     if let Err(error) = removed {
         tracing::warn!("cannot look for containers without a record: {error}");

@@ -71,6 +71,10 @@ pub struct AgentOptions {
     /// Whether process tasks of users without a mapping run as root of this host. `false`: as
     /// [`det_taskspec::unprivileged_id`] of their owner.
     pub root_tasks: bool,
+    /// What becomes of containers of an engine that have ended.
+    pub ended_containers: EndedContainers,
+    /// What each container may take of this host.
+    pub task_limits: TaskLimits,
     /// Set if the sandbox of process tasks does not isolate them from this host as it should: one sentence for users.
     pub isolation_notice: Arc<OnceLock<String>>,
     /// Socket of the container engine; `None` = `DOCKER_HOST` if it names a socket, else the engine's usual place.
@@ -120,6 +124,8 @@ impl AgentOptions {
             allowed_capabilities: Vec::new(),
             private_paths: Vec::new(),
             root_tasks: false,
+            ended_containers: EndedContainers::Removed,
+            task_limits: TaskLimits::default(),
             isolation_notice: Arc::default(),
             engine_socket: None,
             gpu_tool: "nvidia-smi".into(),
@@ -127,6 +133,58 @@ impl AgentOptions {
             drm: "/sys/class/drm".into(),
             devices_every: Duration::from_secs(15),
         }
+    }
+}
+
+/// What becomes of containers of an engine that have ended and are known to the master to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndedContainers {
+    /// They are removed.
+    Removed,
+    /// They stay, for a look at what they have left.
+    Kept,
+}
+
+/// What each container may take of its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TaskLimits {
+    /// The limits of a container with one slot or none.
+    pub limits: Limits,
+    /// Whether a container is refused where this host cannot limit it. `false`: it is started, with a warning in its log.
+    pub required: bool,
+}
+
+impl TaskLimits {
+    /// The limits of a container with this number of slots.
+    pub(crate) fn of(&self, slots: usize) -> Self {
+        let slots = u64::try_from(slots.max(1)).unwrap_or(u64::MAX);
+        let times = |limit: Option<u64>| limit.map(|limit| limit.saturating_mul(slots));
+        Self {
+            limits: Limits {
+                memory_bytes: times(self.limits.memory_bytes),
+                cpu_millis: times(self.limits.cpu_millis),
+                processes: times(self.limits.processes),
+            },
+            required: self.required,
+        }
+    }
+}
+
+/// Limits of one container; `None` = it has no such limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Memory in bytes, shared memory and other files in memory included; swap is not used beyond it.
+    pub memory_bytes: Option<u64>,
+    /// Processor time, in thousandths of a processor.
+    pub cpu_millis: Option<u64>,
+    /// Processes and threads.
+    pub processes: Option<u64>,
+}
+
+impl Limits {
+    /// Whether there is any limit.
+    pub(crate) fn any(&self) -> bool {
+        *self != Self::default()
     }
 }
 
@@ -226,5 +284,29 @@ impl Secret {
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("***")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_for_one_slot_or_none() {
+        let one = TaskLimits {
+            limits: Limits {
+                memory_bytes: Some(4 << 30),
+                cpu_millis: Some(1500),
+                processes: None,
+            },
+            required: true,
+        };
+        assert_eq!(one.of(0), one);
+        assert_eq!(one.of(1), one);
+        let four = one.of(4);
+        assert_eq!(four.limits.memory_bytes, Some(16 << 30));
+        assert_eq!(four.limits.cpu_millis, Some(6000));
+        assert_eq!((four.limits.processes, four.required), (None, true));
+        assert!(!TaskLimits::default().limits.any());
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use clap::Args;
 use det_agent::{
-    AgentOptions, ClientIdentity, Isolation, ProxyOptions, RuntimeChoice, Secret, TlsOptions,
+    AgentOptions, ClientIdentity, EndedContainers, Isolation, Limits, ProxyOptions, RuntimeChoice,
+    Secret, TaskLimits, TlsOptions,
 };
 use det_config::agent::{AgentConfig, RootTasks, Runtime, SlotType};
 use det_config::{LoadedAgent, Sources};
@@ -283,6 +284,19 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
         .allowed_capabilities
         .clone_from(&config.allowed_capabilities);
     options.root_tasks = config.root_tasks == RootTasks::Root;
+    options.ended_containers = if config.container_auto_remove_disabled {
+        EndedContainers::Kept
+    } else {
+        EndedContainers::Removed
+    };
+    options.task_limits = TaskLimits {
+        limits: Limits {
+            memory_bytes: config.task_limits.memory,
+            cpu_millis: config.task_cpu_millis(),
+            processes: config.task_limits.processes.map(u64::from),
+        },
+        required: config.task_limits.required,
+    };
     options.python = config.python.as_ref().map(PathBuf::from);
     options.python_package_dir = Some(serve::python_package(&data_dir)?);
     options.reconnect_backoff =

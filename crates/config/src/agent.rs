@@ -5,11 +5,12 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::container::schema::NOT_EMPTY;
+use crate::container::schema::{BYTE_SIZE, NOT_EMPTY};
 use crate::errors::ErrorCode;
 use crate::log::{LOG, Log};
 use crate::schema::{
-    Document, Findings, Kind, NATURAL_32, PORT, REAL_PORT, Special, Walk, keys, mask, text_by,
+    Document, Findings, Kind, NATURAL_32, PORT, REAL_PORT, Special, Walk, keys, mask, special,
+    text_by,
 };
 use crate::secrets::mask_addresses;
 use crate::yaml::Node;
@@ -83,7 +84,7 @@ pub(crate) static DOCUMENT: Document = Document {
 
 keys! {
     /// Everything an agent is configured with; every default that does not depend on its host is filled in.
-    #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+    #[derive(Clone, PartialEq, Serialize, Deserialize)]
     pub struct AgentConfig, AGENT {
         /// Log of the agent itself.
         log: Log = Kind::Section(&LOG), or("{}");
@@ -124,8 +125,9 @@ keys! {
         agent_reconnect_backoff: u32 = NATURAL_32, or("5");
         /// How containers are run.
         container_runtime: Runtime = Kind::Choice(&["auto", "docker", "podman", "process"]), or("\"auto\"");
-        /// Whether ended containers are kept.
-        container_auto_remove_disabled: bool = Kind::Bool, or("false"), kept;
+        /// Whether ended containers of an engine are kept, for a look at what they have left. They are removed at the first
+        /// start of the agent without this.
+        container_auto_remove_disabled: bool = Kind::Bool, or("false");
         /// Commands that the agent runs when something happens to it.
         hooks: Hooks = Kind::Section(&HOOKS), or("{}");
         /// Whether the local debug server runs.
@@ -162,6 +164,9 @@ keys! {
         /// Who process tasks of users without a mapping are on this host: an unprivileged user id for each, or root.
         /// As root a task can read whatever root owns on the host, and change it where it is mounted for writing.
         root_tasks: RootTasks = Kind::Choice(&["unprivileged", "root"]), or("\"unprivileged\"");
+        /// What a container may take of this host. The limits are for a container with one slot or none; with more slots
+        /// they are multiplied by their number.
+        task_limits: TaskLimits = Kind::Section(&TASK_LIMITS), or("{}");
     }
     without field {
         /// The file that this was read from.
@@ -172,6 +177,41 @@ keys! {
         label = Kind::Any, warn("is ignored; use \"resource_pool\"");
     }
     with aliases(&[("runtime", "container_runtime", false)]).check(check_document)
+}
+
+keys! {
+    /// What a container may take of its host.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    pub struct TaskLimits, TASK_LIMITS {
+        /// Memory for each slot, at least 16 MiB, `/dev/shm` included; no swap is used beyond it. No limit unless given.
+        memory: Option<u64> = Kind::Special(&TASK_MEMORY);
+        /// Processors whose time may be used, for each slot; `0.5` is half of one. No limit unless given.
+        cpus: Option<f64> = Kind::AtLeast(0.01);
+        /// Processes and threads at once, for each slot, at least 32. No limit unless given.
+        processes: Option<u32> = Kind::Int(32, u32::MAX as i64);
+        /// Whether tasks are refused where this host cannot limit them; otherwise they are started with a warning in
+        /// their log.
+        required: bool = Kind::Bool, or("false");
+    }
+}
+
+/// The least memory of a container: its supervisor must fit into it too.
+const LEAST_TASK_MEMORY: u64 = 16 << 20;
+
+static TASK_MEMORY: Special = special(
+    "size in bytes, or text like `4 GiB`, at least 16 MiB",
+    || (BYTE_SIZE.json)(),
+    task_memory,
+);
+
+fn task_memory(walk: &mut Walk, node: &mut Node) {
+    (BYTE_SIZE.check)(walk, node);
+    let too_small = matches!(&node.tree, crate::yaml::Tree::Number(bytes)
+        if bytes.as_u64().is_some_and(|bytes| bytes < LEAST_TASK_MEMORY));
+    if too_small {
+        let message = "must be at least 16 MiB, which a task needs to start at all";
+        walk.findings.error(node.at.as_ref(), message);
+    }
 }
 
 keys! {
@@ -306,6 +346,18 @@ impl AgentConfig {
         mask(&mut value, &AGENT);
         mask_addresses(&mut value);
         value
+    }
+
+    /// The limit of processor time in thousandths of a processor, for each slot; `None` = there is none.
+    pub fn task_cpu_millis(&self) -> Option<u64> {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at least 0.01; a number too large becomes the largest"
+        )]
+        self.task_limits
+            .cpus
+            .map(|cpus| (cpus * 1000.0).round() as u64)
     }
 
     /// The port of the master: as configured, else 443 with TLS and 80 without.

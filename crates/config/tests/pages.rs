@@ -209,7 +209,6 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("master", "det_cloud", "the hosted service"),
     ("master", "__internal", "the hosted service"),
     ("agent", "debug", "verbose scripts"),
-    ("agent", "container_auto_remove_disabled", "kept containers"),
     ("agent", "api_enabled", "the debug server"),
     ("agent", "bind_", "the debug server"),
     ("agent", "tls", "the debug server"),

@@ -1,14 +1,11 @@
-//! Control groups: limits for a sandbox, and whether the kernel killed a process for lack of memory.
-//!
-//! A sandbox's group is created below the group of the agent, so that limits of the agent apply to its tasks too. With
-//! version 2 the kernel allows that only if the agent's group is the root or contains no process itself.
+//! The control group of a task, which its agent or engine makes: its limits, and whether the kernel killed a process for
+//! lack of memory.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 const ROOT: &str = "/sys/fs/cgroup";
-/// Parent of all groups of sandboxes, in the group of the agent.
+/// Parent of the groups of all process tasks.
 const OURS: &str = "determined";
 
 /// Reads how many processes of the caller's control group the kernel has killed for lack of memory; `None` if the
@@ -85,6 +82,24 @@ impl OwnGroup {
         }
     }
 
+    /// The limit of the group's memory in bytes; `None` = it has none.
+    pub(crate) fn memory_limit(&self) -> Option<u64> {
+        /// Version 1 has a number also where there is no limit: all of the address space.
+        const NONE: u64 = 1 << 60;
+        let unified = self.read("memory", "memory.max");
+        let text = unified.or_else(|| self.read("memory", "memory.limit_in_bytes"))?;
+        // "max" is no number.
+        text.trim().parse().ok().filter(|limit| *limit < NONE)
+    }
+
+    /// How often a process or thread could not be created because of the group's limit, with that limit.
+    pub(crate) fn refused_processes(&self) -> Option<(u64, u64)> {
+        let limit = self.read("pids", "pids.max")?.trim().parse().ok()?;
+        let events = self.read("pids", "pids.events")?;
+        let count = events.lines().find_map(|line| line.strip_prefix("max "))?;
+        Some((count.trim().parse().ok()?, limit))
+    }
+
     /// The text of a file of the group.
     pub(crate) fn read(&self, controller: &str, file: &str) -> Option<String> {
         let dirs = self.dirs.iter();
@@ -93,7 +108,7 @@ impl OwnGroup {
     }
 }
 
-/// Whether a group is one of those that [`Limits`] creates.
+/// Whether a group is one of those that agents create for process tasks.
 fn is_of_a_sandbox(path: &Path) -> bool {
     let parent = path.parent().and_then(Path::file_name);
     parent.is_some_and(|name| name == OURS)
@@ -104,121 +119,6 @@ fn parse_oom_kills(text: &str) -> Option<u64> {
         .lines()
         .find_map(|line| line.strip_prefix("oom_kill "))?;
     line.trim().parse().ok()
-}
-
-/// The limits of a sandbox. The process that creates the group is in it, and so are its children.
-#[derive(Debug)]
-pub(crate) struct Limits {
-    /// The created groups, each with the group in which the process was before.
-    joined: Vec<(PathBuf, PathBuf)>,
-}
-
-impl Limits {
-    /// Moves this process into a new group with these limits.
-    ///
-    /// The error is what was not possible: unprivileged agents often may not, and the task then runs without limits.
-    pub(crate) fn apply(
-        name: &str,
-        memory_bytes: Option<u64>,
-        cpu_millis: Option<u64>,
-    ) -> Result<Self, String> {
-        let mut limits = Self { joined: Vec::new() };
-        let own = fs::read_to_string("/proc/self/cgroup")
-            .map_err(|error| format!("could not read /proc/self/cgroup: {error}"))?;
-        let unified = Path::new(ROOT).join("cgroup.controllers").is_file();
-        let period = 100_000;
-        let quota = cpu_millis.map(|millis| millis.saturating_mul(period / 1000));
-        let result = if unified {
-            let mut settings = Vec::new();
-            settings.extend(memory_bytes.map(|bytes| ("memory.max", bytes.to_string())));
-            settings.extend(quota.map(|quota| ("cpu.max", format!("{quota} {period}"))));
-            limits.join(Path::new(ROOT), origin(&own, ""), name, &settings, true)
-        } else {
-            let memory = memory_bytes.map(|bytes| ("memory", "memory.limit_in_bytes", bytes));
-            let cpu = quota.map(|quota| ("cpu", "cpu.cfs_quota_us", quota));
-            memory
-                .into_iter()
-                .chain(cpu)
-                .try_for_each(|(controller, file, value)| {
-                    let root = Path::new(ROOT).join(controller);
-                    let settings = [(file, value.to_string())];
-                    limits.join(&root, origin(&own, controller), name, &settings, false)
-                })
-        };
-        match result {
-            Ok(()) => Ok(limits),
-            Err(error) => {
-                limits.leave();
-                Err(error)
-            }
-        }
-    }
-
-    fn join(
-        &mut self,
-        root: &Path,
-        origin: Option<PathBuf>,
-        name: &str,
-        settings: &[(&str, String)],
-        unified: bool,
-    ) -> Result<(), String> {
-        if settings.is_empty() {
-            return Ok(());
-        }
-        let origin =
-            origin.ok_or_else(|| format!("this process is in no control group of {root:?}"))?;
-        let origin = root.join(origin);
-        let parent = origin.join(OURS);
-        let group = parent.join(name);
-        let entered = enter(&origin, &parent, &group, settings, unified);
-        match entered {
-            Ok(()) => self.joined.push((group, origin)),
-            // Remove groups that cannot be used; the parent only if no other task is in it.
-            Err(_) => drop(fs::remove_dir(&group).and_then(|()| fs::remove_dir(&parent))),
-        }
-        entered.map_err(|(path, error)| format!("could not use control group {path:?}: {error}"))
-    }
-
-    /// Moves the process back to its former groups and removes the created ones. They must be empty; one that is not
-    /// stays, and costs the host a little memory.
-    pub(crate) fn leave(self) {
-        for (group, origin) in self.joined.into_iter().rev() {
-            let left = fs::write(origin.join("cgroup.procs"), "0");
-            drop(left.and_then(|()| fs::remove_dir(group)));
-        }
-    }
-}
-
-fn enter(
-    origin: &Path,
-    parent: &Path,
-    group: &Path,
-    settings: &[(&str, String)],
-    unified: bool,
-) -> Result<(), (PathBuf, io::Error)> {
-    let set = |file: PathBuf, value: &str| fs::write(&file, value).map_err(|error| (file, error));
-    fs::create_dir_all(group).map_err(|error| (group.to_owned(), error))?;
-    if unified {
-        for dir in [origin, parent] {
-            set(dir.join("cgroup.subtree_control"), "+memory +cpu")?;
-        }
-    }
-    for (file, value) in settings {
-        set(group.join(file), value)?;
-    }
-    // 0 means the writing process.
-    set(group.join("cgroup.procs"), "0")
-}
-
-/// Path of the process's group below the controller's root, from `/proc/self/cgroup`; the unified one has no controller.
-fn origin(own: &str, controller: &str) -> Option<PathBuf> {
-    own.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let names = fields.next()?;
-        let path = fields.next()?;
-        let matches = names.split(',').any(|name| name == controller);
-        matches.then(|| PathBuf::from(path.trim_start_matches('/')))
-    })
 }
 
 #[cfg(test)]
@@ -260,6 +160,26 @@ mod tests {
     }
 
     #[test]
+    fn limits_are_read_and_absent_ones_are_none() {
+        let root = tempfile::tempdir().unwrap();
+        let group = OwnGroup::at(root.path());
+        assert_eq!(group.memory_limit(), None);
+        for (text, limit) in [
+            ("max\n", None),
+            ("9223372036854771712\n", None),
+            ("4096\n", Some(4096)),
+        ] {
+            fs::write(root.path().join("memory.limit_in_bytes"), text).unwrap();
+            assert_eq!(group.memory_limit(), limit, "{text}");
+        }
+        fs::write(root.path().join("pids.max"), "64\n").unwrap();
+        fs::write(root.path().join("pids.events"), "max 3\n").unwrap();
+        assert_eq!(group.refused_processes(), Some((3, 64)));
+        fs::write(root.path().join("pids.max"), "max\n").unwrap();
+        assert_eq!(group.refused_processes(), None);
+    }
+
+    #[test]
     fn both_versions_count_alike() {
         assert_eq!(parse_oom_kills("low 0\noom 3\noom_kill 2\n"), Some(2));
         assert_eq!(
@@ -267,51 +187,5 @@ mod tests {
             Some(7)
         );
         assert_eq!(parse_oom_kills("oom_kill_disable 0\n"), None);
-    }
-
-    #[test]
-    fn a_process_finds_the_group_it_came_from() {
-        let own = "4:memory:/a/b\n1:cpu,cpuacct:/c\n0::/d\n";
-        let found = |controller| origin(own, controller).map(|path| path.display().to_string());
-        assert_eq!(found("memory").as_deref(), Some("a/b"));
-        assert_eq!(found("cpu").as_deref(), Some("c"));
-        assert_eq!(found("").as_deref(), Some("d"));
-        assert_eq!(found("pids"), None);
-    }
-
-    /// Plain files receive what the kernel's would: the group, the limits, the processes.
-    #[test]
-    fn a_group_is_made_below_the_agents_own() {
-        let root = tempfile::tempdir().unwrap();
-        fs::create_dir_all(root.path().join("agent")).unwrap();
-        let mut limits = Limits { joined: Vec::new() };
-        let settings = [("memory.limit_in_bytes", "1000".to_owned())];
-        limits
-            .join(root.path(), Some("agent".into()), "c1", &settings, false)
-            .unwrap();
-        let group = root.path().join("agent/determined/c1");
-        let read = |file: &str| fs::read_to_string(group.join(file)).unwrap();
-        assert_eq!(read("memory.limit_in_bytes"), "1000");
-        assert_eq!(read("cgroup.procs"), "0");
-        limits.leave();
-        let origin = root.path().join("agent/cgroup.procs");
-        assert_eq!(fs::read_to_string(origin).unwrap(), "0");
-    }
-
-    #[test]
-    fn a_group_that_cannot_be_used_is_not_left_behind() {
-        let root = tempfile::tempdir().unwrap();
-        let mut limits = Limits { joined: Vec::new() };
-        // The file of the setting would be in a directory that does not exist.
-        let settings = [("no/such", "1".to_owned())];
-        let error = limits
-            .join(root.path(), Some("agent".into()), "c1", &settings, false)
-            .unwrap_err();
-        assert!(error.contains("no/such"), "{error}");
-        assert!(!root.path().join("agent/determined").exists());
-        let error = limits
-            .join(root.path(), None, "c1", &settings, false)
-            .unwrap_err();
-        assert!(error.contains("no control group"), "{error}");
     }
 }

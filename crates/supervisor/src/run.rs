@@ -282,8 +282,10 @@ impl Task {
             measuring.stop();
         }
         self.processes.drain(self.child());
-        if let Some(text) = self.oom_text() {
-            self.log.say(Level::Error, &text);
+        for text in [self.oom_text(), self.process_limit_text()] {
+            if let Some(text) = text {
+                self.log.say(Level::Error, &text);
+            }
         }
         let tail = &self.processes.tail;
         let cause = tail.cause(&exit, &self.setup.run_dir, now_micros());
@@ -566,9 +568,23 @@ impl Task {
     /// The message for the log if the kernel has killed a process for lack of memory since the start.
     fn oom_text(&self) -> Option<String> {
         let kills = cgroup::oom_kills()?.checked_sub(self.oom_kills_before?)?;
+        let limit = self.own_group().and_then(|group| group.memory_limit());
+        let limit = limit.map_or_else(String::new, |bytes| format!(" of {} MiB", bytes >> 20));
         (kills > 0).then(|| {
-            format!("the kernel's out-of-memory killer ended {kills} of the processes that share this task's memory limit")
+            format!("the kernel's out-of-memory killer ended {kills} of the processes that share this task's memory limit{limit}")
         })
+    }
+
+    /// The message for the log if the task could not create processes because of its limit.
+    fn process_limit_text(&self) -> Option<String> {
+        let (count, limit) = self.own_group()?.refused_processes()?;
+        (count > 0).then(|| {
+            format!("the task was refused a process or thread {count} times: it may have {limit} of both at once")
+        })
+    }
+
+    fn own_group(&self) -> Option<cgroup::OwnGroup> {
+        cgroup::OwnGroup::find(self.setup.in_sandbox)
     }
 }
 

@@ -26,7 +26,7 @@ use nix::unistd::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::cgroup::{Limits, oom_kills};
+use crate::cgroup::oom_kills;
 use crate::clock::now_micros;
 use crate::confine;
 use crate::failure::SetupError;
@@ -63,7 +63,7 @@ pub(crate) fn outside(dir: &Path, start: i64) -> ExitCode {
         Ok(_) | Err(_) => {}
     }
     let notes = Diagnostics::to_file(&dir.join(SANDBOX_LOG_FILE));
-    let exit = match host(dir, start, &notes) {
+    let exit = match host(dir, start) {
         Ok(Some(exit)) => exit,
         // The report exists, and contains more than this process knows.
         Ok(None) => return reported_status(dir),
@@ -86,12 +86,11 @@ fn reported_status(dir: &Path) -> ExitCode {
 }
 
 /// Runs the process inside to its end. `Some` when it could not report itself.
-fn host(dir: &Path, start: i64, notes: &Diagnostics) -> Result<Option<ContainerExit>, SetupError> {
+fn host(dir: &Path, start: i64) -> Result<Option<ContainerExit>, SetupError> {
     let dir = dir.canonicalize().map_err(|error| {
         SetupError::host(format!("there is no container directory {dir:?}: {error}"))
     })?;
     let spec: SandboxSpec = read_json(&dir.join(SANDBOX_FILE))?;
-    let limits = limit(&dir, &spec, notes);
     let oom_before = oom_kills();
     let ended = make_namespaces(&spec.user).and_then(|rights| {
         let mut child = start_inside(&dir, start, rights, TASK)?;
@@ -99,9 +98,6 @@ fn host(dir: &Path, start: i64, notes: &Diagnostics) -> Result<Option<ContainerE
         Ok((status, last_words(&mut child)))
     });
     let oom_after = oom_kills();
-    if let Some(limits) = limits {
-        limits.leave();
-    }
     let (status, words) = ended?;
     let has_report =
         fs::symlink_metadata(dir.join(RUN_SUBDIR).join(EXIT_FILE)).is_ok_and(|m| m.is_file());
@@ -128,22 +124,6 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, SetupError> {
     let bytes =
         det_spool::read_plain(path, MOST_BYTES).map_err(|error| failed(error.to_string()))?;
     serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))
-}
-
-fn limit(dir: &Path, spec: &SandboxSpec, notes: &Diagnostics) -> Option<Limits> {
-    if spec.memory_limit_bytes.is_none() && spec.cpu_limit_millis.is_none() {
-        return None;
-    }
-    let name = dir.file_name()?.to_str()?;
-    match Limits::apply(name, spec.memory_limit_bytes, spec.cpu_limit_millis) {
-        Ok(limits) => Some(limits),
-        Err(error) => {
-            notes.note(format!(
-                "the task runs without its memory and processor limits: {error}"
-            ));
-            None
-        }
-    }
 }
 
 /// Creates the namespaces in which the next child will run.

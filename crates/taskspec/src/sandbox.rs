@@ -56,13 +56,6 @@ pub struct SandboxSpec {
     pub mounts: Vec<Mount>,
     /// Upper bound of the task's own `/dev/shm` in bytes; 0 = the kernel's, half of the memory.
     pub shm_size_bytes: u64,
-    /// Upper bound of the task's memory in bytes, where control groups can be used; `None` = no bound.
-    #[serde(default)]
-    pub memory_limit_bytes: Option<u64>,
-    /// Upper bound of the task's processor time in thousandths of a core, where control groups can be used; `None` = no
-    /// bound.
-    #[serde(default)]
-    pub cpu_limit_millis: Option<u64>,
     /// Directory to put first on the task's `PATH`, so that `python3` is the chosen interpreter.
     #[serde(default)]
     pub python_dir: Option<String>,
@@ -217,7 +210,6 @@ mod tests {
         )
         .unwrap();
         assert_eq!(spec.user.uid, 7);
-        assert_eq!(spec.memory_limit_bytes, None);
         assert!(spec.env.is_empty());
     }
 }

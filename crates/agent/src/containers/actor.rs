@@ -308,7 +308,7 @@ impl Actor {
                     self.record.kill.is_some(),
                     None,
                 ) {
-                    Adoption::NameEnd => self.end(RuntimeEnd::Process, None).await,
+                    Adoption::NameEnd => self.end(self.container.ended().await, None).await,
                     Adoption::NeverRan => self.fail(LaunchError::Killed),
                     // What is not found is not adopted.
                     Adoption::Launch | Adoption::TakeUp => self.launch(commands).await,

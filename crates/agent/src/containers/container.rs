@@ -14,6 +14,7 @@ use super::grants;
 use super::prepare::{self, ContainerInputs, PrepareError};
 use super::store::{ContainerDir, Identity, KillOrder, RuntimeKind, StartedContainer, StoreError};
 use super::{Session, Shared};
+use crate::options::{EndedContainers, TaskLimits};
 use crate::runtime::engine::{ContainerContext, Engine, EngineError, EngineState};
 use crate::runtime::process::ProcessRuntime;
 
@@ -164,19 +165,29 @@ impl Container {
         let container = self.clone();
         let start = move || {
             let id = container.spec.container_id.as_str();
-            container.shared.runtimes.process.start(&container.dir, id)
+            let process = &container.shared.runtimes.process;
+            process.start(&container.dir, id, &container.limits())
         };
-        let identity = blocking(start).await?.map_err(|error| {
+        let (identity, unlimited) = blocking(start).await?.map_err(|error| {
             LaunchError::Host(format!(
                 "cannot start the supervisor \"{}\": {error}",
                 self.dir.supervisor().display()
             ))
         })?;
+        if let Some(reason) = unlimited {
+            self.say(WARNING, without_limits(&reason));
+        }
         Ok(StartedContainer {
             identity: Identity::Process(identity),
             host_address: session.host_address.clone(),
             ports: self.same_ports(),
         })
+    }
+
+    /// The limits of this container.
+    fn limits(&self) -> TaskLimits {
+        let slots = self.spec.slots.devices().len();
+        self.shared.options.task_limits.of(slots)
     }
 
     /// Ports of a container in the host's network.
@@ -207,6 +218,17 @@ impl Container {
             .collect();
         let devices = self.shared.devices_of(&self.spec);
         let engine = self.engine().await;
+        let wanted = self.limits();
+        let (limits, unlimited) = engine.supported(&wanted.limits);
+        match unlimited {
+            Some(reason) if wanted.required => {
+                return Err(LaunchError::Host(format!(
+                    "\"task_limits\" of the agent's configuration are required, and cannot be set: {reason}"
+                )));
+            }
+            Some(reason) => self.say(WARNING, without_limits(&reason)),
+            None => {}
+        }
         let id = engine
             .create(
                 &self.spec,
@@ -218,6 +240,7 @@ impl Container {
                     cluster_id: &session.welcome.cluster_id,
                     network_mode: self.network_mode(),
                     env: &env,
+                    limits: &limits,
                 },
             )
             .await?;
@@ -265,12 +288,21 @@ impl Container {
         }
     }
 
+    /// The end of a process task, none of whose supervisors runs any more.
+    pub(super) async fn ended(&self) -> RuntimeEnd {
+        let (shared, id) = (self.shared.clone(), self.spec.container_id.clone());
+        let look = move || shared.runtimes.process.ran_out_of_memory(id.as_str());
+        RuntimeEnd::Process {
+            out_of_memory: blocking(look).await.unwrap_or(false),
+        }
+    }
+
     /// Waits for the end of the container.
     pub(super) async fn wait(&self, identity: &Identity) -> RuntimeEnd {
         match identity {
             Identity::Process(process) => {
                 ProcessRuntime::wait(process).await;
-                RuntimeEnd::Process
+                self.ended().await
             }
             Identity::Engine { id } => RuntimeEnd::Engine(self.engine().await.wait(id).await),
         }
@@ -367,7 +399,8 @@ impl Container {
 
     async fn try_remove(&self) -> Result<(), String> {
         let id = &self.spec.container_id;
-        if self.runtime != RuntimeKind::Process {
+        let removes = self.shared.options.ended_containers == EndedContainers::Removed;
+        if self.runtime != RuntimeKind::Process && removes {
             let engine = self.engine().await;
             engine.remove(id).await.map_err(|error| error.to_string())?;
         }
@@ -386,6 +419,13 @@ impl Container {
             Err(_) => Err("removing a container broke off".to_owned()),
         }
     }
+}
+
+/// The line of a task's log where this host cannot limit it.
+fn without_limits(reason: &str) -> String {
+    format!(
+        "this task runs without some of the limits that its agent's configuration has in \"task_limits\": {reason}"
+    )
 }
 
 /// Runs a blocking function on a blocking thread.

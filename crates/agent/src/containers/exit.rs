@@ -17,7 +17,10 @@ const OURS: [i32; 4] = [
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RuntimeEnd {
     /// A process ended; the kernel reports the exit status only to its parent.
-    Process,
+    Process {
+        /// Whether the kernel has killed a process of its control group for lack of memory.
+        out_of_memory: bool,
+    },
     /// A container of an engine ended, with what the engine reports.
     Engine(EngineEnd),
 }
@@ -36,7 +39,9 @@ pub(super) fn name(
 ) -> ContainerExit {
     let out_of_memory = matches!(
         end,
-        RuntimeEnd::Engine(EngineEnd::Exited {
+        RuntimeEnd::Process {
+            out_of_memory: true
+        } | RuntimeEnd::Engine(EngineEnd::Exited {
             out_of_memory: true,
             ..
         })
@@ -78,7 +83,7 @@ fn is_by_signal(exit: &ContainerExit) -> bool {
 
 fn lost(end: &RuntimeEnd, last_words: &str) -> String {
     let what = match end {
-        RuntimeEnd::Process => {
+        RuntimeEnd::Process { .. } => {
             "the task's processes ended without an exit report: they were killed from outside, or the host restarted"
                 .to_owned()
         }
@@ -101,6 +106,9 @@ fn lost(end: &RuntimeEnd, last_words: &str) -> String {
 mod tests {
     use super::*;
 
+    const PROCESS: RuntimeEnd = RuntimeEnd::Process {
+        out_of_memory: false,
+    };
     const ASKED: Option<KillOrder> = Some(KillOrder::Gracefully);
 
     fn exited(code: i32) -> ContainerExit {
@@ -123,7 +131,10 @@ mod tests {
 
     #[test]
     fn ends_and_their_names() {
-        let process = RuntimeEnd::Process;
+        let process = PROCESS;
+        let killed_for_memory = RuntimeEnd::Process {
+            out_of_memory: true,
+        };
         for (scenario, report, kill, end, expected) in [
             (
                 "it ended by itself",
@@ -190,6 +201,20 @@ mod tests {
                 signaled(9, true),
             ),
             (
+                "the kernel killed the supervisor of a process task for memory",
+                None,
+                None,
+                &killed_for_memory,
+                signaled(9, true),
+            ),
+            (
+                "a part of it was killed for memory, which it survived",
+                Some(exited(0)),
+                None,
+                &killed_for_memory,
+                exited(0),
+            ),
+            (
                 "memory ran out after it was asked to end",
                 Some(signaled(9, true)),
                 ASKED,
@@ -207,7 +232,7 @@ mod tests {
             ContainerExit::Lost { message } => message,
             other => panic!("{other:?}"),
         };
-        assert!(message(&RuntimeEnd::Process, "").contains("killed from outside"));
+        assert!(message(&PROCESS, "").contains("killed from outside"));
         assert!(message(&RuntimeEnd::Engine(EngineEnd::Gone), "").contains("removed"));
         let text = message(&engine(127, false), "no such file");
         assert!(

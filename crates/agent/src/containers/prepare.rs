@@ -264,8 +264,6 @@ fn sandbox(spec: &ContainerSpec, user: &TaskUser, inputs: &ContainerInputs<'_>) 
         shown_ids: shown_ids(spec, user),
         mounts: spec.mounts.clone(),
         shm_size_bytes: spec.shm_size_bytes,
-        memory_limit_bytes: None,
-        cpu_limit_millis: None,
         python_dir: python.dir.clone(),
         python_path: python.package_path.clone(),
         env: base_env(user, |name| std::env::var(name).ok()),

@@ -20,6 +20,9 @@ use crate::containers::store::RuntimeKind;
 /// listens in a container may ask for no password. Containers of distributed tasks find each other on the host's network.
 const PUBLISHED_ON: &str = "127.0.0.1";
 
+/// Microseconds over which the engine counts processor time.
+const PERIOD_MICROS: i64 = 100_000;
+
 /// The container that `spec` asks for.
 pub(super) fn build(
     kind: RuntimeKind,
@@ -123,7 +126,18 @@ fn host_config(
             .collect()
     });
 
+    let number = |limit: Option<u64>| limit.and_then(|limit| i64::try_from(limit).ok());
+    let limits = context.limits;
+    let memory = number(limits.memory_bytes);
     HostConfig {
+        memory,
+        // Memory and swap together.
+        memory_swap: memory,
+        // Unlike a number of processors, a quota may be above what the host has.
+        cpu_period: limits.cpu_millis.map(|_| PERIOD_MICROS),
+        cpu_quota: number(limits.cpu_millis)
+            .map(|millis| millis.saturating_mul(PERIOD_MICROS / 1000)),
+        pids_limit: number(limits.processes),
         mounts: Some(mounts),
         network_mode: Some(context.network_mode.to_owned()),
         port_bindings,
@@ -268,6 +282,7 @@ mod tests {
     use super::*;
     use crate::containers::store::ContainerDir;
     use crate::devices::LocalDevice;
+    use crate::options::Limits;
     use crate::testing::container_spec;
 
     fn device(id: u32, kind: DeviceKind, nodes: &[&str]) -> LocalDevice {
@@ -301,6 +316,11 @@ mod tests {
                 cluster_id: "c",
                 network_mode,
                 env: &[("NVIDIA_VISIBLE_DEVICES".into(), "void".into())],
+                limits: &Limits {
+                    memory_bytes: Some(2 << 30),
+                    cpu_millis: Some(1500),
+                    processes: Some(500),
+                },
             },
         )
     }
@@ -328,6 +348,23 @@ mod tests {
         assert_eq!(mounts[0].source.as_deref(), Some("/data/containers/c1/run"));
         assert_eq!(mounts[0].target.as_deref(), Some("/run/determined"));
         assert_eq!(mounts[1].read_only, Some(true));
+    }
+
+    #[test]
+    fn the_engine_gets_the_limits_of_the_agent() {
+        let spec = container_spec("c1", "true");
+        let host = body(RuntimeKind::Docker, &spec, &[], "bridge")
+            .host_config
+            .unwrap();
+        assert_eq!(
+            (host.memory, host.memory_swap),
+            (Some(2 << 30), Some(2 << 30))
+        );
+        assert_eq!(
+            (host.cpu_quota, host.cpu_period),
+            (Some(150_000), Some(100_000))
+        );
+        assert_eq!(host.pids_limit, Some(500));
     }
 
     #[test]

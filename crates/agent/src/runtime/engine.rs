@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use bollard::Docker;
 use bollard::errors::Error as EngineFault;
-use bollard::models::{ContainerInspectResponse, ContainerStateStatusEnum, HostConfigLogConfig};
+use bollard::models::{
+    ContainerInspectResponse, ContainerStateStatusEnum, ContainerSummaryStateEnum,
+    HostConfigLogConfig, SystemInfo,
+};
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, CreateImageOptionsBuilder, KillContainerOptionsBuilder,
     ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
@@ -24,6 +27,7 @@ use super::pull::{self, PullProgress};
 use super::{container_body, inspect, logins};
 use crate::containers::store::{ContainerDir, RuntimeKind};
 use crate::devices::LocalDevice;
+use crate::options::{EndedContainers, Limits};
 
 /// Labels of our containers; the names are the ones that operators know.
 pub(crate) const LABEL_CONTAINER: &str = "ai.determined.container.id";
@@ -48,6 +52,57 @@ pub(crate) struct Engine {
     kind: RuntimeKind,
     /// The engine's version; empty if it did not report one.
     version: String,
+    /// What its host cannot limit for containers.
+    unlimited: Unlimited,
+}
+
+/// What the host of an engine cannot limit for containers, as the engine reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Unlimited {
+    memory: bool,
+    processor_time: bool,
+    processes: bool,
+}
+
+impl Unlimited {
+    fn of(info: &SystemInfo) -> Self {
+        Self {
+            memory: info.memory_limit == Some(false),
+            processor_time: info.cpu_cfs_quota == Some(false),
+            // Podman reports nothing about it in some versions.
+            processes: info.pids_limit == Some(false),
+        }
+    }
+
+    /// Those of the limits that can be set, and a sentence about the others.
+    fn supported(self, wanted: &Limits) -> (Limits, Option<String>) {
+        let mut limits = *wanted;
+        let mut missing = Vec::new();
+        for (cannot, limit, name) in [
+            (self.memory, &mut limits.memory_bytes, "memory"),
+            (
+                self.processor_time,
+                &mut limits.cpu_millis,
+                "processor time",
+            ),
+            (
+                self.processes,
+                &mut limits.processes,
+                "numbers of processes",
+            ),
+        ] {
+            if cannot && limit.take().is_some() {
+                missing.push(name);
+            }
+        }
+        let reason = (!missing.is_empty()).then(|| {
+            let missing = missing.join(" and ");
+            format!(
+                "the container engine reports that its host cannot limit {missing} of containers"
+            )
+        });
+        (limits, reason)
+    }
 }
 
 /// Why a request to an engine failed.
@@ -115,6 +170,8 @@ pub(crate) struct ContainerContext<'a> {
     pub(crate) network_mode: &'a str,
     /// Variables that the engine's own hooks read; the task's are in its script.
     pub(crate) env: &'a [(String, String)],
+    /// What the container may take of the host.
+    pub(crate) limits: &'a Limits,
 }
 
 impl Engine {
@@ -137,9 +194,11 @@ impl Engine {
         let talk = async {
             let docker = docker.negotiate_version().await?;
             let version = docker.version().await?;
-            Ok::<_, EngineFault>((docker, version))
+            // Of an engine whose answer is not understood nothing is known.
+            let info = docker.info().await.unwrap_or_default();
+            Ok::<_, EngineFault>((docker, version, info))
         };
-        let (docker, version) = tokio::time::timeout(patience, talk)
+        let (docker, version, info) = tokio::time::timeout(patience, talk)
             .await
             .map_err(|_| unreachable(format!("no answer within {patience:?}")))?
             .map_err(|fault| unreachable(sentence(&fault)))?;
@@ -153,7 +212,13 @@ impl Engine {
             docker,
             kind: if is_podman { RuntimeKind::Podman } else { kind },
             version: version.version.unwrap_or_default(),
+            unlimited: Unlimited::of(&info),
         })
+    }
+
+    /// Those of the limits that this engine can set for containers, and a sentence about the others.
+    pub(crate) fn supported(&self, wanted: &Limits) -> (Limits, Option<String>) {
+        self.unlimited.supported(wanted)
     }
 
     /// Which engine answered.
@@ -378,6 +443,7 @@ impl Engine {
     pub(crate) async fn remove_strays(
         &self,
         instance_id: &str,
+        ended: EndedContainers,
         is_known: impl Fn(&ContainerId) -> bool,
     ) -> Result<(), EngineError> {
         let filters = HashMap::from([(
@@ -392,6 +458,13 @@ impl Engine {
             .await
             .map_err(refused("list the containers"))?;
         for container in ours {
+            let has_ended = matches!(
+                container.state,
+                Some(ContainerSummaryStateEnum::EXITED | ContainerSummaryStateEnum::DEAD)
+            );
+            if ended == EndedContainers::Kept && has_ended {
+                continue;
+            }
             let Some(container_id) = container
                 .labels
                 .as_ref()

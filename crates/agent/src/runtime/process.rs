@@ -25,9 +25,10 @@ use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::cgroup::{Cgroup, CgroupRoot};
+use super::cgroup::{Cgroup, CgroupRoot, NO_GROUPS};
 use super::procfs;
 use crate::containers::store::{ContainerDir, ProcessIdentity};
+use crate::options::{Limits, TaskLimits};
 
 /// Starts and follows supervisors as processes.
 #[derive(Debug)]
@@ -43,18 +44,69 @@ impl ProcessRuntime {
         }
     }
 
-    /// Starts the supervisor of a container whose directory is complete. Blocking.
+    /// Starts the supervisor of a container whose directory is complete, within these limits. Without the right to limit
+    /// tasks it is started all the same, unless the limits are required, and the reason is returned. Blocking.
     pub(crate) fn start(
         &self,
         dir: &ContainerDir,
         container_id: &str,
+        limits: &TaskLimits,
+    ) -> io::Result<(ProcessIdentity, Option<String>)> {
+        let group = self.cgroups.group(container_id);
+        if limits.limits.any() {
+            let entries = group.as_ref().map_or_else(
+                || Err(io::Error::other(NO_GROUPS)),
+                |group| group.create(&limits.limits),
+            );
+            match entries.and_then(|entries| Self::spawn(dir, entries, true)) {
+                Ok(identity) => return Ok((identity, None)),
+                Err(error) if limits.required => {
+                    return Err(io::Error::other(format!(
+                        "\"task_limits\" of the agent's configuration are required, and cannot be set: {error}"
+                    )));
+                }
+                Err(error) => {
+                    let identity = self.start_unlimited(dir, container_id)?;
+                    return Ok((identity, Some(error.to_string())));
+                }
+            }
+        }
+        let identity = self.start_unlimited(dir, container_id)?;
+        Ok((identity, None))
+    }
+
+    fn start_unlimited(
+        &self,
+        dir: &ContainerDir,
+        container_id: &str,
     ) -> io::Result<ProcessIdentity> {
-        let group = self.cgroups.group(container_id).and_then(|group| {
+        let entries = self.cgroups.group(container_id).and_then(|group| {
             group
-                .create()
+                .remove()
+                .and_then(|()| group.create(&Limits::default()))
                 .inspect_err(|error| tracing::debug!(%error, "no control group for this task"))
                 .ok()
         });
+        Self::spawn(dir, entries.unwrap_or_default(), false)
+    }
+
+    /// Why tasks of this host cannot have these limits; `None` = they can. Blocking.
+    pub(crate) fn limits_refusal(&self, limits: &Limits) -> Option<String> {
+        self.cgroups.refusal(limits)
+    }
+
+    /// Whether the kernel has killed a process of the container for lack of memory. Blocking.
+    pub(crate) fn ran_out_of_memory(&self, container_id: &str) -> bool {
+        let group = self.cgroups.group(container_id);
+        group.is_some_and(|group| group.oom_kills() > 0)
+    }
+
+    /// Starts the supervisor in the groups that these files belong to; `must_enter` = it is not started outside of them.
+    fn spawn(
+        dir: &ContainerDir,
+        entries: Vec<File>,
+        must_enter: bool,
+    ) -> io::Result<ProcessIdentity> {
         let log = OpenOptions::new()
             .create(true)
             .append(true)
@@ -70,7 +122,7 @@ impl ProcessRuntime {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        detach(&mut command, group);
+        detach(&mut command, entries, must_enter);
         let child = spawn_linked(&mut command)?;
         let pid = i32::try_from(child.id())
             .map_err(|_| io::Error::other("the kernel gave a process number out of range"))?;
@@ -165,21 +217,24 @@ impl ProcessRuntime {
     }
 }
 
-/// Makes the child lead a session of its own and enter its control group.
+/// Makes the child lead a session of its own and enter control groups; `must_enter` = it is not started where it cannot.
 #[expect(
     unsafe_code,
     reason = "nothing else runs code between fork and exec, and only there can a session be made for the child"
 )]
-fn detach(command: &mut Command, group: Option<File>) {
+pub(super) fn detach(command: &mut Command, entries: Vec<File>, must_enter: bool) {
     // SAFETY: the closure only makes the system calls setsid, sigaction, sigprocmask and write, all safe after a fork
     // (signal-safety(7)), and allocates nothing.
     unsafe {
         command.pre_exec(move || {
             nix::unistd::setsid()?;
             reset_signals()?;
-            if let Some(group) = &group {
-                // Outside of its group the task can still be ended by the process table.
-                let _ = nix::unistd::write(group, b"0");
+            for entry in &entries {
+                match nix::unistd::write(entry, b"0") {
+                    Err(error) if must_enter => return Err(error.into()),
+                    // Outside of its group the task can still be ended by the process table.
+                    Ok(_) | Err(_) => {}
+                }
             }
             Ok(())
         });
@@ -346,7 +401,7 @@ mod tests {
     fn a_child_ignores_and_blocks_nothing() {
         let mut command = Command::new("cat");
         command.arg("/proc/self/status").stdout(Stdio::piped());
-        detach(&mut command, None);
+        detach(&mut command, Vec::new(), false);
         // Whatever this program ignores, as one that `nohup` has started.
         let output = command.spawn().unwrap().wait_with_output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::common::{Agent, FakeMaster, options, start};
-use det_agent::{AgentOptions, RuntimeChoice};
+use det_agent::{AgentOptions, EndedContainers, Limits, RuntimeChoice};
 use det_agent_proto::ContainerState;
 use det_taskspec::{ContainerExit, ContainerSpec};
 
@@ -56,6 +56,71 @@ async fn a_container_runs_reports_and_is_removed_when_forgotten() {
     assert_eq!(engine_state(&id), "exited");
     master.forget(&id, &root.path().join("data")).await;
     assert_eq!(engine_state(&id), "");
+    agent.shut_down().await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker engine"]
+async fn ended_containers_are_kept_as_long_as_that_is_wanted() {
+    let root = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start().await;
+    let mut options = docker_options(&master, root.path());
+    options.ended_containers = EndedContainers::Kept;
+    let agent = Agent::start(options.clone());
+    master.connected().await;
+    let id = fresh();
+    master.say(start(spec(&id, "exit 0")));
+    master.exit(&id).await;
+    master.forget(&id, &root.path().join("data")).await;
+    assert_eq!(engine_state(&id), "exited");
+    agent.shut_down().await.unwrap();
+    for (keeps, state) in [
+        (EndedContainers::Kept, "exited"),
+        (EndedContainers::Removed, ""),
+    ] {
+        options.ended_containers = keeps;
+        let hellos = master.received().hellos.len();
+        let agent = Agent::start(options.clone());
+        master
+            .wait("the agent again", |received| {
+                (received.hellos.len() > hellos).then_some(())
+            })
+            .await;
+        assert_eq!(engine_state(&id), state);
+        agent.shut_down().await.unwrap();
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker engine"]
+async fn a_container_has_the_limits_of_its_agent_and_ends_where_memory_runs_out() {
+    let root = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start().await;
+    let mut options = docker_options(&master, root.path());
+    options.task_limits.limits = Limits {
+        memory_bytes: Some(64 << 20),
+        cpu_millis: Some(100_000),
+        processes: Some(100),
+    };
+    let agent = Agent::start(options);
+    master.connected().await;
+    let id = fresh();
+    let text = "exec sh -c 'head -c 200000000 /dev/zero | tail -c 200000000 > /dev/null'";
+    master.say(start(spec(&id, text)));
+    let exit = master.exit(&id).await;
+    let posts = format!("{:?}", master.received().posts);
+    // Not every host of an engine can limit memory; then the log of the task says so.
+    let logs = format!("{:?}", master.received().agent_logs);
+    if logs.contains("without some of the limits") {
+        eprintln!("SKIPPED: this engine cannot limit memory: {logs}");
+    } else {
+        assert!(posts.contains("out-of-memory killer"), "{posts}");
+        assert!(
+            !matches!(exit, ContainerExit::Exited { code: 0 }),
+            "{exit:?}"
+        );
+    }
+    master.forget(&id, &root.path().join("data")).await;
     agent.shut_down().await.unwrap();
 }
 

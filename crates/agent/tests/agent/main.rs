@@ -14,5 +14,6 @@ mod devices;
 mod docker;
 #[cfg(feature = "failpoints")]
 mod failpoints;
+mod limits;
 mod process;
 mod supervisor;

@@ -191,3 +191,38 @@ fn tasks_have_few_rights_unless_the_agent_says_otherwise() {
     }
     assert!(!errors.contains("allowed_host_paths[0]"), "{errors}");
 }
+
+#[test]
+fn limits_of_tasks_are_off_unless_given() {
+    let (config, _) = load("master_host: m", &[], &[]).unwrap();
+    let limits = &config.task_limits;
+    assert_eq!(
+        (limits.memory, limits.cpus, limits.processes),
+        (None, None, None)
+    );
+    assert!(!limits.required);
+    let text = "master_host: m\ntask_limits: {memory: 4 GiB, cpus: 1.5, processes: 500}";
+    let flags = [("task_limits.required", "true")];
+    let (config, _) = load(text, &[("DET_TASK_LIMITS_PROCESSES", "64")], &flags).unwrap();
+    let limits = &config.task_limits;
+    assert_eq!((limits.memory, limits.processes), (Some(4 << 30), Some(64)));
+    assert_eq!(config.task_cpu_millis(), Some(1500));
+    assert!(limits.required);
+    for (wrong, expected) in [
+        (
+            "{memory: 1000}",
+            "task_limits.memory: must be at least 16 MiB",
+        ),
+        ("{memory: much}", "is not a size"),
+        ("{cpus: 0}", "task_limits.cpus: must be at least 0.01"),
+        (
+            "{processes: 1}",
+            "task_limits.processes: must be at least 32",
+        ),
+        ("{cpu: 1}", "did you mean \"cpus\"?"),
+    ] {
+        let text = format!("master_host: m\ntask_limits: {wrong}");
+        let message = load(&text, &[], &[]).unwrap_err().to_string();
+        assert!(message.contains(expected), "{wrong}: {message}");
+    }
+}

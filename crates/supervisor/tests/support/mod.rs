@@ -259,8 +259,6 @@ impl Task {
                 shown_ids: None,
                 mounts: Vec::new(),
                 shm_size_bytes: 1 << 20,
-                memory_limit_bytes: None,
-                cpu_limit_millis: None,
                 python_dir: None,
                 python_path: None,
                 env: Vec::new(),

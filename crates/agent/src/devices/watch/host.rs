@@ -82,10 +82,10 @@ mod tests {
             ticks: ticks("cpu  300 0 100 850 150 0 0 0 0 0\n"),
             memory: memory("MemTotal: 100 kB\nMemAvailable: 25 kB\n"),
         };
-        let report = report(SlotId(0), Some(&before), &now);
-        assert_eq!(report.used_percent, Some(50));
+        let first = report(SlotId(0), Some(&before), &now);
+        assert_eq!(first.used_percent, Some(50));
         assert_eq!(
-            (report.memory_used_bytes, report.memory_bytes),
+            (first.memory_used_bytes, first.memory_bytes),
             (Some(75 << 10), Some(100 << 10))
         );
         assert_eq!(report(SlotId(0), None, &now).used_percent, None);
