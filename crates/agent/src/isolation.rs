@@ -98,6 +98,7 @@ fn spec(check: &Check<'_>) -> SandboxSpec {
         shown_ids: None,
         user: process_user(&TaskUser::default(), UserId::default(), check.root_tasks),
         mounts: Vec::new(),
+        user_directory: None,
         shm_size_bytes: 1 << 20,
         python_dir: check.python.dir.clone(),
         python_path: check.python.package_path.clone(),
@@ -128,6 +129,7 @@ fn script() -> Script {
         idle_check: None,
         system_metrics: None,
         files: Vec::new(),
+        checked_mounts: Vec::new(),
         token: String::new(),
         grace_seconds: 0,
     }

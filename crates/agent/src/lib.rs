@@ -87,6 +87,14 @@ pub enum AgentError {
         /// The error of the operating system.
         source: std::io::Error,
     },
+    /// The base directory of users' own directories cannot be used.
+    #[error("\"user_directories\" of the agent's configuration cannot be \"{}\": {reason}", path.display())]
+    UserDirectories {
+        /// The configured directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// HTTP to the master cannot be set up.
     #[error("cannot set up the HTTP client")]
     Http(#[source] reqwest::Error),
@@ -165,6 +173,7 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
             local.device.brand
         );
     }
+    open_user_directories(&options)?;
     let guard = runtime::guard::of_host(&options, data_dir.path());
     let shared = Arc::new(Shared {
         options,
@@ -228,6 +237,20 @@ async fn report_isolation(shared: &Arc<Shared>) {
         if shared.options.isolation_notice.set(notice.clone()).is_ok() {
             tracing::warn!("{notice}");
         }
+    }
+}
+
+/// Makes and checks the base directory of users' own directories, if there is to be one.
+fn open_user_directories(options: &AgentOptions) -> Result<(), AgentError> {
+    let Some(base) = &options.user_directories else {
+        return Ok(());
+    };
+    match containers::user_directory::open_base(base) {
+        Ok(_) => Ok(()),
+        Err(reason) => Err(AgentError::UserDirectories {
+            path: base.clone(),
+            reason,
+        }),
     }
 }
 

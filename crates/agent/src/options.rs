@@ -73,6 +73,9 @@ pub struct AgentOptions {
     pub root_tasks: bool,
     /// What becomes of containers of an engine that have ended.
     pub ended_containers: EndedContainers,
+    /// Directory of this host with a directory for each user that outlives the user's notebooks and shells; made if it does
+    /// not exist. `None` = there are none.
+    pub user_directories: Option<PathBuf>,
     /// What each container may take of this host.
     pub task_limits: TaskLimits,
     /// Set if the sandbox of process tasks does not isolate them from this host as it should: one sentence for users.
@@ -125,6 +128,7 @@ impl AgentOptions {
             private_paths: Vec::new(),
             root_tasks: false,
             ended_containers: EndedContainers::Removed,
+            user_directories: None,
             task_limits: TaskLimits::default(),
             isolation_notice: Arc::default(),
             engine_socket: None,

@@ -289,6 +289,7 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
     } else {
         EndedContainers::Removed
     };
+    options.user_directories = config.user_directories.as_ref().map(PathBuf::from);
     options.task_limits = TaskLimits {
         limits: Limits {
             memory_bytes: config.task_limits.memory,

@@ -164,6 +164,10 @@ keys! {
         /// Who process tasks of users without a mapping are on this host: an unprivileged user id for each, or root.
         /// As root a task can read whatever root owns on the host, and change it where it is mounted for writing.
         root_tasks: RootTasks = Kind::Choice(&["unprivileged", "root"]), or("\"unprivileged\"");
+        /// Directory of this host with a directory for each user, which the user's notebooks and shells have as
+        /// `persistent` in their working directory and which outlives them. The agent makes it, for root only. Put it on
+        /// a file system that all agents of the pool share. There are none unless given.
+        user_directories: Option<String> = Kind::Special(&ABSOLUTE);
         /// What a container may take of this host. The limits are for a container with one slot or none; with more slots
         /// they are multiplied by their number.
         task_limits: TaskLimits = Kind::Section(&TASK_LIMITS), or("{}");
@@ -252,6 +256,22 @@ keys! {
     }
 }
 
+const NOT_ABSOLUTE: &str = "must be an absolute path without \"..\"";
+
+fn is_absolute(path: &str) -> bool {
+    path.starts_with('/') && !path.split('/').any(|part| part == "..")
+}
+
+static ABSOLUTE: Special = text_by(
+    "absolute path without `..`",
+    || json!({"type": "string", "pattern": "^/"}),
+    |walk, node| match node.text() {
+        Some(path) if is_absolute(path) => {}
+        Some(_) => walk.findings.error(node.at.as_ref(), NOT_ABSOLUTE),
+        None => walk.value(node, Kind::Text),
+    },
+);
+
 static SLOT_TYPE: Special = text_by(
     "`auto`, `none`, `cuda`, `rocm`, `cpu`; older: `gpu`",
     || json!({"enum": ["auto", "none", "cuda", "rocm", "cpu", "gpu"]}),
@@ -318,13 +338,11 @@ fn check_document(findings: &mut Findings, root: &Node) {
         root.get("allowed_host_paths").map(|node| &node.tree)
     {
         for (index, path) in paths.iter().enumerate() {
-            let text = path.text().unwrap_or_default();
-            let plain = text.starts_with('/') && !text.split('/').any(|part| part == "..");
-            if !plain {
+            if !is_absolute(path.text().unwrap_or_default()) {
                 findings.error_in(
                     &format!("allowed_host_paths[{index}]"),
                     path.at.as_ref(),
-                    "must be an absolute path without \"..\"",
+                    NOT_ABSOLUTE,
                 );
             }
         }

@@ -153,6 +153,7 @@ pub(crate) mod tests {
             idle_check: None,
             system_metrics: None,
             files: Vec::new(),
+            checked_mounts: Vec::new(),
             token: "secret".into(),
             grace_seconds: 1,
         }

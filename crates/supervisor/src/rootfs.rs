@@ -16,6 +16,7 @@ use std::os::unix::fs::{
 };
 use std::path::{Component, Path, PathBuf};
 
+use det_host_paths::{Found, Trust};
 use det_taskspec::sandbox::{RUN_SUBDIR, SandboxSpec};
 use det_taskspec::{Mount, RUN_DIR, TaskFile};
 use nix::errno::Errno;
@@ -74,7 +75,10 @@ impl RootFs<'_> {
             bind(&self.dir.join(RUN_SUBDIR), &run_dir)
         })?;
         for mount in &self.spec.mounts {
-            self.mount(&stage, mount)?;
+            self.mount(&stage, mount, self.source(mount)?)?;
+        }
+        if let Some(mount) = &self.spec.user_directory {
+            self.mount(&stage, mount, self.user_directory(mount)?)?;
         }
         for (index, file) in self.files.iter().filter(|file| places(file)).enumerate() {
             self.place(&stage, index, file)?;
@@ -94,10 +98,9 @@ impl RootFs<'_> {
         })
     }
 
-    fn mount(&self, stage: &Path, wanted: &Mount) -> Result<(), SetupError> {
+    fn mount(&self, stage: &Path, wanted: &Mount, source: OwnedFd) -> Result<(), SetupError> {
         let place = &wanted.container_path;
         let named = Path::new(&wanted.host_path);
-        let source = self.source(wanted)?;
         let kind = fs::metadata(of_descriptor(source.as_fd()))
             .map_err(|error| unusable(named, place, &error))?;
         let target = without_dots(&self.work_dir.join(place));
@@ -132,7 +135,14 @@ impl RootFs<'_> {
         let failed = |error: io::Error| unusable(path, &wanted.container_path, &error);
         let opened = || open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
         if wanted.trusted {
-            return opened().map_err(|error| failed(error.into()));
+            let found = self.open_as_agent(wanted)?;
+            return match self.spec.guard.cluster_refusal(&found.path) {
+                None => Ok(found.descriptor),
+                Some(reason) => Err(SetupError::task(format!(
+                    "could not mount {path:?} at {:?}: {reason}",
+                    wanted.container_path
+                ))),
+            };
         }
         let source = self
             .with_task_identity(opened)
@@ -153,6 +163,35 @@ impl RootFs<'_> {
                 wanted.container_path
             ))),
         }
+    }
+
+    /// Opens the directory of the task's user, which belongs to the task's account.
+    fn user_directory(&self, wanted: &Mount) -> Result<OwnedFd, SetupError> {
+        let found = self.open_as_agent(wanted)?;
+        let owner = fs::metadata(found.by_descriptor())
+            .map_err(|error| unusable(&found.path, &wanted.container_path, &error))?
+            .uid();
+        match self.owner {
+            Some((uid, _)) if uid != owner => Err(SetupError::host(format!(
+                "could not mount {:?} at {:?}: it belongs to uid {owner}, and the task runs as uid {uid}",
+                found.path, wanted.container_path
+            ))),
+            _ => Ok(found.descriptor),
+        }
+    }
+
+    /// Opens what an administrator or the agent has named. Tasks may write to a directory above it: no link of theirs is
+    /// followed.
+    fn open_as_agent(&self, wanted: &Mount) -> Result<Found, SetupError> {
+        let trust = Trust {
+            // In a user namespace root of the host has the id of all who are not in it.
+            root: self.owner.map_or_else(overflow_id, |_| 0),
+            hidden: &|directory| self.spec.guard.hides(directory),
+        };
+        let (path, place) = (Path::new(&wanted.host_path), &wanted.container_path);
+        det_host_paths::open(path, trust).map_err(|error| {
+            SetupError::task(format!("could not mount {path:?} at {place:?}: {error}"))
+        })
     }
 
     /// Runs `act` with the task's user and group for file system access.
@@ -277,6 +316,13 @@ impl RootFs<'_> {
         }
         Ok(())
     }
+}
+
+/// The id that a user namespace shows for all who are not in it.
+fn overflow_id() -> u32 {
+    const USUAL: u32 = 65534;
+    let text = fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
+    text.trim().parse().unwrap_or(USUAL)
 }
 
 fn unusable(source: &Path, place: &str, error: &io::Error) -> SetupError {

@@ -78,6 +78,8 @@ pub struct HostGuard {
     pub allowed: Vec<PathBuf>,
     /// `allowed_capabilities` of the agent's configuration.
     pub allowed_capabilities: Vec<String>,
+    /// `user_directories` of the agent's configuration, which is [protected](Self::protected) as well.
+    pub user_directories: Option<PathBuf>,
 }
 
 impl HostGuard {
@@ -123,6 +125,25 @@ impl HostGuard {
                  administrator name the path in \"allowed_host_paths\" of the agent's configuration"
             )
         })
+    }
+
+    /// Why a directory that an administrator chose for all tasks, a path without links, cannot be mounted; `None` = it can.
+    pub fn cluster_refusal(&self, source: &Path) -> Option<String> {
+        let users = self.user_directories.as_ref()?;
+        overlap(source, users).then(|| {
+            format!(
+                "it overlaps with \"{}\", which has the directories of users that only their own tasks may see; move one of \
+                 the two",
+                users.display()
+            )
+        })
+    }
+
+    /// Whether a directory, a path without links, is one that no task reaches: links in it are not made by tasks.
+    pub fn hides(&self, directory: &Path) -> bool {
+        let below = |above: &PathBuf| directory.starts_with(above);
+        self.protected.iter().any(below)
+            || (self.homes.iter().any(below) && !self.is_allowed(directory))
     }
 
     /// Why a directory may not be created for a task; `None` = it may.
@@ -200,6 +221,7 @@ mod tests {
             homes: vec!["/home/agent".into()],
             allowed: vec!["/etc/shared".into(), "/srv".into()],
             allowed_capabilities: vec!["CAP_NET_ADMIN".into()],
+            user_directories: None,
         }
     }
 
@@ -237,6 +259,40 @@ mod tests {
             let refusal = guard().refusal(Path::new(source), read_only);
             assert_eq!(refusal.is_none(), allowed, "{source}: {refusal:?}");
         }
+    }
+
+    #[test]
+    fn the_storage_of_the_cluster_shows_no_directories_of_users() {
+        let mut guard = guard();
+        assert_eq!(guard.cluster_refusal(Path::new("/srv/own")), None);
+        guard.user_directories = Some("/srv/users".into());
+        for (source, allowed) in [
+            ("/srv", false),
+            ("/srv/users", false),
+            ("/srv/users/7", false),
+            ("/srv/usersx", true),
+            ("/var/lib/cluster/data/checkpoints", true),
+        ] {
+            let refusal = guard.cluster_refusal(Path::new(source));
+            assert_eq!(refusal.is_none(), allowed, "{source}: {refusal:?}");
+        }
+    }
+
+    #[test]
+    fn directories_that_no_task_reaches() {
+        for (directory, hidden) in [
+            ("/var/lib/cluster/data/checkpoints", true),
+            ("/var/lib/cluster", false),
+            ("/home/agent/links", true),
+            ("/home/ada", false),
+            ("/srv/own", true),
+            ("/srv", false),
+        ] {
+            assert_eq!(guard().hides(Path::new(directory)), hidden, "{directory}");
+        }
+        let mut guard = guard();
+        guard.allowed.push("/home/agent/shared".into());
+        assert!(!guard.hides(Path::new("/home/agent/shared/links")));
     }
 
     #[test]

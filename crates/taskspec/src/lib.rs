@@ -45,9 +45,9 @@ pub use shell::{
     AUTHORIZED_KEYS_FILE, SHELL_KEY_FILE, SHELL_PORTS, SSHD_CONFIG_FILE, ShellDetails,
 };
 pub use spec::{
-    ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint, ExitCause,
-    FIRST_UNPRIVILEGED_ID, Granted, Mount, RegistryAuth, Script, SystemMetrics, TaskFile, TaskKind,
-    TaskUser, UNPRIVILEGED_ID, unprivileged_id,
+    CheckedMount, ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint,
+    ExitCause, FIRST_UNPRIVILEGED_ID, Granted, Mount, RegistryAuth, Script, SystemMetrics,
+    TaskFile, TaskKind, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
 };
 pub use tensorboard::{TENSORBOARD_PORTS, TensorBoardDetails, TensorBoardSource};
 

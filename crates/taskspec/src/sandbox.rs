@@ -54,6 +54,9 @@ pub struct SandboxSpec {
     /// Host directories to show in the sandbox, in order, the `shared_fs` one included. Relative container paths are
     /// below the script's work directory.
     pub mounts: Vec<Mount>,
+    /// The directory of the task's user that outlives it, which only the agent can name; `None` = it has none.
+    #[serde(default)]
+    pub user_directory: Option<Mount>,
     /// Upper bound of the task's own `/dev/shm` in bytes; 0 = the kernel's, half of the memory.
     pub shm_size_bytes: u64,
     /// Directory to put first on the task's `PATH`, so that `python3` is the chosen interpreter.

@@ -170,6 +170,9 @@ pub struct Script {
     pub system_metrics: Option<SystemMetrics>,
     /// Files to place before anything runs.
     pub files: Vec<TaskFile>,
+    /// What the container's mounts must show. The agent adds it; a sandbox opens and checks its mounts by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checked_mounts: Vec<CheckedMount>,
     /// Bearer value for the master, sent as `Grpc-Metadata-x-allocation-token`.
     pub token: String,
     /// Seconds between SIGTERM and SIGKILL when the task is ended gracefully.
@@ -308,6 +311,28 @@ pub struct Mount {
     /// with its own rights. A path that a user names is checked by [`HostGuard`](crate::guard::HostGuard) and reached with the task's rights.
     #[serde(default)]
     pub trusted: bool,
+}
+
+impl Mount {
+    /// The absolute path in the container; `work_dir` is the task's working directory.
+    pub fn target(&self, work_dir: &str) -> String {
+        if self.container_path.starts_with('/') {
+            return self.container_path.clone();
+        }
+        format!("{}/{}", work_dir.trim_end_matches('/'), self.container_path)
+    }
+}
+
+/// A host file or directory that an agent has checked, and where a container is to have it. An engine opens paths by
+/// itself: the supervisor in the container compares, before anything of the task runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckedMount {
+    /// Absolute path in the container.
+    pub path: String,
+    /// The number of its file system (`st_dev`).
+    pub device: u64,
+    /// Its number there (`st_ino`).
+    pub inode: u64,
 }
 
 /// A host device in the container.

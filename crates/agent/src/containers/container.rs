@@ -11,8 +11,9 @@ use tokio::time::{Instant, sleep};
 
 use super::exit::RuntimeEnd;
 use super::grants;
-use super::prepare::{self, ContainerInputs, PrepareError};
+use super::prepare::{self, ContainerInputs, PrepareError, Prepared};
 use super::store::{ContainerDir, Identity, KillOrder, RuntimeKind, StartedContainer, StoreError};
+use super::user_directory::UserDirectories;
 use super::{Session, Shared};
 use crate::options::{EndedContainers, TaskLimits};
 use crate::runtime::engine::{ContainerContext, Engine, EngineError, EngineState};
@@ -65,6 +66,7 @@ impl From<PrepareError> for LaunchError {
             PrepareError::Mount { .. }
             | PrepareError::Device { .. }
             | PrepareError::UnnamedSlots(_)
+            | PrepareError::UserDirectory { .. }
             | PrepareError::Capability { .. } => Self::Task(error.to_string()),
             PrepareError::Access { .. } => Self::Host(error.to_string()),
         }
@@ -111,26 +113,32 @@ impl Container {
     }
 
     /// Starts it, with the files of its directory.
-    pub(super) async fn start(
-        self: &Arc<Self>,
-        session: &Session,
-    ) -> Result<StartedContainer, LaunchError> {
-        let env = self.prepare().await?;
+    pub(super) async fn start(self: &Arc<Self>, session: &Session) -> Result<StartedContainer, LaunchError> {
+        let prepared = self.prepare(session).await?;
+        if let Some(kept) = &prepared.kept {
+            let line =
+                format!("files in \"{kept}\" are kept for this user's later notebooks and shells");
+            self.say(INFO, line);
+        }
         match self.runtime {
             RuntimeKind::Process => self.start_process(session).await,
-            RuntimeKind::Docker | RuntimeKind::Podman => self.start_container(session, env).await,
+            RuntimeKind::Docker | RuntimeKind::Podman => {
+                self.start_container(session, prepared).await
+            }
         }
     }
 
-    /// Writes the files of the directory; returns the task's environment.
-    async fn prepare(self: &Arc<Self>) -> Result<Vec<(String, String)>, LaunchError> {
+    /// Writes the files of the directory.
+    async fn prepare(self: &Arc<Self>, session: &Session) -> Result<Prepared, LaunchError> {
         let python = match self.runtime {
             RuntimeKind::Process => self.shared.task_python().await.clone(),
             RuntimeKind::Docker | RuntimeKind::Podman => crate::python::TaskPython::default(),
         };
         let container = self.clone();
+        let cluster_id = session.welcome.cluster_id.clone();
         let prepared = blocking(move || {
             let shared = &container.shared;
+            let users = shared.guard.user_directories.as_deref();
             prepare::prepare(
                 &container.dir,
                 &container.spec,
@@ -147,6 +155,10 @@ impl Container {
                     own_devices: &shared.devices_of(&container.spec),
                     guard: &shared.guard,
                     root_tasks: shared.options.root_tasks,
+                    user_directories: users.map(|base| UserDirectories {
+                        base,
+                        cluster_id: &cluster_id,
+                    }),
                     notice: shared.options.isolation_notice.get().map(String::as_str),
                 },
             )
@@ -209,10 +221,11 @@ impl Container {
     async fn start_container(
         &self,
         session: &Session,
-        env: Vec<(String, String)>,
+        prepared: Prepared,
     ) -> Result<StartedContainer, LaunchError> {
         // Only what the engine's own hooks read: the rest contains secrets, and the engine shows it to all its users.
-        let env: Vec<(String, String)> = env
+        let env: Vec<(String, String)> = prepared
+            .env
             .into_iter()
             .filter(|(name, _)| name.starts_with("NVIDIA_") || name == "DET_CONTAINER_ID")
             .collect();
@@ -240,6 +253,7 @@ impl Container {
                     cluster_id: &session.welcome.cluster_id,
                     network_mode: self.network_mode(),
                     env: &env,
+                    mounts: &prepared.mounts,
                     limits: &limits,
                 },
             )

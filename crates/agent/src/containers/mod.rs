@@ -7,7 +7,9 @@ mod exit;
 mod grants;
 mod handover;
 pub(crate) mod prepare;
+mod sources;
 pub(crate) mod store;
+pub(crate) mod user_directory;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

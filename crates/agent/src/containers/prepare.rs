@@ -4,27 +4,28 @@ use std::collections::BTreeSet;
 use std::fs::{DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, lchown};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use det_ids::UserId;
 use det_taskspec::guard::HostGuard;
 use det_taskspec::sandbox::SandboxSpec;
 use det_taskspec::{
-    ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint, Granted, SCRIPT_FILE, TaskUser,
-    UNPRIVILEGED_ID, unprivileged_id,
+    CheckedMount, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint, Granted, Mount,
+    RUN_DIR, SCRIPT_FILE, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
 };
 use thiserror::Error;
 
 use super::accounts::Account;
-use super::grants;
+use super::sources::Source;
 use super::store::{ContainerDir, RuntimeKind};
+use super::user_directory::UserDirectories;
+use super::{grants, sources, user_directory};
 use crate::data_dir::write_atomically;
 use crate::devices::LocalDevice;
 use crate::env::{self, AgentFacts, CERT_FILE, CertCheck, TaskPlace};
 use crate::master::MasterAddress;
 use crate::options::{ProxyOptions, TlsOptions};
 use crate::python::TaskPython;
-use crate::runtime::guard::create_below;
 use crate::runtime::process::place_supervisor;
 
 /// What the agent contributes to a container's directory.
@@ -43,6 +44,8 @@ pub(crate) struct ContainerInputs<'a> {
     pub(crate) guard: &'a HostGuard,
     /// Whether process tasks of users without a mapping run as root.
     pub(crate) root_tasks: bool,
+    /// The directories of users that outlive tasks; `None` = there are none.
+    pub(crate) user_directories: Option<UserDirectories<'a>>,
     /// A warning about this host's sandboxes for the task's log; `None` = there is none.
     pub(crate) notice: Option<&'a str>,
 }
@@ -69,6 +72,9 @@ pub(crate) enum PrepareError {
     /// The task asks for a capability that it may not have.
     #[error("cannot give the task the capability \"{name}\": {reason}")]
     Capability { name: String, reason: String },
+    /// The directory of the task's user that outlives it cannot be given to the task.
+    #[error("cannot give the task the directory of its user, \"{path}\": {reason}")]
+    UserDirectory { path: String, reason: String },
     #[error("cannot {action} \"{}\": {source}", path.display())]
     Access {
         action: &'static str,
@@ -77,19 +83,29 @@ pub(crate) enum PrepareError {
     },
 }
 
-/// Writes the files of the directory and returns the task's environment. May be repeated. Blocking.
+/// A container whose directory is complete.
+pub(crate) struct Prepared {
+    /// The task's environment.
+    pub(crate) env: Vec<(String, String)>,
+    /// Its mounts, for an engine: with the paths that were checked.
+    pub(crate) mounts: Vec<Mount>,
+    /// Where the task has the directory of its user that outlives it; `None` = it has none.
+    pub(crate) kept: Option<String>,
+}
+
+/// Writes the files of the directory. May be repeated. Blocking.
 pub(crate) fn prepare(
     dir: &ContainerDir,
     spec: &ContainerSpec,
     inputs: &ContainerInputs<'_>,
-) -> Result<Vec<(String, String)>, PrepareError> {
+) -> Result<Prepared, PrepareError> {
     if let Granted::Count(slots @ 1..) = spec.slots {
         return Err(PrepareError::UnnamedSlots(slots));
     }
     let user = &identity(&spec.user, spec.owner_id, inputs);
-    for mount in &spec.mounts {
-        host_directory(mount, user, inputs.guard)?;
-    }
+    let work_dir = user.work_dir(&spec.script.work_dir);
+    let of_user = user_directory::mount(spec, inputs.user_directories, &work_dir);
+    let sources = find_sources(spec, of_user.as_ref(), user, inputs)?;
     for device in &spec.devices {
         grants::check_device(device, inputs)?;
     }
@@ -127,7 +143,7 @@ pub(crate) fn prepare(
     );
     let mut script = spec.script.clone();
     script.env.clone_from(&env);
-    script.work_dir = user.work_dir(&script.work_dir);
+    script.work_dir.clone_from(&work_dir);
     if inputs.runtime == RuntimeKind::Process {
         let account = Account {
             asked: &spec.user,
@@ -137,6 +153,12 @@ pub(crate) fn prepare(
             home: &home(spec, user, &script.work_dir),
         };
         script.files.extend(account.files());
+    } else {
+        let checked = sources
+            .iter()
+            .map(|(mount, source)| source.checked(mount, &script.work_dir));
+        script.checked_mounts = checked.collect();
+        make_mount_points(&run, &script.checked_mounts, user)?;
     }
     let to = run.join(SCRIPT_FILE);
     write_json(&to, &script)?;
@@ -146,9 +168,63 @@ pub(crate) fn prepare(
     place_supervisor(inputs.supervisor, &inputs.bin, &to)
         .map_err(access("place the supervisor at", &to))?;
     if inputs.runtime == RuntimeKind::Process {
-        write_json(&dir.sandbox(), &sandbox(spec, user, inputs))?;
+        let sandbox = sandbox(spec, user, of_user.clone(), inputs);
+        write_json(&dir.sandbox(), &sandbox)?;
     }
-    Ok(env)
+    let mounts = sources.iter().map(|(mount, source)| source.resolved(mount));
+    Ok(Prepared {
+        env,
+        mounts: mounts.collect(),
+        kept: of_user.as_ref().map(|mount| mount.target(&work_dir)),
+    })
+}
+
+/// What the task's mounts show, the directory of its user last.
+fn find_sources<'a>(
+    spec: &'a ContainerSpec,
+    of_user: Option<&'a Mount>,
+    user: &TaskUser,
+    inputs: &ContainerInputs<'_>,
+) -> Result<Vec<(&'a Mount, Source)>, PrepareError> {
+    let mut sources = Vec::new();
+    for mount in &spec.mounts {
+        sources.push((mount, sources::find(mount, user, inputs.guard)?));
+    }
+    if let (Some(mount), Some(users)) = (of_user, inputs.user_directories) {
+        let failed = |reason: String| PrepareError::UserDirectory {
+            path: mount.host_path.clone(),
+            reason,
+        };
+        let found = user_directory::find(users, spec.owner_id, user, inputs.runtime);
+        let source = Source::at(mount, &found.map_err(failed)?);
+        sources.push((mount, source.map_err(|error| failed(error.to_string()))?));
+    }
+    Ok(sources)
+}
+
+/// Makes the mount points that are in the run directory, with all directories above them: an engine would make them as
+/// root's, and the task could not write beside them.
+fn make_mount_points(
+    run: &Path,
+    mounts: &[CheckedMount],
+    user: &TaskUser,
+) -> Result<(), PrepareError> {
+    for mount in mounts {
+        let Ok(below) = Path::new(&mount.path).strip_prefix(RUN_DIR) else {
+            continue;
+        };
+        let mut point = run.to_owned();
+        for part in below.parent().into_iter().flat_map(Path::components) {
+            match part {
+                Component::Normal(name) => point.push(name),
+                Component::CurDir => continue,
+                // The engine refuses what is no path of a mount.
+                _ => break,
+            }
+            owned_directory(&point, 0o700, user)?;
+        }
+    }
+    Ok(())
 }
 
 /// The account of the task on this host. A process task runs as root only if the agent's configuration allows it; in a
@@ -256,13 +332,19 @@ fn maps(map: &str, id: u32) -> bool {
 }
 
 /// The sandbox of a process task.
-fn sandbox(spec: &ContainerSpec, user: &TaskUser, inputs: &ContainerInputs<'_>) -> SandboxSpec {
+fn sandbox(
+    spec: &ContainerSpec,
+    user: &TaskUser,
+    user_directory: Option<Mount>,
+    inputs: &ContainerInputs<'_>,
+) -> SandboxSpec {
     let python = inputs.python;
     let devices = device_mappings(inputs.own_devices);
     SandboxSpec {
         user: user.clone(),
         shown_ids: shown_ids(spec, user),
         mounts: spec.mounts.clone(),
+        user_directory,
         shm_size_bytes: spec.shm_size_bytes,
         python_dir: python.dir.clone(),
         python_path: python.package_path.clone(),
@@ -350,63 +432,6 @@ fn base_env(user: &TaskUser, own: impl Fn(&str) -> Option<String>) -> Vec<(Strin
     env
 }
 
-/// Checks that the directory to be mounted exists, and that the task may have it.
-fn host_directory(
-    mount: &det_taskspec::Mount,
-    user: &TaskUser,
-    guard: &HostGuard,
-) -> Result<(), PrepareError> {
-    let path = Path::new(&mount.host_path);
-    let failed = |reason: String| PrepareError::Mount {
-        host_path: mount.host_path.clone(),
-        container_path: mount.container_path.clone(),
-        reason,
-    };
-    if !path.is_absolute() {
-        return Err(failed("the host path must be absolute".to_owned()));
-    }
-    let cannot = |error: io::Error| failed(format!("cannot create it on this agent: {error}"));
-    match std::fs::metadata(path) {
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound && mount.create => {
-            if mount.trusted {
-                std::fs::create_dir_all(path)
-                    .and_then(|()| open_to_all_tasks(path))
-                    .map_err(cannot)?;
-            } else {
-                match (guard.creation_refusal(path), guard.root_of(path)) {
-                    (None, Some(root)) => create_below(root, path, user).map_err(cannot)?,
-                    (refusal, _) => return Err(failed(refusal.unwrap_or_default())),
-                }
-            }
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(failed(
-                "it does not exist on this agent; create it there, or correct bind_mounts"
-                    .to_owned(),
-            ));
-        }
-        Err(error) => return Err(failed(error.to_string())),
-    }
-    if mount.trusted {
-        return Ok(());
-    }
-    let real = std::fs::canonicalize(path).map_err(|error| failed(error.to_string()))?;
-    match guard.refusal(&real, mount.read_only) {
-        Some(reason) => Err(failed(reason)),
-        None => Ok(()),
-    }
-}
-
-/// Lets tasks of all users create files in a shared directory, like `/tmp`: each may remove only its own. An agent that
-/// is not root has one user only.
-fn open_to_all_tasks(path: &Path) -> io::Result<()> {
-    if !nix::unistd::geteuid().is_root() {
-        return Ok(());
-    }
-    std::fs::set_permissions(path, Permissions::from_mode(0o1777))
-}
-
 fn owned_directory(path: &Path, mode: u32, user: &TaskUser) -> Result<(), PrepareError> {
     match DirBuilder::new().mode(mode).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -449,7 +474,7 @@ fn access(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Prepar
 
 #[cfg(test)]
 mod tests {
-    use det_taskspec::{Mount, Script};
+    use det_taskspec::Script;
 
     use super::*;
     use crate::testing::container_spec;
@@ -527,9 +552,11 @@ mod tests {
                     own_devices: &[],
                     guard: &self.guard,
                     root_tasks: false,
+                    user_directories: None,
                     notice: None,
                 },
             )
+            .map(|prepared| prepared.env)
         }
 
         fn mount(mut self, host: &Path, create: bool) -> Self {

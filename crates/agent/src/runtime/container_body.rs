@@ -103,7 +103,8 @@ fn host_config(
         ),
     ];
     let work_dir = spec.user.work_dir(&spec.script.work_dir);
-    mounts.extend(spec.mounts.iter().map(|mount| user_mount(mount, &work_dir)));
+    let own = context.mounts.iter();
+    mounts.extend(own.map(|mount| user_mount(mount, &work_dir)));
 
     let rocm = rocm_nodes(context);
     let mut devices: Vec<DeviceMapping> = spec
@@ -246,15 +247,7 @@ fn bind(host: &str, container: &str, read_only: bool) -> EngineMount {
 }
 
 fn user_mount(mount: &Mount, work_dir: &str) -> EngineMount {
-    let target = if mount.container_path.starts_with('/') {
-        mount.container_path.clone()
-    } else {
-        format!(
-            "{}/{}",
-            work_dir.trim_end_matches('/'),
-            mount.container_path
-        )
-    };
+    let target = mount.target(work_dir);
     let propagation = match mount.propagation.as_str() {
         "private" => Propagation::PRIVATE,
         "shared" => Propagation::SHARED,
@@ -316,6 +309,7 @@ mod tests {
                 cluster_id: "c",
                 network_mode,
                 env: &[("NVIDIA_VISIBLE_DEVICES".into(), "void".into())],
+                mounts: &spec.mounts,
                 limits: &Limits {
                     memory_bytes: Some(2 << 30),
                     cpu_millis: Some(1500),

@@ -18,7 +18,7 @@ use bollard::query_parameters::{
     ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
 };
 use det_ids::ContainerId;
-use det_taskspec::{ContainerSpec, DeviceKind, EMPTY_IMAGE, RegistryAuth};
+use det_taskspec::{ContainerSpec, DeviceKind, EMPTY_IMAGE, Mount, RegistryAuth};
 use futures::StreamExt;
 use nix::sys::signal::Signal;
 use thiserror::Error;
@@ -170,6 +170,8 @@ pub(crate) struct ContainerContext<'a> {
     pub(crate) network_mode: &'a str,
     /// Variables that the engine's own hooks read; the task's are in its script.
     pub(crate) env: &'a [(String, String)],
+    /// The mounts that the task asks for, with the paths that were checked.
+    pub(crate) mounts: &'a [Mount],
     /// What the container may take of the host.
     pub(crate) limits: &'a Limits,
 }
@@ -439,7 +441,8 @@ impl Engine {
         }
     }
 
-    /// Removes containers of this agent that have no directory: their purpose is not known any more.
+    /// Removes containers of this agent that have no directory: their purpose is not known any more. `ended`: what
+    /// becomes of those that have ended.
     pub(crate) async fn remove_strays(
         &self,
         instance_id: &str,

@@ -23,6 +23,8 @@ pub(crate) fn of_host(options: &AgentOptions, data_dir: &Path) -> HostGuard {
     let named = options.private_paths.iter().map(PathBuf::as_path);
     let mut protected: Vec<PathBuf> = named.chain(usual).filter_map(real).collect();
     protected.push(data_dir.to_owned());
+    let user_directories = options.user_directories.as_deref().and_then(real);
+    protected.extend(user_directories.clone());
     let account = User::from_uid(geteuid()).ok().flatten();
     let homes = [
         std::env::var_os("HOME").map(PathBuf::from),
@@ -41,6 +43,7 @@ pub(crate) fn of_host(options: &AgentOptions, data_dir: &Path) -> HostGuard {
             .map(|path| real(path).unwrap_or_else(|| path.clone()))
             .collect(),
         allowed_capabilities: options.allowed_capabilities.clone(),
+        user_directories,
     }
 }
 

@@ -126,6 +126,37 @@ async fn a_container_has_the_limits_of_its_agent_and_ends_where_memory_runs_out(
 
 #[tokio::test]
 #[ignore = "needs a Docker engine"]
+async fn a_shell_of_another_user_has_the_directory_that_stays_and_its_working_directory() {
+    let root = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start().await;
+    let mut options = docker_options(&master, root.path());
+    options.user_directories = Some(root.path().join("users"));
+    let agent = Agent::start(options);
+    master.connected().await;
+    for (turn, uid) in [(1, 54321), (2, 54321), (1, 0)] {
+        let id = fresh();
+        let mut spec = spec(
+            &id,
+            "echo line >> persistent/kept && touch beside && echo lines $(wc -l < persistent/kept)",
+        );
+        spec.script.task_type = det_taskspec::TaskKind::Shell;
+        spec.user.uid = uid;
+        spec.user.gid = uid;
+        spec.owner_id = det_ids::UserId(if uid == 0 { 8 } else { 7 });
+        master.say(start(spec));
+        let exit = master.exit(&id).await;
+        let posts = format!("{:?}", master.received().posts);
+        assert_eq!(exit, ContainerExit::Exited { code: 0 }, "{posts}");
+        assert!(posts.contains(&format!("lines {turn}")), "{posts}");
+        master.forget(&id, &root.path().join("data")).await;
+    }
+    let kept = root.path().join("users/cluster-1/7/kept");
+    assert_eq!(std::fs::read_to_string(kept).unwrap().lines().count(), 2);
+    agent.shut_down().await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker engine"]
 async fn a_container_is_adopted_and_killed() {
     let root = tempfile::tempdir().unwrap();
     let master = FakeMaster::start().await;

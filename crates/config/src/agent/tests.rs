@@ -193,6 +193,23 @@ fn tasks_have_few_rights_unless_the_agent_says_otherwise() {
 }
 
 #[test]
+fn directories_of_users_are_named_by_an_absolute_path() {
+    let (config, _) = load("master_host: m", &[], &[]).unwrap();
+    assert_eq!(config.user_directories, None);
+    let env = [("DET_USER_DIRECTORIES", "/srv/users")];
+    let (config, _) = load("master_host: m", &env, &[]).unwrap();
+    assert_eq!(config.user_directories.as_deref(), Some("/srv/users"));
+    for wrong in ["users", "/srv/../etc", "[/srv]"] {
+        let text = format!("master_host: m\nuser_directories: {wrong}");
+        let message = load(&text, &[], &[]).unwrap_err().to_string();
+        assert!(
+            message.contains("user_directories: must be"),
+            "{wrong}: {message}"
+        );
+    }
+}
+
+#[test]
 fn limits_of_tasks_are_off_unless_given() {
     let (config, _) = load("master_host: m", &[], &[]).unwrap();
     let limits = &config.task_limits;

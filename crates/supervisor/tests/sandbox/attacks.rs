@@ -1,7 +1,7 @@
 //! Attacks from within a task, all of which must fail.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 
 use det_taskspec::ContainerExit;
 use det_taskspec::sandbox::Isolation;
@@ -126,6 +126,34 @@ fn a_mount_is_reached_with_the_rights_of_the_task() {
     match task.run().exit() {
         ContainerExit::SetupFailed { message, .. } => {
             assert!(message.contains("Permission denied"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn no_link_of_a_task_leads_the_clusters_own_mount_elsewhere() {
+    need_sandbox!();
+    let host = tempfile::Builder::new().tempdir_in("/var/lib").unwrap();
+    let secret = host.path().join("secret");
+    fs::create_dir(&secret).unwrap();
+    fs::write(secret.join("shadow"), "secret").unwrap();
+    let storage = host.path().join("storage");
+    symlink(&secret, &storage).unwrap();
+    let mounted = || {
+        let mut task =
+            Task::shell(&Master::start(), "cat /data/shadow").mount(&storage, "/data", false);
+        task.spec.mounts[0].trusted = true;
+        task.run().exit()
+    };
+    assert_eq!(mounted(), exited(0), "a link that root has made");
+    lchown(&storage, Some(54321), Some(54321)).unwrap();
+    match mounted() {
+        ContainerExit::SetupFailed { message, .. } => {
+            assert!(
+                message.contains("users of this host could have made"),
+                "{message}"
+            );
         }
         other => panic!("{other:?}"),
     }
