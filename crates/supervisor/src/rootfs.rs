@@ -75,10 +75,10 @@ impl RootFs<'_> {
             bind(&self.dir.join(RUN_SUBDIR), &run_dir)
         })?;
         for mount in &self.spec.mounts {
-            self.mount(&stage, mount, self.source(mount)?)?;
+            self.mount(&stage, mount, &self.source(mount)?)?;
         }
         if let Some(mount) = &self.spec.user_directory {
-            self.mount(&stage, mount, self.user_directory(mount)?)?;
+            self.mount(&stage, mount, &self.user_directory(mount)?)?;
         }
         for (index, file) in self.files.iter().filter(|file| places(file)).enumerate() {
             self.place(&stage, index, file)?;
@@ -98,7 +98,7 @@ impl RootFs<'_> {
         })
     }
 
-    fn mount(&self, stage: &Path, wanted: &Mount, source: OwnedFd) -> Result<(), SetupError> {
+    fn mount(&self, stage: &Path, wanted: &Mount, source: &OwnedFd) -> Result<(), SetupError> {
         let place = &wanted.container_path;
         let named = Path::new(&wanted.host_path);
         let kind = fs::metadata(of_descriptor(source.as_fd()))

@@ -282,10 +282,9 @@ impl Task {
             measuring.stop();
         }
         self.processes.drain(self.child());
-        for text in [self.oom_text(), self.process_limit_text()] {
-            if let Some(text) = text {
-                self.log.say(Level::Error, &text);
-            }
+        let texts = [self.oom_text(), self.process_limit_text()];
+        for text in texts.iter().flatten() {
+            self.log.say(Level::Error, text);
         }
         let tail = &self.processes.tail;
         let cause = tail.cause(&exit, &self.setup.run_dir, now_micros());
