@@ -225,10 +225,9 @@ def test_invalid_hyperparameters(cluster: Cluster) -> None:
 def test_preemption_by_priority(cluster: Cluster) -> None:
     modest = holding(cluster, "modest", resources={"priority": 60, "slots_per_trial": 1})
     trial = cluster.only_trial(modest)["id"]
-    urgent = experiment("urgent", "sleep 1; echo urgent", resources={"priority": 10, "slots_per_trial": 1})
-    others = [cluster.submit(urgent, wheel=True) for _ in range(2)]
-    for experiment_id in others:
-        cluster.wait_experiment(experiment_id, "COMPLETED", within=90)
+    # All slots, so that one is taken from the other experiment however long the client needs.
+    urgent = experiment("urgent", "echo urgent", resources={"priority": 10, "slots_per_trial": 2})
+    cluster.wait_experiment(cluster.submit(urgent, wheel=True), "COMPLETED", within=90)
     cluster.wait_log(trial, "asked to stop after step 1")
     cluster.wait_log(trial, "run 2 starts after step 1", within=60)
     assert cluster.trial(trial)["restarts"] == 0

@@ -401,7 +401,7 @@ def test_a_gang_over_two_agents_meets_whatever_the_network_of_others(bridged: Cl
     assert bridged.printed(alone["id"]) == ["TRIAL"]
     trial = bridged.run(experiment("gang", "python3 gang.py", resources={"slots_per_trial": 2}), "gang")
     printed = bridged.printed(trial["id"])
-    assert "the chief heard: hello from rank 1" in printed and "the member heard: welcome" in printed, printed
+    assert "the chief received: hello from rank 1" in printed and "the member received: welcome" in printed, printed
 
 
 @pytest.mark.parametrize("flavour", [lane("podman")])
@@ -409,4 +409,4 @@ def test_a_gang_of_two_containers_meets_on_the_network_of_the_host(flavour: str)
     with flavoured(flavour, agents=[Agent("agent-1", 1), Agent("agent-2", 1)]) as pair:
         trial = pair.run(experiment("gang", "python3 gang.py", resources={"slots_per_trial": 2}), "gang")
         printed = pair.printed(trial["id"])
-    assert "the chief heard: hello from rank 1" in printed and "the member heard: welcome" in printed, printed
+    assert "the chief received: hello from rank 1" in printed and "the member received: welcome" in printed, printed

@@ -85,17 +85,18 @@ while True:
 """
 
 
-def serve(cluster: Cluster) -> str:
-    """A command with the program, which listens."""
-    program = PROGRAM.replace("HTTP_PORT", str(HTTP)).replace("RAW_PORT", str(RAW)).replace("OPEN_PORT", str(OPEN))
+def serve(cluster: Cluster, ports: tuple[int, int, int] = (HTTP, RAW, OPEN)) -> str:
+    """A command with the program, which listens. Two that run at the same time need other ports: they are on one host."""
+    http, raw, free = ports
+    program = PROGRAM.replace("HTTP_PORT", str(http)).replace("RAW_PORT", str(raw)).replace("OPEN_PORT", str(free))
     config = {
         "entrypoint": ["python3", "-c", program],
         "resources": {"slots": 0},
         "environment": {
             "proxy_ports": [
-                {"proxy_port": HTTP, "default_service_id": True},
-                {"proxy_port": RAW, "proxy_tcp": True, "unauthenticated": True},
-                {"proxy_port": OPEN, "unauthenticated": True},
+                {"proxy_port": http, "default_service_id": True},
+                {"proxy_port": raw, "proxy_tcp": True, "unauthenticated": True},
+                {"proxy_port": free, "unauthenticated": True},
                 {"proxy_port": port_of(cluster), "unauthenticated": True},
             ]
         },
@@ -341,7 +342,8 @@ class Browser:
 
 def test_browsers_get_services_at_a_host_of_their_own() -> None:
     with Cluster(master_config={"security": {"services_host": "services.localhost"}}) as cluster:
-        id = serve(cluster)
+        ports = (HTTP + 10, RAW + 10, OPEN + 10)
+        id = serve(cluster, ports)
         browser = Browser(cluster)
         browser.cookies["localhost", "/", "auth"] = cluster.token("determined")
         host, path, status, body = browser.follow("localhost", f"/proxy/{id}/page?x=1")
@@ -352,7 +354,7 @@ def test_browsers_get_services_at_a_host_of_their_own() -> None:
         assert browser.open("services.localhost", f"/proxy/{id}/more")[0] == 200
         # Programs with a token go on as before, and so do those that bring nothing to a port that asks for nothing.
         assert json.loads(cluster.raw("GET", f"/proxy/{id}/"))["path"] == f"/proxy/{id}/"
-        connection, head, rest = upgraded(cluster, f"/proxy/{id}:{RAW}/")
+        connection, head, rest = upgraded(cluster, f"/proxy/{id}:{ports[1]}/")
         with connection:
             assert head.startswith(b"HTTP/1.1 101"), head
             connection.sendall(frame(b"ping"))

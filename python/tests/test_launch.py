@@ -295,15 +295,23 @@ def test_the_first_failed_rank_ends_the_launcher_with_its_code(
 
 
 def test_of_several_the_one_that_failed_first_counts_not_the_one_that_ended_first(
-    run_dir: pathlib.Path,
+    run_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go = run_dir / "go"
+    go, log = run_dir / "go", run_dir / "train" / "logs" / "stderr.log"
     os.mkfifo(go)
-    # The second fails because the first does, and ends before it.
-    first = f"echo Traceback '(most recent call last):' >&2; echo go > {go}; read done < {go}; exit 7"
-    second = f"read go < {go}; echo Traceback '(most recent call last):' >&2; echo done > {go}; exit 1"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    # The launcher ends with its ranks, and that ends the wait for other reports: however slow the machine is.
+    monkeypatch.setattr(_processes, "SETTLE_S", 600.0)
+    # The second fails because the first does, and ends before it. It begins when the first's wrapper has read
+    # what it wrote.
+    traceback = "echo Traceback '(most recent call last):' >&2"
+    seen = f"until grep -q rank=0 {log}; do sleep 0.02; done"
+    first = f"{traceback}; {seen}; echo go > {go}; read done < {go}; return 7"
+    second = f"read go < {go}; {traceback}; echo done > {go}; return 1"
+    log.touch()
     assert _processes.run(launched(run_dir, first, second)) == 7
-    silent = f"echo go > {go}; read done < {go}; exit 9"
+    log.write_text("")
+    silent = f"echo go > {go}; read done < {go}; return 9"
     assert _processes.run(launched(run_dir, silent, second)) == 9
 
 

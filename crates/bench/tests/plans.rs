@@ -20,9 +20,10 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _};
 /// Tables with a row for each user, agent or setting, and what is not a table: these may be read whole.
 const SMALL: [&str; 7] = ["users", "u", "settings", "agents", "n", "w", "CONSTANT"];
 /// Indexes of few rows of a big table: reading all of one is what they are for.
-const PARTIAL: [&str; 5] = [
+const PARTIAL: [&str; 6] = [
     "checkpoints_in_removal",
     "experiments_uncollected",
+    "experiments_unmanaged",
     "trials_live",
     "trials_unmanaged",
     "trials_warm_started",

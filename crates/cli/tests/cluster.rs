@@ -172,7 +172,8 @@ fn tasks_that_rest_or_have_ended_are_listed_when_they_are_asked_for() {
     let task = |id: &str, state: &str, at: &str| {
         json!({
             "taskId": id, "taskState": format!("GENERIC_TASK_STATE_{state}"), "startTime": at,
-            "username": "ada", "description": "mine", "resourcePool": "default",
+            "username": "ada", "description": "mine", "resourcePool": "default", "name": format!("Task {id}"),
+            "priority": 42, "schedulerType": "priority", "priorityOrder": "lower goes first",
         })
     };
     let tasks = json!({
@@ -187,8 +188,8 @@ fn tasks_that_rest_or_have_ended_are_listed_when_they_are_asked_for() {
     assert_eq!(
         rows,
         [
-            "e,,Task e,,2026-11-21 09:00:00+0000,,,default,,,ERROR,ada,mine",
-            "p,,Task p,,2026-11-21 10:00:00+0000,,,default,,,PAUSED,ada,mine",
+            "e,,Task e,,2026-11-21 09:00:00+0000,,42,default,,,ERROR,ada,mine",
+            "p,,Task p,,2026-11-21 10:00:00+0000,,42,default,,,PAUSED,ada,mine",
         ]
     );
     assert_eq!(

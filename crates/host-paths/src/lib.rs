@@ -24,7 +24,7 @@ const MOST_LINKS: usize = 40;
 /// Which links are followed.
 #[derive(Clone, Copy)]
 pub struct Trust<'a> {
-    /// The id under which this process sees root of the host: 0, but in a user namespace that of everybody who is not in it.
+    /// The id under which this process sees root of the host: 0, but in a user namespace that of all accounts that are not in it.
     pub root: u32,
     /// Whether a directory is one that no task reaches, so that links in it are not made by tasks.
     pub hidden: &'a dyn Fn(&Path) -> bool,
@@ -338,7 +338,7 @@ mod tests {
         lchown(&link, Some(0), None).unwrap();
         // A link of root's that others may have moved there.
         for mode in [0o775, 0o757, 0o1777] {
-            fs::set_permissions(real.join("a"), PermissionsExt::from_mode(mode)).unwrap();
+            fs::set_permissions(real.join("a"), std::fs::Permissions::from_mode(mode)).unwrap();
             assert!(
                 matches!(open(&link, NOTHING_HIDDEN), Err(OpenError::Link(_))),
                 "{mode:o}"

@@ -103,6 +103,10 @@ pub struct Task {
 }
 
 /// An allocation's row.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts of a row, each of which is checked by itself"
+)]
 #[derive(Debug, Clone, PartialEq)]
 pub struct Allocation {
     /// `<task>.<n>`.

@@ -13,7 +13,7 @@
 //! 8. Database, master memory and places agree once nothing is in transit.
 //! 9. A refused or failed request left nothing behind.
 //! 10. Every waiting allocation has a reason that is true; every change has an event.
-//! 11. A task of any kind has at most one live attempt, and exactly when its state says so; code that is never started
+//! 11. A task of any kind has at most one live attempt, and exactly when its state has one; code that is never started
 //!     again has started once; what cannot give its slots back is not asked to; nothing goes
 //!     on that belongs to a task that is being killed.
 //!

@@ -157,6 +157,8 @@ mod tests {
                 run_id: 1,
                 slots: 1,
                 state: AllocationState::Terminated { exit },
+                preemptible: false,
+                asked: false,
                 placed: true,
                 ended: true,
                 wait_reason: None,

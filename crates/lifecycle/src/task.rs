@@ -570,10 +570,7 @@ mod tests {
         }
     }
 
-    proptest! {
-        /// Plays a task with its attempts: whatever users and the platform do, one lives exactly when the task's state
-        /// refuses it, and a kill ends the task.
-        #[test]
+    #[test]
     fn what_follows_a_task_is_never_refused() {
         for (name, state) in STATES {
             for policy in POLICIES {
@@ -590,7 +587,10 @@ mod tests {
         }
     }
 
-    #[test]
+    proptest! {
+        /// Plays a task with its attempts: whatever users and the platform do, one lives exactly when the task's state
+        /// refuses it, and a kill ends the task.
+        #[test]
         fn a_task_has_an_attempt_exactly_while_it_is_queued_running_or_stopping(
             policy in prop::sample::select(&POLICIES[1..]),
             history in prop::collection::vec(0..15_usize, 0..60),

@@ -49,7 +49,7 @@ pub trait Registry: Clone + Send + Sync + 'static {
         own: Option<String>,
     ) -> impl Future<Output = Result<(), ErrorOf<Self>>> + Send;
 
-    /// Whether an agent that says hello may join, as far as its hello shows; else the reason.
+    /// Whether an agent with this hello may join, as far as its hello shows; else the reason.
     ///
     /// # Errors
     /// The reason, as a sentence.

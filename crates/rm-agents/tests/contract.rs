@@ -1,4 +1,5 @@
 //! The contract of a resource manager, for the one of agents: over real connections of agents that run nothing.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

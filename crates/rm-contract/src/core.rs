@@ -98,7 +98,7 @@ impl Changes for TestChanges {
     async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             // The core is gone, and nothing changes any more.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }
@@ -209,9 +209,7 @@ impl TestCore {
         let mut changes = self.changed.subscribe();
         within(what, async {
             while !is_so(self) {
-                if changes.changed().await.is_err() {
-                    panic!("{what}: the core is gone");
-                }
+                assert!(changes.changed().await.is_ok(), "{what}: the core is gone");
             }
         })
         .await;

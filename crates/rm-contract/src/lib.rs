@@ -33,10 +33,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// # Panics
 /// It does not happen for half a minute.
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(LIMIT, future).await {
-        Ok(value) => value,
-        Err(_) => panic!("{what}: nothing for {} s", LIMIT.as_secs()),
-    }
+    let outcome = tokio::time::timeout(LIMIT, future).await;
+    outcome.unwrap_or_else(|_| panic!("{what}: nothing for {} s", LIMIT.as_secs()))
 }
 
 /// Makes a test of each scenario for a [`Subject`].

@@ -219,23 +219,10 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<RunningMaster,
         source,
     })?;
     let blank_passwords = address.ip().is_loopback() || allow_blank_passwords;
-    let auth = Auth::load(store.clone()).await?;
-    let is_blank = config.security.initial_user_password.is_empty();
-    if auth.users().is_empty() && is_blank && !blank_passwords {
-        // Nothing is stored, so that the next start is the first one still.
-        return Err(StartError::BlankPassword {
-            address: address.to_string(),
-            users: "\"admin\", \"determined\"".to_owned(),
-        });
-    }
-    create_users(&store, &auth, &config).await?;
-    let auth = Auth::load(store.clone()).await?;
+    let auth = load_users(&store, &config, address, blank_passwords).await?;
     let blank_password = auth
         .user_by_name("admin")
         .is_some_and(|u| u.active && u.password_hash.is_none());
-    if !blank_passwords {
-        refuse_blank_passwords(&auth, address)?;
-    }
     let agent_token = agent_token(&config, &data_dir)?;
     let homes = app::homes::KnownHomes::load(&store).await?;
     let live = live::Live::default();
@@ -281,6 +268,30 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<RunningMaster,
         master,
         tasks,
     })
+}
+
+/// The users, of whom a new cluster gets its first ones. Where blank passwords are not allowed they are refused.
+async fn load_users(
+    store: &Store,
+    config: &MasterConfig,
+    address: SocketAddr,
+    blank_passwords: bool,
+) -> Result<Auth, StartError> {
+    let auth = Auth::load(store.clone()).await?;
+    let is_blank = config.security.initial_user_password.is_empty();
+    if auth.users().is_empty() && is_blank && !blank_passwords {
+        // Nothing is stored, so that the next start is the first one still.
+        return Err(StartError::BlankPassword {
+            address: address.to_string(),
+            users: "\"admin\", \"determined\"".to_owned(),
+        });
+    }
+    create_users(store, &auth, config).await?;
+    let auth = Auth::load(store.clone()).await?;
+    if !blank_passwords {
+        refuse_blank_passwords(&auth, address)?;
+    }
+    Ok(auth)
 }
 
 /// Starts everything that goes on by itself.

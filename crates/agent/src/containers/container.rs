@@ -84,6 +84,11 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// Ports of a container in the host's network.
+fn same_ports(spec: &ContainerSpec) -> Vec<(u16, u16)> {
+    spec.ports.iter().map(|port| (*port, *port)).collect()
+}
+
 impl Container {
     /// Writes a line into the task's log.
     pub(super) fn say(&self, level: &str, text: impl Into<String>) {
@@ -113,7 +118,10 @@ impl Container {
     }
 
     /// Starts it, with the files of its directory.
-    pub(super) async fn start(self: &Arc<Self>, session: &Session) -> Result<StartedContainer, LaunchError> {
+    pub(super) async fn start(
+        self: &Arc<Self>,
+        session: &Session,
+    ) -> Result<StartedContainer, LaunchError> {
         let prepared = self.prepare(session).await?;
         if let Some(kept) = &prepared.kept {
             let line =
@@ -192,7 +200,7 @@ impl Container {
         Ok(StartedContainer {
             identity: Identity::Process(identity),
             host_address: session.host_address.clone(),
-            ports: self.same_ports(),
+            ports: same_ports(&self.spec),
         })
     }
 
@@ -200,11 +208,6 @@ impl Container {
     fn limits(&self) -> TaskLimits {
         let slots = self.spec.slots.devices().len();
         self.shared.options.task_limits.of(slots)
-    }
-
-    /// Ports of a container in the host's network.
-    fn same_ports(&self) -> Vec<(u16, u16)> {
-        self.spec.ports.iter().map(|port| (*port, *port)).collect()
     }
 
     /// The network of a container. A master on a loopback address can be reached only from the host's network,
@@ -268,7 +271,7 @@ impl Container {
         id: String,
     ) -> Result<StartedContainer, LaunchError> {
         let ports = if self.network_mode() == "host" {
-            self.same_ports()
+            same_ports(&self.spec)
         } else {
             self.engine().await.ports(&id).await?
         };
@@ -290,7 +293,7 @@ impl Container {
             return Ok(found.map(|identity| StartedContainer {
                 identity: Identity::Process(identity),
                 host_address: session.host_address.clone(),
-                ports: self.same_ports(),
+                ports: same_ports(&self.spec),
             }));
         }
         match self.engine().await.find(&self.spec.container_id).await? {

@@ -130,6 +130,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn ends_and_their_names() {
         let process = PROCESS;
         let killed_for_memory = RuntimeEnd::Process {

@@ -3,7 +3,7 @@
 //! An administrator names a base directory of this host. The agent makes one directory for each user in it, which only this
 //! user's tasks see: the base belongs to the agent and no task can name it, a directory in it or one above it (it is
 //! [protected](det_taskspec::guard::HostGuard::protected)), so that no task can put a link where the agent makes and opens
-//! directories. Each directory belongs to the account that the tasks run as and is open to nobody else, which is checked at
+//! directories. Each directory belongs to the account that the tasks run as and is open to no other user, which is checked at
 //! every start.
 
 use std::fs::Permissions;
@@ -40,7 +40,7 @@ impl UserDirectories<'_> {
 /// Where a user's directory is in a task, relative to the working directory. The working directory itself gets the files
 /// of the task's context, and the home directory is the image's or the account's.
 pub(crate) const PLACE: &str = "persistent";
-/// Everybody may go through the base, and nobody but the agent lists or changes it.
+/// All accounts may go through the base, and none but the agent's lists or changes it.
 const BASE_MODE: u32 = 0o711;
 const OWN_MODE: u32 = 0o700;
 const OTHERS_WRITE: u32 = 0o022;
@@ -72,7 +72,7 @@ fn check_base(found: &FileStat) -> Result<(), String> {
     if found.st_uid != own || found.st_mode & OTHERS_WRITE != 0 {
         return Err(format!(
             "it belongs to uid {} and has mode {:o}, and must belong to uid {own}, which the agent runs as, and be writable \
-             by nobody else: chown {own} and chmod 711 it",
+             by no other account: chown {own} and chmod 711 it",
             found.st_uid,
             found.st_mode & 0o7777
         ));
@@ -129,7 +129,7 @@ pub(super) fn find(
     let own = enter(&cluster, &owner.to_string(), OWN_MODE)?;
     let found = fstat(own.as_fd()).map_err(failed)?;
     if found.st_uid != account.uid {
-        // The agent made it and gave it to nobody yet, now or before it was ended.
+        // The agent made it and gave it to no account yet, now or before it was ended.
         if found.st_uid != geteuid().as_raw()
             || !is_empty(&own).map_err(|error| error.to_string())?
         {
@@ -161,7 +161,7 @@ fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
     Ok(entries.next().is_none())
 }
 
-/// Opens a directory in one that nobody else writes to, and makes it if it does not exist.
+/// Opens a directory in one that no other account writes to, and makes it if it does not exist.
 fn enter(above: &OwnedFd, name: &str, mode: u32) -> Result<OwnedFd, String> {
     match mkdirat(above.as_fd(), name, Mode::from_bits_truncate(mode)) {
         Ok(()) | Err(Errno::EEXIST) => {}

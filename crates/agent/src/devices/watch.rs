@@ -609,7 +609,7 @@ mod tests {
         assert_eq!(faults(&broken)[0], faults(&broken)[1]);
         assert!(faults(&broken)[0].unwrap().starts_with("Xid 79"));
         assert_eq!(faults(&broken)[2], None);
-        // Somebody has removed an instance; a tool that does not answer is no fault.
+        // An administrator has removed an instance; a tool that does not answer is no fault.
         let mut watch = instances();
         let one = details(&instance(0, 100));
         for details in [None, Some(one.as_str()), None, Some(&one)] {

@@ -76,7 +76,7 @@ fn read<T: DeserializeOwned>(contents: &str, translate: impl FnOnce(&mut Value))
     serde_json::from_value(found).ok()
 }
 
-/// Replaces a state that the library does not know by the one of Docker that says as much.
+/// Replaces a state that the library does not know by the one of Docker that means the same.
 fn translate(state: Option<&mut Value>, is_running: bool) {
     let Some(state) = state else { return };
     let Some(text) = state.as_str() else { return };

@@ -109,7 +109,7 @@ async fn a_container_has_the_limits_of_its_agent_and_ends_where_memory_runs_out(
     master.say(start(spec(&id, text)));
     let exit = master.exit(&id).await;
     let posts = format!("{:?}", master.received().posts);
-    // Not every host of an engine can limit memory; then the log of the task says so.
+    // Not every host of an engine can limit memory; then the log of the task has a warning.
     let logs = format!("{:?}", master.received().agent_logs);
     if logs.contains("without some of the limits") {
         eprintln!("SKIPPED: this engine cannot limit memory: {logs}");

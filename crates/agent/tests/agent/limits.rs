@@ -117,10 +117,10 @@ async fn where_limits_are_required_and_cannot_be_set_nothing_starts() {
     master.say(start(spec(&id, "exit 0")));
     match master.exit(&id).await {
         ContainerExit::StartFailed { message } => {
-            assert!(message.contains("control group"), "{message}")
+            assert!(message.contains("control group"), "{message}");
         }
         ContainerExit::Exited { code: 0 } => {
-            eprintln!("SKIPPED: this agent was given control groups")
+            eprintln!("SKIPPED: this agent was given control groups");
         }
         other => panic!("{other:?}"),
     }

@@ -165,7 +165,7 @@ pub struct Inner {
     /// Long metrics in few points.
     pub(crate) series: metrics::series::Series,
     /// Logs of tasks.
-    pub(crate) logs: logs::Logs,
+    pub logs: logs::Logs,
     /// How long logs are kept.
     pub(crate) log_retention: logs::retention::LogRetention,
     /// Rights to what has an owner.
@@ -173,7 +173,7 @@ pub struct Inner {
     /// Resource managers, and what their drivers report of them.
     pub(crate) managers: managers::Managers,
     /// Resource pools as configured.
-    pub(crate) pools: pools::Pools,
+    pub pools: pools::Pools,
     /// Users and sessions.
     pub auth: Auth,
     /// Workspaces, projects and pins.
@@ -204,7 +204,7 @@ pub struct Inner {
     /// Cancelled when nothing is to be placed any more.
     pub(crate) placing: CancellationToken,
     /// Whether the master serves TLS.
-    pub(crate) tls: bool,
+    pub tls: bool,
     /// Whether it listens on loopback only.
     pub(crate) loopback: bool,
     /// Background work: what runs, and what ended in a panic.

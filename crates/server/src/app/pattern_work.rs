@@ -29,7 +29,7 @@ impl PatternWork {
     ) -> AppResult<T> {
         let turn = self.turns.take(user).await?;
         tokio::task::spawn_blocking(move || {
-            // Held for as long as the thread works, also when nobody waits for it any more.
+            // Held for as long as the thread works, also when no caller waits for it any more.
             let _turn = turn;
             search()
         })

@@ -42,7 +42,7 @@ fn no_key(error: &ssh_key::Error) -> AppError {
 /// They are derived from a secret of the cluster: all containers of an allocation have the same one, also when the master is
 /// started again between two of them, and no key is stored.
 #[derive(Clone)]
-pub struct LaunchKeys {
+pub(crate) struct LaunchKeys {
     secret: Arc<str>,
 }
 

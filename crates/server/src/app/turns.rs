@@ -82,7 +82,8 @@ mod tests {
         assert!(of_eve.as_mut().now_or_never().is_none(), "all are taken");
         // Ada has waited for longer, and still it is eve's turn: ada has one place of two yet, and comes behind her.
         drop(first);
-        assert!(of_eve.as_mut().now_or_never().is_some());
+        let turn_of_eve = of_eve.as_mut().now_or_never();
+        assert!(turn_of_eve.is_some());
         assert!(third.as_mut().now_or_never().is_none());
         drop(of_bob);
         assert!(third.as_mut().now_or_never().is_some());

@@ -234,7 +234,7 @@ impl Explanations {
         })
     }
 
-    /// How a pool decides, and what is wrong with its manager, for people.
+    /// How a pool decides, and what is wrong with its manager, for users.
     fn scheduling(&self, pool: &str) -> String {
         let scheduler = self.pools.scheduling(pool);
         match self.managers.trouble_of(pool) {

@@ -657,10 +657,7 @@ async fn an_administrators_task_has_not_the_administrators_powers() {
     let task = cluster.client().as_task(&spec.script.token);
     for path in ["/api/v1/master/config", "/api/v1/master/logs"] {
         assert!(
-            task.get(path)
-                .await
-                .refused(403)
-                .contains("only users may"),
+            task.get(path).await.refused(403).contains("only users may"),
             "{path}"
         );
     }

@@ -71,7 +71,7 @@ impl Place for FakePlace {
     }
 
     async fn observes(&mut self, spec: &ContainerSpec, observed: Observed) {
-        Self::observes(self, &spec.container_id, observed).await;
+        (**self).observes(&spec.container_id, observed).await;
     }
 
     async fn leave(self) {

@@ -286,5 +286,6 @@ async fn log_policies_are_those_of_the_experiment_in_the_tasks_row() {
         .ok();
     let trial = client.get("/api/v1/trials/1").await.ok();
     assert_eq!(trial["trial"]["logPolicyMatched"], "broken", "{trial}");
-    cluster.stop().await;
+    // No invariant holds for a row that no life cycle has made.
+    cluster.stop_unchecked().await;
 }

@@ -140,7 +140,6 @@ async fn load_task(
     Ok(())
 }
 
-#[expect(clippy::too_many_lines, reason = "one literal for each kind of row")]
 async fn load_experiment(
     master: &Master,
     tx: &mut WriteTx,

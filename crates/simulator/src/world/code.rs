@@ -41,7 +41,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    fn new(seed: u64, agent: usize, spec: Rc<Spec>) -> Self {
+    fn new(seed: u64, agent: usize, spec: &Rc<Spec>) -> Self {
         let mut process = Self {
             agent,
             alive: true,
@@ -56,7 +56,7 @@ impl Process {
             early: None,
             deaf: false,
             luck: Stream::of(seed, &format!("container {}", spec.container)),
-            spec: spec.clone(),
+            spec: Rc::clone(spec),
         };
         match &spec.work {
             Work::Trial {
@@ -243,7 +243,7 @@ impl Code {
         scene: &mut Scene,
         network: &Network,
         agent: usize,
-        spec: Rc<Spec>,
+        spec: &Rc<Spec>,
     ) {
         scene.counts.runs += u64::from(spec.member == 0);
         let id = spec.container.clone();

@@ -427,7 +427,7 @@ impl AgentHost {
             return;
         }
         if let Some(record) = self.records.get(id) {
-            code.start(scene, network, self.number, record.spec.clone());
+            code.start(scene, network, self.number, &record.spec);
         }
     }
 

@@ -23,6 +23,13 @@ const PROGRESS: Time = 72 * 3600 * SECOND;
 /// Administrators look after the cluster this often once the faults have ended.
 const TIDY: Time = 60 * SECOND;
 
+/// One of those that are known.
+fn at<T>(mut known: impl ExactSizeIterator<Item = T>, place: usize) -> Option<T> {
+    place
+        .checked_rem(known.len())
+        .and_then(|place| known.nth(place))
+}
+
 impl World {
     /// A user asks; a refusal or a master that is away is their own matter.
     fn ask(&mut self, ask: impl FnOnce(&mut Tx<'_>) -> Result<(), Refused>) -> bool {
@@ -34,16 +41,6 @@ impl World {
             Ok(()) => true,
             Err(ChangeError::Refused(_) | ChangeError::Unavailable | ChangeError::Crashed) => false,
         }
-    }
-
-    fn experiment_at(&self, place: usize) -> Option<ExperimentId> {
-        let ids: Vec<ExperimentId> = self.master.rows().experiments.keys().copied().collect();
-        (!ids.is_empty()).then(|| ids[place % ids.len()])
-    }
-
-    fn task_at(&self, place: usize) -> Option<TaskId> {
-        let ids: Vec<&TaskId> = self.master.rows().launched.keys().collect();
-        (!ids.is_empty()).then(|| ids[place % ids.len()].clone())
     }
 
     fn launch(&mut self, launch: Launch, parent: Option<TaskId>) {
@@ -65,26 +62,24 @@ impl World {
             }
             What::Launch(launch) => self.launch(launch, None),
             What::LaunchChild(place, launch) => {
-                let parent = self.task_at(place);
+                let parent = at(self.master.rows().launched.keys().cloned(), place);
                 self.launch(launch, parent);
             }
             What::SteerTask(place, wish) => {
-                if let Some(id) = self.task_at(place) {
+                if let Some(id) = at(self.master.rows().launched.keys().cloned(), place) {
                     self.ask(|tx| tx.steer_task(&id, wish));
                 }
             }
             What::Steer(place, wish) => {
-                if let Some(id) = self.experiment_at(place) {
+                if let Some(id) = at(self.master.rows().experiments.keys().copied(), place) {
                     self.ask(|tx| tx.steer(id, wish));
                 }
             }
             What::KillTrial(place, trial) => {
-                let live = self
-                    .experiment_at(place)
-                    .map(|id| self.master.rows().live_trials_of(id))
-                    .unwrap_or_default();
-                if !live.is_empty() {
-                    let id = live[trial % live.len()];
+                let rows = self.master.rows();
+                let experiment = at(rows.experiments.keys().copied(), place);
+                let live = experiment.map(|id| rows.live_trials_of(id));
+                if let Some(id) = live.and_then(|live| at(live.into_iter(), trial)) {
                     self.ask(|tx| tx.kill_trial(id));
                 }
             }
@@ -142,7 +137,7 @@ impl World {
         place: usize,
         change: impl FnOnce(&mut Tx<'_>, ExperimentId) -> Result<(), Refused>,
     ) {
-        let Some(id) = self.experiment_at(place) else {
+        let Some(id) = at(self.master.rows().experiments.keys().copied(), place) else {
             return;
         };
         self.ask(|tx| {

@@ -138,10 +138,13 @@ class _Ends:
             os.unlink(self._path)
 
     def stop(self) -> None:
-        """Ends `next_failure` of another thread: there are no more reports."""
+        """Ends `next_failure` of another thread: there are no more reports.
+
+        By a report of nothing: a shutdown does not wake who receives from such a socket with a timeout.
+        """
         if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
+                to.sendto(b"", self._path)
 
     def next_failure(self, within_s: float | None = None) -> dict[str, Any] | None:
         """The next report of a process that failed; None at the end, or when none has come in time."""

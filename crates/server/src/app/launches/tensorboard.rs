@@ -207,7 +207,7 @@ impl Launches {
     }
 }
 
-/// The storage of an experiment is not what policies say today.
+/// The storage of an experiment is not what policies allow today.
 fn not_allowed(id: ExperimentId, path: &str, value: &str, scope: &str, fixed: &str) -> AppError {
     AppError::new(
         ErrorKind::Forbidden,

@@ -154,7 +154,7 @@ async fn a_container_is_reached_through_its_own_manager_alone() {
     let mut node = FakePlace::join(&cluster, "node", 1, "default", Vec::new()).await;
     let config = json!({"entrypoint": ["sleep", "60"], "resources": {"slots": 1},
         "environment": {"proxy_ports": [{"proxy_port": 1734}]}});
-    let body = json!({"config": config.to_string()});
+    let body = json!({"config": config});
     let made = client.post("/api/v1/commands", body).await.ok();
     let task = made["command"]["id"].as_str().unwrap().to_owned();
     let start = next_start(&mut node).await;
