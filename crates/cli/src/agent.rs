@@ -290,14 +290,7 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
         EndedContainers::Removed
     };
     options.user_directories = config.user_directories.as_ref().map(PathBuf::from);
-    options.task_limits = TaskLimits {
-        limits: Limits {
-            memory_bytes: config.task_limits.memory,
-            cpu_millis: config.task_cpu_millis(),
-            processes: config.task_limits.processes.map(u64::from),
-        },
-        required: config.task_limits.required,
-    };
+    options.task_limits = task_limits(config);
     options.python = config.python.as_ref().map(PathBuf::from);
     options.python_package_dir = Some(serve::python_package(&data_dir)?);
     options.reconnect_backoff =
@@ -309,6 +302,17 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
     options.reconnect_attempts =
         (!config.hooks.on_connection_lost.is_empty()).then_some(config.agent_reconnect_attempts);
     Ok(options)
+}
+
+fn task_limits(config: &AgentConfig) -> TaskLimits {
+    TaskLimits {
+        limits: Limits {
+            memory_bytes: config.task_limits.memory,
+            cpu_millis: config.task_cpu_millis(),
+            processes: config.task_limits.processes.map(u64::from),
+        },
+        required: config.task_limits.required,
+    }
 }
 
 /// The id of the agent: configured, else the name of this machine.
