@@ -112,7 +112,7 @@ def linked_users(boxed: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def reached_services(boxed: Cluster) -> None:
-    """Skips where agents cannot tell what listens in a container from what else listens on the host."""
+    """Skips where agents cannot distinguish what listens in a container from what else listens on the host."""
     if boxed.engine == "rootless" and not os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
         pytest.skip("rootless Podman has no control groups here (cgroup v1): services of its containers are not reached")
 

@@ -25,24 +25,13 @@ pub(super) async fn container(
     docker: &Docker,
     name: &str,
 ) -> Result<ContainerInspectResponse, EngineFault> {
-    match docker.inspect_container(name, None).await {
-        Err(EngineFault::JsonDataError {
-            message,
-            contents,
-            column,
-        }) => read(&contents, |found| {
-            if let Some(state) = found.get_mut("State") {
-                let is_running = state.get("Running") == Some(&Value::Bool(true));
-                translate(state.get_mut("Status"), is_running);
-            }
-        })
-        .ok_or(EngineFault::JsonDataError {
-            message,
-            contents,
-            column,
-        }),
-        other => other,
-    }
+    let found = docker.inspect_container(name, None).await;
+    read_again(found, |found| {
+        if let Some(state) = found.get_mut("State") {
+            let is_running = state.get("Running") == Some(&Value::Bool(true));
+            translate(state.get_mut("Status"), is_running);
+        }
+    })
 }
 
 /// The containers that `options` ask for.
@@ -50,17 +39,26 @@ pub(super) async fn containers(
     docker: &Docker,
     options: ListContainersOptions,
 ) -> Result<Vec<ContainerSummary>, EngineFault> {
-    match docker.list_containers(Some(options)).await {
+    let found = docker.list_containers(Some(options)).await;
+    read_again(found, |found| {
+        for container in found.as_array_mut().into_iter().flatten() {
+            translate(container.get_mut("State"), false);
+        }
+    })
+}
+
+/// Reads a response that the library refused once more, with its states translated; the error stays if something else is
+/// wrong with it.
+fn read_again<T: DeserializeOwned>(
+    outcome: Result<T, EngineFault>,
+    translate: impl FnOnce(&mut Value),
+) -> Result<T, EngineFault> {
+    match outcome {
         Err(EngineFault::JsonDataError {
             message,
             contents,
             column,
-        }) => read(&contents, |found| {
-            for container in found.as_array_mut().into_iter().flatten() {
-                translate(container.get_mut("State"), false);
-            }
-        })
-        .ok_or(EngineFault::JsonDataError {
+        }) => read(&contents, translate).ok_or(EngineFault::JsonDataError {
             message,
             contents,
             column,

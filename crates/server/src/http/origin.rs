@@ -125,7 +125,7 @@ pub(crate) fn host_of(text: &str) -> Option<String> {
 }
 
 /// `localhost` and names below it always mean this machine (RFC 6761 §6.3), and so do loopback addresses.
-fn is_loopback_name(host: &str) -> bool {
+pub(crate) fn is_loopback_name(host: &str) -> bool {
     host == "localhost"
         || host.ends_with(".localhost")
         || host

@@ -372,6 +372,23 @@ async fn programs_with_a_token_stay_on_the_host_of_the_api() {
 }
 
 #[tokio::test]
+async fn no_browser_is_led_back_with_its_mark_to_where_a_task_could_listen() {
+    let cluster = cluster().await;
+    let ada = user(&cluster, "ada").await;
+    let (id, _, _program) = serve(&cluster, &ada).await;
+    // The sender chooses what a request names as its host: who receives the hash of a browser's mark could lead that browser
+    // into another user's session.
+    for host in ["det.example:9999", "localhost:9999"] {
+        let mut browser = Browser::with_session(&cluster, &ada);
+        let key = (host.to_owned(), "/".to_owned(), "auth".to_owned());
+        browser.cookies.insert(key, ada.token().to_owned());
+        let page = browser.open(host, &format!("/proxy/{id}/")).await;
+        assert_eq!(page.status, 421, "{host}: {}", page.text);
+        assert!(page.to.is_none(), "{host}: {:?}", page.to);
+    }
+}
+
+#[tokio::test]
 async fn a_code_is_good_once_and_in_the_browser_that_asked_for_it() {
     let cluster = cluster().await;
     let ada = user(&cluster, "ada").await;

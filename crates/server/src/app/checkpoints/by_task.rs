@@ -190,7 +190,8 @@ impl RemovalTasks {
                 }
             }
         }
-        let due = Due::of(deadlines, Micros(det_store::earliest_now()));
+        let now = det_store::earliest_now();
+        let due = Due::of(deadlines, Micros(now));
         for id in due.now {
             let reason = format!(
                 "it had run for {} s, which is how long a deletion of checkpoints may run (\"checkpoint_removal_timeout\" of \
@@ -209,7 +210,9 @@ impl RemovalTasks {
                 done => done?,
             }
         }
-        Ok(due.next)
+        // By the steady clock, which the caller waits by: the system's may be behind it.
+        let left = due.next.map(|next| next.0.saturating_sub(now));
+        Ok(left.map(|left| Micros(det_store::steady_now().saturating_add(left))))
     }
 
     /// Takes away the marks of a removal whose task has ended, and closes it.

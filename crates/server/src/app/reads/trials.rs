@@ -114,28 +114,68 @@ pub(crate) async fn page(
     master.metric_journal.flush().await?;
     let asked = listing::store_limit(query.limit);
     let asked = usize::try_from(asked).unwrap_or(usize::MAX);
-    let (mut shown, mut left) = (Vec::new(), paging::PAGE_BYTES);
-    let mut total;
-    loop {
-        // What is shown of trials is many times what their rows have: a page is read in parts, and ends where it is large.
-        let limit = asked.saturating_sub(shown.len()).min(AT_ONCE);
-        let offset = query.offset.max(0).saturating_add(signed(shown.len()));
-        let rows;
-        (rows, total) = part(store, experiment_id, query, offset, limit).await?;
-        let is_last = rows.len() < limit;
-        for whole in with_parts(store, &experiment, rows).await? {
-            left = left.saturating_sub(bytes_of(&whole));
-            if left < 0 && !shown.is_empty() {
+    let offset = query.offset.max(0);
+    let listing = Listing {
+        store,
+        experiment_id,
+        query,
+        filter: StateFilter::new(&query.states),
+    };
+    // What is shown of trials is many times what their rows have: a page is read in parts, and ends where it is large.
+    let mut page = Page::default();
+    let total = if let Some(filter) = listing.by_phase() {
+        let (rows, total) = listing.in_phases(filter, offset, asked).await?;
+        let mut rows = rows.into_iter().peekable();
+        while rows.peek().is_some() {
+            let some = rows.by_ref().take(AT_ONCE).collect();
+            if !page.add(with_parts(store, &experiment, some).await?) {
                 break;
             }
-            shown.push(whole);
         }
-        if left < 0 || is_last || shown.len() >= asked {
-            break;
+        total
+    } else {
+        loop {
+            let limit = asked.saturating_sub(page.shown.len()).min(AT_ONCE);
+            let offset = offset.saturating_add(signed(page.shown.len()));
+            let (rows, total) = listing.rows(offset, limit).await?;
+            let is_last = rows.len() < limit;
+            let goes_on = page.add(with_parts(store, &experiment, rows).await?);
+            if !goes_on || is_last || page.shown.len() >= asked {
+                break total;
+            }
+        }
+    };
+    let pagination = listing::pagination(query.offset, query.limit, page.shown.len(), total);
+    Ok((page.shown, pagination))
+}
+
+/// The trials of a page, until they have [`paging::PAGE_BYTES`].
+struct Page {
+    shown: Vec<TrialWithParts>,
+    left: i64,
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Self {
+            shown: Vec::new(),
+            left: paging::PAGE_BYTES,
         }
     }
-    let pagination = listing::pagination(query.offset, query.limit, shown.len(), total);
-    Ok((shown, pagination))
+}
+
+impl Page {
+    /// Takes in more, at least one in all; `false` = it is full.
+    fn add(&mut self, more: Vec<TrialWithParts>) -> bool {
+        for whole in more {
+            self.left = self.left.saturating_sub(bytes_of(&whole));
+            if self.left < 0 && !self.shown.is_empty() {
+                return false;
+            }
+            self.shown.push(whole);
+        }
+        self.left >= 0
+    }
 }
 
 /// Trials of a page that are read at once.
@@ -147,76 +187,93 @@ fn signed(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// About how many bytes a trial is shown with.
-fn bytes_of((row, parts): &TrialWithParts) -> i64 {
+/// Bytes of the texts of a trial's row.
+fn text_bytes(row: &TrialRow) -> i64 {
     let texts = [
         Some(&row.hparams),
         Some(&row.metadata),
         row.best_validation.as_ref(),
         row.latest_validation.as_ref(),
     ];
-    let texts = texts.into_iter().flatten().map(String::len);
+    signed(texts.into_iter().flatten().map(String::len).sum())
+}
+
+/// About how many bytes a trial is shown with.
+fn bytes_of((row, parts): &TrialWithParts) -> i64 {
     let of_metrics = parts.summaries.values().flat_map(|group| {
         let names = group.metrics.keys();
         names.map(|name| name.len() + STATISTIC_BYTES)
     });
     let checkpoint = parts.best_checkpoint.iter();
     let checkpoint = checkpoint.map(|row| row.metadata.len() + row.resources.len());
-    signed(texts.chain(of_metrics).chain(checkpoint).sum())
+    text_bytes(row).saturating_add(signed(of_metrics.chain(checkpoint).sum()))
 }
 
-/// Some trials of an experiment from `offset` on, and how many there are.
-async fn part(
-    store: &Store,
+/// The trials of an experiment that a query asks for, in its order.
+struct Listing<'a> {
+    store: &'a Store,
     experiment_id: ExperimentId,
-    query: &GetExperimentTrialsQuery,
-    offset: i64,
-    limit: usize,
-) -> AppResult<(Vec<TrialRow>, i64)> {
-    let filter = StateFilter::new(&query.states);
-    let stored = filter.as_ref().map(StateFilter::in_question);
-    let (sort, descending) = (sort(query.sort_by), query.order_by == OrderBy::Desc);
-    let by_phase = filter
-        .as_ref()
-        .is_some_and(|f| !f.phases.is_empty() && !f.wants_all_phases());
-    let list = async |offset: i64, limit: usize| {
-        let mut conn = store.read().await?;
-        trials::list(
-            &mut conn.conn(),
-            experiment_id,
+    query: &'a GetExperimentTrialsQuery,
+    filter: Option<StateFilter>,
+}
+
+impl Listing<'_> {
+    /// The filter, if live allocations decide which trials it wants.
+    fn by_phase(&self) -> Option<&StateFilter> {
+        let filter = self.filter.as_ref();
+        filter.filter(|filter| !filter.phases.is_empty() && !filter.wants_all_phases())
+    }
+
+    /// So many from `offset` on, as far as their rows decide, and how many there are.
+    async fn rows(&self, offset: i64, limit: usize) -> AppResult<(Vec<TrialRow>, i64)> {
+        let stored = self.filter.as_ref().map(StateFilter::in_question);
+        let mut conn = self.store.read().await?;
+        let mut conn = conn.conn();
+        let rows = trials::list(
+            &mut conn,
+            self.experiment_id,
             stored.as_deref(),
-            sort,
-            descending,
+            sort(self.query.sort_by),
+            self.query.order_by == OrderBy::Desc,
             offset,
             signed(limit),
-        )
-        .await
-    };
-    let Some(filter) = filter.filter(|_| by_phase) else {
-        return Ok(list(offset, limit).await?);
-    };
-    // Live allocations distinguish the active trials, so that all are looked at, and the page is cut out of what is left.
-    let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
-    let (mut page, mut looked_at, mut wanted) = (Vec::new(), 0, 0_usize);
-    loop {
-        let (rows, _) = list(signed(looked_at), AT_ONCE).await?;
-        looked_at += rows.len();
-        let is_last = rows.len() < AT_ONCE;
-        let live = live(store, &rows).await?;
-        let phase = |row: &TrialRow| match row.unmanaged {
-            Some(_) => Phase::Running,
-            None => live.get(&row.id).map_or(Phase::Queued, phase_of),
-        };
-        for row in rows {
-            if filter.wants(row.state.stored_name(), phase(&row)) {
-                if wanted >= skipped && page.len() < limit {
+        );
+        Ok(rows.await?)
+    }
+
+    /// Those in the phases of the filter: all are looked at, once, and the page is cut out of what is left. It ends where
+    /// the rows alone have the bytes of a page.
+    async fn in_phases(
+        &self,
+        filter: &StateFilter,
+        offset: i64,
+        limit: usize,
+    ) -> AppResult<(Vec<TrialRow>, i64)> {
+        let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
+        let (mut page, mut left) = (Vec::new(), paging::PAGE_BYTES);
+        let (mut looked_at, mut wanted) = (0, 0_usize);
+        loop {
+            let (rows, _) = self.rows(signed(looked_at), AT_ONCE).await?;
+            looked_at += rows.len();
+            let is_last = rows.len() < AT_ONCE;
+            let live = live(self.store, &rows).await?;
+            let phase = |row: &TrialRow| match row.unmanaged {
+                Some(_) => Phase::Running,
+                None => live.get(&row.id).map_or(Phase::Queued, phase_of),
+            };
+            for row in rows {
+                if !filter.wants(row.state.stored_name(), phase(&row)) {
+                    continue;
+                }
+                if wanted >= skipped && page.len() < limit && left >= 0 {
+                    left = left.saturating_sub(text_bytes(&row));
                     page.push(row);
                 }
                 wanted += 1;
             }
-        }
-        if is_last {
-            return Ok((page, signed(wanted)));
+            if is_last {
+                return Ok((page, signed(wanted)));
+            }
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::auth::{Access, Accesses, Actor, new_token, token_hash};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::ApiError;
 use crate::http::extract::caller_with_access;
-use crate::http::origin::host_of;
+use crate::http::origin::{host_of, is_loopback_name};
 use crate::http::page;
 use crate::http::tokens;
 
@@ -171,6 +171,9 @@ pub(super) async fn hand_over(
     let (parameter, handover) = match own.mark {
         None => {
             let api = authority(&parts.uri, &parts.headers).ok_or_else(misdirected)?;
+            if !is_of_api(master, &api, services) {
+                return Err(unknown_api(service, &api));
+            }
             let api = api.to_string();
             (BEGIN, Handover::Begin { api })
         }
@@ -185,6 +188,38 @@ pub(super) async fn hand_over(
     let user = actor.user().id;
     let code = master.handovers.issue(user, &service.name, handover)?;
     redirect(services, &path, &rest, Some((parameter, &code)), None)
+}
+
+/// Whether a browser can be led back to this host and port with the hash of its mark. A receiver of that hash can lead
+/// the browser into another user's session, and the sender of a request chooses what its `Host` names: only names that an
+/// administrator has listed count, at ports that no task of this machine can listen at.
+fn is_of_api(master: &Master, named: &Authority, services: &str) -> bool {
+    let config = master.context.config();
+    let host = host_of(named.as_str()).unwrap_or_default();
+    let mut listed = config.security.host_names.iter();
+    let is_known = is_loopback_name(&host) || listed.any(|own| own.eq_ignore_ascii_case(&host));
+    let of_services = services.parse::<Authority>().ok();
+    let of_services = of_services.and_then(|services| services.port_u16());
+    let configured = config.security.services_host.as_deref();
+    let configured = configured.is_some_and(|host| host.contains(':'));
+    let is_port = named
+        .port_u16()
+        .is_none_or(|port| port == config.port || (configured && of_services == Some(port)));
+    is_known && is_port
+}
+
+fn unknown_api(service: &Service, named: &Authority) -> AppError {
+    AppError::new(
+        ErrorKind::Misdirected,
+        format!(
+            "service \"{}\" is not opened by way of host \"{named}\": it is none that this master is known to have",
+            service.name
+        ),
+    )
+    .hint(
+        "an administrator lists the names of the API in \"security.host_names\"; its port is 80 or 443, the master's own, or \
+         that of \"security.services_host\"",
+    )
 }
 
 /// What a request on the host of services comes to.

@@ -125,7 +125,8 @@ pub(crate) async fn page(
                 .entry(Key::report(group, run_id, report.step.unwrap_or(0)))
                 .or_default();
             slot.value = slot.value.or(value);
-            slot.bytes = slot.bytes.saturating_add(bytes_of(&report));
+            let bytes = i64::try_from(report.bytes()).unwrap_or(i64::MAX);
+            slot.bytes = slot.bytes.saturating_add(bytes);
         })
         .await?;
     }
@@ -214,12 +215,6 @@ async fn checkpoints_of(store: &Store, page: &[Key]) -> AppResult<BTreeMap<Strin
         .into_iter()
         .map(|row| (row.uuid.clone(), row))
         .collect())
-}
-
-/// Bytes of a report's metrics as text.
-fn bytes_of(report: &StoredReport) -> i64 {
-    let text = serde_json::to_string(&report.metrics);
-    text.map_or(0, |text| i64::try_from(text.len()).unwrap_or(i64::MAX))
 }
 
 /// The entries in the order asked for, with their sizes; those without the metric come last in either direction.
