@@ -1,0 +1,285 @@
+use det_taskspec::Script;
+
+use super::*;
+use crate::testing::container_spec;
+
+#[test]
+fn neither_user_nor_group_of_a_process_task_is_roots() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let account = |uid, gid| {
+        let user = TaskUser {
+            user: "ada".to_owned(),
+            uid,
+            group: "lab".to_owned(),
+            gid,
+        };
+        let account = process_user(&user, UserId(7), false);
+        (account.user, account.uid, account.group, account.gid)
+    };
+    let id = unprivileged_id(UserId(7));
+    let (own, ada, lab) = ("det-user-7".to_owned(), "ada".to_owned(), "lab".to_owned());
+    assert_eq!(account(5, 6), (ada.clone(), 5, lab.clone(), 6));
+    if is_mapped(id) {
+        assert_eq!(account(0, 0), (own.clone(), id, own.clone(), id));
+        assert_eq!(account(5, 0), (ada, 5, own.clone(), id));
+        assert_eq!(account(0, 6), (own, id, lab, 6));
+    }
+}
+
+struct Setup {
+    root: tempfile::TempDir,
+    spec: ContainerSpec,
+    python: TaskPython,
+    guard: HostGuard,
+    runtime: RuntimeKind,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("supervisor"), "#!").unwrap();
+        std::fs::create_dir_all(root.path().join("c1")).unwrap();
+        Self {
+            root,
+            spec: container_spec("c1", "true"),
+            python: TaskPython::default(),
+            guard: HostGuard::default(),
+            runtime: RuntimeKind::Process,
+        }
+    }
+
+    fn dir(&self) -> ContainerDir {
+        ContainerDir::new(self.root.path(), &"c1".into()).unwrap()
+    }
+
+    fn prepare(&self, master: &str) -> Result<Vec<(String, String)>, PrepareError> {
+        let cert = self.root.path().join("ca.pem");
+        std::fs::write(&cert, "PEM").unwrap();
+        prepare(
+            &self.dir(),
+            &self.spec,
+            &ContainerInputs {
+                master: &MasterAddress::parse(master).unwrap(),
+                agent_id: "a",
+                devices: &[],
+                proxies: &ProxyOptions::default(),
+                tls: &TlsOptions {
+                    master_cert: Some(cert),
+                    ..TlsOptions::default()
+                },
+                supervisor: &self.root.path().join("supervisor"),
+                bin: self.root.path().join("bin"),
+                python: &self.python,
+                runtime: self.runtime,
+                own_devices: &[],
+                guard: &self.guard,
+                root_tasks: false,
+                user_directories: None,
+                notice: None,
+            },
+        )
+        .map(|prepared| prepared.env)
+    }
+
+    fn mount(mut self, host: &Path, create: bool) -> Self {
+        self.spec.mounts.push(Mount {
+            host_path: host.to_string_lossy().into_owned(),
+            container_path: "/data".into(),
+            read_only: false,
+            propagation: "rprivate".into(),
+            create,
+            trusted: false,
+        });
+        self
+    }
+}
+
+#[test]
+fn the_supervisor_finds_its_script_complete_and_private() {
+    let scene = Setup::new();
+    let env = scene.prepare("http://10.0.0.1:8080").unwrap();
+    scene.prepare("http://10.0.0.1:8080").unwrap();
+    let path = scene.dir().run().join(SCRIPT_FILE);
+    let script: Script = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(script.env, env);
+    assert!(
+        env.iter()
+            .any(|(name, value)| name == "DET_MASTER" && value == "http://10.0.0.1:8080")
+    );
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o600);
+    assert_eq!(mode(&scene.dir().run()), 0o700);
+    assert!(
+        !scene.dir().run().join(CERT_FILE).exists(),
+        "no TLS, no certificate"
+    );
+    let sandbox: SandboxSpec =
+        serde_json::from_slice(&std::fs::read(scene.dir().sandbox()).unwrap()).unwrap();
+    let expected = if nix::unistd::geteuid().is_root() {
+        [unprivileged_id(UserId(7)), UNPRIVILEGED_ID]
+    } else {
+        [0, 0]
+    };
+    assert!(
+        expected.contains(&sandbox.user.uid),
+        "no task is root by default, and this one runs as {}",
+        sandbox.user.uid
+    );
+    assert!(sandbox.env.iter().any(|(name, _)| name == "PATH"));
+}
+
+#[test]
+fn slots_that_are_only_counted_are_refused() {
+    let mut scene = Setup::new();
+    scene.spec.slots = Granted::Count(2);
+    let error = scene.prepare("http://10.0.0.1:8080").unwrap_err();
+    assert!(
+        error.to_string().starts_with("2 slots were granted"),
+        "{error}"
+    );
+    scene.spec.slots = Granted::Count(0);
+    scene.prepare("http://10.0.0.1:8080").unwrap();
+}
+
+#[test]
+fn the_working_directory_names_the_user_that_the_task_runs_as() {
+    let mut scene = Setup::new();
+    scene.runtime = RuntimeKind::Docker;
+    scene.spec.user.user = "svc".into();
+    scene.spec.user.uid = nix::unistd::geteuid().as_raw();
+    scene.spec.script.work_dir = "home/$AGENT_USER".into();
+    scene.prepare("http://10.0.0.1:8080").unwrap();
+    let text = std::fs::read(scene.dir().run().join(SCRIPT_FILE)).unwrap();
+    let script: Script = serde_json::from_slice(&text).unwrap();
+    assert_eq!(script.work_dir, "/home/svc");
+}
+
+#[test]
+fn with_tls_the_certificate_is_where_the_environment_says() {
+    let scene = Setup::new();
+    let env = scene.prepare("https://10.0.0.1:8443").unwrap();
+    let cert = scene.dir().run().join(CERT_FILE);
+    assert_eq!(std::fs::read(cert).unwrap(), b"PEM");
+    assert!(env.iter().any(|(name, _)| name == "DET_MASTER_CERT_FILE"));
+}
+
+#[test]
+fn checkpoint_directories_are_made_where_an_administrator_chose_them() {
+    let scene = Setup::new();
+    let storage = scene.root.path().join("storage/deep");
+    let mut scene = scene.mount(&storage, true);
+    let message = scene.prepare("http://m").unwrap_err().to_string();
+    assert!(message.contains("allowed_host_paths"), "{message}");
+    assert!(!storage.exists());
+    scene.spec.mounts[0].trusted = true;
+    scene.prepare("http://m").unwrap();
+    assert!(storage.is_dir());
+    let message = scene
+        .mount(Path::new("/nonexistent/data"), false)
+        .prepare("http://m")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains("\"/nonexistent/data\" at \"/data\"")
+            && message.contains("does not exist on this agent"),
+        "{message}"
+    );
+}
+
+#[test]
+fn no_link_leads_a_mount_to_the_data_of_the_cluster() {
+    let mut scene = Setup::new();
+    let root = scene.root.path().canonicalize().unwrap();
+    scene.guard.protected = vec![root.join("c1")];
+    scene.guard.allowed = vec![root.clone()];
+    std::os::unix::fs::symlink(root.join("c1"), root.join("link")).unwrap();
+    for source in ["link", "c1/run", "."] {
+        let mut other = Setup::new();
+        other.guard = scene.guard.clone();
+        std::fs::create_dir_all(root.join("c1/run")).unwrap();
+        let error = other
+            .mount(&root.join(source), true)
+            .prepare("http://m")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("belongs to the cluster"),
+            "{source}: {error}"
+        );
+    }
+}
+
+#[test]
+fn devices_are_given_only_where_an_administrator_allowed_them() {
+    let mut scene = Setup::new();
+    scene.spec.devices.push(DeviceMapping {
+        host_path: "/dev/null".into(),
+        container_path: "/dev/extra".into(),
+        mode: "rw".into(),
+    });
+    let message = scene.prepare("http://m").unwrap_err().to_string();
+    assert!(message.contains("\"/dev/null\""), "{message}");
+    scene.guard.allowed = vec!["/dev/null".into()];
+    scene.prepare("http://m").unwrap();
+}
+
+#[test]
+fn containers_get_harmless_devices_and_no_directory_that_is_none_of_devices() {
+    let mut scene = Setup::new();
+    scene.runtime = RuntimeKind::Docker;
+    let mut device = |path: &str| {
+        scene.spec.devices = vec![DeviceMapping {
+            host_path: path.into(),
+            container_path: "/dev/x".into(),
+            mode: "rwm".into(),
+        }];
+        scene.prepare("http://m").map_err(|error| error.to_string())
+    };
+    device("/dev/zero").unwrap();
+    let message = device("/usr").unwrap_err();
+    assert!(message.contains("allowed_host_paths"), "{message}");
+    let message = device("/dev/no-such-device").unwrap_err();
+    assert!(message.contains("not on this agent"), "{message}");
+}
+
+#[test]
+fn containers_get_capabilities_that_reach_out_of_them_only_where_an_administrator_allowed_them() {
+    let mut scene = Setup::new();
+    scene.spec.add_capabilities = vec!["SYS_PTRACE".into(), "SYS_ADMIN".into()];
+    scene.prepare("http://m").unwrap();
+    scene.runtime = RuntimeKind::Docker;
+    let message = scene.prepare("http://m").unwrap_err().to_string();
+    assert!(
+        message.contains("\"SYS_ADMIN\"") && message.contains("allowed_capabilities"),
+        "{message}"
+    );
+    scene.guard.allowed_capabilities = vec!["SYS_ADMIN".into()];
+    scene.prepare("http://m").unwrap();
+}
+
+#[test]
+fn each_unmapped_user_has_an_id_of_its_own_where_there_are_ids() {
+    assert_ne!(unprivileged_id(UserId(1)), unprivileged_id(UserId(2)));
+    assert_eq!(unprivileged_id(UserId(0)), UNPRIVILEGED_ID);
+    assert_eq!(unprivileged_id(UserId(i64::MAX)), UNPRIVILEGED_ID);
+    let everything = "         0          0 4294967295\n";
+    assert!(maps(everything, unprivileged_id(UserId(1))));
+    let container = "0 1000 1\n1 100000 65536\n";
+    assert!(maps(container, UNPRIVILEGED_ID) && !maps(container, unprivileged_id(UserId(1))));
+    assert!(!maps("", 0) && !maps("x y z", 1));
+}
+
+#[test]
+fn nothing_of_the_agents_environment_reaches_a_task_but_where_things_are() {
+    let env = base_env(&TaskUser::default(), |name| match name {
+        "PATH" => Some("/x/bin".into()),
+        "LANG" => Some("C.UTF-8".into()),
+        "HOME" => Some("/home/me".into()),
+        _ => None,
+    });
+    let names: Vec<&str> = env.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["PATH", "HOME", "LANG"]);
+    assert_eq!(env[0].1, "/x/bin");
+}
