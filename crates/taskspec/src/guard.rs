@@ -35,6 +35,29 @@ const SENSITIVE: [&str; 15] = [
 const HOME_OF_ROOT: &str = "/root";
 /// Shared memory: it is below `/dev`, contains no devices, and every user may write to it, as to `/tmp`.
 const SHARED_MEMORY: &str = "/dev/shm";
+/// Directories below `/dev` that are file systems of their own, which tasks may be given to write to: a device file in
+/// them may be a task's.
+const OPEN_BELOW_DEV: [&str; 4] = ["/dev/hugepages", "/dev/mqueue", "/dev/pts", "/dev/shm"];
+/// Devices that every container may be given.
+///
+/// - `full`, `null`, `random`, `tty`, `urandom`, `zero`: every container has them anyway; `tty` is the terminal of the process
+///   that opens it.
+/// - `fuse`, `net/tun`: they do nothing without capabilities or namespaces that a container must have been given.
+/// - `infiniband`, with all that is in it: RDMA between the containers of distributed tasks.
+const HARMLESS_DEVICES: [&str; 9] = [
+    "/dev/full",
+    "/dev/fuse",
+    "/dev/infiniband",
+    "/dev/net/tun",
+    "/dev/null",
+    "/dev/random",
+    "/dev/tty",
+    "/dev/urandom",
+    "/dev/zero",
+];
+/// How the names of render nodes begin: processors for graphics and video without the right to control a display. They
+/// are given to all containers unless they belong to a slot.
+const RENDER_NODE: &str = "/dev/dri/renderD";
 /// Directories with the programs of the host.
 pub const PROGRAMS: [&str; 7] = [
     "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr",
@@ -164,13 +187,40 @@ impl HostGuard {
         path.is_absolute() && !of_system.map(Path::new).any(|other| overlap(path, other))
     }
 
-    /// Why a task may not be given a device that its configuration names, a path without links; `None` = it may.
+    /// Why a process may not be given a device that its task's configuration names, a path without links; `None` = it may.
+    ///
+    /// Whatever is allowed, it has to be below `/dev`: root of a container makes device files of any kind in the directories
+    /// that it mounts.
     pub fn device_refusal(&self, path: &Path) -> Option<String> {
+        let below = |above: &str| path.starts_with(above) && path != Path::new(above);
+        if !below("/dev") || OPEN_BELOW_DEV.iter().any(|open| path.starts_with(open)) {
+            return Some(format!(
+                "\"{}\" is not one of the host's own device files, which are below \"/dev\", but not below {}; tasks could \
+                 have made it, so that no setting allows it",
+                path.display(),
+                OPEN_BELOW_DEV.map(|open| format!("\"{open}\"")).join(", "),
+            ));
+        }
         (!self.is_allowed(path)).then(|| {
-            "tasks get the devices of their slots, and others only where an administrator has named the path in \
-             \"allowed_host_paths\" of the agent's configuration"
-                .to_owned()
+            format!(
+                "tasks get the devices of their slots, and \"{0}\" only where an administrator has named it: add \"{0}\" to \
+                 \"allowed_host_paths\" of the agent's configuration",
+                path.display()
+            )
         })
+    }
+
+    /// As [`Self::device_refusal`], for a container of an engine, which also gets what is harmless. `own` are the device
+    /// files of the container's slots, `others` those of the agent's other slots.
+    pub fn container_device_refusal(
+        &self,
+        path: &Path,
+        own: &[PathBuf],
+        others: &[PathBuf],
+    ) -> Option<String> {
+        let holds = |list: &[PathBuf]| list.iter().any(|node| node == path);
+        self.device_refusal(path)
+            .filter(|_| !holds(own) && (holds(others) || !is_harmless_device(path)))
     }
 
     /// Why a container may not have a capability that its task's configuration asks for; `None` = it may. `defaults` are
@@ -199,6 +249,16 @@ impl HostGuard {
     fn is_allowed(&self, path: &Path) -> bool {
         self.root_of(path).is_some()
     }
+}
+
+/// Whether every container may have a device, a path without links. What is not known is not harmless: a list of devices
+/// that are dangerous would never be complete.
+fn is_harmless_device(path: &Path) -> bool {
+    let number = path
+        .to_str()
+        .and_then(|name| name.strip_prefix(RENDER_NODE));
+    number.is_some_and(|rest| rest.parse::<u32>().is_ok())
+        || HARMLESS_DEVICES.iter().any(|name| path.starts_with(name))
 }
 
 /// A capability without `CAP_`, in capitals: engines take either form.
@@ -316,6 +376,53 @@ mod tests {
         }
         let everything = ["ALL".to_owned()];
         assert_eq!(guard().capability_refusal("SYS_ADMIN", &everything), None);
+    }
+
+    #[test]
+    fn containers_get_devices_that_are_known_to_be_harmless_their_slots_and_what_is_allowed() {
+        let mut guard = guard();
+        guard.allowed = vec!["/dev/kvm".into(), "/dev/shm".into(), "/data".into()];
+        let own = ["/dev/nvidia1".into(), "/dev/nvidiactl".into()];
+        let others = ["/dev/nvidia0".into(), "/dev/dri/renderD129".into()];
+        for (path, container, process) in [
+            ("/dev/null", true, false),
+            ("/dev/fuse", true, false),
+            ("/dev/net/tun", true, false),
+            ("/dev/infiniband", true, false),
+            ("/dev/infiniband/uverbs0", true, false),
+            ("/dev/dri/renderD128", true, false),
+            ("/dev/dri/renderD129", false, false),
+            ("/dev/dri/renderDx", false, false),
+            ("/dev/dri/card0", false, false),
+            ("/dev/dri", false, false),
+            ("/dev/nvidia1", true, false),
+            ("/dev/nvidiactl", true, false),
+            ("/dev/nvidia0", false, false),
+            ("/dev/nvidia2", false, false),
+            ("/dev/kvm", true, true),
+            ("/dev/sda", false, false),
+            ("/dev/sg0", false, false),
+            ("/dev/ng0n1", false, false),
+            ("/dev/ipmi0", false, false),
+            ("/dev/hidraw0", false, false),
+            ("/dev/watchdog", false, false),
+            ("/dev/mem", false, false),
+            // Allowed for mounts; tasks make files there.
+            ("/dev/shm/g", false, false),
+            ("/dev/pts/0", false, false),
+            ("/data/u/g", false, false),
+            ("/dev", false, false),
+            ("/device", false, false),
+        ] {
+            let path = Path::new(path);
+            let refusal = guard.container_device_refusal(path, &own, &others);
+            assert_eq!(refusal.is_none(), container, "{path:?}: {refusal:?}");
+            let refusal = guard.device_refusal(path);
+            assert_eq!(refusal.is_none(), process, "{path:?}: {refusal:?}");
+        }
+        guard.allowed = vec!["/dev".into()];
+        assert_eq!(guard.device_refusal(Path::new("/dev/sda")), None);
+        assert!(guard.device_refusal(Path::new("/dev")).is_some());
     }
 
     #[test]

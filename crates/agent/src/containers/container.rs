@@ -161,6 +161,7 @@ impl Container {
                     python: &python,
                     runtime: container.runtime,
                     own_devices: &shared.devices_of(&container.spec),
+                    other_nodes: &shared.other_nodes(&container.spec),
                     guard: &shared.guard,
                     root_tasks: shared.options.root_tasks,
                     user_directories: users.map(|base| UserDirectories {
@@ -257,6 +258,7 @@ impl Container {
                     network_mode: self.network_mode(),
                     env: &env,
                     mounts: &prepared.mounts,
+                    asked_devices: &prepared.devices,
                     limits: &limits,
                 },
             )

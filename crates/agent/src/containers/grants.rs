@@ -1,102 +1,47 @@
 //! What of this host a task may be given because its configuration asks for it: devices and capabilities.
 
-use std::io;
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use det_taskspec::guard::HostGuard;
 use det_taskspec::{ContainerSpec, DeviceMapping};
 
-use super::prepare::{ContainerInputs, PrepareError};
+use super::prepare::{ContainerInputs, PrepareError, device_mappings};
 use super::store::RuntimeKind;
 
-/// Refuses a device that the task's configuration names and that the task may not have.
-pub(super) fn check_device(
+/// Finds a device that the task's configuration names, and refuses it where the task may not have it.
+///
+/// What is returned names the device without links: an engine opens the path again, and a link of a user could lead to
+/// another device by then. Only root makes names below `/dev`.
+pub(super) fn find_device(
     device: &DeviceMapping,
     inputs: &ContainerInputs<'_>,
-) -> Result<(), PrepareError> {
+) -> Result<DeviceMapping, PrepareError> {
     let failed = |reason: String| PrepareError::Device {
         path: device.host_path.clone(),
         reason,
     };
-    let absent = |error: io::Error| failed(format!("it is not on this agent: {error}"));
-    let real = std::fs::canonicalize(&device.host_path).map_err(absent)?;
-    let guard = inputs.guard;
-    if inputs.runtime == RuntimeKind::Process {
-        return match guard.device_refusal(&real) {
-            Some(reason) => Err(failed(reason)),
-            None => Ok(()),
-        };
-    }
-    match refused_device(&real, guard).map_err(absent)? {
-        None => Ok(()),
-        Some((found, reason)) if found == real => Err(failed(reason)),
-        Some((found, reason)) => Err(failed(format!(
-            "\"{}\" is in it: {reason}",
-            found.display()
-        ))),
-    }
-}
-
-/// A device at or below a path that gives root of a container control over the host, or its input, and that no
-/// administrator allowed; with the reason.
-fn refused_device(path: &Path, guard: &HostGuard) -> io::Result<Option<(PathBuf, String)>> {
-    const OF_THE_HOST: [&str; 17] = [
-        "/dev/bsg",
-        "/dev/console",
-        "/dev/cpu/",
-        "/dev/input",
-        "/dev/kmem",
-        "/dev/kmsg",
-        "/dev/mapper",
-        "/dev/mem",
-        "/dev/nvme",
-        "/dev/port",
-        "/dev/raw",
-        "/dev/sg",
-        "/dev/tty",
-        "/dev/uhid",
-        "/dev/uinput",
-        "/dev/vcs",
-        "/dev/vfio",
-    ];
-    const MOST_ENTRIES: usize = 10_000;
-    if guard.device_refusal(path).is_none() {
-        return Ok(None);
-    }
-    // An engine passes all devices in a directory.
-    let mut left = vec![path.to_owned()];
-    let mut seen = 0;
-    while let Some(next) = left.pop() {
-        let kind = match std::fs::symlink_metadata(&next) {
-            Ok(found) => found.file_type(),
-            // Files in shared memory come and go.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && next != path => continue,
-            Err(error) => return Err(error),
-        };
-        seen += 1;
-        let name = next.to_string_lossy();
-        let is_named = OF_THE_HOST.iter().any(|start| name.starts_with(start));
-        let is_dangerous = kind.is_block_device()
-            // The terminal of the process that opens it.
-            || (kind.is_char_device() && is_named && name != "/dev/tty")
-            // The search is limited: the whole host is not searched for a task.
-            || (kind.is_dir() && !next.starts_with("/dev"))
-            || seen > MOST_ENTRIES;
-        if is_dangerous && let Some(reason) = guard.device_refusal(&next) {
-            return Ok(Some((next, reason)));
+    let real = std::fs::canonicalize(&device.host_path)
+        .map_err(|error| failed(format!("it is not on this agent: {error}")))?;
+    let refusal = match inputs.runtime {
+        RuntimeKind::Process => inputs.guard.device_refusal(&real),
+        RuntimeKind::Docker | RuntimeKind::Podman => {
+            let own: Vec<PathBuf> = device_mappings(inputs.own_devices)
+                .map(|own| own.host_path.into())
+                .collect();
+            inputs
+                .guard
+                .container_device_refusal(&real, &own, inputs.other_nodes)
         }
-        if kind.is_dir() {
-            let entries = match std::fs::read_dir(&next) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                other => other?,
-            };
-            for entry in entries {
-                left.push(entry?.path());
-            }
-        }
+    };
+    if let Some(reason) = refusal {
+        return Err(failed(reason));
     }
-    Ok(None)
+    let name = real
+        .to_str()
+        .ok_or_else(|| failed("its name is no text in UTF-8".to_owned()))?;
+    Ok(DeviceMapping {
+        host_path: name.to_owned(),
+        ..device.clone()
+    })
 }
 
 /// Refuses capabilities that the task's configuration asks for and that the task may not have. Processes get none.

@@ -12,6 +12,7 @@ pub(crate) mod store;
 pub(crate) mod user_directory;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_agent_proto::{ContainerReport, ContainerState, Dial, Welcome};
@@ -109,6 +110,14 @@ impl Shared {
         let all = self.devices.iter();
         all.filter(|local| spec.slots.devices().contains(&local.device.id))
             .cloned()
+            .collect()
+    }
+
+    /// Device files of the slots that are not a container's.
+    fn other_nodes(&self, spec: &ContainerSpec) -> Vec<PathBuf> {
+        let all = self.devices.iter();
+        all.filter(|local| !spec.slots.devices().contains(&local.device.id))
+            .flat_map(|local| local.nodes.iter().cloned())
             .collect()
     }
 

@@ -41,6 +41,8 @@ pub(crate) struct ContainerInputs<'a> {
     pub(crate) runtime: RuntimeKind,
     /// The devices of this container's slots.
     pub(crate) own_devices: &'a [LocalDevice],
+    /// Device files of the agent's other slots.
+    pub(crate) other_nodes: &'a [PathBuf],
     pub(crate) guard: &'a HostGuard,
     /// Whether process tasks of users without a mapping run as root.
     pub(crate) root_tasks: bool,
@@ -89,6 +91,8 @@ pub(crate) struct Prepared {
     pub(crate) env: Vec<(String, String)>,
     /// Its mounts, for an engine: with the paths that were checked.
     pub(crate) mounts: Vec<Mount>,
+    /// The devices that its configuration names, likewise; those of its slots are not among them.
+    pub(crate) devices: Vec<DeviceMapping>,
     /// Where the task has the directory of its user that outlives it; `None` = it has none.
     pub(crate) kept: Option<String>,
 }
@@ -106,9 +110,9 @@ pub(crate) fn prepare(
     let work_dir = user.work_dir(&spec.script.work_dir);
     let of_user = user_directory::mount(spec, inputs.user_directories, &work_dir);
     let sources = find_sources(spec, of_user.as_ref(), user, inputs)?;
-    for device in &spec.devices {
-        grants::check_device(device, inputs)?;
-    }
+    let devices = spec.devices.iter();
+    let devices = devices.map(|device| grants::find_device(device, inputs));
+    let devices = devices.collect::<Result<Vec<_>, _>>()?;
     grants::check_capabilities(spec, inputs)?;
     let run = dir.run();
     owned_directory(&run, 0o700, user)?;
@@ -168,13 +172,14 @@ pub(crate) fn prepare(
     place_supervisor(inputs.supervisor, &inputs.bin, &to)
         .map_err(access("place the supervisor at", &to))?;
     if inputs.runtime == RuntimeKind::Process {
-        let sandbox = sandbox(spec, user, of_user.clone(), inputs);
+        let sandbox = sandbox(spec, user, of_user.clone(), &devices, inputs);
         write_json(&dir.sandbox(), &sandbox)?;
     }
     let mounts = sources.iter().map(|(mount, source)| source.resolved(mount));
     Ok(Prepared {
         env,
         mounts: mounts.collect(),
+        devices,
         kept: of_user.as_ref().map(|mount| mount.target(&work_dir)),
     })
 }
@@ -336,10 +341,11 @@ fn sandbox(
     spec: &ContainerSpec,
     user: &TaskUser,
     user_directory: Option<Mount>,
+    devices: &[DeviceMapping],
     inputs: &ContainerInputs<'_>,
 ) -> SandboxSpec {
     let python = inputs.python;
-    let devices = device_mappings(inputs.own_devices);
+    let own = device_mappings(inputs.own_devices);
     SandboxSpec {
         user: user.clone(),
         shown_ids: shown_ids(spec, user),
@@ -349,7 +355,7 @@ fn sandbox(
         python_dir: python.dir.clone(),
         python_path: python.package_path.clone(),
         env: base_env(user, |name| std::env::var(name).ok()),
-        devices: devices.chain(spec.devices.iter().cloned()).collect(),
+        devices: own.chain(devices.iter().cloned()).collect(),
         guard: inputs.guard.clone(),
         exposed: exposed(python),
         notice: notice(user, inputs),

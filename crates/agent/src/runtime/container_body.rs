@@ -107,8 +107,8 @@ fn host_config(
     mounts.extend(own.map(|mount| user_mount(mount, &work_dir)));
 
     let rocm = rocm_nodes(context);
-    let mut devices: Vec<DeviceMapping> = spec
-        .devices
+    let mut devices: Vec<DeviceMapping> = context
+        .asked_devices
         .iter()
         .map(|device| mapping(&device.host_path, &device.container_path, &device.mode))
         .collect();
@@ -310,6 +310,7 @@ mod tests {
                 network_mode,
                 env: &[("NVIDIA_VISIBLE_DEVICES".into(), "void".into())],
                 mounts: &spec.mounts,
+                asked_devices: &spec.devices,
                 limits: &Limits {
                     memory_bytes: Some(2 << 30),
                     cpu_millis: Some(1500),

@@ -18,7 +18,7 @@ use bollard::query_parameters::{
     ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
 };
 use det_ids::ContainerId;
-use det_taskspec::{ContainerSpec, DeviceKind, EMPTY_IMAGE, Mount, RegistryAuth};
+use det_taskspec::{ContainerSpec, DeviceKind, DeviceMapping, EMPTY_IMAGE, Mount, RegistryAuth};
 use futures::StreamExt;
 use nix::sys::signal::Signal;
 use thiserror::Error;
@@ -172,6 +172,8 @@ pub(crate) struct ContainerContext<'a> {
     pub(crate) env: &'a [(String, String)],
     /// The mounts that the task asks for, with the paths that were checked.
     pub(crate) mounts: &'a [Mount],
+    /// The devices that its configuration names, with the paths that were checked.
+    pub(crate) asked_devices: &'a [DeviceMapping],
     /// What the container may take of the host.
     pub(crate) limits: &'a Limits,
 }

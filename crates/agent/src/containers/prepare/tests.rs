@@ -55,6 +55,10 @@ impl Setup {
     }
 
     fn prepare(&self, master: &str) -> Result<Vec<(String, String)>, PrepareError> {
+        self.prepare_all(master).map(|prepared| prepared.env)
+    }
+
+    fn prepare_all(&self, master: &str) -> Result<Prepared, PrepareError> {
         let cert = self.root.path().join("ca.pem");
         std::fs::write(&cert, "PEM").unwrap();
         prepare(
@@ -74,13 +78,13 @@ impl Setup {
                 python: &self.python,
                 runtime: self.runtime,
                 own_devices: &[],
+                other_nodes: &[],
                 guard: &self.guard,
                 root_tasks: false,
                 user_directories: None,
                 notice: None,
             },
         )
-        .map(|prepared| prepared.env)
     }
 
     fn mount(mut self, host: &Path, create: bool) -> Self {
@@ -211,37 +215,64 @@ fn no_link_leads_a_mount_to_the_data_of_the_cluster() {
     }
 }
 
-#[test]
-fn devices_are_given_only_where_an_administrator_allowed_them() {
-    let mut scene = Setup::new();
-    scene.spec.devices.push(DeviceMapping {
-        host_path: "/dev/null".into(),
-        container_path: "/dev/extra".into(),
-        mode: "rw".into(),
-    });
-    let message = scene.prepare("http://m").unwrap_err().to_string();
-    assert!(message.contains("\"/dev/null\""), "{message}");
-    scene.guard.allowed = vec!["/dev/null".into()];
-    scene.prepare("http://m").unwrap();
+impl Setup {
+    /// What the task is given for one device of its configuration.
+    fn device(&mut self, path: &Path) -> Result<DeviceMapping, String> {
+        let device = DeviceMapping {
+            host_path: path.to_string_lossy().into_owned(),
+            container_path: "/dev/x".into(),
+            mode: "rwm".into(),
+        };
+        self.spec.devices = vec![device];
+        let prepared = self.prepare_all("http://m");
+        prepared
+            .map(|mut prepared| prepared.devices.remove(0))
+            .map_err(|error| error.to_string())
+    }
 }
 
 #[test]
-fn containers_get_harmless_devices_and_no_directory_that_is_none_of_devices() {
+fn processes_are_given_devices_only_where_an_administrator_allowed_them() {
+    let mut scene = Setup::new();
+    let null = Path::new("/dev/null");
+    let message = scene.device(null).unwrap_err();
+    assert!(message.contains("\"/dev/null\""), "{message}");
+    scene.guard.allowed = vec!["/dev/null".into()];
+    scene.device(null).unwrap();
+    let sandbox: SandboxSpec =
+        serde_json::from_slice(&std::fs::read(scene.dir().sandbox()).unwrap()).unwrap();
+    assert_eq!(sandbox.devices[0].host_path, "/dev/null");
+}
+
+#[test]
+fn containers_get_harmless_devices_by_their_real_name() {
     let mut scene = Setup::new();
     scene.runtime = RuntimeKind::Docker;
-    let mut device = |path: &str| {
-        scene.spec.devices = vec![DeviceMapping {
-            host_path: path.into(),
-            container_path: "/dev/x".into(),
-            mode: "rwm".into(),
-        }];
-        scene.prepare("http://m").map_err(|error| error.to_string())
-    };
-    device("/dev/zero").unwrap();
-    let message = device("/usr").unwrap_err();
-    assert!(message.contains("allowed_host_paths"), "{message}");
-    let message = device("/dev/no-such-device").unwrap_err();
+    let link = scene.root.path().join("link");
+    std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+    let given = scene.device(&link).unwrap();
+    assert_eq!(
+        (given.host_path.as_str(), given.container_path.as_str()),
+        ("/dev/zero", "/dev/x"),
+        "the link may lead elsewhere when the engine opens the device"
+    );
+    let message = scene.device(Path::new("/dev/no-such-device")).unwrap_err();
     assert!(message.contains("not on this agent"), "{message}");
+}
+
+#[test]
+fn no_file_that_a_task_can_have_made_is_a_device_for_it() {
+    let mut scene = Setup::new();
+    let made = scene.root.path().canonicalize().unwrap().join("g");
+    std::fs::write(&made, "").unwrap();
+    scene.guard.allowed = vec!["/".into()];
+    for runtime in [RuntimeKind::Docker, RuntimeKind::Process] {
+        scene.runtime = runtime;
+        for path in [made.as_path(), Path::new("/dev/shm"), Path::new("/usr")] {
+            let message = scene.device(path).unwrap_err();
+            assert!(message.contains("tasks could have made it"), "{message}");
+        }
+    }
 }
 
 #[test]
