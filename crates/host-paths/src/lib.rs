@@ -3,7 +3,7 @@
 //! Agent and supervisor mount directories that an administrator has named, with rights that tasks do not have. A task that
 //! may write to a directory above such a path can put a symbolic link in place of a part of it, and the mount would lead
 //! wherever the link does. [`open`] and [`create`] therefore go through a path part by part, each opened relative to the one
-//! before, and follow a link only if no task can have made it ([`Trust`]).
+//! before, follow a link only if no other account can have made it, and let the caller judge where links have led ([`Trust`]).
 //!
 //! The crate opens and creates files where it is asked to: no network, no clock, no threads.
 
@@ -28,6 +28,9 @@ pub struct Trust<'a> {
     pub root: u32,
     /// Whether a directory is one that no task reaches, so that links in it are not made by tasks.
     pub hidden: &'a dyn Fn(&Path) -> bool,
+    /// Why a path may be neither used nor created, given the links that led to it, all without links; `None` = it may. Links
+    /// of root's may still be a task's: one that is root of its image makes them in directories that it mounts.
+    pub refusal: &'a dyn Fn(&Path, &[PathBuf]) -> Option<String>,
 }
 
 impl Trust<'_> {
@@ -77,6 +80,9 @@ pub enum OpenError {
          a directory that only root may write to", .0.display()
     )]
     Link(PathBuf),
+    /// It leads to what may not be used: the reason is that of [`Trust::refusal`].
+    #[error("{0}")]
+    Refused(String),
     /// It is not absolute, or has too many links.
     #[error("it must be an absolute path with at most {MOST_LINKS} links")]
     Form,
@@ -95,12 +101,12 @@ pub enum OpenError {
 /// Opens a file or directory.
 ///
 /// # Errors
-/// When it does not exist, cannot be reached, or a part of its path is a link that is not to be followed.
+/// When it does not exist, cannot be reached, may not be used, or a part of its path is a link that is not to be followed.
 pub fn open(path: &Path, trust: Trust<'_>) -> Result<Found, OpenError> {
     Walk::begin(path, trust, false)?.run()
 }
 
-/// Opens a directory, and creates what is missing of it with mode 0755.
+/// Opens a directory, and creates what is missing of it with mode 0755. Nothing is created where it may not be used.
 ///
 /// # Errors
 /// As [`open`], and when a part cannot be created.
@@ -114,7 +120,8 @@ struct Walk<'a> {
     at: OwnedFd,
     path: PathBuf,
     left: VecDeque<OsString>,
-    links: usize,
+    /// Those that were followed.
+    links: Vec<PathBuf>,
     is_new: bool,
 }
 
@@ -146,7 +153,7 @@ impl<'a> Walk<'a> {
             at: root()?,
             path: PathBuf::from("/"),
             left: parts(path).collect(),
-            links: 0,
+            links: Vec::new(),
             is_new: false,
         })
     }
@@ -154,6 +161,10 @@ impl<'a> Walk<'a> {
     fn run(mut self) -> Result<Found, OpenError> {
         while let Some(name) = self.left.pop_front() {
             if name == ".." {
+                // As in the kernel, what does not exist has no directory above it.
+                if self.is_new {
+                    return Err(OpenError::Absent(self.path));
+                }
                 self.at = openat(self.at.as_fd(), "..", directory_flags(), Mode::empty())
                     .map_err(failed("open", &self.path.join("..")))?;
                 self.path.pop();
@@ -161,11 +172,17 @@ impl<'a> Walk<'a> {
             }
             self.step(&name)?;
         }
+        self.check(&self.path)?;
         Ok(Found {
             descriptor: self.at,
             path: self.path,
             is_new: self.is_new,
         })
+    }
+
+    fn check(&self, path: &Path) -> Result<(), OpenError> {
+        let refusal = (self.trust.refusal)(path, &self.links);
+        refusal.map_or(Ok(()), |reason| Err(OpenError::Refused(reason)))
     }
 
     fn step(&mut self, name: &OsStr) -> Result<(), OpenError> {
@@ -177,6 +194,7 @@ impl<'a> Walk<'a> {
             if !self.creates {
                 return Err(OpenError::Absent(path));
             }
+            self.check(&path)?;
             match mkdirat(self.at.as_fd(), name, Mode::from_bits_truncate(0o755)) {
                 Ok(()) => self.is_new = true,
                 // Created by another task's start in between.
@@ -217,13 +235,13 @@ impl<'a> Walk<'a> {
         if !self.trust.follows(&above, &found, &self.path) {
             return Err(OpenError::Link(path));
         }
-        self.links += 1;
-        if self.links > MOST_LINKS {
+        if self.links.len() == MOST_LINKS {
             return Err(OpenError::Form);
         }
         // Of exactly the link that was looked at.
         let target = readlinkat(file.as_fd(), "").map_err(failed("read", &path))?;
         let target = PathBuf::from(target);
+        self.links.push(path);
         for part in parts(&target).collect::<Vec<_>>().into_iter().rev() {
             self.left.push_front(part);
         }
@@ -254,6 +272,7 @@ mod tests {
     const NOTHING_HIDDEN: Trust<'_> = Trust {
         root: 0,
         hidden: &|_| false,
+        refusal: &|_, _| None,
     };
 
     fn is_root() -> bool {
@@ -348,8 +367,37 @@ mod tests {
         let trust = Trust {
             root: 0,
             hidden: &|path| path == hidden,
+            ..NOTHING_HIDDEN
         };
         assert_eq!(open(&link, trust).unwrap().path, real.join("a/b"));
+    }
+
+    #[test]
+    fn what_may_not_be_used_is_neither_opened_nor_created() {
+        let (_dir, real) = scene();
+        let kept = real.join("a/b");
+        let link = real.join("a/link");
+        symlink(&kept, &link).unwrap();
+        let hidden = real.join("a");
+        let trust = Trust {
+            root: 0,
+            hidden: &|path| path == hidden,
+            refusal: &|path, links| {
+                let is_kept = path.starts_with(&kept) && links == [link.clone()];
+                is_kept.then(|| "it is kept".to_owned())
+            },
+        };
+        let refused = |result: Result<Found, OpenError>| {
+            assert!(matches!(result, Err(OpenError::Refused(_))), "{result:?}");
+        };
+        refused(open(&link, trust));
+        refused(create(&link.join("new"), trust));
+        refused(create(&link.join("new/../new"), trust));
+        assert_eq!(fs::read_dir(&kept).unwrap().count(), 0);
+        // By no link.
+        create(&kept.join("new"), trust).unwrap();
+        let beyond = create(&real.join("a/none/../b"), NOTHING_HIDDEN).unwrap_err();
+        assert!(matches!(beyond, OpenError::Absent(_)), "{beyond}");
     }
 
     #[test]

@@ -135,14 +135,11 @@ impl RootFs<'_> {
         let failed = |error: io::Error| unusable(path, &wanted.container_path, &error);
         let opened = || open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
         if wanted.trusted {
-            let found = self.open_as_agent(wanted)?;
-            return match self.spec.guard.cluster_refusal(&found.path) {
-                None => Ok(found.descriptor),
-                Some(reason) => Err(SetupError::task(format!(
-                    "could not mount {path:?} at {:?}: {reason}",
-                    wanted.container_path
-                ))),
-            };
+            let guard = &self.spec.guard;
+            let found = self.open_as_agent(wanted, &|found, links| {
+                guard.cluster_refusal(path, found, links, wanted.read_only)
+            })?;
+            return Ok(found.descriptor);
         }
         let source = self
             .with_task_identity(opened)
@@ -167,7 +164,7 @@ impl RootFs<'_> {
 
     /// Opens the directory of the task's user, which belongs to the task's account.
     fn user_directory(&self, wanted: &Mount) -> Result<OwnedFd, SetupError> {
-        let found = self.open_as_agent(wanted)?;
+        let found = self.open_as_agent(wanted, &|_, _| None)?;
         let owner = fs::metadata(found.by_descriptor())
             .map_err(|error| unusable(&found.path, &wanted.container_path, &error))?
             .uid();
@@ -181,12 +178,17 @@ impl RootFs<'_> {
     }
 
     /// Opens what an administrator or the agent has named. Tasks may write to a directory above it: no link of theirs is
-    /// followed.
-    fn open_as_agent(&self, wanted: &Mount) -> Result<Found, SetupError> {
+    /// followed, and `refusal` judges where those of root's lead ([`Trust::refusal`]).
+    fn open_as_agent(
+        &self,
+        wanted: &Mount,
+        refusal: &dyn Fn(&Path, &[PathBuf]) -> Option<String>,
+    ) -> Result<Found, SetupError> {
         let trust = Trust {
             // In a user namespace root of the host has the id of all who are not in it.
             root: self.owner.map_or_else(overflow_id, |_| 0),
             hidden: &|directory| self.spec.guard.hides(directory),
+            refusal,
         };
         let (path, place) = (Path::new(&wanted.host_path), &wanted.container_path);
         det_host_paths::open(path, trust).map_err(|error| {

@@ -150,16 +150,37 @@ impl HostGuard {
         })
     }
 
-    /// Why a directory that an administrator chose for all tasks, a path without links, cannot be mounted; `None` = it can.
-    pub fn cluster_refusal(&self, source: &Path) -> Option<String> {
-        let users = self.user_directories.as_ref()?;
-        overlap(source, users).then(|| {
-            format!(
+    /// Why a directory that an administrator chose for all tasks cannot be mounted; `None` = it can. It is named as `named`,
+    /// which leads by these links of root's to `source`; links and source are paths without links.
+    ///
+    /// Root's are also the links of a task that is root of its image, in a directory that it mounts. Where one was made where
+    /// tasks may mount, it leads no further than they may mount: else it would give them the host.
+    pub fn cluster_refusal(
+        &self,
+        named: &Path,
+        source: &Path,
+        links: &[PathBuf],
+        read_only: bool,
+    ) -> Option<String> {
+        let of_users = self.user_directories.as_ref();
+        if let Some(users) = of_users.filter(|users| overlap(source, users)) {
+            return Some(format!(
                 "it overlaps with \"{}\", which has the directories of users that only their own tasks may see; move one of \
                  the two",
                 users.display()
-            )
-        })
+            ));
+        }
+        // A task that may mount a directory above one may mount that one as well.
+        let open = |directory: &Path| self.refusal(directory, false).is_none();
+        let link = links.iter().find(|link| link.parent().is_some_and(open))?;
+        let reason = self.refusal(source, read_only)?;
+        Some(format!(
+            "\"{}\" leads to \"{}\" by the link \"{}\", which a task could have made, and what it leads to is not for tasks: \
+             {reason}. If that directory is meant, configure it in place of \"{0}\", by its own path without links",
+            named.display(),
+            source.display(),
+            link.display(),
+        ))
     }
 
     /// Whether a directory, a path without links, is one that no task reaches: links in it are not made by tasks.
@@ -324,7 +345,11 @@ mod tests {
     #[test]
     fn the_storage_of_the_cluster_shows_no_directories_of_users() {
         let mut guard = guard();
-        assert_eq!(guard.cluster_refusal(Path::new("/srv/own")), None);
+        let refusal = |guard: &HostGuard, source: &str| {
+            let source = Path::new(source);
+            guard.cluster_refusal(source, source, &[], false)
+        };
+        assert_eq!(refusal(&guard, "/srv/own"), None);
         guard.user_directories = Some("/srv/users".into());
         for (source, allowed) in [
             ("/srv", false),
@@ -333,8 +358,33 @@ mod tests {
             ("/srv/usersx", true),
             ("/var/lib/cluster/data/checkpoints", true),
         ] {
-            let refusal = guard.cluster_refusal(Path::new(source));
+            let refusal = refusal(&guard, source);
             assert_eq!(refusal.is_none(), allowed, "{source}: {refusal:?}");
+        }
+    }
+
+    #[test]
+    fn links_that_tasks_can_have_made_lead_the_cluster_no_further_than_tasks_may_mount() {
+        for (link, source, allowed) in [
+            ("/data/u/storage", "/data/other", true),
+            ("/data/u/storage", "/srv/team", true),
+            ("/data/u/storage", "/etc", false),
+            ("/data/u/storage", "/", false),
+            ("/data/u/storage", "/var/lib/cluster/data", false),
+            ("/srv/team/storage", "/home/agent", false),
+            // Where no task mounts anything, links are root's own.
+            ("/home", "/var/lib/cluster/data/checkpoints", true),
+            ("/var/lib", "/etc", true),
+            ("/var/lib/cluster/data/x", "/var/lib/cluster/data/y", true),
+        ] {
+            let named = Path::new("/configured");
+            let links = [PathBuf::from("/var/run"), PathBuf::from(link)];
+            let refusal = guard().cluster_refusal(named, Path::new(source), &links, false);
+            assert_eq!(refusal.is_none(), allowed, "{link} {source}: {refusal:?}");
+            if let Some(refusal) = refusal {
+                assert!(refusal.contains("\"/configured\""), "{refusal}");
+                assert!(refusal.contains(&format!("\"{source}\"")), "{refusal}");
+            }
         }
     }
 

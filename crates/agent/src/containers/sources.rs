@@ -78,6 +78,7 @@ fn of_cluster(mount: &Mount, path: &Path, guard: &HostGuard) -> Result<Source, S
     let trust = Trust {
         root: 0,
         hidden: &|directory| guard.hides(directory),
+        refusal: &|found, links| guard.cluster_refusal(path, found, links, mount.read_only),
     };
     let found = match det_host_paths::open(path, trust) {
         Err(OpenError::Absent(_)) if mount.create => det_host_paths::create(path, trust),
@@ -87,9 +88,6 @@ fn of_cluster(mount: &Mount, path: &Path, guard: &HostGuard) -> Result<Source, S
         OpenError::Absent(_) => ABSENT.to_owned(),
         other => other.to_string(),
     })?;
-    if let Some(reason) = guard.cluster_refusal(&found.path) {
-        return Err(reason);
-    }
     if found.is_new {
         open_to_all_tasks(&found)
             .map_err(|error| format!("cannot open it to all tasks: {error}"))?;
@@ -203,6 +201,36 @@ mod tests {
         symlink(&secret, &storage).unwrap();
         let found = find(&mount(&storage, true), &user, &guard).unwrap();
         assert_eq!(found.path, secret);
+    }
+
+    #[test]
+    fn a_link_of_root_of_an_image_leads_the_clusters_mount_nowhere_that_users_may_not_mount() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: only root can make links as root of an image does");
+            return;
+        }
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        let guard = HostGuard {
+            protected: vec![root.join("data")],
+            ..HostGuard::default()
+        };
+        std::fs::create_dir_all(root.join("data/tokens")).unwrap();
+        std::fs::create_dir(root.join("shared")).unwrap();
+        let storage = root.join("shared/storage");
+        for target in [root.join("data"), root.join("data/tokens"), "/etc".into()] {
+            symlink(&target, &storage).unwrap();
+            for path in [storage.clone(), storage.join("det-test-new")] {
+                let asked = mount(&path, true);
+                let error = find(&asked, &TaskUser::default(), &guard).unwrap_err();
+                let error = error.to_string();
+                let leads = format!("leads to \"{}", target.display());
+                assert!(error.contains(&leads), "{error}");
+                assert!(error.contains("by its own path"), "{error}");
+            }
+            assert!(!target.join("det-test-new").exists());
+            std::fs::remove_file(&storage).unwrap();
+        }
     }
 
     #[test]

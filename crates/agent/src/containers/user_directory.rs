@@ -64,6 +64,7 @@ fn trust() -> Trust<'static> {
     Trust {
         root: 0,
         hidden: &|_| false,
+        refusal: &|_, _| None,
     }
 }
 
