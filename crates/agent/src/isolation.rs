@@ -129,7 +129,6 @@ fn script() -> Script {
         idle_check: None,
         system_metrics: None,
         files: Vec::new(),
-        checked_mounts: Vec::new(),
         token: String::new(),
         grace_seconds: 0,
     }

@@ -153,7 +153,6 @@ pub(crate) mod tests {
             idle_check: None,
             system_metrics: None,
             files: Vec::new(),
-            checked_mounts: Vec::new(),
             token: "secret".into(),
             grace_seconds: 1,
         }

@@ -35,6 +35,7 @@ mod lines;
 mod log;
 mod master;
 mod metrics;
+mod mounts;
 mod probe;
 mod processes;
 mod ready;
@@ -53,14 +54,16 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use det_taskspec::CheckedMount;
 use det_taskspec::sandbox::{HOST_NETWORK, Stages};
 
-const USAGE: &str = "usage: det-supervisor run [--host-network]
+const USAGE: &str = "usage: det-supervisor run [--host-network] [--mount=<device>:<inode>:<path>]...
        det-supervisor sandbox <container directory>
        det-supervisor check <container directory>
 
 `run` works in a container whose /run/determined/task.json is the task's script. With --host-network, the container
-shares its host's network, and services of the task listen on the loopback address only.
+shares its host's network, and services of the task listen on the loopback address only. Each --mount is one that the
+container must have: a directory or file with these numbers, which an engine was to mount at that path.
 `sandbox` builds the container first, as <container directory>/sandbox.json describes.
 `check` builds it too, and prints as JSON what a task in it could reach.
 ";
@@ -79,18 +82,20 @@ fn main() -> ExitCode {
         .map(|a| a.to_str().unwrap_or_default())
         .collect();
     match arguments.as_slice() {
-        ["run", network @ ..] if matches!(network, [] | [HOST_NETWORK]) => {
-            run::run(run::ProcessContext {
+        ["run", options @ ..] => match run_options(options) {
+            None => complain(USAGE, 2),
+            Some((shares_network, mounts)) => run::run(run::ProcessContext {
                 env: std::env::vars_os().collect(),
                 sandbox: None,
                 control: None,
-                shares_network: !network.is_empty(),
+                shares_network,
+                mounts,
                 stages: Stages {
                     supervisor_start: Some(start),
                     ..Stages::default()
                 },
-            })
-        }
+            }),
+        },
         ["sandbox", dir] => sandbox::outside(Path::new(dir), start),
         ["check", dir] => sandbox::check(Path::new(dir), start),
         // Only `sandbox` and `check` call these.
@@ -109,6 +114,15 @@ fn main() -> ExitCode {
         }
         _ => complain(USAGE, 2),
     }
+}
+
+/// Whether the container shares its host's network, and what must be mounted in it; `None` = there is an unknown option.
+fn run_options(options: &[&str]) -> Option<(bool, Vec<CheckedMount>)> {
+    let mounts = options.strip_prefix(&[HOST_NETWORK]);
+    let shares_network = mounts.is_some();
+    let mounts = mounts.unwrap_or(options).iter();
+    let mounts: Option<Vec<_>> = mounts.map(|option| CheckedMount::parse(option)).collect();
+    Some((shares_network, mounts?))
 }
 
 fn complain(text: &str, status: u8) -> ExitCode {

@@ -18,7 +18,7 @@ use det_spool::{BatchIds, DEFAULT_CAPACITY_BYTES, Level};
 use det_taskspec::diagnosis::DIAGNOSE_SIGNAL;
 use det_taskspec::sandbox::{DIAGNOSTICS_FILE, EntrypointStart, SandboxSpec, Stages};
 use det_taskspec::{
-    ContainerExit, ExitCause, RUN_DIR, SCRIPT_FILE, SPOOL_DIR, Script, variables as v,
+    CheckedMount, ContainerExit, ExitCause, RUN_DIR, SCRIPT_FILE, SPOOL_DIR, Script, variables as v,
 };
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -35,6 +35,7 @@ use crate::launch::{GateKey, Launch};
 use crate::log::Log;
 use crate::master::{Address, Master};
 use crate::metrics::MetricsCollection;
+use crate::mounts;
 use crate::processes::Processes;
 use crate::ready::Readiness;
 use crate::report::{self, Diagnostics};
@@ -64,6 +65,8 @@ pub(crate) struct ProcessContext {
     pub(crate) control: Option<Stdin>,
     /// Whether the task shares its host's network, which other hosts reach.
     pub(crate) shares_network: bool,
+    /// What must be mounted in the container; empty in a sandbox, which has mounted it itself.
+    pub(crate) mounts: Vec<CheckedMount>,
     /// Times of the stages before this process started.
     pub(crate) stages: Stages,
 }
@@ -203,6 +206,7 @@ impl Task {
         run_dir: &Path,
         diagnostics: &Diagnostics,
     ) -> Result<Self, SetupError> {
+        mounts::check_run_dir(&context.mounts)?;
         let script = read_script(run_dir)?;
         let env = TaskEnv::new(context.env, &script, &facts(context.sandbox.as_ref()));
         setup::make_directories(run_dir)?;
@@ -253,6 +257,7 @@ impl Task {
                 run_dir: run_dir.to_owned(),
                 master,
                 diagnostics: diagnostics.clone(),
+                mounts: context.mounts,
                 in_sandbox: context.sandbox.is_some(),
                 shares_network: context.shares_network,
             }),

@@ -348,6 +348,7 @@ fn build(arguments: &[&str]) -> Result<ProcessContext, SetupError> {
         sandbox: Some(spec),
         control: Some(io::stdin()),
         shares_network: true,
+        mounts: Vec::new(),
         stages: Stages {
             supervisor_start: start.parse().ok(),
             sandbox_ready: Some(now_micros()),

@@ -2,9 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
-};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -22,6 +20,7 @@ use crate::info::{self, Rendezvous};
 use crate::launch::{Launch, POOL_HOOK};
 use crate::launch_ssh;
 use crate::master::{Master, MasterError};
+use crate::mounts;
 use crate::probe;
 use crate::ready::post_in_background;
 use crate::report::Diagnostics;
@@ -41,6 +40,8 @@ pub(crate) struct Setup {
     pub(crate) run_dir: PathBuf,
     pub(crate) master: Master,
     pub(crate) diagnostics: Diagnostics,
+    /// What must be mounted in the container.
+    pub(crate) mounts: Vec<CheckedMount>,
     /// Whether files outside the run directory are in place already.
     pub(crate) in_sandbox: bool,
     /// Whether the task shares its host's network, which other hosts reach.
@@ -88,36 +89,10 @@ fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(mode).create(path)
 }
 
-/// Refuses a container whose engine has mounted something else than what the agent has checked: a link that was put in a
-/// path in between would lead anywhere on the host.
-fn check_mounts(mounts: &[CheckedMount]) -> Result<(), SetupError> {
-    for mount in mounts {
-        let failed = |reason: String| {
-            Err(SetupError::task(format!(
-                "could not use what is mounted at {:?}: {reason}",
-                mount.path
-            )))
-        };
-        match fs::metadata(&mount.path) {
-            Ok(found) if (found.dev(), found.ino()) == (mount.device, mount.inode) => {}
-            Ok(_) => {
-                return failed(
-                    "it is not the directory that the agent has checked; the path was changed while the container started"
-                        .to_owned(),
-                );
-            }
-            // Then the task does not reach it either.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-            Err(error) => return failed(error.to_string()),
-        }
-    }
-    Ok(())
-}
-
 impl Setup {
     /// Does everything that comes before hooks, rendezvous and entrypoint.
     pub(crate) fn prepare(&self) -> Result<PreparedTask, SetupError> {
-        check_mounts(&self.script.checked_mounts)?;
+        mounts::check(&self.mounts)?;
         let mut warnings = self.place_files();
         if launch_ssh::is_wanted(&self.script) {
             warnings.extend(launch_ssh::prepare().err());
@@ -346,22 +321,5 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
         assert_eq!(mode(&path), 0o600);
         assert_eq!(mode(path.parent().unwrap()), 0o700);
-    }
-
-    #[test]
-    fn a_mount_that_is_not_what_was_checked_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let found = fs::metadata(dir.path()).unwrap();
-        let mut mount = CheckedMount {
-            path: dir.path().to_str().unwrap().into(),
-            device: found.dev(),
-            inode: found.ino(),
-        };
-        check_mounts(std::slice::from_ref(&mount)).unwrap();
-        mount.inode += 1;
-        let error = check_mounts(std::slice::from_ref(&mount)).unwrap_err();
-        assert!(error.to_string().contains("path was changed"), "{error}");
-        mount.path += "/none";
-        check_mounts(&[mount]).unwrap_err();
     }
 }

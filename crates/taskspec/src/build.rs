@@ -139,7 +139,6 @@ fn script(
             .filter(|trial| trial.system_metrics)
             .map(system_metrics),
         files: files(&task.kind, place, training_ports),
-        checked_mounts: Vec::new(),
         token: token.to_owned(),
         grace_seconds: GRACE_SECONDS,
     })

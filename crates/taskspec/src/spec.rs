@@ -170,9 +170,6 @@ pub struct Script {
     pub system_metrics: Option<SystemMetrics>,
     /// Files to place before anything runs.
     pub files: Vec<TaskFile>,
-    /// What the container's mounts must show. The agent adds it; a sandbox opens and checks its mounts by itself.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub checked_mounts: Vec<CheckedMount>,
     /// Bearer value for the master, sent as `Grpc-Metadata-x-allocation-token`.
     pub token: String,
     /// Seconds between SIGTERM and SIGKILL when the task is ended gracefully.
@@ -325,14 +322,40 @@ impl Mount {
 
 /// A host file or directory that an agent has checked, and where a container is to have it. An engine opens paths by
 /// itself: the supervisor in the container compares, before anything of the task runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckedMount {
-    /// Absolute path in the container.
+    /// Absolute path in the container, as the engine was given it: links of the image may lead elsewhere.
     pub path: String,
     /// The number of its file system (`st_dev`).
     pub device: u64,
     /// Its number there (`st_ino`).
     pub inode: u64,
+}
+
+impl CheckedMount {
+    const OPTION: &str = "--mount=";
+
+    /// The option of the supervisor's command `run` that names it.
+    pub fn option(&self) -> String {
+        let Self {
+            path,
+            device,
+            inode,
+        } = self;
+        format!("{}{device}:{inode}:{path}", Self::OPTION)
+    }
+
+    /// Reads [`Self::option`]; `None` = it is another option.
+    pub fn parse(option: &str) -> Option<Self> {
+        let mut parts = option.strip_prefix(Self::OPTION)?.splitn(3, ':');
+        let mut number = || parts.next()?.parse().ok();
+        let (device, inode) = (number()?, number()?);
+        Some(Self {
+            path: parts.next()?.to_owned(),
+            device,
+            inode,
+        })
+    }
 }
 
 /// A host device in the container.

@@ -16,6 +16,7 @@ use super::store::{ContainerDir, Identity, KillOrder, RuntimeKind, StartedContai
 use super::user_directory::UserDirectories;
 use super::{Session, Shared};
 use crate::options::{EndedContainers, TaskLimits};
+use crate::runtime::container_body::HOST;
 use crate::runtime::engine::{ContainerContext, Engine, EngineError, EngineState};
 use crate::runtime::process::ProcessRuntime;
 
@@ -216,7 +217,7 @@ impl Container {
     /// the default network.
     fn network_mode(&self) -> &str {
         match self.spec.network_mode.as_str() {
-            "" | "bridge" | "default" if self.shared.task_master().is_loopback() => "host",
+            "" | "bridge" | "default" if self.shared.task_master().is_loopback() => HOST,
             "" => "bridge",
             mode => mode,
         }
@@ -230,8 +231,9 @@ impl Container {
         // Only what the engine's own hooks read: the rest contains secrets, and the engine shows it to all its users.
         let env: Vec<(String, String)> = prepared
             .env
-            .into_iter()
+            .iter()
             .filter(|(name, _)| name.starts_with("NVIDIA_") || name == "DET_CONTAINER_ID")
+            .cloned()
             .collect();
         let devices = self.shared.devices_of(&self.spec);
         let engine = self.engine().await;
@@ -257,8 +259,7 @@ impl Container {
                     cluster_id: &session.welcome.cluster_id,
                     network_mode: self.network_mode(),
                     env: &env,
-                    mounts: &prepared.mounts,
-                    asked_devices: &prepared.devices,
+                    prepared: &prepared,
                     limits: &limits,
                 },
             )
@@ -272,7 +273,7 @@ impl Container {
         session: &Session,
         id: String,
     ) -> Result<StartedContainer, LaunchError> {
-        let ports = if self.network_mode() == "host" {
+        let ports = if self.network_mode() == HOST {
             same_ports(&self.spec)
         } else {
             self.engine().await.ports(&id).await?

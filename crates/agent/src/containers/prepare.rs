@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, lchown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Component, Path, PathBuf};
 
 use det_ids::UserId;
@@ -86,6 +86,7 @@ pub(crate) enum PrepareError {
 }
 
 /// A container whose directory is complete.
+#[derive(Debug, Default)]
 pub(crate) struct Prepared {
     /// The task's environment.
     pub(crate) env: Vec<(String, String)>,
@@ -93,6 +94,10 @@ pub(crate) struct Prepared {
     pub(crate) mounts: Vec<Mount>,
     /// The devices that its configuration names, likewise; those of its slots are not among them.
     pub(crate) devices: Vec<DeviceMapping>,
+    /// What must be mounted in its container: the run directory and the mounts that the task asks for.
+    pub(crate) checked: Vec<CheckedMount>,
+    /// Where its container has the supervisor, which no other one knows.
+    pub(crate) supervisor: String,
     /// Where the task has the directory of its user that outlives it; `None` = it has none.
     pub(crate) kept: Option<String>,
 }
@@ -116,20 +121,7 @@ pub(crate) fn prepare(
     grants::check_capabilities(spec, inputs)?;
     let run = dir.run();
     owned_directory(&run, 0o700, user)?;
-    let tls = inputs.tls;
-    let cert = match tls.master_cert.as_deref().filter(|_| inputs.master.tls) {
-        None if tls.skip_verify => CertCheck::Off,
-        None => CertCheck::Usual,
-        Some(file) => {
-            let to = run.join(CERT_FILE);
-            for parent in [run.join("etc"), run.join("etc/ssl")] {
-                owned_directory(&parent, 0o755, user)?;
-            }
-            let text = std::fs::read(file).map_err(access("read", file))?;
-            write_atomically(&to, &text, 0o644).map_err(access("write", &to))?;
-            CertCheck::File
-        }
-    };
+    let cert = place_certificate(&run, user, inputs)?;
     let env = env::complete(
         spec,
         &AgentFacts {
@@ -137,7 +129,7 @@ pub(crate) fn prepare(
             agent_id: inputs.agent_id,
             devices: inputs.devices,
             cert,
-            cert_name: tls.master_cert_name.as_deref(),
+            cert_name: inputs.tls.master_cert_name.as_deref(),
             proxies: inputs.proxies,
             place: match inputs.runtime {
                 RuntimeKind::Process => TaskPlace::HostProcess,
@@ -157,13 +149,16 @@ pub(crate) fn prepare(
             home: &home(spec, user, &script.work_dir),
         };
         script.files.extend(account.files());
-    } else {
-        let checked = sources
-            .iter()
-            .map(|(mount, source)| source.checked(mount, &script.work_dir));
-        script.checked_mounts = checked.collect();
-        make_mount_points(&run, &script.checked_mounts, user)?;
     }
+    let (checked, supervisor) = match inputs.runtime {
+        RuntimeKind::Process => (Vec::new(), String::new()),
+        RuntimeKind::Docker | RuntimeKind::Podman => (
+            checked_mounts(&run, &sources, &work_dir)?,
+            dir.supervisor_in_container()
+                .map_err(access("choose a place for the supervisor of", dir.path()))?,
+        ),
+    };
+    make_mount_points(&run, &checked, user)?;
     let to = run.join(SCRIPT_FILE);
     write_json(&to, &script)?;
     give(&to, user)?;
@@ -180,8 +175,51 @@ pub(crate) fn prepare(
         env,
         mounts: mounts.collect(),
         devices,
+        checked,
+        supervisor,
         kept: of_user.as_ref().map(|mount| mount.target(&work_dir)),
     })
+}
+
+/// Copies the certificates that the agent trusts a master by into the run directory.
+fn place_certificate(
+    run: &Path,
+    user: &TaskUser,
+    inputs: &ContainerInputs<'_>,
+) -> Result<CertCheck, PrepareError> {
+    let tls = inputs.tls;
+    let Some(file) = tls.master_cert.as_deref().filter(|_| inputs.master.tls) else {
+        return Ok(if tls.skip_verify {
+            CertCheck::Off
+        } else {
+            CertCheck::Usual
+        });
+    };
+    let to = run.join(CERT_FILE);
+    for parent in [run.join("etc"), run.join("etc/ssl")] {
+        owned_directory(&parent, 0o755, user)?;
+    }
+    let text = std::fs::read(file).map_err(access("read", file))?;
+    write_atomically(&to, &text, 0o644).map_err(access("write", &to))?;
+    Ok(CertCheck::File)
+}
+
+/// What must be mounted in the container, the run directory first: a mount of the task could cover it, and with it all
+/// that the supervisor reads.
+fn checked_mounts(
+    run: &Path,
+    sources: &[(&Mount, Source)],
+    work_dir: &str,
+) -> Result<Vec<CheckedMount>, PrepareError> {
+    let own = std::fs::metadata(run).map_err(access("look at", run))?;
+    let mut checked = vec![CheckedMount {
+        path: RUN_DIR.to_owned(),
+        device: own.dev(),
+        inode: own.ino(),
+    }];
+    let sources = sources.iter();
+    checked.extend(sources.map(|(mount, source)| source.checked(mount, work_dir)));
+    Ok(checked)
 }
 
 /// What the task's mounts show, the directory of its user last.

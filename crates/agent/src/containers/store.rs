@@ -4,6 +4,7 @@
 //! <id>/spec.json        the master's specification; mode 0600, because it contains the task's token
 //! <id>/state.json       the agent's state; always written before the step that it announces
 //! <id>/det-supervisor   the supervisor's executable
+//! <id>/supervisor-place where the container of an engine has that
 //! ```
 //!
 //! The other files are exchanged between agent and supervisor: [`det_taskspec::sandbox`].
@@ -228,6 +229,23 @@ impl ContainerDir {
     /// The supervisor's executable.
     pub(crate) fn supervisor(&self) -> PathBuf {
         self.path.join("det-supervisor")
+    }
+
+    /// Where the container of an engine has the supervisor: chosen by chance at the first call, and recorded.
+    ///
+    /// Engines follow links of an image to the place of a mount. An image that knew the place of the supervisor could lead a
+    /// mount of the task there, and what that shows would be started in place of the supervisor and of all that it checks.
+    /// It is in the root directory, since any other could be covered in the same way.
+    pub(crate) fn supervisor_in_container(&self) -> io::Result<String> {
+        let file = self.path.join("supervisor-place");
+        match std::fs::read_to_string(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let place = format!("/det-supervisor-{}", uuid::Uuid::new_v4().simple());
+                write_atomically(&file, place.as_bytes(), 0o600)?;
+                Ok(place)
+            }
+            known => known,
+        }
     }
 
     /// File with the output of a process's supervisor before its sandbox is set up.

@@ -8,7 +8,7 @@ use bollard::models::{
     MountType, PortBinding,
 };
 use det_taskspec::sandbox::HOST_NETWORK;
-use det_taskspec::{ContainerSpec, DeviceKind, EMPTY_IMAGE, Mount, RUN_DIR};
+use det_taskspec::{CheckedMount, ContainerSpec, DeviceKind, Mount, RUN_DIR};
 
 use super::engine::{
     ContainerContext, LABEL_AGENT, LABEL_ALLOCATION, LABEL_CLUSTER, LABEL_CONTAINER,
@@ -19,6 +19,9 @@ use crate::containers::store::RuntimeKind;
 /// Address of the host on which ports are published. The agent's own tunnels are the only way to them that is meant: what
 /// listens in a container may ask for no password. Containers of distributed tasks find each other on the host's network.
 const PUBLISHED_ON: &str = "127.0.0.1";
+
+/// The mode of a container that shares its host's network.
+pub(crate) const HOST: &str = "host";
 
 /// Microseconds over which the engine counts processor time.
 const PERIOD_MICROS: i64 = 100_000;
@@ -50,8 +53,8 @@ pub(super) fn build(
                 .collect()
         }),
         host_config: Some(host_config(kind, spec, context)),
-        // Nothing of an image that is to be empty is executed: others may have given one its name.
-        healthcheck: (spec.image == EMPTY_IMAGE).then(|| HealthConfig {
+        // Nothing of an image runs before the supervisor has compared the mounts: its health check would.
+        healthcheck: Some(HealthConfig {
             test: Some(vec!["NONE".to_owned()]),
             ..HealthConfig::default()
         }),
@@ -59,18 +62,21 @@ pub(super) fn build(
     }
 }
 
-/// The supervisor's command line.
+/// The supervisor's command line. What must be mounted is a part of it, since nothing in the container can change that: what
+/// is in the run directory is what the image and the task's mounts let be seen there.
 fn entrypoint(context: ContainerContext<'_>) -> Vec<String> {
-    let mut words = vec![format!("{RUN_DIR}/det-supervisor"), "run".to_owned()];
+    let mut words = vec![context.prepared.supervisor.clone(), "run".to_owned()];
     if !publishes(context) {
         words.push(HOST_NETWORK.to_owned());
     }
+    let checked = context.prepared.checked.iter();
+    words.extend(checked.map(CheckedMount::option));
     words
 }
 
 /// Ports are published unless the container has the host's anyway.
 fn publishes(context: ContainerContext<'_>) -> bool {
-    context.network_mode != "host"
+    context.network_mode != HOST
 }
 
 fn labels(spec: &ContainerSpec, context: ContainerContext<'_>) -> HashMap<String, String> {
@@ -98,17 +104,18 @@ fn host_config(
         // Read-only: the file is shared with other tasks and with the host.
         bind(
             &context.dir.supervisor().to_string_lossy(),
-            &format!("{RUN_DIR}/det-supervisor"),
+            &context.prepared.supervisor,
             true,
         ),
     ];
     let work_dir = spec.user.work_dir(&spec.script.work_dir);
-    let own = context.mounts.iter();
+    let own = context.prepared.mounts.iter();
     mounts.extend(own.map(|mount| user_mount(mount, &work_dir)));
 
     let rocm = rocm_nodes(context);
     let mut devices: Vec<DeviceMapping> = context
-        .asked_devices
+        .prepared
+        .devices
         .iter()
         .map(|device| mapping(&device.host_path, &device.container_path, &device.mode))
         .collect();
@@ -273,6 +280,7 @@ mod tests {
     use det_taskspec::Device;
 
     use super::*;
+    use crate::containers::prepare::Prepared;
     use crate::containers::store::ContainerDir;
     use crate::devices::LocalDevice;
     use crate::options::Limits;
@@ -309,8 +317,17 @@ mod tests {
                 cluster_id: "c",
                 network_mode,
                 env: &[("NVIDIA_VISIBLE_DEVICES".into(), "void".into())],
-                mounts: &spec.mounts,
-                asked_devices: &spec.devices,
+                prepared: &Prepared {
+                    mounts: spec.mounts.clone(),
+                    devices: spec.devices.clone(),
+                    checked: vec![CheckedMount {
+                        path: "/run/determined".into(),
+                        device: 7,
+                        inode: 8,
+                    }],
+                    supervisor: "/det-supervisor-x".into(),
+                    ..Prepared::default()
+                },
                 limits: &Limits {
                     memory_bytes: Some(2 << 30),
                     cpu_millis: Some(1500),
@@ -330,7 +347,7 @@ mod tests {
         assert_eq!(body.image.as_deref(), Some("busybox:latest"));
         assert_eq!(
             body.entrypoint.unwrap(),
-            ["/run/determined/det-supervisor", "run"]
+            ["/det-supervisor-x", "run", "--mount=7:8:/run/determined"]
         );
         assert_eq!(body.user.as_deref(), Some("1000:1001"));
         assert_eq!(body.env.unwrap(), ["NVIDIA_VISIBLE_DEVICES=void"]);
@@ -342,7 +359,9 @@ mod tests {
         let mounts = host.mounts.unwrap();
         assert_eq!(mounts[0].source.as_deref(), Some("/data/containers/c1/run"));
         assert_eq!(mounts[0].target.as_deref(), Some("/run/determined"));
+        assert_eq!(mounts[1].target.as_deref(), Some("/det-supervisor-x"));
         assert_eq!(mounts[1].read_only, Some(true));
+        assert_eq!(body.healthcheck.unwrap().test.unwrap(), ["NONE"]);
     }
 
     #[test]
@@ -433,7 +452,12 @@ mod tests {
         let hosted = body(RuntimeKind::Docker, &spec, &[], "host");
         assert_eq!(
             hosted.entrypoint.unwrap(),
-            ["/run/determined/det-supervisor", "run", "--host-network"]
+            [
+                "/det-supervisor-x",
+                "run",
+                "--host-network",
+                "--mount=7:8:/run/determined"
+            ]
         );
         assert_eq!(hosted.exposed_ports, None);
         assert_eq!(hosted.host_config.unwrap().port_bindings, None);

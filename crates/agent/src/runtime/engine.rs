@@ -18,13 +18,14 @@ use bollard::query_parameters::{
     ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
 };
 use det_ids::ContainerId;
-use det_taskspec::{ContainerSpec, DeviceKind, DeviceMapping, EMPTY_IMAGE, Mount, RegistryAuth};
+use det_taskspec::{ContainerSpec, DeviceKind, EMPTY_IMAGE, RegistryAuth};
 use futures::StreamExt;
 use nix::sys::signal::Signal;
 use thiserror::Error;
 
 use super::pull::{self, PullProgress};
 use super::{container_body, inspect, logins};
+use crate::containers::prepare::Prepared;
 use crate::containers::store::{ContainerDir, RuntimeKind};
 use crate::devices::LocalDevice;
 use crate::options::{EndedContainers, Limits};
@@ -170,10 +171,8 @@ pub(crate) struct ContainerContext<'a> {
     pub(crate) network_mode: &'a str,
     /// Variables that the engine's own hooks read; the task's are in its script.
     pub(crate) env: &'a [(String, String)],
-    /// The mounts that the task asks for, with the paths that were checked.
-    pub(crate) mounts: &'a [Mount],
-    /// The devices that its configuration names, with the paths that were checked.
-    pub(crate) asked_devices: &'a [DeviceMapping],
+    /// What of the task's configuration has been checked, and is given to the container.
+    pub(crate) prepared: &'a Prepared,
     /// What the container may take of the host.
     pub(crate) limits: &'a Limits,
 }

@@ -1,7 +1,7 @@
 //! What tasks run in: sandboxed processes, or containers of an engine.
 
 pub(crate) mod cgroup;
-mod container_body;
+pub(crate) mod container_body;
 pub(crate) mod engine;
 pub(crate) mod guard;
 mod inspect;

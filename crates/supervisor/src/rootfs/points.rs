@@ -160,7 +160,7 @@ pub(super) fn make_read_only(top: &Path) -> io::Result<()> {
 }
 
 /// Mount points are printed with blanks, tabs, line ends and backslashes as three octal digits.
-fn unescape(text: &[u8]) -> PathBuf {
+pub(crate) fn unescape(text: &[u8]) -> PathBuf {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((first, after)) = rest.split_first() {

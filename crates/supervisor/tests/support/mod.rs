@@ -285,7 +285,6 @@ impl Task {
                 idle_check: None,
                 system_metrics: None,
                 files: Vec::new(),
-                checked_mounts: Vec::new(),
                 token: "secret".into(),
                 grace_seconds: 60,
             },

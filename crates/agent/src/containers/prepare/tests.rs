@@ -314,3 +314,22 @@ fn nothing_of_the_agents_environment_reaches_a_task_but_where_things_are() {
     assert_eq!(names, ["PATH", "HOME", "LANG"]);
     assert_eq!(env[0].1, "/x/bin");
 }
+
+#[test]
+fn a_container_is_prepared_again_with_the_supervisor_where_it_was() {
+    let mut scene = Setup::new();
+    scene.runtime = RuntimeKind::Docker;
+    let prepared = scene.prepare_all("http://m").unwrap();
+    let again = scene.prepare_all("http://m").unwrap();
+    assert_eq!(prepared.supervisor, again.supervisor);
+    assert_eq!(prepared.checked, again.checked);
+    let run = std::fs::metadata(scene.dir().run()).unwrap();
+    let first = &prepared.checked[0];
+    assert_eq!(
+        (first.path.as_str(), first.device, first.inode),
+        ("/run/determined", run.dev(), run.ino())
+    );
+    let other = Setup::new();
+    let place = other.dir().supervisor_in_container().unwrap();
+    assert_ne!(place, prepared.supervisor, "it cannot be guessed");
+}
