@@ -159,7 +159,7 @@ keys! {
         /// Linux capabilities, such as `SYS_ADMIN`, that users' configurations may ask for in `add_capabilities`
         /// although they reach beyond the container: with most of them a task can become root of the host. Those that
         /// engines give by default and `IPC_LOCK`, `SYS_NICE`, `SYS_PTRACE` and the like need no entry, nor those of
-        /// `task_container_defaults`.
+        /// `task_container_defaults`; in the host's network `NET_RAW` and `NET_BIND_SERVICE` do.
         allowed_capabilities: Vec<String> = Kind::List(&Kind::Text), or("[]");
         /// Who process tasks of users without a mapping are on this host: an unprivileged user id for each, or root.
         /// As root a task can read whatever root owns on the host, and change it where it is mounted for writing.

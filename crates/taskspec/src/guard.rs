@@ -88,6 +88,10 @@ const HARMLESS_CAPABILITIES: [&str; 20] = [
     "SYS_RESOURCE",
 ];
 
+/// Those of them that concern the network, and are harmless in one of the container's own only. In its host's a task reads
+/// and forges packets with the first, and with the second takes ports that belong to services of the host.
+const NETWORK_CAPABILITIES: [&str; 2] = ["NET_RAW", "NET_BIND_SERVICE"];
+
 /// Which parts of an agent's host its tasks may use. All paths are absolute and without links.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -245,18 +249,43 @@ impl HostGuard {
     }
 
     /// Why a container may not have a capability that its task's configuration asks for; `None` = it may. `defaults` are
-    /// those that an administrator gives to every task.
-    pub fn capability_refusal(&self, name: &str, defaults: &[String]) -> Option<String> {
+    /// those that an administrator gives to every task; `shares_network`: the container has its host's network.
+    pub fn capability_refusal(
+        &self,
+        name: &str,
+        defaults: &[String],
+        shares_network: bool,
+    ) -> Option<String> {
         let wanted = plain_capability(name);
+        let reaches_network = shares_network && NETWORK_CAPABILITIES.contains(&wanted.as_str());
+        let is_harmless = HARMLESS_CAPABILITIES.contains(&wanted.as_str()) && !reaches_network;
+        if is_harmless || self.is_chosen(&wanted, defaults) {
+            return None;
+        }
+        let reach = if reaches_network {
+            "it reaches beyond the container, which shares the network of its host"
+        } else {
+            "it reaches beyond the container"
+        };
+        Some(format!(
+            "{reach}; tasks may only where an administrator has named it in \"allowed_capabilities\" of the agent's \
+             configuration"
+        ))
+    }
+
+    /// Capabilities that engines give by default and that a container in its host's network does not have. `defaults` are
+    /// those that an administrator gives to every task.
+    pub fn dropped_in_host_network(&self, defaults: &[String]) -> Vec<&'static str> {
+        let mut dropped = NETWORK_CAPABILITIES.to_vec();
+        dropped.retain(|name| !self.is_chosen(name, defaults));
+        dropped
+    }
+
+    /// Whether an administrator has chosen a capability, a plain one, for tasks.
+    fn is_chosen(&self, wanted: &str, defaults: &[String]) -> bool {
         let chosen = self.allowed_capabilities.iter().chain(defaults);
         let mut chosen = chosen.map(|allowed| plain_capability(allowed));
-        let is_allowed = HARMLESS_CAPABILITIES.contains(&wanted.as_str())
-            || chosen.any(|allowed| allowed == wanted || allowed == "ALL");
-        (!is_allowed).then(|| {
-            "it reaches beyond the container, which tasks may only where an administrator has named it in \
-             \"allowed_capabilities\" of the agent's configuration"
-                .to_owned()
-        })
+        chosen.any(|allowed| allowed == wanted || allowed == "ALL")
     }
 
     /// The longest allowed path at or above this one.
@@ -421,11 +450,37 @@ mod tests {
             ("NET_ADMIN", true),
             ("CAP_SYS_TIME", true),
         ] {
-            let refusal = guard().capability_refusal(name, &defaults);
+            let refusal = guard().capability_refusal(name, &defaults, false);
             assert_eq!(refusal.is_none(), allowed, "{name}: {refusal:?}");
         }
         let everything = ["ALL".to_owned()];
-        assert_eq!(guard().capability_refusal("SYS_ADMIN", &everything), None);
+        let refusal = guard().capability_refusal("SYS_ADMIN", &everything, true);
+        assert_eq!(refusal, None);
+    }
+
+    #[test]
+    fn capabilities_of_the_network_are_an_administrators_choice_where_it_is_the_hosts() {
+        let guard = guard();
+        for name in ["NET_RAW", "cap_net_bind_service"] {
+            assert_eq!(guard.capability_refusal(name, &[], false), None);
+            let refusal = guard.capability_refusal(name, &[], true).unwrap();
+            assert!(refusal.contains("shares the network"), "{refusal}");
+            let defaults = [name.to_owned()];
+            assert_eq!(guard.capability_refusal(name, &defaults, true), None);
+        }
+        assert_eq!(guard.capability_refusal("SYS_PTRACE", &[], true), None);
+        assert_eq!(
+            guard.dropped_in_host_network(&[]),
+            ["NET_RAW", "NET_BIND_SERVICE"]
+        );
+        let defaults = ["CAP_NET_RAW".to_owned()];
+        assert_eq!(
+            guard.dropped_in_host_network(&defaults),
+            ["NET_BIND_SERVICE"]
+        );
+        let mut open = guard;
+        open.allowed_capabilities = vec!["ALL".into()];
+        assert!(open.dropped_in_host_network(&[]).is_empty());
     }
 
     #[test]

@@ -164,6 +164,7 @@ impl Container {
                     own_devices: &shared.devices_of(&container.spec),
                     other_nodes: &shared.other_nodes(&container.spec),
                     guard: &shared.guard,
+                    shares_network: container.network_mode() == HOST,
                     root_tasks: shared.options.root_tasks,
                     user_directories: users.map(|base| UserDirectories {
                         base,

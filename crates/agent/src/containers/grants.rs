@@ -44,22 +44,30 @@ pub(super) fn find_device(
     })
 }
 
-/// Refuses capabilities that the task's configuration asks for and that the task may not have. Processes get none.
+/// Refuses capabilities that the task's configuration asks for and that the task may not have; returns those that its
+/// container is to drop. Processes have none.
 pub(super) fn check_capabilities(
     spec: &ContainerSpec,
     inputs: &ContainerInputs<'_>,
-) -> Result<(), PrepareError> {
+) -> Result<Vec<String>, PrepareError> {
     if inputs.runtime == RuntimeKind::Process {
-        return Ok(());
+        return Ok(Vec::new());
     }
+    let (guard, defaults) = (inputs.guard, &spec.default_capabilities);
     for name in &spec.add_capabilities {
-        let guard = inputs.guard;
-        if let Some(reason) = guard.capability_refusal(name, &spec.default_capabilities) {
+        if let Some(reason) = guard.capability_refusal(name, defaults, inputs.shares_network) {
             let name = name.clone();
             return Err(PrepareError::Capability { name, reason });
         }
     }
-    Ok(())
+    let mut dropped = spec.drop_capabilities.clone();
+    if inputs.shares_network {
+        let missing = guard.dropped_in_host_network(defaults);
+        dropped.extend(missing.into_iter().map(str::to_owned));
+    }
+    dropped.sort();
+    dropped.dedup();
+    Ok(dropped)
 }
 
 /// The line of a task's log where its configuration asks for capabilities in the process runtime, which gives none.

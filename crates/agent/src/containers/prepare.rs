@@ -44,6 +44,8 @@ pub(crate) struct ContainerInputs<'a> {
     /// Device files of the agent's other slots.
     pub(crate) other_nodes: &'a [PathBuf],
     pub(crate) guard: &'a HostGuard,
+    /// Whether the container has its host's network.
+    pub(crate) shares_network: bool,
     /// Whether process tasks of users without a mapping run as root.
     pub(crate) root_tasks: bool,
     /// The directories of users that outlive tasks; `None` = there are none.
@@ -94,6 +96,8 @@ pub(crate) struct Prepared {
     pub(crate) mounts: Vec<Mount>,
     /// The devices that its configuration names, likewise; those of its slots are not among them.
     pub(crate) devices: Vec<DeviceMapping>,
+    /// Capabilities that its container is not to have, although its engine gives them.
+    pub(crate) dropped_capabilities: Vec<String>,
     /// What must be mounted in its container: the run directory and the mounts that the task asks for.
     pub(crate) checked: Vec<CheckedMount>,
     /// Where its container has the supervisor, which no other one knows.
@@ -118,7 +122,7 @@ pub(crate) fn prepare(
     let devices = spec.devices.iter();
     let devices = devices.map(|device| grants::find_device(device, inputs));
     let devices = devices.collect::<Result<Vec<_>, _>>()?;
-    grants::check_capabilities(spec, inputs)?;
+    let dropped_capabilities = grants::check_capabilities(spec, inputs)?;
     let run = dir.run();
     owned_directory(&run, 0o700, user)?;
     let cert = place_certificate(&run, user, inputs)?;
@@ -175,6 +179,7 @@ pub(crate) fn prepare(
         env,
         mounts: mounts.collect(),
         devices,
+        dropped_capabilities,
         checked,
         supervisor,
         kept: of_user.as_ref().map(|mount| mount.target(&work_dir)),

@@ -155,7 +155,7 @@ fn host_config(
         devices: Some(devices),
         device_requests: gpu_request(kind, context).map(|request| vec![request]),
         cap_add: Some(spec.add_capabilities.clone()),
-        cap_drop: Some(spec.drop_capabilities.clone()),
+        cap_drop: Some(context.prepared.dropped_capabilities.clone()),
         security_opt: security_options(spec, !rocm.is_empty()),
         // AMD's devices belong to this group.
         group_add: (!rocm.is_empty()).then(|| vec!["video".to_owned()]),
@@ -320,6 +320,7 @@ mod tests {
                 prepared: &Prepared {
                     mounts: spec.mounts.clone(),
                     devices: spec.devices.clone(),
+                    dropped_capabilities: vec!["NET_RAW".into()],
                     checked: vec![CheckedMount {
                         path: "/run/determined".into(),
                         device: 7,
@@ -361,6 +362,7 @@ mod tests {
         assert_eq!(mounts[0].target.as_deref(), Some("/run/determined"));
         assert_eq!(mounts[1].target.as_deref(), Some("/det-supervisor-x"));
         assert_eq!(mounts[1].read_only, Some(true));
+        assert_eq!(host.cap_drop.unwrap(), ["NET_RAW"]);
         assert_eq!(body.healthcheck.unwrap().test.unwrap(), ["NONE"]);
     }
 

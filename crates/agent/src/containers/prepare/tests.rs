@@ -34,6 +34,7 @@ struct Setup {
     python: TaskPython,
     guard: HostGuard,
     runtime: RuntimeKind,
+    shares_network: bool,
 }
 
 impl Setup {
@@ -47,6 +48,7 @@ impl Setup {
             python: TaskPython::default(),
             guard: HostGuard::default(),
             runtime: RuntimeKind::Process,
+            shares_network: false,
         }
     }
 
@@ -80,6 +82,7 @@ impl Setup {
                 own_devices: &[],
                 other_nodes: &[],
                 guard: &self.guard,
+                shares_network: self.shares_network,
                 root_tasks: false,
                 user_directories: None,
                 notice: None,
@@ -313,6 +316,28 @@ fn nothing_of_the_agents_environment_reaches_a_task_but_where_things_are() {
     let names: Vec<&str> = env.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["PATH", "HOME", "LANG"]);
     assert_eq!(env[0].1, "/x/bin");
+}
+
+#[test]
+fn a_container_in_its_hosts_network_reads_no_packets_there() {
+    let mut scene = Setup::new();
+    scene.runtime = RuntimeKind::Docker;
+    scene.spec.drop_capabilities = vec!["NET_RAW".into(), "CHOWN".into()];
+    let dropped = |scene: &Setup| scene.prepare_all("http://m").unwrap().dropped_capabilities;
+    assert_eq!(dropped(&scene), ["CHOWN", "NET_RAW"]);
+    scene.spec.drop_capabilities.clear();
+    scene.shares_network = true;
+    assert_eq!(dropped(&scene), ["NET_BIND_SERVICE", "NET_RAW"]);
+    scene.spec.add_capabilities = vec!["NET_RAW".into()];
+    let message = scene.prepare("http://m").unwrap_err().to_string();
+    assert!(
+        message.contains("\"NET_RAW\"") && message.contains("shares the network"),
+        "{message}"
+    );
+    scene.spec.default_capabilities = vec!["NET_RAW".into()];
+    assert_eq!(dropped(&scene), ["NET_BIND_SERVICE"]);
+    scene.guard.allowed_capabilities = vec!["NET_BIND_SERVICE".into()];
+    assert!(dropped(&scene).is_empty());
 }
 
 #[test]
