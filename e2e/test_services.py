@@ -342,6 +342,7 @@ class Browser:
 
 def test_browsers_get_services_at_a_host_of_their_own() -> None:
     with Cluster(master_config={"security": {"services_host": "services.localhost"}}) as cluster:
+        cluster.expect_alarm("serves without TLS")
         ports = (HTTP + 10, RAW + 10, OPEN + 10)
         id = serve(cluster, ports)
         browser = Browser(cluster)

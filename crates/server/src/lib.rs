@@ -229,6 +229,13 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<RunningMaster,
     let notified = hub.clone();
     live.follow(&store, move || notified.notify(&hub::Topic::Events));
     let tls = tls::acceptor(&config)?;
+    if tls.is_none() && config.security.services_host.is_some() {
+        tracing::warn!(
+            "\"security.services_host\" is configured and this master serves without TLS: cookies know no ports, so that a task \
+             which shares the network of a machine with one of these names is sent the cookies of a browser that visits its \
+             port; configure \"security.tls\""
+        );
+    }
     let context = Context::new(store, hub, InForce::new(loaded, drivers));
     let drivers = Drivers::new();
     let master = Master::new(Foundation {

@@ -198,8 +198,7 @@ fn forged(method: &Method, headers: &HeaderMap, cors: bool) -> bool {
     if !changes || token.is_some() {
         return false;
     }
-    let cookie = tokens::session_token(headers).is_some()
-        || tokens::cookie(headers, tokens::SERVICES_COOKIE).is_some();
+    let cookie = tokens::has_users_cookie(headers);
     match sender(headers) {
         Sender::Own => false,
         Sender::Foreign => cookie || !cors,
@@ -318,7 +317,15 @@ mod tests {
                 &[HOST, COOKIE, foreign, ("authorization", "Bearer t")]
             ));
         }
-        // The cookie of the host of services is one as well.
+        // The cookies of the host of services are some as well, and so are several that differ.
+        for other in [
+            "det-services=c",
+            "__Secure-det-services=c",
+            "auth=a; auth=b",
+        ] {
+            let foreign = [HOST, ("cookie", other), ("sec-fetch-site", "cross-site")];
+            assert!(refused(true, &foreign), "{other}");
+        }
         let of_services = ("cookie", "det-services=c");
         assert!(refused(false, &[HOST, of_services]));
         assert!(refused(true, &[HOST, of_services, ("origin", "null")]));

@@ -559,6 +559,7 @@ mod tests {
             ("set-cookie", "auth=stolen; Path=/"),
             ("set-cookie", "det-services=stolen; Path=/proxy/other/"),
             ("set-cookie", "DET-services-mark=known; Path=/"),
+            ("set-cookie", "__secure-det-services=stolen; Secure"),
             ("set-cookie", "_xsrf=1; Path=/proxy/t/"),
             ("service-worker-allowed", "/"),
             ("clear-site-data", "\"*\""),

@@ -421,6 +421,71 @@ async fn a_code_is_good_once_and_in_the_browser_that_asked_for_it() {
     cluster.stop_unchecked().await;
 }
 
+#[tokio::test]
+async fn a_cookie_that_was_put_before_the_users_own_leads_into_no_other_session() {
+    let cluster = cluster().await;
+    let ada = user(&cluster, "ada").await;
+    let eve = user(&cluster, "eve").await;
+    let with = |cookies: String| cluster.client().with("Cookie", cookies);
+    let (own, planted) = (ada.token(), eve.token());
+    let same = with(format!("auth={own}; auth={own}"));
+    same.and("Host", API).get("/api/v1/me").await.ok();
+    let two = with(format!("auth={planted}; auth={own}"));
+    let refusal = two.and("Host", API).get("/api/v1/me").await;
+    assert_eq!(refusal.status, 401, "{refusal:?}");
+    // A token in a header is of no browser's choice.
+    let both = two.and("Authorization", format!("Bearer {own}"));
+    let me = both.and("Host", API).get("/api/v1/me").await.ok();
+    assert_eq!(me["user"]["username"], "ada");
+    // The same with a mark: the browser begins anew, and enters nothing.
+    let (id, _, _program) = serve(&cluster, &ada).await;
+    let mut browser = Browser::with_session(&cluster, &ada);
+    let (_, begin) = browser
+        .open(API, &format!("/proxy/{id}/"))
+        .await
+        .to
+        .unwrap();
+    let (_, back) = browser.open(SERVICES, &begin).await.to.unwrap();
+    let (_, enter) = browser.open(API, &back).await.to.unwrap();
+    let below = (SERVICES.to_owned(), "/proxy/".to_owned());
+    let key = (below.0, below.1, "det-services-mark".to_owned());
+    browser.cookies.insert(key, "m".repeat(43));
+    let refused = browser.open(SERVICES, &enter).await;
+    assert_eq!(refused.status, 401, "{}", refused.text);
+    cluster.stop_unchecked().await;
+}
+
+#[tokio::test]
+async fn what_is_no_mark_of_this_master_is_none() {
+    let cluster = cluster().await;
+    let ada = user(&cluster, "ada").await;
+    let (id, _, _program) = serve(&cluster, &ada).await;
+    for mark in [
+        "",
+        "short",
+        &"m".repeat(44),
+        &"m".repeat(4000),
+        "%41".repeat(43).as_str(),
+    ] {
+        let mut browser = Browser::with_session(&cluster, &ada);
+        let path = format!("/proxy/{id}/?det-services-mark={mark}");
+        let (_, to) = browser.open(API, &path).await.to.unwrap();
+        assert!(to.contains("det-services-begin="), "{mark}: {to}");
+        // Nor is a cookie.
+        let key = (SERVICES.to_owned(), "/".to_owned());
+        let key = (key.0, key.1, "det-services-mark".to_owned());
+        browser.cookies.insert(key, mark.to_owned());
+        let page = browser.open(SERVICES, &to).await;
+        assert_eq!(page.set.len(), 1, "{mark}: a new one is set");
+        assert!(
+            !page.set[0].contains(&format!("={mark};")),
+            "{:?}",
+            page.set
+        );
+    }
+    cluster.stop_unchecked().await;
+}
+
 /// Opens a connection of another protocol through the proxy; it stays open.
 async fn upgraded(request: reqwest::RequestBuilder) -> reqwest::Upgraded {
     let request = request

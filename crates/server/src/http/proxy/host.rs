@@ -41,8 +41,8 @@ const MARK: &str = "det-services-mark";
 const ENTER: &str = "det-services-code";
 /// How long a browser keeps its mark, in seconds: a login may come between.
 const MARK_SECONDS: u32 = 600;
-/// Bytes of a mark at least: one of this master's.
-const SHORTEST_MARK: usize = 43;
+/// Characters of a mark and of its hash: 32 bytes in base64.
+const MARK_LENGTH: usize = 43;
 /// How long a browser keeps the cookie of a service, in seconds: as long as a session lives. It ends with its session,
 /// whatever the browser keeps.
 const COOKIE_SECONDS: u32 = 7 * 24 * 3600;
@@ -127,7 +127,7 @@ pub(super) fn is_from_browser(parts: &Parts) -> bool {
     let headers = &parts.headers;
     let has_token = tokens::header_token(headers).or_else(|| tokens::allocation_token(headers));
     has_token.is_none()
-        && (tokens::cookie(headers, tokens::SESSION_COOKIE).is_some()
+        && (tokens::has_users_cookie(headers)
             || headers.contains_key(SEC_FETCH_SITE)
             || headers.contains_key(SEC_FETCH_DEST)
             || is_page(parts))
@@ -168,7 +168,7 @@ pub(super) async fn hand_over(
     if !service.unauthenticated && !service.is_of(&actor) {
         master.services.require_connect(&actor, service)?;
     }
-    let (parameter, handover) = match own.mark {
+    let (parameter, handover) = match own.mark.filter(|mark| is_issued(mark)) {
         None => {
             let api = authority(&parts.uri, &parts.headers).ok_or_else(misdirected)?;
             if !is_of_api(master, &api, services) {
@@ -192,7 +192,10 @@ pub(super) async fn hand_over(
 
 /// Whether a browser can be led back to this host and port with the hash of its mark. A receiver of that hash can lead
 /// the browser into another user's session, and the sender of a request chooses what its `Host` names: only names that an
-/// administrator has listed count, at ports that no task of this machine can listen at.
+/// administrator has listed count, at the master's own port, that of the host of services where it is configured, and 80 and
+/// 443. The first is taken by the master. At the others a task of that machine which shares its network could listen if
+/// nothing else did: containers get no `NET_BIND_SERVICE` there, unless an administrator gives it, and processes no
+/// capability at all.
 fn is_of_api(master: &Master, named: &Authority, services: &str) -> bool {
     let config = master.context.config();
     let host = host_of(named.as_str()).unwrap_or_default();
@@ -238,13 +241,15 @@ pub(super) async fn visit(master: &Master, parts: &Parts, service: &Service) -> 
     if steps && let Some(answer) = step(master, parts, service).await? {
         return Ok(Visit::Answered(answer));
     }
-    for cookie in tokens::cookies(&parts.headers, tokens::SERVICES_COOKIE) {
-        let found = Accesses(&master.auth).of_services_cookie(cookie, &service.name);
-        if let Some(found) = found.await? {
-            return Ok(Visit::From(Ok(found)));
+    let cookie = tokens::cookie(&parts.headers, tokens::SERVICES_COOKIE.name(master.tls));
+    let found = match cookie {
+        Some(cookie) => {
+            let accesses = Accesses(&master.auth);
+            accesses.of_services_cookie(cookie, &service.name).await?
         }
-    }
-    Ok(Visit::From(Err(not_entered(service))))
+        None => None,
+    };
+    Ok(Visit::From(found.ok_or_else(|| not_entered(service))))
 }
 
 fn not_entered(service: &Service) -> AppError {
@@ -269,10 +274,10 @@ async fn step(master: &Master, parts: &Parts, service: &Service) -> AppResult<Op
             return Err(used_up(service));
         };
         // Another page of the same browser may be on its way as well, with the same mark.
-        let known = tokens::cookie(&parts.headers, tokens::MARK_COOKIE);
-        let known = known.filter(|known| known.len() >= SHORTEST_MARK);
+        let known = mark_of(master, parts);
         let mark = known.map_or_else(new_token, str::to_owned);
-        let cookie = cookie(master, tokens::MARK_COOKIE, &mark, path, MARK_SECONDS)?;
+        let name = tokens::MARK_COOKIE.name(master.tls);
+        let cookie = cookie(master, name, &mark, path, MARK_SECONDS)?;
         let hash = hash_of(&mark);
         return redirect(&api, path, &rest, Some((MARK, &hash)), Some(cookie)).map(Some);
     }
@@ -281,7 +286,7 @@ async fn step(master: &Master, parts: &Parts, service: &Service) -> AppResult<Op
         let Some(Handover::Enter { session, mark }) = handover else {
             return Err(used_up(service));
         };
-        let known = tokens::cookie(&parts.headers, tokens::MARK_COOKIE);
+        let known = mark_of(master, parts);
         if known.is_none_or(|known| hash_of(known).as_bytes() != mark) {
             return Err(AppError::new(
                 ErrorKind::Unauthenticated,
@@ -298,7 +303,7 @@ async fn step(master: &Master, parts: &Parts, service: &Service) -> AppResult<Op
         let value = session.services_cookie(&service.name);
         let cookie = cookie(
             master,
-            tokens::SERVICES_COOKIE,
+            tokens::SERVICES_COOKIE.name(master.tls),
             &value,
             path,
             COOKIE_SECONDS,
@@ -320,6 +325,19 @@ fn used_up(service: &Service) -> AppError {
         ),
     )
     .hint("open the service from the master's own address again")
+}
+
+/// The mark of a browser, if it has one of this master's.
+fn mark_of<'p>(master: &Master, parts: &'p Parts) -> Option<&'p str> {
+    let mark = tokens::cookie(&parts.headers, tokens::MARK_COOKIE.name(master.tls));
+    mark.filter(|mark| is_issued(mark))
+}
+
+/// Whether a text has the form of a mark, or of the hash of one. Nothing else is stored or compared: a sender chooses how
+/// long the parameter is.
+fn is_issued(text: &str) -> bool {
+    let of_base64 = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    text.len() == MARK_LENGTH && text.bytes().all(of_base64)
 }
 
 fn hash_of(mark: &str) -> String {
@@ -472,6 +490,16 @@ mod tests {
         assert_eq!(own.enter.as_deref(), Some("c"));
         assert_eq!(own.mark.as_deref(), Some("m"));
         assert_eq!(own.begin.as_deref(), Some(""));
+    }
+
+    #[test]
+    fn a_mark_is_exactly_what_this_master_issues() {
+        let mark = new_token();
+        assert!(is_issued(&mark) && is_issued(&hash_of(&mark)));
+        let long = mark.repeat(2);
+        for other in ["", &mark[1..], &long, &mark.replacen(&mark[..1], "=", 1)] {
+            assert!(!is_issued(other), "{other}");
+        }
     }
 
     #[test]
