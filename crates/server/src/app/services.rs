@@ -124,6 +124,19 @@ impl Service {
 const MOST_OF_ONE: usize = 512;
 /// Connections to services of all owners at most.
 const MOST: usize = 4096;
+/// Connections of strangers to the services of one owner at most, beside the owner's own.
+const MOST_OF_STRANGERS_TO_ONE: usize = 64;
+/// Connections of strangers to services of all owners at most, a part of all.
+const MOST_OF_STRANGERS: usize = MOST / 4;
+
+/// On what the right of a caller to connect rests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// On a session, a task's token, or the service's own.
+    Known,
+    /// On nothing: the service is open to every client that reaches the master.
+    Stranger,
+}
 
 /// A connection to a service.
 pub(crate) struct Connection {
@@ -141,14 +154,62 @@ impl Connection {
 /// Counts a connection for an owner and for all, as long as one copy of it lives.
 #[derive(Clone)]
 pub(crate) struct ConnectionPermit {
-    _counted: Arc<(OfUser, OwnedSemaphorePermit)>,
+    _counted: Arc<(OfUser, Vec<OwnedSemaphorePermit>)>,
+}
+
+/// Which limit of connections is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Full {
+    Owner,
+    OwnersStrangers,
+    Strangers,
+    Everyone,
+}
+
+/// The connections that there may be. Strangers have few of their own: a client that reaches the master can open as many as
+/// there may be, and would keep the owners of services from them.
+#[derive(Clone)]
+struct ConnectionLimits {
+    of_all: Arc<Semaphore>,
+    of_strangers: Arc<Semaphore>,
+    of_owner: UserCounts,
+    of_owners_strangers: UserCounts,
+}
+
+impl ConnectionLimits {
+    fn new() -> Self {
+        Self {
+            of_all: Arc::new(Semaphore::new(MOST)),
+            of_strangers: Arc::new(Semaphore::new(MOST_OF_STRANGERS)),
+            of_owner: UserCounts::at_most(MOST_OF_ONE),
+            of_owners_strangers: UserCounts::at_most(MOST_OF_STRANGERS_TO_ONE),
+        }
+    }
+
+    /// Counts one more connection to a service of this owner.
+    fn take(&self, owner_id: UserId, caller: Caller) -> Result<ConnectionPermit, Full> {
+        let one_of = |all: &Arc<Semaphore>| all.clone().try_acquire_owned();
+        let mut of_all = Vec::new();
+        let own = match caller {
+            Caller::Known => self.of_owner.take(owner_id).ok_or(Full::Owner)?,
+            Caller::Stranger => {
+                let own = self.of_owners_strangers.take(owner_id);
+                let own = own.ok_or(Full::OwnersStrangers)?;
+                of_all.push(one_of(&self.of_strangers).map_err(|_| Full::Strangers)?);
+                own
+            }
+        };
+        of_all.push(one_of(&self.of_all).map_err(|_| Full::Everyone)?);
+        Ok(ConnectionPermit {
+            _counted: Arc::new((own, of_all)),
+        })
+    }
 }
 
 /// Finds services and connects to them. Cheap to clone.
 #[derive(Clone)]
 pub struct Services {
-    of_all: Arc<Semaphore>,
-    of_owner: UserCounts,
+    limits: ConnectionLimits,
     context: Context,
     configs: Configs,
     ownership: Ownership,
@@ -175,8 +236,7 @@ impl Services {
         reach: ContainerReach,
     ) -> Self {
         Self {
-            of_all: Arc::new(Semaphore::new(MOST)),
-            of_owner: UserCounts::at_most(MOST_OF_ONE),
+            limits: ConnectionLimits::new(),
             context,
             configs,
             ownership,
@@ -250,9 +310,9 @@ impl Services {
             .require_of(actor, Permission::Connect, &target, &to_do)
     }
 
-    /// Connects to a service.
-    pub(crate) async fn connect(&self, service: &Service) -> AppResult<Connection> {
-        let permit = self.permit(service)?;
+    /// Connects a caller to a service.
+    pub(crate) async fn connect(&self, service: &Service, caller: Caller) -> AppResult<Connection> {
+        let permit = self.permit(service, caller)?;
         let opened = self.reach.dial(&service.container, service.host_port).await;
         let stream = opened.map_err(|error| {
             let kind = match error {
@@ -267,24 +327,29 @@ impl Services {
         Ok(Connection { stream, permit })
     }
 
-    /// Admits one more connection to a service of this owner.
-    fn permit(&self, service: &Service) -> AppResult<ConnectionPermit> {
-        let full = |whose: &str| {
+    /// Admits one more connection to a service.
+    fn permit(&self, service: &Service, caller: Caller) -> AppResult<ConnectionPermit> {
+        let permit = self.limits.take(service.owner_id, caller);
+        permit.map_err(|full| {
+            let owner = self.ownership.name_of(service.owner_id);
+            let what = match full {
+                Full::Owner => format!("connections to services of {owner}"),
+                Full::OwnersStrangers => {
+                    format!("connections to services of {owner} by callers who are not logged in")
+                }
+                Full::Strangers => {
+                    "connections to services by callers who are not logged in".to_owned()
+                }
+                Full::Everyone => "connections to services of all users".to_owned(),
+            };
             AppError::new(
                 ErrorKind::Busy,
                 format!(
-                    "service \"{}\" cannot be reached: the limit of connections to services of {whose} is reached",
+                    "service \"{}\" cannot be reached: the limit of {what} is reached",
                     service.name
                 ),
             )
             .hint("close some, or try again later")
-        };
-        let own = self.of_owner.take(service.owner_id);
-        let own = own.ok_or_else(|| full(&self.ownership.name_of(service.owner_id)))?;
-        let all = self.of_all.clone().try_acquire_owned();
-        let all = all.map_err(|_| full("all users"))?;
-        Ok(ConnectionPermit {
-            _counted: Arc::new((own, all)),
         })
     }
 
@@ -370,4 +435,56 @@ fn not_there(name: &str, task: &TaskRow) -> AppError {
         "`det task logs -f {}` shows what it waits for",
         task.id
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_use_up_no_connection_of_the_owner() {
+        let limits = ConnectionLimits::new();
+        let (ada, bob) = (UserId(1), UserId(2));
+        let take = |owner, caller| limits.take(owner, caller);
+        let mut held = Vec::new();
+        for _ in 0..MOST_OF_STRANGERS_TO_ONE {
+            held.push(take(ada, Caller::Stranger).ok().unwrap());
+        }
+        let full = take(ada, Caller::Stranger).err();
+        assert_eq!(full, Some(Full::OwnersStrangers));
+        held.push(take(bob, Caller::Stranger).ok().unwrap());
+        let mut own = Vec::new();
+        for _ in 0..MOST_OF_ONE {
+            own.push(take(ada, Caller::Known).ok().unwrap());
+        }
+        assert_eq!(take(ada, Caller::Known).err(), Some(Full::Owner));
+        // A place is free again when its connection ends, for its kind of caller only.
+        held.remove(0);
+        assert_eq!(take(ada, Caller::Known).err(), Some(Full::Owner));
+        held.push(take(ada, Caller::Stranger).ok().unwrap());
+        own.clear();
+        take(ada, Caller::Known).ok().unwrap();
+    }
+
+    #[test]
+    fn strangers_to_many_owners_leave_most_connections() {
+        let limits = ConnectionLimits::new();
+        let mut held = Vec::new();
+        for owner in 0.. {
+            match limits.take(UserId(owner / 64), Caller::Stranger) {
+                Ok(permit) => held.push(permit),
+                Err(full) => {
+                    assert_eq!(full, Full::Strangers);
+                    break;
+                }
+            }
+        }
+        assert_eq!(held.len(), MOST / 4);
+        for owner in 0..3 * MOST / 4 {
+            let owner = UserId(i64::try_from(owner / MOST_OF_ONE).unwrap());
+            held.push(limits.take(owner, Caller::Known).ok().unwrap());
+        }
+        let full = limits.take(UserId(-1), Caller::Known).err();
+        assert_eq!(full, Some(Full::Everyone));
+    }
 }

@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::Master;
 use crate::app::idle::InUse;
 use crate::app::reach::PortStream;
-use crate::app::services::{ConnectionPermit, Protocol, Service};
+use crate::app::services::{Caller, ConnectionPermit, Protocol, Service};
 use crate::auth::{Access, Actor};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::ApiError;
@@ -115,7 +115,11 @@ async fn pass(master: &Master, mut parts: Parts, body: Body) -> AppResult<Respon
         }
         Place::Api { .. } | Place::Everything => caller_with_access(&parts, master).await,
     };
-    let Right { is_own, access } = match authorise(master, &parts, &service, caller) {
+    let Right {
+        is_own,
+        access,
+        standing,
+    } = match authorise(master, &parts, &service, caller) {
         Err(error)
             if error.kind == ErrorKind::Unauthenticated
                 && is_page(&parts)
@@ -134,7 +138,7 @@ async fn pass(master: &Master, mut parts: Parts, body: Body) -> AppResult<Respon
                     service.name
                 ))
             })?;
-            let connection = master.services.connect(&service).await?;
+            let connection = master.services.connect(&service, standing).await?;
             let (stream, permit) = connection.into_parts();
             Ok(socket
                 .protocols([streams::ENDS_APART])
@@ -150,7 +154,7 @@ async fn pass(master: &Master, mut parts: Parts, body: Body) -> AppResult<Respon
         }
         Protocol::Http => {
             let in_use = master.idle.begin(service.task_id());
-            let mut answer = forward(master, &service, access, parts, body).await?;
+            let mut answer = forward(master, &service, (access, standing), parts, body).await?;
             if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
                 // An open web socket is no sign of use: a forgotten page has one, too.
                 answer = answer.map(|body| until_its_end(body, in_use));
@@ -178,6 +182,8 @@ struct Right {
     is_own: bool,
     /// The right that the connection ends with; `None` = it rests on no session.
     access: Option<Access>,
+    /// Whose connections it counts among.
+    standing: Caller,
 }
 
 /// Refuses callers who may not connect.
@@ -187,17 +193,30 @@ fn authorise(
     service: &Service,
     caller: AppResult<(Actor, Access)>,
 ) -> AppResult<Right> {
-    let right = |is_own, access| Ok(Right { is_own, access });
+    let right = |is_own, access, standing| {
+        Ok(Right {
+            is_own,
+            access,
+            standing,
+        })
+    };
     // The token of a notebook is for programs. In a browser it would let the sender of an address put pages of
     // his own into the origin of the API.
     let has_key =
         !is_page(parts) && service_token(parts).is_some_and(|token| service.is_opened_by(&token));
     match caller {
-        Ok((actor, access)) if service.is_of(&actor) => right(true, Some(access)),
-        _ if service.unauthenticated || has_key => right(false, None),
+        Ok((actor, access)) if service.is_of(&actor) => right(true, Some(access), Caller::Known),
+        _ if has_key => right(false, None, Caller::Known),
+        Ok((actor, _)) if service.unauthenticated => {
+            // Who may connect anyway is not kept out by those who may only because everyone does.
+            let may = master.services.require_connect(&actor, service);
+            let standing = may.map_or(Caller::Stranger, |()| Caller::Known);
+            right(false, None, standing)
+        }
+        Err(_) if service.unauthenticated => right(false, None, Caller::Stranger),
         Ok((actor, access)) => {
             master.services.require_connect(&actor, service)?;
-            right(false, Some(access))
+            right(false, Some(access), Caller::Known)
         }
         Err(error) => Err(error),
     }
@@ -231,7 +250,7 @@ fn is_page_request(method: &Method, headers: &HeaderMap) -> bool {
 async fn forward(
     master: &Master,
     service: &Service,
-    access: Option<Access>,
+    (access, standing): (Option<Access>, Caller),
     mut parts: Parts,
     body: Body,
 ) -> AppResult<Response> {
@@ -244,7 +263,11 @@ async fn forward(
     let upgrade = upgrade_of(&parts.headers);
     let client_side = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
     outgoing(&mut parts, upgrade.as_ref(), master.tls);
-    let (stream, permit) = master.services.connect(service).await?.into_parts();
+    let (stream, permit) = master
+        .services
+        .connect(service, standing)
+        .await?
+        .into_parts();
     parts.version = Version::HTTP_11;
     let ends = (master.context.shutdown.clone(), access.clone());
     let mut sender = match service.certificate() {
