@@ -97,7 +97,10 @@ def test_shared_memory(boxed: Cluster) -> None:
     [
         ({"environment": {"add_capabilities": ["SYS_ADMIN"]}}, "allowed_capabilities"),
         ({"environment": {"add_capabilities": ["ALL"]}}, "allowed_capabilities"),
-        ({"resources": {"devices": [{"host_path": "/dev", "container_path": "/host-dev"}]}}, "allowed_host_paths"),
+        ({"resources": {"devices": [{"host_path": "/dev", "container_path": "/host-dev"}]}}, "host's own device files"),
+        ({"resources": {"devices": [{"host_path": "/dev/shm", "container_path": "/host-shm"}]}}, "host's own device files"),
+        # Containers of a master on loopback share the host's network.
+        ({"environment": {"add_capabilities": ["NET_RAW"]}}, "shares the network"),
     ],
 )
 def test_what_makes_a_container_the_host_is_an_administrators_to_give(boxed: Cluster, asked, expected: str) -> None:
@@ -116,6 +119,8 @@ def test_capabilities_within_the_container_are_given(boxed: Cluster) -> None:
     # CAP_IPC_LOCK and CAP_SYS_PTRACE of linux/capability.h.
     assert effective & 1 << 14 and effective & 1 << 19, line
     assert not effective & 1 << 21, "CAP_SYS_ADMIN"
+    assert not effective & 1 << 13, "CAP_NET_RAW in the host's network"
+    assert not effective & 1 << 10, "CAP_NET_BIND_SERVICE in the host's network"
 
 
 @pytest.fixture
