@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from conftest import ALLOCATION
 from determined import core, errors
+from determined._core._tensorboard import TensorboardManager
 from stub_master import StubMaster
 
 LOCAL = pathlib.Path("/tmp", f"tensorboard-{ALLOCATION}-0")
@@ -47,6 +49,62 @@ def test_auto_copies_new_files_to_storage(
         with pytest.raises(RuntimeError, match=r"TensorboardMode\.MANUAL"):
             context.train.upload_tensorboard_files()
     assert stored(storage) == {"events.1", "plugins/profile/x.pb"}
+
+
+def test_what_is_written_within_one_tick_of_a_coarse_clock_is_copied(
+    trial: Callable[..., None], master: StubMaster, storage: pathlib.Path
+) -> None:
+    """File systems that stamp in whole seconds, or by a clock that is behind this one."""
+    long_ago = 1_000_000_000 * 10**9
+    trial()
+    with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
+        for content in ("first", "first and last"):
+            write("events")
+            (LOCAL / "events").write_text(content)
+            os.utime(LOCAL / "events", ns=(long_ago, long_ago))
+            context.train.upload_tensorboard_files()
+        write("later")
+        os.utime(LOCAL / "later", ns=(long_ago, long_ago))
+        context.train.upload_tensorboard_files()
+    assert (storage / STORED / "events").read_text() == "first and last"
+    assert stored(storage) == {"events", "later"}
+
+
+def test_files_that_are_as_they_were_are_copied_once(
+    trial: Callable[..., None], master: StubMaster, storage: pathlib.Path
+) -> None:
+    trial()
+    taken: list[str] = []
+
+    def choose(path: pathlib.Path) -> bool:
+        taken.append(path.name)
+        return path.name != "skip"
+
+    with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
+        write("events")
+        write("skip")
+        context.train.upload_tensorboard_files(selector=choose)
+    assert taken == ["events", "skip"]
+    manager = TensorboardManager(LOCAL, storage / "other", auto=False)
+    for _ in range(2):
+        manager.upload(choose, lambda path, rank: path, 0)
+    assert taken[2:] == ["events", "skip", "skip"], "what was not chosen may be chosen later"
+
+
+def test_a_file_that_cannot_be_copied_is_tried_again_and_keeps_no_other_back(
+    storage: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    manager = TensorboardManager(LOCAL, storage, auto=False)
+    write("a")
+    write("b")
+    (storage / "a").mkdir(parents=True)
+    (storage / "a" / "a").mkdir()
+    with pytest.raises(OSError):
+        manager.upload(lambda _: True, lambda path, rank: path, 0)
+    assert (storage / "b").read_text() == "b"
+    shutil.rmtree(storage / "a")
+    manager.upload(lambda _: True, lambda path, rank: path, 0)
+    assert (storage / "a").read_text() == "a"
 
 
 def test_auto_needs_no_framework(trial: Callable[..., None], master: StubMaster) -> None:

@@ -8,6 +8,7 @@ import numbers
 import os
 import pathlib
 import queue
+import stat
 import sys
 import threading
 import time
@@ -25,6 +26,8 @@ SYNC_PERIOD_S = 1.0
 
 Selector = Callable[[pathlib.Path], bool]
 Mangler = Callable[[pathlib.Path, int], pathlib.Path]
+#: Number, size in bytes and time of change in nanoseconds of a file.
+Stamp = tuple[int, int, int]
 
 
 class TensorboardMode(enum.Enum):
@@ -49,8 +52,9 @@ class TensorboardManager:
         self._target = target
         self._auto = auto
         self._looked_at = 0.0
-        # File times are compared with this, so it is a time of day.
-        self._newest = 0.0
+        # What each file was when it was last copied. Comparing a file with itself needs no clock: many
+        # file systems stamp coarser than clocks, or by the clock of another host.
+        self._copied: dict[pathlib.Path, Stamp] = {}
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(maxsize=1000)
         self._thread: threading.Thread | None = None
 
@@ -98,24 +102,51 @@ class TensorboardManager:
                 '"shared_fs" or "directory"'
             )
         target = self._target
-        pairs = [
-            (path, target / mangler(path.relative_to(self.base_path), rank))
-            for path in self._new_files(selector)
+        copies = [
+            (path, stamp, target / mangler(path.relative_to(self.base_path), rank))
+            for path, stamp in self._new_files(selector)
         ]
-        self.submit(lambda: _copy(pairs))
+        self.submit(lambda: self._copy(copies))
 
     def _copy_new(self) -> None:
         if self._target is not None:
             target = self._target
-            _copy([(path, target / path.relative_to(self.base_path)) for path in self._new_files(None)])
+            self._copy(
+                [
+                    (path, stamp, target / path.relative_to(self.base_path))
+                    for path, stamp in self._new_files(None)
+                ]
+            )
 
-    def _new_files(self, selector: Selector | None) -> list[pathlib.Path]:
-        since, self._newest = self._newest, time.time()
-        return [
-            path
-            for path in self.base_path.rglob("*")
-            if path.is_file() and path.stat().st_mtime >= since and (selector is None or selector(path))
-        ]
+    def _new_files(self, selector: Selector | None) -> list[tuple[pathlib.Path, Stamp]]:
+        """Files that are not what they were when they were last copied, in a stable order."""
+        found: list[tuple[pathlib.Path, Stamp]] = []
+        for path in sorted(self.base_path.rglob("*")):
+            stamp = _stamp(path)
+            if stamp is None or stamp == self._copied.get(path):
+                continue
+            if selector is None or selector(path):
+                found.append((path, stamp))
+        return found
+
+    def _copy(self, copies: list[tuple[pathlib.Path, Stamp, pathlib.Path]]) -> None:
+        import shutil
+
+        failure: OSError | None = None
+        for source, stamp, target in copies:
+            try:
+                # Other users' tasks write beside these files; see DirectoryStorage.pre_store_path.
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, target)
+            except OSError as error:
+                # One file that cannot be copied must not keep the others from it each time.
+                failure = failure or error
+                continue
+            # Noted after the copy, with what the file was before it: what was written meanwhile, or could
+            # not be copied, is copied the next time.
+            self._copied[source] = stamp
+        if failure is not None:
+            raise failure
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -192,10 +223,12 @@ class ScalarWriter:
         return None
 
 
-def _copy(pairs: list[tuple[pathlib.Path, pathlib.Path]]) -> None:
-    import shutil
-
-    for source, target in pairs:
-        # Other users' tasks write beside these files; see DirectoryStorage.pre_store_path.
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, target)
+def _stamp(path: pathlib.Path) -> Stamp | None:
+    """What changes when a file is written; None for what is no file, or none any more."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
