@@ -47,6 +47,8 @@ use crate::signals;
 const RENDEZVOUS_WARNING: Duration = Duration::from_mins(10);
 /// How long shipping may continue after the task's end, unless `DET_LOG_WAIT_TIME` is set.
 const LOG_WAIT: Duration = Duration::from_secs(30);
+/// Longest that can be asked for: a container that waits keeps its slots.
+const LONGEST_LOG_WAIT: Duration = Duration::from_mins(15);
 /// Pause before a failed write of the exit report is tried again.
 const REPORT_AGAIN: Duration = Duration::from_millis(200);
 /// Reading what is left of the output takes a second at most; this is for a disk that is slower than that.
@@ -614,7 +616,7 @@ fn log_wait(env: &TaskEnv) -> Duration {
     let text = env.text("DET_LOG_WAIT_TIME");
     text.and_then(|text| text.trim().parse().ok())
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .unwrap_or(LOG_WAIT)
+        .map_or(LOG_WAIT, |wait| wait.min(LONGEST_LOG_WAIT))
 }
 
 fn read_script(run_dir: &Path) -> Result<Script, SetupError> {

@@ -90,7 +90,7 @@ fn some<T: ToString + ?Sized>(value: &T) -> Option<String> {
 
 /// The environment of one container as far as the master knows it. No name appears twice.
 ///
-/// The user's variables come first and win, except that names with [`v::RESERVED_PREFIX`] are the platform's.
+/// The user's variables come first and win, except that reserved names ([`v::is_reserved`]) are the platform's.
 ///
 /// # Errors
 /// See [`users_variables`].
@@ -152,7 +152,7 @@ pub fn users_variables(variables: &[String]) -> Result<Vec<(String, String)>, Sp
     let mut bytes = 0;
     for (place, variable) in variables.iter().enumerate() {
         let (name, value) = variable.split_once('=').unwrap_or((variable, ""));
-        if name.starts_with(v::RESERVED_PREFIX) {
+        if v::is_reserved(name) {
             continue;
         }
         let most = MAX_VARIABLE_BYTES.saturating_sub(name.len());
@@ -249,9 +249,22 @@ mod tests {
 
     #[test]
     fn a_name_appears_once_where_it_was_last_set() {
-        let given = ["A=1", "B=$A", "A=$A$B", "DET_X=1", "C"].map(str::to_owned);
+        let given = [
+            "A=1",
+            "B=$A",
+            "A=$A$B",
+            "DET_X=1",
+            "C",
+            "DET_LOG_LEVEL=INFO",
+        ]
+        .map(str::to_owned);
         let env = users_variables(&given).unwrap();
-        let expected = [("B", "1"), ("A", "11"), ("C", "")];
+        let expected = [
+            ("B", "1"),
+            ("A", "11"),
+            ("C", ""),
+            ("DET_LOG_LEVEL", "INFO"),
+        ];
         assert_eq!(env, expected.map(|(n, v)| (n.to_owned(), v.to_owned())));
     }
 

@@ -4,10 +4,29 @@
 //! One declaration for each. [`VARIABLES`] is the list of all; tests of the master's part (here), of the agent and of the
 //! supervisor hold each of them to its rows. Two rules decide who sets a variable: whatever follows from facts that the
 //! master has is set here, once, for every resource manager; agent and supervisor set what they find out on the host and
-//! in the container. Users override whatever does not begin with [`RESERVED_PREFIX`].
+//! in the container. Users override whatever is not reserved ([`is_reserved`]).
 
-/// Variables that begin like this are the platform's; a task's configuration cannot set them.
+/// Variables that begin like this are the platform's, but for [`KNOBS`]; a task's configuration cannot set them.
 pub const RESERVED_PREFIX: &str = "DET_";
+
+/// Variables that begin like the platform's, and that a task's configuration can set: what runs in the task reads them, and
+/// the platform sets none of them (`docs/contract/task-environment.md`, "Variables"). Sorted.
+pub const KNOBS: &[&str] = &[
+    "DET_DEBUG_CONFIG_PATH",
+    "DET_DEEPSPEED_HOSTFILE_PATH",
+    "DET_LOG_LEVEL",
+    "DET_LOG_WAIT_TIME",
+    "DET_MANUAL_INIT_DISTRIBUTED",
+    "DET_PYTHON_EXECUTABLE",
+    "DET_RETRY_CONFIG",
+    "DET_S3_ENDPOINT_URL",
+    "DET_SKIP_PIP_INSTALL",
+];
+
+/// Whether a task's configuration cannot set a variable of this name.
+pub fn is_reserved(name: &str) -> bool {
+    name.starts_with(RESERVED_PREFIX) && !KNOBS.contains(&name)
+}
 
 /// A variable of the environment of tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,4 +206,21 @@ variables! {
     PATH: Supervisor, All, Always;
     /// Where Python modules are searched; absent where the image has the package.
     PYTHONPATH: Supervisor, All, WhenKnown;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knobs_are_none_of_the_platforms_variables() {
+        assert!(KNOBS.is_sorted());
+        for knob in KNOBS {
+            assert!(knob.starts_with(RESERVED_PREFIX), "{knob}");
+            assert!(!VARIABLES.iter().any(|v| v.name == *knob), "{knob}");
+            assert!(!is_reserved(knob));
+        }
+        assert!(is_reserved("DET_MASTER") && is_reserved("DET_OF_MINE"));
+        assert!(!is_reserved("DETAIL") && !is_reserved("PATH"));
+    }
 }

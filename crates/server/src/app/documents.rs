@@ -1,5 +1,7 @@
 //! Documents that users submit: their errors, their sizes, and the secrets in them.
 
+use std::collections::BTreeSet;
+
 use det_authz::{Kind, Permission, Target};
 use det_config::container::Environment;
 use det_config::errors::{ConfigError, ConfigErrors};
@@ -9,7 +11,8 @@ use det_config::submitted::{Experiment, Submitted};
 use det_config::task::{mask_task_document, mask_task_for_others};
 use det_ids::UserId;
 use det_store::experiments::ExperimentRow;
-use det_taskspec::users_variables;
+use det_taskspec::variables::{KNOBS, RESERVED_PREFIX, is_reserved};
+use det_taskspec::{PerDevice, users_variables};
 use serde_json::Value;
 
 use crate::auth::Actor;
@@ -41,6 +44,48 @@ pub(crate) fn check_variables(environment: &Environment) -> AppResult<()> {
         users_variables(of_devices).map_err(|error| AppError::invalid(error.to_string()))?;
     }
     Ok(())
+}
+
+/// Reserved variables that a warning lists.
+const MOST_RESERVED_SHOWN: usize = 10;
+/// Characters of a variable's name that a warning shows.
+const MOST_NAME_SHOWN: usize = 64;
+
+/// The warning about variables that are left out of tasks, because their names are the platform's.
+pub(crate) fn warning_of_variables(variables: &PerDevice<Vec<String>>) -> Option<String> {
+    let reserved: BTreeSet<&str> = [&variables.cpu, &variables.cuda, &variables.rocm]
+        .into_iter()
+        .flatten()
+        .map(|variable| {
+            variable
+                .split_once('=')
+                .map_or(&**variable, |(name, _)| name)
+        })
+        .filter(|name| is_reserved(name))
+        .collect();
+    let mut shown: Vec<String> = reserved
+        .iter()
+        .take(MOST_RESERVED_SHOWN)
+        .map(|name| {
+            format!(
+                "{:?}",
+                name.chars().take(MOST_NAME_SHOWN).collect::<String>()
+            )
+        })
+        .collect();
+    if reserved.len() > MOST_RESERVED_SHOWN {
+        shown.push(format!("{} more", reserved.len() - MOST_RESERVED_SHOWN));
+    }
+    let (last, others) = shown.split_last()?;
+    let (list, are) = match others {
+        [] => (last.clone(), "is"),
+        others => (format!("{} and {last}", others.join(", ")), "are"),
+    };
+    Some(format!(
+        "environment.environment_variables: {list} {are} left out: names that begin with {RESERVED_PREFIX:?} are the platform's, \
+         but for {}",
+        KNOBS.join(", ")
+    ))
 }
 
 /// Refuses the JSON text of an effective configuration that tasks could not be given.
@@ -152,5 +197,27 @@ mod tests {
             Some("environment_variables[1]")
         );
         assert_eq!(hidden_secret(&json!({"name": "***"}), ""), None);
+    }
+
+    #[test]
+    fn variables_that_are_left_out_are_named_once() {
+        let mut variables = PerDevice::default();
+        assert_eq!(warning_of_variables(&variables), None);
+        variables.cpu = vec!["A=1".into(), "DET_LOG_LEVEL=INFO".into()];
+        assert_eq!(warning_of_variables(&variables), None);
+        variables.cpu.push("DET_MINE=1".into());
+        variables.cuda = vec!["DET_MINE=2".into()];
+        let warning = warning_of_variables(&variables).unwrap();
+        assert!(
+            warning.contains("\"DET_MINE\" is left out")
+                && warning.contains("DET_SKIP_PIP_INSTALL"),
+            "{warning}"
+        );
+        variables.rocm = (0..20).map(|n| format!("DET_{n:02}")).collect();
+        let warning = warning_of_variables(&variables).unwrap();
+        assert!(
+            warning.contains("\"DET_08\", \"DET_09\" and 11 more are left out"),
+            "{warning}"
+        );
     }
 }

@@ -20,7 +20,7 @@ use crate::app::admission::{Admission, Findings, above_limit};
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::configs::{Configs, log_retention_days};
 use crate::app::context::Context;
-use crate::app::documents::{check_size, document_error};
+use crate::app::documents::{check_size, document_error, warning_of_variables};
 use crate::app::homes::KnownHomes;
 use crate::app::job_changes::JobChanges;
 use crate::app::orchestration::Cause;
@@ -161,6 +161,10 @@ impl Renewals {
         }
         if is_changed || config != before {
             check_size(&config)?;
+        }
+        if is_changed {
+            let warning = warning_of_variables(&config.environment.environment_variables);
+            findings.warnings.extend(warning);
         }
         Ok(RenewedConfig {
             from: row.config.clone(),

@@ -20,7 +20,7 @@ use crate::app::admission::{Admission, Admitted, Findings};
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::context::Context;
 use crate::app::documents::{
-    check_size, config_error, known_documents, may_use_secrets, takes_long,
+    check_size, config_error, known_documents, may_use_secrets, takes_long, warning_of_variables,
 };
 use crate::app::generated_name::generated;
 use crate::app::homes::{Homes, KnownHomes};
@@ -415,6 +415,10 @@ impl Submissions {
             }
         };
         check_size(&config)?;
+        let mut warnings = findings.warnings;
+        warnings.extend(warning_of_variables(
+            &config.environment.environment_variables,
+        ));
         config.resources.resource_pool = pool;
         if !config.resources.resource_pools.is_empty() {
             // Of an unmanaged one none is left: it is in no queue.
@@ -423,7 +427,7 @@ impl Submissions {
         Ok(CompletedConfig {
             config,
             long,
-            warnings: findings.warnings,
+            warnings,
             slots_exceeded: admitted.slots_exceeded,
             original,
             project_id: project.id,

@@ -59,7 +59,9 @@ async fn a_command_starts_with_its_files_and_ends_with_its_exit_code() {
     let file = json!({"path": "a.txt", "type": 48, "content": STANDARD.encode("hello"), "mode": 0o644, "mtime": "1"});
     let mut body = request(json!({
         "description": "mine", "resources": {"slots": 2},
-        "environment": {"environment_variables": ["A=1"], "image": "own"},
+        "environment": {
+            "environment_variables": ["A=1", "DET_LOG_LEVEL=DEBUG", "DET_SLOT_IDS=[9]"], "image": "own",
+        },
     }));
     body["files"] = json!([file]);
     let made = ada.post(COMMANDS, body).await.ok();
@@ -68,6 +70,8 @@ async fn a_command_starts_with_its_files_and_ends_with_its_exit_code() {
     assert_eq!(command["username"], "ada");
     assert_eq!(made["config"]["resources"]["slots"], 2);
     assert_eq!(made["warnings"], json!([]));
+    let message = made["messages"][0].as_str().unwrap();
+    assert!(message.contains("\"DET_SLOT_IDS\" is left out"), "{message}");
 
     let spec = started(&mut agent).await;
     assert_eq!(spec.task_id.as_str(), id);
@@ -81,6 +85,7 @@ async fn a_command_starts_with_its_files_and_ends_with_its_exit_code() {
     assert!(script.context && !script.rendezvous && !script.startup_hook);
     let env = |name: &str| script.env.iter().find(|(key, _)| key == name);
     assert_eq!(env("A").unwrap().1, "1");
+    assert_eq!(env("DET_LOG_LEVEL").unwrap().1, "DEBUG");
     assert_eq!(env("DET_SLOT_IDS").unwrap().1, "[0,1]");
     assert!(env("DET_TRIAL_ID").is_none());
 

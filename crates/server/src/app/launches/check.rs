@@ -17,6 +17,7 @@ use super::{LaunchRequest, Launches, shell};
 use crate::app::admission::Findings;
 use crate::app::documents::{
     check_variables, document_error, require_real_secrets, require_storable, takes_long,
+    warning_of_variables,
 };
 use crate::app::existing;
 use crate::app::generated_name::generated;
@@ -162,6 +163,9 @@ impl Launches {
             require_real_secrets(&document)?;
         }
         check_variables(&config.environment)?;
+        findings.warnings.extend(warning_of_variables(
+            &config.environment.environment_variables,
+        ));
         require_storable(&document.to_string())?;
         if kind == LaunchKind::Shell {
             let wanted = self.context.config();
