@@ -5,6 +5,7 @@ use std::io::{self, PipeReader, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::mpsc::Receiver;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 use crate::clock::now_micros;
+use crate::launch::GateKey;
 use crate::lines::{Splitter, classify};
 use crate::log::Log;
 use crate::ready::Readiness;
@@ -24,6 +26,8 @@ use crate::tail::Tail;
 /// How long to wait for the output of processes that outlive the entrypoint.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 const CHUNK_BYTES: usize = 64 << 10;
+/// How often everything is read before the gate is opened: more than the largest pipe holds (1 MiB).
+const PASSES_BEFORE_GATE: usize = 20;
 
 /// A stream of the task's output.
 #[derive(Debug)]
@@ -77,10 +81,12 @@ impl Source {
 
 /// Starts a thread that puts all output into the log.
 ///
-/// `readiness` and `tail` see every line. `ended`: closed by its other side when the entrypoint has ended. The thread then reads what is left and ends.
+/// `tail` sees every line, `readiness` those of the entrypoint. `control`: closed by its other side when the entrypoint has
+/// ended; the thread then reads what is left and ends. `gate`: where hooks run first, a byte in `control` announces that its
+/// key can be received; the thread then reads what the hooks have written, and opens the gate. `None` = there are no hooks.
 pub(crate) fn start(
     sources: Vec<Source>,
-    ended: PipeReader,
+    (control, gate): (PipeReader, Option<Receiver<GateKey>>),
     log: Log,
     (readiness, tail): (Option<Readiness>, Tail),
     diagnostics: Diagnostics,
@@ -88,6 +94,7 @@ pub(crate) fn start(
     let mut collector = Collector {
         sources,
         log,
+        gate,
         readiness,
         tail,
         diagnostics,
@@ -96,12 +103,14 @@ pub(crate) fn start(
     };
     thread::Builder::new()
         .name("collect".into())
-        .spawn(move || collector.run(&ended))
+        .spawn(move || collector.run(&control))
 }
 
 struct Collector {
     sources: Vec<Source>,
     log: Log,
+    /// `Some` while hooks run: what they write is no line of the entrypoint.
+    gate: Option<Receiver<GateKey>>,
     readiness: Option<Readiness>,
     tail: Tail,
     diagnostics: Diagnostics,
@@ -110,8 +119,8 @@ struct Collector {
 }
 
 impl Collector {
-    fn run(&mut self, ended: &PipeReader) {
-        while !self.take_ready(Some(ended), None) {}
+    fn run(&mut self, control: &PipeReader) {
+        while !self.take_ready(Some(control), None) || self.is_at_gate(control) {}
         let deadline = Instant::now() + DRAIN_TIME;
         while self.sources.iter().any(|source| source.end == End::Closed) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -128,16 +137,55 @@ impl Collector {
         self.store();
     }
 
+    /// Whether the other side of `control` has something to report, which is that the hooks have run: opens the gate then.
+    /// `false` = it is closed.
+    fn is_at_gate(&mut self, mut control: &PipeReader) -> bool {
+        match control.read(&mut [0]) {
+            Ok(1..) => self.open_gate(),
+            Ok(0) => return false,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// Lets the entrypoint start, once everything that the hooks have written is read.
+    fn open_gate(&mut self) {
+        let Some(key) = self.gate.as_ref().and_then(|gate| gate.try_recv().ok()) else {
+            return;
+        };
+        for _ in 0..PASSES_BEFORE_GATE {
+            if !self.take_ready(None, Some(Duration::ZERO)) {
+                break;
+            }
+        }
+        if self.readiness.is_some() {
+            // The beginning of a line would make one with what the entrypoint writes.
+            let mut sources = std::mem::take(&mut self.sources);
+            for source in &mut sources {
+                self.finish(source);
+            }
+            self.sources = sources;
+            self.store();
+        }
+        self.gate = None;
+        // This fails if the shell was just killed; its end is the next event.
+        if let Err(error) = key.open() {
+            self.diagnostics
+                .note(format!("could not open the start gate: {error}"));
+        }
+    }
+
     /// Waits for output, reads it, and stores the lines.
     ///
-    /// With `ended`: returns whether that was closed. Without: whether there was output within `timeout`.
-    fn take_ready(&mut self, ended: Option<&PipeReader>, timeout: Option<Duration>) -> bool {
+    /// With `control`: returns whether that is closed or has something. Without: whether there was output within `timeout`.
+    fn take_ready(&mut self, control: Option<&PipeReader>, timeout: Option<Duration>) -> bool {
         let mut fds: Vec<PollFd<'_>> = self
             .sources
             .iter()
             .map(|source| PollFd::new(source.file.as_fd(), PollFlags::POLLIN))
             .collect();
-        fds.extend(ended.map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
+        fds.extend(control.map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
         let timeout = timeout.map_or(PollTimeout::NONE, |time| {
             PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX)
         });
@@ -164,7 +212,7 @@ impl Collector {
         });
         self.sources = sources;
         self.store();
-        match ended {
+        match control {
             Some(_) => ready.last().copied().unwrap_or(true),
             None => any,
         }
@@ -209,7 +257,9 @@ impl Collector {
     }
 
     fn store(&mut self) {
-        if let Some(readiness) = &mut self.readiness {
+        if self.gate.is_none()
+            && let Some(readiness) = &mut self.readiness
+        {
             self.records
                 .iter()
                 .for_each(|record| readiness.see(&record.log));

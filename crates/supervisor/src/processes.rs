@@ -1,11 +1,12 @@
 //! The processes of the task, and their output.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, PipeWriter};
+use std::io::{self, PipeWriter, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
 use det_spool::{Level, Stdtype};
@@ -15,6 +16,7 @@ use nix::unistd::{Pid, getpid};
 use crate::collect::{self, Source};
 use crate::environment::TaskEnv;
 use crate::failure::{SetupError, thread_failed};
+use crate::launch::GateKey;
 use crate::log::Log;
 use crate::ready::Readiness;
 use crate::report::Diagnostics;
@@ -24,8 +26,19 @@ use crate::tail::Tail;
 /// What runs concurrently with a child process.
 struct Output {
     collector: JoinHandle<()>,
-    /// Dropped to notify the collector that the child has ended.
-    ended: PipeWriter,
+    /// Dropped to notify the collector that the child has ended; a byte announces a key.
+    control: PipeWriter,
+    /// The key of the gate between hooks and entrypoint.
+    gate: Sender<GateKey>,
+}
+
+/// What a process of the task is at first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begins {
+    /// It runs the hooks and waits at the gate, and then becomes the entrypoint.
+    AsHooks,
+    /// It is the entrypoint.
+    AsEntrypoint,
 }
 
 /// Starts and signals the processes of the task, and brings their output into its log.
@@ -70,7 +83,12 @@ impl Processes {
     }
 
     /// Starts a process of the task in a group of its own, and the thread that reads its output.
-    pub(crate) fn start(&mut self, env: &TaskEnv, argv: &[OsString]) -> Result<Pid, SetupError> {
+    pub(crate) fn start(
+        &mut self,
+        env: &TaskEnv,
+        argv: &[OsString],
+        begins: Begins,
+    ) -> Result<Pid, SetupError> {
         let (program, arguments) = argv
             .split_first()
             .ok_or_else(|| SetupError::task("the entrypoint is empty"))?;
@@ -92,18 +110,36 @@ impl Processes {
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         sources.extend(stdout.map(|fd| Source::pipe(fd, Stdtype::Stdout)));
         sources.extend(stderr.map(|fd| Source::pipe(fd, Stdtype::Stderr)));
-        let (child_ended, ended) = io::pipe().map_err(thread_failed)?;
+        let (reader, control) = io::pipe().map_err(thread_failed)?;
+        let (gate, key) = mpsc::channel();
         let collector = collect::start(
             sources,
-            child_ended,
+            (reader, (begins == Begins::AsHooks).then_some(key)),
             self.log.clone(),
             (self.readiness.take(), self.tail.clone()),
             self.diagnostics.clone(),
         )
         .map_err(thread_failed)?;
-        self.output = Some(Output { collector, ended });
+        self.output = Some(Output {
+            collector,
+            control,
+            gate,
+        });
         // The caller waits for it, together with everything else that ends here.
         Ok(Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)))
+    }
+
+    /// Lets the hooks' shell become the entrypoint, once the collector has read what the hooks have written: only what comes
+    /// after that is output of the entrypoint.
+    pub(crate) fn open_gate(&mut self, key: GateKey) {
+        let Some(output) = &mut self.output else {
+            return;
+        };
+        let sent = output.gate.send(key).map_err(io::Error::other);
+        if let Err(error) = sent.and_then(|()| output.control.write_all(b"g")) {
+            self.diagnostics
+                .note(format!("could not open the start gate: {error}"));
+        }
     }
 
     /// Why the entrypoint did not start. Where it was looked for is in the log alone: the reason is shown in lists.
@@ -134,8 +170,11 @@ impl Processes {
     /// Reads the rest of the output, and kills processes that the entrypoint left behind.
     pub(crate) fn drain(&mut self, child: Option<Pid>) {
         self.log.begin_drain();
-        if let Some(Output { collector, ended }) = self.output.take() {
-            drop(ended);
+        if let Some(output) = self.output.take() {
+            let Output {
+                collector, control, ..
+            } = output;
+            drop(control);
             if collector.join().is_err() {
                 self.diagnostics
                     .note("the reader of the task's output failed; this is a bug");

@@ -12,7 +12,7 @@ use crate::report::Diagnostics;
 /// How long one call may take.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Watches the lines of a task's output for the one that shows that its service can be used.
+/// Watches the lines of an entrypoint's output for the one that shows that its service can be used.
 #[derive(Debug)]
 pub(crate) struct Readiness {
     /// One of these texts is in that line. Emptied at the first report.

@@ -36,7 +36,7 @@ use crate::log::Log;
 use crate::master::{Address, Master};
 use crate::metrics::MetricsCollection;
 use crate::mounts;
-use crate::processes::Processes;
+use crate::processes::{Begins, Processes};
 use crate::ready::Readiness;
 use crate::report::{self, Diagnostics};
 use crate::setup::{self, PreparedTask, Setup};
@@ -475,7 +475,9 @@ impl Task {
         match prepared.launch {
             Launch::Direct { argv } => self.rendezvous_then(NextStart::Start(argv)),
             Launch::Hooked { argv, gate } => {
-                let pid = self.processes.start(&self.setup.env, &argv)?;
+                let pid = self
+                    .processes
+                    .start(&self.setup.env, &argv, Begins::AsHooks)?;
                 self.stage = Stage::Hooks { pid };
                 let sender = self.sender.clone();
                 let diagnostics = self.setup.diagnostics.clone();
@@ -528,14 +530,12 @@ impl Task {
 
     fn start_next(&mut self, next: NextStart) -> Result<(), SetupError> {
         let pid = match next {
-            NextStart::Start(argv) => self.processes.start(&self.setup.env, &argv)?,
+            NextStart::Start(argv) => {
+                let begins = Begins::AsEntrypoint;
+                self.processes.start(&self.setup.env, &argv, begins)?
+            }
             NextStart::Open { pid, key } => {
-                // This fails if the shell was just killed; its end is the next event.
-                if let Err(error) = key.open() {
-                    self.setup
-                        .diagnostics
-                        .note(format!("could not open the start gate: {error}"));
-                }
+                self.processes.open_gate(key);
                 pid
             }
         };

@@ -71,7 +71,10 @@ async fn a_command_starts_with_its_files_and_ends_with_its_exit_code() {
     assert_eq!(made["config"]["resources"]["slots"], 2);
     assert_eq!(made["warnings"], json!([]));
     let message = made["messages"][0].as_str().unwrap();
-    assert!(message.contains("\"DET_SLOT_IDS\" is left out"), "{message}");
+    assert!(
+        message.contains("\"DET_SLOT_IDS\" is left out"),
+        "{message}"
+    );
 
     let spec = started(&mut agent).await;
     assert_eq!(spec.task_id.as_str(), id);

@@ -54,6 +54,33 @@ fn a_service_is_reported_as_ready_once_at_the_line_that_shows_it() {
 }
 
 #[test]
+fn a_line_of_a_hook_does_not_make_a_service_ready() {
+    need_sandbox!();
+    let master = Master::start();
+    let text = "echo; echo the service is up; read -r go < go; echo it is up and listening; read -r go < go; echo end";
+    let mut task = Task::shell(&master, text);
+    task.script.readiness = vec!["up and listening".into()];
+    // Much of it, and the last without a line end.
+    task.script.pool_startup_hook = Some(
+        "mkfifo go\nfor n in 1 2 3 4 5 6 7 8 9; do echo \"hook $n is up and listening\"; done\n\
+         printf 'up and listening'\n"
+            .into(),
+    );
+    let task = task.start();
+    let go = |task: &RunningTask| {
+        let fifo = task.file("workdir/go");
+        wait_for("the task to wait", || std::fs::write(&fifo, "\n").ok());
+    };
+    master.wait_for_line("the service is up");
+    assert_eq!(reports(&master), 0);
+    go(&task);
+    wait_for("a report", || (reports(&master) > 0).then_some(()));
+    go(&task);
+    assert_eq!(task.wait().exit(), exited(0));
+    assert_eq!(reports(&master), 1);
+}
+
+#[test]
 fn output_of_other_tasks_reports_nothing() {
     need_sandbox!();
     let master = Master::start();
