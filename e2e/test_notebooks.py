@@ -231,12 +231,12 @@ def test_a_tensorboard_waits_for_something_to_show_and_ends_idle(cluster: Cluste
     cluster.api("POST", f"/api/v1/experiments/{resting}/kill", user=OWNER)
     cluster.wait_experiment(resting, "CANCELED")
     board = cluster.client("tensorboard", "start", "--detach", resting).out.strip()
-    assert ended(cluster, "tensorboard", board) == "the code ended with exit code 1"
     expected = (
-        f"ERROR: experiment {resting} has ended, and this TensorBoard finds no TensorBoard files of it that it can "
+        f"experiment {resting} has ended, and this TensorBoard finds no TensorBoard files of it that it can "
         "read; code writes them into the directory context.train.get_tensorboard_path()"
     )
-    assert expected in cluster.client("tensorboard", "logs", board).out
+    assert ended(cluster, "tensorboard", board) == f"the task could not be started (exit code 1): {expected}"
+    assert f"ERROR: {expected}" in cluster.client("tensorboard", "logs", board).out
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,14 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::path::Path;
 
-use det_taskspec::ContainerExit;
+use det_taskspec::{ContainerExit, SERVICE_FAILURE_FILE};
+
+/// Bytes that a service may leave about why it gave up.
+const MOST_OF_SERVICE_FAILURE: u64 = 8 << 10;
+/// Characters of it that are reported.
+const MOST_REPORTED: usize = 1000;
 
 /// Why a task did not reach its entrypoint, and whether task or host caused it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +62,17 @@ impl fmt::Display for SetupError {
     }
 }
 
+/// Why what starts a service gave up, in one line, as it has left it in the run directory; `None` = it has left nothing that
+/// can be reported. The task may write there, too: no link is followed, and no more is read than is reasonable.
+pub(crate) fn service_failure(run_dir: &Path) -> Option<String> {
+    let path = run_dir.join(SERVICE_FAILURE_FILE);
+    let bytes = det_spool::read_plain(&path, MOST_OF_SERVICE_FAILURE).ok()?;
+    let text = String::from_utf8_lossy(&bytes).replace(|c: char| c.is_control(), " ");
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let line: String = words.join(" ").chars().take(MOST_REPORTED).collect();
+    (!line.is_empty()).then_some(line)
+}
+
 /// An error and its causes in one line.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -77,4 +94,28 @@ pub(crate) fn thread_failed(error: io::Error) -> SetupError {
     SetupError::host(format!(
         "could not start a thread or open a pipe for the task: {error}"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_service_has_left_is_reported_in_one_line_and_no_link_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(SERVICE_FAILURE_FILE);
+        assert_eq!(service_failure(dir.path()), None);
+        std::fs::write(&path, b"no\x1b[1m  \xff\nPython\n").unwrap();
+        let line = service_failure(dir.path()).unwrap();
+        assert_eq!(line, "no [1m \u{fffd} Python");
+        std::fs::write(&path, " \n").unwrap();
+        assert_eq!(service_failure(dir.path()), None);
+        std::fs::write(&path, "x".repeat(5000)).unwrap();
+        assert_eq!(service_failure(dir.path()).unwrap().len(), MOST_REPORTED);
+        std::fs::write(&path, "x".repeat(10_000)).unwrap();
+        assert_eq!(service_failure(dir.path()), None);
+        std::fs::rename(&path, dir.path().join("other")).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("other"), &path).unwrap();
+        assert_eq!(service_failure(dir.path()), None);
+    }
 }

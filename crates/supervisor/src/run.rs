@@ -18,7 +18,8 @@ use det_spool::{BatchIds, DEFAULT_CAPACITY_BYTES, Level};
 use det_taskspec::diagnosis::DIAGNOSE_SIGNAL;
 use det_taskspec::sandbox::{DIAGNOSTICS_FILE, EntrypointStart, SandboxSpec, Stages};
 use det_taskspec::{
-    CheckedMount, ContainerExit, ExitCause, RUN_DIR, SCRIPT_FILE, SPOOL_DIR, Script, variables as v,
+    CheckedMount, ContainerExit, Entrypoint, ExitCause, RUN_DIR, SCRIPT_FILE, SPOOL_DIR, Script,
+    variables as v,
 };
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -28,7 +29,7 @@ use crate::cgroup;
 use crate::clock::now_micros;
 use crate::diagnosis::Doctor;
 use crate::environment::{Facts, TaskEnv};
-use crate::failure::{SetupError, chain, thread_failed};
+use crate::failure::{SetupError, chain, service_failure, thread_failed};
 use crate::idle;
 use crate::info::{self, Rendezvous};
 use crate::launch::{GateKey, Launch};
@@ -449,11 +450,16 @@ impl Task {
     }
 
     /// Attributes an end before the gate to the hooks, unless the task was asked to end or the hooks exited by
-    /// themselves.
+    /// themselves; and that of a service to what it has left about it.
     fn attribute_end(&self, exit: ContainerExit) -> Result<ContainerExit, SetupError> {
-        let (Stage::Hooks { .. }, EndRequest::NotAsked) = (&self.stage, &self.ending) else {
+        if self.ending.was_asked() {
             return Ok(exit);
-        };
+        }
+        match &self.stage {
+            Stage::Hooks { .. } => {}
+            Stage::Running { .. } => return Ok(self.end_of_service(exit)),
+            Stage::Preparing | Stage::WaitingForRendezvous { .. } => return Ok(exit),
+        }
         match exit {
             ContainerExit::Exited { code } if code != 0 => Err(SetupError::Task {
                 code,
@@ -464,6 +470,26 @@ impl Task {
                 message: format!("the startup hook was ended by signal {signal}"),
             }),
             other => Ok(other),
+        }
+    }
+
+    /// The end of the entrypoint: where that is a service which has left why it did not start, that.
+    fn end_of_service(&self, exit: ContainerExit) -> ContainerExit {
+        let is_service = match &self.setup.script.entrypoint {
+            Entrypoint::Service { .. } | Entrypoint::SshServer { .. } => true,
+            Entrypoint::Shell(_)
+            | Entrypoint::Argv(_)
+            | Entrypoint::TrialClass(_)
+            | Entrypoint::RemoveCheckpoints => false,
+        };
+        match exit {
+            ContainerExit::Exited { code } if code != 0 && is_service => {
+                match service_failure(&self.setup.run_dir) {
+                    Some(message) => ContainerExit::SetupFailed { code, message },
+                    None => exit,
+                }
+            }
+            other => other,
         }
     }
 

@@ -10,7 +10,9 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use det_taskspec::{AUTHORIZED_KEYS_FILE, SHELL_KEY_FILE, SSHD_CONFIG_FILE};
+use det_taskspec::{
+    AUTHORIZED_KEYS_FILE, RUN_DIR, SERVICE_FAILURE_FILE, SHELL_KEY_FILE, SSHD_CONFIG_FILE,
+};
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sys::stat::Mode;
 use nix::unistd::geteuid;
@@ -56,6 +58,11 @@ pub(crate) fn own_executable() -> io::Result<OsString> {
 /// Becomes the SSH server; returns only where that fails.
 pub(crate) fn serve(port: &str, address: &str) -> ExitCode {
     let (code, message) = become_server(port, address);
+    // For the supervisor; without it the reason is in the log alone.
+    drop(fs::write(
+        Path::new(RUN_DIR).join(SERVICE_FAILURE_FILE),
+        &message,
+    ));
     // If standard error is closed, the message is lost.
     drop(writeln!(io::stderr(), "ERROR: {message}"));
     ExitCode::from(code)

@@ -41,6 +41,7 @@ pub use notebook::{
     NotebookDetails, NotebookIdleType,
 };
 pub use ports::{PortSteps, RENDEZVOUS_PORT};
+pub use service::SERVICE_FAILURE_FILE;
 pub use shell::{
     AUTHORIZED_KEYS_FILE, SHELL_KEY_FILE, SHELL_PORTS, SSHD_CONFIG_FILE, ShellDetails,
 };

@@ -2,6 +2,10 @@
 
 use crate::TaskFile;
 
+/// Where what starts a service leaves why it gave up, a text, relative to the run directory: the exit code alone would have
+/// users search the log for it.
+pub const SERVICE_FAILURE_FILE: &str = "service-failure";
+
 /// Begins every script: `find_python MODULE TITLE PACKAGES` sets `$python` to the interpreter of the environment. Where that
 /// has no such module, it installs the packages for this task and sets `$packages` to their directory, which else is empty.
 /// Who starts the service puts the directory on its path: nothing that the service starts has it there unasked, because the
@@ -13,6 +17,7 @@ shift
 python=${DET_PYTHON_EXECUTABLE:-python3}
 fail() {
     echo "ERROR: $2" >&2
+    printf '%s\n' "$2" >/run/determined/service-failure || :
     exit "$1"
 }
 # Found, not imported: JupyterLab takes more than a second for that, and reports itself what is wrong with it. A directory of
@@ -49,4 +54,16 @@ pub(crate) fn file(path: &str, mode: u32, content: &str) -> TaskFile {
 /// A script made of parts.
 pub(crate) fn script(path: &str, parts: &[&str]) -> TaskFile {
     file(path, 0o755, &parts.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RUN_DIR;
+
+    #[test]
+    fn scripts_leave_why_they_give_up_where_the_supervisor_looks_for_it() {
+        let file = format!(">{RUN_DIR}/{SERVICE_FAILURE_FILE} ");
+        assert!(PYTHON_FINDER.contains(&file), "{file}");
+    }
 }

@@ -89,6 +89,38 @@ fn output_of_other_tasks_reports_nothing() {
     assert_eq!(reports(&master), 0);
 }
 
+#[test]
+fn a_service_that_cannot_start_ends_with_the_reason() {
+    need_sandbox!();
+    let master = Master::start();
+    let service = |entrypoint: Entrypoint| {
+        let mut task = Task::shell(&master, "");
+        task.script.entrypoint = entrypoint;
+        task.script.files = vec![TaskFile {
+            path: "/run/determined/service.sh".into(),
+            mode: 0o755,
+            content: "echo 'there is no Python' >/run/determined/service-failure\nexit \"$2\"\n"
+                .into(),
+        }];
+        task.run().exit()
+    };
+    let script = |code: &str| {
+        service(Entrypoint::Service {
+            script: "/run/determined/service.sh".into(),
+            args: vec![code.into()],
+        })
+    };
+    let expected = ContainerExit::SetupFailed {
+        code: 127,
+        message: "there is no Python".into(),
+    };
+    assert_eq!(script("127"), expected);
+    assert_eq!(script("0"), exited(0));
+    // What is no service has no such file.
+    let text = "echo no >/run/determined/service-failure; exit 3";
+    assert_eq!(service(Entrypoint::Shell(text.into())), exited(3));
+}
+
 /// A task that is a shell for the user with this id, and the key that opens it.
 fn shell(master: &Master, uid: u32, port: u16) -> Option<(Task, String)> {
     if !Path::new("/usr/sbin/sshd").exists() {
@@ -238,7 +270,11 @@ fn a_shell_of_root_without_capabilities_says_what_to_do() {
     let Some((task, _)) = shell(&master, 0, free_port()) else {
         return;
     };
-    assert_eq!(task.run().exit(), exited(1));
+    let exit = task.run().exit();
+    let ContainerExit::SetupFailed { code: 1, message } = &exit else {
+        panic!("{exit:?}");
+    };
+    assert!(message.starts_with("this shell cannot start"), "{message}");
     let line = master.wait_for_line("this shell cannot start");
     assert_eq!(line["level"], "LOG_LEVEL_ERROR");
     assert_eq!(reports(&master), 0);
