@@ -77,13 +77,12 @@ fn become_server(port: &str, address: &str) -> (u8, String) {
     let Some(server) = find(Path::new(USUAL_PLACE), &path) else {
         return (127, NO_SERVER.to_owned());
     };
-    if !has_account(Path::new(ACCOUNTS), geteuid().as_raw()) {
+    let uid = geteuid().as_raw();
+    let is_served = serves_own_accounts(Path::new(NAME_SERVICES))
+        && has_account(&Path::new(RUN_DIR).join("etc/passwd"), uid);
+    if !is_served && !has_account(Path::new(ACCOUNTS), uid) {
         // Only a warning: names may also come from elsewhere (nsswitch.conf). If standard error is closed, it is lost.
-        drop(writeln!(
-            io::stderr(),
-            "WARNING: {}",
-            no_account(geteuid().as_raw())
-        ));
+        drop(writeln!(io::stderr(), "WARNING: {}", no_account(uid)));
     }
     let written = write_keys(
         Path::new(SHELL_KEY_FILE),
@@ -122,6 +121,18 @@ const NO_CAPABILITIES: &str = "this shell cannot start: an SSH server that runs 
 
 /// Where the accounts of an image are.
 const ACCOUNTS: &str = "/etc/passwd";
+
+/// Where the sources of accounts are configured.
+const NAME_SERVICES: &str = "/etc/nsswitch.conf";
+
+/// Whether the text of nsswitch.conf(5) names the service of images that look for accounts in the run directory.
+fn serves_own_accounts(file: &Path) -> bool {
+    fs::read_to_string(file).is_ok_and(|text| {
+        let databases = text.lines().filter_map(|line| line.split_once(':'));
+        let mut of_accounts = databases.filter(|(name, _)| name.trim() == "passwd");
+        of_accounts.any(|(_, services)| services.split_whitespace().any(|s| s == "determined"))
+    })
+}
 
 /// Whether a file in the format of passwd(5) has an account with this id; also `true` where it cannot be read.
 fn has_account(file: &Path, uid: u32) -> bool {
@@ -238,6 +249,11 @@ mod tests {
         assert!(has_account(&file, 0) && has_account(&file, 99));
         assert!(!has_account(&file, 1234) && !has_account(&file, 9));
         assert!(has_account(&dir.path().join("none"), 7));
+        fs::write(&file, "group: files determined\npasswd:  files\n").unwrap();
+        assert!(!serves_own_accounts(&file));
+        fs::write(&file, "passwd:  files determined\n").unwrap();
+        assert!(serves_own_accounts(&file));
+        assert!(!serves_own_accounts(&dir.path().join("none")));
     }
 
     #[test]

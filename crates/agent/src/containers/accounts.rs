@@ -1,5 +1,6 @@
 //! The accounts that a process task sees: its own and those of its host. Without one of its own, programs that ask for the
-//! name or the home directory of their user fail.
+//! name or the home directory of their user fail. A container has the accounts of its image; for images that also look in its
+//! run directory (`docs/contract/task-environment.md`, "Accounts"), its own is there.
 
 use std::path::Path;
 
@@ -10,6 +11,37 @@ const GROUP: &str = "/etc/group";
 const SHADOW: &str = "/etc/shadow";
 /// Shells of accounts, the preferred one first.
 const SHELLS: [&str; 2] = ["/bin/bash", "/bin/sh"];
+
+/// Where a container's own accounts are.
+const CONTAINER_DIR: &str = "/run/determined/etc";
+/// Root of an image, where the task has another user.
+const ROOT_PASSWD: &str = "root:x:0:0:root:/root:/bin/sh";
+const ROOT_GROUP: &str = "root:x:0:";
+
+/// The account of a container's user, and root's, as images with a name service for that look for them. The supervisor
+/// writes them, as the task's user and inside the container.
+pub(super) fn of_container(user: &TaskUser, home: &str) -> [TaskFile; 3] {
+    let account = Account {
+        asked: user,
+        given: user,
+        ids: (user.uid, user.gid),
+        sees_groups: true,
+        home,
+    };
+    let unless = |taken: bool, line: &'static str| if taken { "" } else { line };
+    let passwd = unless(user.uid == 0 || user.user == "root", ROOT_PASSWD);
+    let group = unless(user.gid == 0 || user.group == "root", ROOT_GROUP);
+    [
+        ("passwd", 0o644, account.passwd(passwd, SHELLS[0])),
+        ("group", 0o644, account.group(group)),
+        ("shadow", 0o600, account.shadow()),
+    ]
+    .map(|(name, mode, content)| TaskFile {
+        path: format!("{CONTAINER_DIR}/{name}"),
+        mode,
+        content,
+    })
+}
 
 /// The account of a task.
 pub(super) struct Account<'a> {
@@ -176,5 +208,30 @@ mod tests {
             home: "/work",
         };
         assert_eq!(account.group(""), "");
+    }
+
+    #[test]
+    fn a_container_has_its_own_account_and_roots_alone() {
+        let files = of_container(&user("ada", 1000, "staff", 50), "/work");
+        let expected = [
+            (
+                "passwd",
+                0o644,
+                "ada:x:1000:50::/work:/bin/bash\nroot:x:0:0:root:/root:/bin/sh\n",
+            ),
+            ("group", 0o644, "staff:x:50:\nroot:x:0:\n"),
+            ("shadow", 0o600, "ada:*:1:0:99999:7:::\n"),
+        ];
+        assert_eq!(
+            files,
+            expected.map(|(name, mode, text)| TaskFile {
+                path: format!("/run/determined/etc/{name}"),
+                mode,
+                content: text.to_owned(),
+            })
+        );
+        let [passwd, group, _] = of_container(&TaskUser::default(), "/work");
+        assert_eq!(passwd.content, "root:x:0:0::/work:/bin/bash\n");
+        assert_eq!(group.content, "root:x:0:\n");
     }
 }

@@ -15,7 +15,7 @@ use det_taskspec::{
 };
 use thiserror::Error;
 
-use super::accounts::Account;
+use super::accounts::{self, Account};
 use super::sources::Source;
 use super::store::{ContainerDir, RuntimeKind};
 use super::user_directory::UserDirectories;
@@ -153,6 +153,9 @@ pub(crate) fn prepare(
             home: &home(spec, user, &script.work_dir),
         };
         script.files.extend(account.files());
+    } else {
+        let account = accounts::of_container(user, &script.work_dir);
+        script.files.extend(account);
     }
     let (checked, supervisor) = match inputs.runtime {
         RuntimeKind::Process => (Vec::new(), String::new()),

@@ -161,6 +161,11 @@ fn the_working_directory_names_the_user_that_the_task_runs_as() {
     let text = std::fs::read(scene.dir().run().join(SCRIPT_FILE)).unwrap();
     let script: Script = serde_json::from_slice(&text).unwrap();
     assert_eq!(script.work_dir, "/home/svc");
+    let uid = scene.spec.user.uid;
+    let account = format!("svc:x:{uid}:0::/home/svc:/bin/bash\n");
+    let mut files = script.files.iter();
+    let passwd = files.find(|file| file.path == "/run/determined/etc/passwd");
+    assert!(passwd.unwrap().content.starts_with(&account));
 }
 
 #[test]
