@@ -111,9 +111,9 @@ keys! {
         security: AgentSecurity = Kind::Section(&SECURITY), or("{}");
         /// Whether the scripts of tasks log in detail.
         debug: bool = Kind::Bool, or("false"), kept;
-        /// Proxy for tasks and image pulls.
+        /// Proxy for tasks. Images are pulled by the container engine, with the proxies of its own configuration.
         http_proxy: String = Kind::Text, or(EMPTY);
-        /// Proxy for tasks and image pulls.
+        /// Proxy for tasks; not for image pulls, as `http_proxy`.
         https_proxy: String = Kind::Text, or(EMPTY);
         /// Proxy for tasks.
         ftp_proxy: String = Kind::Text, or(EMPTY);
