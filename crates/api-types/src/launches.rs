@@ -249,6 +249,8 @@ pub struct CreateGenericTaskRequest {
     pub inherit_context: Option<bool>,
     /// Whether it is never paused.
     pub no_pause: Option<bool>,
+    /// Template to lay the configuration over; empty = none (an addition of ours).
+    pub template_name: String,
     /// Check and complete the configuration, and launch nothing (an addition of ours).
     pub preview: bool,
 }

@@ -59,6 +59,7 @@ ADDITIONS = {
     ("v1LaunchShellRequest", "preview"),
     ("v1LaunchShellResponse", "messages"),
     ("v1CreateGenericTaskRequest", "preview"),
+    ("v1CreateGenericTaskRequest", "templateName"),
     ("v1CreateGenericTaskResponse", "messages"),
     ("v1CreateGenericTaskResponse", "config"),
     ("v1Agent", "agentVersion"),

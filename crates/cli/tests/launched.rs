@@ -564,6 +564,7 @@ fn a_generic_task_is_created_with_all_that_was_asked_for() {
     assert_eq!(sent["config"], config);
     assert_eq!(sent["contextDirectory"][0]["path"], "a.py");
     assert_eq!(sent["noPause"], false);
+    assert_eq!(sent["templateName"], "");
     user.det(&[
         "task",
         "create",
@@ -590,6 +591,12 @@ fn a_generic_task_is_created_with_all_that_was_asked_for() {
         (&json!(true), &json!(true))
     );
     assert!(sent["config"].as_str().unwrap().contains("slots: 0"));
+    // What is missing may be the template's.
+    user.write("empty.yaml", "{}\n");
+    user.det(&["task", "create", "empty.yaml", "--template", "base"])
+        .ok();
+    let sent = stub.last("POST /api/v1/generic-tasks").json();
+    assert_eq!(sent["templateName"], "base");
     user.det(&["task", "fork", "0f4", "--project_id", "2"]).ok();
     let sent = stub.last("POST /api/v1/generic-tasks").json();
     assert_eq!(

@@ -42,7 +42,10 @@ async fn create_generic_task(
         config: body.config,
         files: context_files("contextDirectory", body.context_directory)?,
         workspace_id: None,
-        templates: Vec::new(),
+        templates: Some(body.template_name)
+            .into_iter()
+            .filter(|name| !name.is_empty())
+            .collect(),
         preview: body.preview,
         tensorboard: TensorBoardRequest::default(),
         generic: GenericRequest {

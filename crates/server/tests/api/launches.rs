@@ -265,12 +265,23 @@ async fn a_generic_task_is_previewed_and_nothing_is_launched() {
     let cluster = Cluster::start().await;
     let ada = user(&cluster, "ada").await;
     let config = "entrypoint: ['true']\nenvironment: {environment_variables: [SECRET_TOKEN=x]}";
-    let body = json!({"config": config, "preview": true});
+    let template = json!({"resources": {"slots": 3, "priority": 7}, "description": "base"});
+    let template = json!({"name": "base", "config": template});
+    ada.post("/api/v1/templates/base", template).await.ok();
+    let body = json!({"config": config, "preview": true, "templateName": "base"});
     let shown = ada.post("/api/v1/generic-tasks", body).await.ok();
     assert_eq!(shown["taskId"], "");
     let complete: Value = serde_json::from_str(shown["config"].as_str().unwrap()).unwrap();
     assert_eq!(complete["entrypoint"], json!(["true"]));
     assert_eq!(complete["resources"]["resource_pool"], "default");
+    assert_eq!(complete["resources"]["slots"], 3);
+    assert_eq!(complete["description"], "base");
+    let missing = json!({"config": config, "templateName": "none"});
+    let refusal = ada
+        .post("/api/v1/generic-tasks", missing)
+        .await
+        .refused(404);
+    assert!(refusal.contains("none"), "{refusal}");
     let listed = ada.get("/api/v1/tasks").await.ok();
     assert_eq!(listed["allocationIdToSummary"], json!({}));
     let wrong = json!({"config": "entrypoint: []", "preview": true});

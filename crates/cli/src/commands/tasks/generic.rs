@@ -32,6 +32,9 @@ pub(super) struct CreateArgs {
     /// Task whose configuration and files to begin with; keys at the top of the file replace those of that task
     #[arg(long, value_name = "TASK_ID")]
     fork: Option<String>,
+    /// Name of a template to build upon
+    #[arg(long, value_name = "NAME")]
+    template: Option<String>,
     /// Task that this one belongs to: it is paused, activated and killed with that one
     #[arg(short, long, value_name = "TASK_ID")]
     parent: Option<String>,
@@ -74,13 +77,15 @@ struct StartArgs {
 /// Launches a generic task.
 pub(super) async fn create(mut args: CreateArgs, context: &Context) -> Result<ExitCode, CliError> {
     let file = Some(args.config_file.as_path());
-    let written = args.config.read(&GENERIC, file, args.fork.is_some())?;
+    let partial = args.fork.is_some() || args.template.is_some();
+    let written = args.config.read(&GENERIC, file, partial)?;
     let mut body = json!({
         "config": written.to_text()?,
         "contextDirectory": args.config.files()?,
         "inheritContext": args.inherit_context,
         "noPause": args.no_pause,
         "preview": args.preview,
+        "templateName": args.template.unwrap_or_default(),
     });
     let client = context.session().await?.client;
     for (member, given) in [("forkedFrom", args.fork), ("parentId", args.parent)] {
