@@ -63,8 +63,13 @@ pub(crate) struct Master {
 impl Master {
     /// Starts a master that answers.
     pub(crate) fn start() -> Self {
-        let master = Self::unreachable();
-        master.become_reachable();
+        // Bound once: between two times another process may take the port.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let master = Self {
+            port: listener.local_addr().unwrap().port(),
+            state: Arc::default(),
+        };
+        master.accept(listener);
         master
     }
 
@@ -79,7 +84,10 @@ impl Master {
 
     /// Starts to accept connections.
     pub(crate) fn become_reachable(&self) {
-        let listener = TcpListener::bind(("127.0.0.1", self.port)).unwrap();
+        self.accept(TcpListener::bind(("127.0.0.1", self.port)).unwrap());
+    }
+
+    fn accept(&self, listener: TcpListener) {
         let master = self.clone();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
