@@ -3,7 +3,7 @@
 use det_ids::{TaskId, UserId};
 use det_taskspec::{
     ClusterFacts, ContainerRequest, ContainerSpec, DeviceKind, Entrypoint, Granted, KindFacts,
-    PerDevice, PlaceFacts, PoolDefaults, TaskDetails, TaskFacts, TaskUser,
+    PerDevice, PlaceFacts, PoolDefaults, RunsIn, TaskDetails, TaskFacts, TaskUser,
 };
 
 /// A zero-slot command that runs `shell`, in the container `id` of a task of its own.
@@ -38,6 +38,7 @@ pub(crate) fn container_spec(id: &str, shell: &str) -> ContainerSpec {
         },
     };
     let place = PlaceFacts {
+        runs_in: RunsIn::Machine,
         container_id: id.into(),
         slots: Granted::Devices(Vec::new()),
         device_kind: DeviceKind::Cpu,

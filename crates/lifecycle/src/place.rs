@@ -18,7 +18,18 @@ pub enum Capacity {
         slots: u32,
         /// The kind of device that each of them is.
         kind: DeviceKind,
+        /// How many of them are used at present by what this master has not started, and may be free later.
+        #[serde(default, skip_serializing_if = "is_none")]
+        others: u32,
     },
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_none(others: &u32) -> bool {
+    *others == 0
 }
 
 impl Capacity {
@@ -31,7 +42,7 @@ impl Capacity {
     pub fn devices(&self) -> Vec<Device> {
         match self {
             Self::Devices(devices) => devices.clone(),
-            Self::Count { slots, kind } => (0..*slots)
+            Self::Count { slots, kind, .. } => (0..*slots)
                 .map(|number| Device {
                     id: SlotId(number),
                     brand: String::new(),
@@ -39,6 +50,18 @@ impl Capacity {
                     kind: *kind,
                 })
                 .collect(),
+        }
+    }
+
+    /// The slots that count as used by others, where `held` are those that containers hold: the last ones that are not
+    /// held.
+    pub fn used_by_others(&self, held: impl Fn(SlotId) -> bool) -> Vec<SlotId> {
+        match self {
+            Self::Devices(_) => Vec::new(),
+            Self::Count { slots, others, .. } => {
+                let free = (0..*slots).rev().map(SlotId).filter(|slot| !held(*slot));
+                free.take(*others as usize).collect()
+            }
         }
     }
 
@@ -60,7 +83,11 @@ mod tests {
         let counted = Capacity::Count {
             slots: 2,
             kind: DeviceKind::Cuda,
+            others: 1,
         };
+        let held = |slot| slot == SlotId(1);
+        assert_eq!(counted.used_by_others(held), [SlotId(0)]);
+        assert_eq!(counted.used_by_others(|_| false), [SlotId(1)]);
         let named = Capacity::Devices(counted.devices());
         for (capacity, is_list) in [(&counted, false), (&named, true)] {
             let stored = serde_json::to_value(capacity).unwrap();

@@ -14,8 +14,8 @@ use det_ids::{AgentId, ContainerId, SlotId, TaskId};
 use det_lifecycle::container::Observed;
 use det_rm::{Capacity, Joined, PlaceDetails};
 use det_rm_agents::{Dialect, NotAdmitted, Refusal, Registry, Tunnels, routes};
-use det_rm_contract::{Subject, TestCore, Unavailable, within};
-use det_taskspec::{ContainerSpec, Device, DeviceKind};
+use det_rm_contract::{Started, Subject, TestCore, Unavailable, within};
+use det_taskspec::{Device, DeviceKind};
 use futures::{SinkExt as _, StreamExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -275,12 +275,12 @@ impl Subject for Agents {
         self.agent(place).connect(place, address).await;
     }
 
-    async fn next_start(&mut self, place: &str) -> ContainerSpec {
+    async fn next_start(&mut self, place: &str) -> Started {
         match self.agent(place).receive().await {
             ToAgent::Start(spec) => {
                 let id = spec.container_id.clone();
                 self.observes(place, &id, Observed::Assigned).await;
-                *spec
+                (*spec).into()
             }
             other => panic!("agent {place}: expected a start, found {other:?}"),
         }

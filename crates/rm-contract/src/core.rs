@@ -10,7 +10,7 @@ use det_rm::{
 };
 use det_taskspec::{
     ClusterFacts, ContainerExit, ContainerRequest, ContainerSpec, DeviceKind, Granted, KindFacts,
-    PlaceFacts, PoolDefaults, TaskDetails, TaskFacts, TaskUser, container_spec,
+    PlaceFacts, PoolDefaults, RunsIn, TaskDetails, TaskFacts, TaskUser, container_spec,
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -37,6 +37,12 @@ pub struct Row {
     pub ended: bool,
     /// How often its specification was handed out.
     pub starts: u32,
+    /// The first container of its allocation.
+    pub gang: ContainerId,
+    /// Its rank in the allocation.
+    pub member: u32,
+    /// Containers of the allocation.
+    pub members: usize,
 }
 
 impl Row {
@@ -116,17 +122,31 @@ impl TestCore {
 
     /// Places a container with so many slots, which is to run.
     pub fn place(&self, place: &str, container: &str, slots: u32) -> ContainerId {
-        let id = ContainerId::from(container);
-        let row = Row {
-            place: place.into(),
-            slots,
-            desired: Desired::Run,
-            observed: None,
-            ended: false,
-            starts: 0,
-        };
-        self.change(|state| state.rows.insert(id.clone(), row));
-        id
+        let mut ids = self.place_gang(&[(place, container, slots)]);
+        ids.remove(0)
+    }
+
+    /// Places the containers of one allocation, each with so many slots, in the order of their ranks. They are to run.
+    pub fn place_gang(&self, containers: &[(&str, &str, u32)]) -> Vec<ContainerId> {
+        let ids = containers.iter().map(|(_, id, _)| ContainerId::from(*id));
+        let ids: Vec<ContainerId> = ids.collect();
+        self.change(|state| {
+            for (member, (place, _, slots)) in (0..).zip(containers) {
+                let row = Row {
+                    place: (*place).into(),
+                    slots: *slots,
+                    desired: Desired::Run,
+                    observed: None,
+                    ended: false,
+                    starts: 0,
+                    gang: ids[0].clone(),
+                    member,
+                    members: ids.len(),
+                };
+                state.rows.insert(ids[member as usize].clone(), row);
+            }
+        });
+        ids
     }
 
     /// Wants something else of a container.
@@ -295,8 +315,8 @@ impl Core for TestCore {
             trial_id: None,
             run_id: 0,
             preemptible: false,
-            member: 0,
-            members: 1,
+            member: row.member,
+            members: row.members,
             pod_spec: None,
         };
         Ok(Some(ContainerStart { spec, origin }))
@@ -362,7 +382,7 @@ fn spec_of(
     row: &Row,
     named: bool,
 ) -> Result<ContainerSpec, det_taskspec::SpecError> {
-    let task_id = TaskId::from(format!("task of {container}"));
+    let task_id = TaskId::from(format!("task of {}", row.gang));
     let allocation_id: AllocationId = task_id.allocation(1);
     let task = TaskFacts {
         task_id,
@@ -385,7 +405,8 @@ fn spec_of(
         container_id: container.clone(),
         slots: Granted::new(slots, named),
         device_kind: DeviceKind::Cpu,
-        members: 1,
+        members: row.members,
+        runs_in: RunsIn::Machine,
     };
     container_spec(&task, &place, "token")
 }
@@ -395,5 +416,6 @@ pub(crate) fn counted(slots: u32) -> Capacity {
     Capacity::Count {
         slots,
         kind: DeviceKind::Cuda,
+        others: 0,
     }
 }

@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use det_ids::{ContainerId, PlaceId};
 use det_lifecycle::container::Observed;
 use det_rm::{Changes as _, ContainerStart, Core, Joined, Order, PlaceDetails, PlaceView};
-use det_taskspec::ContainerSpec;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::core::counted;
-use crate::{Subject, TestCore, within};
+use crate::{Started, Subject, TestCore, within};
 
 /// A place that runs nothing.
 pub struct FakePlace<C: Core> {
@@ -262,12 +261,12 @@ impl Subject for FakeManager {
         }
     }
 
-    async fn next_start(&mut self, place: &str) -> ContainerSpec {
+    async fn next_start(&mut self, place: &str) -> Started {
         match self.next(place).await {
             Task::Start(start) => {
                 let id = start.spec.container_id.clone();
                 self.observes(place, &id, Observed::Assigned).await;
-                start.spec
+                start.spec.into()
             }
             other => panic!("place {place}: expected a start, found {other:?}"),
         }

@@ -3,9 +3,9 @@
 
 use det_ids::ContainerId;
 use det_lifecycle::container::{Desired, Observed};
-use det_taskspec::{ContainerExit, ContainerSpec, Granted};
+use det_taskspec::{ContainerExit, Granted};
 
-use crate::{Subject, TestCore};
+use crate::{Started, Subject, TestCore};
 
 const PLACE: &str = "p";
 
@@ -25,6 +25,12 @@ fn exited(code: i32) -> Observed {
 
 fn ended(exit: ContainerExit) -> Observed {
     Observed::Terminated { exit, cause: None }
+}
+
+/// Whether two observations are the same. Where a container that runs is reached is its manager's.
+fn same(one: &Observed, other: &Observed) -> bool {
+    let run = |it: &Observed| matches!(it, Observed::Running { .. });
+    one == other || (run(one) && run(other))
 }
 
 /// A manager with one place of two slots.
@@ -73,8 +79,8 @@ impl<S: Subject> Scene<S> {
     /// A container that has been ordered to start.
     async fn starting(&mut self, name: &str) -> ContainerId {
         let id = self.core.place(PLACE, name, 2);
-        let spec = self.it.next_start(PLACE).await;
-        assert_eq!(spec.container_id, id);
+        let started = self.it.next_start(PLACE).await;
+        assert_eq!(started.container_id, id);
         id
     }
 
@@ -87,7 +93,8 @@ impl<S: Subject> Scene<S> {
     }
 
     async fn is_known(&self, id: &ContainerId, observed: &Observed) {
-        let is_known = |core: &TestCore| core.row(id).observed.as_ref() == Some(observed);
+        let is_known =
+            |core: &TestCore| (core.row(id).observed.as_ref()).is_some_and(|it| same(it, observed));
         let what = format!("{observed:?} of container {id}");
         self.core.until(&what, is_known).await;
     }
@@ -111,14 +118,15 @@ impl<S: Subject> Scene<S> {
 pub async fn what_is_placed_starts_once_and_ends_with_its_exit_code<S: Subject>() {
     let mut scene = Scene::<S>::begin().await;
     let id = scene.core.place(PLACE, "c", 2);
-    let ContainerSpec { slots, script, .. } = scene.it.next_start(PLACE).await;
+    let Started {
+        slots, slot_ids, ..
+    } = scene.it.next_start(PLACE).await;
     let granted = match slots {
         Granted::Devices(devices) => (true, devices.len()),
         Granted::Count(count) => (false, count as usize),
     };
     assert_eq!(granted, (S::NAMED, 2));
-    let slots = script.env.iter().find(|(name, _)| name == "DET_SLOT_IDS");
-    assert_eq!(slots.map(|(_, slots)| slots.as_str()), Some("[0,1]"));
+    assert_eq!(slot_ids, "[0,1]");
     scene.it.observes(PLACE, &id, running()).await;
     scene.is_known(&id, &running()).await;
     scene.ends(&id, exited(3)).await;
@@ -233,8 +241,15 @@ pub async fn what_a_place_does_not_hold_any_more_is_lost<S: Subject>() {
     scene.leaves().await;
     scene.it.loses(PLACE, &id).await;
     scene.returns().await;
+    let has_ended = |core: &TestCore| core.row(&id).ended;
+    scene.core.until("the container is lost", has_ended).await;
     let row = scene.core.row(&id);
-    assert_eq!((row.ended, row.exit(), row.starts), (true, None, 1));
+    // A manager that sees more than the place's own reports may have noticed it.
+    assert!(matches!(
+        row.exit(),
+        None | Some(ContainerExit::Lost { .. })
+    ));
+    assert_eq!(row.starts, 1);
     scene.nothing_else_is_ordered().await;
 }
 

@@ -2,9 +2,32 @@
 
 use det_ids::ContainerId;
 use det_lifecycle::container::Observed;
-use det_taskspec::ContainerSpec;
+use det_taskspec::{ContainerSpec, Granted};
 
 use crate::TestCore;
+
+/// An order to start a container, as it has reached a place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Started {
+    /// The container.
+    pub container_id: ContainerId,
+    /// What it is granted of the place's slots.
+    pub slots: Granted,
+    /// What its code is given as `DET_SLOT_IDS`.
+    pub slot_ids: String,
+}
+
+impl From<ContainerSpec> for Started {
+    fn from(spec: ContainerSpec) -> Self {
+        let mut env = spec.script.env.into_iter();
+        let slot_ids = env.find(|(name, _)| name == "DET_SLOT_IDS");
+        Self {
+            container_id: spec.container_id,
+            slots: spec.slots,
+            slot_ids: slot_ids.map(|(_, ids)| ids).unwrap_or_default(),
+        }
+    }
+}
 
 /// A manager that runs over a [`TestCore`], and the double of its outside world. What is expected of it is waited for
 /// ([`crate::within`]); an order that is not the expected one is a panic.
@@ -29,7 +52,7 @@ pub trait Subject: Sized {
     fn returns(&mut self, place: &str) -> impl Future<Output = ()>;
 
     /// The next order that reaches a place, which is to start a container. The place holds it from then on.
-    fn next_start(&mut self, place: &str) -> impl Future<Output = ContainerSpec>;
+    fn next_start(&mut self, place: &str) -> impl Future<Output = Started>;
 
     /// The next order that reaches a place, which is to end this container; whether it is to be asked first.
     fn next_end(&mut self, place: &str, container: &ContainerId) -> impl Future<Output = bool>;

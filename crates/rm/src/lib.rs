@@ -18,7 +18,7 @@ mod start;
 pub use self::core::{Changes, Core, Joined, PlaceDetails};
 pub use det_lifecycle::place::Capacity;
 pub use leases::{Lease, LeaseId, Leases};
-pub use manager::{Health, Manager, PlaceWord, Pool};
+pub use manager::{Health, Manager, PlaceWord, Pool, runs_in};
 pub use reach::{ContainerAddress, Reach, ReachError};
 pub use reconcile::{Mutant, Order, PlaceView};
 pub use start::{ContainerStart, Origin};

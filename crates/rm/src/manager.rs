@@ -10,6 +10,7 @@ use det_config::master::{
     SchedulerKind,
 };
 use det_scheduler::{Fitting, Policy, PoolSettings};
+use det_taskspec::RunsIn;
 use serde_json::{Map, Value};
 
 /// A resource manager: the owner of pools.
@@ -90,6 +91,14 @@ impl fmt::Display for PlaceWord {
             Self::Agent => "agent",
             Self::Node => "node",
         })
+    }
+}
+
+/// What containers of a manager of this kind run in.
+pub fn runs_in(kind: ManagerKind) -> RunsIn {
+    match kind {
+        ManagerKind::Kubernetes => RunsIn::Pod,
+        ManagerKind::Agent | ManagerKind::Slurm | ManagerKind::Pbs => RunsIn::Machine,
     }
 }
 
@@ -213,7 +222,7 @@ mod tests {
             additional_resource_managers:
               - resource_manager: {type: agent, cluster_name: attic, scheduler: {type: round_robin}}
                 resource_pools: [{pool_name: old, agent_reconnect_wait: 2m}]
-              - resource_manager: {type: kubernetes, cluster_name: cloud, max_slots_per_pod: 8}
+              - resource_manager: {type: kubernetes, cluster_name: cloud, max_slots_per_pod: 8, default_scheduler: preemption}
                 resource_pools:
                 - {pool_name: pods, max_aux_containers_per_agent: 7}
                 - {pool_name: small, task_container_defaults: {kubernetes: {max_slots_per_pod: 2}}}
@@ -240,6 +249,11 @@ mod tests {
         let pool = |manager: usize, name: &str| managers[manager].pool(name).unwrap();
         assert_eq!(pool(0, "default").settings.policy, Policy::FairShare);
         assert_eq!(pool(0, "default").patience, Duration::from_mins(1));
+        let preempts = |manager, name| match pool(manager, name).settings.policy {
+            Policy::Priority { preemption, .. } => preemption,
+            Policy::FairShare | Policy::RoundRobin => false,
+        };
+        assert!(preempts(2, "pods") && !preempts(1, "old"));
         let order = |manager, name| pool(manager, name).settings.priority_order;
         assert_eq!(order(0, "b"), PriorityOrder::LowerFirst);
         assert_eq!(pool(1, "old").settings.policy, Policy::RoundRobin);

@@ -4,6 +4,7 @@
 //! then reports since when, and is sent to the master with details, which become an event of the task. After the task's
 //! end there is no wait: later lines are held in memory, up to [`MAX_HELD`] bytes, and shipped from there if necessary.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,6 +32,8 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     diagnostics: Diagnostics,
+    /// Whether lines are also printed: in pods, whose output clients of Kubernetes read.
+    prints: bool,
 }
 
 #[derive(Debug)]
@@ -59,6 +62,7 @@ impl Log {
         dir: &Path,
         capacity_bytes: u64,
         diagnostics: Diagnostics,
+        prints: bool,
     ) -> Result<Self, SpoolError> {
         let writer = Writer::open(dir, capacity_bytes)?;
         let flushed = writer.last();
@@ -72,6 +76,7 @@ impl Log {
             }),
             changed: Condvar::new(),
             diagnostics,
+            prints,
         })))
     }
 
@@ -86,6 +91,11 @@ impl Log {
         }
         drop(self.flush(state));
         self.0.changed.notify_all();
+        if self.0.prints {
+            let lines: String = records.iter().map(|it| format!("{}\n", it.log)).collect();
+            // The log that counts is in the spool.
+            drop(std::io::stdout().write_all(lines.as_bytes()));
+        }
     }
 
     /// Adds a message for users to the task's log.
@@ -332,7 +342,7 @@ mod tests {
     fn log(capacity: u64) -> (tempfile::TempDir, Log) {
         let dir = tempfile::tempdir().unwrap();
         let diagnostics = Diagnostics::to_file(&dir.path().join("supervisor.log"));
-        let log = Log::open(&dir.path().join("spool"), capacity, diagnostics).unwrap();
+        let log = Log::open(&dir.path().join("spool"), capacity, diagnostics, false).unwrap();
         (dir, log)
     }
 

@@ -36,6 +36,7 @@ mod log;
 mod master;
 mod metrics;
 mod mounts;
+mod place;
 mod probe;
 mod processes;
 mod ready;
@@ -55,17 +56,20 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use det_taskspec::CheckedMount;
+use det_taskspec::pods::PLACE;
 use det_taskspec::sandbox::{HOST_NETWORK, Stages};
 
 const USAGE: &str = "usage: det-supervisor run [--host-network] [--mount=<device>:<inode>:<path>]...
        det-supervisor sandbox <container directory>
        det-supervisor check <container directory>
+       det-supervisor place --from <directory of a Secret> --to <run directory>
 
 `run` works in a container whose /run/determined/task.json is the task's script. With --host-network, the container
 shares its host's network, and services of the task listen on the loopback address only. Each --mount is one that the
 container must have: a directory or file with these numbers, which an engine was to mount at that path.
 `sandbox` builds the container first, as <container directory>/sandbox.json describes.
 `check` builds it too, and prints as JSON what a task in it could reach.
+`place` copies this program and the script of a pod's rank, which DET_RANKS and JOB_COMPLETION_INDEX name, for `run`.
 ";
 
 fn main() -> ExitCode {
@@ -98,6 +102,7 @@ fn main() -> ExitCode {
         },
         ["sandbox", dir] => sandbox::outside(Path::new(dir), start),
         ["check", dir] => sandbox::check(Path::new(dir), start),
+        [PLACE, "--from", from, "--to", to] => place::run(Path::new(from), Path::new(to)),
         // Only `sandbox` and `check` call these.
         ["inside", arguments @ ..] => sandbox::inside(arguments),
         ["probes"] => isolation::answer_questions(),

@@ -4,7 +4,7 @@
 //! after the hooks, the rendezvous, the task's output, the master.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Read as _, Stdin};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use det_spool::{BatchIds, DEFAULT_CAPACITY_BYTES, Level};
 use det_taskspec::diagnosis::DIAGNOSE_SIGNAL;
+use det_taskspec::pods::TERMINATION_MESSAGE;
 use det_taskspec::sandbox::{DIAGNOSTICS_FILE, EntrypointStart, SandboxSpec, Stages};
 use det_taskspec::{
     CheckedMount, ContainerExit, Entrypoint, ExitCause, RUN_DIR, SCRIPT_FILE, SPOOL_DIR, Script,
@@ -39,7 +40,7 @@ use crate::metrics::MetricsCollection;
 use crate::mounts;
 use crate::processes::{Begins, Processes};
 use crate::ready::Readiness;
-use crate::report::{self, Diagnostics};
+use crate::report::{self, Diagnostics, TerminationMessage};
 use crate::setup::{self, PreparedTask, Setup};
 use crate::ship::{Route, Shipper};
 use crate::signals;
@@ -76,13 +77,16 @@ pub(crate) struct ProcessContext {
 
 /// Runs the task to its end, reports, ships the log, and returns the exit status.
 pub(crate) fn run(context: ProcessContext) -> ExitCode {
-    let run_dir = PathBuf::from(RUN_DIR);
-    let diagnostics = Diagnostics::to_file(&run_dir.join(DIAGNOSTICS_FILE));
-    let task = match Task::begin(context, &run_dir, &diagnostics) {
+    let reporter = Reporter {
+        message: TerminationMessage::of(&context.env),
+        run_dir: PathBuf::from(RUN_DIR),
+        diagnostics: Diagnostics::to_file(&Path::new(RUN_DIR).join(DIAGNOSTICS_FILE)),
+    };
+    let task = match Task::begin(context, &reporter.run_dir, &reporter.diagnostics) {
         Ok(task) => task,
         Err(error) => {
-            diagnostics.note(&error);
-            return finish(&run_dir, (&error.into_exit(), None), LOG_WAIT, &diagnostics);
+            reporter.diagnostics.note(&error);
+            return reporter.report(&error.into_exit(), None, LOG_WAIT);
         }
     };
     let (log, shipper, patience) = (
@@ -91,7 +95,7 @@ pub(crate) fn run(context: ProcessContext) -> ExitCode {
         log_wait(&task.setup.env),
     );
     let (exit, cause, measuring) = task.run_to_end();
-    let status = finish(&run_dir, (&exit, cause.as_ref()), patience, &diagnostics);
+    let status = reporter.report(&exit, cause.as_ref(), patience);
     log.close(patience);
     if let Some(shipper) = shipper {
         shipper.wait(patience + SHIP_SLACK);
@@ -102,32 +106,48 @@ pub(crate) fn run(context: ProcessContext) -> ExitCode {
     status
 }
 
-/// Writes the exit report. On a full disk it is tried again for `patience`: without a report the task's end is unknown,
-/// and it would be started again.
-fn finish(
-    run_dir: &Path,
-    (exit, cause): (&ContainerExit, Option<&ExitCause>),
-    patience: Duration,
-    diagnostics: &Diagnostics,
-) -> ExitCode {
-    let status = report::exit_status(exit);
-    let deadline = Instant::now() + patience;
-    let mut said = false;
-    while let Err(error) = report::write_exit(run_dir, exit, cause) {
-        if !said {
-            diagnostics.note(format!("could not write the exit report: {error}"));
-            said = true;
+/// Where the end of the task is reported.
+struct Reporter {
+    /// Only in a pod.
+    message: Option<TerminationMessage>,
+    run_dir: PathBuf,
+    diagnostics: Diagnostics,
+}
+
+impl Reporter {
+    /// Writes the exit report. On a full disk it is tried again for `patience`: without a report the task's end is unknown,
+    /// and it would be started again.
+    fn report(
+        &self,
+        exit: &ContainerExit,
+        cause: Option<&ExitCause>,
+        patience: Duration,
+    ) -> ExitCode {
+        let report = report::exit_report(exit, cause);
+        let written = self.message.as_ref().map(|message| message.write(&report));
+        if let Some(Err(error)) = written {
+            let note = format!("could not write the termination message: {error}");
+            self.diagnostics.note(note);
         }
-        let is_full = matches!(
-            error.kind(),
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-        );
-        if !is_full || Instant::now() + REPORT_AGAIN > deadline {
-            break;
+        let deadline = Instant::now() + patience;
+        let mut said = false;
+        while let Err(error) = report::write_exit(&self.run_dir, &report) {
+            if !said {
+                let note = format!("could not write the exit report: {error}");
+                self.diagnostics.note(note);
+                said = true;
+            }
+            let is_full = matches!(
+                error.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            );
+            if !is_full || Instant::now() + REPORT_AGAIN > deadline {
+                break;
+            }
+            thread::sleep(REPORT_AGAIN);
         }
-        thread::sleep(REPORT_AGAIN);
+        ExitCode::from(report::exit_status(exit))
     }
-    ExitCode::from(status)
 }
 
 /// An event of the task.
@@ -211,12 +231,14 @@ impl Task {
     ) -> Result<Self, SetupError> {
         mounts::check_run_dir(&context.mounts)?;
         let script = read_script(run_dir)?;
+        let prints = context.env.contains_key(OsStr::new(TERMINATION_MESSAGE));
         let env = TaskEnv::new(context.env, &script, &facts(context.sandbox.as_ref()));
         setup::make_directories(run_dir)?;
         let log = Log::open(
             &run_dir.join(SPOOL_DIR),
             DEFAULT_CAPACITY_BYTES,
             diagnostics.clone(),
+            prints,
         )
         .map_err(|error| SetupError::host(chain(&error)))?;
         let notice = context.sandbox.as_ref();

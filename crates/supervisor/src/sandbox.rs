@@ -73,7 +73,8 @@ pub(crate) fn outside(dir: &Path, start: i64) -> ExitCode {
     notes.note(format!(
         "the task ended without a report of its own: {exit:?}"
     ));
-    if let Err(error) = report::write_exit(&dir.join(RUN_SUBDIR), &exit, None) {
+    if let Err(error) = report::write_exit(&dir.join(RUN_SUBDIR), &report::exit_report(&exit, None))
+    {
         notes.note(format!("could not write the exit report: {error}"));
     }
     ExitCode::from(status)

@@ -96,6 +96,21 @@ fn every_line_arrives_once_in_order_and_with_its_marks() {
 }
 
 #[test]
+fn in_a_pod_the_end_is_also_the_termination_message() {
+    need_sandbox!();
+    let master = Master::start();
+    let mut task = Task::shell(&master, "echo the reason; exit 3");
+    let variable = ("DET_TERMINATION_MESSAGE", "/run/determined/message");
+    task.spec.env.push((variable.0.into(), variable.1.into()));
+    let ended = task.run();
+    assert_eq!(ended.exit(), exited(3));
+    let message = std::fs::read_to_string(ended.dir.path().join("run/message")).unwrap();
+    let (exit, cause) = det_taskspec::pods::read_termination_message(&message).unwrap();
+    assert_eq!(exit, exited(3));
+    assert_eq!(cause.unwrap().last_lines, ["the reason"]);
+}
+
+#[test]
 fn lost_answers_repeat_lines_for_the_master_to_drop() {
     need_sandbox!();
     let master = Master::start();

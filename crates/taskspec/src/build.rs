@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::environment::environment;
-use crate::facts::{BindMount, KindFacts, PlaceFacts, TaskFacts, TrialFacts};
+use crate::facts::{BindMount, KindFacts, PlaceFacts, RunsIn, TaskFacts, TrialFacts};
 use crate::ports::{RENDEZVOUS_PORT, TrainingPort, training_ports};
 use crate::variables::DTRAIN_SSH_PORT;
 use crate::{
@@ -13,7 +13,8 @@ use crate::{
 
 /// Seconds between SIGTERM and SIGKILL when a task is ended gracefully.
 const GRACE_SECONDS: u32 = 10;
-/// Docker network mode of containers that must reach each other across hosts.
+/// Docker network mode of containers that must reach each other across hosts. Places that only count their slots give
+/// each container an address of its own, as Kubernetes does.
 const HOST_NETWORK: &str = "host";
 
 /// Why a specification cannot be made.
@@ -84,7 +85,7 @@ pub fn container_spec(
         slots: place.slots.clone(),
         mounts: mounts(task),
         shm_size_bytes: request.shm_size_bytes,
-        network_mode: if place.members > 1 {
+        network_mode: if place.members > 1 && place.runs_in == RunsIn::Machine {
             HOST_NETWORK.to_owned()
         } else {
             defaults.network_mode.clone()

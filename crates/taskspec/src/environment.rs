@@ -39,8 +39,9 @@ const OF_EVERY_TASK: &[(&str, TaskValue)] = &[
     (v::DET_ALLOCATION_ID, |s| some(&s.task.allocation_id)),
     (v::DET_RESOURCES_ID, |s| some(&s.place.container_id)),
     (v::DET_CONTAINER_ID, |s| some(&s.place.container_id)),
-    // The harness knows no other name for "an agent's container", whatever runs it.
-    (v::DET_RESOURCES_TYPE, |_| some("docker-container")),
+    (v::DET_RESOURCES_TYPE, |s| {
+        some(s.place.runs_in.resources_type())
+    }),
     (v::DET_SLOT_IDS, |s| some(&slot_list(s.place))),
     (v::DET_SESSION_TOKEN, |s| some(s.token)),
     // The client inside a task acts as the owner, but as this task: no login of its own outlives it.

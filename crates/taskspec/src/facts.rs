@@ -200,6 +200,27 @@ pub struct PlaceFacts {
     pub device_kind: DeviceKind,
     /// Number of containers in the allocation, at least 1.
     pub members: usize,
+    /// What the container runs in.
+    pub runs_in: RunsIn,
+}
+
+/// What a container runs in, as far as its specification depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunsIn {
+    /// A container or sandbox of an agent. Containers that must reach each other share the network of their machine.
+    Machine,
+    /// A pod, which has an address of its own.
+    Pod,
+}
+
+impl RunsIn {
+    /// What the harness calls it, in `DET_RESOURCES_TYPE`.
+    pub(crate) fn resources_type(self) -> &'static str {
+        match self {
+            Self::Machine => "docker-container",
+            Self::Pod => "k8s-job",
+        }
+    }
 }
 
 /// One value for each kind of device.

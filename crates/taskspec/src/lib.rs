@@ -13,10 +13,12 @@ mod checkpoint_gc;
 mod details;
 pub mod diagnosis;
 mod environment;
+mod exit;
 mod facts;
 pub mod guard;
 mod launch_ssh;
 mod notebook;
+pub mod pods;
 mod ports;
 pub mod sandbox;
 mod service;
@@ -33,7 +35,7 @@ pub use details::{GenericDetails, TaskDetails};
 pub use environment::users_variables;
 pub use facts::{
     BindMount, ClusterFacts, ContainerRequest, KindFacts, PerDevice, PlaceFacts, PoolDefaults,
-    SharedFs, StorageFacts, TaskFacts, TrialFacts,
+    RunsIn, SharedFs, StorageFacts, TaskFacts, TrialFacts,
 };
 pub use launch_ssh::{LAUNCH_CLIENT_DIR, LAUNCH_CLIENT_FILE, SshKeyPair};
 pub use notebook::{

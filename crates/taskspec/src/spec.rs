@@ -34,7 +34,7 @@ pub struct ContainerSpec {
     pub mounts: Vec<Mount>,
     /// Size of `/dev/shm` in bytes.
     pub shm_size_bytes: u64,
-    /// Docker network mode; `host` for allocations of several containers.
+    /// Docker network mode; `host` for allocations of several containers, unless their places only count their slots.
     pub network_mode: String,
     /// Container ports to publish (ignored with host networking).
     pub ports: Vec<u16>,
@@ -77,6 +77,14 @@ impl Granted {
         match self {
             Self::Devices(slots) => slots,
             Self::Count(_) => &[],
+        }
+    }
+
+    /// How many slots are granted.
+    pub fn count(&self) -> u32 {
+        match self {
+            Self::Devices(slots) => u32::try_from(slots.len()).unwrap_or(u32::MAX),
+            Self::Count(count) => *count,
         }
     }
 

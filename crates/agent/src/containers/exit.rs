@@ -5,14 +5,6 @@ use det_taskspec::ContainerExit;
 use super::store::KillOrder;
 use crate::runtime::engine::EngineEnd;
 
-/// Signals with which the agent ends containers.
-const OURS: [i32; 4] = [
-    2,  // SIGINT
-    3,  // SIGQUIT
-    9,  // SIGKILL
-    15, // SIGTERM
-];
-
 /// What the runtime reports of an end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RuntimeEnd {
@@ -25,12 +17,7 @@ pub(super) enum RuntimeEnd {
     Engine(EngineEnd),
 }
 
-/// Determines the exit reason.
-///
-/// The supervisor's report is used, except that an end which the master asked for, and which came from the signals that
-/// the agent sent, is [`ContainerExit::Killed`]. A task that ended by itself although it was asked to end keeps its
-/// exit code: it may have finished. Without a report the runtime's exit code counts, and without that the container is
-/// "lost".
+/// Determines the exit reason: [`ContainerExit::of_end`], by what the runtime reports. With nothing known it is "lost".
 pub(super) fn name(
     report: Option<ContainerExit>,
     kill: Option<KillOrder>,
@@ -46,39 +33,10 @@ pub(super) fn name(
             ..
         })
     );
-    match report {
-        Some(exit) if kill.is_some() && is_by_signal(&exit) => ContainerExit::Killed,
-        Some(ContainerExit::Signaled { signal: 9, .. }) if out_of_memory => {
-            ContainerExit::Signaled {
-                signal: 9,
-                out_of_memory,
-            }
-        }
-        Some(exit) => exit,
-        None if kill.is_some() => ContainerExit::Killed,
-        None if out_of_memory => ContainerExit::Signaled {
-            signal: 9,
-            out_of_memory,
-        },
-        None => ContainerExit::Lost {
-            message: lost(end, last_words),
-        },
-    }
-}
-
-fn is_by_signal(exit: &ContainerExit) -> bool {
-    match exit {
-        ContainerExit::Exited { code } => OURS.contains(&(code - 128)),
-        ContainerExit::Signaled {
-            signal,
-            out_of_memory,
-        } => OURS.contains(signal) && !out_of_memory,
-        // It was stopped before the entrypoint ran, whatever the supervisor reported.
-        ContainerExit::SetupFailed { .. }
-        | ContainerExit::StartFailed { .. }
-        | ContainerExit::Lost { .. }
-        | ContainerExit::Killed => true,
-    }
+    let exit = ContainerExit::of_end(report, kill.is_some(), out_of_memory);
+    exit.unwrap_or_else(|| ContainerExit::Lost {
+        message: lost(end, last_words),
+    })
 }
 
 fn lost(end: &RuntimeEnd, last_words: &str) -> String {

@@ -7,6 +7,7 @@ use det_config::container::TaskContainerDefaults;
 use det_ids::PriorityOrder;
 use det_rm::{Manager, Pool};
 use det_scheduler::PoolSettings;
+use det_taskspec::RunsIn;
 
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::in_force::InForce;
@@ -118,6 +119,12 @@ impl Pools {
             .first()
             .map(|main| main.kind.priority_order())
             .unwrap_or_default()
+    }
+
+    /// What containers of this pool run in.
+    pub(crate) fn runs_in(&self, pool: &str) -> RunsIn {
+        self.look(pool, |manager, _| det_rm::runs_in(manager.kind))
+            .unwrap_or(RunsIn::Machine)
     }
 
     /// Priority of a job in this pool that names none; 1 to 99.

@@ -12,7 +12,7 @@ use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::experiments::JobRow;
 use det_store::{Conn, task_documents};
 use det_taskspec::{
-    ClusterFacts, ContainerRequest, DeviceKind, Granted, KindFacts, PlaceFacts, SpecError,
+    ClusterFacts, ContainerRequest, DeviceKind, Granted, KindFacts, PlaceFacts, RunsIn, SpecError,
     StorageFacts, TaskFacts, TaskUser, TrialFacts, container_spec,
 };
 
@@ -95,7 +95,8 @@ impl Specs {
             let conn = &mut conn.conn();
             let task = self.task_facts(&startable.allocation, conn).await?;
             let job = existing::job(conn, &startable.allocation.job_id).await?;
-            (task, place_facts(&startable, conn).await?, job)
+            let runs_in = self.pools.runs_in(&startable.allocation.resource_pool);
+            (task, place_facts(&startable, runs_in, conn).await?, job)
         };
         let known_token = self.fresh_tokens.take(container_id);
         let is_stored = known_token.is_some();
@@ -268,7 +269,11 @@ struct OfKind {
 }
 
 /// What the rows contain of a container's place.
-async fn place_facts(startable: &StartableContainer, conn: &mut Conn<'_>) -> AppResult<PlaceFacts> {
+async fn place_facts(
+    startable: &StartableContainer,
+    runs_in: RunsIn,
+    conn: &mut Conn<'_>,
+) -> AppResult<PlaceFacts> {
     let container = &startable.container;
     let slots = slot_set(&container.slots)?;
     let members = members(startable, conn).await?;
@@ -282,6 +287,7 @@ async fn place_facts(startable: &StartableContainer, conn: &mut Conn<'_>) -> App
             startable.place.capacity.is_named(),
         ),
         members: members.len(),
+        runs_in,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use det_ids::{Micros, PlaceId};
 use det_orchestrator::Course;
-use det_scheduler::{Job, PlaceSnapshot, Request, Work};
+use det_scheduler::{Job, PlaceSnapshot, Request, SlotState, Work};
 use det_store::allocations::AllocationRow;
 use det_store::experiments::JobRow;
 
@@ -28,13 +28,27 @@ pub(super) fn place_snapshot<'a>(
     containers: impl Iterator<Item = (&'a Allocation, &'a Container)>,
     aux_limit: u32,
 ) -> PlaceSnapshot {
-    PlaceSnapshot::of(
+    let mut snapshot = PlaceSnapshot::of(
         place.row.id.clone(),
         (&place.row.services, place.row.disconnected_at.is_none()),
         place.slots.iter().copied(),
         aux_limit,
         containers.map(|(of, container)| (&of.row.id, container.slots.as_slice())),
-    )
+    );
+    let is_held = |slot| {
+        let mut slots = snapshot.slots.iter();
+        slots.any(|it| it.id == slot && it.state != SlotState::Free)
+    };
+    let others = place.row.capacity.used_by_others(is_held);
+    for slot in snapshot
+        .slots
+        .iter_mut()
+        .filter(|it| others.contains(&it.id))
+    {
+        // It takes no work now, and may later.
+        slot.state = SlotState::Draining(None);
+    }
+    snapshot
 }
 
 /// Sets of training ports in use, each with the places where it is.

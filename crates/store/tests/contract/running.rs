@@ -548,6 +548,7 @@ pub(crate) async fn places_are_replaced_and_removed(world: &World) {
         capacity: Capacity::Count {
             slots: 2,
             kind: det_taskspec::DeviceKind::Cuda,
+            others: 1,
         },
         addresses: vec!["10.0.0.1".into()],
         resource_pool: "gpu".into(),

@@ -9,8 +9,8 @@ use super::*;
 use crate::variables::{Presence, SetBy, Tasks, VARIABLES};
 use crate::{
     ClusterFacts, ContainerRequest, DeviceKind, DeviceMapping, Entrypoint, GenericDetails, Granted,
-    NotebookDetails, NotebookIdleType, PerDevice, PoolDefaults, SharedFs, ShellDetails, SshKeyPair,
-    StorageFacts, TaskDetails, TaskUser, TensorBoardDetails, TensorBoardSource,
+    NotebookDetails, NotebookIdleType, PerDevice, PoolDefaults, RunsIn, SharedFs, ShellDetails,
+    SshKeyPair, StorageFacts, TaskDetails, TaskUser, TensorBoardDetails, TensorBoardSource,
 };
 
 const EXPERIMENT_CONFIG: &str = r#"{"name": "digits"}"#;
@@ -137,6 +137,7 @@ fn full_trial() -> TaskFacts {
 
 fn place(slots: &[u32], device_kind: DeviceKind) -> PlaceFacts {
     PlaceFacts {
+        runs_in: RunsIn::Machine,
         container_id: "c1".into(),
         slots: Granted::new(slots.iter().copied().map(SlotId).collect(), true),
         device_kind,
@@ -525,6 +526,9 @@ fn the_place_decides_image_and_network() {
     assert_eq!(network(&place), "bridge");
     place.members = 2;
     assert_eq!(network(&place), "host");
+    // A pod has an address of its own.
+    place.runs_in = RunsIn::Pod;
+    assert_eq!(network(&place), "bridge");
 }
 
 #[test]

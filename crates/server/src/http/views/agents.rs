@@ -115,6 +115,20 @@ pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
         }
         containers.insert(container.id.to_string(), shown);
     }
+    let others = row
+        .capacity
+        .used_by_others(|slot| holder.contains_key(&slot.0));
+    for slot in others {
+        // As clients know it: a container without a task.
+        let container = Container {
+            id: "unknown".to_owned(),
+            state: container_state(None),
+            devices: Vec::new(),
+            parent: String::new(),
+            permission_denied: false,
+        };
+        holder.insert(slot.0, container);
+    }
     let slots: BTreeMap<String, Slot> = devices
         .iter()
         .map(|own| {
