@@ -12,6 +12,7 @@ const PURE: &[&str] = &[
     "det-invariants",
     "det-lifecycle",
     "det-orchestrator",
+    "det-pods",
     "det-rm",
     "det-scenario",
     "det-scheduler",
@@ -36,8 +37,12 @@ const SHELLS: &[(&str, &[&str])] = &[
     ("det-failpoints", &[]),
     // Opens and creates directories where it is asked to.
     ("det-host-paths", &[]),
+    // The Kubernetes API in tests of managers; knows nothing of ours.
+    ("det-kube-double", &[]),
     // The connections of agents; the master is a trait to it.
     ("det-rm-agents", &["det-failpoints"]),
+    // Requests to Kubernetes; the master is a trait to it.
+    ("det-rm-kube", &[]),
     // Tests of managers, which such crates run on themselves.
     ("det-rm-contract", &[]),
     (
@@ -46,6 +51,7 @@ const SHELLS: &[(&str, &[&str])] = &[
             "det-checkpoint-files",
             "det-failpoints",
             "det-rm-agents",
+            "det-rm-kube",
             "det-store",
         ],
     ),

@@ -186,7 +186,7 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
     tracing::info!(config = %config.to_logged_json(), data_dir = %data_dir.display(), "starting");
     let options = MasterOptions {
         config: loaded,
-        drivers: det_server::DRIVERS.to_vec(),
+        doubles: Vec::new(),
         surroundings: Arc::new(Process {
             source,
             level: log.level,

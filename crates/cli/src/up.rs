@@ -141,7 +141,7 @@ fn master_options(args: &UpArgs, data_dir: &Path) -> Result<MasterOptions, CliEr
     }
     Ok(MasterOptions {
         config: loaded,
-        drivers: det_server::DRIVERS.to_vec(),
+        doubles: Vec::new(),
         surroundings: Arc::new(Process {
             source,
             level: log.level,

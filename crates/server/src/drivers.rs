@@ -1,9 +1,12 @@
 //! The resource managers that this master has drivers for: the one file that names them. A driver for another kind is a
 //! crate, an entry of [`DRIVERS`] and of [`Drivers`].
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::response::{IntoResponse as _, Response};
 use det_config::master::ManagerKind;
+use det_rm::{Core as _, Health};
 use det_rm_agents::{Dialect, Refusal, Tunnels};
 
 use crate::app::Master;
@@ -13,25 +16,37 @@ use crate::error::{AppError, ErrorKind};
 use crate::http::error::ApiError;
 use crate::http::tokens::session_token;
 
+mod kubernetes;
+
 /// Kinds of resource managers that have a driver.
-pub const DRIVERS: &[ManagerKind] = &[ManagerKind::Agent];
+pub const DRIVERS: &[ManagerKind] = &[ManagerKind::Agent, ManagerKind::Kubernetes];
+
+/// Pause before a resource manager that ended by a defect begins anew.
+const BEGIN_ANEW: Duration = Duration::from_secs(5);
 
 /// What drivers share with the services of a master from its start on.
 pub(crate) struct Drivers {
+    /// Kinds that tests drive.
+    doubles: Vec<ManagerKind>,
     tunnels: Tunnels,
 }
 
 impl Drivers {
     /// Drivers that serve nothing yet.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(doubles: Vec<ManagerKind>) -> Self {
         Self {
+            doubles,
             tunnels: Tunnels::new(new_token),
         }
     }
 
     /// How they reach containers.
     pub(crate) fn reaches(&self) -> Reaches {
-        Reaches::default().with(ManagerKind::Agent, self.tunnels.clone())
+        let reaches = Reaches::default().with(ManagerKind::Agent, self.tunnels.clone());
+        if self.doubles.contains(&ManagerKind::Kubernetes) {
+            return reaches;
+        }
+        reaches.with(ManagerKind::Kubernetes, det_rm_kube::PodAddresses)
     }
 
     /// Has them serve the places of a master; returns the routes of what connects to them.
@@ -41,7 +56,49 @@ impl Drivers {
             refuse,
         };
         let shutdown = master.context.shutdown.clone();
+        if !self.doubles.contains(&ManagerKind::Kubernetes) {
+            serve_kubernetes(master);
+        }
         det_rm_agents::routes(master.agents.clone(), self.tunnels, shutdown, dialect)
+    }
+}
+
+/// Serves the Kubernetes clusters of the configuration, each in a task of its own that ends with the master.
+fn serve_kubernetes(master: &Master) {
+    let config = master.context.config();
+    match kubernetes::settings(&config, &master.identity.cluster_id) {
+        Ok(managers) => {
+            for settings in managers {
+                tokio::spawn(supervised(master.clone(), settings));
+            }
+        }
+        Err(reason) => {
+            let managers = config.managers();
+            let kubernetes =
+                managers.filter(|(manager, _)| manager.kind == ManagerKind::Kubernetes);
+            for (manager, _) in kubernetes {
+                let health = Health::Down(reason.clone());
+                master.places.report_health(&manager.cluster_name, health);
+            }
+        }
+    }
+}
+
+/// Serves one cluster until the master stops, also after a defect that ended its task: rows and the cluster are read anew.
+async fn supervised(master: Master, settings: det_rm_kube::Settings) {
+    let shutdown = &master.context.shutdown;
+    while !shutdown.is_cancelled() {
+        let (places, stop) = (master.places.clone(), shutdown.clone());
+        let served = tokio::spawn(det_rm_kube::serve(places, settings.clone(), stop)).await;
+        let Err(error) = served else {
+            return;
+        };
+        let manager = &settings.manager;
+        tracing::error!(manager, %error, "a resource manager ended by a defect; it begins anew");
+        tokio::select! {
+            () = tokio::time::sleep(BEGIN_ANEW) => {}
+            () = shutdown.cancelled() => {}
+        }
     }
 }
 

@@ -61,8 +61,8 @@ pub const AGENT_TOKEN_FILE: &str = "agent-token";
 pub struct MasterOptions {
     /// Its configuration, complete.
     pub config: LoadedMaster,
-    /// Kinds of resource managers that it has a driver for: [`DRIVERS`], and in tests those that a test drives.
-    pub drivers: Vec<ManagerKind>,
+    /// Kinds of resource managers that tests drive, in place of their own driver if there is one; empty but in tests.
+    pub doubles: Vec<ManagerKind>,
     /// The process around it.
     pub surroundings: Arc<dyn Surroundings>,
     /// Where it keeps what it keeps: the embedded database, the agents' token, checkpoints unless configured.
@@ -130,6 +130,12 @@ pub enum StartError {
     Internal(String),
 }
 
+/// The kinds of resource managers that something drives.
+fn driven(doubles: &[ManagerKind]) -> Vec<ManagerKind> {
+    let others = doubles.iter().filter(|kind| !DRIVERS.contains(kind));
+    DRIVERS.iter().chain(others).copied().collect()
+}
+
 /// A running master.
 pub struct RunningMaster {
     /// Where it listens.
@@ -183,7 +189,7 @@ impl RunningMaster {
 pub async fn start(mut options: MasterOptions) -> Result<RunningMaster, StartError> {
     complete(&mut options.config.config, &options.data_dir)?;
     let config = &options.config.config;
-    log_schedulers(&Manager::of(config, &options.drivers));
+    log_schedulers(&Manager::of(config, &driven(&options.doubles)));
     let url = match config.db.postgres_url() {
         Some(url) => StoreUrl::Postgres(url),
         None => StoreUrl::Sqlite(options.data_dir.join("det.db")),
@@ -201,7 +207,7 @@ pub async fn start(mut options: MasterOptions) -> Result<RunningMaster, StartErr
 async fn start_on(store: Store, options: MasterOptions) -> Result<RunningMaster, StartError> {
     let MasterOptions {
         config: loaded,
-        drivers,
+        doubles,
         surroundings,
         data_dir,
         allow_blank_passwords,
@@ -236,8 +242,8 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<RunningMaster,
              port; configure \"security.tls\""
         );
     }
-    let context = Context::new(store, hub, InForce::new(loaded, drivers));
-    let drivers = Drivers::new();
+    let context = Context::new(store, hub, InForce::new(loaded, driven(&doubles)));
+    let drivers = Drivers::new(doubles);
     let master = Master::new(Foundation {
         context,
         auth,

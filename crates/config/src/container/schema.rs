@@ -100,7 +100,7 @@ keys! {
         /// Linux capabilities to drop.
         drop_capabilities: Vec<String> = CAPABILITIES, or("[]"), merged(Merge::Set);
         /// Customisation of the task's Kubernetes pods.
-        pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Pod), kept;
+        pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Pod);
         /// Working directory of the trials.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         work_dir: Option<String> = Kind::Text;
@@ -628,7 +628,7 @@ keys! {
     pub struct KubernetesDefaults, KUBERNETES {
         /// Most slots of a pod; 0 = no task of two or more slots.
         #[serde(skip_serializing_if = "Option::is_none")]
-        max_slots_per_pod: Option<u32> = NATURAL_32, kept;
+        max_slots_per_pod: Option<u32> = NATURAL_32;
     }
 }
 
@@ -648,9 +648,9 @@ keys! {
         /// Docker network of containers; `host` is the host's own, also on Kubernetes.
         network_mode: Option<String> = Kind::Special(&NOT_EMPTY), built_in("\"bridge\"");
         /// Kubernetes pod of tasks without slots.
-        cpu_pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Replace), kept;
+        cpu_pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Replace);
         /// Kubernetes pod of tasks with slots.
-        gpu_pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Replace), kept;
+        gpu_pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Replace);
         /// Kubernetes pod of the deletion of checkpoints.
         checkpoint_gc_pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Replace), kept;
         /// Image of tasks that name none.

@@ -99,7 +99,13 @@ impl ResourceManager {
     pub fn scheduler_of(&self, pool: &ResourcePool) -> EffectiveScheduler {
         let own = pool.scheduler.as_ref().filter(|block| !block.is_empty());
         let cluster = self.scheduler.as_ref().filter(|block| !block.is_empty());
-        EffectiveScheduler::of(own.or(cluster), own.is_none())
+        let mut scheduler = EffectiveScheduler::of(own.or(cluster), own.is_none());
+        // The older way to ask for it, of managers of Kubernetes.
+        let asked = self.kept.get("default_scheduler").and_then(Value::as_str);
+        if own.or(cluster).is_none() && asked == Some("preemption") {
+            scheduler.preemption = true;
+        }
+        scheduler
     }
 }
 

@@ -154,6 +154,10 @@ const RULES: &[(&str, EffectTime)] = &[
         Restart("who runs containers is chosen at start"),
     ),
     ("resource_pools", Now),
+    (
+        "resource_pools.kubernetes_namespace",
+        Restart("nodes and namespaces of pools are read at start"),
+    ),
     ("additional_resource_managers", Now),
     // A manager that is new or gone has or had a type.
     (
@@ -521,12 +525,11 @@ additional_resource_managers:
     fn what_nothing_acts_on_is_kept_and_reported() {
         let changes = reload(
             "resource_pools: [{pool_name: default}]",
-            "oidc: {client_id: x}\nroot: /x\nconfig_file: /y\nresource_pools: [{pool_name: default, kubernetes_namespace: n}]\nsecurity: {token: {max_lifespan_days: 90}}",
+            "oidc: {client_id: x}\nroot: /x\nconfig_file: /y\nsecurity: {token: {max_lifespan_days: 90}}",
         )
         .unwrap();
         for expected in [
             "config_file: \"\" -> \"/y\" (kept; nothing acts on it)",
-            "resource_pools[default].kubernetes_namespace: null -> \"n\" (kept; nothing acts on it)",
             "root: null -> \"/x\" (kept; nothing acts on it)",
             "security.token.max_lifespan_days: -1 -> 90 (kept; nothing acts on it)",
         ] {

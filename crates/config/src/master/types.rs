@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub enum ManagerKind {
     /// On machines with agents.
     Agent,
-    /// In pods of a Kubernetes cluster. Not built yet.
+    /// In pods of a Kubernetes cluster.
     Kubernetes,
     /// As jobs of Slurm. Not built.
     Slurm,

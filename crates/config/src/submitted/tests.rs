@@ -527,10 +527,6 @@ fn what_nothing_acts_on_yet_is_said() {
         ("integrations: {webhooks: {exclude: true}}", "integrations:"),
         ("slurm: {slots_per_node: 1}", "slurm:"),
         ("pbs: {slots_per_node: 1}", "pbs:"),
-        (
-            "environment: {pod_spec: {spec: {}}}",
-            "environment.pod_spec:",
-        ),
     ] {
         let warnings = Submitted::parse(Experiment, &with(text)).unwrap().warnings;
         assert!(

@@ -316,7 +316,7 @@ async fn jobs_of_a_pool_that_is_not_configured_any_more_are_reported_and_can_be_
 
 #[tokio::test]
 async fn a_pool_of_an_additional_manager_is_refused_with_its_managers_name() {
-    let managers = "[{resource_manager: {type: kubernetes, cluster_name: cloud, max_slots_per_pod: 8}, \
+    let managers = "[{resource_manager: {type: slurm, cluster_name: cloud, host: h}, \
                     resource_pools: [{pool_name: pods}]}]";
     let cluster = Cluster::start_with(&[("additional_resource_managers", managers)]).await;
     let client = cluster.determined().await;
@@ -340,7 +340,7 @@ async fn a_pool_of_an_additional_manager_is_refused_with_its_managers_name() {
         listed,
         [
             ["default", "default", "lower goes first"],
-            ["pods", "cloud", "higher goes first"]
+            ["pods", "cloud", "lower goes first"]
         ]
     );
     let path = "/api/v1/workspaces/1/available-resource-pools";

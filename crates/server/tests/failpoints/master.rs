@@ -179,7 +179,7 @@ async fn open(data_dir: PathBuf, port: u16, database: Option<String>) -> Running
     let hub = Hub::default();
     let options = MasterOptions {
         config,
-        drivers: det_server::DRIVERS.to_vec(),
+        doubles: Vec::new(),
         surroundings: Arc::new(NoReload),
         data_dir,
         allow_blank_passwords: true,

@@ -25,7 +25,7 @@ use det_server::auth::Actor;
 use det_server::hub::Hub;
 use det_server::in_force::{Surroundings, UnusableConfig};
 use det_server::master_log::MasterLog;
-use det_server::{DRIVERS, MasterOptions, RunningMaster, StartError};
+use det_server::{MasterOptions, RunningMaster, StartError};
 use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_taskspec::ContainerSpec;
 use reqwest::Method;
@@ -309,18 +309,17 @@ impl Cluster {
 
     /// A master with these configuration keys.
     pub(crate) async fn start_with(flags: &[(&str, &str)]) -> Self {
-        Self::start_in(TempDir::new().unwrap(), flags, DRIVERS).await
+        Self::start_in(TempDir::new().unwrap(), flags, &[]).await
     }
 
     /// As [`Self::start_with`]; the test drives the places of managers of this kind.
     pub(crate) async fn start_driving(kind: ManagerKind, flags: &[(&str, &str)]) -> Self {
-        let drivers = [DRIVERS, &[kind]].concat();
-        Self::start_in(TempDir::new().unwrap(), flags, &drivers).await
+        Self::start_in(TempDir::new().unwrap(), flags, &[kind]).await
     }
 
-    /// Starts with the configuration of a file, and drivers of these kinds.
-    pub(crate) async fn start_reading(drivers: &[ManagerKind], file: &str) -> Self {
-        Self::start_from(TempDir::new().unwrap(), &[], drivers, file).await
+    /// Starts with the configuration of a file; the test drives managers of these kinds.
+    pub(crate) async fn start_reading(doubles: &[ManagerKind], file: &str) -> Self {
+        Self::start_from(TempDir::new().unwrap(), &[], doubles, file).await
     }
 
     /// Why a master with these configuration keys does not start.
@@ -366,7 +365,7 @@ impl Cluster {
             Err(error) => panic!("another error: {error}"),
             Ok(_) => panic!("it started"),
         }
-        Self::start_in(directory, &[], DRIVERS).await
+        Self::start_in(directory, &[], &[]).await
     }
 
     /// Stops the master and starts another one on what it left.
@@ -380,17 +379,17 @@ impl Cluster {
             running, directory, ..
         } = self;
         within("the master to stop", running.stop()).await;
-        Self::start_in(directory, flags, DRIVERS).await
+        Self::start_in(directory, flags, &[]).await
     }
 
-    async fn start_in(directory: TempDir, flags: &[(&str, &str)], drivers: &[ManagerKind]) -> Self {
-        Self::start_from(directory, flags, drivers, "").await
+    async fn start_in(directory: TempDir, flags: &[(&str, &str)], doubles: &[ManagerKind]) -> Self {
+        Self::start_from(directory, flags, doubles, "").await
     }
 
     async fn start_from(
         directory: TempDir,
         flags: &[(&str, &str)],
-        drivers: &[ManagerKind],
+        doubles: &[ManagerKind],
         file: &str,
     ) -> Self {
         // Of several tests in one process the first one installs it.
@@ -402,7 +401,7 @@ impl Cluster {
                 .unwrap()
                 .port();
             let (mut options, written) = options(&directory, flags, port);
-            options.drivers = drivers.to_vec();
+            options.doubles = doubles.to_vec();
             written.write(file);
             options.config = written.read_config().unwrap();
             match Box::pin(det_server::start(options)).await {
@@ -650,7 +649,7 @@ fn options(
     let hub = Hub::default();
     let options = MasterOptions {
         config: written.read_config().unwrap(),
-        drivers: DRIVERS.to_vec(),
+        doubles: Vec::new(),
         surroundings: written.clone(),
         data_dir: directory.path().to_owned(),
         allow_blank_passwords: true,

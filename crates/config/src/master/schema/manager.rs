@@ -147,7 +147,7 @@ pub(super) static RESOURCE_MANAGER: Union = union(
                 .kept(),
             ],
         ),
-        variant("kubernetes", KUBERNETES).kept(),
+        variant("kubernetes", KUBERNETES),
         variant("slurm", HPC).kept(),
         variant("pbs", HPC).kept(),
     ],
@@ -221,7 +221,14 @@ const KUBERNETES: &[Field] = &[
         "internal_task_gateway",
         Kind::Section(&GATEWAY),
         "Gateway by which tasks of another cluster are reached",
-    ),
+    )
+    .kept(),
+    field(
+        "helper_image",
+        Kind::Text,
+        "Image with `det-supervisor`, which init containers copy into each pod: that of the master",
+    )
+    .or("\"\""),
     field("fluent", Kind::Any, "Older key").warn(IGNORED),
     field("kubeconfig_secret_name", Kind::Any, "Older key").warn(SECRET_OF_CHART),
     field("kubeconfig_secret_value", Kind::Any, "Older key").warn(SECRET_OF_CHART),

@@ -40,7 +40,7 @@ keys! {
         agent_reconnect_wait: Duration = Kind::Duration, or("\"10m\"");
         /// Namespace of the pool's tasks.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        kubernetes_namespace: Option<String> = Kind::Text, kept;
+        kubernetes_namespace: Option<String> = Kind::Text;
     }
     without field {
         /// Older key.

@@ -32,7 +32,7 @@ additional_resource_managers:
 
 async fn cluster() -> Cluster {
     let kind = ManagerKind::Kubernetes;
-    Cluster::start_reading(&[ManagerKind::Agent, kind], &config("round_robin")).await
+    Cluster::start_reading(&[kind], &config("round_robin")).await
 }
 
 /// Submits an experiment of one trial with one slot.

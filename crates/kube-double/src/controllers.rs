@@ -1,0 +1,148 @@
+//! The parts of the control plane that act by themselves. All of them act at once, within the request that gives them
+//! reason to, so that what a test sees does not depend on time.
+
+use std::collections::BTreeSet;
+
+use crate::cluster::{Cluster, blocks_owner, has_ended, is_deleting, is_owned_by};
+use crate::deletion::{Options, delete, release_foreground, waits_for_owned};
+use crate::target::{Key, Resource};
+use crate::values::{list, set, set_condition, text};
+use crate::{jobs, scheduling};
+
+/// Passes at most; they end when nothing changes any more, and this is for controllers that undo each other's work.
+const PASSES: usize = 1_000;
+
+/// Which parts of the control plane run. All do at first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Controllers {
+    /// Pods of Jobs are created and deleted, and the status of Jobs is set.
+    pub jobs: bool,
+    /// Pods are bound to nodes.
+    pub scheduler: bool,
+    /// What has no owner any more is deleted, so is what is in namespaces that are being deleted, and pods of nodes that were
+    /// removed fail.
+    pub garbage: bool,
+}
+
+impl Default for Controllers {
+    fn default() -> Self {
+        Self {
+            jobs: true,
+            scheduler: true,
+            garbage: true,
+        }
+    }
+}
+
+/// Runs all that are on until nothing changes any more.
+pub(crate) fn run(cluster: &mut Cluster) {
+    for _ in 0..PASSES {
+        let before = cluster.version();
+        if cluster.controllers.jobs {
+            jobs::pass(cluster);
+        }
+        if cluster.controllers.scheduler {
+            scheduling::pass(cluster);
+        }
+        if cluster.controllers.garbage {
+            collect_lost_pods(cluster);
+            collect_garbage(cluster);
+            empty_namespaces(cluster);
+        }
+        if cluster.version() == before {
+            return;
+        }
+    }
+}
+
+/// Pods whose node was removed fail, and are removed.
+fn collect_lost_pods(cluster: &mut Cluster) {
+    let lost = std::mem::take(&mut cluster.lost_nodes);
+    if lost.is_empty() {
+        return;
+    }
+    for (key, pod) in cluster.copied(&Resource::pods()) {
+        if !lost.contains(text(&pod, "/spec/nodeName")) {
+            continue;
+        }
+        cluster.modify(&key, |pod| {
+            if !has_ended(pod) {
+                set(pod, &["status", "phase"], "Failed");
+                set_condition(
+                    pod,
+                    "DisruptionTarget",
+                    "True",
+                    "DeletionByPodGC",
+                    "PodGC: node no longer exists",
+                );
+            }
+        });
+        if cluster.controllers.jobs {
+            jobs::pass(cluster);
+        }
+        // It may have been removed with its owner.
+        let _ = delete(cluster, &key, &Options::at_once());
+    }
+}
+
+/// Deletes what has owners of which none exists, and what is owned by what is deleted in the foreground.
+fn collect_garbage(cluster: &mut Cluster) {
+    let uids: BTreeSet<String> = cluster
+        .all()
+        .map(|(_, object)| text(object, "/metadata/uid").to_owned())
+        .collect();
+    let mut doomed: BTreeSet<Key> = cluster
+        .all()
+        .filter(|(_, object)| {
+            let owners = list(object, "/metadata/ownerReferences");
+            !owners.is_empty()
+                && !owners
+                    .iter()
+                    .any(|owner| uids.contains(text(owner, "/uid")))
+        })
+        .map(|(key, _)| key.clone())
+        .collect();
+    let waiting: Vec<(Key, String)> = cluster
+        .all()
+        .filter(|(_, object)| waits_for_owned(object))
+        .map(|(key, object)| (key.clone(), text(object, "/metadata/uid").to_owned()))
+        .collect();
+    for (owner, uid) in &waiting {
+        let owned = || cluster.all().filter(|(_, object)| is_owned_by(object, uid));
+        doomed.extend(owned().map(|(key, _)| key.clone()));
+        let is_blocked = owned().any(|(_, object)| blocks_owner(object, uid));
+        if !is_blocked {
+            release_foreground(cluster, owner);
+        }
+    }
+    delete_unless_deleting(cluster, doomed);
+}
+
+fn delete_unless_deleting(cluster: &mut Cluster, doomed: impl IntoIterator<Item = Key>) {
+    for key in doomed {
+        if cluster.get(&key).is_some_and(|object| !is_deleting(object)) {
+            // It exists, and no precondition is named: there is nothing to refuse.
+            let _ = delete(cluster, &key, &Options::default());
+        }
+    }
+}
+
+/// Deletes what is in namespaces that are being deleted, and then the namespaces.
+fn empty_namespaces(cluster: &mut Cluster) {
+    for (key, namespace) in cluster.copied(&Resource::namespaces()) {
+        if !is_deleting(&namespace) {
+            continue;
+        }
+        let inside: Vec<Key> = cluster
+            .all()
+            .filter(|(inside, _)| inside.namespace == key.name)
+            .map(|(inside, _)| inside.clone())
+            .collect();
+        if inside.is_empty() {
+            cluster.modify(&key, |namespace| {
+                set(namespace, &["spec", "finalizers"], Vec::<String>::new());
+            });
+        }
+        delete_unless_deleting(cluster, inside);
+    }
+}

@@ -1,0 +1,38 @@
+//! Kubernetes objects of an allocation, and what pods and nodes mean.
+//!
+//! [`objects()`] returns everything that is created for the containers of one allocation: a Secret with their scripts, an
+//! Indexed Job for each size of pod, and a Service for those that must find each other. In the other direction,
+//! [`pod_facts`] and [`observed`] return what a pod's status means for its container, and [`node_facts`], [`slots_of`] and
+//! [`admits`] what a node offers. Objects are JSON values, as the API has them: fields that this crate does not know pass
+//! through it. It knows no cluster, no connection and no clock. Read [`ClusterFacts`] first, then [`objects()`].
+
+mod admission;
+mod affinity;
+mod environment;
+mod facts;
+mod json;
+mod names;
+mod node;
+mod objects;
+mod observation;
+mod pod;
+mod quantity;
+mod record;
+mod template;
+mod user_spec;
+
+pub use admission::admits;
+pub use affinity::{PLACEMENT_GATE, release_patch};
+pub use facts::{ClusterFacts, MasterCert, MasterUrl, Member, Scheduler, SlotResource};
+pub use names::{
+    CLUSTER_LABEL, DRAIN_NO_EXECUTE, DRAIN_NO_SCHEDULE, SELECTOR_LABEL, drain_label, label_value,
+};
+pub use node::{NodeFacts, Taint, node_facts, slots_of};
+pub use objects::{Objects, ObjectsError, objects, owner_patch};
+pub use observation::{observed, observed_gone};
+pub use pod::{
+    ContainerFacts, ContainerState, Disruption, ImageError, ImageErrorKind, PodFacts, PodPhase,
+    Scheduled, pod_facts,
+};
+pub use quantity::{holds, quantity};
+pub use record::{PodMember, RECORD_ANNOTATION, Recorded, RecordedMember, member_of, recorded};

@@ -1,0 +1,370 @@
+//! What is known of a pod, from its status.
+
+use serde_json::Value;
+
+use crate::json;
+use crate::record::{PORTS_ANNOTATION, PodMember, member_of};
+use crate::user_spec::TASK_CONTAINER;
+
+/// A pod, without what nothing here depends on.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PodFacts {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its identity: another one with the same name has another.
+    pub uid: String,
+    /// The container that it is; `None` = it is none of ours.
+    pub member: Option<PodMember>,
+    /// Where it is in its life.
+    pub phase: PodPhase,
+    /// Why it is in this phase, a word of Kubernetes: `Evicted`, `NodeLost`.
+    pub reason: Option<String>,
+    /// The same for users.
+    pub message: Option<String>,
+    /// Its node; `None` = it has none yet.
+    pub node: Option<String>,
+    /// Its address.
+    pub pod_ip: Option<String>,
+    /// Address of its node.
+    pub host_ip: Option<String>,
+    /// What the scheduler reports; `None` = nothing yet.
+    pub scheduled: Option<Scheduled>,
+    /// Names of the gates that hold it back from the scheduler.
+    pub gates: Vec<String>,
+    /// The container of the task.
+    pub task: ContainerFacts,
+    /// Init containers, in order.
+    pub init: Vec<ContainerFacts>,
+    /// The user's containers.
+    pub others: Vec<ContainerFacts>,
+    /// When it is to be gone, RFC 3339; `None` = it is not being deleted.
+    pub deletion: Option<String>,
+    /// Why Kubernetes ends it; `None` = it does not.
+    pub disruption: Option<Disruption>,
+    /// Ports that the task listens on.
+    pub ports: Vec<u16>,
+}
+
+/// Where a pod is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PodPhase {
+    /// Not all of its containers have started.
+    #[default]
+    Pending,
+    /// Its containers have started, and some of them run.
+    Running,
+    /// All its containers have ended well.
+    Succeeded,
+    /// All its containers have ended, or it was refused by its node.
+    Failed,
+    /// Its node cannot be asked.
+    Unknown,
+}
+
+/// What the scheduler reports of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scheduled {
+    /// Whether it has a node.
+    pub done: bool,
+    /// Why not: `Unschedulable`, `SchedulingGated`.
+    pub reason: Option<String>,
+    /// The same for users.
+    pub message: Option<String>,
+}
+
+/// Why Kubernetes ends a pod: its condition `DisruptionTarget`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disruption {
+    /// `PreemptionByScheduler`, `EvictionByEvictionAPI`, `DeletionByTaintManager`, `DeletionByPodGC`, `TerminationByKubelet`.
+    pub reason: String,
+    /// The same for users.
+    pub message: String,
+}
+
+/// A container of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ContainerFacts {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub state: ContainerState,
+}
+
+/// What a container does.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ContainerState {
+    /// Nothing is reported.
+    #[default]
+    Unknown,
+    /// It does not run yet.
+    Waiting {
+        /// `ContainerCreating`, `PodInitializing`, `ImagePullBackOff`; empty = none is reported.
+        reason: String,
+        /// The same for users.
+        message: String,
+    },
+    /// It runs.
+    Running,
+    /// It has ended.
+    Terminated {
+        /// Exit code; 128 and more by signals.
+        exit_code: i32,
+        /// Signal that ended it, where the runtime reports one.
+        signal: Option<i32>,
+        /// `Completed`, `Error`, `OOMKilled`, `StartError`.
+        reason: String,
+        /// Its termination message.
+        message: String,
+    },
+}
+
+impl ContainerState {
+    /// Whether it has begun to run.
+    pub fn has_started(&self) -> bool {
+        matches!(self, Self::Running | Self::Terminated { .. })
+    }
+}
+
+/// An image that cannot be pulled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageError {
+    /// What kind of error it is.
+    pub kind: ImageErrorKind,
+    /// Which container it is of, and what the kubelet reports.
+    pub message: String,
+}
+
+/// Why an image cannot be pulled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageErrorKind {
+    /// There is no such image.
+    NotFound,
+    /// The registry demands other credentials.
+    Auth,
+    /// The registry was asked too often.
+    RateLimit,
+    /// The registry was not reached.
+    Network,
+    /// The name is no name of an image.
+    Invalid,
+    /// What is reported is not known.
+    Other,
+}
+
+impl ImageErrorKind {
+    /// Whether it will be the same when the image is pulled again.
+    pub fn is_lasting(self) -> bool {
+        match self {
+            Self::NotFound | Self::Auth | Self::Invalid => true,
+            Self::RateLimit | Self::Network | Self::Other => false,
+        }
+    }
+}
+
+/// Words of kubelets, container runtimes and registries, by the kind of error they are of. The first kind counts.
+const PULL_ERRORS: &[(ImageErrorKind, &[&str])] = &[
+    (
+        ImageErrorKind::RateLimit,
+        &["toomanyrequests", "too many requests", "rate limit"],
+    ),
+    (
+        ImageErrorKind::Auth,
+        &[
+            "unauthorized",
+            "authentication required",
+            "authorization failed",
+            "no basic auth credentials",
+            "pull access denied",
+            "access denied",
+            "permission denied",
+            "403 forbidden",
+            "denied:",
+        ],
+    ),
+    (
+        ImageErrorKind::Network,
+        &[
+            "dial tcp",
+            "i/o timeout",
+            "no such host",
+            "connection refused",
+            "connection reset",
+            "tls handshake",
+            "deadline exceeded",
+            "client.timeout",
+            "unexpected eof",
+            "x509",
+            "502 bad gateway",
+            "503 service unavailable",
+            "504 gateway",
+            "registryunavailable",
+        ],
+    ),
+    (
+        ImageErrorKind::NotFound,
+        &[
+            "not found",
+            "manifest unknown",
+            "name unknown",
+            "no such image",
+            "does not exist",
+            "no match for platform",
+            "no matching manifest",
+        ],
+    ),
+];
+
+impl PodFacts {
+    /// The error with which an image of the pod cannot be pulled; `None` = none is reported at this moment. It is the
+    /// caller's to decide how long the kubelet may try again.
+    pub fn image_error(&self) -> Option<ImageError> {
+        self.containers().find_map(image_error)
+    }
+
+    /// Why a container cannot be created although its image is there, for users: the kubelet tries it again for ever.
+    pub fn start_error(&self) -> Option<String> {
+        self.containers().find_map(|container| {
+            let ContainerState::Waiting { reason, message } = &container.state else {
+                return None;
+            };
+            let is_error = matches!(
+                reason.as_str(),
+                "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError"
+            );
+            is_error.then(|| reported(&container.name, reason, message))
+        })
+    }
+
+    fn containers(&self) -> impl Iterator<Item = &ContainerFacts> {
+        let first = self.init.iter().chain([&self.task]);
+        first.chain(&self.others)
+    }
+}
+
+fn image_error(container: &ContainerFacts) -> Option<ImageError> {
+    let ContainerState::Waiting { reason, message } = &container.state else {
+        return None;
+    };
+    let kind = match reason.as_str() {
+        "InvalidImageName" => ImageErrorKind::Invalid,
+        // The kubelet does not pull it, and it is not on the node.
+        "ErrImageNeverPull" => ImageErrorKind::NotFound,
+        "RegistryUnavailable" => ImageErrorKind::Network,
+        "ErrImagePull" | "ImagePullBackOff" | "ImageInspectError" | "SignatureValidationFailed" => {
+            pull_error(message)
+        }
+        _ => return None,
+    };
+    Some(ImageError {
+        kind,
+        message: reported(&container.name, reason, message),
+    })
+}
+
+fn pull_error(message: &str) -> ImageErrorKind {
+    let message = message.to_lowercase();
+    let mut kinds = PULL_ERRORS.iter();
+    let found = kinds.find(|(_, words)| words.iter().any(|word| message.contains(word)));
+    found.map_or(ImageErrorKind::Other, |(kind, _)| *kind)
+}
+
+fn reported(container: &str, reason: &str, message: &str) -> String {
+    let colon = if message.is_empty() { "" } else { ": " };
+    format!("container \"{container}\": {reason}{colon}{message}")
+}
+
+/// What is known of a pod, from the API's object.
+pub fn pod_facts(pod: &Value) -> PodFacts {
+    let text = |path: &[&str]| json::text(pod, path).unwrap_or_default().to_owned();
+    let word = |path: &[&str]| json::word(pod, path);
+    let statuses = |key: &str| -> Vec<ContainerFacts> {
+        let statuses = json::list(pod, &["status", key]);
+        statuses.iter().map(container_facts).collect()
+    };
+    let (task, others): (Vec<_>, Vec<_>) = statuses("containerStatuses")
+        .into_iter()
+        .partition(|container| container.name == TASK_CONTAINER);
+    PodFacts {
+        namespace: text(&["metadata", "namespace"]),
+        name: text(&["metadata", "name"]),
+        uid: text(&["metadata", "uid"]),
+        member: member_of(pod),
+        phase: match json::text(pod, &["status", "phase"]) {
+            Some("Running") => PodPhase::Running,
+            Some("Succeeded") => PodPhase::Succeeded,
+            Some("Failed") => PodPhase::Failed,
+            Some("Unknown") => PodPhase::Unknown,
+            _ => PodPhase::Pending,
+        },
+        reason: word(&["status", "reason"]),
+        message: word(&["status", "message"]),
+        node: word(&["spec", "nodeName"]),
+        pod_ip: word(&["status", "podIP"]),
+        host_ip: word(&["status", "hostIP"]),
+        scheduled: condition(pod, "PodScheduled").map(|condition| Scheduled {
+            done: json::text(condition, &["status"]) == Some("True"),
+            reason: json::word(condition, &["reason"]),
+            message: json::word(condition, &["message"]),
+        }),
+        gates: json::list(pod, &["spec", "schedulingGates"])
+            .iter()
+            .filter_map(|gate| json::word(gate, &["name"]))
+            .collect(),
+        task: task.into_iter().next().unwrap_or_default(),
+        init: statuses("initContainerStatuses"),
+        others,
+        deletion: word(&["metadata", "deletionTimestamp"]),
+        disruption: condition(pod, "DisruptionTarget")
+            .filter(|condition| json::text(condition, &["status"]) == Some("True"))
+            .map(|condition| Disruption {
+                reason: json::word(condition, &["reason"]).unwrap_or_default(),
+                message: json::word(condition, &["message"]).unwrap_or_default(),
+            }),
+        ports: ports(pod),
+    }
+}
+
+fn condition<'p>(pod: &'p Value, kind: &str) -> Option<&'p Value> {
+    let conditions = json::list(pod, &["status", "conditions"]);
+    conditions
+        .iter()
+        .find(|condition| json::text(condition, &["type"]) == Some(kind))
+}
+
+fn ports(pod: &Value) -> Vec<u16> {
+    let annotations = json::texts(pod, &["metadata", "annotations"]);
+    let ports = annotations.get(PORTS_ANNOTATION).map(String::as_str);
+    let ports = ports.unwrap_or_default().split(',');
+    ports.filter_map(|port| port.trim().parse().ok()).collect()
+}
+
+fn container_facts(status: &Value) -> ContainerFacts {
+    let text = |path: &[&str]| json::text(status, path).unwrap_or_default().to_owned();
+    let number = |path: &[&str]| {
+        let number = json::at(status, path).and_then(Value::as_i64);
+        number.and_then(|number| i32::try_from(number).ok())
+    };
+    let state = if json::at(status, &["state", "terminated"]).is_some_and(Value::is_object) {
+        ContainerState::Terminated {
+            exit_code: number(&["state", "terminated", "exitCode"]).unwrap_or(0),
+            signal: number(&["state", "terminated", "signal"]).filter(|signal| *signal != 0),
+            reason: text(&["state", "terminated", "reason"]),
+            message: text(&["state", "terminated", "message"]),
+        }
+    } else if json::at(status, &["state", "running"]).is_some_and(Value::is_object) {
+        ContainerState::Running
+    } else if json::at(status, &["state", "waiting"]).is_some_and(Value::is_object) {
+        ContainerState::Waiting {
+            reason: text(&["state", "waiting", "reason"]),
+            message: text(&["state", "waiting", "message"]),
+        }
+    } else {
+        ContainerState::Unknown
+    };
+    ContainerFacts {
+        name: text(&["name"]),
+        state,
+    }
+}

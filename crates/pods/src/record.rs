@@ -1,0 +1,110 @@
+//! What a Job and its pods record of the containers that they were made for.
+
+use std::collections::BTreeMap;
+
+use det_ids::{AllocationId, ContainerId, PlaceId};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::facts::Member;
+use crate::json;
+
+/// Annotation of Jobs and pods with the containers that the Job was made for, in the order of their completion indices.
+pub const RECORD_ANNOTATION: &str = "determined.ai/containers";
+/// Annotation of pods with the ports of the task, separated by commas. Pods in the network of their host do not declare
+/// them, because a node would then take only one pod with each.
+pub(crate) const PORTS_ANNOTATION: &str = "determined.ai/ports";
+/// Label and annotation that Kubernetes gives to pods of Indexed Jobs.
+const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
+/// What a Job records of the containers it was made for, read back after a restart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recorded {
+    /// Their allocation.
+    pub allocation_id: AllocationId,
+    /// The containers, by completion index.
+    pub members: Vec<RecordedMember>,
+}
+
+/// A container that a Job was made for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedMember {
+    /// The container.
+    #[serde(rename = "id")]
+    pub container_id: ContainerId,
+    /// The place that it was started for.
+    pub place: PlaceId,
+    /// Name of the node of that place.
+    pub node: String,
+    /// Its rank in the allocation.
+    pub rank: u32,
+    /// Slots that it holds.
+    pub slots: u32,
+}
+
+/// The container that a pod is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodMember {
+    /// Its allocation.
+    pub allocation_id: AllocationId,
+    /// The container.
+    pub container_id: ContainerId,
+    /// Name of the node that it was placed on.
+    pub node: String,
+    /// Its rank in the allocation.
+    pub rank: u32,
+}
+
+/// The record as it is written.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    allocation: AllocationId,
+    containers: Vec<RecordedMember>,
+}
+
+/// The value of [`RECORD_ANNOTATION`] for the Job of these members.
+pub(crate) fn record(members: &[&Member]) -> String {
+    let allocation = members.first().map(|first| &first.start.spec.allocation_id);
+    let written = Written {
+        allocation: allocation.cloned().unwrap_or_else(|| "".into()),
+        containers: members
+            .iter()
+            .map(|member| RecordedMember {
+                container_id: member.start.spec.container_id.clone(),
+                place: member.place.clone(),
+                node: member.node.clone(),
+                rank: member.rank(),
+                slots: member.slots(),
+            })
+            .collect(),
+    };
+    // Texts and numbers always become JSON.
+    serde_json::to_string(&written).unwrap_or_default()
+}
+
+/// What the annotations of a Job, or of one of its pods, record; `None` = nothing that can be read.
+pub fn recorded(annotations: &BTreeMap<String, String>) -> Option<Recorded> {
+    let written: Written = serde_json::from_str(annotations.get(RECORD_ANNOTATION)?).ok()?;
+    Some(Recorded {
+        allocation_id: written.allocation,
+        members: written.containers,
+    })
+}
+
+/// The container that a pod is, by its completion index and the record of its Job; `None` = it is none of ours.
+pub fn member_of(pod: &Value) -> Option<PodMember> {
+    let annotations = json::texts(pod, &["metadata", "annotations"]);
+    let labels = json::texts(pod, &["metadata", "labels"]);
+    let recorded = recorded(&annotations)?;
+    let index = [&annotations, &labels]
+        .into_iter()
+        .find_map(|texts| texts.get(COMPLETION_INDEX));
+    let index: usize = index.map_or(Ok(0), |index| index.parse()).ok()?;
+    let member = recorded.members.into_iter().nth(index)?;
+    Some(PodMember {
+        allocation_id: recorded.allocation_id,
+        container_id: member.container_id,
+        node: member.node,
+        rank: member.rank,
+    })
+}

@@ -1,0 +1,436 @@
+//! The template of a Job's pods: what the system needs, laid over what the user customises.
+
+use std::collections::BTreeSet;
+
+use det_taskspec::sandbox::HOST_NETWORK;
+use det_taskspec::{ContainerSpec, EMPTY_IMAGE, Mount, RUN_DIR, pods};
+use serde_json::{Value, json};
+
+use crate::admission::DEFAULT_TOLERATIONS;
+use crate::affinity::{self, PLACEMENT_GATE};
+use crate::environment;
+use crate::facts::{ClusterFacts, Member, Scheduler, SlotResource};
+use crate::json::{self, Object};
+use crate::user_spec::{INIT_CONTAINER, TASK_CONTAINER, UserPod, name};
+
+/// Where the init container sees the Secret.
+const SECRET_DIR: &str = "/run/determined-secret";
+const RUN_VOLUME: &str = "determined-run";
+const SECRET_VOLUME: &str = "determined-secret";
+const SHM_VOLUME: &str = "det-shm-volume";
+const SHM_DIR: &str = "/dev/shm";
+/// Seconds in which a supervisor ends and reports after its task was killed.
+const REPORT_SECONDS: u32 = 15;
+/// Name of the scheduler of the coscheduling plugin, as clusters that have it call it.
+const COSCHEDULER: &str = "coscheduler";
+
+/// Fields of the task's container that a user cannot set.
+const OWNED: &[&str] = &[
+    "name",
+    "image",
+    "imagePullPolicy",
+    "command",
+    "args",
+    "workingDir",
+    "ports",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "lifecycle",
+    "restartPolicy",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
+];
+
+/// What a template is made from.
+pub(crate) struct Source<'a> {
+    pub(crate) facts: &'a ClusterFacts,
+    /// Image of the init container.
+    pub(crate) helper_image: &'a str,
+    /// Name of the allocation's first Job, its Secret and its Service.
+    pub(crate) job_name: &'a str,
+    /// The members that get a pod of this template, in the order of their completion indices; the first is the example for
+    /// all of them.
+    pub(crate) first: &'a Member,
+    /// Their ranks.
+    pub(crate) ranks: &'a [u32],
+    /// Containers of the whole allocation.
+    pub(crate) members: usize,
+}
+
+/// What a template is of.
+pub(crate) struct PodSpec {
+    /// Its `spec`.
+    pub(crate) spec: Object,
+    /// Names of variables that scripts leave out.
+    pub(crate) kept: BTreeSet<String>,
+}
+
+impl Source<'_> {
+    fn container(&self) -> &ContainerSpec {
+        &self.first.start.spec
+    }
+
+    fn shares_network(&self) -> bool {
+        self.container().network_mode == "host"
+    }
+
+    /// The `spec` of the pods.
+    pub(crate) fn pod_spec(&self, user: UserPod) -> PodSpec {
+        let UserPod {
+            mut spec,
+            mut containers,
+            mut init_containers,
+            mut task,
+            ..
+        } = user;
+        let variables = environment::combined(
+            environment::of_task(
+                self.facts,
+                self.first,
+                self.members,
+                containers.len() + init_containers.len() + 2,
+            ),
+            json::take_list(&mut task, "env"),
+        );
+        let hides_gpus = environment::hides_gpus(&variables.env);
+        for container in containers.iter_mut().chain(&mut init_containers) {
+            without_gpus(container, hides_gpus);
+        }
+        let own = self.own_volumes(&task);
+        let task = self.task_container(task, variables.env, &own);
+        init_containers.push(self.init_container(&task));
+        containers.push(task);
+        spec.insert("containers".to_owned(), containers.into());
+        spec.insert("initContainers".to_owned(), init_containers.into());
+        self.lay_volumes(&mut spec, own);
+        self.lay_over(&mut spec);
+        self.lay_placement(&mut spec);
+        PodSpec {
+            spec,
+            kept: variables.kept,
+        }
+    }
+
+    /// What is the system's of a pod, besides containers, volumes and where it goes.
+    fn lay_over(&self, spec: &mut Object) {
+        spec.insert("restartPolicy".to_owned(), "Never".into());
+        spec.entry("automountServiceAccountToken")
+            .or_insert(false.into());
+        spec.remove("hostNetwork");
+        if self.shares_network() {
+            spec.insert("hostNetwork".to_owned(), true.into());
+            spec.entry("dnsPolicy")
+                .or_insert("ClusterFirstWithHostNet".into());
+        }
+        let grace = u64::from(self.container().script.grace_seconds) + u64::from(REPORT_SECONDS);
+        let key = "terminationGracePeriodSeconds";
+        let of_user = spec.get(key).and_then(Value::as_u64);
+        let of_user = of_user.unwrap_or_else(|| self.facts.default_grace_seconds.into());
+        spec.insert(key.to_owned(), grace.max(of_user).into());
+        // The name of the pod is the name of its host.
+        spec.remove("hostname");
+        spec.remove("ephemeralContainers");
+    }
+
+    /// Where and when the pods are scheduled.
+    fn lay_placement(&self, spec: &mut Object) {
+        let is_gang = self.members > 1;
+        // The master has chosen a node that this pod spec admits.
+        spec.remove("nodeName");
+        let node = (!is_gang).then_some(self.first.node.as_str());
+        affinity::restrict(spec, &self.facts.cluster_id, node);
+        if is_gang {
+            let mut gates = json::take_list(spec, "schedulingGates");
+            gates.retain(|gate| name(gate) != Some(PLACEMENT_GATE));
+            gates.push(json!({"name": PLACEMENT_GATE}));
+            spec.insert("schedulingGates".to_owned(), gates.into());
+            spec.insert("subdomain".to_owned(), self.job_name.into());
+        }
+        let mut tolerations = json::take_list(spec, "tolerations");
+        for key in DEFAULT_TOLERATIONS {
+            let own = json!({"key": key, "operator": "Exists", "effect": "NoSchedule"});
+            if !tolerations.contains(&own) {
+                tolerations.push(own);
+            }
+        }
+        spec.insert("tolerations".to_owned(), tolerations.into());
+        if self.facts.scheduler == Scheduler::Coscheduler {
+            spec.entry("schedulerName").or_insert(COSCHEDULER.into());
+        }
+    }
+
+    fn security_context(&self, of_user: Object) -> Object {
+        let spec = self.container();
+        let mut context = of_user;
+        context.insert("runAsUser".to_owned(), spec.user.uid.into());
+        context.insert("runAsGroup".to_owned(), spec.user.gid.into());
+        let mut capabilities = json::take_object(&mut context, "capabilities");
+        let added = spec.add_capabilities.iter();
+        for (key, own) in [
+            (
+                "add",
+                added.chain(&spec.default_capabilities).collect::<Vec<_>>(),
+            ),
+            ("drop", spec.drop_capabilities.iter().collect()),
+        ] {
+            let mut list = json::take_list(&mut capabilities, key);
+            for capability in own {
+                // Kubernetes knows them without the prefix only.
+                let name = capability.to_ascii_uppercase();
+                let name = Value::from(name.strip_prefix("CAP_").unwrap_or(&name));
+                if !list.contains(&name) {
+                    list.push(name);
+                }
+            }
+            if !list.is_empty() {
+                capabilities.insert(key.to_owned(), list.into());
+            }
+        }
+        if !capabilities.is_empty() {
+            context.insert("capabilities".to_owned(), capabilities.into());
+        }
+        context
+    }
+
+    fn task_container(&self, of_user: Object, env: Vec<Value>, own: &[OwnVolume]) -> Value {
+        let spec = self.container();
+        let mut container = of_user;
+        for key in OWNED {
+            container.remove(*key);
+        }
+        let mut command = vec![
+            format!("{RUN_DIR}/{}", pods::SUPERVISOR_FILE),
+            "run".to_owned(),
+        ];
+        if self.shares_network() {
+            command.push(HOST_NETWORK.to_owned());
+        }
+        let policy = if spec.force_pull_image {
+            "Always"
+        } else {
+            "IfNotPresent"
+        };
+        let context = json::take_object(&mut container, "securityContext");
+        let context = self.security_context(context);
+        let resources = json::take_object(&mut container, "resources");
+        let resources = self.resources(resources);
+        let mounts = json::take_list(&mut container, "volumeMounts");
+        let mounts = combined_mounts(own, mounts);
+        container.extend(json::map([
+            ("name", Value::from(TASK_CONTAINER)),
+            ("image", self.image().into()),
+            ("imagePullPolicy", policy.into()),
+            ("command", command.into()),
+            ("env", env.into()),
+            ("securityContext", context.into()),
+            ("volumeMounts", mounts.into()),
+            (
+                "terminationMessagePath",
+                environment::TERMINATION_LOG.into(),
+            ),
+            ("terminationMessagePolicy", "File".into()),
+        ]));
+        if !resources.is_empty() {
+            container.insert("resources".to_owned(), resources.into());
+        }
+        let ports: BTreeSet<u16> = spec.ports.iter().copied().collect();
+        // In the network of the host they would be the host's: two tasks that declare the same could not share a node.
+        if !ports.is_empty() && !self.shares_network() {
+            let ports = ports.into_iter();
+            let ports: Vec<Value> = ports.map(|port| json!({"containerPort": port})).collect();
+            container.insert("ports".to_owned(), ports.into());
+        }
+        container.into()
+    }
+
+    /// Requests and limits of the task's container: those of its slots, and the user's for everything else.
+    fn resources(&self, of_user: Object) -> Object {
+        let mut resources = of_user;
+        let slots = u64::from(self.first.slots());
+        let amount = match &self.facts.slots {
+            SlotResource::Extended(_) => slots.to_string(),
+            SlotResource::Cpu { millis } => format!("{}m", slots.saturating_mul(*millis)),
+        };
+        for kind in ["requests", "limits"] {
+            let mut amounts = json::take_object(&mut resources, kind);
+            // No pod has devices that it was not given slots for.
+            amounts.retain(|name, _| !is_gpu(name));
+            if slots > 0 {
+                amounts.insert(self.facts.slots.name().to_owned(), amount.clone().into());
+            }
+            if !amounts.is_empty() {
+                resources.insert(kind.to_owned(), amounts.into());
+            }
+        }
+        resources
+    }
+
+    /// The image of the task's container. Where only the supervisor works, which is in every pod, that of the helper will do.
+    fn image(&self) -> String {
+        match self.container().image.as_str() {
+            EMPTY_IMAGE => self.helper_image.to_owned(),
+            image => image.to_owned(),
+        }
+    }
+
+    /// The init container that places supervisor and script; as restricted as `task`, so that a namespace which takes one
+    /// takes the other.
+    fn init_container(&self, task: &Value) -> Value {
+        let context = json::at(task, &["securityContext"]).and_then(Value::as_object);
+        let mut context = context.cloned().unwrap_or_default();
+        context.remove("privileged");
+        if let Some(Value::Object(capabilities)) = context.get_mut("capabilities") {
+            capabilities.remove("add");
+        }
+        if context.get("capabilities") == Some(&json!({})) {
+            context.remove("capabilities");
+        }
+        let mut resources = Object::new();
+        for kind in ["requests", "limits"] {
+            let amounts = json::at(task, &["resources", kind]).and_then(Value::as_object);
+            let mut amounts = amounts.cloned().unwrap_or_default();
+            // It needs hardly any, but a quota may demand that every container names them.
+            amounts.retain(|name, _| ["cpu", "memory", "ephemeral-storage"].contains(&&**name));
+            if !amounts.is_empty() {
+                resources.insert(kind.to_owned(), amounts.into());
+            }
+        }
+        let mut container = json!({
+            "name": INIT_CONTAINER,
+            "image": self.helper_image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": [pods::SUPERVISOR_FILE, pods::PLACE, "--from", SECRET_DIR, "--to", RUN_DIR],
+            "env": environment::of_placement(self.ranks),
+            "securityContext": context,
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "volumeMounts": [
+                {"name": RUN_VOLUME, "mountPath": RUN_DIR},
+                {"name": SECRET_VOLUME, "mountPath": SECRET_DIR, "readOnly": true},
+            ],
+        });
+        if !resources.is_empty()
+            && let Value::Object(container) = &mut container
+        {
+            container.insert("resources".to_owned(), resources.into());
+        }
+        container
+    }
+
+    /// The volumes that the system mounts into the task's container; `task` is what the user has for that.
+    fn own_volumes(&self, task: &Object) -> Vec<OwnVolume> {
+        let spec = self.container();
+        let work_dir = spec.user.work_dir(&spec.script.work_dir);
+        let mut volumes = vec![OwnVolume {
+            volume: json!({"name": RUN_VOLUME, "emptyDir": {}}),
+            mount: json!({"name": RUN_VOLUME, "mountPath": RUN_DIR}),
+        }];
+        let of_user = task.get("volumeMounts").and_then(Value::as_array);
+        let of_user = of_user.into_iter().flatten();
+        let has_shm = of_user.into_iter().any(|mount| target(mount) == SHM_DIR);
+        if !has_shm {
+            let mut memory = json::map([("medium", "Memory")]);
+            if spec.shm_size_bytes > 0 {
+                let size = spec.shm_size_bytes.to_string();
+                memory.insert("sizeLimit".to_owned(), size.into());
+            }
+            volumes.push(OwnVolume {
+                volume: json!({"name": SHM_VOLUME, "emptyDir": memory}),
+                mount: json!({"name": SHM_VOLUME, "mountPath": SHM_DIR}),
+            });
+        }
+        let mut taken: BTreeSet<String> = [RUN_DIR, SHM_DIR].map(str::to_owned).into();
+        for (number, mount) in spec.mounts.iter().enumerate() {
+            let volume = OwnVolume::of_host(number, mount, &work_dir);
+            if taken.insert(target(&volume.mount).to_owned()) {
+                volumes.push(volume);
+            }
+        }
+        volumes
+    }
+
+    fn lay_volumes(&self, spec: &mut Object, own: Vec<OwnVolume>) {
+        let secret = json!({
+            "name": SECRET_VOLUME,
+            "secret": {"secretName": self.job_name, "defaultMode": 0o444},
+        });
+        let own = own.into_iter().map(|own| own.volume);
+        let own: Vec<Value> = own.chain([secret]).collect();
+        let mut volumes = json::take_list(spec, "volumes");
+        volumes.retain(|volume| !own.iter().any(|own| name(own) == name(volume)));
+        volumes.extend(own);
+        spec.insert("volumes".to_owned(), volumes.into());
+    }
+}
+
+fn is_gpu(resource: &str) -> bool {
+    resource == "amd.com/gpu" || resource.starts_with("nvidia.com/")
+}
+
+/// Takes from a container of the user what only the slots of its task give. `hides` = images must not show GPUs.
+fn without_gpus(container: &mut Value, hides: bool) {
+    let Some(container) = container.as_object_mut() else {
+        return;
+    };
+    for kind in ["requests", "limits"] {
+        let amounts = container
+            .get_mut("resources")
+            .and_then(|resources| resources.get_mut(kind)?.as_object_mut());
+        if let Some(amounts) = amounts {
+            amounts.retain(|name, _| !is_gpu(name));
+        }
+    }
+    if hides {
+        let mut env = json::take_list(container, "env");
+        environment::hide_gpus(&mut env);
+        container.insert("env".to_owned(), env.into());
+    }
+}
+
+/// A volume of the system with its place in the task's container.
+struct OwnVolume {
+    volume: Value,
+    mount: Value,
+}
+
+impl OwnVolume {
+    fn of_host(number: usize, mount: &Mount, work_dir: &str) -> Self {
+        let name = format!("det-host-volume-{number}");
+        let mut path = json::map([("path", mount.host_path.clone())]);
+        if mount.create {
+            path.insert("type".to_owned(), "DirectoryOrCreate".into());
+        }
+        let propagation = match mount.propagation.as_str() {
+            "rshared" | "shared" => "Bidirectional",
+            "rslave" | "slave" => "HostToContainer",
+            _ => "None",
+        };
+        Self {
+            volume: json!({"name": name, "hostPath": path}),
+            mount: json!({
+                "name": name,
+                "mountPath": mount.target(work_dir),
+                "readOnly": mount.read_only,
+                "mountPropagation": propagation,
+            }),
+        }
+    }
+}
+
+/// The system's mounts and then the user's. A path is mounted once, with what the system has there.
+fn combined_mounts(own: &[OwnVolume], of_user: Vec<Value>) -> Vec<Value> {
+    let mut mounts: Vec<Value> = own.iter().map(|own| own.mount.clone()).collect();
+    for mount in of_user {
+        if !mounts.iter().any(|other| target(other) == target(&mount)) {
+            mounts.push(mount);
+        }
+    }
+    mounts
+}
+
+/// Where a mount is in its container.
+fn target(mount: &Value) -> &str {
+    let path = json::text(mount, &["mountPath"]).unwrap_or_default();
+    let trimmed = path.trim_end_matches('/');
+    if trimmed.is_empty() { path } else { trimmed }
+}

@@ -1,0 +1,342 @@
+//! What is known of a cluster: its nodes, its pods, and the Jobs of allocations. Values only: what is watched goes in, and
+//! what has changed for a container or a node comes out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use det_ids::{AllocationId, ContainerId, PlaceId};
+use det_lifecycle::container::Observed;
+use det_pods::{NodeFacts, PodFacts, Recorded, RecordedMember};
+use det_taskspec::ContainerExit;
+use serde_json::Value;
+use tokio::time::Instant;
+
+/// An object of a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Named {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// Why a container ends otherwise than by itself. A later one replaces an earlier one only if it is stronger.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum End {
+    /// It is asked to end.
+    Asked,
+    /// It is killed.
+    Killed,
+    /// It is given up, for this reason.
+    GivenUp(ContainerExit),
+}
+
+impl End {
+    fn strength(&self) -> u8 {
+        match self {
+            Self::Asked => 0,
+            Self::Killed => 1,
+            Self::GivenUp(_) => 2,
+        }
+    }
+}
+
+/// A container for which a Job exists.
+#[derive(Debug, Clone)]
+pub(crate) struct Held {
+    /// The place that it was started for.
+    pub(crate) place: PlaceId,
+    /// The node of that place.
+    pub(crate) node: String,
+    /// Slots that it holds.
+    pub(crate) slots: u32,
+    /// Its Job.
+    pub(crate) job: Named,
+    /// What was last observed of it.
+    pub(crate) observed: Observed,
+    /// Whether and how it is to end.
+    pub(crate) end: Option<End>,
+    /// When its Job was first seen.
+    pub(crate) since: Instant,
+    /// When its image was first seen to fail.
+    pub(crate) fails_since: Option<Instant>,
+    /// Whether the core has stored that it has ended.
+    pub(crate) stored: bool,
+    /// Whether a pod of it has been seen.
+    pub(crate) had_pod: bool,
+    /// The pod whose gate has been opened, by its identity.
+    pub(crate) released: Option<String>,
+    /// The pod that has been deleted, by its identity, and with which grace in seconds; `None` = the pod's own.
+    pub(crate) deleted: Option<(String, Option<u32>)>,
+    /// The last request about it that failed, if none has succeeded since.
+    pub(crate) trouble: Option<Trouble>,
+}
+
+/// Requests about a container that fail.
+#[derive(Debug, Clone)]
+pub(crate) struct Trouble {
+    /// Why the last one failed.
+    pub(crate) reason: String,
+    /// Pause before the next one.
+    pub(crate) pause: Duration,
+}
+
+/// A container whose objects are being made.
+#[derive(Debug, Clone)]
+pub(crate) struct Starting {
+    /// The place that it is started for.
+    pub(crate) place: PlaceId,
+    /// The node of that place.
+    pub(crate) node: String,
+    /// Slots that it holds.
+    pub(crate) slots: u32,
+    /// How it is to end as soon as it exists, if it is.
+    pub(crate) end: Option<End>,
+}
+
+impl Held {
+    /// A container of a Job that was just seen.
+    pub(crate) fn new(job: Named, member: &RecordedMember) -> Self {
+        Self {
+            place: member.place.clone(),
+            node: member.node.clone(),
+            slots: member.slots,
+            job,
+            observed: Observed::Assigned,
+            end: None,
+            since: Instant::now(),
+            fails_since: None,
+            stored: false,
+            had_pod: false,
+            released: None,
+            deleted: None,
+            trouble: None,
+        }
+    }
+
+    /// Wants it to end, unless it is to end more surely already.
+    pub(crate) fn want_end(&mut self, end: End) {
+        if self
+            .end
+            .as_ref()
+            .is_none_or(|known| known.strength() < end.strength())
+        {
+            self.end = Some(end);
+        }
+    }
+
+    /// Why the last request about it failed, if none has succeeded since.
+    pub(crate) fn reason(&self) -> Option<&str> {
+        self.trouble.as_ref().map(|trouble| trouble.reason.as_str())
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self.observed, Observed::Terminated { .. })
+    }
+}
+
+/// What a container holds.
+struct Share<'a> {
+    place: &'a PlaceId,
+    node: &'a str,
+    slots: u32,
+}
+
+/// A Job of ours.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    pub(crate) uid: String,
+    pub(crate) recorded: Recorded,
+    /// Containers that the core has let go.
+    pub(crate) forgotten: BTreeSet<ContainerId>,
+    /// Whether it has been asked to be deleted.
+    pub(crate) deleting: bool,
+    /// Whether the API has it.
+    pub(crate) exists: bool,
+    /// When it was first seen to have ended.
+    pub(crate) finished: Option<Instant>,
+    /// Its Secret, and whether the Secret goes with it. That of a Job which was found after a restart may have no owner.
+    pub(crate) secret: Option<String>,
+    pub(crate) owns: bool,
+}
+
+/// A pod, ours or not.
+#[derive(Debug, Clone)]
+pub(crate) struct Pod {
+    pub(crate) uid: String,
+    pub(crate) node: Option<String>,
+    /// What it holds of the resource that slots are.
+    pub(crate) holds: u64,
+    /// Its Job, and its number there, if it is one of ours.
+    pub(crate) job: Option<(Named, usize)>,
+    /// Its container, if it is one of ours and its Job is known.
+    pub(crate) container: Option<ContainerId>,
+    /// What its status means, if it is one of ours.
+    pub(crate) facts: Option<PodFacts>,
+    /// The pod itself, while it waits for its gate to be opened.
+    pub(crate) gated: Option<Value>,
+}
+
+/// Everything that is known of a cluster.
+#[derive(Debug, Default)]
+pub(crate) struct Books {
+    pub(crate) nodes: BTreeMap<String, NodeFacts>,
+    pub(crate) pods: BTreeMap<Named, Pod>,
+    pub(crate) jobs: BTreeMap<Named, Job>,
+    pub(crate) held: BTreeMap<ContainerId, Held>,
+    /// The places that are served.
+    pub(crate) served: BTreeSet<PlaceId>,
+    /// The pod of each container, while there is one.
+    pub(crate) pod_of: BTreeMap<ContainerId, Named>,
+    /// Containers whose objects are being made.
+    pub(crate) starting: BTreeMap<ContainerId, Starting>,
+    /// The Jobs that are being made: their pods may be seen before them.
+    pub(crate) expected: BTreeSet<Named>,
+    /// Those of them that are gone already, by their identity: the answer to their creation may come later than that.
+    pub(crate) gone: BTreeSet<String>,
+}
+
+impl Books {
+    /// The containers that a place holds, as last observed.
+    pub(crate) fn held_by(&self, place: &PlaceId) -> Vec<(ContainerId, Observed)> {
+        let is_forgotten = |id: &ContainerId, held: &Held| {
+            let job = self.jobs.get(&held.job);
+            job.is_some_and(|job| job.forgotten.contains(id))
+        };
+        let held = self.held.iter();
+        let held = held.filter(|(id, held)| held.place == *place && !is_forgotten(id, held));
+        held.map(|(id, held)| (id.clone(), held.observed.clone()))
+            .collect()
+    }
+
+    /// What others than the containers of this place hold on its node: pods that are not ours, and containers of the node's
+    /// places in other pools. In the unit of the resource; `per_slot` = what a slot is of it.
+    pub(crate) fn foreign(&self, node: &str, place: &PlaceId, per_slot: u64) -> u64 {
+        let on_node = self
+            .pods
+            .values()
+            .filter(|pod| pod.node.as_deref() == Some(node));
+        let is_expected = |pod: &Pod| {
+            let job = pod.job.as_ref();
+            job.is_some_and(|(job, _)| self.expected.contains(job))
+        };
+        let strangers = on_node.filter(|pod| pod.container.is_none() && !is_expected(pod));
+        let strangers = strangers.map(|pod| pod.holds);
+        // What pods of ours hold beside their slots, in containers of the user's own.
+        let ours = self
+            .pods
+            .values()
+            .filter(|pod| pod.node.as_deref() == Some(node));
+        let beside = ours.filter_map(|pod| {
+            let held = self.held.get(pod.container.as_ref()?)?;
+            let slots = u64::from(held.slots).saturating_mul(per_slot);
+            Some(pod.holds.saturating_sub(slots))
+        });
+        let strangers = strangers.chain(beside).fold(0, u64::saturating_add);
+        let elsewhere = self.shares().filter(|share| share.node == node);
+        let elsewhere = elsewhere.filter(|share| share.place != place);
+        let slots = elsewhere.map(|share| u64::from(share.slots));
+        let slots = slots.fold(0, u64::saturating_add);
+        strangers.saturating_add(slots.saturating_mul(per_slot))
+    }
+
+    /// What containers hold that have not ended, those included whose objects are being made.
+    fn shares(&self) -> impl Iterator<Item = Share<'_>> {
+        let held = self.held.values().filter(|held| !held.has_ended());
+        let held = held.map(|held| Share {
+            place: &held.place,
+            node: &held.node,
+            slots: held.slots,
+        });
+        let starting = self.starting.iter();
+        let starting = starting.filter(|(id, _)| !self.held.contains_key(*id));
+        held.chain(starting.map(|(_, starting)| Share {
+            place: &starting.place,
+            node: &starting.node,
+            slots: starting.slots,
+        }))
+    }
+
+    /// Slots that containers of a place hold.
+    pub(crate) fn used(&self, place: &PlaceId) -> u32 {
+        let here = self.shares().filter(|share| share.place == place);
+        here.map(|share| share.slots).fold(0, u32::saturating_add)
+    }
+
+    /// The pod of a container, if it has one.
+    pub(crate) fn pod(&self, container: &ContainerId) -> Option<(&Named, &Pod)> {
+        let name = self.pod_of.get(container)?;
+        Some((name, self.pods.get(name)?))
+    }
+
+    /// The other containers of an allocation.
+    pub(crate) fn siblings(&self, container: &ContainerId) -> Vec<ContainerId> {
+        let Some(allocation) = self.allocation_of(container) else {
+            return Vec::new();
+        };
+        let jobs = self
+            .jobs
+            .values()
+            .filter(|job| job.recorded.allocation_id == allocation);
+        let members = jobs.flat_map(|job| &job.recorded.members);
+        members
+            .map(|member| member.container_id.clone())
+            .filter(|id| id != container)
+            .collect()
+    }
+
+    fn allocation_of(&self, container: &ContainerId) -> Option<AllocationId> {
+        let held = self.held.get(container)?;
+        Some(self.jobs.get(&held.job)?.recorded.allocation_id.clone())
+    }
+
+    /// A pod is as this; gives what it was before. Its container is found by its Job.
+    pub(crate) fn put_pod(&mut self, name: Named, mut pod: Pod) -> Option<Pod> {
+        pod.container = self.container_of(&pod);
+        if let Some(container) = &pod.container {
+            // Of two pods of one container, the later one counts; Jobs of ours make no second one.
+            self.pod_of.insert(container.clone(), name.clone());
+            if let Some(held) = self.held.get_mut(container) {
+                held.had_pod = true;
+            }
+        }
+        self.pods.insert(name, pod)
+    }
+
+    fn container_of(&self, pod: &Pod) -> Option<ContainerId> {
+        let (job, index) = pod.job.as_ref()?;
+        let member = self.jobs.get(job)?.recorded.members.get(*index)?;
+        Some(member.container_id.clone())
+    }
+
+    /// Finds the containers of a Job's pods, which may have been seen before the Job.
+    pub(crate) fn link_pods(&mut self, job: &Named) {
+        let is_of = |pod: &Pod| pod.job.as_ref().is_some_and(|(of, _)| of == job);
+        let pods = self.pods.iter().filter(|(_, pod)| is_of(pod));
+        let pods: Vec<(Named, Pod)> = pods
+            .map(|(name, pod)| (name.clone(), pod.clone()))
+            .collect();
+        for (name, pod) in pods {
+            self.put_pod(name, pod);
+        }
+    }
+
+    /// A pod is gone.
+    pub(crate) fn drop_pod(&mut self, name: &Named) -> Option<Pod> {
+        let pod = self.pods.remove(name)?;
+        if let Some(container) = &pod.container
+            && self.pod_of.get(container) == Some(name)
+        {
+            self.pod_of.remove(container);
+        }
+        Some(pod)
+    }
+
+    /// Lets go of a Job with its containers.
+    pub(crate) fn drop_job(&mut self, name: &Named) {
+        if let Some(job) = self.jobs.remove(name) {
+            for member in &job.recorded.members {
+                self.held.remove(&member.container_id);
+                self.pod_of.remove(&member.container_id);
+            }
+        }
+    }
+}

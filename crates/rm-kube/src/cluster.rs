@@ -1,0 +1,358 @@
+//! The manager of one cluster: one task that owns what is known of it. It compares what rows want with what is watched,
+//! and has requests made by tasks of their own, whose outcome comes back to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use det_ids::{ContainerId, PlaceId};
+use det_lifecycle::container::Observed;
+use det_pods::ClusterFacts;
+use det_rm::{Core, Order};
+use futures::StreamExt as _;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::Settings;
+use crate::api::{Kind, KubeApi};
+use crate::health::Troubles;
+use crate::messages::{Delay, Message, Requests, WAITING};
+use crate::observing::{Observer, named};
+use crate::places::{Change, Places};
+use crate::starting::Starts;
+use crate::watches::{Seen, WATCHED, watches};
+
+/// An order to end a container is repeated when its end has not been observed for this long.
+const REPEAT_ENDS: Duration = Duration::from_secs(30);
+/// Pause before what the core refused is tried again.
+const CORE_RETRY: Duration = Duration::from_secs(1);
+/// Places for which the core stores something at a time.
+const STORED_AT_ONCE: usize = 32;
+/// Requests that have failed for this long are noted in the manager's health.
+const LONG_PAUSE: Duration = Duration::from_secs(4);
+
+/// The manager of one cluster.
+pub(crate) struct Cluster<C: Core> {
+    core: C,
+    settings: Arc<Settings>,
+    observer: Observer,
+    starts: Starts,
+    places: Places<C>,
+    /// Kinds of objects of which everything is known.
+    listed: BTreeSet<Kind>,
+    troubles: Troubles,
+    messages: mpsc::Receiver<Message>,
+}
+
+impl<C: Core> Cluster<C> {
+    pub(crate) fn new(
+        core: C,
+        settings: Arc<Settings>,
+        facts: ClusterFacts,
+        namespace: String,
+        api: KubeApi,
+    ) -> Self {
+        let (sender, messages) = mpsc::channel(WAITING);
+        let places = Places::new(core.clone(), Arc::clone(&settings), sender.clone());
+        let requests = Requests { api, sender };
+        Self {
+            core,
+            observer: Observer::new(Arc::clone(&settings), (&facts, &namespace), requests),
+            starts: Starts::new(facts, namespace),
+            settings,
+            places,
+            listed: BTreeSet::new(),
+            troubles: Troubles::default(),
+            messages,
+        }
+    }
+
+    /// Serves the cluster until the master stops.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        let label = format!("{}={}", det_pods::CLUSTER_LABEL, self.observer.cluster);
+        let mut watched = watches(&self.observer.requests.api, &label);
+        let mut repeat = tokio::time::interval(REPEAT_ENDS);
+        repeat.reset();
+        loop {
+            let due = self.observer.agenda.next_due();
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                seen = watched.next() => match seen {
+                    Some(seen) => self.see(seen),
+                    None => return,
+                },
+                Some(message) = self.messages.recv() => self.receive(message),
+                _ = repeat.tick() => self.repeat_ends(),
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    self.observer.agenda.come_due();
+                }
+            }
+            // What has come meanwhile is handled together, and no more than that.
+            for _ in 0..WAITING {
+                let Ok(message) = self.messages.try_recv() else {
+                    break;
+                };
+                self.receive(message);
+            }
+            self.settle().await;
+        }
+    }
+
+    /// Everything that is to be done after something has changed. Nothing is done while what is known is not complete.
+    async fn settle(&mut self) {
+        if self.listed.len() < WATCHED.len() {
+            return;
+        }
+        loop {
+            for container in std::mem::take(&mut self.observer.agenda.containers) {
+                self.observer.look_at(&container);
+                if self.has_ended(&container) && self.troubles.request(&container, None) {
+                    self.report_health();
+                }
+            }
+            self.store_reports().await;
+            for node in std::mem::take(&mut self.observer.agenda.nodes) {
+                self.serve_node(&node).await;
+            }
+            for place in std::mem::take(&mut self.observer.agenda.places) {
+                self.reconcile(&place).await;
+            }
+            let agenda = &self.observer.agenda;
+            if agenda.is_empty() || agenda.retry_at.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn has_ended(&self, id: &ContainerId) -> bool {
+        let held = self.observer.books.held.get(id);
+        held.is_none_or(crate::books::Held::has_ended)
+    }
+
+    fn see(&mut self, seen: Seen) {
+        let observer = &mut self.observer;
+        match seen {
+            Seen::Applied(Kind::Node, node) => observer.node_is(&node),
+            Seen::Applied(Kind::Pod, pod) => observer.pod_is(&pod),
+            Seen::Applied(Kind::Job, job) => observer.job_is(&job, false),
+            Seen::Gone(Kind::Node, node) => observer.node_is_gone(crate::creating::name(&node)),
+            Seen::Gone(Kind::Pod, pod) => {
+                // Its last state may hold how it ended.
+                observer.pod_is(&pod);
+                observer.pod_is_gone(&named(&pod));
+            }
+            Seen::Gone(Kind::Job, job) => observer.job_is_gone(&named(&job)),
+            Seen::Listing(kind) => {
+                self.listed.remove(&kind);
+            }
+            Seen::Listed(kind, present) => {
+                observer.only_present(kind, &present);
+                self.listed.insert(kind);
+                if self.listed.len() == WATCHED.len() {
+                    self.report_health();
+                }
+            }
+            Seen::Failed(kind, reason) => {
+                tracing::warn!(
+                    manager = self.settings.manager,
+                    kind = kind.word(),
+                    reason,
+                    "a watch of a Kubernetes cluster was broken off"
+                );
+                let requests = &observer.requests;
+                self.troubles
+                    .watch_failed(kind, &requests.api, &requests.sender);
+            }
+            Seen::Applied(..) | Seen::Gone(..) => {}
+        }
+    }
+
+    fn report_health(&self) {
+        let health = self.troubles.health();
+        self.core.report_health(&self.settings.manager, health);
+    }
+
+    fn receive(&mut self, message: Message) {
+        let observer = &mut self.observer;
+        let is_news = match message {
+            Message::Wanted(place) => {
+                observer.agenda.places.insert(place);
+                false
+            }
+            Message::Taken(place, number) => {
+                if let Some(node) = self.places.taken(&place, number) {
+                    self.starts.remove_place(&place);
+                    observer.has_left(&place);
+                    observer.agenda.nodes.insert(node);
+                }
+                false
+            }
+            Message::Created(allocation, jobs) => {
+                self.starts.created(observer, &allocation, &jobs);
+                self.troubles.creation(&allocation, None)
+            }
+            Message::Delayed(allocation, reason, delay) => {
+                tracing::warn!(
+                    allocation.id = allocation.as_str(),
+                    reason,
+                    "the objects of an allocation cannot be created or deleted yet"
+                );
+                delay == Delay::Long && self.troubles.creation(&allocation, Some(reason))
+            }
+            Message::Abandoned(allocation, exit) => {
+                self.starts.abandoned(observer, &allocation, &exit);
+                self.troubles.creation(&allocation, None)
+            }
+            Message::Undone(allocation) => {
+                self.starts.undone(observer, &allocation);
+                self.troubles.creation(&allocation, None)
+            }
+            Message::Failed(container, reason) => {
+                tracing::warn!(
+                    container.id = container.as_str(),
+                    reason,
+                    "a request to Kubernetes failed"
+                );
+                let pause = observer.ask_again(&container, reason.clone());
+                pause >= LONG_PAUSE && self.troubles.request(&container, Some(reason))
+            }
+            Message::Succeeded(container) => {
+                if let Some(held) = observer.books.held.get_mut(&container) {
+                    held.trouble = None;
+                }
+                self.troubles.request(&container, None)
+            }
+            Message::Probed(kind, outcome) => self.troubles.probed(kind, outcome),
+        };
+        if is_news {
+            self.report_health();
+        }
+    }
+
+    fn repeat_ends(&mut self) {
+        self.observer
+            .agenda
+            .places
+            .extend(self.places.repeat_ends());
+        self.observer.repeat_ends();
+    }
+
+    fn retry(&mut self, what: &str, error: &C::Error) {
+        tracing::warn!(manager = self.settings.manager, %error, "{what}; it is tried again");
+        self.observer.agenda.retry_at = Some(Instant::now() + CORE_RETRY);
+    }
+
+    /// Stores what was observed, place by place.
+    async fn store_reports(&mut self) {
+        let mut by_place: BTreeMap<PlaceId, Vec<(ContainerId, Observed)>> = BTreeMap::new();
+        for (place, id, observed) in std::mem::take(&mut self.observer.agenda.reports) {
+            // What is assigned to a place that is not served is reported when it joins.
+            if observed == Observed::Assigned && self.places.node(&place).is_none() {
+                continue;
+            }
+            self.places.received(&place, &id, &observed);
+            by_place.entry(place).or_default().push((id, observed));
+        }
+        let core = &self.core;
+        let stored = by_place.into_iter().map(|(place, reports)| async move {
+            let stored = core.observed(&place, reports.clone()).await;
+            (place, reports, stored)
+        });
+        let stored = futures::stream::iter(stored).buffered(STORED_AT_ONCE);
+        let stored: Vec<_> = stored.collect().await;
+        for (place, reports, outcome) in stored {
+            let agenda = &mut self.observer.agenda;
+            let Err(error) = outcome else {
+                for (id, _) in reports.iter().filter(|(_, observed)| is_end(observed)) {
+                    if let Some(held) = self.observer.books.held.get_mut(id) {
+                        held.stored = true;
+                    }
+                    agenda.containers.insert(id.clone());
+                }
+                agenda.places.insert(place);
+                continue;
+            };
+            for (id, observed) in reports {
+                agenda.report(&place, &id, observed);
+            }
+            self.retry(
+                "what was observed of containers could not be stored",
+                &error,
+            );
+        }
+    }
+
+    /// Has the places of a node joined, left, or joined again with other slots.
+    async fn serve_node(&mut self, node: &str) {
+        for pool in 0..self.settings.pools.len() {
+            for (place, change) in self.places.serve(&self.observer, node, pool).await {
+                match change {
+                    Change::None => {}
+                    Change::Joined => {
+                        self.observer.books.served.insert(place.clone());
+                        self.observer.agenda.places.insert(place);
+                    }
+                    Change::Left => {
+                        self.starts.remove_place(&place);
+                        self.observer.has_left(&place);
+                    }
+                    Change::Failed(error) => {
+                        self.observer.agenda.nodes.insert(node.to_owned());
+                        self.retry("a node could not be stored as a place", &error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Compares what rows want of a place with what is known of it, and does what is missing.
+    async fn reconcile(&mut self, place: &PlaceId) {
+        if self.places.node(place).is_none() {
+            return;
+        }
+        let rows = match self.core.desired(place).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                self.observer.agenda.places.insert(place.clone());
+                return self.retry("what is wanted of a node could not be read", &error);
+            }
+        };
+        for order in self.places.orders(place, &rows) {
+            if let Err(error) = self.carry_out(place, &order).await {
+                self.observer.agenda.places.insert(place.clone());
+                return self.retry("an order could not be carried out", &error);
+            }
+        }
+    }
+
+    async fn carry_out(&mut self, place: &PlaceId, order: &Order) -> Result<(), C::Error> {
+        let observer = &mut self.observer;
+        match order {
+            // Its objects were being made already when its place was away for a moment.
+            Order::Start(id) if Starts::has(observer, id) => {}
+            Order::Start(id) => {
+                let Some(start) = self.core.specification(place, id).await? else {
+                    return Ok(());
+                };
+                let node = self.places.node(place).unwrap_or_default().to_owned();
+                self.starts.start(observer, (place, node), start);
+            }
+            Order::End {
+                container_id,
+                grace,
+            } => self.starts.end(observer, (place, container_id), *grace),
+            Order::NeverStarted(id) if Starts::has(observer, id) => {
+                self.starts.end(observer, (place, id), false);
+            }
+            Order::NeverStarted(id) => self.core.never_started(id).await?,
+            Order::Forget(id) => self.starts.forget(observer, id),
+        }
+        self.places.sent(place, order);
+        Ok(())
+    }
+}
+
+fn is_end(observed: &Observed) -> bool {
+    matches!(observed, Observed::Terminated { .. })
+}

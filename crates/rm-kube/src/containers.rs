@@ -1,0 +1,374 @@
+//! What follows from what is known of a container: what is reported of it, and what is requested.
+
+use std::time::Duration;
+
+use det_ids::ContainerId;
+use det_lifecycle::container::Observed;
+use det_pods::PodFacts;
+use det_taskspec::ContainerExit;
+use tokio::time::Instant;
+
+use crate::api::Kind;
+use crate::books::{End, Held, Named, Pod, Trouble};
+use crate::observing::Observer;
+
+/// How long after the end of its Job a container without a pod is held to have had none.
+const FINISHED_WITHOUT_POD: Duration = Duration::from_secs(10);
+/// Grace of a pod that is killed: its supervisor still ships what the task has printed.
+const KILL_GRACE_SECONDS: u32 = 5;
+/// Pauses before a request about a container that failed is made again.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Namespace and name of an object.
+fn at(named: &Named) -> (&str, &str) {
+    (&named.namespace, &named.name)
+}
+
+impl Observer {
+    /// Looks at a container: what its pod's status means, what it waits for, and what is to be done about its end.
+    pub(crate) fn look_at(&mut self, id: &ContainerId) {
+        let mut container = Container { observer: self, id };
+        container.look_at();
+    }
+
+    /// The pod of a container is gone, and is still in the books.
+    pub(crate) fn look_at_gone(&mut self, id: &ContainerId) {
+        let mut container = Container { observer: self, id };
+        container.look_at_gone();
+    }
+
+    /// A request about a container failed: what it was for is to be asked again. Returns how long it has failed before.
+    pub(crate) fn ask_again(&mut self, id: &ContainerId, reason: String) -> Duration {
+        let Some(held) = self.books.held.get_mut(id) else {
+            return Duration::ZERO;
+        };
+        let before = held.trouble.as_ref();
+        let pause = before.map_or(FIRST_PAUSE, |it| (it.pause * 2).min(LONGEST_PAUSE));
+        held.trouble = Some(Trouble { reason, pause });
+        held.deleted = None;
+        held.released = None;
+        if let Some(job) = self.books.jobs.get_mut(&held.job) {
+            job.deleting = false;
+        }
+        self.agenda.look_at(id, Instant::now() + pause);
+        pause
+    }
+
+    /// Orders to end containers that have not ended are to be given again.
+    pub(crate) fn repeat_ends(&mut self) {
+        for (id, held) in &mut self.books.held {
+            if held.end.is_some() && !held.has_ended() {
+                held.deleted = None;
+                self.agenda.containers.insert(id.clone());
+            }
+        }
+    }
+}
+
+/// A container that is looked at.
+struct Container<'a> {
+    observer: &'a mut Observer,
+    id: &'a ContainerId,
+}
+
+impl Container<'_> {
+    fn look_at(&mut self) {
+        self.look_at_status();
+        let Some(held) = self.observer.books.held.get(self.id) else {
+            return;
+        };
+        let job_name = held.job.clone();
+        if !held.has_ended() {
+            let pod = self.observer.books.pod(self.id);
+            match pod.map(|(name, pod)| (name.clone(), pod.clone())) {
+                Some((name, pod)) => self.look_at_pod(&name, &pod),
+                None => self.look_at_job(),
+            }
+        }
+        self.delete_forgotten(&job_name);
+        self.observer.let_go(&job_name);
+    }
+
+    /// Whether it was to end: it was wanted to, or its gang has ended, whose pods Kubernetes ends.
+    fn is_ordered(&self, held: &Held) -> bool {
+        let siblings = self.observer.books.siblings(self.id);
+        held.end.is_some() || siblings.iter().any(|sibling| self.has_failed(sibling))
+    }
+
+    /// Whether another container of its gang has failed. Its pod may have been seen already, and not been looked at.
+    fn has_failed(&self, sibling: &ContainerId) -> bool {
+        let books = &self.observer.books;
+        let known = books.held.get(sibling).map(|held| &held.observed);
+        if let Some(Observed::Terminated { exit, .. }) = known {
+            return *exit != ContainerExit::Exited { code: 0 };
+        }
+        let facts = books.pod(sibling).and_then(|(_, pod)| pod.facts.as_ref());
+        match facts.and_then(|facts| det_pods::observed(facts, false)) {
+            // A loss may be a consequence itself.
+            Some(Observed::Terminated { exit, .. }) => !matches!(
+                exit,
+                ContainerExit::Exited { code: 0 } | ContainerExit::Lost { .. }
+            ),
+            _ => false,
+        }
+    }
+
+    /// Takes in what the status of its pod means.
+    fn look_at_status(&mut self) {
+        let Some(held) = self
+            .observer
+            .books
+            .held
+            .get(self.id)
+            .filter(|held| !held.has_ended())
+        else {
+            return;
+        };
+        let Some(facts) = self
+            .observer
+            .books
+            .pod(self.id)
+            .and_then(|(_, pod)| pod.facts.as_ref())
+        else {
+            return;
+        };
+        if let Some(observed) = det_pods::observed(facts, self.is_ordered(held)) {
+            self.note(observed);
+        }
+    }
+
+    /// Takes in what it means that its pod is gone.
+    fn look_at_gone(&mut self) {
+        let Some(held) = self
+            .observer
+            .books
+            .held
+            .get(self.id)
+            .filter(|held| !held.has_ended())
+        else {
+            return;
+        };
+        let Some(facts) = self
+            .observer
+            .books
+            .pod(self.id)
+            .and_then(|(_, pod)| pod.facts.as_ref())
+        else {
+            return;
+        };
+        let observed = det_pods::observed_gone(facts, self.is_ordered(held));
+        self.note(observed);
+    }
+
+    /// Notes what was observed. The end of a container that was given up has the reason for that, unless its code had
+    /// finished by then.
+    fn note(&mut self, mut observed: Observed) {
+        let end = self
+            .observer
+            .books
+            .held
+            .get(self.id)
+            .and_then(|held| held.end.as_ref());
+        if let (Observed::Terminated { exit, .. }, Some(End::GivenUp(reason))) =
+            (&mut observed, end)
+            && *exit != (ContainerExit::Exited { code: 0 })
+        {
+            exit.clone_from(reason);
+        }
+        let has_ended = matches!(observed, Observed::Terminated { .. });
+        self.observer.observe(self.id, observed);
+        if has_ended {
+            self.observer
+                .agenda
+                .containers
+                .extend(self.observer.books.siblings(self.id));
+        }
+    }
+
+    /// A container that has a pod and has not ended.
+    fn look_at_pod(&mut self, name: &Named, pod: &Pod) {
+        if let Some(facts) = &pod.facts {
+            self.look_at_waiting(facts);
+        }
+        let Some(held) = self.observer.books.held.get_mut(self.id) else {
+            return;
+        };
+        let is_again = held.trouble.is_some();
+        let (api, name, uid) = (
+            self.observer.requests.api.clone(),
+            name.clone(),
+            pod.uid.clone(),
+        );
+        let grace = match &held.end {
+            None => {
+                if let Some(gated) = &pod.gated
+                    && held.released.as_ref() != Some(&uid)
+                {
+                    let patch = det_pods::release_patch(&held.node, gated);
+                    held.released = Some(uid);
+                    self.observer.requests.about(self.id, is_again, async move {
+                        api.patch(Kind::Pod, at(&name), &patch).await
+                    });
+                }
+                return;
+            }
+            Some(End::Asked) => None,
+            Some(End::Killed | End::GivenUp(_)) => Some(KILL_GRACE_SECONDS),
+        };
+        let wanted = (uid.clone(), grace);
+        if held.deleted.as_ref() == Some(&wanted) {
+            return;
+        }
+        held.deleted = Some(wanted);
+        self.observer.requests.about(self.id, is_again, async move {
+            api.delete(Kind::Pod, at(&name), &uid, grace).await
+        });
+    }
+
+    /// Gives up a container that cannot start: its image cannot be pulled, a container of its pod cannot be created, or
+    /// Kubernetes does not assign its pod.
+    fn look_at_waiting(&mut self, facts: &PodFacts) {
+        let Some(held) = self.observer.books.held.get_mut(self.id) else {
+            return;
+        };
+        if held.end.is_some() || matches!(held.observed, Observed::Running { .. }) {
+            return;
+        }
+        let now = Instant::now();
+        let image = facts.image_error();
+        let image = image.map(|error| (error.kind.is_lasting(), error.message));
+        let error = image.or_else(|| Some((false, facts.start_error()?)));
+        if let Some((is_lasting, message)) = error {
+            let fails_since = *held.fails_since.get_or_insert(now);
+            let until = fails_since + self.observer.settings.pull_within;
+            if is_lasting || until <= now {
+                held.want_end(End::GivenUp(ContainerExit::StartFailed { message }));
+            } else {
+                self.observer.agenda.look_at(self.id, until);
+            }
+            return;
+        }
+        let until = held.since + self.observer.settings.start_within;
+        if facts.node.is_some() {
+            return;
+        }
+        if until > now {
+            return self.observer.agenda.look_at(self.id, until);
+        }
+        let scheduler = facts.scheduled.as_ref();
+        let scheduler = scheduler.and_then(|scheduled| scheduled.message.as_deref());
+        let reason = scheduler.or(held.reason()).unwrap_or("it gives no reason");
+        let message = format!(
+            "Kubernetes did not assign its pod to node \"{}\" within {} s: {reason}",
+            held.node,
+            self.observer.settings.start_within.as_secs(),
+        );
+        held.want_end(End::GivenUp(ContainerExit::Lost { message }));
+    }
+
+    /// A container that has no pod and has not ended: its Job has made none yet, or it is gone.
+    fn look_at_job(&mut self) {
+        let Some(held) = self.observer.books.held.get_mut(self.id) else {
+            return;
+        };
+        let Some(job) = self.observer.books.jobs.get_mut(&held.job) else {
+            return;
+        };
+        let now = Instant::now();
+        // The watches of Jobs and pods are two: what ended the Job may be seen a little later.
+        let finished = job.finished.map(|at| at + FINISHED_WITHOUT_POD);
+        let is_over = finished.is_some_and(|at| at <= now);
+        if held.had_pod || !job.exists || is_over {
+            let exit = match held.end.clone() {
+                Some(End::GivenUp(exit)) => exit,
+                Some(End::Asked | End::Killed) => ContainerExit::Killed,
+                None => ContainerExit::Lost {
+                    message: format!(
+                        "its pod or Job \"{}\" was deleted, and not by the master",
+                        held.job.name
+                    ),
+                },
+            };
+            return self.note(Observed::Terminated { exit, cause: None });
+        }
+        if let Some(at) = finished {
+            self.observer.agenda.look_at(self.id, at);
+        }
+        let until = held.since + self.observer.settings.start_within;
+        if until > now {
+            self.observer.agenda.look_at(self.id, until);
+        } else if held.end.is_none() {
+            // Such as a quota of its namespace: events of the Job contain it.
+            let message = format!(
+                "Kubernetes made no pod for it within {} s; \"kubectl -n {} describe job {}\" shows why",
+                self.observer.settings.start_within.as_secs(),
+                held.job.namespace,
+                held.job.name,
+            );
+            held.want_end(End::GivenUp(ContainerExit::Lost { message }));
+        }
+        if held.end.is_some() {
+            let name = held.job.clone();
+            self.delete_job(&name);
+        }
+    }
+
+    /// Deletes a Job whose containers the core has all let go; Kubernetes deletes what belongs to it.
+    fn delete_forgotten(&mut self, name: &Named) {
+        let Some(job) = self.observer.books.jobs.get(name) else {
+            return;
+        };
+        let members = &job.recorded.members;
+        let has_ended =
+            |id: &ContainerId| self.observer.books.held.get(id).is_none_or(Held::has_ended);
+        // The core lets go of containers by their place, which may not come back.
+        let is_without_place = |id: &ContainerId| {
+            let held = self.observer.books.held.get(id);
+            held.is_some_and(|held| {
+                held.stored && !self.observer.books.served.contains(&held.place)
+            })
+        };
+        let is_let_go = |id: &ContainerId| job.forgotten.contains(id) || is_without_place(id);
+        if members.is_empty() || !members.iter().all(|it| is_let_go(&it.container_id)) {
+            return;
+        }
+        let have_ended = members.iter().all(|it| has_ended(&it.container_id));
+        if self.observer.settings.leaves_objects && have_ended {
+            return;
+        }
+        self.delete_job(name);
+    }
+
+    /// Deletes a Job, and its Secret with it if that may have no owner.
+    fn delete_job(&mut self, name: &Named) {
+        let is_again = self
+            .observer
+            .books
+            .held
+            .get(self.id)
+            .is_some_and(|held| held.trouble.is_some());
+        let Some(job) = self.observer.books.jobs.get_mut(name) else {
+            return;
+        };
+        // While its objects are being made, it is deleted when that has ended.
+        if job.deleting || !job.exists || self.observer.books.expected.contains(name) {
+            return;
+        }
+        job.deleting = true;
+        let (api, name, uid) = (
+            self.observer.requests.api.clone(),
+            name.clone(),
+            job.uid.clone(),
+        );
+        let secret = job.secret.clone().filter(|_| !job.owns);
+        let cluster = self.observer.cluster.clone();
+        self.observer.requests.about(self.id, is_again, async move {
+            if let Some(secret) = secret {
+                let of = (name.namespace.as_str(), secret.as_str());
+                api.delete_unowned(of, (&cluster, &uid)).await?;
+            }
+            api.delete(Kind::Job, at(&name), &uid, None).await
+        });
+    }
+}

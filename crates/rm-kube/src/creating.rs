@@ -1,0 +1,264 @@
+//! Creates the objects of one allocation: its Secret, its Jobs, and its Service.
+
+use std::time::Duration;
+
+use det_ids::AllocationId;
+use det_pods::{Objects, RECORD_ANNOTATION, owner_patch};
+use det_taskspec::ContainerExit;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{ApiError, Kind, KubeApi};
+use crate::messages::{Delay, Message};
+
+/// The first pause between two attempts.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause between two attempts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Pauses from this one on are noted in the manager's health.
+const LONG_PAUSE: Duration = Duration::from_secs(3);
+
+/// The creation of one allocation's objects, as a task of its own.
+pub(crate) struct Creation {
+    pub(crate) api: KubeApi,
+    pub(crate) allocation: AllocationId,
+    pub(crate) namespace: String,
+    pub(crate) objects: Objects,
+    /// Ends it. A request that has been sent is waited for, since it may be carried out later than any that comes after.
+    pub(crate) cancelled: CancellationToken,
+    pub(crate) sender: mpsc::Sender<Message>,
+}
+
+impl Creation {
+    /// Creates what does not exist yet, until all exists, the API refuses it, or it is cancelled. May be repeated: objects
+    /// of the same allocation are found again. What exists of them is deleted where it does not succeed.
+    pub(crate) async fn run(self) {
+        let mut pause = FIRST_PAUSE;
+        let mut has_begun = false;
+        let mut made = Jobs::default();
+        while !self.cancelled.is_cancelled() {
+            // The manager has ended, and another one goes on with what exists.
+            if self.sender.is_closed() {
+                return;
+            }
+            has_begun = true;
+            match self.attempt(&mut made).await {
+                Ok(jobs) => {
+                    let created = Message::Created(self.allocation.clone(), jobs);
+                    return self.send(created).await;
+                }
+                Err(ApiError::Refused(reason)) => {
+                    let message = format!("Kubernetes refuses the task's objects: {reason}");
+                    let exit = ContainerExit::StartFailed { message };
+                    self.send(Message::Abandoned(self.allocation.clone(), exit))
+                        .await;
+                    break;
+                }
+                Err(error) => {
+                    let is_long = pause >= LONG_PAUSE || matches!(error, ApiError::Forbidden(_));
+                    let delay = if is_long { Delay::Long } else { Delay::Short };
+                    let reason = error.to_string();
+                    self.send(Message::Delayed(self.allocation.clone(), reason, delay))
+                        .await;
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.cancelled.cancelled() => {}
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        if has_begun {
+            self.undo().await;
+        }
+        self.send(Message::Undone(self.allocation.clone())).await;
+    }
+
+    async fn send(&self, message: Message) {
+        // The manager has ended, and another one will find what exists.
+        drop(self.sender.send(message).await);
+    }
+
+    async fn attempt(&self, made: &mut Jobs) -> Result<Vec<Value>, ApiError> {
+        let secret = &self.objects.secret;
+        // Pods of a Job that exists have the Secret, or have had it.
+        if made.0.is_empty()
+            && let Made::Found(_) = self.create(Kind::Secret, secret).await?
+        {
+            // Of an earlier attempt, whose tokens may be older: nothing of it is kept.
+            let renewed = json!({"data": null, "stringData": secret["stringData"]});
+            self.patch(Kind::Secret, secret, &renewed).await?;
+        }
+        for job in self.objects.jobs.iter().skip(made.0.len()) {
+            made.0.push(match self.create(Kind::Job, job).await? {
+                Made::New(job) => job,
+                Made::Found(found) => same_record(job, found)?,
+            });
+        }
+        let owners = owners(&made.0);
+        if let Some(service) = &self.objects.service {
+            let mut service = service.clone();
+            if let Some(metadata) = service.get_mut("metadata") {
+                metadata["ownerReferences"] = owners["metadata"]["ownerReferences"].clone();
+            }
+            if let Made::Found(found) = self.create(Kind::Service, &service).await?
+                && found.pointer("/metadata/ownerReferences")
+                    != owners.pointer("/metadata/ownerReferences")
+            {
+                self.patch(Kind::Service, &service, &owners).await?;
+            }
+        }
+        self.patch(Kind::Secret, secret, &owners).await?;
+        Ok(made.0.clone())
+    }
+
+    async fn create(&self, kind: Kind, object: &Value) -> Result<Made, ApiError> {
+        self.go_on()?;
+        match self.api.create(kind, &self.namespace, object).await {
+            Ok(created) => Ok(Made::New(created)),
+            Err(ApiError::Exists) => {
+                let at = (self.namespace.as_str(), name(object));
+                let found = self.api.get(kind, at).await?;
+                if is_same_allocation(object, &found) {
+                    return Ok(Made::Found(found));
+                }
+                Err(ApiError::Refused(format!(
+                    "\"{}\" exists among {}, and is not of this allocation; delete it, or start the task again",
+                    name(object),
+                    kind.word(),
+                )))
+            }
+            Err(ApiError::Forbidden(text)) => Err(self.forbidden("create", kind, text).await),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn patch(&self, kind: Kind, object: &Value, patch: &Value) -> Result<(), ApiError> {
+        self.go_on()?;
+        let at = (self.namespace.as_str(), name(object));
+        match self.api.patch(kind, at, patch).await {
+            Err(ApiError::Forbidden(text)) => Err(self.forbidden("patch", kind, text).await),
+            // It was deleted meanwhile.
+            Err(ApiError::Absent) => Ok(()),
+            patched => patched,
+        }
+    }
+
+    /// Distinguishes a right that the master lacks, and may be given, from a refusal of these objects.
+    async fn forbidden(&self, verb: &str, kind: Kind, text: String) -> ApiError {
+        match self.api.may(verb, kind, &self.namespace).await {
+            Ok(true) => ApiError::Refused(text),
+            Ok(false) => ApiError::Forbidden(text),
+            Err(_) => ApiError::Passing(text),
+        }
+    }
+
+    /// Errs when it was cancelled.
+    fn go_on(&self) -> Result<(), ApiError> {
+        if self.cancelled.is_cancelled() || self.sender.is_closed() {
+            return Err(ApiError::Passing("its start was cancelled".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Deletes what exists of the objects, however long that takes.
+    async fn undo(&self) {
+        let jobs = self.objects.jobs.iter().map(|job| (Kind::Job, job));
+        let service = self.objects.service.iter();
+        let service = service.map(|service| (Kind::Service, service));
+        let secret = [(Kind::Secret, &self.objects.secret)];
+        for (kind, object) in jobs.chain(service).chain(secret) {
+            let mut pause = FIRST_PAUSE;
+            while let Err(error) = self.delete(kind, object).await {
+                let reason = format!("{} cannot be deleted: {error}", kind.word());
+                let delay = if pause >= LONG_PAUSE {
+                    Delay::Long
+                } else {
+                    Delay::Short
+                };
+                self.send(Message::Delayed(self.allocation.clone(), reason, delay))
+                    .await;
+                if self.sender.is_closed() {
+                    return;
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+
+    async fn delete(&self, kind: Kind, object: &Value) -> Result<(), ApiError> {
+        let at = (self.namespace.as_str(), name(object));
+        let found = match self.api.get(kind, at).await {
+            Err(ApiError::Absent | ApiError::Refused(_)) => return Ok(()),
+            found => found?,
+        };
+        if !is_same_allocation(object, &found) {
+            return Ok(());
+        }
+        self.api.delete(kind, at, uid(&found), None).await
+    }
+}
+
+/// The Jobs that exist by now. One that has been made is not made again: it may have been deleted since.
+#[derive(Default)]
+struct Jobs(Vec<Value>);
+
+/// An object that exists now.
+enum Made {
+    New(Value),
+    /// It existed before.
+    Found(Value),
+}
+
+/// The patch that makes all Jobs the owners of an object: it goes when the last of them goes.
+fn owners(jobs: &[Value]) -> Value {
+    let references = jobs.iter().flat_map(|job| {
+        let patch = owner_patch(uid(job), name(job));
+        let references = patch.pointer("/metadata/ownerReferences");
+        references
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default()
+    });
+    let references: Vec<Value> = references.collect();
+    json!({"metadata": {"ownerReferences": references}})
+}
+
+/// Whether an object that exists is of the same allocation of the same installation.
+fn is_same_allocation(ours: &Value, found: &Value) -> bool {
+    let label = |object: &Value, label: &str| {
+        let labels = object.pointer("/metadata/labels");
+        let label = labels.and_then(|labels| labels.get(label));
+        label.and_then(Value::as_str).map(str::to_owned)
+    };
+    [det_pods::SELECTOR_LABEL, det_pods::CLUSTER_LABEL]
+        .iter()
+        .all(|key| label(ours, key).is_some() && label(ours, key) == label(found, key))
+}
+
+/// A Job that exists is used only if it was made for the same containers.
+fn same_record(ours: &Value, found: Value) -> Result<Value, ApiError> {
+    let record = |job: &Value| {
+        let annotations = job.pointer("/metadata/annotations");
+        annotations.and_then(|it| it.get(RECORD_ANNOTATION).cloned())
+    };
+    if record(ours) == record(&found) {
+        return Ok(found);
+    }
+    Err(ApiError::Refused(format!(
+        "a Job \"{}\" of this allocation exists that was made for other containers",
+        name(ours)
+    )))
+}
+
+pub(crate) fn name(object: &Value) -> &str {
+    let name = object.pointer("/metadata/name").and_then(Value::as_str);
+    name.unwrap_or_default()
+}
+
+pub(crate) fn uid(object: &Value) -> &str {
+    let uid = object.pointer("/metadata/uid").and_then(Value::as_str);
+    uid.unwrap_or_default()
+}

@@ -1,0 +1,114 @@
+//! The resource manager of Kubernetes: nodes are its places, and an allocation is an Indexed Job with a Secret.
+//!
+//! One task for each cluster ([`serve`]) owns what is known of it. It watches nodes, pods and the Jobs of this master's
+//! cluster; what rows want and what is watched is compared whenever one of them changes, and nothing is polled. What a
+//! Job, a pod or a node means is in the pure crate `det-pods`; this crate makes requests. Rows are the truth: after a
+//! restart Jobs are found again by their label, and each has a record of the containers that it was made for.
+//!
+//! The pods of an allocation are created together, when the specification of each of its containers is there. The
+//! planner has chosen a node for each: a single pod has it in its affinity, those of a gang wait at a scheduling gate
+//! until the manager has added it, since pods of one Job have one template.
+
+mod agenda;
+mod api;
+mod books;
+mod cluster;
+mod containers;
+mod creating;
+mod gangs;
+mod health;
+mod messages;
+mod observing;
+mod places;
+mod reach;
+mod settings;
+mod starting;
+mod watches;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use det_pods::{ClusterFacts, MasterUrl, Scheduler};
+use det_rm::{Core, Health};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::KubeApi;
+use crate::cluster::Cluster;
+
+pub use det_pods::{MasterCert, SlotResource};
+pub use reach::PodAddresses;
+pub use settings::{MasterSettings, PoolSettings, Settings};
+
+/// Pause before access to a cluster is tried again.
+const CONNECT_AGAIN: Duration = Duration::from_secs(10);
+
+/// Serves one cluster until the master stops. A cluster that cannot be accessed is reported as down, and tried again.
+pub async fn serve<C: Core>(core: C, settings: Settings, shutdown: CancellationToken) {
+    let settings = Arc::new(settings);
+    loop {
+        match connect(&settings).await {
+            Ok((api, facts, namespace)) => {
+                let cluster = Cluster::new(core, settings, facts, namespace, api);
+                return cluster.run(shutdown).await;
+            }
+            Err(reason) => {
+                tracing::warn!(
+                    manager = settings.manager,
+                    reason,
+                    "a Kubernetes cluster cannot be used"
+                );
+                core.report_health(&settings.manager, Health::Down(reason));
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(CONNECT_AGAIN) => {}
+            () = shutdown.cancelled() => return,
+        }
+    }
+}
+
+async fn connect(settings: &Settings) -> Result<(KubeApi, ClusterFacts, String), String> {
+    let api = KubeApi::connect(settings.kubeconfig.as_deref()).await?;
+    let namespace = match settings.namespace.as_str() {
+        "" => api.own_namespace().to_owned(),
+        namespace => namespace.to_owned(),
+    };
+    let facts = ClusterFacts {
+        cluster_id: settings.cluster_id.clone(),
+        master: master_url(&settings.master, api.own_namespace())?,
+        helper_image: settings.helper_image.clone(),
+        slots: settings.slots.clone(),
+        scheduler: if settings.coscheduler {
+            Scheduler::Coscheduler
+        } else {
+            Scheduler::Native
+        },
+        default_grace_seconds: 60,
+    };
+    Ok((api, facts, namespace))
+}
+
+/// How pods reach the master: as configured, else at its service.
+fn master_url(master: &MasterSettings, namespace: &str) -> Result<MasterUrl, String> {
+    let of_service = master.service.as_ref();
+    let host = match (&master.host, of_service) {
+        (Some(host), _) => host.clone(),
+        (None, Some(service)) => format!("{service}.{namespace}.svc.cluster.local"),
+        (None, None) => {
+            return Err(
+                "pods do not know how to reach the master: set \"determined_master_host\", or \"master_service_name\" \
+                 where the master runs in the cluster, below \"resource_manager\""
+                    .to_owned(),
+            );
+        }
+    };
+    let scheme = master.scheme.clone();
+    Ok(MasterUrl {
+        scheme: scheme
+            .unwrap_or_else(|| if master.serves_tls { "https" } else { "http" }.to_owned()),
+        host,
+        port: master.port,
+        cert: master.cert.clone(),
+        cert_name: master.cert_name.clone(),
+    })
+}

@@ -1,0 +1,367 @@
+//! What is watched of a cluster, taken into the books.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use det_ids::{ContainerId, PlaceId};
+use det_lifecycle::container::Observed;
+use det_pods::{ClusterFacts, DRAIN_NO_EXECUTE, drain_label, label_value};
+use det_taskspec::ContainerExit;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::Settings;
+use crate::agenda::Agenda;
+use crate::api::Kind;
+use crate::books::{Books, End, Held, Job, Named, Pod};
+use crate::creating::{name, uid};
+use crate::messages::Requests;
+
+/// What an object is called.
+pub(crate) fn named(object: &Value) -> Named {
+    let namespace = object
+        .pointer("/metadata/namespace")
+        .and_then(Value::as_str);
+    Named {
+        namespace: namespace.unwrap_or_default().to_owned(),
+        name: name(object).to_owned(),
+    }
+}
+
+/// Whether a Job has ended, whichever way.
+fn has_finished(job: &Value) -> bool {
+    let conditions = job.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|condition| {
+        let is = |key: &str, values: &[&str]| {
+            let value = condition.get(key).and_then(Value::as_str);
+            value.is_some_and(|value| values.contains(&value))
+        };
+        is("type", &["Complete", "Failed"]) && is("status", &["True"])
+    })
+}
+
+fn annotations(object: &Value) -> BTreeMap<String, String> {
+    let found = object
+        .pointer("/metadata/annotations")
+        .and_then(Value::as_object);
+    let found = found.into_iter().flatten();
+    found
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
+}
+
+/// The Secret of a Job: it has the name of the allocation's first Job.
+fn secret_of(job: &Value) -> Option<String> {
+    let volumes = job.pointer("/spec/template/spec/volumes")?.as_array()?;
+    let secrets = volumes
+        .iter()
+        .filter_map(|volume| volume.pointer("/secret/secretName")?.as_str());
+    let mut secrets = secrets.filter(|secret| {
+        let rest = name(job).strip_prefix(secret);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("-r"))
+    });
+    secrets.next().map(str::to_owned)
+}
+
+/// What is known of a cluster, and what follows from what is watched.
+pub(crate) struct Observer {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) books: Books,
+    pub(crate) agenda: Agenda,
+    pub(crate) requests: Requests,
+    /// Namespaces that objects of ours are in.
+    namespaces: BTreeSet<String>,
+    /// Value of the label of our objects.
+    pub(crate) cluster: String,
+    /// Key of the label that keeps our pods off a node.
+    pub(crate) drain_label: String,
+}
+
+impl Observer {
+    /// `namespace` = that of pools which have none.
+    pub(crate) fn new(
+        settings: Arc<Settings>,
+        (facts, namespace): (&ClusterFacts, &str),
+        requests: Requests,
+    ) -> Self {
+        let pools = settings
+            .pools
+            .iter()
+            .map(|pool| settings.namespace_of(&pool.name));
+        let namespaces = pools.map(|own| own.unwrap_or(namespace).to_owned());
+        Self {
+            namespaces: namespaces.collect(),
+            settings,
+            books: Books::default(),
+            agenda: Agenda::default(),
+            requests,
+            cluster: label_value(&facts.cluster_id),
+            drain_label: drain_label(&facts.cluster_id),
+        }
+    }
+
+    pub(crate) fn node_is(&mut self, node: &Value) {
+        let facts = det_pods::node_facts(node);
+        let name = facts.name.clone();
+        if facts.labels.get(&self.drain_label).map(String::as_str) == Some(DRAIN_NO_EXECUTE) {
+            let message = format!(
+                "node \"{name}\" was taken out of service by its label \"{}\"",
+                self.drain_label
+            );
+            let exit = ContainerExit::Lost { message };
+            let held = self.books.held.iter_mut();
+            for (id, held) in held.filter(|(_, held)| held.node == name && !held.has_ended()) {
+                held.want_end(End::GivenUp(exit.clone()));
+                self.agenda.containers.insert(id.clone());
+            }
+        }
+        self.agenda.nodes.insert(name.clone());
+        self.books.nodes.insert(name, facts);
+    }
+
+    pub(crate) fn node_is_gone(&mut self, name: &str) {
+        self.books.nodes.remove(name);
+        self.agenda.nodes.insert(name.to_owned());
+    }
+
+    /// A place is served no more.
+    pub(crate) fn has_left(&mut self, place: &PlaceId) {
+        self.books.served.remove(place);
+        let held = self.books.held.iter();
+        let held = held.filter(|(_, held)| held.place == *place && held.has_ended());
+        let ids = held.map(|(id, _)| id.clone());
+        self.agenda.containers.extend(ids);
+    }
+
+    /// A Job of ours is as this. `owns` = its Secret is known to go with it.
+    pub(crate) fn job_is(&mut self, job: &Value, owns: bool) {
+        let name = named(job);
+        let finished = has_finished(job).then(Instant::now);
+        if let Some(known) = self.books.jobs.get_mut(&name)
+            && known.uid == uid(job)
+        {
+            known.owns |= owns;
+            if known.finished.is_none() && finished.is_some() {
+                known.finished = finished;
+                let members = known.recorded.members.iter();
+                let members = members.map(|member| member.container_id.clone());
+                self.agenda.containers.extend(members);
+            }
+            return;
+        }
+        // Anyone who may create Jobs somewhere can give them our labels.
+        if !self.namespaces.contains(&name.namespace) {
+            return;
+        }
+        let Some(recorded) = det_pods::recorded(&annotations(job)) else {
+            tracing::warn!(
+                job = name.name,
+                namespace = name.namespace,
+                "a Job has the label of this cluster and no record of its containers; it is left alone"
+            );
+            return;
+        };
+        let is_of_another = |id: &ContainerId| {
+            let held = self.books.held.get(id).filter(|held| held.job != name);
+            let known = held.and_then(|held| self.books.jobs.get(&held.job));
+            known.is_some_and(|job| job.exists)
+        };
+        if recorded
+            .members
+            .iter()
+            .any(|it| is_of_another(&it.container_id))
+        {
+            tracing::warn!(
+                job = name.name,
+                namespace = name.namespace,
+                "a Job names containers of another one; it is left alone"
+            );
+            return;
+        }
+        for member in &recorded.members {
+            let id = &member.container_id;
+            let mut held = Held::new(name.clone(), member);
+            let starting = self.books.starting.get(id);
+            if let Some(end) = starting.and_then(|starting| starting.end.clone()) {
+                held.want_end(end);
+            }
+            self.agenda.nodes.insert(member.node.clone());
+            if self.books.held.insert(id.clone(), held).is_none() {
+                self.agenda.report(&member.place, id, Observed::Assigned);
+            }
+            self.agenda.containers.insert(id.clone());
+        }
+        let job = Job {
+            uid: uid(job).to_owned(),
+            secret: secret_of(job),
+            owns,
+            recorded,
+            forgotten: BTreeSet::new(),
+            deleting: false,
+            exists: true,
+            finished,
+        };
+        self.books.jobs.insert(name.clone(), job);
+        self.books.link_pods(&name);
+    }
+
+    pub(crate) fn job_is_gone(&mut self, name: &Named) {
+        let Some(job) = self.books.jobs.get_mut(name) else {
+            return;
+        };
+        job.exists = false;
+        if self.books.expected.contains(name) {
+            self.books.gone.insert(job.uid.clone());
+        }
+        let members = job.recorded.members.iter();
+        let members = members.map(|member| member.container_id.clone());
+        self.agenda.containers.extend(members);
+        self.let_go(name);
+    }
+
+    /// Lets go of a Job that does not exist any more, when its pods are gone as well and its ends are reported.
+    pub(crate) fn let_go(&mut self, name: &Named) {
+        let Some(job) = self.books.jobs.get(name).filter(|job| !job.exists) else {
+            return;
+        };
+        let is_over = |id: &ContainerId| {
+            let has_ended = self.books.held.get(id).is_none_or(Held::has_ended);
+            has_ended && self.books.pod(id).is_none()
+        };
+        let mut members = job.recorded.members.iter();
+        if members.all(|member| is_over(&member.container_id)) {
+            let nodes = job.recorded.members.iter().map(|it| it.node.clone());
+            self.agenda.nodes.extend(nodes);
+            self.books.drop_job(name);
+        }
+    }
+
+    pub(crate) fn pod_is(&mut self, pod: &Value) {
+        let name = named(pod);
+        let now = self.pod_of(pod);
+        let before = self.books.put_pod(name.clone(), now);
+        let now = self.books.pods.get(&name).cloned();
+        self.note_pod(before.as_ref(), now.as_ref());
+    }
+
+    /// A pod is gone; its last state may hold how it ended.
+    pub(crate) fn pod_is_gone(&mut self, name: &Named) {
+        let container = self.books.pods.get(name);
+        let container = container.and_then(|pod| pod.container.clone());
+        if let Some(id) = container.filter(|id| self.books.pod_of.get(id) == Some(name)) {
+            self.look_at_gone(&id);
+        }
+        let before = self.books.drop_pod(name);
+        self.note_pod(before.as_ref(), None);
+    }
+
+    /// What is to be looked at again when a pod has changed.
+    fn note_pod(&mut self, before: Option<&Pod>, now: Option<&Pod>) {
+        for pod in [before, now].into_iter().flatten() {
+            if let Some(id) = &pod.container {
+                self.agenda.containers.insert(id.clone());
+            }
+        }
+        let share = |pod: Option<&Pod>| pod.map(|pod| (pod.node.clone(), pod.holds));
+        if share(before) != share(now) {
+            let nodes = [before, now].into_iter().flatten();
+            let nodes = nodes.filter_map(|pod| pod.node.clone());
+            self.agenda.nodes.extend(nodes);
+        }
+    }
+
+    fn pod_of(&self, pod: &Value) -> Pod {
+        let label = |name: &str| {
+            let labels = pod
+                .pointer("/metadata/labels")
+                .and_then(|labels| labels.get(name));
+            labels.and_then(Value::as_str)
+        };
+        let is_ours = label(det_pods::CLUSTER_LABEL) == Some(self.cluster.as_str())
+            && self.namespaces.contains(&named(pod).namespace);
+        let facts = is_ours.then(|| det_pods::pod_facts(pod));
+        let phase = pod.pointer("/status/phase").and_then(Value::as_str);
+        let is_over = matches!(phase, Some("Succeeded" | "Failed"));
+        let index = label("batch.kubernetes.io/job-completion-index");
+        let index = index.and_then(|index| index.parse().ok()).unwrap_or(0);
+        let job = label("batch.kubernetes.io/job-name").filter(|_| is_ours);
+        let job = job.map(|job| Named {
+            namespace: named(pod).namespace,
+            name: job.to_owned(),
+        });
+        let node = pod.pointer("/spec/nodeName").and_then(Value::as_str);
+        let gates = pod
+            .pointer("/spec/schedulingGates")
+            .and_then(Value::as_array);
+        Pod {
+            uid: uid(pod).to_owned(),
+            node: node.map(str::to_owned),
+            holds: if is_over {
+                0
+            } else {
+                det_pods::holds(pod, self.settings.slots.name())
+            },
+            job: job.map(|job| (job, index)),
+            container: None,
+            facts,
+            gated: (is_ours && gates.is_some_and(|gates| !gates.is_empty())).then(|| pod.clone()),
+        }
+    }
+
+    /// After a list: what was not in it is gone.
+    pub(crate) fn only_present(&mut self, kind: Kind, present: &BTreeSet<Named>) {
+        match kind {
+            Kind::Node => {
+                let names: BTreeSet<&str> = present.iter().map(|it| it.name.as_str()).collect();
+                let nodes = self.books.nodes.keys();
+                let gone = nodes.filter(|name| !names.contains(name.as_str()));
+                for name in gone.cloned().collect::<Vec<_>>() {
+                    self.node_is_gone(&name);
+                }
+            }
+            Kind::Pod => {
+                let pods = self.books.pods.keys();
+                let gone = pods.filter(|name| !present.contains(name));
+                for name in gone.cloned().collect::<Vec<_>>() {
+                    self.pod_is_gone(&name);
+                }
+            }
+            Kind::Job => {
+                let jobs = self.books.jobs.keys();
+                let gone = jobs.filter(|name| !present.contains(name));
+                for name in gone.cloned().collect::<Vec<_>>() {
+                    self.job_is_gone(&name);
+                }
+            }
+            Kind::Secret | Kind::Service => {}
+        }
+    }
+
+    /// Notes what was observed of a container, if that is news.
+    pub(crate) fn observe(&mut self, id: &ContainerId, observed: Observed) {
+        let Some(held) = self.books.held.get_mut(id) else {
+            return;
+        };
+        if !held.observed.is_before(&observed) {
+            return;
+        }
+        held.observed = observed.clone();
+        held.fails_since = None;
+        let place = held.place.clone();
+        if held.has_ended() {
+            self.agenda.nodes.insert(held.node.clone());
+        }
+        self.agenda.report(&place, id, observed);
+    }
+
+    /// Ends a container for which nothing exists.
+    pub(crate) fn ended_without_pod(
+        &mut self,
+        place: &PlaceId,
+        id: &ContainerId,
+        exit: ContainerExit,
+    ) {
+        let ended = Observed::Terminated { exit, cause: None };
+        self.agenda.report(place, id, ended);
+    }
+}

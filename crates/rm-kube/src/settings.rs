@@ -1,0 +1,92 @@
+//! What the manager of one cluster is configured with.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use det_ids::PlaceId;
+use det_pods::{MasterCert, SlotResource};
+use det_taskspec::DeviceKind;
+use serde_json::Value;
+
+/// What the manager of one Kubernetes cluster is configured with.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Name of the manager, unique in the master's configuration.
+    pub manager: String,
+    /// Whether it is the master's main manager: nodes of its first pool are places by their own names.
+    pub is_main: bool,
+    /// Identity of the master's cluster, a UUID: part of the names of all objects, and a label on them.
+    pub cluster_id: String,
+    /// File with the access to the cluster; `None` = that of the pod that the master runs in.
+    pub kubeconfig: Option<PathBuf>,
+    /// Namespace of tasks whose pool has none; empty = that of the access.
+    pub namespace: String,
+    /// Its pools, in the order of the configuration.
+    pub pools: Vec<PoolSettings>,
+    /// How slots are asked of Kubernetes.
+    pub slots: SlotResource,
+    /// What users are shown a slot as.
+    pub slot_kind: DeviceKind,
+    /// How pods reach the master.
+    pub master: MasterSettings,
+    /// Image with the supervisor, which brings it into every pod.
+    pub helper_image: Option<String>,
+    /// Whether pods carry the labels of the coscheduling plug-in, and name its scheduler.
+    pub coscheduler: bool,
+    /// Whether Jobs of ended tasks are left to Kubernetes, which deletes them after a while.
+    pub leaves_objects: bool,
+    /// How long Kubernetes may take to assign a pod to its node.
+    pub start_within: Duration,
+    /// How long an image may fail to be pulled for reasons that may pass.
+    pub pull_within: Duration,
+}
+
+/// A pool of nodes.
+#[derive(Debug, Clone)]
+pub struct PoolSettings {
+    /// Its name.
+    pub name: String,
+    /// Namespace of its tasks; `None` = the manager's.
+    pub namespace: Option<String>,
+    /// Customisation of its pods with slots, by which nodes belong to it; `None` = all nodes do.
+    pub pod_spec: Option<Value>,
+}
+
+/// How pods reach the master.
+#[derive(Debug, Clone)]
+pub struct MasterSettings {
+    /// `http` or `https`; `None` = as the master serves.
+    pub scheme: Option<String>,
+    /// Its host; `None` = that of its service.
+    pub host: Option<String>,
+    /// Its port.
+    pub port: u16,
+    /// Its Kubernetes service, in the namespace that the master runs in.
+    pub service: Option<String>,
+    /// Whether the master itself serves with TLS.
+    pub serves_tls: bool,
+    /// How its certificate is checked.
+    pub cert: MasterCert,
+    /// Name on its certificate, where it is not the host's.
+    pub cert_name: Option<String>,
+}
+
+impl Settings {
+    /// The place that a node is in a pool. Nodes of the main manager's first pool have their own names; a node that is in
+    /// another pool as well is another place there, with the pool's name behind it.
+    pub(crate) fn place(&self, node: &str, pool: usize) -> PlaceId {
+        if pool == 0 && self.is_main {
+            PlaceId::from(node)
+        } else {
+            PlaceId::from(format!("{node}@{}", self.pools[pool].name).as_str())
+        }
+    }
+
+    /// The namespace of a pool's tasks, by the pool's name.
+    pub(crate) fn namespace_of(&self, pool: &str) -> Option<&str> {
+        let own = self.pools.iter().find(|it| it.name == pool);
+        let own = own.and_then(|pool| pool.namespace.as_deref());
+        own.or(Some(self.namespace.as_str()))
+            .filter(|namespace| !namespace.is_empty())
+    }
+}

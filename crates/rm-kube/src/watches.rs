@@ -1,0 +1,81 @@
+//! What is watched of a cluster: nodes, pods and the Jobs of this master's cluster.
+
+use std::collections::BTreeSet;
+
+use futures::stream::{BoxStream, StreamExt as _};
+use kube::api::DynamicObject;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event};
+use serde_json::Value;
+
+use crate::api::{Kind, KubeApi, chain, to_value};
+use crate::books::Named;
+
+/// The kinds of objects that are watched.
+pub(crate) const WATCHED: [Kind; 3] = [Kind::Node, Kind::Pod, Kind::Job];
+
+/// Something that a watch shows.
+#[derive(Debug)]
+pub(crate) enum Seen {
+    /// An object is as this.
+    Applied(Kind, Value),
+    /// An object is gone; as it was last.
+    Gone(Kind, Value),
+    /// All objects of a kind are listed: what is known of them is not complete until `Listed` comes.
+    Listing(Kind),
+    /// All objects of a kind have been listed: those of which no `Applied` came since the list began are gone.
+    Listed(Kind, BTreeSet<Named>),
+    /// A watch failed; it is tried again.
+    Failed(Kind, String),
+}
+
+/// All watches as one stream. `label` selects the Jobs.
+pub(crate) fn watches(api: &KubeApi, label: &str) -> BoxStream<'static, Seen> {
+    let streams = WATCHED.map(|kind| {
+        let all = watcher::Config::default();
+        let config = if kind == Kind::Job {
+            all.labels(label)
+        } else {
+            all
+        };
+        one(api, kind, config)
+    });
+    futures::stream::select_all(streams).boxed()
+}
+
+fn one(api: &KubeApi, kind: Kind, config: watcher::Config) -> BoxStream<'static, Seen> {
+    let backoff = watcher::DefaultBackoff::default();
+    let stream = watcher::watcher(api.all(kind), config).backoff(backoff);
+    let mut listed = BTreeSet::new();
+    stream
+        .map(move |event| match event {
+            Ok(Event::Init) => {
+                listed.clear();
+                Seen::Listing(kind)
+            }
+            Ok(Event::InitApply(object)) => {
+                listed.insert(named(&object));
+                shown(kind, &object, Seen::Applied)
+            }
+            Ok(Event::InitDone) => Seen::Listed(kind, std::mem::take(&mut listed)),
+            Ok(Event::Apply(object)) => shown(kind, &object, Seen::Applied),
+            Ok(Event::Delete(object)) => shown(kind, &object, Seen::Gone),
+            Err(error) => Seen::Failed(kind, chain(&error)),
+        })
+        .boxed()
+}
+
+fn shown(kind: Kind, object: &DynamicObject, seen: fn(Kind, Value) -> Seen) -> Seen {
+    match to_value(object) {
+        Ok(value) => seen(kind, value),
+        Err(error) => Seen::Failed(kind, error.to_string()),
+    }
+}
+
+/// What an object is called.
+fn named(object: &DynamicObject) -> Named {
+    Named {
+        namespace: object.metadata.namespace.clone().unwrap_or_default(),
+        name: object.metadata.name.clone().unwrap_or_default(),
+    }
+}

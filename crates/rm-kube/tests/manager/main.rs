@@ -1,0 +1,13 @@
+//! The manager of Kubernetes over a double of the API, beyond what every manager must do. The test is the kubelet.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod api_faults;
+mod calls;
+mod deletion;
+mod disruption;
+mod gangs;
+mod images;
+mod nodes;
+mod restarts;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,265 @@
+//! Nodes as places.
+
+use det_lifecycle::container::Desired;
+use det_rm_contract::TestCore;
+use det_rm_kube::{PoolSettings, Settings, SlotResource};
+use det_taskspec::ContainerExit;
+use serde_json::json;
+
+use crate::support::Scene;
+
+#[tokio::test]
+async fn nodes_join_and_leave() {
+    let scene = Scene::with_nodes(&[("a", 2)]).await;
+    scene.api.add_node("b", 4);
+    scene.has_slots("b", 4).await;
+    let joined = scene.core.served("b").unwrap();
+    assert_eq!(joined.resource_pool, "default");
+    assert_eq!(joined.details.version, "v1.36.0");
+    scene.api.remove_node("b");
+    scene.has_left("b").await;
+    scene.api.set_node_ready("a", false);
+    scene.has_left("a").await;
+    scene.api.set_node_ready("a", true);
+    scene.has_slots("a", 2).await;
+}
+
+#[tokio::test]
+async fn a_node_without_devices_is_a_place_without_slots() {
+    let scene = Scene::with_nodes(&[("a", 0)]).await;
+    let id = scene.core.place("a", "c", 0);
+    let pod = scene.runs(&id).await;
+    assert_eq!(pod.gpus(), 0);
+    scene.exits(&id, 0).await;
+}
+
+#[tokio::test]
+async fn a_cordoned_node_keeps_what_it_runs_and_takes_nothing_new() {
+    let scene = Scene::with_nodes(&[("a", 4)]).await;
+    let id = scene.core.place("a", "c", 1);
+    scene.runs(&id).await;
+    let cordon = |is_on: bool| json!({"spec": {"unschedulable": is_on}});
+    scene.api.patch("v1/nodes", "", "a", &cordon(true));
+    scene.has_slots("a", 1).await;
+    assert!(!scene.core.row(&id).ended);
+    scene.exits(&id, 0).await;
+    scene.has_slots("a", 0).await;
+    scene.api.patch("v1/nodes", "", "a", &cordon(false));
+    scene.has_slots("a", 4).await;
+}
+
+#[tokio::test]
+async fn a_tainted_node_leaves_pools_that_do_not_tolerate_the_taint() {
+    let tolerant = json!({"spec": {"tolerations": [{"key": "team", "operator": "Exists"}]}});
+    let change = |settings: &mut Settings| {
+        settings.pools.push(PoolSettings {
+            name: "team".to_owned(),
+            namespace: None,
+            pod_spec: Some(tolerant),
+        });
+    };
+    let scene = Scene::start_with(TestCore::default(), change).await;
+    scene.api.add_node("a", 2);
+    scene.has_slots("a", 2).await;
+    scene.has_slots("a@team", 2).await;
+    let taints = json!({"spec": {"taints": [{"key": "team", "effect": "NoSchedule"}]}});
+    scene.api.patch("v1/nodes", "", "a", &taints);
+    scene.has_left("a").await;
+    scene.has_slots("a@team", 2).await;
+}
+
+#[tokio::test]
+async fn pools_by_selector_have_their_nodes_and_share_those_that_both_select() {
+    let pool = |name: &str, label: &str| PoolSettings {
+        name: name.to_owned(),
+        namespace: None,
+        pod_spec: Some(json!({"spec": {"nodeSelector": {label: "yes"}}})),
+    };
+    let pools = vec![pool("one", "one"), pool("two", "two")];
+    let scene = Scene::start_with(TestCore::default(), |settings| settings.pools = pools).await;
+    for node in ["a", "b"] {
+        scene.api.add_node(node, 4);
+    }
+    let labels = |labels: serde_json::Value| json!({"metadata": {"labels": labels}});
+    let both = labels(json!({"one": "yes", "two": "yes"}));
+    scene.api.patch("v1/nodes", "", "a", &both);
+    let second = labels(json!({"two": "yes"}));
+    scene.api.patch("v1/nodes", "", "b", &second);
+    for place in ["a", "a@two", "b@two"] {
+        scene.has_slots(place, 4).await;
+    }
+    assert!(scene.core.served("b").is_none());
+    // What runs there in one pool is not there for the other one.
+    let id = scene.core.place("a@two", "c", 3);
+    scene.has_slots("a", 1).await;
+    let pod = scene.runs(&id).await;
+    assert_eq!(pod.node(), Some("a"));
+    scene.has_slots("a@two", 4).await;
+    scene.exits(&id, 0).await;
+    scene.has_slots("a", 4).await;
+    // Its label goes, and the node with it.
+    let none = labels(json!({"two": null}));
+    scene.api.patch("v1/nodes", "", "b", &none);
+    scene.has_left("b@two").await;
+}
+
+#[tokio::test]
+async fn pods_of_others_take_slots_and_give_them_back() {
+    let scene = Scene::with_nodes(&[("a", 4)]).await;
+    let id = scene.core.place("a", "c", 1);
+    scene.runs(&id).await;
+    scene.foreign_pod("theirs", "a", 2);
+    scene.has_slots("a", 2).await;
+    scene.api.pod_phase("default", "theirs", "Succeeded");
+    scene.has_slots("a", 4).await;
+    scene.foreign_pod("more", "a", 3);
+    scene.has_slots("a", 1).await;
+    scene.api.delete("v1/pods", "default", "more");
+    scene.api.finish_deletion("default", "more");
+    scene.has_slots("a", 4).await;
+    scene.exits(&id, 0).await;
+    assert_eq!(scene.core.row(&id).starts, 1);
+}
+
+#[tokio::test]
+async fn pods_of_ours_take_no_slots_from_us() {
+    let scene = Scene::with_nodes(&[("a", 4)]).await;
+    // What is seen of its pod before its Job is known is not a pod of others.
+    scene.api.faults().delay_writes(true);
+    let id = scene.core.place("a", "c", 3);
+    scene.was_asked("POST secrets", 1).await;
+    scene.api.faults().delay_writes(false);
+    scene.runs(&id).await;
+    scene.has_slots("a", 4).await;
+    scene.exits(&id, 0).await;
+    scene.is_quiet("a").await;
+    scene.has_slots("a", 4).await;
+}
+
+#[tokio::test]
+async fn processors_can_be_slots() {
+    let change = |settings: &mut Settings| settings.slots = SlotResource::Cpu { millis: 7_500 };
+    let scene = Scene::start_with(TestCore::default(), change).await;
+    scene.api.add_node("a", 0);
+    scene.has_slots("a", 8).await;
+    let system = json!({
+        "metadata": {"name": "system"},
+        "spec": {
+            "nodeName": "a",
+            "containers": [{"name": "main", "image": "i", "resources": {"requests": {"cpu": "5"}}}],
+        },
+    });
+    scene.api.create("v1/pods", "kube-system", system);
+    scene.has_slots("a", 7).await;
+    let id = scene.core.place("a", "c", 2);
+    let pod = scene.runs(&id).await;
+    let containers = pod.object["spec"]["containers"].as_array().unwrap();
+    let requests: Vec<_> = containers
+        .iter()
+        .filter_map(|container| container["resources"]["requests"]["cpu"].as_str())
+        .collect();
+    assert_eq!(requests, ["15000m"]);
+    scene.has_slots("a", 7).await;
+    scene.exits(&id, 0).await;
+}
+
+#[tokio::test]
+async fn containers_of_a_node_that_is_removed_are_lost_and_their_jobs_are_deleted() {
+    let scene = Scene::with_nodes(&[("a", 2), ("b", 2)]).await;
+    let alone = scene.core.place("b", "c", 1);
+    let ids = scene.core.place_gang(&[("a", "c0", 1), ("b", "c1", 1)]);
+    for id in ids.iter().chain([&alone]) {
+        scene.runs(id).await;
+    }
+    scene.api.remove_node("b");
+    for id in [&ids[1], &alone] {
+        let why = scene.is_lost(id).await;
+        assert!(why.contains("its node is gone"), "{why}");
+    }
+    scene.has_left("b").await;
+    scene.deleted_with_less(&ids[0], i64::MAX).await;
+    scene.finish_deletion(&ids[0]);
+    scene.has_ended(&ids[0]).await;
+    scene.is_empty().await;
+}
+
+#[tokio::test]
+async fn another_node_of_the_same_name_is_another_place() {
+    let scene = Scene::with_nodes(&[("a", 2)]).await;
+    let first = scene.core.served("a").unwrap().instance;
+    let id = scene.core.place("a", "c", 2);
+    scene.runs(&id).await;
+    // Its watch misses that it was away.
+    scene.api.faults().drop_watches();
+    scene.api.remove_node("a");
+    scene.api.add_node("a", 2);
+    scene.api.faults().compact();
+    let is_other = |core: &TestCore| {
+        let joined = core.served("a");
+        joined.is_some_and(|joined| joined.instance != first)
+    };
+    scene.core.until("the other node joins", is_other).await;
+    let has_ended = |core: &TestCore| core.row(&id).ended;
+    scene.core.until("the container is lost", has_ended).await;
+    scene.is_empty().await;
+    scene.is_quiet("a").await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_drained_by_its_label_takes_nothing_new() {
+    let scene = Scene::with_nodes(&[("a", 4)]).await;
+    let id = scene.core.place("a", "c", 1);
+    scene.runs(&id).await;
+    let key = format!("determined.ai/cluster-id-{}", scene.settings.cluster_id);
+    let label = |value: serde_json::Value| json!({"metadata": {"labels": {key.clone(): value}}});
+    scene
+        .api
+        .patch("v1/nodes", "", "a", &label("no-schedule".into()));
+    scene.has_slots("a", 1).await;
+    assert!(!scene.core.row(&id).ended);
+    scene
+        .api
+        .patch("v1/nodes", "", "a", &label("no-execute".into()));
+    scene.deleted_with_less(&id, 11).await;
+    scene.finish_deletion(&id);
+    let why = scene.is_lost(&id).await;
+    assert!(why.contains("taken out of service by its label"), "{why}");
+    scene
+        .api
+        .patch("v1/nodes", "", "a", &label(serde_json::Value::Null));
+    scene.has_slots("a", 4).await;
+    scene.is_quiet("a").await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_away_for_a_moment_while_objects_are_made_starts_nothing_twice() {
+    let scene = Scene::with_nodes(&[("a", 4)]).await;
+    scene.api.faults().delay_writes(true);
+    let runs = scene.core.place("a", "c", 2);
+    let killed = scene.core.place("a", "d", 2);
+    scene.was_asked("POST secrets", 2).await;
+    scene.api.set_node_ready("a", false);
+    scene.has_left("a").await;
+    scene.core.want(&killed, Desired::Kill);
+    scene.api.set_node_ready("a", true);
+    scene.has_slots("a", 4).await;
+    scene.api.faults().delay_writes(false);
+    assert_eq!(scene.has_ended(&killed).await, ContainerExit::Killed);
+    scene.runs(&runs).await;
+    scene.job();
+    assert_eq!(scene.core.row(&runs).starts, 1);
+    assert_eq!(scene.core.row(&killed).starts, 1);
+    scene.exits(&runs, 0).await;
+    scene.is_empty().await;
+}
+
+#[tokio::test]
+async fn what_ended_on_a_node_that_is_away_is_deleted_all_the_same() {
+    let scene = Scene::with_nodes(&[("a", 2)]).await;
+    let id = scene.core.place("a", "c", 2);
+    scene.runs(&id).await;
+    scene.api.set_node_ready("a", false);
+    scene.has_left("a").await;
+    scene.exits(&id, 0).await;
+    scene.is_empty().await;
+}

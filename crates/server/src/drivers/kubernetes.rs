@@ -1,0 +1,118 @@
+//! What the managers of Kubernetes clusters are configured with, from the master's configuration.
+
+use std::time::Duration;
+
+use det_config::master::{ManagerKind, MasterConfig, ResourceManager, ResourcePool};
+use det_rm_kube::{MasterCert, MasterSettings, PoolSettings, Settings, SlotResource};
+use det_taskspec::DeviceKind;
+use serde_json::Value;
+
+/// How long Kubernetes may take to assign a pod to the node that was chosen for it.
+const START_WITHIN: Duration = Duration::from_secs(60);
+/// How long an image may fail to be pulled for reasons that may pass.
+const PULL_WITHIN: Duration = Duration::from_mins(5);
+
+/// The managers of Kubernetes clusters of a configuration.
+///
+/// # Errors
+/// A sentence: the master's certificate cannot be read.
+pub(super) fn settings(config: &MasterConfig, cluster_id: &str) -> Result<Vec<Settings>, String> {
+    let mut managers = Vec::new();
+    for (number, (manager, pools)) in config.managers().enumerate() {
+        if manager.kind == ManagerKind::Kubernetes {
+            managers.push(of(config, cluster_id, (manager, pools, number == 0))?);
+        }
+    }
+    Ok(managers)
+}
+
+fn of(
+    config: &MasterConfig,
+    cluster_id: &str,
+    (manager, pools, is_main): (&ResourceManager, &[ResourcePool], bool),
+) -> Result<Settings, String> {
+    let text = |key: &str| {
+        let value = manager.kept.get(key).and_then(Value::as_str);
+        value.filter(|value| !value.is_empty()).map(str::to_owned)
+    };
+    let (slots, slot_kind) = slots(manager);
+    let pool = |pool: &ResourcePool| PoolSettings {
+        name: pool.pool_name.clone(),
+        namespace: pool
+            .kubernetes_namespace
+            .clone()
+            .filter(|it| !it.is_empty()),
+        pod_spec: gpu_pod_spec(config, pool),
+    };
+    let port = manager
+        .kept
+        .get("determined_master_port")
+        .and_then(Value::as_u64);
+    let port = port
+        .and_then(|port| u16::try_from(port).ok())
+        .filter(|port| *port != 0);
+    let cert = &config.security.tls.cert;
+    Ok(Settings {
+        manager: manager.cluster_name.clone(),
+        is_main,
+        cluster_id: cluster_id.to_owned(),
+        kubeconfig: text("kubeconfig_path").map(Into::into),
+        namespace: text("default_namespace").unwrap_or_default(),
+        pools: pools.iter().map(pool).collect(),
+        slots,
+        slot_kind,
+        master: MasterSettings {
+            scheme: text("determined_master_scheme"),
+            host: text("determined_master_host"),
+            port: port.unwrap_or_else(|| config.effective_port()),
+            service: text("master_service_name"),
+            serves_tls: !cert.is_empty(),
+            cert: match cert.as_str() {
+                "" => MasterCert::Usual,
+                file => MasterCert::Text(std::fs::read_to_string(file).map_err(|error| {
+                    format!("the master's certificate \"{file}\" cannot be read: {error}")
+                })?),
+            },
+            cert_name: None,
+        },
+        helper_image: text("helper_image"),
+        coscheduler: text("default_scheduler").as_deref() == Some("coscheduler"),
+        leaves_objects: manager.kept.get("leave_kubernetes_resources") == Some(&Value::Bool(true)),
+        start_within: START_WITHIN,
+        pull_within: PULL_WITHIN,
+    })
+}
+
+/// The pod that tasks with slots have in a pool: the pool's own, else that of the cluster.
+fn gpu_pod_spec(config: &MasterConfig, pool: &ResourcePool) -> Option<Value> {
+    let of_pool = pool.task_container_defaults.as_ref();
+    let of_pool = of_pool.and_then(|defaults| defaults.gpu_pod_spec.clone());
+    of_pool.or_else(|| config.task_container_defaults.gpu_pod_spec.clone())
+}
+
+fn slots(manager: &ResourceManager) -> (SlotResource, DeviceKind) {
+    let kind = manager.kept.get("slot_type").and_then(Value::as_str);
+    match kind {
+        Some("rocm") => (
+            SlotResource::Extended("amd.com/gpu".into()),
+            DeviceKind::Rocm,
+        ),
+        Some("cpu") => {
+            let requests = manager.kept.get("slot_resource_requests");
+            let cpus = requests.and_then(|requests| requests.get("cpu")?.as_f64());
+            // The configuration refuses slots of no size.
+            let millis = (cpus.unwrap_or(1.0) * 1000.0).round().max(1.0);
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a number of processors, at least a thousandth"
+            )]
+            let millis = millis as u64;
+            (SlotResource::Cpu { millis }, DeviceKind::Cpu)
+        }
+        _ => (
+            SlotResource::Extended("nvidia.com/gpu".into()),
+            DeviceKind::Cuda,
+        ),
+    }
+}
