@@ -1,0 +1,35 @@
+{{/* Rights of the master, which are those that its resource manager uses (crates/rm-kube) and no more. */}}
+
+{{- define "determined.rules.reads" -}}
+- apiGroups: [""]
+  resources: [nodes, pods]
+  verbs: [get, list, watch]
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, watch]
+{{- end -}}
+
+{{- define "determined.rules.writes" -}}
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [delete, patch]
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [create, delete]
+- apiGroups: [""]
+  resources: [secrets, services]
+  verbs: [create, get, patch, delete]
+{{- end -}}
+
+{{- define "determined.rules.bindings" -}}
+- apiGroups: [""]
+  resources: [namespaces, resourcequotas]
+  verbs: [get, list, create, patch]
+{{- end -}}
+
+{{/* Rights of the hook that deletes the Jobs of tasks: those in the namespaces of tasks. */}}
+{{- define "determined.rules.uninstall" -}}
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [deletecollection]
+{{- end -}}

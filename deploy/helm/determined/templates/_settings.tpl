@@ -1,0 +1,299 @@
+{{/*
+What the values mean together: older names are translated, each with a warning for NOTES, and values that contradict each
+other end the rendering. Result: a JSON map.
+*/}}
+
+{{/* Stores under `key` of `into` the value of a name, or that of its older name, which wins over a default. */}}
+{{- define "determined.pick" -}}
+{{- if kindIs "invalid" .older -}}
+{{- $_ := set .into .key .value -}}
+{{- else -}}
+{{- $isOwn := and (not (kindIs "invalid" .value)) (ne (toString .value) (toString .default)) -}}
+{{- if and $isOwn (ne (toJson .value) (toJson .older)) -}}
+{{- fail (printf "%s is %s and %s, its older name, is %s: give one of them" .name (toJson .value) .olderName (toJson .older)) -}}
+{{- end -}}
+{{- $_ := set .into .key .older -}}
+{{- $_ := set .into "warnings" (append .into.warnings (printf "%s is the older name of %s" .olderName .name)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A quantity of Kubernetes; GB, which is none, becomes Gi. */}}
+{{- define "determined.quantity" -}}
+{{- $text := toString .value -}}
+{{- if hasSuffix "GB" $text -}}
+{{- $_ := set .into "warnings" (append .into.warnings (printf "%s: %q is no quantity of Kubernetes and counts as %q" .name $text (printf "%si" (trimSuffix "B" $text)))) -}}
+{{- printf "%si" (trimSuffix "B" $text) -}}
+{{- else -}}
+{{- $text -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "determined.settings" -}}
+{{- $v := .Values -}}
+{{- $s := dict "warnings" list -}}
+{{- $manager := $v.resourceManager | default dict -}}
+{{- $_ := set $s "mode" ($manager.type | default "kubernetes") -}}
+{{- include "determined.settings.images" (list . $s) -}}
+{{- include "determined.settings.service" (list . $s) -}}
+{{- include "determined.settings.master" (list . $s) -}}
+{{- include "determined.settings.db" (list . $s) -}}
+{{- include "determined.settings.agents" (list . $s) -}}
+{{- include "determined.settings.tasks" (list . $s) -}}
+{{- include "determined.settings.ignored" (list . $s) -}}
+{{- toJson $s -}}
+{{- end -}}
+
+{{- define "determined.settings.images" -}}
+{{- $root := index . 0 -}}{{- $s := index . 1 -}}{{- $v := $root.Values -}}
+{{- $tag := $v.detVersion | default $root.Chart.AppVersion | toString -}}
+{{- $_ := set $s "tag" $tag -}}
+{{- if $v.masterImage -}}
+{{- if ne ($v.imageRegistry | default "determinedai") "determinedai" -}}
+{{- fail (printf "imageRegistry is %q and masterImage, the older way to name the image, is %q: give one of them" $v.imageRegistry $v.masterImage) -}}
+{{- end -}}
+{{- $_ := set $s "image" (printf "%s:%s" $v.masterImage $tag) -}}
+{{- $_ := set $s "warnings" (append $s.warnings "masterImage is the older way to name the image; imageRegistry and detVersion are the new one") -}}
+{{- else -}}
+{{- $_ := set $s "image" (printf "%s/%s:%s" $v.imageRegistry (ternary "hpe-mlde-master" "determined-master" ($v.enterpriseEdition | default false)) $tag) -}}
+{{- end -}}
+{{- if hasSuffix ".dev" $tag -}}
+{{- $_ := set $s "warnings" (append $s.warnings (printf "the tag %q is of a development version, for which there may be no image (ImagePullBackOff): set detVersion" $tag)) -}}
+{{- end -}}
+{{- $registry := $v.registry | default dict -}}
+{{- $hasLogin := and $registry.user $registry.password -}}
+{{- if and $hasLogin $v.imagePullSecretName -}}
+{{- fail (printf "imagePullSecretName is %q and registry has a login, which makes another Secret: give one of them" $v.imagePullSecretName) -}}
+{{- end -}}
+{{- $_ := set $s "pullSecret" ($v.imagePullSecretName | default "") -}}
+{{- if $hasLogin -}}
+{{- $_ := set $s "pullSecret" (include "determined.name" (list $root "registry")) -}}
+{{- $_ := set $s "makesPullSecret" true -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "determined.settings.service" -}}
+{{- $root := index . 0 -}}{{- $s := index . 1 -}}{{- $v := $root.Values -}}
+{{- $service := $v.service | default dict -}}
+{{- $annotations := ($v.masterService | default dict).annotations | default dict -}}
+{{- include "determined.pick" (dict "into" $s "key" "port" "name" "masterPort" "value" $v.masterPort "default" 8080 "olderName" "service.port" "older" $service.port) -}}
+{{- include "determined.pick" (dict "into" $s "key" "sourceRanges" "name" "loadBalancerSourceRanges" "value" $v.loadBalancerSourceRanges "default" nil "olderName" "service.loadBalancerSourceRanges" "older" $service.loadBalancerSourceRanges) -}}
+{{- $older := ternary $service.annotations nil (not (empty $service.annotations)) -}}
+{{- include "determined.pick" (dict "into" $s "key" "serviceAnnotations" "name" "masterService.annotations" "value" $annotations "default" dict "olderName" "service.annotations" "older" $older) -}}
+{{- $type := "LoadBalancer" -}}
+{{- if $service.type -}}
+{{- $type = $service.type -}}
+{{- else if ($v.openshiftRoute | default dict).enabled -}}
+{{- $type = "ClusterIP" -}}
+{{- else if $v.useNodePortForMaster -}}
+{{- $type = "NodePort" -}}
+{{- end -}}
+{{- $_ := set $s "serviceType" $type -}}
+{{- $_ := set $s "scheme" (ternary "https" "http" (not (empty $v.tlsSecret))) -}}
+{{- if and ($v.ingress | default dict).enabled ($v.ingress | default dict).sslPassthrough (not $v.tlsSecret) -}}
+{{- fail "ingress.sslPassthrough leaves TLS to the master: set tlsSecret as well" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "determined.settings.master" -}}
+{{- $root := index . 0 -}}{{- $s := index . 1 -}}{{- $v := $root.Values -}}
+{{- $older := $v.resources | default dict -}}
+{{- $requests := $older.requests | default dict -}}{{- $limits := $older.limits | default dict -}}
+{{- include "determined.pick" (dict "into" $s "key" "masterCpuRequest" "name" "masterCpuRequest" "value" $v.masterCpuRequest "default" 2 "olderName" "resources.requests.cpu" "older" $requests.cpu) -}}
+{{- include "determined.pick" (dict "into" $s "key" "masterMemRequest" "name" "masterMemRequest" "value" $v.masterMemRequest "default" "8Gi" "olderName" "resources.requests.memory" "older" $requests.memory) -}}
+{{- include "determined.pick" (dict "into" $s "key" "masterCpuLimit" "name" "masterCpuLimit" "value" $v.masterCpuLimit "default" nil "olderName" "resources.limits.cpu" "older" $limits.cpu) -}}
+{{- include "determined.pick" (dict "into" $s "key" "masterMemLimit" "name" "masterMemLimit" "value" $v.masterMemLimit "default" nil "olderName" "resources.limits.memory" "older" $limits.memory) -}}
+{{- $olderTolerations := ternary $v.tolerations nil (not (empty $v.tolerations)) -}}
+{{- $olderSelector := ternary $v.nodeSelector nil (not (empty $v.nodeSelector)) -}}
+{{- include "determined.pick" (dict "into" $s "key" "masterTolerations" "name" "masterTolerations" "value" ($v.masterTolerations | default list) "default" list "olderName" "tolerations" "older" $olderTolerations) -}}
+{{- include "determined.pick" (dict "into" $s "key" "masterNodeSelector" "name" "masterNodeSelector" "value" ($v.masterNodeSelector | default dict) "default" dict "olderName" "nodeSelector" "older" $olderSelector) -}}
+{{- include "determined.pick" (dict "into" $s "key" "initialUserPassword" "name" "initialUserPassword" "value" $v.initialUserPassword "default" nil "olderName" "defaultPassword" "older" $v.defaultPassword) -}}
+{{- include "determined.password" (list $root $s) -}}
+{{- end -}}
+
+{{/* The first password: strong enough, and given where an installation is its first one. */}}
+{{- define "determined.password" -}}
+{{- $root := index . 0 -}}{{- $s := index . 1 -}}{{- $v := $root.Values -}}
+{{- $password := $s.initialUserPassword | default "" | toString -}}
+{{- if $password -}}
+{{- if not (and (ge (len $password) 8) (regexMatch "[A-Z]" $password) (regexMatch "[a-z]" $password) (regexMatch "[0-9]" $password)) -}}
+{{- fail "initialUserPassword must have at least 8 characters, with an upper case letter, a lower case letter and a digit" -}}
+{{- end -}}
+{{- if $v.initialUserPasswordSecret -}}
+{{- fail "initialUserPassword and initialUserPasswordSecret are both given: give one of them" -}}
+{{- end -}}
+{{- else if not (or $v.initialUserPasswordSecret $v.allowBlankPasswords) -}}
+{{- /* Without a cluster, as with `helm template`, nothing can be looked up, and it may be no first installation. */ -}}
+{{- if lookup "v1" "Namespace" "" "kube-system" -}}
+{{- $claim := include "determined.db.claim" $root -}}
+{{- $service := lookup "v1" "Service" $root.Release.Namespace (include "determined.name" (list $root "master-service")) -}}
+{{- $volume := lookup "v1" "PersistentVolumeClaim" $root.Release.Namespace $claim -}}
+{{- if not (or $service $volume) -}}
+{{- fail "the first installation needs initialUserPassword (or initialUserPasswordSecret), the password of the users \"admin\" and \"determined\"; allowBlankPasswords: true goes without" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The name of the volume claim of the chart's database. */}}
+{{- define "determined.db.claim" -}}
+{{- $db := .Values.db | default dict -}}
+{{- $older := (((.Values.postgresql | default dict).persistence | default dict).existingClaim) -}}
+{{- if $db.existingClaim -}}
+{{- $db.existingClaim -}}
+{{- else if $older -}}
+{{- $older -}}
+{{- else if $db.claimSuffix -}}
+{{- printf "%s-db-pvc-%s" (include "determined.prefix" .) $db.claimSuffix -}}
+{{- else if and $db.restoreSnapshotSuffix .Release.IsUpgrade -}}
+{{- printf "%s-db-pvc-%s" (include "determined.prefix" .) $db.restoreSnapshotSuffix -}}
+{{- else -}}
+{{- include "determined.name" (list . "db-pvc") -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The claim that a snapshot is taken of: the one in use until now, not one that this upgrade restores into. */}}
+{{- define "determined.db.source" -}}
+{{- $db := deepCopy (.Values.db | default dict) -}}
+{{- $_ := unset $db "restoreSnapshotSuffix" -}}
+{{- include "determined.db.claim" (dict "Values" (dict "db" $db "postgresql" .Values.postgresql "fullnamePrefix" .Values.fullnamePrefix) "Release" .Release) -}}
+{{- end -}}
+
+{{- define "determined.settings.db" -}}
+{{- $root := index . 0 -}}{{- $s := index . 1 -}}{{- $v := $root.Values -}}
+{{- $db := $v.db | default dict -}}
+{{- $pg := $v.postgresql | default dict -}}
+{{- $kept := $pg.persistence | default dict -}}
+{{- $d := dict "warnings" list -}}
+{{- $_ := set $d "external" (not (empty $db.hostAddress)) -}}
+{{- $_ := set $d "host" ($db.hostAddress | default (include "determined.name" (list $root "db-service"))) -}}
+{{- include "determined.pick" (dict "into" $d "key" "name" "name" "db.name" "value" $db.name "default" "determined" "olderName" "postgresql.postgresqlDatabase" "older" $pg.postgresqlDatabase) -}}
+{{- include "determined.pick" (dict "into" $d "key" "password" "name" "db.password" "value" $db.password "default" "postgres" "olderName" "postgresql.postgresqlPassword" "older" $pg.postgresqlPassword) -}}
+{{- include "determined.pick" (dict "into" $d "key" "port" "name" "db.port" "value" $db.port "default" 5432 "olderName" "postgresql.service.port" "older" ($pg.service | default dict).port) -}}
+{{- include "determined.pick" (dict "into" $d "key" "size" "name" "db.storageSize" "value" $db.storageSize "default" "30Gi" "olderName" "postgresql.persistence.size" "older" $kept.size) -}}
+{{- include "determined.pick" (dict "into" $d "key" "storageClass" "name" "db.storageClassName" "value" $db.storageClassName "default" nil "olderName" "postgresql.persistence.storageClass" "older" $kept.storageClass) -}}
+{{- include "determined.pick" (dict "into" $d "key" "accessMode" "name" "db.accessMode" "value" $db.accessMode "default" "ReadWriteOnce" "olderName" "postgresql.persistence.accessMode" "older" $kept.accessMode) -}}
+{{- if and $db.existingClaim $kept.existingClaim (ne $db.existingClaim $kept.existingClaim) -}}
+{{- fail (printf "db.existingClaim is %q and postgresql.persistence.existingClaim, its older name, is %q: give one of them" $db.existingClaim $kept.existingClaim) -}}
+{{- end -}}
+{{- $isKept := ternary true $kept.enabled (kindIs "invalid" $kept.enabled) -}}
+{{- $_ := set $d "persistent" (and $isKept (not $db.disablePVC)) -}}
+{{- $_ := set $d "claim" (include "determined.db.claim" $root) -}}
+{{- $_ := set $d "makesClaim" (not (or $db.existingClaim $kept.existingClaim $db.claimSuffix)) -}}
+{{- $_ := set $d "claimAnnotations" ($kept.annotations | default dict) -}}
+{{- $_ := set $d "subPath" ($kept.subPath | default "") -}}
+{{- $_ := set $d "externalIPs" (($pg.service | default dict).externalIPs | default list) -}}
+{{- $_ := set $d "schedulerName" ($pg.schedulerName | default "") -}}
+{{- $_ := set $d "initdbArgs" ($pg.postgresqlInitdbArgs | default "") -}}
+{{- $older := $pg.resources | default dict -}}
+{{- $requests := $older.requests | default dict -}}{{- $limits := $older.limits | default dict -}}
+{{- include "determined.pick" (dict "into" $d "key" "cpuRequest" "name" "db.cpuRequest" "value" $db.cpuRequest "default" 2 "olderName" "postgresql.resources.requests.cpu" "older" $requests.cpu) -}}
+{{- include "determined.pick" (dict "into" $d "key" "memRequest" "name" "db.memRequest" "value" $db.memRequest "default" "8Gi" "olderName" "postgresql.resources.requests.memory" "older" $requests.memory) -}}
+{{- include "determined.pick" (dict "into" $d "key" "cpuLimit" "name" "db.cpuLimit" "value" $db.cpuLimit "default" nil "olderName" "postgresql.resources.limits.cpu" "older" $limits.cpu) -}}
+{{- include "determined.pick" (dict "into" $d "key" "memLimit" "name" "db.memLimit" "value" $db.memLimit "default" nil "olderName" "postgresql.resources.limits.memory" "older" $limits.memory) -}}
+{{- range list "memRequest" "memLimit" "size" -}}
+{{- if get $d . -}}
+{{- $_ := set $d . (include "determined.quantity" (dict "into" $d "name" (printf "db.%s" .) "value" (get $d .))) -}}
+{{- end -}}
+{{- end -}}
+{{- include "determined.settings.db.server" (list $root $d) -}}
+{{- $_ := set $s "warnings" (concat $s.warnings $d.warnings) -}}
+{{- $_ := unset $d "warnings" -}}
+{{- $_ := set $s "db" $d -}}
+{{- end -}}
+
+{{/* Image and settings of the chart's database server. */}}
+{{- define "determined.settings.db.server" -}}
+{{- $root := index . 0 -}}{{- $d := index . 1 -}}{{- $v := $root.Values -}}
+{{- $db := $v.db | default dict -}}{{- $pg := $v.postgresql | default dict -}}
+{{- $image := $pg.image | default dict -}}
+{{- $own := ($v.defaultImages | default dict).postgreSQL | default "postgres:16" -}}
+{{- $_ := set $d "image" $own -}}
+{{- if $image.repository -}}
+{{- $older := printf "%s%s%s" (ternary (printf "%s/" $image.registry) "" (not (empty $image.registry))) $image.repository (ternary (printf ":%s" (toString $image.tag)) "" (not (empty $image.tag))) -}}
+{{- if and (ne $own "postgres:16") (ne $own $older) -}}
+{{- fail (printf "defaultImages.postgreSQL is %q and postgresql.image, its older name, is %q: give one of them" $own $older) -}}
+{{- end -}}
+{{- $_ := set $d "image" $older -}}
+{{- $_ := set $d "warnings" (append $d.warnings "postgresql.image is the older name of defaultImages.postgreSQL") -}}
+{{- end -}}
+{{- $_ := set $d "pullPolicy" ($image.pullPolicy | default "IfNotPresent") -}}
+{{- $_ := set $d "pullSecrets" ($image.pullSecrets | default list) -}}
+{{- /* That image has a layout, a user and variables of its own. */ -}}
+{{- $isBitnami := contains "bitnami" $d.image -}}
+{{- $_ := set $d "isBitnami" $isBitnami -}}
+{{- $_ := set $d "mountPath" ((($pg.persistence | default dict).mountPath) | default (ternary "/bitnami/postgresql" "/var/lib/postgresql/data" $isBitnami)) -}}
+{{- if not $isBitnami -}}{{- $_ := set $d "mountPath" "/var/lib/postgresql/data" -}}{{- end -}}
+{{- $major := regexFind "^[0-9]+" (last (splitList ":" $d.image)) -}}
+{{- if and $major (lt (int $major) 14) -}}
+{{- $_ := set $d "warnings" (append $d.warnings (printf "%s is older than PostgreSQL 14, the oldest version that is supported" $d.image)) -}}
+{{- end -}}
+{{- $more := dict "max_connections" (toString (int ($db.maxConnections | default 96))) "shared_buffers" ($db.sharedBuffers | default "512MB") -}}
+{{- range $key, $value := $pg.postgresqlExtendedConfig -}}
+{{- $_ := set $more (snakecase $key) (ternary (toString (int64 $value)) (toString $value) (or (kindIs "float64" $value) (kindIs "int" $value) (kindIs "int64" $value))) -}}
+{{- end -}}
+{{- $_ := set $d "server" $more -}}
+{{- end -}}
+
+{{- define "determined.settings.agents" -}}
+{{- $root := index . 0 -}}{{- $s := index . 1 -}}{{- $v := $root.Values -}}
+{{- $agent := $v.agent | default dict -}}
+{{- $a := dict "warnings" list -}}
+{{- $_ := set $s "hasAgents" (or (eq $s.mode "agent") ($agent.enabled | default false)) -}}
+{{- $olderImage := ternary (printf "%s:%s" $v.agentImage $s.tag) nil (not (empty $v.agentImage)) -}}
+{{- include "determined.pick" (dict "into" $a "key" "image" "name" "agent.image" "value" $agent.image "default" nil "olderName" "agentImage" "older" $olderImage) -}}
+{{- $_ := set $a "image" ($a.image | default $s.image) -}}
+{{- $olderSlots := $agent.enableCPUScheduling -}}
+{{- if not (kindIs "invalid" $agent.enableCPUScheduling) -}}
+{{- $olderSlots = ternary "auto" "cuda" $agent.enableCPUScheduling -}}
+{{- end -}}
+{{- include "determined.pick" (dict "into" $a "key" "slotType" "name" "agent.slotType" "value" $agent.slotType "default" "auto" "olderName" "agent.enableCPUScheduling" "older" $olderSlots) -}}
+{{- $_ := set $a "pools" (ternary ($v.resourcePools | default (list (dict "pool_name" "default"))) ($agent.resourcePools | default (list (dict "pool_name" "agents"))) (eq $s.mode "agent")) -}}
+{{- if $s.hasAgents -}}
+{{- $_ := set $s "warnings" (concat $s.warnings $a.warnings) -}}
+{{- end -}}
+{{- $_ := unset $a "warnings" -}}
+{{- $_ := set $s "agents" $a -}}
+{{- end -}}
+
+{{- define "determined.settings.tasks" -}}
+{{- $root := index . 0 -}}{{- $s := index . 1 -}}{{- $v := $root.Values -}}
+{{- $runner := $v.trialRunner | default dict -}}
+{{- $identity := ($v.security | default dict).defaultTask | default dict -}}
+{{- $network := $runner.network -}}
+{{- if eq ($network | default "") "default" -}}{{- $network = "bridge" -}}{{- end -}}
+{{- include "determined.pick" (dict "into" $s "key" "networkMode" "name" "taskContainerDefaults.networkMode" "value" ($v.taskContainerDefaults | default dict).networkMode "default" nil "olderName" "trialRunner.network" "older" $network) -}}
+{{- include "determined.pick" (dict "into" $s "key" "taskUid" "name" "security.defaultTask.uid" "value" $identity.uid "default" nil "olderName" "trialRunner.uid" "older" $runner.uid) -}}
+{{- include "determined.pick" (dict "into" $s "key" "taskGid" "name" "security.defaultTask.gid" "value" $identity.gid "default" nil "olderName" "trialRunner.gid" "older" $runner.gid) -}}
+{{- if eq $s.mode "kubernetes" -}}
+{{- $slotType := $v.slotType | default "gpu" -}}
+{{- $_ := set $s "slotType" (ternary "cuda" $slotType (eq $slotType "gpu")) -}}
+{{- $cpus := ($v.slotResourceRequests | default dict).cpu | default 0 -}}
+{{- if and (eq $s.slotType "cpu") (le (float64 $cpus) 0.0) -}}
+{{- fail "slotType cpu needs slotResourceRequests.cpu, the processors of a slot, such as 7.5" -}}
+{{- end -}}
+{{- if kindIs "invalid" $v.maxSlotsPerPod -}}
+{{- $_ := required "maxSlotsPerPod is required: the number of GPUs of a node; of nodes of several sizes, their greatest common divisor" nil -}}
+{{- end -}}
+{{- $storage := $v.checkpointStorage | default dict -}}
+{{- if and (eq ($storage.type | default "shared_fs") "shared_fs") (not $storage.allowHostPath) -}}
+{{- fail "checkpointStorage.type shared_fs is a directory of each node, for trying things out: set checkpointStorage.type to pvc, s3, gcs or azure, or checkpointStorage.allowHostPath to true" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What is accepted and has no effect, or another one than its name promises. */}}
+{{- define "determined.settings.ignored" -}}
+{{- $root := index . 0 -}}{{- $s := index . 1 -}}{{- $v := $root.Values -}}
+{{- if $v.fluent -}}{{- $_ := set $s "warnings" (append $s.warnings "fluent is ignored: tasks ship their logs themselves") -}}{{- end -}}
+{{- if ($v.genai | default dict).version -}}{{- $_ := set $s "warnings" (append $s.warnings "genai is ignored: it is not part of this chart") -}}{{- end -}}
+{{- if ($v.telemetry | default dict).enabled -}}{{- $_ := set $s "warnings" (append $s.warnings "telemetry.enabled is ignored: nothing is reported to anyone") -}}{{- end -}}
+{{- if and (eq ($v.defaultScheduler | default "") "coscheduler") (not ($v.coscheduler | default dict).installed) -}}
+{{- $_ := set $s "warnings" (append $s.warnings "defaultScheduler coscheduler: no scheduler is deployed, and none is needed, since the master starts all pods of a task or none. Where a scheduler named \"coscheduler\" runs and is to be used, set coscheduler.installed") -}}
+{{- end -}}
+{{- if and (eq $s.mode "kubernetes") (eq ($v.checkpointStorage | default dict).type "shared_fs") -}}
+{{- $_ := set $s "warnings" (append $s.warnings "checkpointStorage.type shared_fs: checkpoints are on the node that wrote them, unless hostPath is shared by all nodes") -}}
+{{- end -}}
+{{- if and (eq (toString ($s.db.password | default "")) "postgres") (not ($v.db | default dict).existingSecret) -}}
+{{- $_ := set $s "warnings" (append $s.warnings "db.password is the default one: choose another, or give db.existingSecret, before users depend on the database") -}}
+{{- end -}}
+{{- end -}}
