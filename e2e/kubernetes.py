@@ -1,0 +1,72 @@
+"""A real Kubernetes control plane with fake nodes, which the environment names (KUBECONFIG), and `kubectl`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from typing import Any
+
+import yaml
+
+from harness import HERE, Missing
+
+CHART = HERE.parent / "deploy" / "helm" / "determined"
+VALUES = HERE / "chart" / "defaults.yaml"
+
+
+class Kubernetes:
+    """A control plane. Pods of its fake nodes live as their annotations `k8s-testbed/…` want."""
+
+    def __init__(self) -> None:
+        self.kubeconfig = os.environ.get("KUBECONFIG", "")
+        if not os.path.isfile(self.kubeconfig):
+            raise Missing("KUBECONFIG names no Kubernetes control plane (k8s-testbed up --nodes 4 --gpus 8)")
+        client = shutil.which("kubectl")
+        if client is None:
+            raise Missing("there is no kubectl on PATH")
+        self.client = client
+
+    def run(self, *args: str, text: str | None = None) -> str:
+        """Runs kubectl; gives its output."""
+        argv = [self.client, "--kubeconfig", self.kubeconfig, *args]
+        done = subprocess.run(argv, input=text, capture_output=True, text=True)
+        assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr.strip()}"
+        return done.stdout
+
+    def items(self, *args: str) -> list[dict[str, Any]]:
+        """The objects that `kubectl get ARGS` finds."""
+        return json.loads(self.run("get", *args, "--output", "json"))["items"]
+
+    def nodes(self) -> dict[str, int]:
+        """GPUs by node."""
+        found = self.items("nodes")
+        return {it["metadata"]["name"]: int(it["status"]["allocatable"].get("nvidia.com/gpu", 0)) for it in found}
+
+    def masters_kubeconfig(self) -> str:
+        """The access of a user with exactly the rights that the chart gives the master; that of the tests where the control
+        plane has no such user."""
+        limited = os.environ.get("K8S_TESTBED_LIMITED_KUBECONFIG", "")
+        helm = shutil.which("helm")
+        if helm is None or not os.path.isfile(limited):
+            return self.kubeconfig
+        argv = [helm, "template", "e2e", str(CHART), "--namespace", "default", "--values", str(VALUES)]
+        done = subprocess.run(argv, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        objects = [found for found in yaml.safe_load_all(done.stdout) if found]
+        (role,) = [it for it in objects if it["kind"] == "ClusterRole" and it["metadata"]["name"].endswith("master-e2e")]
+        name = role["metadata"]["name"]
+        binding = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "det-master"}],
+        }
+        self.apply(role, binding)
+        return limited
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        listed = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        self.run("apply", "--filename", "-", text=json.dumps(listed))

@@ -1,0 +1,218 @@
+"""Tasks as pods, over a real control plane: API server, scheduler and controllers, with nodes on which pods only seem to run."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from conftest import equipment
+from harness import Cluster
+from kubernetes import Kubernetes
+from waiting import wait_for
+
+pytestmark = pytest.mark.kubernetes
+
+
+@pytest.fixture(scope="module")
+def control_plane() -> Kubernetes:
+    with equipment():
+        return Kubernetes()
+
+
+@pytest.fixture(scope="module")
+def namespace(control_plane: Kubernetes) -> Iterator[str]:
+    """A namespace of the module's own."""
+    name = f"det-{uuid.uuid4().hex[:8]}"
+    control_plane.run("create", "namespace", name)
+    yield name
+    control_plane.run("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def master(control_plane: Kubernetes, namespace: str) -> Iterator[Cluster]:
+    """A master whose only resource manager is the control plane."""
+    manager = {
+        "type": "kubernetes",
+        "kubeconfig_path": control_plane.masters_kubeconfig(),
+        "default_namespace": namespace,
+        "max_slots_per_pod": max(control_plane.nodes().values()),
+        "determined_master_host": "master.invalid",
+        "helper_image": "helper.invalid/det:1",
+    }
+    with Cluster(agents=[], master_config={"resource_manager": manager}) as master:
+        nodes = len(control_plane.nodes())
+        wait_for("the nodes", lambda: len(agents(master)) == nodes, within=30, seen=master.describe)
+        yield master
+
+
+def agents(master: Cluster) -> list[dict[str, Any]]:
+    return master.api("GET", "/api/v1/agents", user="admin")["agents"]
+
+
+def life(run_for: str = "2s", scenario: str = "succeed", **more: str) -> dict[str, Any]:
+    """A pod spec with the annotations by which fake nodes let a pod live."""
+    annotations = {"run-for": run_for, "scenario": scenario, **more}
+    return {"metadata": {"annotations": {f"k8s-testbed/{key}": value for key, value in annotations.items()}}}
+
+
+def experiment(master: Cluster, pod_spec: dict[str, Any], *, slots: int = 1, **more: Any) -> int:
+    config = {
+        "name": "pods",
+        "entrypoint": "true",
+        "searcher": {"name": "single", "metric": "m"},
+        "max_restarts": 0,
+        "resources": {"slots_per_trial": slots},
+        "environment": {"pod_spec": pod_spec},
+        **more,
+    }
+    path = master.root / f"{uuid.uuid4().hex}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    created = master.run_det("experiment", "create", path)
+    return max(int(word) for word in created.out.replace(".", " ").split() if word.isdigit())
+
+
+def state(master: Cluster, number: int) -> str:
+    return master.api("GET", f"/api/v1/experiments/{number}", user="admin")["experiment"]["state"].removeprefix("STATE_")
+
+
+def reaches(master: Cluster, number: int, wanted: str, within: float = 60) -> None:
+    wait_for(f"experiment {number} is {wanted}", lambda: state(master, number) == wanted, within=within, seen=master.describe)
+
+
+def of_experiment(control_plane: Kubernetes, namespace: str, kind: str, number: int) -> list[dict[str, Any]]:
+    return control_plane.items(kind, "--namespace", namespace, "--selector", f"determined.ai/experiment_id={number}")
+
+
+def pods_of(control_plane: Kubernetes, namespace: str, number: int) -> list[dict[str, Any]]:
+    return of_experiment(control_plane, namespace, "pods", number)
+
+
+def secrets(control_plane: Kubernetes, namespace: str) -> set[str]:
+    return {secret["metadata"]["name"] for secret in control_plane.items("secrets", "--namespace", namespace)}
+
+
+def test_nodes_are_listed_with_their_slots(master: Cluster, control_plane: Kubernetes) -> None:
+    shown = {agent["id"]: len(agent["slots"]) for agent in agents(master)}
+    assert shown == control_plane.nodes()
+
+
+def test_a_trial_is_a_job_that_users_of_kubectl_find(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:
+    number = experiment(master, life(run_for="20s"), slots=2)
+    wait_for("its pod", lambda: pods_of(control_plane, namespace, number), within=30, seen=master.describe)
+    (job,) = of_experiment(control_plane, namespace, "jobs", number)
+    name = job["metadata"]["name"]
+    assert name == f"det-{master.cluster_id[:8]}-exp-{number}-trial-{number}-attempt-1"
+    (pod,) = control_plane.items("pods", "--namespace", namespace, "--selector", f"batch.kubernetes.io/job-name={name}")
+    labels = pod["metadata"]["labels"]
+    assert labels["determined"] == labels["determined.ai/allocation_id"]
+    assert labels["determined.ai/task_type"] == "TRIAL"
+    assert pod["spec"]["containers"][-1]["name"] == "determined-container"
+    assert pod["spec"]["initContainers"][-1]["name"] == "determined-init-container"
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    assert name in secrets(control_plane, namespace)
+    assert "DET_SESSION_TOKEN" not in str(pod["spec"])
+    reaches(master, number, "COMPLETED")
+    wait_for("its Job is deleted", lambda: not of_experiment(control_plane, namespace, "jobs", number), within=30)
+    wait_for("its Secret is deleted", lambda: name not in secrets(control_plane, namespace), within=30)
+
+
+def test_a_failure_is_the_experiments(master: Cluster) -> None:
+    number = experiment(master, life(scenario="fail", **{"exit-code": "7"}))
+    reaches(master, number, "ERROR")
+    trial = master.trials(number)[0]["id"]
+    assert any("exit code 7" in line for line in master.log_lines(trial)), master.log_lines(trial)
+
+
+def test_two_gangs_of_the_whole_cluster_both_finish(master: Cluster, control_plane: Kubernetes) -> None:
+    slots = sum(control_plane.nodes().values())
+    numbers = [experiment(master, life(run_for="3s"), slots=slots) for _ in range(2)]
+    for number in numbers:
+        reaches(master, number, "COMPLETED", within=120)
+
+
+def test_pods_of_a_gang_are_ranks_on_their_nodes(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:
+    largest = max(control_plane.nodes().values())
+    number = experiment(master, life(run_for="15s"), slots=2 * largest)
+
+    def placed() -> bool:
+        pods = pods_of(control_plane, namespace, number)
+        return len(pods) == 2 and all(pod["spec"].get("nodeName") for pod in pods)
+
+    wait_for("two pods on nodes", placed, within=60, seen=master.describe)
+    pods = pods_of(control_plane, namespace, number)
+    assert len({pod["spec"]["nodeName"] for pod in pods}) == 2
+    assert not any(pod["spec"].get("schedulingGates") for pod in pods)
+    reaches(master, number, "COMPLETED")
+
+
+def test_a_kill_ends_the_pods(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:
+    number = experiment(master, life(scenario="forever"))
+    wait_for("its pod", lambda: pods_of(control_plane, namespace, number), within=30, seen=master.describe)
+    master.api("POST", f"/api/v1/experiments/{number}/kill", user="admin")
+    reaches(master, number, "CANCELED")
+    wait_for("the end of its pod", lambda: not pods_of(control_plane, namespace, number), within=60)
+
+
+def test_a_master_that_starts_again_finds_its_pods(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:
+    number = experiment(master, life(run_for="12s"))
+
+    def running() -> list[str]:
+        return [pod["metadata"]["uid"] for pod in pods_of(control_plane, namespace, number)]
+
+    wait_for("its pod", running, within=30, seen=master.describe)
+    before = running()
+    master.restart("master")
+    assert running() == before
+    reaches(master, number, "COMPLETED")
+    assert master.trials(number)[0]["restarts"] == 0
+
+
+def test_a_pod_that_is_deleted_by_hand_is_started_again_without_a_charge(
+    master: Cluster, control_plane: Kubernetes, namespace: str
+) -> None:
+    number = experiment(master, life(run_for="8s"))
+    wait_for("its pod", lambda: pods_of(control_plane, namespace, number), within=30, seen=master.describe)
+    (pod,) = pods_of(control_plane, namespace, number)
+    control_plane.run("delete", "pod", pod["metadata"]["name"], "--namespace", namespace, "--wait=false")
+    reaches(master, number, "COMPLETED", within=90)
+    assert master.trials(number)[0]["restarts"] == 0
+
+
+def test_what_others_occupy_is_not_given_out(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:
+    nodes = control_plane.nodes()
+    strangers = []
+    for node, gpus in nodes.items():
+        container = {"name": "c", "image": "stranger", "resources": {"limits": {"nvidia.com/gpu": gpus}}}
+        annotations = life(scenario="forever")["metadata"]["annotations"]
+        metadata = {"name": f"stranger-{node}", "namespace": namespace, "annotations": annotations}
+        spec = {"nodeName": node, "containers": [container]}
+        strangers.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    control_plane.apply(*strangers)
+
+    def are_taken() -> bool:
+        slots = [slot for agent in agents(master) for slot in agent["slots"].values()]
+        return all((slot.get("container") or {}).get("id") == "unknown" for slot in slots)
+
+    wait_for("all slots are others'", are_taken, within=30, seen=master.describe)
+    number = experiment(master, life(run_for="1s"))
+    why = master.run_det("job", "why", _job_of(master, number), check=False)
+    assert "slot" in why.out, why
+    for stranger in strangers:
+        name = stranger["metadata"]["name"]
+        control_plane.run("delete", "pod", name, "--namespace", namespace, "--grace-period=0", "--force", "--wait=false")
+    reaches(master, number, "COMPLETED", within=90)
+
+
+def _job_of(master: Cluster, number: int) -> str:
+    return master.api("GET", f"/api/v1/experiments/{number}", user="admin")["experiment"]["jobId"]
+
+
+def test_an_image_that_cannot_be_pulled_is_the_reason(master: Cluster) -> None:
+    number = experiment(master, life(scenario="image-pull-error"))
+    reaches(master, number, "ERROR", within=90)
+    trial = master.trials(number)[0]["id"]
+    assert any("ErrImagePull" in line or "ImagePullBackOff" in line for line in master.log_lines(trial))
