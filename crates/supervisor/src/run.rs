@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 use det_spool::{BatchIds, DEFAULT_CAPACITY_BYTES, Level};
 use det_taskspec::diagnosis::DIAGNOSE_SIGNAL;
 use det_taskspec::pods::TERMINATION_MESSAGE;
-use det_taskspec::sandbox::{DIAGNOSTICS_FILE, EntrypointStart, SandboxSpec, Stages};
+use det_taskspec::sandbox::{
+    CANNOT_REPORT, DIAGNOSTICS_FILE, EntrypointStart, SandboxSpec, Stages,
+};
 use det_taskspec::{
     CheckedMount, ContainerExit, Entrypoint, ExitCause, RUN_DIR, SCRIPT_FILE, SPOOL_DIR, Script,
     variables as v,
@@ -136,6 +138,10 @@ impl Reporter {
                 let note = format!("could not write the exit report: {error}");
                 self.diagnostics.note(note);
                 said = true;
+            }
+            // Nothing can be left for the agent, which knows this status.
+            if error.kind() == io::ErrorKind::PermissionDenied {
+                return ExitCode::from(CANNOT_REPORT);
             }
             let is_full = matches!(
                 error.kind(),

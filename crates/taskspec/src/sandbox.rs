@@ -107,6 +107,9 @@ pub enum Isolation {
     Open,
 }
 
+/// Exit status of a supervisor that may not write into its run directory, and reports its task's end in no other way.
+pub const CANNOT_REPORT: u8 = 126;
+
 /// How the task ended, as observed by the supervisor.
 ///
 /// Written atomically as [`EXIT_FILE`](crate::EXIT_FILE) once the entrypoint has ended and its output is in the spool.

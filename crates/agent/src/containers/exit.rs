@@ -1,6 +1,7 @@
 //! Determines a container's exit reason from what is known of its end. Pure.
 
 use det_taskspec::ContainerExit;
+use det_taskspec::sandbox::CANNOT_REPORT;
 
 use super::store::KillOrder;
 use crate::runtime::engine::EngineEnd;
@@ -34,8 +35,18 @@ pub(super) fn name(
         })
     );
     let exit = ContainerExit::of_end(report, kill.is_some(), out_of_memory);
-    exit.unwrap_or_else(|| ContainerExit::Lost {
-        message: lost(end, last_words),
+    exit.unwrap_or_else(|| match end {
+        // It will be the same when it is started again.
+        RuntimeEnd::Engine(EngineEnd::Exited { code, .. }) if *code == i64::from(CANNOT_REPORT) => {
+            ContainerExit::StartFailed {
+                message: "permission denied: the task's user can neither read nor write what the agent prepares, as users \
+                          with linked accounts in containers of a rootless engine"
+                    .to_owned(),
+            }
+        }
+        end => ContainerExit::Lost {
+            message: lost(end, last_words),
+        },
     })
 }
 
@@ -183,6 +194,14 @@ mod tests {
         ] {
             assert_eq!(name(report, kill, end, ""), expected, "{scenario}");
         }
+    }
+
+    #[test]
+    fn a_user_that_may_not_read_what_was_prepared_is_the_reason() {
+        let exit = name(None, None, &engine(i64::from(CANNOT_REPORT), false), "");
+        assert!(
+            matches!(exit, ContainerExit::StartFailed { message } if message.starts_with("permission denied"))
+        );
     }
 
     #[test]
