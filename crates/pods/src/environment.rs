@@ -23,7 +23,7 @@ const DET_K8S_RESOURCE_POOL: &str = "DET_K8S_RESOURCE_POOL";
 const NVIDIA_VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 /// Seconds for which the log is shipped after the task's end.
 const DET_LOG_WAIT_TIME: &str = "DET_LOG_WAIT_TIME";
-/// An hour: nothing ships what a pod leaves when its container is gone, and a master may be away for a while.
+/// A quarter of an hour, the most that a supervisor waits: nothing ships what a pod leaves when its container is gone, and a master may be away for a while.
 const LOG_WAIT: &str = "900";
 /// Word of the harness for "check no certificate", in place of a file.
 const NO_CERT_CHECK: &str = "noverify";

@@ -114,51 +114,30 @@ impl Container<'_> {
         }
     }
 
+    /// What is known of the pod of a container that has not ended, and whether it was to end.
+    fn status(&self) -> Option<(&PodFacts, bool)> {
+        let books = &self.observer.books;
+        let held = books.held.get(self.id).filter(|held| !held.has_ended())?;
+        let (_, pod) = books.pod(self.id)?;
+        Some((pod.facts.as_ref()?, self.is_ordered(held)))
+    }
+
     /// Takes in what the status of its pod means.
     fn look_at_status(&mut self) {
-        let Some(held) = self
-            .observer
-            .books
-            .held
-            .get(self.id)
-            .filter(|held| !held.has_ended())
-        else {
-            return;
-        };
-        let Some(facts) = self
-            .observer
-            .books
-            .pod(self.id)
-            .and_then(|(_, pod)| pod.facts.as_ref())
-        else {
-            return;
-        };
-        if let Some(observed) = det_pods::observed(facts, self.is_ordered(held)) {
+        let status = self.status();
+        let observed = status.and_then(|(facts, ordered)| det_pods::observed(facts, ordered));
+        if let Some(observed) = observed {
             self.note(observed);
         }
     }
 
     /// Takes in what it means that its pod is gone.
     fn look_at_gone(&mut self) {
-        let Some(held) = self
-            .observer
-            .books
-            .held
-            .get(self.id)
-            .filter(|held| !held.has_ended())
-        else {
-            return;
-        };
-        let Some(facts) = self
-            .observer
-            .books
-            .pod(self.id)
-            .and_then(|(_, pod)| pod.facts.as_ref())
-        else {
-            return;
-        };
-        let observed = det_pods::observed_gone(facts, self.is_ordered(held));
-        self.note(observed);
+        let status = self.status();
+        let observed = status.map(|(facts, ordered)| det_pods::observed_gone(facts, ordered));
+        if let Some(observed) = observed {
+            self.note(observed);
+        }
     }
 
     /// Notes what was observed. The end of a container that was given up has the reason for that, unless its code had

@@ -48,7 +48,7 @@ pub struct PoolSettings {
     pub name: String,
     /// Namespace of its tasks; `None` = the manager's.
     pub namespace: Option<String>,
-    /// Customisation of its pods with slots, by which nodes belong to it; `None` = all nodes do.
+    /// Customisation of its pods, by which nodes belong to it; `None` = all nodes do.
     pub pod_spec: Option<Value>,
 }
 

@@ -132,12 +132,12 @@ impl Reporter {
             self.diagnostics.note(note);
         }
         let deadline = Instant::now() + patience;
-        let mut said = false;
+        let mut is_noted = false;
         while let Err(error) = report::write_exit(&self.run_dir, &report) {
-            if !said {
+            if !is_noted {
                 let note = format!("could not write the exit report: {error}");
                 self.diagnostics.note(note);
-                said = true;
+                is_noted = true;
             }
             // Nothing can be left for the agent, which knows this status.
             if error.kind() == io::ErrorKind::PermissionDenied {

@@ -7,7 +7,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use det_taskspec::{CheckedMount, Entrypoint, RUN_DIR, SCRIPT_FILE, Script, TaskKind};
 
@@ -69,7 +69,10 @@ impl Container {
             pool_startup_hook: None,
             rendezvous: false,
             storage_probe: None,
-            entrypoint: Entrypoint::Shell(format!("touch {}", self.path("ran").display())),
+            entrypoint: Entrypoint::Shell(format!(
+                "echo it runs; touch {}",
+                self.path("ran").display()
+            )),
             readiness: Vec::new(),
             idle_check: None,
             system_metrics: None,
@@ -90,8 +93,8 @@ impl Container {
         });
     }
 
-    /// Whether the task has run, after an engine has mounted this: pairs of a directory and a place.
-    fn runs_with(&self, mounts: &[(&str, &str)]) -> bool {
+    /// What the supervisor prints, after an engine has mounted this: pairs of a directory and a place.
+    fn run_with(&self, mounts: &[(&str, &str)], env: &[(&str, &Path)]) -> Output {
         let mut engine = "mount --make-rprivate / && mount -t tmpfs none /run".to_owned();
         for (name, place) in mounts {
             let source = self.path(name);
@@ -101,12 +104,18 @@ impl Container {
             );
         }
         let supervisor = env!("CARGO_BIN_EXE_det-supervisor");
-        let output = Command::new("unshare")
+        Command::new("unshare")
             .args(["--mount", "sh", "-c", &format!("{engine} && exec \"$@\"")])
             .args(["sh", supervisor, "run"])
             .args(self.expected.iter().map(CheckedMount::option))
+            .envs(env.iter().copied())
             .output()
-            .unwrap();
+            .unwrap()
+    }
+
+    /// Whether the task has run, after an engine has mounted this.
+    fn runs_with(&self, mounts: &[(&str, &str)]) -> bool {
+        let output = self.run_with(mounts, &[]);
         let ran = fs::remove_file(self.path("ran")).is_ok();
         assert_eq!(output.status.success(), ran, "{output:?}");
         ran
@@ -153,4 +162,22 @@ fn a_mount_of_the_task_does_not_take_the_place_of_the_run_directory() {
     assert!(container.runs_with(&[RUN, ("other", "/run/other")]));
     assert!(!container.runs_with(&[RUN, ("other", RUN_DIR)]));
     assert!(!container.runs_with(&[("other", "/run/other"), ("other", RUN_DIR)]));
+}
+
+#[test]
+fn the_log_is_printed_in_a_pod_alone() {
+    let Some(container) = Container::new() else {
+        return;
+    };
+    let message = container.path("message");
+    let own = [("run", RUN_DIR)];
+    let printed = |env: &[(&str, &Path)]| {
+        let output = container.run_with(&own, env);
+        String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .any(|line| line == "it runs")
+    };
+    assert!(!printed(&[]));
+    assert!(printed(&[("DET_TERMINATION_MESSAGE", &message)]));
+    assert!(message.exists());
 }

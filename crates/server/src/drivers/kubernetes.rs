@@ -42,7 +42,7 @@ fn of(
             .kubernetes_namespace
             .clone()
             .filter(|it| !it.is_empty()),
-        pod_spec: gpu_pod_spec(config, pool),
+        pod_spec: membership(config, pool),
     };
     let port = manager
         .kept
@@ -83,11 +83,14 @@ fn of(
     })
 }
 
-/// The pod that tasks with slots have in a pool: the pool's own, else that of the cluster.
-fn gpu_pod_spec(config: &MasterConfig, pool: &ResourcePool) -> Option<Value> {
+/// The pod by which nodes belong to a pool: what the pool has for tasks with slots, else of those without, else what the
+/// cluster has for tasks with slots.
+fn membership(config: &MasterConfig, pool: &ResourcePool) -> Option<Value> {
     let of_pool = pool.task_container_defaults.as_ref();
-    let of_pool = of_pool.and_then(|defaults| defaults.gpu_pod_spec.clone());
-    of_pool.or_else(|| config.task_container_defaults.gpu_pod_spec.clone())
+    let of_pool = of_pool.and_then(|own| own.gpu_pod_spec.as_ref().or(own.cpu_pod_spec.as_ref()));
+    of_pool
+        .or(config.task_container_defaults.gpu_pod_spec.as_ref())
+        .cloned()
 }
 
 fn slots(manager: &ResourceManager) -> (SlotResource, DeviceKind) {
@@ -114,5 +117,38 @@ fn slots(manager: &ResourceManager) -> (SlotResource, DeviceKind) {
             SlotResource::Extended("nvidia.com/gpu".into()),
             DeviceKind::Cuda,
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use det_config::{LoadedMaster, Sources};
+
+    use super::*;
+
+    #[test]
+    fn nodes_belong_to_a_pool_by_its_own_pods_before_those_of_the_cluster() {
+        let text = "
+            resource_manager: {type: kubernetes, max_slots_per_pod: 8, determined_master_host: m}
+            task_container_defaults: {gpu_pod_spec: {spec: {nodeSelector: {of: cluster}}}}
+            resource_pools:
+            - {pool_name: default}
+            - {pool_name: cpu, task_container_defaults: {cpu_pod_spec: {spec: {nodeSelector: {of: cpu}}}}}
+            - pool_name: both
+              task_container_defaults:
+                cpu_pod_spec: {spec: {nodeSelector: {of: cpu}}}
+                gpu_pod_spec: {spec: {nodeSelector: {of: gpu}}}
+        ";
+        let files = [("master.yaml".to_owned(), text.to_owned())];
+        let sources = Sources {
+            files: &files,
+            ..Sources::default()
+        };
+        let config = LoadedMaster::load(sources).unwrap_or_else(|errors| panic!("{errors}"));
+        let managers = settings(&config.config, "cluster").unwrap();
+        let pools = managers[0].pools.iter();
+        let of =
+            pools.map(|pool| pool.pod_spec.as_ref().unwrap()["spec"]["nodeSelector"]["of"].clone());
+        assert_eq!(of.collect::<Vec<_>>(), ["cluster", "cpu", "gpu"]);
     }
 }
