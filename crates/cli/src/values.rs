@@ -177,6 +177,7 @@ pub(crate) fn short_reason(reason: &Value) -> String {
     match kind {
         WaitKind::NoPlaces => "the pool has no places".to_owned(),
         WaitKind::AllPlacesExcluded => "all agents are excluded".to_owned(),
+        WaitKind::PlacesDoNotFit => "agents lack what it demands".to_owned(),
         WaitKind::NoPlaceLargeEnough => format!("no agent has {}", slots("needed")),
         WaitKind::ContainerTooLarge => format!("a container has at most {}", number("most")),
         WaitKind::PoolTooSmall => {

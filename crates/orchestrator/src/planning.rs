@@ -25,6 +25,7 @@ impl Allocation {
             single_place: self.single_place,
             preemptible: self.preemptible,
             excluded_places: excluded,
+            misfits: None,
             requested_at: self.requested_at,
         }
     }

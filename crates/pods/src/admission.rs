@@ -20,10 +20,11 @@ pub fn admits(pod_spec: &Value, node: &NodeFacts) -> bool {
     let selector = json::texts(&spec, &["nodeSelector"]);
     let mut selected = selector.iter();
     let selected = selected.all(|(key, value)| node.labels.get(key) == Some(value));
-    by_name && selected && is_in_affinity(&spec, node) && tolerates(&spec, node)
+    by_name && selected && matches_affinity(&spec, node) && untolerated(&spec, node).is_none()
 }
 
-fn is_in_affinity(spec: &Value, node: &NodeFacts) -> bool {
+/// Whether the required node affinity of a pod's `spec`, if it has one, selects a node.
+pub(crate) fn matches_affinity(spec: &Value, node: &NodeFacts) -> bool {
     let required = json::at(
         spec,
         &[
@@ -75,17 +76,18 @@ fn holds(requirement: &Value, value: Option<&str>) -> bool {
     }
 }
 
-fn tolerates(spec: &Value, node: &NodeFacts) -> bool {
+/// A taint of a node that a pod's `spec` does not tolerate, if there is one. Taints of a state that passes do not count.
+pub(crate) fn untolerated<'n>(spec: &Value, node: &'n NodeFacts) -> Option<&'n Taint> {
     let own = DEFAULT_TOLERATIONS
         .map(|key| json!({"key": key, "operator": "Exists", "effect": "NoSchedule"}));
     let tolerations = json::list(spec, &["tolerations"]);
-    node.taints
-        .iter()
-        .filter(|taint| taint.repels() && !taint.is_of_state())
-        .all(|taint| {
-            let mut all = own.iter().chain(tolerations);
-            all.any(|toleration| is_tolerated(taint, toleration))
-        })
+    let mut lasting = node.taints.iter();
+    lasting.find(|taint| {
+        let mut all = own.iter().chain(tolerations);
+        taint.repels()
+            && !taint.is_of_state()
+            && !all.any(|toleration| is_tolerated(taint, toleration))
+    })
 }
 
 /// Whether a pod with this toleration may be where the taint is:

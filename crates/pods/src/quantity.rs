@@ -1,8 +1,10 @@
 //! Amounts of resources, and what a pod holds of one.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
-use crate::json;
+use crate::json::{self, Object};
 
 /// An amount of Kubernetes, such as `7910m`, `32Gi`, `1.5` or `1e3`, in thousandths, rounded up; `None` = it is none.
 /// Format: <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>.
@@ -88,11 +90,30 @@ pub fn holds(pod: &Value, resource: &str) -> u64 {
     if matches!(phase, Some("Succeeded" | "Failed")) {
         return 0;
     }
+    requested(pod, resource)
+}
+
+/// What a pod that has not ended holds of a resource ([`holds`]).
+pub(crate) fn requested(pod: &Value, resource: &str) -> u64 {
     let overhead = json::at(pod, &["spec", "overhead", resource]);
     let overhead = overhead.and_then(|value| quantity(resource, value));
     let whole = json::at(pod, &["spec"]).and_then(|spec| demand(spec, resource));
     let needed = whole.unwrap_or_else(|| of_containers(pod, resource));
     needed.saturating_add(overhead.unwrap_or(0))
+}
+
+/// The resources of which a pod requests something, or has a limit.
+pub(crate) fn resource_names(pod: &Value) -> BTreeSet<&str> {
+    let lists = ["containers", "initContainers"];
+    let containers = lists.iter().flat_map(|key| json::list(pod, &["spec", key]));
+    let whole = json::at(pod, &["spec"]);
+    let amounts = containers.chain(whole).flat_map(|of| {
+        let kinds = ["requests", "limits"].iter();
+        kinds.filter_map(move |kind| json::at(of, &["resources", kind]))
+    });
+    let amounts = amounts.chain(json::at(pod, &["spec", "overhead"]));
+    let names = amounts.filter_map(Value::as_object).flat_map(Object::keys);
+    names.map(String::as_str).collect()
 }
 
 fn of_containers(pod: &Value, resource: &str) -> u64 {

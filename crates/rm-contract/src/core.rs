@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use det_ids::{AllocationId, ContainerId, JobId, PlaceId, SlotId, TaskId, UserId, WorkspaceId};
 use det_lifecycle::container::{Desired, Observed};
 use det_rm::{
-    Capacity, Changes, ContainerStart, Core, Health, Joined, Lease, LeaseId, Leases, Origin,
+    Capacity, Changes, ContainerStart, Core, Fit, Health, Joined, Lease, LeaseId, Leases, Origin,
 };
 use det_taskspec::{
     ClusterFacts, ContainerExit, ContainerRequest, ContainerSpec, DeviceKind, Granted, KindFacts,
@@ -65,6 +65,7 @@ struct State {
     withdrawn: BTreeSet<ContainerId>,
     health: BTreeMap<String, Health>,
     limits: BTreeMap<String, BTreeMap<WorkspaceId, u32>>,
+    fits: BTreeMap<String, Arc<dyn Fit>>,
 }
 
 /// A core whose rows are in memory. What a place reports changes them as the master's own rows change: backward never, an
@@ -219,6 +220,11 @@ impl TestCore {
         self.lock().health.get(manager).cloned().unwrap_or_default()
     }
 
+    /// What a manager has last reported of its places besides slots.
+    pub fn fit(&self, manager: &str) -> Option<Arc<dyn Fit>> {
+        self.lock().fits.get(manager).cloned()
+    }
+
     /// The limits of workspaces that a manager has last reported.
     pub fn limits(&self, manager: &str) -> BTreeMap<WorkspaceId, u32> {
         self.lock().limits.get(manager).cloned().unwrap_or_default()
@@ -273,6 +279,10 @@ impl Core for TestCore {
 
     fn report_limits(&self, manager: &str, limits: BTreeMap<WorkspaceId, u32>) {
         self.change(|state| state.limits.insert(manager.to_owned(), limits));
+    }
+
+    fn report_fit(&self, manager: &str, fit: Arc<dyn Fit>) {
+        self.change(|state| state.fits.insert(manager.to_owned(), fit));
     }
 
     fn changes(&self, _place: &PlaceId) -> TestChanges {

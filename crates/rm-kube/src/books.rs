@@ -2,11 +2,12 @@
 //! what has changed for a container or a node comes out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::container::Observed;
-use det_pods::{NodeFacts, PodFacts, Recorded, RecordedMember};
+use det_pods::{NodeFacts, PodFacts, Recorded, RecordedMember, Resources};
 use det_taskspec::ContainerExit;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -48,6 +49,8 @@ pub(crate) struct Held {
     pub(crate) node: String,
     /// Slots that it holds.
     pub(crate) slots: u32,
+    /// What its pod takes of a node, as far as that is known before there is one.
+    pub(crate) takes: Takes,
     /// Its Job.
     pub(crate) job: Named,
     /// What was last observed of it.
@@ -70,6 +73,15 @@ pub(crate) struct Held {
     pub(crate) trouble: Option<Trouble>,
 }
 
+/// What the pod of a container takes of its node.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Takes {
+    /// Amounts by resource.
+    pub(crate) resources: Resources,
+    /// What tells its demands apart from others'; `None` = it is not known, since it was created before a restart.
+    pub(crate) key: Option<String>,
+}
+
 /// Requests about a container that fail.
 #[derive(Debug, Clone)]
 pub(crate) struct Trouble {
@@ -88,6 +100,8 @@ pub(crate) struct Starting {
     pub(crate) node: String,
     /// Slots that it holds.
     pub(crate) slots: u32,
+    /// What its pod will take of the node.
+    pub(crate) takes: Takes,
     /// How it is to end as soon as it exists, if it is.
     pub(crate) end: Option<End>,
 }
@@ -99,6 +113,7 @@ impl Held {
             place: member.place.clone(),
             node: member.node.clone(),
             slots: member.slots,
+            takes: Takes::default(),
             job,
             observed: Observed::Assigned,
             end: None,
@@ -165,6 +180,8 @@ pub(crate) struct Pod {
     pub(crate) node: Option<String>,
     /// What it holds of the resource that slots are.
     pub(crate) holds: u64,
+    /// All that it takes of its node.
+    pub(crate) takes: Resources,
     /// Its Job, and its number there, if it is one of ours.
     pub(crate) job: Option<(Named, usize)>,
     /// Its container, if it is one of ours and its Job is known.
@@ -178,8 +195,10 @@ pub(crate) struct Pod {
 /// Everything that is known of a cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Books {
-    pub(crate) nodes: BTreeMap<String, NodeFacts>,
+    pub(crate) nodes: BTreeMap<String, Arc<NodeFacts>>,
     pub(crate) pods: BTreeMap<Named, Pod>,
+    /// The pods of each node.
+    pods_on: BTreeMap<String, BTreeSet<Named>>,
     pub(crate) jobs: BTreeMap<Named, Job>,
     pub(crate) held: BTreeMap<ContainerId, Held>,
     /// The places that are served.
@@ -210,22 +229,16 @@ impl Books {
     /// What others than the containers of this place hold on its node: pods that are not ours, and containers of the node's
     /// places in other pools. In the unit of the resource; `per_slot` = what a slot is of it.
     pub(crate) fn foreign(&self, node: &str, place: &PlaceId, per_slot: u64) -> u64 {
-        let on_node = self
-            .pods
-            .values()
-            .filter(|pod| pod.node.as_deref() == Some(node));
         let is_expected = |pod: &Pod| {
             let job = pod.job.as_ref();
             job.is_some_and(|(job, _)| self.expected.contains(job))
         };
-        let strangers = on_node.filter(|pod| pod.container.is_none() && !is_expected(pod));
+        let strangers = self
+            .on(node)
+            .filter(|pod| pod.container.is_none() && !is_expected(pod));
         let strangers = strangers.map(|pod| pod.holds);
         // What pods of ours hold beside their slots, in containers of the user's own.
-        let ours = self
-            .pods
-            .values()
-            .filter(|pod| pod.node.as_deref() == Some(node));
-        let beside = ours.filter_map(|pod| {
+        let beside = self.on(node).filter_map(|pod| {
             let held = self.held.get(pod.container.as_ref()?)?;
             let slots = u64::from(held.slots).saturating_mul(per_slot);
             Some(pod.holds.saturating_sub(slots))
@@ -236,6 +249,40 @@ impl Books {
         let slots = elsewhere.map(|share| u64::from(share.slots));
         let slots = slots.fold(0, u64::saturating_add);
         strangers.saturating_add(slots.saturating_mul(per_slot))
+    }
+
+    /// The pods of a node.
+    fn on(&self, node: &str) -> impl Iterator<Item = &Pod> {
+        let names = self.pods_on.get(node).into_iter().flatten();
+        names.filter_map(|name| self.pods.get(name))
+    }
+
+    /// All that pods take of a node, those included that are about to be there.
+    pub(crate) fn used_on(&self, node: &str) -> Resources {
+        let is_coming = |id: &ContainerId| {
+            let pod = self.pod(id);
+            pod.is_none_or(|(_, pod)| pod.node.is_none())
+        };
+        let held = self.held.iter();
+        let held =
+            held.filter(|(id, held)| held.node == node && !held.has_ended() && is_coming(id));
+        let held = held.map(|(_, held)| &held.takes.resources);
+        let starting = self.starting.iter();
+        let starting = starting.filter(|(id, it)| it.node == node && !self.held.contains_key(*id));
+        let starting = starting.map(|(_, starting)| &starting.takes.resources);
+        let mut used = Resources::new();
+        for takes in self
+            .on(node)
+            .map(|pod| &pod.takes)
+            .chain(held)
+            .chain(starting)
+        {
+            for (resource, amount) in takes {
+                let sum = used.entry(resource.clone()).or_insert(0_u64);
+                *sum = sum.saturating_add(*amount);
+            }
+        }
+        used
     }
 
     /// What containers hold that have not ended, those included whose objects are being made.
@@ -298,7 +345,27 @@ impl Books {
                 held.had_pod = true;
             }
         }
-        self.pods.insert(name, pod)
+        if let Some(node) = &pod.node {
+            let pods = self.pods_on.entry(node.clone()).or_default();
+            pods.insert(name.clone());
+        }
+        let now = pod.node.clone();
+        let before = self.pods.insert(name.clone(), pod);
+        let moved = before.as_ref().filter(|before| before.node != now);
+        if let Some(node) = moved.and_then(|before| before.node.as_deref()) {
+            self.leave_node(node, &name);
+        }
+        before
+    }
+
+    /// A pod is on a node no more.
+    fn leave_node(&mut self, node: &str, name: &Named) {
+        if let Some(pods) = self.pods_on.get_mut(node) {
+            pods.remove(name);
+            if pods.is_empty() {
+                self.pods_on.remove(node);
+            }
+        }
     }
 
     fn container_of(&self, pod: &Pod) -> Option<ContainerId> {
@@ -322,6 +389,9 @@ impl Books {
     /// A pod is gone.
     pub(crate) fn drop_pod(&mut self, name: &Named) -> Option<Pod> {
         let pod = self.pods.remove(name)?;
+        if let Some(node) = &pod.node {
+            self.leave_node(node, name);
+        }
         if let Some(container) = &pod.container
             && self.pod_of.get(container) == Some(name)
         {

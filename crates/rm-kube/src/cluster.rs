@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Settings;
 use crate::api::{Kind, KubeApi};
+use crate::fitting::Fitting;
 use crate::health::Troubles;
 use crate::messages::{Delay, Message, Requests, WAITING};
 use crate::observing::{Observer, named};
@@ -39,6 +40,7 @@ pub(crate) struct Cluster<C: Core> {
     observer: Observer,
     starts: Starts,
     places: Places<C>,
+    fitting: Fitting,
     /// Kinds of objects of which everything is known.
     listed: BTreeSet<Kind>,
     troubles: Troubles,
@@ -60,6 +62,7 @@ impl<C: Core> Cluster<C> {
             core,
             observer: Observer::new(Arc::clone(&settings), (&facts, &namespace), requests),
             starts: Starts::new(facts, namespace),
+            fitting: Fitting::new(&settings),
             settings,
             places,
             listed: BTreeSet::new(),
@@ -75,7 +78,14 @@ impl<C: Core> Cluster<C> {
         let mut repeat = tokio::time::interval(REPEAT_ENDS);
         repeat.reset();
         loop {
-            let due = self.observer.agenda.next_due();
+            let holds = self.observer.holds.next_due();
+            let due = self
+                .observer
+                .agenda
+                .next_due()
+                .into_iter()
+                .chain(holds)
+                .min();
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 seen = watched.next() => match seen {
@@ -86,6 +96,8 @@ impl<C: Core> Cluster<C> {
                 _ = repeat.tick() => self.repeat_ends(),
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     self.observer.agenda.come_due();
+                    let over = self.observer.holds.come_due(Instant::now());
+                    self.observer.agenda.nodes.extend(over);
                 }
             }
             // What has come meanwhile is handled together, and no more than that.
@@ -112,7 +124,12 @@ impl<C: Core> Cluster<C> {
                 }
             }
             self.store_reports().await;
-            for node in std::mem::take(&mut self.observer.agenda.nodes) {
+            let nodes = std::mem::take(&mut self.observer.agenda.nodes);
+            // Before a place joins: what does not fit it is not placed there.
+            if let Some(fit) = self.fitting.update(&self.observer, &nodes) {
+                self.core.report_fit(&self.settings.manager, fit);
+            }
+            for node in nodes {
                 self.serve_node(&node).await;
             }
             for place in std::mem::take(&mut self.observer.agenda.places) {

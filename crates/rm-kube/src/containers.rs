@@ -230,6 +230,9 @@ impl Container<'_> {
         }
         let until = held.since + self.observer.settings.start_within;
         if facts.node.is_some() {
+            if let Some(key) = &held.takes.key {
+                self.observer.holds.succeeded(&held.node, key);
+            }
             return;
         }
         if until > now {
@@ -243,6 +246,10 @@ impl Container<'_> {
             held.node,
             self.observer.settings.start_within.as_secs(),
         );
+        if let Some(key) = &held.takes.key {
+            self.observer.holds.failed(&held.node, key, reason, now);
+            self.observer.agenda.nodes.insert(held.node.clone());
+        }
         held.want_end(End::GivenUp(ContainerExit::Lost { message }));
     }
 

@@ -15,6 +15,7 @@ use crate::agenda::Agenda;
 use crate::api::Kind;
 use crate::books::{Books, End, Held, Job, Named, Pod};
 use crate::creating::{name, uid};
+use crate::holding::Holds;
 use crate::messages::Requests;
 
 /// What an object is called.
@@ -68,6 +69,7 @@ pub(crate) struct Observer {
     pub(crate) settings: Arc<Settings>,
     pub(crate) books: Books,
     pub(crate) agenda: Agenda,
+    pub(crate) holds: Holds,
     pub(crate) requests: Requests,
     /// Namespaces that objects of ours are in.
     namespaces: BTreeSet<String>,
@@ -94,6 +96,7 @@ impl Observer {
             settings,
             books: Books::default(),
             agenda: Agenda::default(),
+            holds: Holds::default(),
             requests,
             cluster: label_value(&facts.cluster_id),
             drain_label: drain_label(&facts.cluster_id),
@@ -116,11 +119,12 @@ impl Observer {
             }
         }
         self.agenda.nodes.insert(name.clone());
-        self.books.nodes.insert(name, facts);
+        self.books.nodes.insert(name, Arc::new(facts));
     }
 
     pub(crate) fn node_is_gone(&mut self, name: &str) {
         self.books.nodes.remove(name);
+        self.holds.forget(name);
         self.agenda.nodes.insert(name.to_owned());
     }
 
@@ -181,9 +185,11 @@ impl Observer {
         for member in &recorded.members {
             let id = &member.container_id;
             let mut held = Held::new(name.clone(), member);
-            let starting = self.books.starting.get(id);
-            if let Some(end) = starting.and_then(|starting| starting.end.clone()) {
-                held.want_end(end);
+            if let Some(starting) = self.books.starting.get(id) {
+                held.takes = starting.takes.clone();
+                if let Some(end) = starting.end.clone() {
+                    held.want_end(end);
+                }
             }
             self.agenda.nodes.insert(member.node.clone());
             if self.books.held.insert(id.clone(), held).is_none() {
@@ -262,7 +268,7 @@ impl Observer {
                 self.agenda.containers.insert(id.clone());
             }
         }
-        let share = |pod: Option<&Pod>| pod.map(|pod| (pod.node.clone(), pod.holds));
+        let share = |pod: Option<&Pod>| pod.map(|pod| (pod.node.clone(), pod.takes.clone()));
         if share(before) != share(now) {
             let nodes = [before, now].into_iter().flatten();
             let nodes = nodes.filter_map(|pod| pod.node.clone());
@@ -280,8 +286,6 @@ impl Observer {
         let is_ours = label(det_pods::CLUSTER_LABEL) == Some(self.cluster.as_str())
             && self.namespaces.contains(&named(pod).namespace);
         let facts = is_ours.then(|| det_pods::pod_facts(pod));
-        let phase = pod.pointer("/status/phase").and_then(Value::as_str);
-        let is_over = matches!(phase, Some("Succeeded" | "Failed"));
         let index = label("batch.kubernetes.io/job-completion-index");
         let index = index.and_then(|index| index.parse().ok()).unwrap_or(0);
         let job = label("batch.kubernetes.io/job-name").filter(|_| is_ours);
@@ -296,11 +300,8 @@ impl Observer {
         Pod {
             uid: uid(pod).to_owned(),
             node: node.map(str::to_owned),
-            holds: if is_over {
-                0
-            } else {
-                det_pods::holds(pod, self.settings.slots.name())
-            },
+            holds: det_pods::holds(pod, self.settings.slots.name()),
+            takes: det_pods::requests(pod),
             job: job.map(|job| (job, index)),
             container: None,
             facts,

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use det_ids::{AllocationId, ContainerId, PlaceId};
-use det_pods::{ClusterFacts, Member};
+use det_pods::{ClusterFacts, Member, Objects};
 use det_rm::ContainerStart;
 use det_taskspec::ContainerExit;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::books::{End, Named, Starting};
+use crate::books::{End, Named, Starting, Takes};
 use crate::creating::{self, Creation};
+use crate::fitting::key_of;
 use crate::gangs::{Complete, Gangs};
 use crate::observing::Observer;
 
@@ -93,6 +94,7 @@ impl Starts {
                 place: member.place.clone(),
                 node: member.node.clone(),
                 slots: member.start.spec.slots.count(),
+                takes: takes(member, &objects),
                 end: None,
             };
             let id = member.start.spec.container_id.clone();
@@ -234,6 +236,19 @@ impl Starts {
             job.forgotten.insert(id.clone());
         }
         observer.agenda.containers.insert(id.clone());
+    }
+}
+
+/// What the pod of a container takes of its node.
+fn takes(member: &Member, objects: &Objects) -> Takes {
+    let rank = &member.start.origin.member;
+    let mut jobs = objects.jobs.iter().zip(&objects.ranks);
+    let job = jobs.find(|(_, ranks)| ranks.contains(rank));
+    let template = job.and_then(|(job, _)| job.pointer("/spec/template"));
+    let pod_spec = member.start.origin.pod_spec.as_ref();
+    Takes {
+        resources: template.map(det_pods::requests).unwrap_or_default(),
+        key: Some(key_of(pod_spec.and_then(det_pods::demands).as_ref())),
     }
 }
 

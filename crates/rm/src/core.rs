@@ -1,12 +1,13 @@
 //! What the core of a master offers to resource managers.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use det_ids::{ContainerId, PlaceId, WorkspaceId};
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::place::Capacity;
 
-use crate::{ContainerStart, Health, Lease};
+use crate::{ContainerStart, Fit, Health, Lease};
 
 /// A place that is there, with everything it holds.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,6 +56,10 @@ pub trait Core: Clone + Send + Sync + 'static {
     /// Notes how many slots each of these workspaces may use at a time in all pools of a manager, by its name: limits of its
     /// own, besides those that workspaces have in the whole cluster. They replace what was noted before.
     fn report_limits(&self, manager: &str, limits: BTreeMap<WorkspaceId, u32>);
+
+    /// Notes which places of a manager, by its name, fit which containers, besides the slots that are free there. It
+    /// replaces what was noted before. Of a manager that reports none, places that have the slots fit.
+    fn report_fit(&self, manager: &str, fit: Arc<dyn Fit>);
 
     /// Follows what is wanted of a place. To be called before [`Core::desired`].
     fn changes(&self, place: &PlaceId) -> Self::Changes;

@@ -9,6 +9,7 @@
 //! that run through [`Reach`]. Read [`Core`] first.
 
 mod core;
+mod fit;
 mod leases;
 mod manager;
 mod reach;
@@ -17,6 +18,8 @@ mod start;
 
 pub use self::core::{Changes, Core, Joined, PlaceDetails};
 pub use det_lifecycle::place::Capacity;
+pub use det_scheduler::Misfits;
+pub use fit::Fit;
 pub use leases::{Lease, LeaseId, Leases};
 pub use manager::{Health, Manager, PlaceWord, Pool, runs_in};
 pub use reach::{ContainerAddress, Reach, ReachError};

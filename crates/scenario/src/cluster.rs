@@ -304,6 +304,7 @@ impl Task {
             single_place: self.single_node,
             preemptible: self.preemptible,
             excluded_places: self.exclude.iter().cloned().map(PlaceId).collect(),
+            misfits: None,
             requested_at: Micros(requested_at),
         }
     }

@@ -309,9 +309,10 @@ impl<'a> DecisionState<'a> {
         let waiting = &prepared.requests[request];
         match wait {
             Wait::Starts | Wait::Open | Wait::NotEnoughFree => {
-                self.not_enough_free(waiting.shape, space, holders)
+                let others = self.not_enough_free(waiting.shape, space, holders);
+                self.beside_misfits(waiting.shape, others)
             }
-            Wait::Infeasible => self.infeasible(waiting.shape),
+            Wait::Infeasible => self.beside_misfits(waiting.shape, self.infeasible(waiting.shape)),
             Wait::OverCap | Wait::OverShare => self.over_limit(request, wait),
             Wait::OverWorkspace { kept_for } => self.over_workspace(request, kept_for),
             Wait::Behind {
@@ -332,6 +333,17 @@ impl<'a> DecisionState<'a> {
             Wait::Freeing => WaitReason::WaitingForPreemption {
                 victims: self.ends(request),
             },
+        }
+    }
+
+    /// Why requests of a shape wait, where places do not fit it for other reasons than slots.
+    fn beside_misfits(&self, shape: usize, otherwise: WaitReason) -> WaitReason {
+        match &self.prepared.shapes[shape].misfits {
+            Some(misfits) => WaitReason::PlacesDoNotFit {
+                lacking: misfits.groups.clone(),
+                otherwise: Box::new(otherwise),
+            },
+            None => otherwise,
         }
     }
 

@@ -303,6 +303,7 @@ mod tests {
             single_place: false,
             preemptible: true,
             excluded_places: BTreeSet::new(),
+            misfits: None,
             requested_at: Micros(at),
         }
     }

@@ -47,9 +47,9 @@ mod workspaces;
 pub use capacity::{NeverFits, SlotDemand, can_ever_fit};
 pub use estimate::{Estimate, estimate};
 pub use model::{
-    Fitting, Job, PlaceSnapshot, PlaceState, Policy, PoolSettings, PoolSnapshot, Progress,
-    Provisionable, Queue, Request, RunningAllocation, SlotSnapshot, SlotState, Work,
-    WorkspaceLimit,
+    Fitting, Job, MisfitGroup, Misfits, PlaceSnapshot, PlaceState, Policy, PoolSettings,
+    PoolSnapshot, Progress, Provisionable, Queue, Request, RunningAllocation, SlotSnapshot,
+    SlotState, Work, WorkspaceLimit,
 };
 pub use moves::{MoveError, QueueEntry, Side, move_job};
 pub use plan::{HandOver, Placement, Plan, PreemptReason, Preemption, Reservation, plan};

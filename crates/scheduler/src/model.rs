@@ -1,9 +1,12 @@
 //! The scheduler's input: a pool, the allocations that run in it, the requests that wait for it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder, SlotId, TaskId, WorkspaceId};
+
+use serde::Serialize;
 
 use crate::capacity::SlotDemand;
 
@@ -240,11 +243,75 @@ pub struct Request {
     pub preemptible: bool,
     /// Places it must not run on.
     pub excluded_places: BTreeSet<PlaceId>,
+    /// Places that it does not fit for other reasons than slots; `None` = it demands nothing but slots.
+    pub misfits: Option<Arc<Misfits>>,
     /// When it started to wait.
     pub requested_at: Micros,
 }
 
+/// The most reasons of misfits that are shown.
+const REASONS_SHOWN: usize = 5;
+
+/// The places that containers with some demands do not fit, whatever slots are free there. Requests with the same demands
+/// share one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Misfits {
+    /// Places that cannot run them unless the places or the demands are changed.
+    pub never: BTreeSet<PlaceId>,
+    /// Places that could run them, and do not have what they need at present.
+    pub now: BTreeSet<PlaceId>,
+    /// Why, for the sentence: the most frequent reasons, each with the number of places that it holds for, the most frequent
+    /// first.
+    pub groups: Vec<MisfitGroup>,
+}
+
+/// Why some places do not fit.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct MisfitGroup {
+    /// What they lack, completing "a place does not fit: …".
+    pub reason: String,
+    /// How many places.
+    #[serde(rename = "agents")]
+    pub places: u32,
+}
+
+impl Misfits {
+    /// From each place that does not fit: whether it never will, and what it lacks.
+    pub fn of(places: impl IntoIterator<Item = (PlaceId, (bool, String))>) -> Self {
+        let mut misfits = Self::default();
+        let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+        for (place, (never, reason)) in places {
+            *counts.entry(reason).or_default() += 1;
+            let set = if never {
+                &mut misfits.never
+            } else {
+                &mut misfits.now
+            };
+            set.insert(place);
+        }
+        let groups = counts.into_iter();
+        let mut groups: Vec<MisfitGroup> = groups
+            .map(|(reason, places)| MisfitGroup { reason, places })
+            .collect();
+        groups.sort_by_key(|group| std::cmp::Reverse(group.places));
+        groups.truncate(REASONS_SHOWN);
+        misfits.groups = groups;
+        misfits
+    }
+
+    /// Whether every place fits.
+    pub fn is_empty(&self) -> bool {
+        self.never.is_empty() && self.now.is_empty()
+    }
+}
+
 impl Request {
+    /// The places that must not be counted on, even when nothing else runs.
+    pub(crate) fn barred(&self) -> BTreeSet<PlaceId> {
+        let never = self.misfits.iter().flat_map(|misfits| &misfits.never);
+        self.excluded_places.iter().chain(never).cloned().collect()
+    }
+
     /// The part that decides where it can fit.
     pub fn demand(&self) -> SlotDemand<'_> {
         SlotDemand {

@@ -1,10 +1,11 @@
 //! The order of jobs in the queue, and the numbering of shapes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use det_ids::{AllocationId, JobId, Micros, PlaceId};
 
-use crate::model::{Job, Policy, PoolSettings, Request};
+use crate::model::{Job, Misfits, Policy, PoolSettings, Request};
 use crate::prepared::{JobView, ShapeView};
 use crate::space::{PlaceRank, Shape};
 
@@ -201,7 +202,37 @@ impl Jobs {
 #[derive(Default)]
 pub(crate) struct Shapes {
     numbers: HashMap<(u32, bool), usize>,
-    numbers_with_exclusions: BTreeMap<(u32, bool, BTreeSet<PlaceId>), usize>,
+    numbers_with_exclusions: BTreeMap<(u32, bool, BTreeSet<PlaceId>, Option<ByAddress>), usize>,
+}
+
+/// Misfits that requests share, compared by their address: there may be thousands of places in them. It is kept while it
+/// is a key, so that no other ones have its address.
+struct ByAddress(Arc<Misfits>);
+
+impl ByAddress {
+    fn address(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+}
+
+impl PartialEq for ByAddress {
+    fn eq(&self, other: &Self) -> bool {
+        self.address() == other.address()
+    }
+}
+
+impl Eq for ByAddress {}
+
+impl PartialOrd for ByAddress {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByAddress {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.address().cmp(&other.address())
+    }
 }
 
 impl Shapes {
@@ -215,30 +246,33 @@ impl Shapes {
         // A zero-slot task is one container, whatever the flag is.
         let single_place = request.single_place || request.slots <= 1;
         let next = list.len();
-        let number = if request.excluded_places.is_empty() {
+        let number = if request.excluded_places.is_empty() && request.misfits.is_none() {
             *self
                 .numbers
                 .entry((request.slots, single_place))
                 .or_insert(next)
         } else {
-            let key = (request.slots, single_place, request.excluded_places.clone());
+            let misfits = request.misfits.clone().map(ByAddress);
+            let excluded = request.excluded_places.clone();
+            let key = (request.slots, single_place, excluded, misfits);
             *self.numbers_with_exclusions.entry(key).or_insert(next)
         };
         if number == next {
-            let mut excluded: Vec<PlaceRank> = request
-                .excluded_places
-                .iter()
+            let misfits = request.misfits.iter();
+            let misfits = misfits.flat_map(|misfits| misfits.never.iter().chain(&misfits.now));
+            let mut excluded: Vec<PlaceRank> = (request.excluded_places.iter())
+                .chain(misfits)
                 .filter_map(|place| ranks.get(place).copied())
                 .collect();
             excluded.sort_unstable();
+            excluded.dedup();
             list.push(ShapeView::new(
                 Shape {
                     units: request.slots.max(1),
                     single_place,
                     excluded,
                 },
-                request.slots,
-                request.excluded_places.clone(),
+                request,
             ));
         }
         number

@@ -9,8 +9,8 @@ use det_ids::{AllocationId, JobId, Micros, PlaceId, SlotId, WorkspaceId};
 
 use crate::capacity::{Feasibility, SlotDemand, feasibility};
 use crate::model::{
-    Job, PlaceSnapshot, PlaceState, PoolSettings, Progress, Request, RunningAllocation, SlotState,
-    WorkspaceLimit,
+    Job, Misfits, PlaceSnapshot, PlaceState, PoolSettings, Progress, Request, RunningAllocation,
+    SlotState, WorkspaceLimit,
 };
 use crate::order::{Jobs, Shapes};
 use crate::ordered::{OrderedEntry, OrderedList};
@@ -245,17 +245,25 @@ pub(crate) struct ShapeView {
     pub(crate) shape: Shape,
     /// Slots asked for, 0 for zero-slot requests (whose shape has one unit).
     pub(crate) slots: u32,
-    excluded: BTreeSet<PlaceId>,
+    /// Places that do not count, even when nothing else runs.
+    barred: BTreeSet<PlaceId>,
+    /// Places that it does not fit for other reasons than slots.
+    pub(crate) misfits: Option<Arc<Misfits>>,
     /// Computed on demand; invalidated when places or slots go in or out of service.
     feasibility: OnceCell<Feasibility>,
 }
 
 impl ShapeView {
-    pub(crate) fn new(shape: Shape, slots: u32, excluded: BTreeSet<PlaceId>) -> Self {
+    /// The shape of a request.
+    pub(crate) fn new(shape: Shape, request: &Request) -> Self {
         Self {
             shape,
-            slots,
-            excluded,
+            slots: request.slots,
+            barred: request.barred(),
+            misfits: request
+                .misfits
+                .clone()
+                .filter(|misfits| !misfits.is_empty()),
             feasibility: OnceCell::new(),
         }
     }
@@ -488,7 +496,7 @@ impl PreparedPool {
             let ask = SlotDemand {
                 slots: view.slots,
                 single_place: view.shape.single_place,
-                excluded: &view.excluded,
+                excluded: &view.barred,
             };
             let places: Vec<&PlaceSnapshot> = self.places.iter().map(|v| &*v.place).collect();
             feasibility(&self.settings, &places, &ask)

@@ -7,6 +7,8 @@ use det_ids::{AllocationId, PriorityOrder, WorkspaceId};
 use serde::{Deserialize, Serialize, Serializer};
 use strum::{EnumDiscriminants, EnumString, IntoStaticStr, VariantArray, VariantNames};
 
+use crate::model::MisfitGroup;
+
 /// Why a request waits. True for the pool as it is after the plan that carries it has been applied.
 /// The serialised names speak of agents, as users see them, whatever kind of place the pool has.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, EnumDiscriminants)]
@@ -182,6 +184,16 @@ pub enum WaitReason {
         /// The allocations that hold most slots, largest first, at most three.
         held_by: Holders,
     },
+    /// Places of the pool do not fit it for other reasons than slots, and it cannot start on the others.
+    #[serde(rename = "agents_do_not_fit")]
+    #[strum_discriminants(serde(rename = "agents_do_not_fit"))]
+    #[strum_discriminants(strum(serialize = "agents_do_not_fit"))]
+    PlacesDoNotFit {
+        /// What places lack, the most frequent first, at most five.
+        lacking: Vec<MisfitGroup>,
+        /// Why it cannot start on the others.
+        otherwise: Box<WaitReason>,
+    },
     /// No auxiliary unit is free for a zero-slot task.
     AuxFull {
         /// Auxiliary units in use on enabled places that are not excluded.
@@ -287,7 +299,9 @@ impl WaitReason {
             | Self::OverWorkspaceLimit {
                 needed, max_slots, ..
             } => needed > max_slots,
-            Self::PlacesUnavailable { .. }
+            // Places may be changed, or new ones come.
+            Self::PlacesDoNotFit { .. }
+            | Self::PlacesUnavailable { .. }
             | Self::WaitingForInstances { .. }
             | Self::OverFairShare { .. }
             | Self::BehindOwnJob { .. }
@@ -493,6 +507,19 @@ impl WaitReason {
                 held_by,
                 label,
             ),
+            Self::PlacesDoNotFit { lacking, otherwise } => {
+                misfit_sentence(f, lacking)?;
+                match &**otherwise {
+                    // They are excluded because they do not fit.
+                    Self::AllPlacesExcluded { .. } => f.write_str(
+                        ", and no other place takes it; change what the task demands, or the places",
+                    ),
+                    otherwise => {
+                        f.write_str("; as to the others: ")?;
+                        otherwise.write(f, label, workspace_label)
+                    }
+                }
+            }
             Self::AuxFull { limit: 0, .. } => f.write_str(
                 "no place of the pool takes zero-slot tasks; set max_aux_containers_per_agent above 0 or choose \
                  another pool",
@@ -504,6 +531,16 @@ impl WaitReason {
             ),
         }
     }
+}
+
+fn misfit_sentence(f: &mut fmt::Formatter<'_>, lacking: &[MisfitGroup]) -> fmt::Result {
+    for (number, group) in lacking.iter().enumerate() {
+        let between = if number == 0 { "" } else { "; " };
+        let verb = if group.places == 1 { "does" } else { "do" };
+        let places = count(group.places, "place");
+        write!(f, "{between}{places} {verb} not fit: {}", group.reason)?;
+    }
+    Ok(())
 }
 
 fn workspace_sentence(

@@ -8,7 +8,7 @@ mod common;
 use common::{Traits, World, judge, notebook, pool, prio};
 use det_ids::{AllocationId, JobId, PriorityOrder};
 use det_scheduler::{
-    Pass, PlaceState, Plan, Planner, Policy, Progress, SlotState, WaitKind, WaitReason,
+    Misfits, Pass, PlaceState, Plan, Planner, Policy, Progress, SlotState, WaitKind, WaitReason,
 };
 use proptest::prelude::*;
 
@@ -488,6 +488,28 @@ proptest! {
         }
         prop_assert_eq!(world.decide(), world.decide());
         prop_assert_eq!(world.decide(), shuffled(&world, by).decide());
+    }
+
+    /// A place that a request does not fit is used as little as one that it excludes.
+    #[test]
+    fn places_that_do_not_fit_are_left_out_like_excluded_ones(
+        start in starts(),
+        history in prop::collection::vec(events(), 1..40),
+    ) {
+        let mut world = build(&start);
+        for (number, event) in history.iter().enumerate() {
+            world = happen(world, number, event);
+        }
+        let excluding = world.decide();
+        for request in &mut world.queue.requests {
+            let places = std::mem::take(&mut request.excluded_places);
+            let lacking = |place| (place, (true, "it lacks something".to_owned()));
+            request.misfits = Some(Misfits::of(places.into_iter().map(lacking)).into());
+        }
+        let misfitting = world.decide();
+        prop_assert_eq!(&misfitting.placements, &excluding.placements);
+        prop_assert_eq!(&misfitting.preempt, &excluding.preempt);
+        prop_assert_eq!(misfitting.waiting.len(), excluding.waiting.len());
     }
 
     /// The direction of priority decides nothing but which of two numbers is more important.

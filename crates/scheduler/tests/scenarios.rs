@@ -6,7 +6,7 @@ use common::{World, notebook, pool, preempt, prio, start, wait};
 use det_ids::{AllocationId, PlaceId, PriorityOrder};
 use det_scheduler::{
     BlockingCause, PlaceState, PreemptReason, Progress, Provisionable, WaitKind, WaitReason,
-    can_ever_fit,
+    can_ever_fit, plan,
 };
 
 /// Sizes of the parts a request was placed in, largest first.
@@ -650,6 +650,47 @@ fn excluded_places_are_passed_over() {
         .queued("t", 2, &prio(42).not_on("a0"))
         .queued("u", 2, &prio(42))
         .expect(&[wait("t", "not_enough_free_slots"), start("u")]);
+}
+
+#[test]
+fn places_that_a_request_does_not_fit_are_passed_over_and_named() {
+    let memory = "its containers need 64 GiB of memory, and less is free";
+    let zone = "node selector \"zone\" is \"a\"";
+    let traits = prio(42)
+        .unfit_for("a0", true, zone)
+        .unfit_for("a1", false, memory)
+        .unfit_for("a2", true, zone);
+    let world = || pool().places(&[4, 4, 4]).queued("t", 2, &traits);
+    world().expect(&[wait("t", "agents_do_not_fit")]);
+    let reason = |world: World| {
+        plan(&world.pool, &world.queue, world.now)
+            .waiting
+            .remove(0)
+            .1
+    };
+    let WaitReason::PlacesDoNotFit { otherwise, .. } = reason(world()) else {
+        panic!("{}", reason(world()));
+    };
+    assert_eq!(otherwise.kind(), WaitKind::NotEnoughFreeSlots);
+    assert_eq!(
+        reason(world()).to_string(),
+        format!(
+            "2 places do not fit: {zone}; 1 place does not fit: {memory}; as to the others: {otherwise}"
+        )
+    );
+    let fits_nowhere = |slots| {
+        let traits = prio(42).unfit_for("a0", true, zone);
+        reason(pool().places(&[4]).queued("t", slots, &traits)).to_string()
+    };
+    for slots in [0, 2] {
+        assert_eq!(
+            fits_nowhere(slots),
+            format!(
+                "1 place does not fit: {zone}, and no other place takes it; change what the task demands, or the places"
+            )
+        );
+    }
+    world().place("b", 4).expect(&[start("t")]);
 }
 
 #[test]

@@ -16,15 +16,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use det_ids::{AllocationId, ContainerId, JobId, PlaceId, SlotId, WorkspaceId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::Desired;
-use det_scheduler::{Job, PlaceSnapshot, Work};
+use det_rm::Fit;
+use det_scheduler::{Job, Misfits, PlaceSnapshot, Request, Work};
 use det_store::allocations::{AllocationRow, ContainerRow};
 use det_store::experiments::JobRow;
 use det_store::places::PlaceRow;
 use det_store::unit::Changes;
 use det_store::{Conn, Store, StoreError, allocations, experiments, places};
 use det_taskspec::TaskKind;
-use planned::{entry, place_snapshot, work};
-pub(crate) use planned::{port_steps, request};
+pub(crate) use planned::port_steps;
+use planned::{entry, place_snapshot, request, work};
+use serde_json::Value;
 
 use crate::labels::TaskLabel;
 use crate::slots::slot_set;
@@ -44,6 +46,8 @@ struct Inner {
     current: bool,
     /// How often more had changed than was reported.
     doubts: u64,
+    /// What managers have last reported.
+    fits: Fits,
     /// Changes that came while it was being made.
     meanwhile: Vec<Changes>,
     /// Changes that scheduling has not taken in yet.
@@ -63,6 +67,27 @@ pub(crate) struct LiveCache {
     /// By place: its containers that hold slots, with their allocations.
     containers: HashMap<PlaceId, BTreeMap<ContainerId, AllocationId>>,
     jobs: LiveJobs,
+    fits: Fits,
+}
+
+/// What managers know of their places besides slots, by pool.
+#[derive(Debug, Clone, Default)]
+struct Fits(BTreeMap<String, Arc<dyn Fit>>);
+
+impl PartialEq for Fits {
+    fn eq(&self, other: &Self) -> bool {
+        let same = |(a, b): ((&String, &Arc<dyn Fit>), (&String, &Arc<dyn Fit>))| {
+            a.0 == b.0 && Arc::ptr_eq(a.1, b.1)
+        };
+        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(same)
+    }
+}
+
+impl Fits {
+    /// The places of a pool that containers with these demands do not fit.
+    fn misfits(&self, pool: &str, demands: Option<&Value>) -> Option<Arc<Misfits>> {
+        self.0.get(pool)?.misfits(pool, demands)
+    }
 }
 
 /// The jobs of the allocations in a cache.
@@ -237,6 +262,14 @@ impl Live {
         );
     }
 
+    /// Notes what a manager knows of the places in its pools besides slots.
+    pub(crate) fn set_fit(&self, pools: Vec<String>, fit: &Arc<dyn Fit>) {
+        let mut inner = self.lock();
+        let fits = pools.into_iter().map(|pool| (pool, Arc::clone(fit)));
+        inner.fits.0.extend(fits);
+        inner.cache.fits = inner.fits.clone();
+    }
+
     fn changed(&self, changes: Changes) {
         let mut inner = self.lock();
         if changes.everything {
@@ -301,6 +334,7 @@ impl Live {
             }
             let outcome = look(&cache);
             inner.cache = cache;
+            inner.cache.fits = inner.fits.clone();
             inner.current = true;
             inner.scheduling_follows = false;
             inner.for_scheduling.clear();
@@ -348,7 +382,7 @@ impl Live {
         scheduling: &mut LiveCache,
     ) -> Result<CacheChanges, StoreError> {
         let mut touched = CacheChanges::default();
-        let changes = loop {
+        let (changes, fits) = loop {
             // Makes sure that there is a cache; it may be found out of date again right afterwards.
             self.look(store, |_| ()).await?;
             let mut inner = self.lock();
@@ -360,9 +394,9 @@ impl Live {
                 inner.scheduling_follows = true;
                 *scheduling = inner.cache.clone();
                 touched.everything = true;
-                break Vec::new();
+                break (Vec::new(), inner.fits.clone());
             }
-            break changes;
+            break (changes, inner.fits.clone());
         };
         for changes in changes {
             touched.add(&changes, scheduling);
@@ -375,6 +409,7 @@ impl Live {
             scheduling.jobs.take_in(jobs, &ids);
             touched.jobs.extend(ids);
         }
+        scheduling.take_in_fits(fits, &mut touched);
         Ok(touched)
     }
 
@@ -387,6 +422,7 @@ impl Live {
         };
         // Jobs are brought in when they are needed.
         for cache in [&mut cache, &mut rows] {
+            cache.fits = Fits::default();
             cache.jobs.rows.clear();
             cache.jobs.unread.clear();
             cache.jobs.changes = 0;
@@ -579,13 +615,58 @@ impl LiveCache {
         self.allocations
             .values()
             .filter(move |allocation| allocation.row.resource_pool == pool)
-            .map(work)
+            .map(|allocation| work(allocation, self.request(&allocation.row)))
     }
 
     /// An allocation with its pool; `None` = nothing of this name is live.
     pub(crate) fn work_of(&self, id: &AllocationId) -> Option<(&str, Work)> {
         let allocation = self.allocations.get(id)?;
-        Some((&allocation.row.resource_pool, work(allocation)))
+        let work = work(allocation, self.request(&allocation.row));
+        Some((&allocation.row.resource_pool, work))
+    }
+
+    /// What an allocation asks its pool for.
+    pub(crate) fn request(&self, row: &AllocationRow) -> Request {
+        self.request_in(row, &row.resource_pool)
+    }
+
+    /// What a live allocation would ask a pool for.
+    pub(crate) fn request_of(&self, id: &AllocationId, pool: &str) -> Option<Request> {
+        let known = self.allocations.get(id)?;
+        Some(self.request_in(&known.row, pool))
+    }
+
+    /// What an allocation would ask a pool for.
+    pub(crate) fn request_in(&self, row: &AllocationRow, pool: &str) -> Request {
+        let job = self.jobs.rows.get(&row.job_id);
+        let demands = job.and_then(|job| job.demands.as_ref());
+        request(row, self.fits.misfits(pool, demands))
+    }
+
+    /// Takes in what managers know of their places, and adds the allocations to what was touched for which that matters.
+    fn take_in_fits(&mut self, fits: Fits, touched: &mut CacheChanges) {
+        let before = std::mem::replace(&mut self.fits, fits);
+        let have_changed = before != self.fits;
+        for (id, allocations) in &self.jobs.allocations {
+            let job = self.jobs.rows.get(id);
+            let demands = job.and_then(|job| job.demands.as_ref());
+            let is_read = demands.is_some() && touched.jobs.contains(id);
+            if !is_read && !have_changed {
+                continue;
+            }
+            let known = allocations.iter().filter_map(|id| self.allocations.get(id));
+            let differs = |row: &AllocationRow| {
+                let pool = &row.resource_pool;
+                let (old, new) = (
+                    before.misfits(pool, demands),
+                    self.fits.misfits(pool, demands),
+                );
+                old != new
+            };
+            let affected = known.filter(|known| is_read || differs(&known.row));
+            let affected = affected.map(|known| known.row.id.clone());
+            touched.allocations.extend(affected);
+        }
     }
 
     /// The jobs of all that runs and waits in a pool.

@@ -50,7 +50,7 @@ CREATE TABLE jobs (
     moved BOOLEAN NOT NULL,
     fallback TEXT,
     submitted_at BIGINT NOT NULL
-, workspace_id BIGINT NOT NULL DEFAULT 1);
+, workspace_id BIGINT NOT NULL DEFAULT 1, demands TEXT);
 CREATE TABLE experiments (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     job_id TEXT NOT NULL REFERENCES jobs (id),

@@ -139,7 +139,7 @@ pub async fn experiments(
     let revision = crate::experiments::next_revision(conn).await?;
     for some in all.chunks(ROWS) {
         let mut jobs = Rows::new(
-            "INSERT INTO jobs (id, kind, owner_id, resource_pool, priority, weight, max_slots, position, moved, fallback, submitted_at) VALUES",
+            "INSERT INTO jobs (id, kind, owner_id, resource_pool, priority, weight, max_slots, position, moved, fallback, demands, submitted_at) VALUES",
         );
         for past in some {
             let job = &past.new.job;
@@ -154,6 +154,7 @@ pub async fn experiments(
                 .optional_integer(job.position)
                 .boolean(job.moved)
                 .optional_text(job.fallback.as_ref().map(text).as_deref())
+                .optional_text(job.demands.as_ref().map(text).as_deref())
                 .integer(job.submitted_at);
         }
         jobs.insert(conn).await?;

@@ -67,6 +67,9 @@ pub struct JobRow {
     /// Other pools that its requests may go on to; `None` = they stay in `resource_pool`.
     #[row(json)]
     pub fallback: Option<Fallback>,
+    /// What its containers demand of places besides slots, in the form of `det_pods::demands`; `None` = nothing.
+    #[row(json)]
+    pub demands: Option<serde_json::Value>,
     /// When it was submitted, microseconds.
     pub submitted_at: i64,
     /// Workspace of its experiment's project.
@@ -534,7 +537,7 @@ pub async fn insert_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
     execute!(
         conn,
         "INSERT INTO jobs (id, kind, owner_id, resource_pool, priority, weight, max_slots, position, moved, fallback, \
-         submitted_at, workspace_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+         demands, submitted_at, workspace_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
         &job.id,
         <&str>::from(job.kind),
         job.owner_id,
@@ -545,6 +548,7 @@ pub async fn insert_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
         job.position,
         job.moved,
         job.fallback.as_ref().map(text).as_deref(),
+        job.demands.as_ref().map(text).as_deref(),
         job.submitted_at,
         job.workspace_id
     )?;
@@ -723,7 +727,7 @@ pub async fn update_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
     execute!(
         conn,
         "UPDATE jobs SET resource_pool = $1, priority = $2, weight = $3, max_slots = $4, position = $5, moved = $6, \
-         fallback = $7 WHERE id = $8",
+         fallback = $7, demands = $8 WHERE id = $9",
         job.resource_pool.as_str(),
         i64::from(job.priority),
         job.weight,
@@ -731,6 +735,7 @@ pub async fn update_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
         job.position,
         job.moved,
         job.fallback.as_ref().map(text).as_deref(),
+        job.demands.as_ref().map(text).as_deref(),
         &job.id
     )?;
     execute!(

@@ -96,6 +96,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "unmanaged trials",
         text: include_str!("../migrations/0015_unmanaged_trials.sql"),
     },
+    Migration {
+        version: 18,
+        name: "demands",
+        text: include_str!("../migrations/0018_demands.sql"),
+    },
 ];
 
 /// The schema and rows that [`MIGRATIONS`] lead to on SQLite: what a test of this file compares, and shows when they differ.

@@ -155,6 +155,7 @@ pub(super) fn experiment(
                 position: None,
                 moved: false,
                 fallback: None,
+                demands: None,
                 submitted_at: created_at,
                 workspace_id: UNCATEGORIZED_WORKSPACE,
             },

@@ -210,6 +210,7 @@ fn an_allocation_waits_until_it_is_placed_and_then_runs_or_stops() {
         single_place: false,
         preemptible: true,
         excluded_places: [].into(),
+        misfits: None,
         requested_at: Micros(1),
     };
     let course = Course {

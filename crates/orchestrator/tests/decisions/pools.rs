@@ -59,6 +59,7 @@ fn request(id: &str, job: &str, slots: u32) -> Request {
         single_place: false,
         preemptible: true,
         excluded_places: BTreeSet::new(),
+        misfits: None,
         requested_at: Micros(0),
     }
 }

@@ -1,10 +1,14 @@
 //! Nodes as places.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use det_kube_double::Controllers;
 use det_lifecycle::container::Desired;
 use det_rm_contract::TestCore;
 use det_rm_kube::{PoolSettings, Settings, SlotResource};
 use det_taskspec::ContainerExit;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::Scene;
 
@@ -262,4 +266,106 @@ async fn what_ended_on_a_node_that_is_away_is_deleted_all_the_same() {
     scene.has_left("a").await;
     scene.exits(&id, 0).await;
     scene.is_empty().await;
+}
+
+/// What the manager has reported that places lack for containers with these demands.
+fn lacking(core: &TestCore, demands: Option<&Value>) -> BTreeMap<String, String> {
+    let misfits = core
+        .fit("k")
+        .and_then(|fit| fit.misfits("default", demands));
+    let Some(misfits) = misfits else {
+        return BTreeMap::new();
+    };
+    let reasons: Vec<&str> = misfits.groups.iter().map(|it| it.reason.as_str()).collect();
+    let places = misfits.never.iter().chain(&misfits.now);
+    places
+        .map(|place| (place.to_string(), reasons.join("; ")))
+        .collect()
+}
+
+#[tokio::test]
+async fn places_that_lack_what_a_task_demands_are_reported_with_what_they_lack() {
+    let scene = Scene::with_nodes(&[("a", 2), ("b", 2)]).await;
+    let zone = json!({"spec": {"nodeSelector": {"zone": "x"}}});
+    let lacks = async |what: &str, demands: Option<&Value>, places: &[&str], reason: &str| {
+        let is_so = |core: &TestCore| {
+            let found = lacking(core, demands);
+            found.keys().eq(places) && found.values().all(|it| it.contains(reason))
+        };
+        scene.core.until(what, is_so).await;
+    };
+    lacks(
+        "no node is in the zone",
+        Some(&zone),
+        &["a", "b"],
+        "\"zone\"",
+    )
+    .await;
+    let label = json!({"metadata": {"labels": {"zone": "x"}}});
+    scene.api.patch("v1/nodes", "", "b", &label);
+    lacks("one is", Some(&zone), &["a"], "\"zone\"").await;
+
+    let container = |amount: &str| json!({"name": "c", "image": "i", "resources": {"requests": {"example.com/fpga": amount}}});
+    let wants = json!({"spec": {"containers": [container("3")]}});
+    let status = json!({"status": {"allocatable": {"example.com/fpga": "4"}}});
+    scene.api.patch("v1/nodes", "", "a", &status);
+    lacks(
+        "one has the device",
+        Some(&wants),
+        &["b"],
+        "less exists there",
+    )
+    .await;
+    let pod = json!({
+        "metadata": {"name": "theirs", "namespace": "default"},
+        "spec": {"nodeName": "a", "containers": [container("2")]},
+    });
+    scene.api.create("v1/pods", "default", pod);
+    lacks(
+        "others have taken it",
+        Some(&wants),
+        &["a", "b"],
+        "less is free",
+    )
+    .await;
+    scene.api.delete("v1/pods", "default", "theirs");
+    scene.api.finish_deletion("default", "theirs");
+    lacks(
+        "they have given it back",
+        Some(&wants),
+        &["b"],
+        "less exists there",
+    )
+    .await;
+
+    scene.api.patch(
+        "v1/nodes",
+        "",
+        "a",
+        &json!({"spec": {"unschedulable": true}}),
+    );
+    lacks("one is cordoned", None, &["a"], "cordoned").await;
+}
+
+#[tokio::test]
+async fn a_node_that_did_not_get_a_pod_is_kept_from_such_pods_for_a_while() {
+    let soon = |settings: &mut Settings| settings.start_within = Duration::from_millis(300);
+    let scene = Scene::start_with(TestCore::default(), soon).await;
+    scene.api.add_node("a", 2);
+    scene.has_slots("a", 2).await;
+    scene.api.set_controllers(Controllers {
+        scheduler: false,
+        ..Controllers::default()
+    });
+    let id = scene.core.place("a", "c", 2);
+    scene.is_lost(&id).await;
+    let is_held = |core: &TestCore| {
+        let found = lacking(core, None);
+        found
+            .get("a")
+            .is_some_and(|why| why.contains("did not assign such a pod"))
+    };
+    scene.core.until("the node is held off", is_held).await;
+    let other = json!({"spec": {"tolerations": [{"operator": "Exists"}]}});
+    assert_eq!(lacking(&scene.core, Some(&other)).len(), 0);
 }

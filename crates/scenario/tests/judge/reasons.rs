@@ -21,6 +21,16 @@ pub fn is_true(
     let in_service = |place: &PlaceSnapshot| all(place) && place.state == PlaceState::Enabled;
     match reason {
         WaitReason::NoPlaces => before.pool.places.is_empty(),
+        WaitReason::PlacesDoNotFit { lacking, otherwise } => {
+            let Some(misfits) = request.misfits.as_ref().filter(|_| !lacking.is_empty()) else {
+                return false;
+            };
+            let mut request = request.clone();
+            let places = misfits.never.iter().chain(&misfits.now);
+            request.excluded_places.extend(places.cloned());
+            request.misfits = None;
+            is_true(before, after, plan, &request, otherwise)
+        }
         WaitReason::AllPlacesExcluded { .. } => !before.pool.places.iter().any(all),
         WaitReason::ContainerTooLarge { needed, most } => {
             let limit = before.pool.settings.max_slots_per_container;

@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 
 use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder, SlotId, TaskId};
 use det_scheduler::{
-    Fitting, Job, PlaceSnapshot, PlaceState, Plan, Policy, PoolSnapshot, Progress, Queue, Request,
-    RunningAllocation, SlotSnapshot, SlotState, plan,
+    Fitting, Job, Misfits, PlaceSnapshot, PlaceState, Plan, Policy, PoolSnapshot, Progress, Queue,
+    Request, RunningAllocation, SlotSnapshot, SlotState, plan,
 };
 
 /// A pool, its queue and a clock.
@@ -37,6 +37,8 @@ pub struct Traits {
     position: Option<i64>,
     waited: i64,
     excluded: Vec<String>,
+    /// Places that it does not fit, whether that lasts, and why.
+    unfit: Vec<(String, bool, String)>,
     on: Vec<String>,
 }
 
@@ -51,6 +53,7 @@ pub fn prio(priority: u8) -> Traits {
         position: None,
         waited: 0,
         excluded: Vec::new(),
+        unfit: Vec::new(),
         on: Vec::new(),
     }
 }
@@ -86,6 +89,12 @@ impl Traits {
     }
     pub fn not_on(mut self, place: &str) -> Self {
         self.excluded.push(place.to_owned());
+        self
+    }
+    /// Does not fit a place that could take it later, or, `never`, could not.
+    pub fn unfit_for(mut self, place: &str, never: bool, reason: &str) -> Self {
+        self.unfit
+            .push((place.to_owned(), never, reason.to_owned()));
         self
     }
     pub fn on(mut self, place: &str) -> Self {
@@ -239,6 +248,13 @@ impl World {
                 .iter()
                 .map(|a| PlaceId::from(a.as_str()))
                 .collect(),
+            misfits: (!traits.unfit.is_empty()).then(|| {
+                let unfit = traits.unfit.iter();
+                let unfit = unfit.map(|(place, never, reason)| {
+                    (PlaceId::from(place.as_str()), (*never, reason.clone()))
+                });
+                Misfits::of(unfit).into()
+            }),
             requested_at,
         }
     }

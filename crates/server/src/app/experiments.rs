@@ -138,6 +138,11 @@ impl Experiments {
                 position: None,
                 moved: false,
                 fallback: fallback_of(config),
+                demands: config
+                    .environment
+                    .pod_spec
+                    .as_ref()
+                    .and_then(det_pods::demands),
                 submitted_at: det_store::now(),
                 workspace_id: checked.workspace_id,
             },

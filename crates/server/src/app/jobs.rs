@@ -512,6 +512,7 @@ mod tests {
             position,
             moved: position.is_some(),
             fallback: None,
+            demands: None,
             submitted_at,
             workspace_id: WorkspaceId(1),
         };

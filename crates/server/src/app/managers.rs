@@ -137,6 +137,14 @@ impl Managers {
         Some(format!("{why}; agents can join: {}", open.join(", ")))
     }
 
+    /// The pools of a manager, by its name.
+    pub(crate) fn pools_of(&self, manager: &str) -> Vec<String> {
+        let managers = self.list();
+        let pools = managers.iter().filter(|it| it.name == manager);
+        let pools = pools.flat_map(|it| &it.pools);
+        pools.map(|pool| pool.name.clone()).collect()
+    }
+
     /// The manager of a pool, by its name, and its kind; `None` = the pool is not configured.
     pub(crate) fn of_pool(&self, pool: &str) -> Option<(String, ManagerKind)> {
         let managers = self.list();

@@ -71,6 +71,11 @@ impl NewTask {
             position: None,
             moved: false,
             fallback: None,
+            demands: config
+                .environment
+                .pod_spec
+                .as_ref()
+                .and_then(det_pods::demands),
             submitted_at: now,
             workspace_id: parts.workspace_id,
         };

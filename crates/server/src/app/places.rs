@@ -2,12 +2,13 @@
 //! they are to run: the master's side of [`det_rm::Core`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use det_failpoints::failpoint;
 use det_ids::{ContainerId, Micros, PlaceId, WorkspaceId};
 use det_lifecycle::container::{Desired, Observed};
 use det_orchestrator::{Absence, Cause, Event, Place};
-use det_rm::{ContainerStart, Core, Health, Joined};
+use det_rm::{ContainerStart, Core, Fit, Health, Joined};
 use det_store::places::{self, PlaceRow};
 use det_store::{StoreError, WriteTx};
 use det_taskspec::ContainerExit;
@@ -191,6 +192,11 @@ impl Core for Places {
 
     fn report_limits(&self, manager: &str, limits: BTreeMap<WorkspaceId, u32>) {
         self.managers.note_limits(manager, limits);
+        self.context.hub.notify(&Topic::Schedule);
+    }
+
+    fn report_fit(&self, manager: &str, fit: Arc<dyn Fit>) {
+        self.live.set_fit(self.managers.pools_of(manager), &fit);
         self.context.hub.notify(&Topic::Schedule);
     }
 

@@ -1,15 +1,17 @@
 //! Live rows in the form that the planner gets.
 
+use std::sync::Arc;
+
 use det_ids::{Micros, PlaceId};
 use det_orchestrator::Course;
-use det_scheduler::{Job, PlaceSnapshot, Request, SlotState, Work};
+use det_scheduler::{Job, Misfits, PlaceSnapshot, Request, SlotState, Work};
 use det_store::allocations::AllocationRow;
 use det_store::experiments::JobRow;
 
 use super::{Allocation, Container, LiveCache, Place};
 
 /// What an allocation does in its pool.
-pub(super) fn work(allocation: &Allocation) -> Work {
+pub(super) fn work(allocation: &Allocation, request: Request) -> Work {
     let row = &allocation.row;
     let course = Course {
         placed_at: row.placed_at.map(Micros),
@@ -19,7 +21,7 @@ pub(super) fn work(allocation: &Allocation) -> Work {
     };
     let containers = allocation.containers.iter();
     let held = containers.map(|c| (c.row.place_id.clone(), c.slots.clone()));
-    course.work(request(row), held.collect())
+    course.work(request, held.collect())
 }
 
 /// A place with the containers on it, each with its allocation.
@@ -62,8 +64,8 @@ pub(crate) fn port_steps(cache: &LiveCache) -> Vec<(u16, Vec<PlaceId>)> {
     used.collect()
 }
 
-/// What a row asks for.
-pub(crate) fn request(row: &AllocationRow) -> Request {
+/// What a row asks for, where these places do not fit it for other reasons than slots.
+pub(super) fn request(row: &AllocationRow, misfits: Option<Arc<Misfits>>) -> Request {
     Request {
         allocation_id: row.id.clone(),
         task_id: row.task_id.clone(),
@@ -72,6 +74,7 @@ pub(crate) fn request(row: &AllocationRow) -> Request {
         single_place: row.single_place,
         preemptible: row.preemptible,
         excluded_places: row.excluded_places.clone().unwrap_or_default(),
+        misfits,
         requested_at: Micros(row.requested_at),
     }
 }

@@ -52,6 +52,7 @@ pub(crate) fn job(id: &str, owner_id: UserId) -> JobRow {
         position: None,
         moved: false,
         fallback: None,
+        demands: None,
         submitted_at: 1_000,
         workspace_id: UNCATEGORIZED_WORKSPACE,
     }

@@ -227,7 +227,8 @@ pub(crate) async fn a_job_that_cannot_be_read_is_an_error_that_names_it(world: &
     let experiment_id = some_experiment(world).await;
     for (change, column) in [
         ("fallback = 'here and there'", "fallback"),
-        ("fallback = NULL, priority = 300", "priority"),
+        ("fallback = NULL, demands = 'much'", "demands"),
+        ("demands = NULL, priority = 300", "priority"),
         ("priority = 42, max_slots = -1", "max_slots"),
     ] {
         world.older(&format!("UPDATE jobs SET {change};")).await;

@@ -57,6 +57,9 @@ impl Prospects for Pass<'_> {
 
     fn would_start(&mut self, pool: &str, request: Request, job: Job) -> Option<bool> {
         let planner = self.planners.of(pool)?;
+        // Other places fit it there.
+        let there = self.cache.request_of(&request.allocation_id, pool);
+        let request = there.unwrap_or(request);
         let waits = planner.wait_reason_if_added(request, job, self.now);
         Some(waits.is_none())
     }
@@ -72,7 +75,7 @@ pub(super) async fn send_on(
     let waiting = cache.with_fallback();
     let seekers = waiting.iter().filter_map(|(row, job)| {
         Some(Seeker {
-            request: crate::live::request(row),
+            request: cache.request(row),
             resource_pool: &row.resource_pool,
             fallback: job.fallback.as_ref()?,
         })
@@ -105,10 +108,11 @@ impl Snapshots {
     ) -> AppResult<Option<String>> {
         let look = |cache: &LiveCache| {
             let (snapshot, queue) = self.in_cache(cache, pool, &self.limits(cache));
-            (snapshot, queue, cache.job_entry(job, pool))
+            let request = cache.request_in(row, pool);
+            (snapshot, queue, cache.job_entry(job, pool), request)
         };
-        let (snapshot, queue, entry) = self.live.look_at_jobs(&self.context.store, look).await?;
-        let request = crate::live::request(row);
+        let (snapshot, queue, entry, request) =
+            self.live.look_at_jobs(&self.context.store, look).await?;
         let reason = offload(true, move || {
             let now = Micros(det_store::now());
             Planner::of(&snapshot, &queue).wait_reason_if_added(request, entry, now)

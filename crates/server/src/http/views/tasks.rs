@@ -453,6 +453,7 @@ pub(crate) mod tests {
             position: None,
             moved: false,
             fallback: None,
+            demands: None,
             submitted_at: 0,
             workspace_id: WorkspaceId(1),
         };

@@ -1,0 +1,2 @@
+-- What the containers of a job demand of places besides slots.
+ALTER TABLE jobs ADD COLUMN demands TEXT;
