@@ -216,3 +216,77 @@ def test_an_image_that_cannot_be_pulled_is_the_reason(master: Cluster) -> None:
     reaches(master, number, "ERROR", within=90)
     trial = master.trials(number)[0]["id"]
     assert any("ErrImagePull" in line or "ImagePullBackOff" in line for line in master.log_lines(trial))
+
+
+def why(master: Cluster, number: int) -> str:
+    return master.run_det("job", "why", _job_of(master, number), check=False).out
+
+
+def log(master: Cluster, number: int) -> list[str]:
+    return master.log_lines(master.trials(number)[0]["id"])
+
+
+def test_a_task_goes_to_the_nodes_that_it_selects_and_waits_for_them_with_the_reason(
+    master: Cluster, control_plane: Kubernetes, namespace: str
+) -> None:
+    pod_spec = {**life(run_for="3s"), "spec": {"nodeSelector": {"e2e/disk": "fast"}}}
+    number = experiment(master, pod_spec, slots=2)
+    wait_for("the reason", lambda: 'label "e2e/disk" is not "fast"' in why(master, number), within=30, seen=master.describe)
+    assert f"{len(control_plane.nodes())} places do not fit" in why(master, number).replace("nodes do not", "places do not")
+    assert not pods_of(control_plane, namespace, number)
+    node = sorted(control_plane.nodes())[-1]
+    control_plane.run("label", "node", node, "e2e/disk=fast")
+    try:
+        wait_for("its pod", lambda: pods_of(control_plane, namespace, number), within=30, seen=master.describe)
+        reaches(master, number, "COMPLETED")
+    finally:
+        control_plane.run("label", "node", node, "e2e/disk-")
+    assert any(f"to {node}" in line for line in log(master, number)), log(master, number)
+
+
+def test_memory_that_no_node_has_is_the_reason_for_waiting(master: Cluster) -> None:
+    container = {"name": "determined-container", "resources": {"requests": {"memory": "9000Gi"}}}
+    number = experiment(master, {**life(), "spec": {"containers": [container]}})
+    expected = "a pod needs 9000 GiB of memory, and less exists there"
+    wait_for("the reason", lambda: expected in why(master, number), within=30, seen=master.describe)
+    master.api("POST", f"/api/v1/experiments/{number}/kill", user="admin")
+    reaches(master, number, "CANCELED")
+
+
+def test_tasks_share_the_memory_of_a_node(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:
+    node = sorted(control_plane.nodes())[0]
+
+    def task(run_for: str) -> int:
+        container = {"name": "determined-container", "resources": {"requests": {"memory": "150Gi"}}}
+        spec = {"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [container]}
+        return experiment(master, {**life(run_for=run_for), "spec": spec})
+
+    first = task("6s")
+    wait_for("its pod", lambda: pods_of(control_plane, namespace, first), within=30, seen=master.describe)
+    second = task("1s")
+    expected = "a pod needs 150 GiB of memory, and less is free"
+    wait_for("the reason", lambda: expected in why(master, second), within=5, seen=master.describe)
+    for number in (first, second):
+        reaches(master, number, "COMPLETED")
+
+
+def test_events_of_kubernetes_are_in_the_tasks_log(master: Cluster) -> None:
+    number = experiment(master, life(run_for="2s"))
+    reaches(master, number, "COMPLETED")
+    lines = log(master, number)
+    for kind, text in (("Job", "Created pod"), ("Pod", "Successfully assigned")):
+        assert any(line.startswith(kind) and text in line for line in lines), lines
+
+
+def test_a_quota_of_the_namespace_is_the_reason(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:
+    metadata = {"name": "none", "namespace": namespace}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": {"pods": "0"}}}
+    control_plane.apply(quota)
+    number = experiment(master, life(run_for="1s"))
+    try:
+        exceeded = "exceeded quota: none"
+        wait_for("its line", lambda: any(exceeded in it for it in log(master, number)), within=60, seen=master.describe)
+    finally:
+        control_plane.run("delete", "resourcequota", "none", "--namespace", namespace)
+    reaches(master, number, "COMPLETED", within=150)
+    assert master.trials(number)[0]["restarts"] == 0

@@ -131,6 +131,7 @@ fn script() -> Script {
         files: Vec::new(),
         token: String::new(),
         grace_seconds: 0,
+        save_seconds: None,
     }
 }
 

@@ -315,6 +315,11 @@ impl AllocationState {
         matches!(self, Self::Terminated { .. })
     }
 
+    /// Whether it has ended, or its members are being ended.
+    pub fn is_ending(&self) -> bool {
+        matches!(self, Self::Killing { .. } | Self::Terminated { .. })
+    }
+
     /// Whether its code is to save and exit.
     pub fn is_to_save(&self) -> bool {
         matches!(self, Self::Preempting | Self::Saving)

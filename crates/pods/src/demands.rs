@@ -337,7 +337,9 @@ mod tests {
             ),
             (
                 json!({}),
-                with(|node| drop(node.allocatable.insert("pods".into(), 1))),
+                with(|node| {
+                    node.allocatable.insert("pods".into(), 1);
+                }),
                 Some((
                     false,
                     "a pod needs a place among its pods, and less is free",
@@ -345,7 +347,9 @@ mod tests {
             ),
             (
                 json!({}),
-                with(|node| drop(node.allocatable.remove("pods"))),
+                with(|node| {
+                    node.allocatable.remove("pods");
+                }),
                 None,
             ),
         ] {

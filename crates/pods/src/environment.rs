@@ -11,7 +11,7 @@ use det_taskspec::{RUN_DIR, Script, pods};
 use serde_json::{Value, json};
 
 use crate::facts::{ClusterFacts, MasterCert, Member, SlotResource};
-use crate::json;
+use crate::{json, template};
 
 /// Address of the pod.
 const DET_KUBERNETES_POD_IP: &str = "DET_KUBERNETES_POD_IP";
@@ -160,11 +160,12 @@ pub(crate) fn of_placement(ranks: &[u32]) -> Vec<Value> {
 }
 
 /// The script of a member, without the variables in `kept`.
-pub(crate) fn script(member: &Member, kept: &BTreeSet<String>) -> Script {
+pub(crate) fn script(facts: &ClusterFacts, member: &Member, kept: &BTreeSet<String>) -> Script {
     let spec = &member.start.spec;
     let mut script = spec.script.clone();
     script.work_dir = spec.user.work_dir(&script.work_dir);
     script.env.retain(|(name, _)| !kept.contains(name));
+    script.save_seconds = template::save_seconds(facts, member);
     script
 }
 

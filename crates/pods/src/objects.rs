@@ -132,7 +132,7 @@ pub fn objects(
     for (number, group) in groups.iter().enumerate() {
         let (job, kept) = allocation.job(number, group);
         for member in group {
-            let script = environment::script(member, &kept);
+            let script = environment::script(allocation.facts, member, &kept);
             // Texts and numbers always become JSON.
             let script = serde_json::to_string(&script).unwrap_or_default();
             data.insert(pods::script_key(member.rank()), script.into());

@@ -24,6 +24,45 @@ const REPORT_SECONDS: u32 = 15;
 /// Name of the scheduler of the coscheduling plugin, as clusters that have it call it.
 const COSCHEDULER: &str = "coscheduler";
 
+/// Taints of nodes that do not answer, and for how many seconds pods stay there; Kubernetes gives them five minutes.
+const AWAY: [&str; 2] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+];
+const AWAY_SECONDS: u32 = 60;
+const GRACE: &str = "terminationGracePeriodSeconds";
+/// Seconds that pods of preemptible tasks have after SIGTERM, unless their pod spec has others: the time to save a checkpoint,
+/// and what autoscalers of clouds wait at most.
+const SAVING_GRACE: u64 = 600;
+
+/// Seconds between SIGTERM and SIGKILL of a member's pod, with this `spec` of its user.
+fn grace_seconds(facts: &ClusterFacts, member: &Member, spec: &Object) -> u64 {
+    let of_user = spec.get(GRACE).and_then(Value::as_u64);
+    let usual = if member.start.origin.preemptible {
+        SAVING_GRACE
+    } else {
+        facts.default_grace_seconds.into()
+    };
+    of_user.unwrap_or(usual).max(ending_seconds(member))
+}
+
+/// Seconds that the supervisor takes at most to end a member's task, and to report that.
+fn ending_seconds(member: &Member) -> u64 {
+    let grace = member.start.spec.script.grace_seconds;
+    u64::from(grace) + u64::from(REPORT_SECONDS)
+}
+
+/// Seconds that a member's task has to save and exit by itself when its pod is ended from outside; `None` = it cannot go on
+/// later, and there is nothing to save for.
+pub(crate) fn save_seconds(facts: &ClusterFacts, member: &Member) -> Option<u32> {
+    if !member.start.origin.preemptible {
+        return None;
+    }
+    let spec = UserPod::of(member.start.origin.pod_spec.as_ref()).spec;
+    let left = grace_seconds(facts, member, &spec) - ending_seconds(member);
+    u32::try_from(left).ok().filter(|seconds| *seconds > 0)
+}
+
 /// Fields of the task's container that a user cannot set.
 const OWNED: &[&str] = &[
     "name",
@@ -123,11 +162,8 @@ impl Source<'_> {
             spec.entry("dnsPolicy")
                 .or_insert("ClusterFirstWithHostNet".into());
         }
-        let grace = u64::from(self.container().script.grace_seconds) + u64::from(REPORT_SECONDS);
-        let key = "terminationGracePeriodSeconds";
-        let of_user = spec.get(key).and_then(Value::as_u64);
-        let of_user = of_user.unwrap_or_else(|| self.facts.default_grace_seconds.into());
-        spec.insert(key.to_owned(), grace.max(of_user).into());
+        let grace = grace_seconds(self.facts, self.first, spec);
+        spec.insert(GRACE.to_owned(), grace.into());
         // The name of the pod is the name of its host.
         spec.remove("hostname");
         spec.remove("ephemeralContainers");
@@ -152,6 +188,14 @@ impl Source<'_> {
             let own = json!({"key": key, "operator": "Exists", "effect": "NoSchedule"});
             if !tolerations.contains(&own) {
                 tolerations.push(own);
+            }
+        }
+        for key in AWAY {
+            let is_of = |toleration: &Value| toleration.get("key").is_none_or(|of| of == key);
+            if !tolerations.iter().any(is_of) {
+                tolerations.push(json!({
+                    "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": AWAY_SECONDS,
+                }));
             }
         }
         spec.insert("tolerations".to_owned(), tolerations.into());

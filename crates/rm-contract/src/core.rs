@@ -66,6 +66,7 @@ struct State {
     health: BTreeMap<String, Health>,
     limits: BTreeMap<String, BTreeMap<WorkspaceId, u32>>,
     fits: BTreeMap<String, Arc<dyn Fit>>,
+    notes: BTreeMap<ContainerId, Vec<String>>,
 }
 
 /// A core whose rows are in memory. What a place reports changes them as the master's own rows change: backward never, an
@@ -225,6 +226,11 @@ impl TestCore {
         self.lock().fits.get(manager).cloned()
     }
 
+    /// The lines that were added to the log of a container's task.
+    pub fn notes(&self, id: &ContainerId) -> Vec<String> {
+        self.lock().notes.get(id).cloned().unwrap_or_default()
+    }
+
     /// The limits of workspaces that a manager has last reported.
     pub fn limits(&self, manager: &str) -> BTreeMap<WorkspaceId, u32> {
         self.lock().limits.get(manager).cloned().unwrap_or_default()
@@ -371,6 +377,21 @@ impl Core for TestCore {
         self.change(|state| {
             for (id, observed) in observed {
                 state.observe(place, &id, observed);
+            }
+        });
+        Ok(())
+    }
+
+    async fn noted(
+        &self,
+        place: &PlaceId,
+        lines: Vec<(ContainerId, String)>,
+    ) -> Result<(), Unavailable> {
+        self.change(|state| {
+            for (id, line) in lines {
+                if state.rows.get(&id).is_some_and(|row| row.place == *place) {
+                    state.notes.entry(id).or_default().push(line);
+                }
             }
         });
         Ok(())

@@ -17,6 +17,8 @@ pub(crate) struct Agenda {
     pub(crate) containers: BTreeSet<ContainerId>,
     /// What was observed and is not stored yet, in order.
     pub(crate) reports: Vec<(PlaceId, ContainerId, Observed)>,
+    /// Lines for the logs of containers' tasks.
+    pub(crate) notes: Vec<(PlaceId, ContainerId, String)>,
     /// When something of a container is due.
     due: BTreeMap<ContainerId, Instant>,
     /// When what the core refused is tried again.
@@ -29,6 +31,7 @@ impl Agenda {
             && self.places.is_empty()
             && self.containers.is_empty()
             && self.reports.is_empty()
+            && self.notes.is_empty()
     }
 
     /// Something was observed of a container, or is held to be.

@@ -27,6 +27,7 @@ pub(crate) enum Kind {
     Job,
     Secret,
     Service,
+    Event,
 }
 
 impl Kind {
@@ -37,6 +38,7 @@ impl Kind {
             Self::Job => ("batch", "v1", "Job", "jobs"),
             Self::Secret => ("", "v1", "Secret", "secrets"),
             Self::Service => ("", "v1", "Service", "services"),
+            Self::Event => ("", "v1", "Event", "events"),
         };
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
     }
@@ -49,6 +51,7 @@ impl Kind {
             Self::Job => "Jobs",
             Self::Secret => "Secrets",
             Self::Service => "Services",
+            Self::Event => "Events",
         }
     }
 }

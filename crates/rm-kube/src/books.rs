@@ -59,6 +59,10 @@ pub(crate) struct Held {
     pub(crate) end: Option<End>,
     /// When its Job was first seen.
     pub(crate) since: Instant,
+    /// Why Kubernetes has not made its pod, as it last reported.
+    pub(crate) delay: Option<String>,
+    /// Lines about it that users have been shown.
+    pub(crate) lines: BTreeSet<String>,
     /// When its image was first seen to fail.
     pub(crate) fails_since: Option<Instant>,
     /// Whether the core has stored that it has ended.
@@ -118,6 +122,8 @@ impl Held {
             observed: Observed::Assigned,
             end: None,
             since: Instant::now(),
+            delay: None,
+            lines: BTreeSet::new(),
             fails_since: None,
             stored: false,
             had_pod: false,

@@ -43,6 +43,8 @@ pub(crate) struct Cluster<C: Core> {
     fitting: Fitting,
     /// Kinds of objects of which everything is known.
     listed: BTreeSet<Kind>,
+    /// Whether events cannot be read, which is logged once.
+    has_no_events: bool,
     troubles: Troubles,
     messages: mpsc::Receiver<Message>,
 }
@@ -66,6 +68,7 @@ impl<C: Core> Cluster<C> {
             settings,
             places,
             listed: BTreeSet::new(),
+            has_no_events: false,
             troubles: Troubles::default(),
             messages,
         }
@@ -113,7 +116,7 @@ impl<C: Core> Cluster<C> {
 
     /// Everything that is to be done after something has changed. Nothing is done while what is known is not complete.
     async fn settle(&mut self) {
-        if self.listed.len() < WATCHED.len() {
+        if !self.is_complete() {
             return;
         }
         loop {
@@ -124,6 +127,7 @@ impl<C: Core> Cluster<C> {
                 }
             }
             self.store_reports().await;
+            self.store_notes().await;
             let nodes = std::mem::take(&mut self.observer.agenda.nodes);
             // Before a place joins: what does not fit it is not placed there.
             if let Some(fit) = self.fitting.update(&self.observer, &nodes) {
@@ -140,6 +144,11 @@ impl<C: Core> Cluster<C> {
                 return;
             }
         }
+    }
+
+    /// Whether everything is known of the kinds that matter.
+    fn is_complete(&self) -> bool {
+        WATCHED.iter().all(|kind| self.listed.contains(kind))
     }
 
     fn has_ended(&self, id: &ContainerId) -> bool {
@@ -160,14 +169,34 @@ impl<C: Core> Cluster<C> {
                 observer.pod_is_gone(&named(&pod));
             }
             Seen::Gone(Kind::Job, job) => observer.job_is_gone(&named(&job)),
+            Seen::Applied(Kind::Event, event) => {
+                // What the first list contains has happened before this manager began, and was noted then.
+                if self.listed.contains(&Kind::Event) {
+                    observer.event_is(&event);
+                }
+            }
+            Seen::Listing(Kind::Event) => {}
+            Seen::Listed(Kind::Event, _) => {
+                self.has_no_events = false;
+                self.listed.insert(Kind::Event);
+            }
             Seen::Listing(kind) => {
                 self.listed.remove(&kind);
             }
             Seen::Listed(kind, present) => {
                 observer.only_present(kind, &present);
                 self.listed.insert(kind);
-                if self.listed.len() == WATCHED.len() {
+                if self.is_complete() {
                     self.report_health();
+                }
+            }
+            Seen::Failed(Kind::Event, reason) => {
+                if !std::mem::replace(&mut self.has_no_events, true) {
+                    tracing::warn!(
+                        manager = self.settings.manager,
+                        reason,
+                        "events of a Kubernetes cluster cannot be read; tasks run without them in their logs"
+                    );
                 }
             }
             Seen::Failed(kind, reason) => {
@@ -297,6 +326,20 @@ impl<C: Core> Cluster<C> {
                 "what was observed of containers could not be stored",
                 &error,
             );
+        }
+    }
+
+    /// Adds lines to the logs of containers' tasks.
+    async fn store_notes(&mut self) {
+        let mut by_place: BTreeMap<PlaceId, Vec<(ContainerId, String)>> = BTreeMap::new();
+        for (place, id, line) in std::mem::take(&mut self.observer.agenda.notes) {
+            by_place.entry(place).or_default().push((id, line));
+        }
+        for (place, lines) in by_place {
+            if let Err(error) = self.core.noted(&place, lines).await {
+                // They are for users only, who find them in Kubernetes too.
+                tracing::warn!(manager = self.settings.manager, %error, "events of pods could not be logged");
+            }
         }
     }
 

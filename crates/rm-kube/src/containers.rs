@@ -18,7 +18,7 @@ const FINISHED_WITHOUT_POD: Duration = Duration::from_secs(10);
 const KILL_GRACE_SECONDS: u32 = 5;
 /// Pauses before a request about a container that failed is made again.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
 /// Namespace and name of an object.
 fn at(named: &Named) -> (&str, &str) {
@@ -285,13 +285,14 @@ impl Container<'_> {
         if until > now {
             self.observer.agenda.look_at(self.id, until);
         } else if held.end.is_none() {
-            // Such as a quota of its namespace: events of the Job contain it.
-            let message = format!(
-                "Kubernetes made no pod for it within {} s; \"kubectl -n {} describe job {}\" shows why",
-                self.observer.settings.start_within.as_secs(),
-                held.job.namespace,
-                held.job.name,
-            );
+            let within = self.observer.settings.start_within.as_secs();
+            let (namespace, job) = (&held.job.namespace, &held.job.name);
+            // Such as a quota of its namespace.
+            let why = held.delay.clone();
+            let why = why.unwrap_or_else(|| {
+                format!("\"kubectl -n {namespace} describe job {job}\" shows why")
+            });
+            let message = format!("Kubernetes made no pod for it within {within} s: {why}");
             held.want_end(End::GivenUp(ContainerExit::Lost { message }));
         }
         if held.end.is_some() {

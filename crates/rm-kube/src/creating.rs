@@ -15,7 +15,7 @@ use crate::messages::{Delay, Message};
 /// The first pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause between two attempts.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// Pauses from this one on are noted in the manager's health.
 const LONG_PAUSE: Duration = Duration::from_secs(3);
 

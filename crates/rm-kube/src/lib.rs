@@ -15,6 +15,7 @@ mod books;
 mod cluster;
 mod containers;
 mod creating;
+mod events;
 mod fitting;
 mod gangs;
 mod health;

@@ -15,6 +15,7 @@ use crate::agenda::Agenda;
 use crate::api::Kind;
 use crate::books::{Books, End, Held, Job, Named, Pod};
 use crate::creating::{name, uid};
+use crate::events::EarlyNotes;
 use crate::holding::Holds;
 use crate::messages::Requests;
 
@@ -70,6 +71,7 @@ pub(crate) struct Observer {
     pub(crate) books: Books,
     pub(crate) agenda: Agenda,
     pub(crate) holds: Holds,
+    pub(crate) early: EarlyNotes,
     pub(crate) requests: Requests,
     /// Namespaces that objects of ours are in.
     namespaces: BTreeSet<String>,
@@ -97,6 +99,7 @@ impl Observer {
             books: Books::default(),
             agenda: Agenda::default(),
             holds: Holds::default(),
+            early: EarlyNotes::default(),
             requests,
             cluster: label_value(&facts.cluster_id),
             drain_label: drain_label(&facts.cluster_id),
@@ -138,7 +141,8 @@ impl Observer {
     }
 
     /// A Job of ours is as this. `owns` = its Secret is known to go with it.
-    pub(crate) fn job_is(&mut self, job: &Value, owns: bool) {
+    pub(crate) fn job_is(&mut self, object: &Value, owns: bool) {
+        let job = object;
         let name = named(job);
         let finished = has_finished(job).then(Instant::now);
         if let Some(known) = self.books.jobs.get_mut(&name)
@@ -209,6 +213,7 @@ impl Observer {
         };
         self.books.jobs.insert(name.clone(), job);
         self.books.link_pods(&name);
+        self.notice_early(object);
     }
 
     pub(crate) fn job_is_gone(&mut self, name: &Named) {
@@ -247,6 +252,9 @@ impl Observer {
         let now = self.pod_of(pod);
         let before = self.books.put_pod(name.clone(), now);
         let now = self.books.pods.get(&name).cloned();
+        if before.is_none() && now.as_ref().is_some_and(|pod| pod.container.is_some()) {
+            self.notice_early(pod);
+        }
         self.note_pod(before.as_ref(), now.as_ref());
     }
 
@@ -334,7 +342,7 @@ impl Observer {
                     self.job_is_gone(&name);
                 }
             }
-            Kind::Secret | Kind::Service => {}
+            Kind::Secret | Kind::Service | Kind::Event => {}
         }
     }
 

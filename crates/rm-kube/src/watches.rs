@@ -1,17 +1,26 @@
 //! What is watched of a cluster: nodes, pods and the Jobs of this master's cluster.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use futures::stream::{BoxStream, StreamExt as _};
 use kube::api::DynamicObject;
 use kube::runtime::WatchStreamExt as _;
+use kube::runtime::utils::{Backoff, ResetTimerBackoff};
 use kube::runtime::watcher::{self, Event};
 use serde_json::Value;
 
 use crate::api::{Kind, KubeApi, chain, to_value};
 use crate::books::Named;
 
-/// The kinds of objects that are watched.
+/// Pauses between attempts to watch.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+/// After so long without an error, pauses are short again.
+const FORGOTTEN_AFTER: Duration = Duration::from_mins(2);
+
+/// The kinds of objects that are watched, and of which everything must be known. Events are watched as well; without the
+/// right to read them, users are not shown them.
 pub(crate) const WATCHED: [Kind; 3] = [Kind::Node, Kind::Pod, Kind::Job];
 
 /// Something that a watch shows.
@@ -40,12 +49,12 @@ pub(crate) fn watches(api: &KubeApi, label: &str) -> BoxStream<'static, Seen> {
         };
         one(api, kind, config)
     });
-    futures::stream::select_all(streams).boxed()
+    let events = one(api, Kind::Event, watcher::Config::default());
+    futures::stream::select_all(streams.into_iter().chain([events])).boxed()
 }
 
 fn one(api: &KubeApi, kind: Kind, config: watcher::Config) -> BoxStream<'static, Seen> {
-    let backoff = watcher::DefaultBackoff::default();
-    let stream = watcher::watcher(api.all(kind), config).backoff(backoff);
+    let stream = watcher::watcher(api.all(kind), config).backoff(backoff());
     let mut listed = BTreeSet::new();
     stream
         .map(move |event| match event {
@@ -63,6 +72,30 @@ fn one(api: &KubeApi, kind: Kind, config: watcher::Config) -> BoxStream<'static,
             Err(error) => Seen::Failed(kind, chain(&error)),
         })
         .boxed()
+}
+
+/// Pauses between attempts to watch: short enough that what has happened is known within seconds after the API is back.
+fn backoff() -> impl Backoff {
+    ResetTimerBackoff::new(Pauses(FIRST_PAUSE), FORGOTTEN_AFTER)
+}
+
+/// Pauses of which each is twice as long as the one before: the next one.
+struct Pauses(Duration);
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let pause = self.0;
+        self.0 = (pause * 2).min(LONGEST_PAUSE);
+        Some(pause)
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {
+        self.0 = FIRST_PAUSE;
+    }
 }
 
 fn shown(kind: Kind, object: &DynamicObject, seen: fn(Kind, Value) -> Seen) -> Seen {

@@ -107,6 +107,14 @@ pub trait Core: Clone + Send + Sync + 'static {
         observed: Vec<(ContainerId, Observed)>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
+    /// Adds lines to the logs of containers' tasks: what the place reports of them for users alone. Nothing is added for
+    /// containers that it does not hold any more.
+    fn noted(
+        &self,
+        place: &PlaceId,
+        lines: Vec<(ContainerId, String)>,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
     /// Ends a container that is not to run and never reached its place ([`crate::Order::NeverStarted`]).
     fn never_started(
         &self,

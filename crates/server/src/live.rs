@@ -543,6 +543,16 @@ impl LiveCache {
             .collect()
     }
 
+    /// The allocation of a container that a place holds.
+    pub(crate) fn holder(
+        &self,
+        place_id: &PlaceId,
+        id: &ContainerId,
+    ) -> Option<Arc<AllocationRow>> {
+        let (allocation, _) = self.on(place_id).find(|(_, held)| held.row.id == *id)?;
+        Some(Arc::clone(&allocation.row))
+    }
+
     /// What is needed to start a container on a place; `None` if it is not to run there any more.
     pub(crate) fn startable(
         &self,

@@ -155,6 +155,7 @@ pub(crate) mod tests {
             files: Vec::new(),
             token: "secret".into(),
             grace_seconds: 1,
+            save_seconds: None,
         }
     }
 

@@ -53,6 +53,10 @@ const RENDEZVOUS_WARNING: Duration = Duration::from_mins(10);
 const LOG_WAIT: Duration = Duration::from_secs(30);
 /// Longest that can be asked for: a container that waits keeps its slots.
 const LONGEST_LOG_WAIT: Duration = Duration::from_mins(15);
+/// How often and for how long the master is asked to preempt the task.
+const ASK_ATTEMPTS: u32 = 3;
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+const ASK_PAUSE: Duration = Duration::from_secs(1);
 /// Pause before a failed write of the exit report is tried again.
 const REPORT_AGAIN: Duration = Duration::from_millis(200);
 /// Reading what is left of the output takes a second at most; this is for a disk that is slower than that.
@@ -167,6 +171,8 @@ enum Event {
     HooksDone(GateKey),
     /// The rendezvous of the allocation's containers has ended.
     RendezvousDone(Result<Rendezvous, SetupError>),
+    /// The master was asked to preempt the task, since its container is ended from outside; the reason if it does not.
+    PreemptionAsked(Result<(), String>),
 }
 
 /// The stage of a task.
@@ -195,6 +201,10 @@ enum NextStart {
 /// Whether the task was asked to end.
 enum EndRequest {
     NotAsked,
+    /// It is to save and exit by itself, and is asked to end at the deadline.
+    Saving {
+        end_at: Instant,
+    },
     /// It was asked to end, and is killed at the deadline.
     Asked {
         kill_at: Instant,
@@ -207,7 +217,7 @@ impl EndRequest {
     fn was_asked(&self) -> bool {
         match self {
             Self::NotAsked => false,
-            Self::Asked { .. } | Self::Killed => true,
+            Self::Saving { .. } | Self::Asked { .. } | Self::Killed => true,
         }
     }
 }
@@ -352,6 +362,7 @@ impl Task {
                 Ok(Event::Prepared(prepared)) => self.on_prepared(prepared?)?,
                 Ok(Event::HooksDone(key)) => self.on_hooks_done(key)?,
                 Ok(Event::RendezvousDone(rendezvous)) => self.on_rendezvous(&rendezvous?)?,
+                Ok(Event::PreemptionAsked(outcome)) => self.on_preemption_asked(outcome),
                 Err(RecvTimeoutError::Timeout) => self.on_deadline(),
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(SetupError::host(
@@ -375,7 +386,7 @@ impl Task {
 
     fn next_deadline(&self) -> Option<Instant> {
         let kill_at = match self.ending {
-            EndRequest::Asked { kill_at } => Some(kill_at),
+            EndRequest::Saving { end_at: at } | EndRequest::Asked { kill_at: at } => Some(at),
             EndRequest::NotAsked | EndRequest::Killed => None,
         };
         let warn_at = match &self.stage {
@@ -387,10 +398,16 @@ impl Task {
 
     fn on_deadline(&mut self) {
         let now = Instant::now();
-        if let EndRequest::Asked { kill_at } = self.ending
-            && kill_at <= now
-        {
-            self.kill_child();
+        match self.ending {
+            EndRequest::Saving { end_at } if end_at <= now => {
+                self.log.say(
+                    Level::Warning,
+                    "the task has not exited by itself in the time that its container has left; it is ended",
+                );
+                self.ask_to_end();
+            }
+            EndRequest::Asked { kill_at } if kill_at <= now => self.kill_child(),
+            _ => {}
         }
         if let Stage::WaitingForRendezvous { warn_at, .. } = &mut self.stage
             && warn_at.is_some_and(|at| at <= now)
@@ -416,18 +433,58 @@ impl Task {
         match signal {
             Signal::SIGCHLD => return self.reap(pid),
             Signal::SIGQUIT => self.kill_child(),
-            Signal::SIGTERM => {
-                self.processes.signal(pid, Signal::SIGTERM);
-                if matches!(self.ending, EndRequest::NotAsked) {
-                    let grace = Duration::from_secs(self.setup.script.grace_seconds.into());
-                    self.ending = EndRequest::Asked {
-                        kill_at: Instant::now() + grace,
-                    };
+            Signal::SIGTERM => match self.setup.script.save_seconds {
+                Some(seconds) if matches!(self.ending, EndRequest::NotAsked) => {
+                    self.ask_for_preemption(seconds)?;
                 }
-            }
+                _ => self.ask_to_end(),
+            },
             other => self.processes.signal(pid, other),
         }
         Ok(None)
+    }
+
+    /// Sends the task SIGTERM; SIGKILL follows.
+    fn ask_to_end(&mut self) {
+        if let Some(pid) = self.child() {
+            self.processes.signal(pid, Signal::SIGTERM);
+        }
+        if !matches!(self.ending, EndRequest::Asked { .. } | EndRequest::Killed) {
+            let grace = Duration::from_secs(self.setup.script.grace_seconds.into());
+            self.ending = EndRequest::Asked {
+                kill_at: Instant::now() + grace,
+            };
+        }
+    }
+
+    /// Asks the master to preempt the task, which then saves and exits by itself, in so many seconds at most.
+    fn ask_for_preemption(&mut self, seconds: u32) -> Result<(), SetupError> {
+        self.ending = EndRequest::Saving {
+            end_at: Instant::now() + Duration::from_secs(seconds.into()),
+        };
+        let setup = Arc::clone(&self.setup);
+        spawn(&self.sender, "preemption", move || {
+            Event::PreemptionAsked(ask_for_preemption(&setup))
+        })
+    }
+
+    fn on_preemption_asked(&mut self, outcome: Result<(), String>) {
+        let EndRequest::Saving { end_at } = self.ending else {
+            return;
+        };
+        match outcome {
+            Ok(()) => {
+                let left = end_at.saturating_duration_since(Instant::now()).as_secs();
+                let text = format!(
+                    "the container is being ended from outside; the task was asked to save and exit within {left} s"
+                );
+                self.log.say(Level::Warning, &text);
+            }
+            Err(reason) => {
+                self.log.say(Level::Warning, &reason);
+                self.ask_to_end();
+            }
+        }
     }
 
     fn kill_child(&mut self) {
@@ -657,6 +714,28 @@ fn spawn(
     let sender = sender.clone();
     // The receiver is gone if the task has ended before.
     thread(name, move || drop(sender.send(work())))
+}
+
+/// Asks the master to preempt the allocation.
+///
+/// # Errors
+/// Why it does not: it ends the task itself, or cannot be reached.
+fn ask_for_preemption(setup: &Setup) -> Result<(), String> {
+    let path = format!(
+        "/api/v1/allocations/{}/signals/pending_preemption",
+        setup.script.allocation_id
+    );
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        match setup.master.post(&path, b"{}", ASK_TIMEOUT) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.is_temporary() && attempts < ASK_ATTEMPTS => {
+                thread::sleep(ASK_PAUSE);
+            }
+            Err(error) => return Err(format!("the task cannot be preempted: {}", chain(&error))),
+        }
+    }
 }
 
 /// Does work on a thread of its own.

@@ -79,6 +79,7 @@ impl Container {
             files: Vec::new(),
             token: text("secret"),
             grace_seconds: 1,
+            save_seconds: None,
         };
         fs::write(dir.join(SCRIPT_FILE), serde_json::to_vec(&script).unwrap()).unwrap();
     }

@@ -56,6 +56,7 @@ fn context(files: &[(&str, &str)]) -> serde_json::Value {
 }
 
 const CONTEXT_PATH: &str = "/api/v1/tasks/task/context_directory";
+const PREEMPTION_PATH: &str = "/api/v1/allocations/task.1/signals/pending_preemption";
 const RENDEZVOUS_PATH: &str = "/api/v1/allocations/task.1/resources/container/rendezvous";
 
 #[test]
@@ -198,6 +199,61 @@ fn sigterm_lets_the_task_end_by_itself() {
         master.lines().contains(&"saving".to_owned()),
         "{:?}",
         master.lines()
+    );
+}
+
+/// A task that saves when its file `preempted` exists, and that SIGTERM ends with code 3.
+fn saving(master: &Master) -> Task {
+    let code = "trap 'exit 3' TERM; echo ready; \
+                while :; do test -e preempted && { echo saved; exit 0; }; sleep 0.01; done";
+    let mut task = Task::shell(master, code);
+    task.script.save_seconds = Some(60);
+    task
+}
+
+#[test]
+fn a_task_that_can_be_preempted_saves_when_its_container_is_ended_from_outside() {
+    need_sandbox!();
+    let master = Master::start();
+    master.answer(PREEMPTION_PATH, 200, json!({}));
+    let task = saving(&master).start();
+    master.wait_for_line("ready");
+    task.signal(Signal::SIGTERM);
+    master.wait_for_line("was asked to save and exit within");
+    fs::write(task.file("workdir/preempted"), "").unwrap();
+    assert_eq!(task.wait().exit(), exited(0));
+    assert!(master.lines().contains(&"saved".to_owned()));
+}
+
+#[test]
+fn a_task_that_the_master_ends_itself_is_not_asked_to_save() {
+    need_sandbox!();
+    let master = Master::start();
+    let refused = json!({"error": {"error": "is being ended by the master"}});
+    master.answer(PREEMPTION_PATH, 409, refused);
+    let task = saving(&master).start();
+    master.wait_for_line("ready");
+    task.signal(Signal::SIGTERM);
+    assert_eq!(task.wait().exit(), exited(3));
+}
+
+#[test]
+fn a_task_that_does_not_save_in_time_is_ended() {
+    need_sandbox!();
+    let master = Master::start();
+    master.answer(PREEMPTION_PATH, 200, json!({}));
+    let mut task = saving(&master);
+    task.script.save_seconds = Some(1);
+    let task = task.start();
+    master.wait_for_line("ready");
+    task.signal(Signal::SIGTERM);
+    assert_eq!(task.wait().exit(), exited(3));
+    let lines = master.lines();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("has not exited by itself")),
+        "{lines:?}"
     );
 }
 

@@ -142,6 +142,8 @@ fn script(
         files: files(&task.kind, place, training_ports),
         token: token.to_owned(),
         grace_seconds: GRACE_SECONDS,
+        // What ends containers of machines is the master, or ends their agent with them.
+        save_seconds: None,
     })
 }
 

@@ -182,6 +182,10 @@ pub struct Script {
     pub token: String,
     /// Seconds between SIGTERM and SIGKILL when the task is ended gracefully.
     pub grace_seconds: u32,
+    /// Seconds that the task has to save and exit by itself when something other than the master ends its container: the
+    /// supervisor asks the master to preempt it first, and SIGTERM follows after that. `None` = SIGTERM comes at once.
+    #[serde(default)]
+    pub save_seconds: Option<u32>,
 }
 
 /// System metrics of a trial: processors, memory, disks, network and GPUs, as the supervisor of each of its containers

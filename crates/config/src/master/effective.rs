@@ -6,7 +6,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_e
 use serde_json::{Value, json};
 
 use super::schema::{Database, MasterConfig, ResourceManager, ResourcePool, Scheduler, TlsFiles};
-use super::types::{FittingPolicy, SchedulerKind};
+use super::types::{FittingPolicy, ManagerKind, SchedulerKind};
 
 impl fmt::Debug for MasterConfig {
     /// Secrets are hidden.
@@ -99,10 +99,23 @@ impl ResourceManager {
     pub fn scheduler_of(&self, pool: &ResourcePool) -> EffectiveScheduler {
         let own = pool.scheduler.as_ref().filter(|block| !block.is_empty());
         let cluster = self.scheduler.as_ref().filter(|block| !block.is_empty());
-        let mut scheduler = EffectiveScheduler::of(own.or(cluster), own.is_none());
+        self.scheduler_with(own.or(cluster), own.is_none())
+    }
+
+    /// What a block leads to in pools of this manager; `None` = there is none. `inherited` = it is not the pool's own.
+    pub(super) fn scheduler_with(
+        &self,
+        block: Option<&Scheduler>,
+        inherited: bool,
+    ) -> EffectiveScheduler {
+        let mut scheduler = EffectiveScheduler::of(block, inherited);
+        let priority = block.and_then(|block| block.default_priority);
+        if self.kind == ManagerKind::Kubernetes && priority.is_none() {
+            scheduler.default_priority = DEFAULT_POD_PRIORITY;
+        }
         // The older way to ask for it, of managers of Kubernetes.
         let asked = self.kept.get("default_scheduler").and_then(Value::as_str);
-        if own.or(cluster).is_none() && asked == Some("preemption") {
+        if block.is_none() && asked == Some("preemption") {
             scheduler.preemption = true;
         }
         scheduler
@@ -171,6 +184,9 @@ impl Scheduler {
 
 /// Priority of work that names none, when nothing is configured.
 pub const DEFAULT_PRIORITY: u8 = 42;
+
+/// The same in pools of a Kubernetes cluster, where a higher number goes first.
+const DEFAULT_POD_PRIORITY: u8 = 50;
 
 /// What a pool's queue runs with.
 ///

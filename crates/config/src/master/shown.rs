@@ -78,13 +78,13 @@ fn show_schedulers(shown: &mut Value, manager: &ResourceManager, pools: &[Resour
     let of_manager = manager.scheduler.as_ref();
     if of_manager.is_some() || manager.kind == ManagerKind::Agent {
         let block = of_manager.filter(|block| !block.is_empty());
-        shown["resource_manager"]["scheduler"] = in_force(EffectiveScheduler::of(block, false));
+        shown["resource_manager"]["scheduler"] = in_force(manager.scheduler_with(block, false));
     }
     let shown = shown["resource_pools"].as_array_mut();
     for (pool, shown) in pools.iter().zip(shown.into_iter().flatten()) {
         let own = pool.scheduler.as_ref().filter(|block| !block.is_empty());
         shown["scheduler"] = own.map_or(Value::Null, |block| {
-            in_force(EffectiveScheduler::of(Some(block), false))
+            in_force(manager.scheduler_with(Some(block), false))
         });
     }
 }

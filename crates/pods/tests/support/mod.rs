@@ -59,6 +59,7 @@ pub(crate) fn member(kind: TaskKind, task: &str, attempt: u32, rank: u32, slots:
         files: Vec::new(),
         token: "secret-token".into(),
         grace_seconds: 10,
+        save_seconds: None,
     };
     let spec = ContainerSpec {
         container_id: container_id.as_str().into(),

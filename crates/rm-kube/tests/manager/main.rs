@@ -5,6 +5,7 @@ mod api_faults;
 mod calls;
 mod deletion;
 mod disruption;
+mod events;
 mod gangs;
 mod images;
 mod nodes;

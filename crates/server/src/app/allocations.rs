@@ -23,7 +23,7 @@ use crate::app::reads;
 use crate::app::reads::allocations::require_form;
 use crate::app::silences::Silences;
 use crate::auth::Actor;
-use crate::error::{AppError, AppResult};
+use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
 use crate::slots::slot_set;
 
@@ -143,9 +143,33 @@ impl Allocations {
         }
     }
 
-    /// The task reports that it saves and exits, that it was asked from outside to end, which is the same as a preemption,
-    /// or that its service is up. `None` = what nothing follows from: that a service is not up yet, or where it is, which
-    /// its agent has reported already.
+    /// The task reports that something else than the master ends it: it is preempted.
+    pub(crate) async fn disrupted(
+        &self,
+        actor: &Actor,
+        allocation_id: &AllocationId,
+    ) -> AppResult<()> {
+        let row = self.find(actor, allocation_id).await?;
+        if !row.preemptible || row.state.is_ending() {
+            let why = if row.preemptible {
+                "is being ended by the master"
+            } else {
+                "cannot be preempted"
+            };
+            return Err(AppError::new(
+                ErrorKind::Conflict,
+                format!("allocation \"{allocation_id}\" {why}"),
+            ));
+        }
+        let (id, cause) = (allocation_id.clone(), Cause::actor(actor.name()));
+        let event = AllocationEvent::Preempt;
+        self.orchestration
+            .commit(Event::Allocation { id, event, cause })
+            .await
+    }
+
+    /// The task reports that it saves and exits, or that its service is up. `None` = what nothing follows from: that a
+    /// service is not up yet, or where it is, which its agent has reported already.
     pub(crate) async fn report(
         &self,
         actor: &Actor,

@@ -22,7 +22,7 @@ use crate::app::specs::Specs;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::{Subscription, Topic};
 use crate::leases::{ConnectedPlaces, Lease};
-use crate::live::Live;
+use crate::live::{Live, LiveCache};
 
 /// The places of all resource managers. Cheap to clone.
 #[derive(Clone)]
@@ -284,6 +284,29 @@ impl Core for Places {
             .await?;
         failpoint!("server::containers::report::after_commit");
         Ok(())
+    }
+
+    async fn noted(&self, place: &PlaceId, lines: Vec<(ContainerId, String)>) -> AppResult<()> {
+        let tasks = |cache: &LiveCache| {
+            let lines = lines.into_iter();
+            let lines = lines.filter_map(|(id, line)| Some((cache.holder(place, &id)?, line)));
+            lines.collect::<Vec<_>>()
+        };
+        let lines = self.live.look(&self.context.store, tasks).await?;
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let context = self.context.clone();
+        self.context
+            .write(move |tx| {
+                Box::pin(async move {
+                    for (row, line) in lines {
+                        context.write_line(tx, &row.task_id, Some(&row.id), &line)?;
+                    }
+                    Ok(())
+                })
+            })
+            .await
     }
 
     async fn never_started(&self, container: &ContainerId) -> AppResult<()> {

@@ -155,8 +155,7 @@ async fn pending_preemption(
     Path(id): Path<AllocationId>,
     _body: WireBody<AllocationPendingPreemptionSignalRequest>,
 ) -> Answer {
-    let event = Some(AllocationEvent::Preempt);
-    master.allocations.report(&actor, &id, event).await?;
+    master.allocations.disrupted(&actor, &id).await?;
     empty()
 }
 

@@ -295,6 +295,7 @@ impl Task {
                 files: Vec::new(),
                 token: "secret".into(),
                 grace_seconds: 60,
+                save_seconds: None,
             },
             supervisor: env!("CARGO_BIN_EXE_det-supervisor").into(),
             agent: None,

@@ -2,7 +2,7 @@
 
 {{- define "determined.rules.reads" -}}
 - apiGroups: [""]
-  resources: [nodes, pods]
+  resources: [nodes, pods, events]
   verbs: [get, list, watch]
 - apiGroups: [batch]
   resources: [jobs]

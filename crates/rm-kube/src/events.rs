@@ -1,0 +1,175 @@
+//! Events of Kubernetes about our Jobs and pods, as lines for the logs of their tasks.
+
+use std::collections::VecDeque;
+
+use det_ids::ContainerId;
+use det_taskspec::ContainerExit;
+use serde_json::Value;
+
+use crate::books::{Books, End, Named};
+use crate::creating::uid;
+use crate::observing::Observer;
+
+/// Events of objects that are not known yet, which are kept at most.
+const MOST_EARLY: usize = 256;
+/// Different lines about one container at most.
+const MOST_LINES: usize = 64;
+/// Longest text of an event, in bytes.
+const LONGEST: usize = 2_048;
+
+/// An event of a Job or a pod.
+#[derive(Debug, Clone)]
+pub(crate) struct Note {
+    of: Subject,
+    object: Named,
+    /// Identity of the object.
+    uid: String,
+    /// A word of Kubernetes: `FailedScheduling`.
+    reason: String,
+    message: String,
+    is_warning: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    Job,
+    Pod,
+}
+
+/// Reads an event; `None` = it is not of a Job or a pod.
+pub(crate) fn note(event: &Value) -> Option<Note> {
+    let text = |path: &str| event.pointer(path).and_then(Value::as_str);
+    let of = match text("/involvedObject/kind")? {
+        "Job" => Subject::Job,
+        "Pod" => Subject::Pod,
+        _ => return None,
+    };
+    let mut message = text("/message").unwrap_or_default().trim().to_owned();
+    message.truncate(message.floor_char_boundary(LONGEST));
+    Some(Note {
+        of,
+        object: Named {
+            namespace: text("/involvedObject/namespace")?.to_owned(),
+            name: text("/involvedObject/name")?.to_owned(),
+        },
+        uid: text("/involvedObject/uid")?.to_owned(),
+        reason: text("/reason").unwrap_or_default().to_owned(),
+        message,
+        is_warning: text("/type") == Some("Warning"),
+    })
+}
+
+impl Note {
+    /// The container that it is about; that of a Job is the first one. `None` = it is not known, or not ours.
+    fn container(&self, books: &Books) -> Option<ContainerId> {
+        match self.of {
+            Subject::Pod => {
+                let pod = books
+                    .pods
+                    .get(&self.object)
+                    .filter(|pod| pod.uid == self.uid)?;
+                pod.container.clone()
+            }
+            Subject::Job => {
+                let job = books
+                    .jobs
+                    .get(&self.object)
+                    .filter(|job| job.uid == self.uid)?;
+                let first = job.recorded.members.first()?;
+                Some(first.container_id.clone())
+            }
+        }
+    }
+
+    /// Why the pods of a Job are refused for good; `None` = they are not, or may be made later, as when a quota is exceeded.
+    fn refusal(&self) -> Option<String> {
+        let is_lasting = [
+            "is forbidden: violates PodSecurity",
+            "denied the request",
+            "is invalid",
+        ];
+        let refused = self.of == Subject::Job
+            && self.reason == "FailedCreate"
+            && is_lasting.iter().any(|text| self.message.contains(text));
+        refused.then(|| format!("Kubernetes refuses the task's pod: {}", self.message))
+    }
+
+    /// Why pods of a Job are not made now, such as a quota.
+    fn delay(&self) -> Option<&str> {
+        (self.of == Subject::Job && self.reason == "FailedCreate").then_some(self.message.as_str())
+    }
+
+    fn line(&self) -> String {
+        let kind = match self.of {
+            Subject::Job => "Job",
+            Subject::Pod => "Pod",
+        };
+        let name = &self.object.name;
+        if self.is_warning && !self.reason.is_empty() {
+            format!("{kind} {name}: {} ({})", self.message, self.reason)
+        } else {
+            format!("{kind} {name}: {}", self.message)
+        }
+    }
+}
+
+/// Events that came before the objects that they are about.
+#[derive(Debug, Default)]
+pub(crate) struct EarlyNotes(VecDeque<Note>);
+
+impl Observer {
+    /// An event of Kubernetes was seen.
+    pub(crate) fn event_is(&mut self, event: &Value) {
+        let Some(note) = note(event) else { return };
+        if !self.notice(&note) {
+            if self.early.0.len() >= MOST_EARLY {
+                self.early.0.pop_front();
+            }
+            self.early.0.push_back(note);
+        }
+    }
+
+    /// An object is known now: events that came before it are taken in.
+    pub(crate) fn notice_early(&mut self, object: &Value) {
+        if self.early.0.is_empty() {
+            return;
+        }
+        let uid = uid(object);
+        let early = std::mem::take(&mut self.early.0);
+        let (now, later) = early.into_iter().partition(|note: &Note| note.uid == uid);
+        self.early.0 = later;
+        let now: VecDeque<Note> = now;
+        for note in &now {
+            self.notice(note);
+        }
+    }
+
+    /// Takes in an event; whether it is about something that is known.
+    fn notice(&mut self, note: &Note) -> bool {
+        let Some(id) = note.container(&self.books) else {
+            return false;
+        };
+        let Some(held) = self
+            .books
+            .held
+            .get_mut(&id)
+            .filter(|held| !held.has_ended())
+        else {
+            return true;
+        };
+        if let Some(delay) = note.delay() {
+            held.delay = Some(delay.to_owned());
+        }
+        let line = note.line();
+        if held.lines.len() < MOST_LINES && held.lines.insert(line.clone()) {
+            self.agenda
+                .notes
+                .push((held.place.clone(), id.clone(), line));
+        }
+        if let Some(message) = note.refusal() {
+            held.want_end(End::GivenUp(ContainerExit::StartFailed { message }));
+            self.agenda.containers.insert(id);
+        }
+        true
+    }
+}
