@@ -186,7 +186,7 @@ fn amount(resource: &str, amount: u64) -> String {
         }
     };
     match resource {
-        "cpu" if amount % 1000 == 0 => format!("{} CPUs", amount / 1000),
+        "cpu" if amount.is_multiple_of(1000) => format!("{} CPUs", amount / 1000),
         "cpu" => format!("{amount}m of CPU"),
         "memory" | "ephemeral-storage" if amount >= 1 << 30 => {
             format!("{} of {resource}", in_units(1 << 30, "GiB"))

@@ -351,17 +351,15 @@ impl Books {
                 held.had_pod = true;
             }
         }
+        let before = self.pods.get(&name).and_then(|pod| pod.node.clone());
+        if let Some(before) = before.filter(|before| pod.node.as_ref() != Some(before)) {
+            self.leave_node(&before, &name);
+        }
         if let Some(node) = &pod.node {
             let pods = self.pods_on.entry(node.clone()).or_default();
             pods.insert(name.clone());
         }
-        let now = pod.node.clone();
-        let before = self.pods.insert(name.clone(), pod);
-        let moved = before.as_ref().filter(|before| before.node != now);
-        if let Some(node) = moved.and_then(|before| before.node.as_deref()) {
-            self.leave_node(node, &name);
-        }
-        before
+        self.pods.insert(name, pod)
     }
 
     /// A pod is on a node no more.

@@ -2,10 +2,11 @@
 //! have, and how many the containers of a workspace may have together.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use det_config::master::ManagerKind;
-use det_ids::{ExperimentId, WorkspaceId};
-use det_rm::{ContainerStart, Core as _};
+use det_ids::{ExperimentId, PlaceId, WorkspaceId};
+use det_rm::{ContainerStart, Core as _, Fit, Misfits};
 use det_taskspec::Granted;
 use serde_json::{Value, json};
 
@@ -143,6 +144,59 @@ async fn the_limits_that_a_manager_reports_are_those_of_its_pools() {
     // A higher limit takes effect at once.
     core.report_limits("cloud", BTreeMap::from([(WorkspaceId(1), 2)]));
     let start = next_start(&mut node).await;
+    assert_eq!(start.origin.job_id.as_str(), job);
+    cluster.stop().await;
+}
+
+/// A manager of which one place lacks the label that a job selects.
+#[derive(Debug)]
+struct Labels(&'static [&'static str]);
+
+impl Fit for Labels {
+    fn misfits(&self, pool: &str, demands: Option<&Value>) -> Option<Arc<Misfits>> {
+        assert_eq!(pool, "default");
+        let zone = demands?["spec"]["nodeSelector"]["zone"].as_str()?;
+        let without = self.0.iter().map(|place| {
+            let reason = format!("label \"zone\" is not \"{zone}\"");
+            (PlaceId::from(*place), (true, reason))
+        });
+        Some(Misfits::of(without).into())
+    }
+}
+
+#[tokio::test]
+async fn what_a_place_lacks_is_the_reason_for_waiting_until_the_manager_reports_otherwise() {
+    let cluster = cluster().await;
+    let client = cluster.determined().await;
+    let mut a = FakePlace::join(&cluster, "a", 4, "default", Vec::new()).await;
+    let mut b = FakePlace::join(&cluster, "b", 4, "default", Vec::new()).await;
+    let core = &cluster.master().places;
+    core.report_fit("cloud", Arc::new(Labels(&["a", "b"])));
+    let config = json!({"entrypoint": ["sleep", "60"], "resources": {"slots": 1},
+        "environment": {"pod_spec": {"spec": {"nodeSelector": {"zone": "x"}}}}});
+    let made = client
+        .post("/api/v1/commands", json!({"config": config}))
+        .await
+        .ok();
+    let job = made["command"]["jobId"].as_str().unwrap().to_owned();
+    let waits = |answer: &Value| {
+        let text = answer.to_string();
+        text.contains("agents_do_not_fit") && text.contains("2 nodes do not fit: label")
+    };
+    let path = format!("/api/v1/job-queues/{job}/why");
+    cluster.until(&client, &path, waits).await;
+    // Jobs that demand nothing start all the same.
+    pools::submit(&client, "plain", json!({"slots_per_trial": 4})).await;
+    let plain = tokio::select! {
+        start = next_start(&mut a) => start,
+        start = next_start(&mut b) => start,
+    };
+    assert_ne!(plain.origin.job_id.as_str(), job);
+    core.report_fit("cloud", Arc::new(Labels(&[])));
+    let start = tokio::select! {
+        start = next_start(&mut a) => start,
+        start = next_start(&mut b) => start,
+    };
     assert_eq!(start.origin.job_id.as_str(), job);
     cluster.stop().await;
 }
