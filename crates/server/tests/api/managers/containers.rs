@@ -181,7 +181,7 @@ async fn what_a_place_lacks_is_the_reason_for_waiting_until_the_manager_reports_
     let job = made["command"]["jobId"].as_str().unwrap().to_owned();
     let waits = |answer: &Value| {
         let text = answer.to_string();
-        text.contains("agents_do_not_fit") && text.contains("2 nodes do not fit: label")
+        text.contains("agents_do_not_fit") && text.contains("2 places do not fit: label")
     };
     let path = format!("/api/v1/job-queues/{job}/why");
     cluster.until(&client, &path, waits).await;
