@@ -82,7 +82,7 @@ pub(crate) struct Held {
 pub(crate) struct Takes {
     /// Amounts by resource.
     pub(crate) resources: Resources,
-    /// What tells its demands apart from others'; `None` = it is not known, since it was created before a restart.
+    /// Its demands as a key, which equal demands have in common; `None` = it is not known, since it was created before a restart.
     pub(crate) key: Option<String>,
 }
 

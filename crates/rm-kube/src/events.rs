@@ -121,7 +121,7 @@ impl Observer {
     /// An event of Kubernetes was seen.
     pub(crate) fn event_is(&mut self, event: &Value) {
         let Some(note) = note(event) else { return };
-        if !self.notice(&note) {
+        if !notice(self, &note) {
             if self.early.0.len() >= MOST_EARLY {
                 self.early.0.pop_front();
             }
@@ -140,36 +140,37 @@ impl Observer {
         self.early.0 = later;
         let now: VecDeque<Note> = now;
         for note in &now {
-            self.notice(note);
+            notice(self, note);
         }
     }
+}
 
-    /// Takes in an event; whether it is about something that is known.
-    fn notice(&mut self, note: &Note) -> bool {
-        let Some(id) = note.container(&self.books) else {
-            return false;
-        };
-        let Some(held) = self
-            .books
-            .held
-            .get_mut(&id)
-            .filter(|held| !held.has_ended())
-        else {
-            return true;
-        };
-        if let Some(delay) = note.delay() {
-            held.delay = Some(delay.to_owned());
-        }
-        let line = note.line();
-        if held.lines.len() < MOST_LINES && held.lines.insert(line.clone()) {
-            self.agenda
-                .notes
-                .push((held.place.clone(), id.clone(), line));
-        }
-        if let Some(message) = note.refusal() {
-            held.want_end(End::GivenUp(ContainerExit::StartFailed { message }));
-            self.agenda.containers.insert(id);
-        }
-        true
+/// Takes in an event; whether it is about something that is known.
+fn notice(observer: &mut Observer, note: &Note) -> bool {
+    let Some(id) = note.container(&observer.books) else {
+        return false;
+    };
+    let Some(held) = observer
+        .books
+        .held
+        .get_mut(&id)
+        .filter(|held| !held.has_ended())
+    else {
+        return true;
+    };
+    if let Some(delay) = note.delay() {
+        held.delay = Some(delay.to_owned());
     }
+    let line = note.line();
+    if held.lines.len() < MOST_LINES && held.lines.insert(line.clone()) {
+        observer
+            .agenda
+            .notes
+            .push((held.place.clone(), id.clone(), line));
+    }
+    if let Some(message) = note.refusal() {
+        held.want_end(End::GivenUp(ContainerExit::StartFailed { message }));
+        observer.agenda.containers.insert(id);
+    }
+    true
 }

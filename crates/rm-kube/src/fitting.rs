@@ -45,7 +45,7 @@ struct Answer {
     was_asked: bool,
 }
 
-/// What tells demands apart.
+/// Demands as a key, which equal demands have in common.
 pub(crate) fn key_of(demands: Option<&Value>) -> String {
     demands.map(Value::to_string).unwrap_or_default()
 }

@@ -8,6 +8,7 @@
 //! Scheduling thinks for long where a cluster is large, so it has a cache of its own and is handed the changes
 //! (`Live::catch_up`): commits and connections do not wait for it.
 
+mod fits;
 mod planned;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,16 +18,17 @@ use det_ids::{AllocationId, ContainerId, JobId, PlaceId, SlotId, WorkspaceId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::Desired;
 use det_rm::Fit;
-use det_scheduler::{Job, Misfits, PlaceSnapshot, Request, Work};
+use det_scheduler::{Job, PlaceSnapshot, Work};
 use det_store::allocations::{AllocationRow, ContainerRow};
 use det_store::experiments::JobRow;
 use det_store::places::PlaceRow;
 use det_store::unit::Changes;
 use det_store::{Conn, Store, StoreError, allocations, experiments, places};
 use det_taskspec::TaskKind;
+use fits::Fits;
+pub(crate) use fits::{request, request_in, request_of};
 pub(crate) use planned::port_steps;
-use planned::{entry, place_snapshot, request, work};
-use serde_json::Value;
+use planned::{entry, place_snapshot, work};
 
 use crate::labels::TaskLabel;
 use crate::slots::slot_set;
@@ -68,26 +70,6 @@ pub(crate) struct LiveCache {
     containers: HashMap<PlaceId, BTreeMap<ContainerId, AllocationId>>,
     jobs: LiveJobs,
     fits: Fits,
-}
-
-/// What managers know of their places besides slots, by pool.
-#[derive(Debug, Clone, Default)]
-struct Fits(BTreeMap<String, Arc<dyn Fit>>);
-
-impl PartialEq for Fits {
-    fn eq(&self, other: &Self) -> bool {
-        let same = |(a, b): ((&String, &Arc<dyn Fit>), (&String, &Arc<dyn Fit>))| {
-            a.0 == b.0 && Arc::ptr_eq(a.1, b.1)
-        };
-        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(same)
-    }
-}
-
-impl Fits {
-    /// The places of a pool that containers with these demands do not fit.
-    fn misfits(&self, pool: &str, demands: Option<&Value>) -> Option<Arc<Misfits>> {
-        self.0.get(pool)?.misfits(pool, demands)
-    }
 }
 
 /// The jobs of the allocations in a cache.
@@ -409,7 +391,7 @@ impl Live {
             scheduling.jobs.take_in(jobs, &ids);
             touched.jobs.extend(ids);
         }
-        scheduling.take_in_fits(fits, &mut touched);
+        fits::take_in(scheduling, fits, &mut touched);
         Ok(touched)
     }
 
@@ -445,6 +427,16 @@ pub(crate) fn launched_attempts(cache: &LiveCache) -> Vec<Arc<AllocationRow>> {
     rows.filter(|row| row.kind != TaskKind::Trial)
         .cloned()
         .collect()
+}
+
+/// The allocation of a container that a place holds.
+pub(crate) fn holder(
+    cache: &LiveCache,
+    place_id: &PlaceId,
+    id: &ContainerId,
+) -> Option<Arc<AllocationRow>> {
+    let (allocation, _) = cache.on(place_id).find(|(_, held)| held.row.id == *id)?;
+    Some(Arc::clone(&allocation.row))
 }
 
 impl LiveCache {
@@ -543,16 +535,6 @@ impl LiveCache {
             .collect()
     }
 
-    /// The allocation of a container that a place holds.
-    pub(crate) fn holder(
-        &self,
-        place_id: &PlaceId,
-        id: &ContainerId,
-    ) -> Option<Arc<AllocationRow>> {
-        let (allocation, _) = self.on(place_id).find(|(_, held)| held.row.id == *id)?;
-        Some(Arc::clone(&allocation.row))
-    }
-
     /// What is needed to start a container on a place; `None` if it is not to run there any more.
     pub(crate) fn startable(
         &self,
@@ -625,58 +607,14 @@ impl LiveCache {
         self.allocations
             .values()
             .filter(move |allocation| allocation.row.resource_pool == pool)
-            .map(|allocation| work(allocation, self.request(&allocation.row)))
+            .map(|allocation| work(allocation, fits::request(self, &allocation.row)))
     }
 
     /// An allocation with its pool; `None` = nothing of this name is live.
     pub(crate) fn work_of(&self, id: &AllocationId) -> Option<(&str, Work)> {
         let allocation = self.allocations.get(id)?;
-        let work = work(allocation, self.request(&allocation.row));
+        let work = work(allocation, fits::request(self, &allocation.row));
         Some((&allocation.row.resource_pool, work))
-    }
-
-    /// What an allocation asks its pool for.
-    pub(crate) fn request(&self, row: &AllocationRow) -> Request {
-        self.request_in(row, &row.resource_pool)
-    }
-
-    /// What a live allocation would ask a pool for.
-    pub(crate) fn request_of(&self, id: &AllocationId, pool: &str) -> Option<Request> {
-        let known = self.allocations.get(id)?;
-        Some(self.request_in(&known.row, pool))
-    }
-
-    /// What an allocation would ask a pool for.
-    pub(crate) fn request_in(&self, row: &AllocationRow, pool: &str) -> Request {
-        let job = self.jobs.rows.get(&row.job_id);
-        let demands = job.and_then(|job| job.demands.as_ref());
-        request(row, self.fits.misfits(pool, demands))
-    }
-
-    /// Takes in what managers know of their places, and adds the allocations to what was touched for which that matters.
-    fn take_in_fits(&mut self, fits: Fits, touched: &mut CacheChanges) {
-        let before = std::mem::replace(&mut self.fits, fits);
-        let have_changed = before != self.fits;
-        for (id, allocations) in &self.jobs.allocations {
-            let job = self.jobs.rows.get(id);
-            let demands = job.and_then(|job| job.demands.as_ref());
-            let is_read = demands.is_some() && touched.jobs.contains(id);
-            if !is_read && !have_changed {
-                continue;
-            }
-            let known = allocations.iter().filter_map(|id| self.allocations.get(id));
-            let differs = |row: &AllocationRow| {
-                let pool = &row.resource_pool;
-                let (old, new) = (
-                    before.misfits(pool, demands),
-                    self.fits.misfits(pool, demands),
-                );
-                old != new
-            };
-            let affected = known.filter(|known| is_read || differs(&known.row));
-            let affected = affected.map(|known| known.row.id.clone());
-            touched.allocations.extend(affected);
-        }
     }
 
     /// The jobs of all that runs and waits in a pool.

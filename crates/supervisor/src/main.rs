@@ -37,6 +37,7 @@ mod master;
 mod metrics;
 mod mounts;
 mod place;
+mod preempt;
 mod probe;
 mod processes;
 mod ready;

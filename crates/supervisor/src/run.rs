@@ -40,6 +40,7 @@ use crate::log::Log;
 use crate::master::{Address, Master};
 use crate::metrics::MetricsCollection;
 use crate::mounts;
+use crate::preempt;
 use crate::processes::{Begins, Processes};
 use crate::ready::Readiness;
 use crate::report::{self, Diagnostics, TerminationMessage};
@@ -53,10 +54,6 @@ const RENDEZVOUS_WARNING: Duration = Duration::from_mins(10);
 const LOG_WAIT: Duration = Duration::from_secs(30);
 /// Longest that can be asked for: a container that waits keeps its slots.
 const LONGEST_LOG_WAIT: Duration = Duration::from_mins(15);
-/// How often and for how long the master is asked to preempt the task.
-const ASK_ATTEMPTS: u32 = 3;
-const ASK_TIMEOUT: Duration = Duration::from_secs(5);
-const ASK_PAUSE: Duration = Duration::from_secs(1);
 /// Pause before a failed write of the exit report is tried again.
 const REPORT_AGAIN: Duration = Duration::from_millis(200);
 /// Reading what is left of the output takes a second at most; this is for a disk that is slower than that.
@@ -190,6 +187,28 @@ enum Stage {
     Running { pid: Pid },
 }
 
+impl Stage {
+    /// The process that is a child of the supervisor, if there is one.
+    fn child(&self) -> Option<Pid> {
+        match self {
+            Self::Preparing => None,
+            Self::Hooks { pid } | Self::Running { pid } => Some(*pid),
+            Self::WaitingForRendezvous { then, .. } => match then {
+                NextStart::Start(_) => None,
+                NextStart::Open { pid, .. } => Some(*pid),
+            },
+        }
+    }
+
+    /// When the task's log is to report that the stage lasts.
+    fn warn_at(&self) -> Option<Instant> {
+        match self {
+            Self::WaitingForRendezvous { warn_at, .. } => *warn_at,
+            Self::Preparing | Self::Hooks { .. } | Self::Running { .. } => None,
+        }
+    }
+}
+
 /// What to start after the rendezvous.
 enum NextStart {
     /// Start this program with these arguments.
@@ -213,6 +232,14 @@ enum EndRequest {
 }
 
 impl EndRequest {
+    /// When the next step follows.
+    fn due(&self) -> Option<Instant> {
+        match self {
+            Self::Saving { end_at: at } | Self::Asked { kill_at: at } => Some(*at),
+            Self::NotAsked | Self::Killed => None,
+        }
+    }
+
     /// Whether this process was asked to end the task. The agent knows whether the master wanted that.
     fn was_asked(&self) -> bool {
         match self {
@@ -327,7 +354,7 @@ impl Task {
         if let Some(measuring) = &self.measuring {
             measuring.stop();
         }
-        self.processes.drain(self.child());
+        self.processes.drain(self.stage.child());
         let texts = [self.oom_text(), self.process_limit_text()];
         for text in texts.iter().flatten() {
             self.log.say(Level::Error, text);
@@ -343,7 +370,13 @@ impl Task {
             Event::Prepared(setup.prepare())
         })?;
         loop {
-            let event = match self.next_deadline() {
+            let event = match self
+                .ending
+                .due()
+                .into_iter()
+                .chain(self.stage.warn_at())
+                .min()
+            {
                 None => self
                     .events
                     .recv()
@@ -371,29 +404,6 @@ impl Task {
                 }
             }
         }
-    }
-
-    fn child(&self) -> Option<Pid> {
-        match &self.stage {
-            Stage::Preparing => None,
-            Stage::Hooks { pid } | Stage::Running { pid } => Some(*pid),
-            Stage::WaitingForRendezvous { then, .. } => match then {
-                NextStart::Start(_) => None,
-                NextStart::Open { pid, .. } => Some(*pid),
-            },
-        }
-    }
-
-    fn next_deadline(&self) -> Option<Instant> {
-        let kill_at = match self.ending {
-            EndRequest::Saving { end_at: at } | EndRequest::Asked { kill_at: at } => Some(at),
-            EndRequest::NotAsked | EndRequest::Killed => None,
-        };
-        let warn_at = match &self.stage {
-            Stage::WaitingForRendezvous { warn_at, .. } => *warn_at,
-            Stage::Preparing | Stage::Hooks { .. } | Stage::Running { .. } => None,
-        };
-        kill_at.into_iter().chain(warn_at).min()
     }
 
     fn on_deadline(&mut self) {
@@ -426,7 +436,7 @@ impl Task {
             self.doctor.examine(&self.setup);
             return Ok(None);
         }
-        let Some(pid) = self.child() else {
+        let Some(pid) = self.stage.child() else {
             let asked_to_end = matches!(signal, Signal::SIGTERM | Signal::SIGQUIT | Signal::SIGINT);
             return Ok(asked_to_end.then(|| ended_from_outside("before its code began")));
         };
@@ -435,7 +445,14 @@ impl Task {
             Signal::SIGQUIT => self.kill_child(),
             Signal::SIGTERM => match self.setup.script.save_seconds {
                 Some(seconds) if matches!(self.ending, EndRequest::NotAsked) => {
-                    self.ask_for_preemption(seconds)?;
+                    self.ending = EndRequest::Saving {
+                        end_at: Instant::now() + Duration::from_secs(seconds.into()),
+                    };
+                    let setup = Arc::clone(&self.setup);
+                    spawn(&self.sender, "preemption", move || {
+                        let (master, script) = (&setup.master, &setup.script);
+                        Event::PreemptionAsked(preempt::ask(master, &script.allocation_id))
+                    })?;
                 }
                 _ => self.ask_to_end(),
             },
@@ -446,7 +463,7 @@ impl Task {
 
     /// Sends the task SIGTERM; SIGKILL follows.
     fn ask_to_end(&mut self) {
-        if let Some(pid) = self.child() {
+        if let Some(pid) = self.stage.child() {
             self.processes.signal(pid, Signal::SIGTERM);
         }
         if !matches!(self.ending, EndRequest::Asked { .. } | EndRequest::Killed) {
@@ -455,17 +472,6 @@ impl Task {
                 kill_at: Instant::now() + grace,
             };
         }
-    }
-
-    /// Asks the master to preempt the task, which then saves and exits by itself, in so many seconds at most.
-    fn ask_for_preemption(&mut self, seconds: u32) -> Result<(), SetupError> {
-        self.ending = EndRequest::Saving {
-            end_at: Instant::now() + Duration::from_secs(seconds.into()),
-        };
-        let setup = Arc::clone(&self.setup);
-        spawn(&self.sender, "preemption", move || {
-            Event::PreemptionAsked(ask_for_preemption(&setup))
-        })
     }
 
     fn on_preemption_asked(&mut self, outcome: Result<(), String>) {
@@ -489,7 +495,7 @@ impl Task {
 
     fn kill_child(&mut self) {
         self.ending = EndRequest::Killed;
-        if let Some(pid) = self.child() {
+        if let Some(pid) = self.stage.child() {
             self.processes.signal(pid, Signal::SIGKILL);
         }
         // A full spool must not block the output now.
@@ -714,28 +720,6 @@ fn spawn(
     let sender = sender.clone();
     // The receiver is gone if the task has ended before.
     thread(name, move || drop(sender.send(work())))
-}
-
-/// Asks the master to preempt the allocation.
-///
-/// # Errors
-/// Why it does not: it ends the task itself, or cannot be reached.
-fn ask_for_preemption(setup: &Setup) -> Result<(), String> {
-    let path = format!(
-        "/api/v1/allocations/{}/signals/pending_preemption",
-        setup.script.allocation_id
-    );
-    let mut attempts = 0;
-    loop {
-        attempts += 1;
-        match setup.master.post(&path, b"{}", ASK_TIMEOUT) {
-            Ok(()) => return Ok(()),
-            Err(error) if error.is_temporary() && attempts < ASK_ATTEMPTS => {
-                thread::sleep(ASK_PAUSE);
-            }
-            Err(error) => return Err(format!("the task cannot be preempted: {}", chain(&error))),
-        }
-    }
 }
 
 /// Does work on a thread of its own.

@@ -22,7 +22,7 @@ use crate::app::specs::Specs;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::{Subscription, Topic};
 use crate::leases::{ConnectedPlaces, Lease};
-use crate::live::{Live, LiveCache};
+use crate::live::{self, Live, LiveCache};
 
 /// The places of all resource managers. Cheap to clone.
 #[derive(Clone)]
@@ -289,7 +289,8 @@ impl Core for Places {
     async fn noted(&self, place: &PlaceId, lines: Vec<(ContainerId, String)>) -> AppResult<()> {
         let tasks = |cache: &LiveCache| {
             let lines = lines.into_iter();
-            let lines = lines.filter_map(|(id, line)| Some((cache.holder(place, &id)?, line)));
+            let lines =
+                lines.filter_map(|(id, line)| Some((live::holder(cache, place, &id)?, line)));
             lines.collect::<Vec<_>>()
         };
         let lines = self.live.look(&self.context.store, tasks).await?;

@@ -65,7 +65,7 @@ pub(crate) fn port_steps(cache: &LiveCache) -> Vec<(u16, Vec<PlaceId>)> {
 }
 
 /// What a row asks for, where these places do not fit it for other reasons than slots.
-pub(super) fn request(row: &AllocationRow, misfits: Option<Arc<Misfits>>) -> Request {
+pub(super) fn asked(row: &AllocationRow, misfits: Option<Arc<Misfits>>) -> Request {
     Request {
         allocation_id: row.id.clone(),
         task_id: row.task_id.clone(),

@@ -20,7 +20,7 @@ use crate::app::decisions::CORE;
 use crate::app::offload;
 use crate::app::snapshots::Snapshots;
 use crate::error::AppResult;
-use crate::live::LiveCache;
+use crate::live::{self, LiveCache};
 
 /// Plans that one pass makes at most to see whether a request would start elsewhere.
 const MOST_PROBES: usize = 16;
@@ -58,7 +58,7 @@ impl Prospects for Pass<'_> {
     fn would_start(&mut self, pool: &str, request: Request, job: Job) -> Option<bool> {
         let planner = self.planners.of(pool)?;
         // Other places fit it there.
-        let there = self.cache.request_of(&request.allocation_id, pool);
+        let there = live::request_of(self.cache, &request.allocation_id, pool);
         let request = there.unwrap_or(request);
         let waits = planner.wait_reason_if_added(request, job, self.now);
         Some(waits.is_none())
@@ -75,7 +75,7 @@ pub(super) async fn send_on(
     let waiting = cache.with_fallback();
     let seekers = waiting.iter().filter_map(|(row, job)| {
         Some(Seeker {
-            request: cache.request(row),
+            request: live::request(cache, row),
             resource_pool: &row.resource_pool,
             fallback: job.fallback.as_ref()?,
         })
@@ -108,7 +108,7 @@ impl Snapshots {
     ) -> AppResult<Option<String>> {
         let look = |cache: &LiveCache| {
             let (snapshot, queue) = self.in_cache(cache, pool, &self.limits(cache));
-            let request = cache.request_in(row, pool);
+            let request = live::request_in(cache, row, pool);
             (snapshot, queue, cache.job_entry(job, pool), request)
         };
         let (snapshot, queue, entry, request) =
