@@ -111,6 +111,33 @@ def torch_python(*, own: bool) -> pathlib.Path:
     return _interpreter(os.environ[variable], code, variable)
 
 
+def gpu_python(*, wheel: bool = False) -> pathlib.Path:
+    """An interpreter with torch that finds a GPU, on a host whose driver lists one; with the PyPI package, or without."""
+    listed_gpus()
+    variable = "DET_GPU_WHEEL_PYTHON" if wheel else "DET_GPU_PYTHON"
+    if variable not in os.environ:
+        package = ", and determined==0.38.1 from PyPI" if wheel else ""
+        raise Missing(f"{variable} names no interpreter with torch that finds a GPU{package}")
+    package = "import determined; assert determined.__version__ == '0.38.1'" if wheel else "import urllib3, yaml"
+    code = f"import torch; assert torch.cuda.is_available(), 'torch finds no GPU'; {package}"
+    return _interpreter(os.environ[variable], code, variable)
+
+
+def listed_gpus() -> list[dict[str, str]]:
+    """The GPUs of this host as NVIDIA's tool lists them now, by the names of its columns; memory in MiB."""
+    columns = ("uuid", "name", "memory.total", "memory.used", "memory.free", "utilization.gpu", "temperature.gpu")
+    query = [f"--query-gpu={','.join(columns)}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(["nvidia-smi", *query], capture_output=True, text=True)
+    except FileNotFoundError:
+        raise Missing("there is no GPU: no nvidia-smi is on PATH") from None
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+    gpus = [dict(zip(columns, row)) for row in rows if row[0].startswith("GPU-")]
+    if not gpus:
+        raise Missing(f"nvidia-smi lists no GPU: {(done.stdout + done.stderr).strip()}")
+    return gpus
+
+
 def wheel_det() -> pathlib.Path:
     """The PyPI client."""
     path = pathlib.Path(os.environ.get("DET_WHEEL_DET", "/nonexistent"))
