@@ -44,27 +44,24 @@ class Kubernetes:
         found = self.items("nodes")
         return {it["metadata"]["name"]: int(it["status"]["allocatable"].get("nvidia.com/gpu", 0)) for it in found}
 
-    def masters_kubeconfig(self) -> str:
-        """The access of a user with exactly the rights that the chart gives the master; that of the tests where the control
-        plane has no such user."""
+    def masters_kubeconfig(self, namespace: str) -> str:
+        """The access of a user with exactly the rights that the chart gives the master for tasks in a namespace; that of
+        the tests where the control plane has no such user."""
         limited = os.environ.get("K8S_TESTBED_LIMITED_KUBECONFIG", "")
         helm = shutil.which("helm")
         if helm is None or not os.path.isfile(limited):
             return self.kubeconfig
         argv = [helm, "template", "e2e", str(CHART), "--namespace", "default", "--values", str(VALUES)]
+        argv += ["--set", f"resourceManager.defaultNamespace={namespace}"]
         done = subprocess.run(argv, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         objects = [found for found in yaml.safe_load_all(done.stdout) if found]
-        (role,) = [it for it in objects if it["kind"] == "ClusterRole" and it["metadata"]["name"].endswith("master-e2e")]
-        name = role["metadata"]["name"]
-        binding = {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "det-master"}],
-        }
-        self.apply(role, binding)
+        kinds = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+        rights = [it for it in objects if it["kind"] in kinds and it["metadata"]["name"].endswith("master-e2e")]
+        for found in rights:
+            if "subjects" in found:
+                found["subjects"] = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "det-master"}]
+        self.apply(*rights)
         return limited
 
     def apply(self, *objects: dict[str, Any]) -> None:

@@ -244,7 +244,21 @@ def test_the_rights_are_those_that_are_used() -> None:
     reads = {(kind, verb) for kind in ("nodes", "pods", "jobs") for verb in ("get", "list", "watch")}
     writes = {("pods", "delete"), ("pods", "patch"), ("jobs", "create"), ("jobs", "delete")}
     writes |= {(kind, verb) for kind in ("secrets", "services") for verb in ("create", "get", "patch", "delete")}
-    assert rights(of_case("defaults"), "ClusterRole", "determined-master-r") == reads | writes
+    assert rights(of_case("defaults"), "ClusterRole", "determined-master-r") == reads
+    assert rights(of_case("defaults"), "Role", "determined-master-r") == writes
+    places = [
+        it["metadata"]["namespace"]
+        for it in of_case("defaults")
+        if it["metadata"]["name"] == "determined-master-r" and it["kind"] == "Role"
+    ]
+    assert places == ["ns-r-tasks"], "nothing is changed in the namespace of the release"
+    everywhere = objects(*LEAST, "--set", "rbac.profile=cluster")
+    assert rights(everywhere, "ClusterRole", "determined-master-r") == reads | writes
+    # The hook works with the same account, and may stop the master.
+    assert rights(of_case("defaults"), "Role", "determined-uninstall-r") == {
+        ("deployments/scale", "get"),
+        ("deployments/scale", "patch"),
+    }
     # In named namespaces only. A release without PriorityClasses of its own uses the common ones.
     master = named(of_case("volume"), "Deployment", "determined-master-deployment-r")["spec"]["template"]["spec"]
     assert master["priorityClassName"] == "determined-system-priority"
@@ -367,6 +381,7 @@ def test_a_labelled_node_gets_one_agent_of_its_pool() -> None:
         (("resourcePools[0].pool_name=a", "resourcePools[1].pool_name=a"), "two pools of the name"),
         (("resourcePools[0].pool_names=a",), "pool_name"),
         (("checkpointStorage.type=pvc", "resourcePools[0].kubernetes_namespace=x"), "existingClaim"),
+        (("checkpointStorage.type=pvc", "checkpointStorage.mountToServer=true"), "checkpointStorage.mountToServer"),
         (("db.sslRootCert=ca.crt",), "db.certResourceName"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
@@ -385,15 +400,16 @@ def test_notes_name_the_address_and_what_was_translated(tmp_path: pathlib.Path) 
     shown = notes(tmp_path / "a", *files_of("defaults"))
     assert "kubectl get service --namespace ns determined-master-service-r" in shown
     assert "export DET_MASTER=http://" in shown
-    assert "kubectl get pods --namespace ns -l=determined" in shown
-    assert "db.password is the default one" in shown
+    assert "kubectl get pods --namespace ns-r-tasks -l=determined" in shown
+    assert "WARNING" not in shown
     shown = notes(tmp_path / "b", *files_of("seeds"))
     assert "export DET_MASTER=https://determined.example.com" in shown
-    assert "no scheduler is deployed" in shown
+    assert "which this chart does not deploy" in shown
     assert "telemetry.enabled is ignored" in shown
     assert "no initial password was given" in shown
     shown = notes(tmp_path / "c", *files_of("pedl"))
     for part in (
+        'db.password is "postgres"',
         "masterImage is the older way",
         '"32GB" is no quantity of Kubernetes and counts as "32Gi"',
         "postgresql.postgresqlDatabase is the older name of db.name",
@@ -405,6 +421,37 @@ def test_notes_name_the_address_and_what_was_translated(tmp_path: pathlib.Path) 
     assert "not-a-real-token" not in shown
 
 
+def test_tasks_have_a_namespace_of_their_own() -> None:
+    manager = configuration(of_case("defaults"))["resource_manager"]
+    assert manager["default_namespace"] == "ns-r-tasks"
+    assert named(of_case("defaults"), "Namespace", "ns-r-tasks")["metadata"]["annotations"] == {
+        "helm.sh/resource-policy": "keep"
+    }
+    # A release that is called as its namespace.
+    names = [it["metadata"]["name"] for it in objects(*LEAST, release="ns") if it["kind"] == "Namespace"]
+    assert names == ["ns-tasks"]
+    # One that is given is the administrator's, and agents need none.
+    for words in (("resourceManager.defaultNamespace=given",), ("resourceManager.type=agent",)):
+        found = objects(*LEAST, *(word for value in words for word in ("--set", value)))
+        assert not [it for it in found if it["kind"] == "Namespace"], words
+    # The claim of checkpoints is where the pods are that mount it.
+    pvc = ["--set", "maxSlotsPerPod=8", "--set", "checkpointStorage.type=pvc"]
+    assert (
+        named(objects(*pvc), "PersistentVolumeClaim", "determined-checkpoints-r")["metadata"]["namespace"]
+        == "ns-r-tasks"
+    )
+    further = ["--set", "additional_resource_managers[0].resource_manager.type=kubernetes"]
+    further += ["--set", "additional_resource_managers[0].resource_manager.cluster_name=again"]
+    further += ["--set", "additional_resource_managers[0].resource_manager.default_namespace=more"]
+    further += ["--set", "additional_resource_managers[0].resource_pools[0].pool_name=more"]
+    places = {
+        it["metadata"]["namespace"]
+        for it in objects(*LEAST, *further)
+        if it["kind"] == "Role" and it["metadata"]["name"] == "determined-master-r"
+    }
+    assert places == {"ns-r-tasks", "more"}, "further managers of the same cluster"
+
+
 # A curl that answers as the master and Kubernetes, and records what it is asked.
 CURL = """#!/bin/sh
 for word; do url=$word; case $word in DELETE | PATCH) verb=$word ;; esac; done
@@ -413,6 +460,7 @@ echo "${verb:-GET} $url" >>"$ASKED"
 case $url in
 */api/v1/master) printf '%s' "$ANSWER" ;;
 */scale) printf '{"spec":{"replicas":0},"status":{"replicas":0,"selector":"x"}}' ;;
+*/jobs\\?*) printf '%s' "$JOBS" ;;
 esac
 """
 
@@ -426,6 +474,20 @@ def test_jobs_are_deleted_after_the_master_was_stopped(known: bool, tmp_path: pa
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     asked = tmp_path / "asked"
     env = {one["name"]: one["value"] for one in hook["env"]}
+    # As the API server prints it for curl.
+    found_jobs = [
+        {"name": "det-0a1b-exp-1", "namespace": "ns-r-tasks"},
+        {"name": "det-0a1b-cmd-2", "namespace": "other"},
+    ]
+    jobs = {"kind": "PartialObjectMetadataList", "metadata": {"resourceVersion": "1"}}
+    jobs["items"] = [
+        {"kind": "PartialObjectMetadata", "metadata": {**it, "labels": {"name": "x"}}} for it in found_jobs
+    ]
+    env |= {
+        "JOBS": json.dumps(jobs, indent=2),
+        "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+        "KUBERNETES_SERVICE_PORT": "443",
+    }
     env["ANSWER"] = json.dumps({"version": "0.38.1", "clusterId": "0a1b-2c"}) if known else ""
     env |= {"ASKED": str(asked), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     run = subprocess.run(
@@ -437,7 +499,13 @@ def test_jobs_are_deleted_after_the_master_was_stopped(known: bool, tmp_path: pa
     if not known:
         assert len(lines) == 1 and "kubectl get jobs" in run.stderr
         return
-    scale = "https://kubernetes.default.svc/apis/apps/v1/namespaces/ns/deployments/determined-master-deployment-r/scale"
-    jobs = "https://kubernetes.default.svc/apis/batch/v1/namespaces/ns/jobs"
-    selector = "labelSelector=determined.ai%2Fcluster_id%3D0a1b-2c&propagationPolicy=Background"
-    assert lines[1:] == [f"PATCH {scale}", f"GET {scale}", f"DELETE {jobs}?{selector}"]
+    scale = "https://10.96.0.1:443/apis/apps/v1/namespaces/ns/deployments/determined-master-deployment-r/scale"
+    batch = "https://10.96.0.1:443/apis/batch/v1"
+    assert lines[1:] == [
+        f"PATCH {scale}",
+        f"GET {scale}",
+        f"GET {batch}/jobs?labelSelector=determined.ai%2Fcluster_id%3D0a1b-2c",
+        f"DELETE {batch}/namespaces/ns-r-tasks/jobs/det-0a1b-exp-1?propagationPolicy=Background",
+        f"DELETE {batch}/namespaces/other/jobs/det-0a1b-cmd-2?propagationPolicy=Background",
+    ]
+    assert run.stdout.endswith("Jobs of cluster 0a1b-2c: 2\n")

@@ -37,7 +37,7 @@ def master(control_plane: Kubernetes, namespace: str) -> Iterator[Cluster]:
     """A master whose only resource manager is the control plane."""
     manager = {
         "type": "kubernetes",
-        "kubeconfig_path": control_plane.masters_kubeconfig(),
+        "kubeconfig_path": control_plane.masters_kubeconfig(namespace),
         "default_namespace": namespace,
         "max_slots_per_pod": max(control_plane.nodes().values()),
         "determined_master_host": "master.invalid",

@@ -2,11 +2,11 @@
 # of its Jobs, is known to the master alone. Never fails: what is left is named, and the uninstallation goes on.
 set -u
 access=/var/run/secrets/kubernetes.io/serviceaccount
+kubernetes=https://$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT
 api() {
     curl --silent --show-error --fail --max-time 30 --cacert "$access/ca.crt" \
         --header "Authorization: Bearer $(cat "$access/token")" "$@"
 }
-kubernetes=https://kubernetes.default.svc
 leave() {
     echo "$1; what is left of tasks: kubectl get jobs --all-namespaces --selector determined" >&2
     exit 0
@@ -27,11 +27,20 @@ while [ "$(date +%s)" -lt "$give_up" ]; do
     sleep 2
 done
 
-for namespace in $TASK_NAMESPACES; do
-    if api --request DELETE --output /dev/null \
-        "$kubernetes/apis/batch/v1/namespaces/$namespace/jobs?labelSelector=determined.ai%2Fcluster_id%3D$id&propagationPolicy=Background"; then
-        echo "deleted the Jobs of cluster $id in the namespace $namespace"
-    else
-        echo "the Jobs of cluster $id in the namespace $namespace could not be deleted" >&2
-    fi
-done
+# Names and namespaces alone, in whichever namespaces they are.
+list=$(api --header 'Accept: application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1' \
+    "$kubernetes/apis/batch/v1/jobs?labelSelector=determined.ai%2Fcluster_id%3D$id") ||
+    leave "the Jobs of cluster $id could not be listed"
+jobs=$(printf '%s' "$list" | tr -d ' \n' | sed 's/"metadata":{/\n/g' |
+    sed -n 's/^"name":"\([a-z0-9.-]*\)","namespace":"\([a-z0-9-]*\)".*/\2 \1/p')
+count=0
+while read -r namespace name; do
+    [ -n "$name" ] || continue
+    count=$((count + 1))
+    api --request DELETE --output /dev/null \
+        "$kubernetes/apis/batch/v1/namespaces/$namespace/jobs/$name?propagationPolicy=Background" ||
+        echo "the Job $name in the namespace $namespace could not be deleted" >&2
+done <<JOBS
+$jobs
+JOBS
+echo "Jobs of cluster $id: $count"

@@ -49,8 +49,9 @@ master merges the files of its directory in the order of their names. Result: a 
 {{- $_ := set $db "ssl_root_cert" (printf "/mount/determined/secrets/db/%s" $given.sslRootCert) -}}
 {{- end -}}
 {{- $_ := set $parts.plain "db" $db -}}
-{{- if and (not $given.existingSecret) (not (kindIs "invalid" $s.db.password)) -}}
-{{- $_ := set $parts.secret "db" (dict "password" (toString $s.db.password)) -}}
+{{- /* That of the chart's own server is read from its Secret. */ -}}
+{{- if and $s.db.external (not $given.existingSecret) -}}
+{{- $_ := set $parts.secret "db" (dict "password" $s.db.password) -}}
 {{- end -}}
 {{- end -}}
 
@@ -283,7 +284,7 @@ master merges the files of its directory in the order of their names. Result: a 
 
 {{- define "determined.config.kubernetes" -}}
 {{- $root := index . 0 -}}{{- $s := index . 1 -}}{{- $manager := index . 2 -}}{{- $v := $root.Values -}}
-{{- $_ := set $manager "default_namespace" (($v.resourceManager | default dict).defaultNamespace | default $root.Release.Namespace) -}}
+{{- $_ := set $manager "default_namespace" (include "determined.taskNamespace" $root) -}}
 {{- if not (kindIs "invalid" $v.maxSlotsPerPod) -}}{{- $_ := set $manager "max_slots_per_pod" (int $v.maxSlotsPerPod) -}}{{- end -}}
 {{- $_ := set $manager "master_service_name" (include "determined.name" (list $root "master-service")) -}}
 {{- $_ := set $manager "slot_type" $s.slotType -}}
@@ -293,9 +294,7 @@ master merges the files of its directory in the order of their names. Result: a 
 {{- $_ := set $manager "determined_master_port" (int ($v.determinedMasterPort | default $s.port)) -}}
 {{- $_ := set $manager "determined_master_scheme" ($v.determinedMasterScheme | default $s.scheme) -}}
 {{- if $v.determinedMasterHost -}}{{- $_ := set $manager "determined_master_host" $v.determinedMasterHost -}}{{- end -}}
-{{- $scheduler := $v.defaultScheduler | default "" -}}
-{{- if and (eq $scheduler "coscheduler") (not ($v.coscheduler | default dict).installed) -}}{{- $scheduler = "" -}}{{- end -}}
-{{- if $scheduler -}}{{- $_ := set $manager "default_scheduler" $scheduler -}}{{- end -}}
+{{- with $v.defaultScheduler -}}{{- $_ := set $manager "default_scheduler" . -}}{{- end -}}
 {{- end -}}
 
 {{/* What the master would refuse at its start is refused before it is installed. */}}

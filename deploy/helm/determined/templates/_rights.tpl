@@ -26,10 +26,3 @@
   resources: [namespaces, resourcequotas]
   verbs: [get, list, create, patch]
 {{- end -}}
-
-{{/* Rights of the hook that deletes the Jobs of tasks: those in the namespaces of tasks. */}}
-{{- define "determined.rules.uninstall" -}}
-- apiGroups: [batch]
-  resources: [jobs]
-  verbs: [deletecollection]
-{{- end -}}

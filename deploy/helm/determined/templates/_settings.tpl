@@ -151,6 +151,33 @@ other end the rendering. Result: a JSON map.
 {{- end -}}
 {{- end -}}
 
+{{/* Name and key of the Secret with the password of the database. */}}
+{{- define "determined.db.secretKey" -}}
+{{- $own := dict "name" (include "determined.name" (list . "db")) "key" "password" -}}
+{{- ((.Values.db | default dict).existingSecret | default $own) | toJson -}}
+{{- end -}}
+
+{{/*
+The password for the Secret of the chart's own server; empty where no Secret is to be made. Included once, since a random
+one differs each time.
+*/}}
+{{- define "determined.db.newPassword" -}}
+{{- $root := index . 0 -}}{{- $d := index . 1 -}}
+{{- $found := lookup "v1" "Secret" $root.Release.Namespace (include "determined.name" (list $root "db")) | default dict -}}
+{{- if ($root.Values.db | default dict).existingSecret -}}
+{{- else if $d.password -}}
+{{- $d.password -}}
+{{- else if get ($found.data | default dict) "password" -}}
+{{- $found.data.password | b64dec -}}
+{{- else if lookup "v1" "Namespace" "" "kube-system" -}}
+{{- if and $d.persistent $d.makesClaim (lookup "v1" "PersistentVolumeClaim" $root.Release.Namespace $d.claim) -}}
+{{- fail (printf "the volume of the claim %q has the password of its first start, and the Secret %q that had it is gone: give it as db.password (the default of earlier versions is \"postgres\"), or delete the claim with all data" $d.claim (include "determined.name" (list $root "db"))) -}}
+{{- end -}}
+{{- randAlphaNum 40 -}}
+{{- end -}}
+{{- /* Without a cluster, as with `helm template`, each rendering would make another password: it is left to the administrator. */ -}}
+{{- end -}}
+
 {{/* The claim that a snapshot is taken of: the one in use until now, not one that this upgrade restores into. */}}
 {{- define "determined.db.source" -}}
 {{- $db := deepCopy (.Values.db | default dict) -}}
@@ -167,7 +194,8 @@ other end the rendering. Result: a JSON map.
 {{- $_ := set $d "external" (not (empty $db.hostAddress)) -}}
 {{- $_ := set $d "host" ($db.hostAddress | default (include "determined.name" (list $root "db-service"))) -}}
 {{- include "determined.pick" (dict "into" $d "key" "name" "name" "db.name" "value" $db.name "default" "determined" "olderName" "postgresql.postgresqlDatabase" "older" $pg.postgresqlDatabase) -}}
-{{- include "determined.pick" (dict "into" $d "key" "password" "name" "db.password" "value" $db.password "default" "postgres" "olderName" "postgresql.postgresqlPassword" "older" $pg.postgresqlPassword) -}}
+{{- include "determined.pick" (dict "into" $d "key" "password" "name" "db.password" "value" ($db.password | default nil) "default" nil "olderName" "postgresql.postgresqlPassword" "older" $pg.postgresqlPassword) -}}
+{{- include "determined.settings.db.password" (list $root $d) -}}
 {{- include "determined.pick" (dict "into" $d "key" "port" "name" "db.port" "value" $db.port "default" 5432 "olderName" "postgresql.service.port" "older" ($pg.service | default dict).port) -}}
 {{- include "determined.pick" (dict "into" $d "key" "size" "name" "db.storageSize" "value" $db.storageSize "default" "30Gi" "olderName" "postgresql.persistence.size" "older" $kept.size) -}}
 {{- include "determined.pick" (dict "into" $d "key" "storageClass" "name" "db.storageClassName" "value" $db.storageClassName "default" nil "olderName" "postgresql.persistence.storageClass" "older" $kept.storageClass) -}}
@@ -199,6 +227,24 @@ other end the rendering. Result: a JSON map.
 {{- $_ := set $s "warnings" (concat $s.warnings $d.warnings) -}}
 {{- $_ := unset $d "warnings" -}}
 {{- $_ := set $s "db" $d -}}
+{{- end -}}
+
+{{/*
+The password of the database. The Secret that has it is made on the first installation, with a password of its own where
+none is given, and is kept with the volume, whose server keeps the password of its first start.
+*/}}
+{{- define "determined.settings.db.password" -}}
+{{- $root := index . 0 -}}{{- $d := index . 1 -}}
+{{- $db := $root.Values.db | default dict -}}
+{{- $given := toString ($d.password | default "") -}}
+{{- if and (not $given) $d.external -}}
+{{- /* As ever, for a server of the administrator's. */ -}}
+{{- $given = "postgres" -}}
+{{- end -}}
+{{- $_ := set $d "password" $given -}}
+{{- if and (eq $given "postgres") (not $db.existingSecret) -}}
+{{- $_ := set $d "warnings" (append $d.warnings "db.password is \"postgres\", which everyone can guess: choose another, or give db.existingSecret") -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Image and settings of the chart's database server. */}}
@@ -287,13 +333,11 @@ other end the rendering. Result: a JSON map.
 {{- if $v.fluent -}}{{- $_ := set $s "warnings" (append $s.warnings "fluent is ignored: tasks ship their logs themselves") -}}{{- end -}}
 {{- if ($v.genai | default dict).version -}}{{- $_ := set $s "warnings" (append $s.warnings "genai is ignored: it is not part of this chart") -}}{{- end -}}
 {{- if ($v.telemetry | default dict).enabled -}}{{- $_ := set $s "warnings" (append $s.warnings "telemetry.enabled is ignored: nothing is reported to anyone") -}}{{- end -}}
-{{- if and (eq ($v.defaultScheduler | default "") "coscheduler") (not ($v.coscheduler | default dict).installed) -}}
-{{- $_ := set $s "warnings" (append $s.warnings "defaultScheduler coscheduler: no scheduler is deployed, and none is needed, since the master starts all pods of a task or none. Where a scheduler named \"coscheduler\" runs and is to be used, set coscheduler.installed") -}}
+{{- if eq ($v.defaultScheduler | default "") "coscheduler" -}}
+{{- $_ := set $s "warnings" (append $s.warnings "defaultScheduler coscheduler: task pods name the scheduler \"coscheduler\", which this chart does not deploy: where none runs they wait. Without this value the master itself starts all pods of a task or none") -}}
 {{- end -}}
+{{- if $v.coscheduler -}}{{- $_ := set $s "warnings" (append $s.warnings "coscheduler is ignored: defaultScheduler is the one value for it") -}}{{- end -}}
 {{- if and (eq $s.mode "kubernetes") (eq ($v.checkpointStorage | default dict).type "shared_fs") -}}
 {{- $_ := set $s "warnings" (append $s.warnings "checkpointStorage.type shared_fs: checkpoints are on the node that wrote them, unless hostPath is shared by all nodes") -}}
-{{- end -}}
-{{- if and (eq (toString ($s.db.password | default "")) "postgres") (not ($v.db | default dict).existingSecret) -}}
-{{- $_ := set $s "warnings" (append $s.warnings "db.password is the default one: choose another, or give db.existingSecret, before users depend on the database") -}}
 {{- end -}}
 {{- end -}}
