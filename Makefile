@@ -4,7 +4,7 @@
 #   make test            set up and run every test that needs no special hardware
 #   make build           PROFILE=dev (default) or PROFILE=release
 #   make lint            formatting, clippy, rustdoc, house rules, ruff; warnings are errors
-#   make e2e-<lane>      postgres, docker, podman, client, kills, hostile, torch, gpu, kubernetes: skipped, and counted, where equipment is missing
+#   make e2e-<lane>      postgres, docker, podman, client, kills, hostile, torch, gpu, kubernetes, node: skipped, and counted, where equipment is missing
 #   make chaos           faults against real clusters, the short form; the long one: chaos/run.sh --size hand
 #   make clean
 
@@ -29,7 +29,7 @@ export DET_BIN := $(built)/det
 export DET_SUPERVISOR := $(static_supervisor)
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: setup setup-run build demo test lint clean chaos engine e2e-postgres e2e-docker e2e-podman e2e-client e2e-kills e2e-hostile e2e-torch e2e-gpu e2e-kubernetes
+.PHONY: setup setup-run build demo test lint clean chaos engine e2e-postgres e2e-docker e2e-podman e2e-client e2e-kills e2e-hostile e2e-torch e2e-gpu e2e-kubernetes e2e-node
 
 ## Installs what is missing for building and testing, and prints what that is.
 setup:
@@ -55,7 +55,7 @@ engine: setup build
 	scripts/run-tests engine
 
 # The Docker lane also runs the agent's own tests with an engine.
-e2e-postgres e2e-docker e2e-podman e2e-client e2e-kills e2e-hostile e2e-torch e2e-gpu e2e-kubernetes: e2e-%: setup build
+e2e-postgres e2e-docker e2e-podman e2e-client e2e-kills e2e-hostile e2e-torch e2e-gpu e2e-kubernetes e2e-node: e2e-%: setup build
 	scripts/run-tests $* $(if $(filter docker,$*),engine)
 
 # The simulated agents of the scenario `storm` are det-bench's.

@@ -7,9 +7,9 @@ here=$(dirname "$(realpath "$0")")
 expression=""
 for lane in "$@"; do
     case $lane in
-    core | client | kills | docker | podman | postgres | hostile | torch | gpu | kubernetes) expression="${expression:+$expression or }$lane" ;;
+    core | client | kills | docker | podman | postgres | hostile | torch | gpu | kubernetes | node) expression="${expression:+$expression or }$lane" ;;
     *)
-        echo "e2e/run.sh: there is no lane \"$lane\"; lanes are core, client, kills, docker, podman, postgres, hostile, torch, gpu, kubernetes" >&2
+        echo "e2e/run.sh: there is no lane \"$lane\"; lanes are core, client, kills, docker, podman, postgres, hostile, torch, gpu, kubernetes, node" >&2
         exit 2
         ;;
     esac

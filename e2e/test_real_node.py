@@ -1,0 +1,352 @@
+"""The chart with its defaults on a real node: the master in a pod, with the chart's database, and tasks that run.
+
+Needs root, a testbed with a real node and name service, and the images of `scripts/node-images` on it: e2e/README.md.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import pathlib
+import re
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from conftest import equipment
+from harness import HERE, Missing, det_executable
+from helm import Helm, helm, may, secret_text, volume
+from kubernetes import Kubernetes
+from services import Services
+from waiting import Hopeless, wait_for
+
+pytestmark = pytest.mark.node
+
+PASSWORD = "Abcdefg1"
+MASTER, POSTGRES, TASK = (f"localhost/determined-{kind}:test" for kind in ("master", "postgres", "task"))
+VALUES: dict[str, Any] = {
+    "imageRegistry": "localhost",
+    "detVersion": "test",
+    "imagePullPolicy": "IfNotPresent",
+    "defaultImages": {"postgreSQL": POSTGRES, "cpuImage": TASK, "gpuImage": TASK},
+    "initialUserPassword": PASSWORD,
+    # No load balancer, and a small machine.
+    "service": {"type": "ClusterIP"},
+    "masterCpuRequest": "100m",
+    "masterMemRequest": "256Mi",
+    "db": {"cpuRequest": "100m", "memRequest": "256Mi"},
+    "slotType": "cpu",
+    "maxSlotsPerPod": 1,
+    "slotResourceRequests": {"cpu": 0.2},
+    "checkpointStorage": {"type": "pvc"},
+}
+STORAGE = "/determined_shared_fs"
+# What became of the secrets of a cluster in a container of a task.
+LOOK = """
+import os, pathlib, urllib.request
+print("identity", os.getuid(), os.getgid())
+for path in ("/run/determined-secret", "/var/run/secrets/kubernetes.io/serviceaccount/token", "/etc/determined"):
+    print(path, os.path.exists(path))
+for name, text in sorted(os.environ.items()):
+    if "TOKEN" in name or "PASSWORD" in name:
+        print("variable", name)
+"""
+
+
+class Real:
+    """A release on the real node, and its users."""
+
+    def __init__(self, kubernetes: Kubernetes, charts: Helm, directory: pathlib.Path) -> None:
+        self.kubernetes = kubernetes
+        self.charts = charts
+        self.directory = directory
+        self.namespace = charts.namespace()
+        self.tasks = f"{self.namespace}-det-tasks"
+        self.storage = directory / "checkpoints"
+        self.home = directory / "home"
+        self.home.mkdir()
+        self.det = det_executable()
+        self.tokens: dict[str, str] = {}
+        data = directory / "database"
+        data.mkdir()
+        # The owner of the chart's database; kubelet changes no owners in directories of the node.
+        os.chown(data, 999, 999)
+        self.storage.mkdir()
+        self.storage.chmod(0o1777)
+        for path in (directory, *directory.parents):
+            if path.stat().st_uid == os.getuid() and path.is_relative_to("/tmp") and path != pathlib.Path("/tmp"):
+                path.chmod(0o755)
+        kubernetes.apply(
+            volume(f"{self.namespace}-db", "determined-db-pvc-det", self.namespace, str(data)),
+            volume(f"{self.namespace}-tasks", "determined-checkpoints-det", self.tasks, str(self.storage)),
+        )
+        self.printed = charts.apply("install", "det", self.namespace, VALUES)
+        self.answers()
+
+    def answers(self) -> None:
+        """Waits until the master is reached by its Service."""
+        wait_for("the master answers", lambda: self.api("GET", "/api/v1/master"), within=60)
+
+    @property
+    def url(self) -> str:
+        where = ("--namespace", self.namespace, "--output", "jsonpath={.spec.clusterIP}")
+        return f"http://{self.kubernetes.run('get', 'service', 'determined-master-service-det', *where)}:8080"
+
+    def run_det(self, *args: Any, user: str = "admin", check: bool = True) -> str:
+        env = {**os.environ, "DET_MASTER": self.url, "DET_USER": user, "DET_PASS": PASSWORD, "HOME": str(self.home)}
+        argv = [str(self.det), *map(str, args)]
+        done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=120, check=False)
+        assert done.returncode == 0 or not check, f"{argv}: {done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def api(self, method: str, path: str, body: Any = None) -> Any:
+        if "admin" not in self.tokens and not path.endswith("/login"):
+            given = {"username": "admin", "password": PASSWORD}
+            self.tokens["admin"] = self.api("POST", "/api/v1/auth/login", given)["token"]
+        request = urllib.request.Request(self.url + path, method=method)
+        if body is not None:
+            request.data = json.dumps(body).encode()
+        if "admin" in self.tokens:
+            request.add_header("Authorization", f"Bearer {self.tokens['admin']}")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def experiment(
+        self, entrypoint: str, *, slots: int = 1, user: str = "admin", trial: str = "train", **more: Any
+    ) -> int:
+        config = {
+            "name": "real",
+            "entrypoint": entrypoint,
+            "searcher": {"name": "single", "metric": "validation_loss"},
+            "max_restarts": 0,
+            "resources": {"slots_per_trial": slots},
+            **more,
+        }
+        file = self.directory / f"{uuid.uuid4().hex}.yaml"
+        file.write_text(yaml.safe_dump(config))
+        created = self.run_det("experiment", "create", file, HERE / "trials" / trial, user=user)
+        return int(re.search(r"Created experiment (\d+)", created)[1])
+
+    def state(self, number: int) -> str:
+        return self.api("GET", f"/api/v1/experiments/{number}")["experiment"]["state"].removeprefix("STATE_")
+
+    def reaches(self, number: int, wanted: str, within: float = 90) -> None:
+        def reached() -> bool:
+            now = self.state(number)
+            if now != wanted and now in ("COMPLETED", "ERROR", "CANCELED"):
+                raise Hopeless(f"it is {now}")
+            return now == wanted
+
+        wait_for(f"experiment {number} is {wanted}", reached, within=within, seen=lambda: self.described(number))
+
+    def trial(self, number: int) -> dict[str, Any]:
+        return self.api("GET", f"/api/v1/experiments/{number}/trials")["trials"][0]
+
+    def logs(self, number: int) -> str:
+        return self.run_det("trial", "logs", self.trial(number)["id"])
+
+    def logs_have(self, number: int, text: str, within: float = 60) -> None:
+        def there() -> bool:
+            return text in self.logs(number)
+
+        wait_for(f'"{text}" in the log', there, within=within, seen=lambda: self.described(number))
+
+    def pods(self, number: int) -> list[dict[str, Any]]:
+        return self.kubernetes.items(
+            "pods", "--namespace", self.tasks, "--selector", f"determined.ai/experiment_id={number}"
+        )
+
+    def described(self, number: int) -> str:
+        pods = [(it["metadata"]["name"], it["status"].get("phase")) for it in self.pods(number)]
+        return f"{pods}\n{self.run_det('trial', 'logs', self.trial(number)['id'], check=False)}"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Kubernetes]:
+    with equipment():
+        found = Kubernetes()
+        nodes = found.items("nodes", "--selector", "k8s-testbed/kind=real")
+        images = {name for node in nodes for image in node["status"].get("images", []) for name in image["names"]}
+        missing = [image for image in (MASTER, POSTGRES, TASK) if image not in images]
+        if not nodes or missing:
+            raise Missing(f"there is no real node with the images of scripts/node-images ({', '.join(missing)})")
+    with Services(found):
+        yield found
+
+
+@pytest.fixture(scope="module")
+def real(cluster: Kubernetes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+    directory = tmp_path_factory.mktemp("real")
+    with equipment(), helm(cluster, directory, nodes="real") as charts:
+        yield Real(cluster, charts, directory)
+
+
+def held(real: Real, **more: Any) -> tuple[int, pathlib.Path]:
+    """An experiment that waits after its second step, and the file that lets it go on."""
+    name = uuid.uuid4().hex
+    environment = {"environment_variables": [f"E2E_DIR={STORAGE}/{name}"]}
+    directory = real.storage / name
+    directory.mkdir()
+    number = real.experiment(
+        "python3 train.py", hyperparameters={"steps": 4, "hold_at": 2}, environment=environment, **more
+    )
+    real.logs_have(number, "holding")
+    return number, directory / "go"
+
+
+def test_the_release_answers_by_its_service(real: Real) -> None:
+    assert "Phase:          Succeeded" in real.charts.run("test", "det", "--namespace", real.namespace)
+    assert real.api("GET", "/api/v1/master")["clusterId"]
+    assert "WARNING" not in real.printed
+    (agent,) = real.api("GET", "/api/v1/agents")["agents"]
+    assert agent["id"] == "real-0" and agent["slots"]
+
+
+def test_a_trial_trains_and_writes_checkpoints(real: Real, cluster: Kubernetes) -> None:
+    number, go = held(real)
+    (pod,) = real.pods(number)
+    # kubectl shows what the task prints while it runs, and det the same.
+    name = pod["metadata"]["name"]
+    shown = real.kubernetes.run("logs", name, "--namespace", real.tasks, "--container", "determined-container")
+    assert "run 1 starts after step 0" in shown and "holding" in shown
+    found = [
+        cluster.items("pods", "--namespace", it, "--selector", "determined") for it in (real.namespace, real.tasks)
+    ]
+    names = [[it["metadata"]["name"] for it in pods] for pods in found]
+    assert names == [[], [name]], "that label is of task pods alone"
+    go.touch()
+    real.reaches(number, "COMPLETED")
+    assert "run 1 is done" in real.logs(number)
+    checkpoints = real.api("GET", f"/api/v1/experiments/{number}/checkpoints")["checkpoints"]
+    kept = [it["uuid"] for it in checkpoints if it["state"].endswith("COMPLETED")]
+    assert kept
+    for one in kept:
+        assert json.loads((real.storage / one / "state.json").read_text())["steps"] > 0
+    wait_for("no pods are left", lambda: not real.pods(number), within=60)
+
+
+def test_a_paused_trial_goes_on_from_its_checkpoint(real: Real) -> None:
+    number, go = held(real)
+    real.run_det("experiment", "pause", number)
+    real.reaches(number, "PAUSED")
+    wait_for("its pods are gone", lambda: not real.pods(number), within=60)
+    go.touch()
+    real.run_det("experiment", "activate", number)
+    real.reaches(number, "COMPLETED")
+    assert "run 2 starts after step 2" in real.logs(number)
+    assert real.trial(number)["restarts"] == 0
+
+
+def test_an_upgrade_and_a_lost_master_leave_tasks_running(real: Real, cluster: Kubernetes) -> None:
+    number, go = held(real)
+    (before,) = real.pods(number)
+    real.charts.apply("upgrade", "det", real.namespace, {**VALUES, "logLevel": "debug"})
+    cluster.run("delete", "pod", "--namespace", real.namespace, "--selector", "determined-system=master")
+    cluster.run("rollout", "status", "deployment/determined-master-deployment-det", "--namespace", real.namespace)
+    real.answers()
+    (after,) = real.pods(number)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    go.touch()
+    real.reaches(number, "COMPLETED")
+    lines = real.logs(number)
+    assert "run 1 is done" in lines and "run 2" not in lines
+    assert real.trial(number)["restarts"] == 0
+
+
+def test_tasks_run_as_the_linked_user_and_see_no_secrets(real: Real, cluster: Kubernetes) -> None:
+    real.run_det("user", "create", "ada", "--password", PASSWORD)
+    linked = ("--agent-uid", 1234, "--agent-user", "ada", "--agent-gid", 1235, "--agent-group", "ada")
+    real.run_det("user", "link-with-agent-user", "ada", *linked)
+    script = real.directory / "look"
+    script.mkdir()
+    (script / "look.py").write_text(LOOK)
+    shown = real.run_det("command", "run", "--context", script, "python3 look.py", user="ada")
+    assert "identity 1234 1235" in shown
+    for path in ("/run/determined-secret", "/var/run/secrets/kubernetes.io/serviceaccount/token", "/etc/determined"):
+        assert f"{path} False" in shown, shown
+    # The Secrets of the chart are in another namespace, and are refused by name too.
+    assert secret_text(cluster, real.namespace, "determined-db-det", "password")
+    names = {it["metadata"]["name"] for it in cluster.items("secrets", "--namespace", real.tasks)}
+    assert not [name for name in names if name.startswith("determined-")], names
+    secret = {"name": "s", "secret": {"secretName": "determined-master-config-det"}}
+    spec = {"environment": {"pod_spec": {"spec": {"volumes": [secret]}}}}
+    file = real.directory / "secret.yaml"
+    file.write_text(yaml.safe_dump(spec))
+    assert "determined-master-config-det" in real.run_det("command", "run", "--config-file", file, "true", check=False)
+    assert not may(cluster, f"{real.tasks}:default", "get", "secrets", real.tasks)
+
+
+def test_a_gang_of_pods_finds_its_chief_by_name(real: Real) -> None:
+    number = real.experiment("python3 gang.py", slots=2, trial="gang")
+    real.reaches(number, "COMPLETED", within=120)
+    lines = real.logs(number)
+    assert "the chief received: hello from rank 1" in lines and "the member received: welcome" in lines
+
+
+def test_a_failure_of_the_code_is_reported_with_its_exit_code(real: Real) -> None:
+    number = real.experiment("python3 train.py", hyperparameters={"fail_at": 1})
+    real.reaches(number, "ERROR")
+    assert "exit code 3" in real.logs(number)
+
+
+class Empty(http.server.BaseHTTPRequestHandler):
+    """A registry without images."""
+
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing is printed."""
+
+
+def test_an_image_that_is_nowhere_is_the_reason(real: Real) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Empty) as registry:
+        threading.Thread(target=registry.serve_forever, daemon=True).start()
+        image = f"localhost:{registry.server_port}/nowhere:1"
+        number = real.experiment("true", environment={"image": image})
+        real.reaches(number, "ERROR")
+        registry.shutdown()
+    assert image in real.logs(number)
+
+
+def test_the_database_outlives_its_pod(real: Real, cluster: Kubernetes) -> None:
+    count = len(real.api("GET", "/api/v1/experiments")["experiments"])
+    assert count > 0
+    cluster.run("delete", "pod", "--namespace", real.namespace, "--selector", "determined-system=db")
+    cluster.run("rollout", "status", "deployment/determined-db-deployment-det", "--namespace", real.namespace)
+
+    def answers() -> bool:
+        try:
+            return len(real.api("GET", "/api/v1/experiments")["experiments"]) == count
+        except urllib.error.HTTPError:
+            return False
+
+    wait_for("the experiments are there", answers, within=90)
+
+
+def test_an_uninstallation_ends_tasks_and_a_new_release_finds_its_data(real: Real, cluster: Kubernetes) -> None:
+    number, go = held(real)
+    assert real.pods(number)
+    before = len(real.api("GET", "/api/v1/experiments")["experiments"])
+    real.charts.uninstall("det", real.namespace)
+    wait_for("the Jobs of tasks are gone", lambda: not cluster.items("jobs", "--namespace", real.tasks), within=60)
+    wait_for("the pods of tasks are gone", lambda: not real.pods(number), within=60)
+    assert not cluster.items("pods", "--namespace", real.namespace)
+    real.charts.apply("install", "det", real.namespace, VALUES)
+    real.tokens.clear()
+    real.answers()
+    assert len(real.api("GET", "/api/v1/experiments")["experiments"]) == before
+    # The trial that was running goes on from its checkpoint.
+    go.touch()
+    real.reaches(number, "COMPLETED", within=180)
+    assert "starts after step 2" in real.logs(number)
