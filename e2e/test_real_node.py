@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import ssl
 import subprocess
 import threading
 import urllib.error
@@ -45,7 +46,7 @@ VALUES: dict[str, Any] = {
     "db": {"cpuRequest": "100m", "memRequest": "256Mi"},
     "slotType": "cpu",
     "maxSlotsPerPod": 1,
-    "slotResourceRequests": {"cpu": 0.2},
+    "slotResourceRequests": {"cpu": 0.6},
     "checkpointStorage": {"type": "pvc"},
 }
 STORAGE = "/determined_shared_fs"
@@ -64,11 +65,15 @@ for name, text in sorted(os.environ.items()):
 class Real:
     """A release on the real node, and its users."""
 
-    def __init__(self, kubernetes: Kubernetes, charts: Helm, directory: pathlib.Path) -> None:
+    def __init__(
+        self, kubernetes: Kubernetes, charts: Helm, directory: pathlib.Path, *, namespace: str = "", **values: Any
+    ) -> None:
         self.kubernetes = kubernetes
         self.charts = charts
         self.directory = directory
-        self.namespace = charts.namespace()
+        self.values = {**VALUES, **values}
+        self.scheme = "https" if "tlsSecret" in values else "http"
+        self.namespace = namespace or charts.namespace()
         self.tasks = f"{self.namespace}-det-tasks"
         self.storage = directory / "checkpoints"
         self.home = directory / "home"
@@ -88,7 +93,7 @@ class Real:
             volume(f"{self.namespace}-db", "determined-db-pvc-det", self.namespace, str(data)),
             volume(f"{self.namespace}-tasks", "determined-checkpoints-det", self.tasks, str(self.storage)),
         )
-        self.printed = charts.apply("install", "det", self.namespace, VALUES)
+        self.printed = charts.apply("install", "det", self.namespace, self.values)
         self.answers()
 
     def answers(self) -> None:
@@ -98,16 +103,21 @@ class Real:
     @property
     def url(self) -> str:
         where = ("--namespace", self.namespace, "--output", "jsonpath={.spec.clusterIP}")
-        return f"http://{self.kubernetes.run('get', 'service', 'determined-master-service-det', *where)}:8080"
+        return f"{self.scheme}://{self.kubernetes.run('get', 'service', 'determined-master-service-det', *where)}:8080"
 
     def run_det(self, *args: Any, user: str = "admin", check: bool = True) -> str:
         env = {**os.environ, "DET_MASTER": self.url, "DET_USER": user, "DET_PASS": PASSWORD, "HOME": str(self.home)}
+        # The certificate is for the name of the Service, not for its address.
+        env |= {"DET_MASTER_CERT_FILE": "noverify"} if self.scheme == "https" else {}
         argv = [str(self.det), *map(str, args)]
         done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=120, check=False)
         assert done.returncode == 0 or not check, f"{argv}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
+        return json.loads(self.raw(method, path, body))
+
+    def raw(self, method: str, path: str, body: Any = None) -> bytes:
         if "admin" not in self.tokens and not path.endswith("/login"):
             given = {"username": "admin", "password": PASSWORD}
             self.tokens["admin"] = self.api("POST", "/api/v1/auth/login", given)["token"]
@@ -116,23 +126,24 @@ class Real:
             request.data = json.dumps(body).encode()
         if "admin" in self.tokens:
             request.add_header("Authorization", f"Bearer {self.tokens['admin']}")
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+        context = ssl._create_unverified_context() if self.scheme == "https" else None
+        with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+            return answer.read()
 
     def experiment(
-        self, entrypoint: str, *, slots: int = 1, user: str = "admin", trial: str = "train", **more: Any
+        self, entrypoint: str, *, slots: int = 1, priority: int | None = None, trial: str = "train", **more: Any
     ) -> int:
         config = {
             "name": "real",
             "entrypoint": entrypoint,
             "searcher": {"name": "single", "metric": "validation_loss"},
             "max_restarts": 0,
-            "resources": {"slots_per_trial": slots},
+            "resources": {"slots_per_trial": slots, **({} if priority is None else {"priority": priority})},
             **more,
         }
         file = self.directory / f"{uuid.uuid4().hex}.yaml"
         file.write_text(yaml.safe_dump(config))
-        created = self.run_det("experiment", "create", file, HERE / "trials" / trial, user=user)
+        created = self.run_det("experiment", "create", file, HERE / "trials" / trial)
         return int(re.search(r"Created experiment (\d+)", created)[1])
 
     def state(self, number: int) -> str:
@@ -262,7 +273,9 @@ def test_an_upgrade_and_a_lost_master_leave_tasks_running(real: Real, cluster: K
 
 
 def test_tasks_run_as_the_linked_user_and_see_no_secrets(real: Real, cluster: Kubernetes) -> None:
-    real.run_det("user", "create", "ada", "--password", PASSWORD)
+    password = real.directory / "password"
+    password.write_text(PASSWORD)
+    real.run_det("user", "create", "ada", "--password-file", password)
     linked = ("--agent-uid", 1234, "--agent-user", "ada", "--agent-gid", 1235, "--agent-group", "ada")
     real.run_det("user", "link-with-agent-user", "ada", *linked)
     script = real.directory / "look"
@@ -319,6 +332,43 @@ def test_an_image_that_is_nowhere_is_the_reason(real: Real) -> None:
     assert image in real.logs(number)
 
 
+def test_a_service_of_a_task_is_reached_through_the_master(real: Real) -> None:
+    config = {
+        "entrypoint": ["python3", "-m", "http.server", "28101"],
+        "resources": {"slots": 0},
+        "environment": {"proxy_ports": [{"proxy_port": 28101, "default_service_id": True}]},
+    }
+    id = real.api("POST", "/api/v1/commands", {"config": config})["command"]["id"]
+
+    def code() -> int:
+        try:
+            real.raw("GET", f"/proxy/{id}/")
+        except urllib.error.HTTPError as error:
+            return error.code
+        return 200
+
+    # What it answers to the path does not matter: it does.
+    wait_for("an answer of the program", lambda: code() == 404, within=60, seen=code)
+    real.run_det("command", "kill", id)
+    wait_for("the service to go", lambda: code() not in (200, 404), within=60)
+
+
+def test_more_important_work_takes_the_slots_of_less_important(real: Real) -> None:
+    """The one that is preempted saves a checkpoint and goes on from it."""
+    (agent,) = real.api("GET", "/api/v1/agents")["agents"]
+    slots = len(agent["slots"])
+    values = {**real.values, "defaultScheduler": "preemption"}
+    real.charts.apply("upgrade", "det", real.namespace, values)
+    real.answers()
+    weak, go = held(real, priority=10)
+    strong = real.experiment("python3 -c 'pass'", slots=slots, priority=90)
+    real.reaches(strong, "COMPLETED", within=180)
+    go.touch()
+    real.reaches(weak, "COMPLETED", within=120)
+    assert "run 2 starts after step 2" in real.logs(weak)
+    assert real.trial(weak)["restarts"] == 0
+
+
 def test_the_database_outlives_its_pod(real: Real, cluster: Kubernetes) -> None:
     count = len(real.api("GET", "/api/v1/experiments")["experiments"])
     assert count > 0
@@ -350,3 +400,39 @@ def test_an_uninstallation_ends_tasks_and_a_new_release_finds_its_data(real: Rea
     go.touch()
     real.reaches(number, "COMPLETED", within=180)
     assert "starts after step 2" in real.logs(number)
+
+
+def test_a_master_with_tls_sends_checkpoints_of_a_directory_of_the_node(
+    cluster: Kubernetes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("tls")
+    with equipment(), helm(cluster, directory, nodes="real") as charts:
+        namespace = charts.namespace()
+        name = f"determined-master-service-det.{namespace}.svc.cluster.local"
+        argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc"]
+        argv += ["-days", "2", "-subj", "/CN=master", "-addext", f"subjectAltName=DNS:{name}"]
+        argv += ["-keyout", str(directory / "key"), "-out", str(directory / "crt")]
+        subprocess.run(argv, check=True, capture_output=True)
+        files = ("--cert", str(directory / "crt"), "--key", str(directory / "key"))
+        cluster.run("create", "secret", "tls", "tls", "--namespace", namespace, *files)
+        files = directory / "files"
+        storage = {"type": "shared_fs", "hostPath": str(files), "allowHostPath": True, "mountToServer": True}
+        # The volume of the database is lost with its pod.
+        database = {**VALUES["db"], "disablePVC": True}
+        # Beside a release of the same name.
+        values = {"tlsSecret": "tls", "checkpointStorage": storage, "db": database, "clusterScopedSuffix": namespace}
+        real = Real(cluster, charts, directory, namespace=namespace, **values)
+        assert "Phase:          Succeeded" in charts.run("test", "det", "--namespace", namespace)
+        number = real.experiment("python3 train.py")
+        real.reaches(number, "COMPLETED")
+        (last, *_) = [
+            it["uuid"]
+            for it in real.api("GET", f"/api/v1/experiments/{number}/checkpoints")["checkpoints"]
+            if it["state"].endswith("COMPLETED")
+        ]
+        real.run_det("checkpoint", "download", last, "--output-dir", directory / "downloaded", "--mode", "master")
+        assert json.loads((directory / "downloaded/state.json").read_text())["steps"] > 0
+        # The master, which has the directory, deletes them itself.
+        real.run_det("experiment", "delete", number, "--yes")
+        wait_for("the checkpoint is deleted", lambda: not (files / last).exists(), within=90)
+        charts.uninstall("det", namespace)
