@@ -238,6 +238,9 @@ def test_two_releases_live_side_by_side(charts: Helm, cluster: Kubernetes) -> No
     assert may(cluster, accounts["two"], "create", "jobs.batch", f"{first}-two-tasks")
     assert may(cluster, f"{second}:determined-master-one", "list", "pods", None)
     assert "deployed" in charts.run("status", "two", "--namespace", first)
+    # The class of the third, which is its own, was made without preemption, and Kubernetes does not change that.
+    values = {**VALUES, "clusterScopedSuffix": second, "defaultScheduler": "preemption"}
+    assert "delete the class and upgrade again" in charts.apply("upgrade", "one", second, values)
     charts.apply("upgrade", "two", first, {**VALUES, "logLevel": "debug"})
 
 

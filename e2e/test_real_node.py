@@ -27,10 +27,11 @@ from harness import HERE, Missing, det_executable
 from helm import Helm, helm, may, secret_text, volume
 from kubernetes import Kubernetes
 from services import Services
-from waiting import Hopeless, wait_for
+from waiting import Hopeless, TooLate, wait_for
 
 pytestmark = pytest.mark.node
 
+REAL = "k8s-testbed/kind=real"
 PASSWORD = "Abcdefg1"
 MASTER, POSTGRES, TASK = (f"localhost/determined-{kind}:test" for kind in ("master", "postgres", "task"))
 VALUES: dict[str, Any] = {
@@ -184,11 +185,19 @@ class Real:
 def cluster() -> Iterator[Kubernetes]:
     with equipment():
         found = Kubernetes()
-        nodes = found.items("nodes", "--selector", "k8s-testbed/kind=real")
-        images = {name for node in nodes for image in node["status"].get("images", []) for name in image["names"]}
-        missing = [image for image in (MASTER, POSTGRES, TASK) if image not in images]
-        if not nodes or missing:
-            raise Missing(f"there is no real node with the images of scripts/node-images ({', '.join(missing)})")
+        if not found.items("nodes", "--selector", REAL):
+            raise Missing("there is no real node (scripts/test-node)")
+
+        def missing() -> list[str]:
+            nodes = found.items("nodes", "--selector", REAL)
+            held = {name for node in nodes for image in node["status"].get("images", []) for name in image["names"]}
+            return [image for image in (MASTER, POSTGRES, TASK) if image not in held]
+
+        # A node reports images a while after they were loaded.
+        try:
+            wait_for("the images", lambda: not missing(), within=120, look_every=1)
+        except TooLate:
+            raise Missing(f"the real node has not the images of scripts/node-images: {', '.join(missing())}") from None
     with Services(found):
         yield found
 
@@ -340,17 +349,16 @@ def test_a_service_of_a_task_is_reached_through_the_master(real: Real) -> None:
     }
     id = real.api("POST", "/api/v1/commands", {"config": config})["command"]["id"]
 
-    def code() -> int:
+    def answer() -> str:
         try:
-            real.raw("GET", f"/proxy/{id}/")
+            return real.raw("GET", f"/proxy/{id}/").decode()
         except urllib.error.HTTPError as error:
-            return error.code
-        return 200
+            return error.read().decode()
 
-    # What it answers to the path does not matter: it does.
-    wait_for("an answer of the program", lambda: code() == 404, within=60, seen=code)
+    # It does not know the path, and answers in its own words.
+    wait_for("the program answers", lambda: "File not found" in answer(), within=60, seen=answer)
     real.run_det("command", "kill", id)
-    wait_for("the service to go", lambda: code() not in (200, 404), within=60)
+    wait_for("the service is gone", lambda: "its task has ended" in answer(), within=60, seen=answer)
 
 
 def test_more_important_work_takes_the_slots_of_less_important(real: Real) -> None:
@@ -370,6 +378,7 @@ def test_more_important_work_takes_the_slots_of_less_important(real: Real) -> No
 
 
 def test_the_database_outlives_its_pod(real: Real, cluster: Kubernetes) -> None:
+    real.answers()
     count = len(real.api("GET", "/api/v1/experiments")["experiments"])
     assert count > 0
     cluster.run("delete", "pod", "--namespace", real.namespace, "--selector", "determined-system=db")
@@ -385,6 +394,7 @@ def test_the_database_outlives_its_pod(real: Real, cluster: Kubernetes) -> None:
 
 
 def test_an_uninstallation_ends_tasks_and_a_new_release_finds_its_data(real: Real, cluster: Kubernetes) -> None:
+    real.answers()
     number, go = held(real)
     assert real.pods(number)
     before = len(real.api("GET", "/api/v1/experiments")["experiments"])
