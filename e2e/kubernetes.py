@@ -45,7 +45,7 @@ class Kubernetes:
         return {it["metadata"]["name"]: int(it["status"]["allocatable"].get("nvidia.com/gpu", 0)) for it in found}
 
     def masters_kubeconfig(self, namespace: str) -> str:
-        """The access of a user with exactly the rights that the chart gives the master for tasks in a namespace; that of
+        """The access of a user with the very rights that the chart gives the master for tasks in a namespace; that of
         the tests where the control plane has no such user."""
         limited = os.environ.get("K8S_TESTBED_LIMITED_KUBECONFIG", "")
         helm = shutil.which("helm")
