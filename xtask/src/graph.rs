@@ -13,6 +13,7 @@ const PURE: &[&str] = &[
     "det-lifecycle",
     "det-orchestrator",
     "det-pods",
+    "det-podspec",
     "det-rm",
     "det-scenario",
     "det-scheduler",

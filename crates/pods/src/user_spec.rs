@@ -1,5 +1,6 @@
 //! What a user customises of a pod, in the names of Kubernetes.
 
+use det_podspec::{camel_case_keys, pod};
 use serde_json::Value;
 
 use crate::json::{self, Object};
@@ -8,79 +9,6 @@ use crate::json::{self, Object};
 pub(crate) const TASK_CONTAINER: &str = "determined-container";
 /// Name of the init container that places supervisor and script.
 pub(crate) const INIT_CONTAINER: &str = "determined-init-container";
-
-/// Keys of a pod's `spec` of several words.
-const SPEC_KEYS: &[&str] = &[
-    "activeDeadlineSeconds",
-    "automountServiceAccountToken",
-    "dnsConfig",
-    "dnsPolicy",
-    "enableServiceLinks",
-    "ephemeralContainers",
-    "hostAliases",
-    "hostIPC",
-    "hostNetwork",
-    "hostPID",
-    "hostUsers",
-    "hostnameOverride",
-    "imagePullSecrets",
-    "initContainers",
-    "nodeName",
-    "nodeSelector",
-    "preemptionPolicy",
-    "priorityClassName",
-    "readinessGates",
-    "resourceClaims",
-    "restartPolicy",
-    "runtimeClassName",
-    "schedulerName",
-    "schedulingGates",
-    "securityContext",
-    "serviceAccount",
-    "serviceAccountName",
-    "setHostnameAsFQDN",
-    "shareProcessNamespace",
-    "terminationGracePeriodSeconds",
-    "topologySpreadConstraints",
-];
-
-/// Keys of a container of several words.
-const CONTAINER_KEYS: &[&str] = &[
-    "envFrom",
-    "imagePullPolicy",
-    "livenessProbe",
-    "readinessProbe",
-    "resizePolicy",
-    "restartPolicy",
-    "restartPolicyRules",
-    "securityContext",
-    "startupProbe",
-    "stdinOnce",
-    "terminationMessagePath",
-    "terminationMessagePolicy",
-    "volumeDevices",
-    "volumeMounts",
-    "workingDir",
-];
-
-/// Keys of a security context of several words.
-const SECURITY_KEYS: &[&str] = &[
-    "allowPrivilegeEscalation",
-    "appArmorProfile",
-    "fsGroup",
-    "fsGroupChangePolicy",
-    "procMount",
-    "readOnlyRootFilesystem",
-    "runAsGroup",
-    "runAsNonRoot",
-    "runAsUser",
-    "seLinuxChangePolicy",
-    "seLinuxOptions",
-    "seccompProfile",
-    "supplementalGroups",
-    "supplementalGroupsPolicy",
-    "windowsOptions",
-];
 
 /// A pod as a user customises it. What is of another shape than Kubernetes has it is left out; configurations with such
 /// values were refused before.
@@ -103,15 +31,12 @@ pub(crate) struct UserPod {
 impl UserPod {
     /// From `environment.pod_spec`, a pod with keys as Kubernetes has them or in snake case.
     pub(crate) fn of(pod_spec: Option<&Value>) -> Self {
-        let Some(Value::Object(mut pod)) = pod_spec.map(plain) else {
+        let pod_spec = pod_spec.map(|value| camel_case_keys(plain(value), pod()));
+        let Some(Value::Object(mut pod)) = pod_spec else {
             return Self::default();
         };
         let mut metadata = json::take_object(&mut pod, "metadata");
-        let mut spec = renamed(json::take_object(&mut pod, "spec"), SPEC_KEYS);
-        if let Some(Value::Object(context)) = spec.remove("securityContext") {
-            let context = renamed(context, SECURITY_KEYS);
-            spec.insert("securityContext".to_owned(), context.into());
-        }
+        let mut spec = json::take_object(&mut pod, "spec");
         let mut task = Object::new();
         let mut containers = containers(&mut spec, "containers");
         containers.retain_mut(|container| {
@@ -147,51 +72,9 @@ fn texts(metadata: &mut Object, key: &str) -> Object {
 }
 
 fn containers(spec: &mut Object, key: &str) -> Vec<Value> {
-    let containers = json::take_list(spec, key).into_iter();
-    let containers = containers.filter_map(|container| match container {
-        Value::Object(container) => Some(renamed(container, CONTAINER_KEYS)),
-        _ => None,
-    });
+    let mut containers = json::take_list(spec, key);
+    containers.retain(Value::is_object);
     containers
-        .map(|mut container| {
-            if let Some(Value::Object(context)) = container.remove("securityContext") {
-                let context = renamed(context, SECURITY_KEYS);
-                container.insert("securityContext".to_owned(), context.into());
-            }
-            container.into()
-        })
-        .collect()
-}
-
-/// An object with those of its keys that are `names` in snake case named as Kubernetes does. A key that is there in both
-/// forms has the value of Kubernetes' form.
-fn renamed(object: Object, names: &[&str]) -> Object {
-    let mut named = Object::new();
-    for (key, value) in object {
-        match names
-            .iter()
-            .find(|name| key != **name && snake(name) == key)
-        {
-            Some(name) => {
-                named.entry(*name).or_insert(value);
-            }
-            None => {
-                named.insert(key, value);
-            }
-        }
-    }
-    named
-}
-
-fn snake(key: &str) -> String {
-    let mut out = String::new();
-    for c in key.chars() {
-        if c.is_ascii_uppercase() {
-            out.push('_');
-        }
-        out.push(c.to_ascii_lowercase());
-    }
-    out
 }
 
 /// A value without nulls, which are no values, and without the directives of merges, which are done.
