@@ -54,9 +54,9 @@ test: setup build
 engine: setup build
 	scripts/run-tests engine
 
-# The Docker lane also runs the agent's own tests with an engine.
+# The Docker lane also runs the agent's own tests with an engine, that of Kubernetes the merge of pods with an API server.
 e2e-postgres e2e-docker e2e-podman e2e-client e2e-kills e2e-hostile e2e-torch e2e-gpu e2e-kubernetes e2e-node: e2e-%: setup build
-	scripts/run-tests $* $(if $(filter docker,$*),engine)
+	scripts/run-tests $* $(if $(filter docker,$*),engine) $(if $(filter kubernetes,$*),pods)
 
 # The simulated agents of the scenario `storm` are det-bench's.
 chaos: setup build
