@@ -4,11 +4,15 @@
 //! Everything else about a pod spec is kept as it was written; giving it a meaning is the business of the Kubernetes
 //! resource manager.
 
+use det_podspec::{Type, type_named};
 use serde_json::{Value, json};
 
 use crate::errors::ErrorCode;
 use crate::schema::{Findings, Kind, Segment, Special, Walk, special};
 use crate::yaml::{Node, Tree};
+
+mod directives;
+mod shape;
 
 /// A pod, as a user customises it.
 pub(crate) static POD: Special = special("Kubernetes pod", schema, check).named("pod");
@@ -40,139 +44,31 @@ const OWNED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Keys of a pod.
-const POD_KEYS: &[&str] = &["apiVersion", "kind", "metadata", "spec", "status"];
+/// The type of a pod's `spec`, as Kubernetes calls it.
+const SPEC: &str = "PodSpec";
+/// That of a container.
+const CONTAINER: &str = "Container";
 
-/// Keys of a pod's `spec`. Kubernetes adds some from time to time, so that others are only remarked upon.
-const SPEC_KEYS: &[&str] = &[
-    "activeDeadlineSeconds",
-    "affinity",
-    "automountServiceAccountToken",
-    "containers",
-    "dnsConfig",
-    "dnsPolicy",
-    "enableServiceLinks",
-    "ephemeralContainers",
-    "hostAliases",
-    "hostIPC",
-    "hostNetwork",
-    "hostPID",
-    "hostUsers",
-    "hostname",
-    "hostnameOverride",
-    "imagePullSecrets",
-    "initContainers",
-    "nodeName",
-    "nodeSelector",
-    "os",
-    "overhead",
-    "preemptionPolicy",
-    "priority",
-    "priorityClassName",
-    "readinessGates",
-    "resourceClaims",
-    "resources",
-    "restartPolicy",
-    "runtimeClassName",
-    "schedulerName",
-    "schedulingGates",
-    "securityContext",
-    "serviceAccount",
-    "serviceAccountName",
-    "setHostnameAsFQDN",
-    "shareProcessNamespace",
-    "subdomain",
-    "terminationGracePeriodSeconds",
-    "tolerations",
-    "topologySpreadConstraints",
-    "volumes",
+/// Labels and annotations that the system puts on what it makes, besides those below `determined.ai/`.
+const SYSTEMS_LABELS: &[&str] = &["determined", "determined-system"];
+/// How the names of the system's volumes begin.
+const SYSTEMS_VOLUMES: &[&str] = &[
+    "determined-run",
+    "determined-secret",
+    "det-shm-volume",
+    "det-host-volume-",
 ];
 
-/// Keys of a container that no `spec` has: given there, they lost their indentation.
-const CONTAINER_KEYS: &[&str] = &[
-    "args",
-    "command",
-    "env",
-    "envFrom",
-    "image",
-    "imagePullPolicy",
-    "lifecycle",
-    "livenessProbe",
-    "ports",
-    "readinessProbe",
-    "startupProbe",
-    "volumeDevices",
-    "volumeMounts",
-    "workingDir",
-];
-
-/// All keys of a container.
-const ALL_CONTAINER_KEYS: &[&str] = &[
-    "args",
-    "command",
-    "env",
-    "envFrom",
-    "image",
-    "imagePullPolicy",
-    "lifecycle",
-    "livenessProbe",
-    "name",
-    "ports",
-    "readinessProbe",
-    "resizePolicy",
-    "resources",
-    "restartPolicy",
-    "restartPolicyRules",
-    "securityContext",
-    "startupProbe",
-    "stdin",
-    "stdinOnce",
-    "terminationMessagePath",
-    "terminationMessagePolicy",
-    "tty",
-    "volumeDevices",
-    "volumeMounts",
-    "workingDir",
-];
-
-/// Keys of a pod, its metadata, its spec and its containers whose values are maps. No key is a map in one of them and
-/// something else in another.
-const MAPS: &[&str] = &[
-    "affinity",
-    "annotations",
-    "dnsConfig",
-    "labels",
-    "lifecycle",
-    "limits",
-    "livenessProbe",
-    "nodeSelector",
-    "os",
-    "overhead",
-    "readinessProbe",
-    "requests",
-    "resources",
-    "securityContext",
-    "startupProbe",
-];
-
-/// The same for lists. `containers`, `initContainers` and `volumes` are looked at element by element.
-const LISTS: &[&str] = &[
-    "args",
-    "command",
-    "env",
-    "envFrom",
-    "ephemeralContainers",
-    "hostAliases",
-    "imagePullSecrets",
-    "ports",
-    "readinessGates",
-    "resizePolicy",
-    "resourceClaims",
-    "schedulingGates",
-    "tolerations",
-    "topologySpreadConstraints",
-    "volumeDevices",
-    "volumeMounts",
+/// Keys of a `spec` that have no effect, and what does.
+const WITHOUT_EFFECT: &[(&str, &str)] = &[
+    (
+        "nodeName",
+        "the system chooses the node; use \"nodeSelector\" or \"affinity\"",
+    ),
+    (
+        "ephemeralContainers",
+        "they are added to pods that run; use \"containers\"",
+    ),
 ];
 
 /// Sources of a volume whose settings have no name of their own: a `name` in there is the volume's.
@@ -194,13 +90,13 @@ fn schema() -> Value {
     })
 }
 
-/// Checks the value of `pod_spec`.
+/// Checks the value of `pod_spec`, and spells its keys as Kubernetes does.
 fn check(walk: &mut Walk, node: &mut Node) {
     let findings = &mut *walk.findings;
     if node.members().is_none() {
         return findings.mismatch(node, "a Kubernetes pod");
     }
-    directives(findings, node);
+    directives::check(findings, node);
     for (key, expected) in [("apiVersion", "v1"), ("kind", "Pod")] {
         if let Some(given) = node.get(key).filter(|given| given.text() != Some(expected)) {
             let message = format!(
@@ -215,36 +111,45 @@ fn check(walk: &mut Walk, node: &mut Node) {
     }
     pod_keys(findings, node);
     if let Some(metadata) = map_at(findings, node, "metadata") {
-        findings.within("metadata", |findings| {
-            shapes(findings, metadata);
-            forbid(findings, metadata, "name", "the system names its pods");
-            forbid(
-                findings,
-                metadata,
-                "namespace",
-                "bind the workspace or the pool to a namespace",
-            );
-        });
+        findings.within("metadata", |findings| check_metadata(findings, metadata));
     }
     if let Some(spec) = map_at(findings, node, "spec") {
         findings.within("spec", |findings| check_spec(findings, spec));
     }
+    spell(node, det_podspec::pod());
 }
 
-/// Members that must be maps or lists and are something else. Absent and null are no error: a later layer fills them.
-fn shapes(findings: &mut Findings, node: &Node) {
-    for (key, member) in node.members().into_iter().flatten() {
-        let is = |known: &&&str| **known == key.as_str() || snake(known) == *key;
-        let expected = match &member.tree {
-            Tree::Null => continue,
-            Tree::Map(_) if LISTS.iter().any(|known| is(&known)) => "a list",
-            Tree::List(_) if MAPS.iter().any(|known| is(&known)) => "a map",
-            Tree::Map(_) | Tree::List(_) => continue,
-            _ if LISTS.iter().any(|known| is(&known)) => "a list",
-            _ if MAPS.iter().any(|known| is(&known)) => "a map",
-            _ => continue,
-        };
-        findings.within(key, |findings| findings.mismatch(member, expected));
+/// Spells the known keys of a value of this type in camel case. A key that is there in both forms has the value of
+/// Kubernetes' form.
+fn spell(node: &mut Node, of: &Type) {
+    match &mut node.tree {
+        Tree::List(items) => items.iter_mut().for_each(|item| spell(item, of)),
+        Tree::Map(members) => {
+            for (key, mut member) in std::mem::take(members) {
+                // Directives name keys behind a slash.
+                let (directive, name) = match key.split_once('/') {
+                    Some((directive, name)) if key.starts_with('$') => (Some(directive), name),
+                    _ => (None, key.as_str()),
+                };
+                let Some(field) = of.field_spelled(name) else {
+                    members.insert(key, member);
+                    continue;
+                };
+                if let (None, Some(inner)) = (directive, field.shape.inner()) {
+                    spell(&mut member, inner);
+                }
+                let spelled = match directive {
+                    Some(directive) => format!("{directive}/{}", field.name),
+                    None => field.name.to_owned(),
+                };
+                if spelled == key {
+                    members.insert(spelled, member);
+                } else {
+                    members.entry(spelled).or_insert(member);
+                }
+            }
+        }
+        _ => {}
     }
 }
 
@@ -259,16 +164,18 @@ fn map_at<'n>(findings: &mut Findings, node: &'n Node, key: &str) -> Option<&'n 
 }
 
 fn pod_keys(findings: &mut Findings, node: &Node) {
+    let spec = type_named(SPEC);
     for (key, member) in node.members().into_iter().flatten() {
-        let known = POD_KEYS.contains(&key.as_str())
-            || ["name", "name_space"].contains(&key.as_str())
+        let known = det_podspec::pod().field(key).is_some()
+            || ["name", "name_space", "status"].contains(&key.as_str())
             || key.starts_with('$')
             || matches!(member.tree, Tree::Null);
         if known {
             continue;
         }
         let message = ErrorCode::UnknownKey.message("is not a known key of a pod; known are \"apiVersion\", \"kind\", \"metadata\", \"spec\"");
-        let hint = if SPEC_KEYS.contains(&key.as_str()) && !is_ours(findings, key, member) {
+        let of_spec = spec.is_some_and(|spec| spec.field(key).is_some());
+        let hint = if of_spec && !is_ours(findings, key, member) {
             findings.belongs_below(
                 key,
                 &[Segment::Key("spec".into()), Segment::Key(key.clone())],
@@ -303,6 +210,28 @@ fn is_ours(findings: &Findings, key: &str, node: &Node) -> bool {
         .is_some_and(|members| members.keys().any(|key| section.field(key).is_some()))
 }
 
+fn check_metadata(findings: &mut Findings, metadata: &Node) {
+    shape::check(findings, metadata, "ObjectMeta");
+    forbid(findings, metadata, "name", "the system names its pods");
+    forbid(
+        findings,
+        metadata,
+        "namespace",
+        "bind the workspace or the pool to a namespace",
+    );
+    for list in ["labels", "annotations"] {
+        let texts = metadata.get(list).and_then(Node::members);
+        findings.within(list, |findings| {
+            for (key, member) in texts.into_iter().flatten() {
+                if key.starts_with("determined.ai/") || SYSTEMS_LABELS.contains(&key.as_str()) {
+                    let message = "cannot be set in a pod spec: it is one of the system's";
+                    findings.error_in(key, member.at.as_ref(), message);
+                }
+            }
+        });
+    }
+}
+
 fn check_spec(findings: &mut Findings, spec: &Node) {
     forbid(
         findings,
@@ -319,18 +248,14 @@ fn check_spec(findings: &mut Findings, spec: &Node) {
             "is overridden by \"Never\": the system restarts trials itself",
         );
     }
-    spec_keys(findings, spec);
-    shapes(findings, spec);
-    if let Some(terms) = spec.find("affinity.nodeSelectorTerms") {
-        findings.within("affinity", |findings| {
-            findings.error_hint_in(
-                "nodeSelectorTerms",
-                terms.at.as_ref(),
-                ErrorCode::UnknownKey.message("is not a key of an affinity"),
-                "use \"nodeSelector\", or \"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms\"",
-            );
-        });
+    for (key, instead) in WITHOUT_EFFECT {
+        if let Some(member) = given(spec, key) {
+            let message = format!("has no effect: {instead}");
+            findings.warn_in(key, member.at.as_ref(), message);
+        }
     }
+    shape::check(findings, spec, SPEC);
+    affinity(findings, spec);
     for list in ["containers", "initContainers"] {
         each(findings, spec, list, |findings, item| {
             container(findings, item, list);
@@ -339,107 +264,63 @@ fn check_spec(findings: &mut Findings, spec: &Node) {
     each(findings, spec, "volumes", volume);
 }
 
+/// Terms of nodes that are given directly in `affinity`: as a map they are meant as a selector.
+fn affinity(findings: &mut Findings, spec: &Node) {
+    let Some(terms) = spec.find("affinity.nodeSelectorTerms") else {
+        return;
+    };
+    let key = "nodeSelectorTerms";
+    let is_selector = terms
+        .members()
+        .is_some_and(|members| members.values().all(|value| value.text().is_some()));
+    findings.within("affinity", |findings| {
+        if is_selector {
+            findings.belongs_above_as(key, "nodeSelector");
+        } else {
+            let steps = [
+                "nodeAffinity",
+                "requiredDuringSchedulingIgnoredDuringExecution",
+                key,
+            ];
+            findings.belongs_below(key, &steps.map(Segment::from));
+        }
+        findings.error_hint_in(
+            key,
+            terms.at.as_ref(),
+            ErrorCode::UnknownKey.message("is not a key of an affinity"),
+            "use \"nodeSelector\", or \"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms\"",
+        );
+    });
+}
+
 /// Looks at each map of a list.
 fn each(findings: &mut Findings, node: &Node, list: &str, look: impl Fn(&mut Findings, &Node)) {
-    let Some(found) = given(node, list) else {
+    let Some(Tree::List(items)) = given(node, list).map(|found| &found.tree) else {
         return;
     };
     findings.within(list, |findings| {
-        let Tree::List(items) = &found.tree else {
-            return findings.mismatch(found, "a list");
-        };
         for (index, item) in items.iter().enumerate() {
-            findings.within(index, |findings| {
-                if item.members().is_none() {
-                    return findings.mismatch(item, "a map");
-                }
-                let is_directive = item
-                    .members()
-                    .is_some_and(|members| members.keys().all(|key| key.starts_with('$')));
-                if item.get("name").is_none() && !is_directive {
-                    findings.error_in(
-                        "name",
-                        item.at.as_ref(),
-                        ErrorCode::Missing.message("is required"),
-                    );
-                }
-                look(findings, item);
-            });
+            if item.members().is_some() {
+                findings.within(index, |findings| look(findings, item));
+            }
         }
     });
 }
 
-fn spec_keys(findings: &mut Findings, spec: &Node) {
-    for (key, member) in spec.members().into_iter().flatten() {
-        let name = key.as_str();
-        if SPEC_KEYS.contains(&name) || name.starts_with('$') || matches!(member.tree, Tree::Null) {
-            continue;
-        }
-        if CONTAINER_KEYS.contains(&name) {
-            findings.belongs_below(
-                name,
-                &[
-                    Segment::Key("containers".into()),
-                    Segment::Named(TASK_CONTAINER),
-                    Segment::Key(name.to_owned()),
-                ],
-            );
-            findings.error_hint_in(
-                name,
-                member.at.as_ref(),
-                ErrorCode::UnknownKey.message("is a key of a container, not of a pod's spec"),
-                format!(
-                    "put it into an element of \"containers\" with the name \"{TASK_CONTAINER}\""
-                ),
-            );
-        } else if let Some(camel) = SPEC_KEYS.iter().find(|known| snake(known) == name) {
-            findings.warn_in(
-                name,
-                member.at.as_ref(),
-                format!("is written \"{camel}\" by Kubernetes"),
-            );
-        } else {
-            findings.warn_in(
-                name,
-                member.at.as_ref(),
-                "is not a key of a pod's spec that is known here; Kubernetes may refuse it",
-            );
-        }
-    }
-}
-
-fn container_keys(findings: &mut Findings, node: &Node) {
-    for (key, member) in node.members().into_iter().flatten() {
-        let name = key.as_str();
-        let known = ALL_CONTAINER_KEYS.contains(&name) || name.starts_with('$');
-        if known || matches!(member.tree, Tree::Null) {
-            continue;
-        }
-        if let Some(camel) = ALL_CONTAINER_KEYS.iter().find(|known| snake(known) == name) {
-            // Those that no configuration may set are refused under either name.
-            if !OWNED.iter().any(|(owned, _)| owned == camel) {
-                let message = format!("is written \"{camel}\" by Kubernetes");
-                findings.warn_in(name, member.at.as_ref(), message);
-            }
-        } else if SPEC_KEYS.contains(&name) {
-            findings.error_hint_in(
-                name,
-                member.at.as_ref(),
-                ErrorCode::UnknownKey.message("is a key of a pod's spec, not of a container"),
-                format!("put it beside \"containers\", as \"spec.{name}\""),
-            );
-        } else {
-            findings.warn_in(
-                name,
-                member.at.as_ref(),
-                "is not a key of a container that is known here; Kubernetes may refuse it",
-            );
-        }
-    }
-}
-
-/// A name that slipped into the volume's source.
+/// A name that is the system's, or that slipped into the volume's source.
 fn volume(findings: &mut Findings, node: &Node) {
+    if let Some(name) = node.get("name")
+        && let Some(text) = name.text()
+        && SYSTEMS_VOLUMES
+            .iter()
+            .any(|own| match own.strip_suffix('-') {
+                Some(_) => text.starts_with(own),
+                None => text == *own,
+            })
+    {
+        let message = format!("\"{text}\" is reserved for a volume of the system");
+        findings.error_in("name", name.at.as_ref(), message);
+    }
     for source in NAMELESS_SOURCES {
         if let Some(name) = node.get(source).and_then(|source| source.get("name")) {
             findings.within(source, |findings| {
@@ -456,11 +337,6 @@ fn volume(findings: &mut Findings, node: &Node) {
 }
 
 fn container(findings: &mut Findings, node: &Node, list: &str) {
-    container_keys(findings, node);
-    shapes(findings, node);
-    if let Some(resources) = node.get("resources") {
-        findings.within("resources", |findings| shapes(findings, resources));
-    }
     let name = node.get("name").and_then(Node::text);
     let reserved = match name {
         Some(INIT_CONTAINER) => true,
@@ -472,7 +348,9 @@ fn container(findings: &mut Findings, node: &Node, list: &str) {
         let message = format!("\"{}\" is reserved", name.unwrap_or_default());
         return findings.error_in("name", at.as_ref(), message);
     }
-    if name != Some(TASK_CONTAINER) {
+    let is_tasks = name == Some(TASK_CONTAINER);
+    gpus(findings, node, is_tasks);
+    if !is_tasks {
         return;
     }
     for (key, advice) in OWNED {
@@ -490,96 +368,63 @@ fn container(findings: &mut Findings, node: &Node, list: &str) {
             }
         });
     }
-    if let Some(resources) = node.get("resources") {
-        let advice = format!("use \"{}\"", findings.document.slots_key);
-        findings.within("resources", |findings| {
-            for kind in ["requests", "limits"] {
-                if let Some(amounts) = resources.get(kind) {
-                    findings.within(kind, |findings| {
-                        for gpu in ["nvidia.com/gpu", "amd.com/gpu"] {
-                            forbid(findings, amounts, gpu, &advice);
-                        }
-                    });
+}
+
+/// GPUs among the resources of a container: the task's gets those of its slots, no other any.
+fn gpus(findings: &mut Findings, node: &Node, is_tasks: bool) {
+    let Some(resources) = node.get("resources") else {
+        return;
+    };
+    let advice = format!("use \"{}\"", findings.document.slots_key);
+    findings.within("resources", |findings| {
+        for kind in ["requests", "limits"] {
+            let amounts = resources.get(kind).and_then(Node::members);
+            let amounts = amounts.into_iter().flatten();
+            let gpus = amounts.filter(|(name, amount)| is_gpu(name) && amount.tree != Tree::Null);
+            findings.within(kind, |findings| {
+                for (name, amount) in gpus {
+                    let is_none = amount.integer() == Some(0) || amount.text() == Some("0");
+                    let at = amount.at.as_ref();
+                    if is_tasks {
+                        findings.error_hint_in(name, at, "cannot be set in a pod spec", &advice);
+                    } else if !is_none {
+                        let message = format!("is left out: only \"{TASK_CONTAINER}\" gets GPUs");
+                        findings.warn_in(name, at, message);
+                    }
                 }
-            }
-        });
-    }
+            });
+        }
+    });
 }
 
-/// The directives of a strategic merge, wherever they are.
-fn directives(findings: &mut Findings, node: &Node) {
-    match &node.tree {
-        Tree::List(items) => {
-            for (index, item) in items.iter().enumerate() {
-                findings.within(index, |findings| directives(findings, item));
-            }
-        }
-        Tree::Map(members) => {
-            for (key, member) in members {
-                findings.within(key, |findings| directive(findings, key, member));
-            }
-        }
-        _ => {}
-    }
-}
-
-fn directive(findings: &mut Findings, key: &str, node: &Node) {
-    if key == "$patch" {
-        if !matches!(node.text(), Some("replace" | "merge" | "delete")) {
-            let message = format!(
-                "must be \"replace\", \"merge\" or \"delete\", not {}",
-                findings.place.found(node)
-            );
-            findings.error(node.at.as_ref(), message);
-        }
-    } else if key == "$retainKeys"
-        || key.starts_with("$deleteFromPrimitiveList/")
-        || key.starts_with("$setElementOrder/")
-    {
-        if !matches!(node.tree, Tree::List(_)) {
-            findings.mismatch(node, "a list");
-        }
-    } else if key.starts_with('$') {
-        findings.error(
-            node.at.as_ref(),
-            "is not a directive; known are \"$patch\", \"$retainKeys\", \"$deleteFromPrimitiveList/KEY\", \"$setElementOrder/KEY\"",
-        );
-    } else {
-        directives(findings, node);
-    }
+fn is_gpu(resource: &str) -> bool {
+    resource == "amd.com/gpu" || resource.starts_with("nvidia.com/")
 }
 
 /// The member `key`, in Kubernetes' camel case or in snake case.
 fn given<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
-    node.get(key).or_else(|| node.get(&snake(key)))
+    node.get(key)
+        .or_else(|| spellings(node, key).next().map(|(_, member)| member))
 }
 
-fn snake(key: &str) -> String {
-    let mut out = String::new();
-    for c in key.chars() {
-        if c.is_ascii_uppercase() {
-            out.push('_');
-        }
-        out.push(c.to_ascii_lowercase());
-    }
-    out
+/// The members that mean `key`, each with how it is spelled.
+fn spellings<'n>(node: &'n Node, key: &str) -> impl Iterator<Item = (&'n str, &'n Node)> {
+    let members = node.members().into_iter().flatten();
+    let means = move |name: &str| {
+        name == key || (name.contains('_') && name.replace('_', "").eq_ignore_ascii_case(key))
+    };
+    members
+        .filter(move |(name, member)| means(name) && !matches!(member.tree, Tree::Null))
+        .map(|(name, member)| (name.as_str(), member))
 }
 
 fn forbid(findings: &mut Findings, node: &Node, key: &str, advice: &str) {
-    let other = snake(key);
-    let spellings = if other == key {
-        vec![key.to_owned()]
-    } else {
-        vec![key.to_owned(), other]
-    };
-    for spelling in spellings {
-        if let Some(member) = node.get(&spelling) {
-            findings.error_hint_in(
-                &spelling,
-                member.at.as_ref(),
-                "cannot be set in a pod spec",
-                advice,
-            );
-        }
+    for (spelling, member) in spellings(node, key) {
+        findings.error_hint_in(
+            spelling,
+            member.at.as_ref(),
+            "cannot be set in a pod spec",
+            advice,
+        );
     }
 }

@@ -201,9 +201,14 @@ impl Findings {
 
     /// Notes that the member `key` at the current path belongs one level up.
     pub(crate) fn belongs_above(&mut self, key: &str) {
+        self.belongs_above_as(key, key);
+    }
+
+    /// Notes that the member `key` at the current path belongs one level up, as `name`.
+    pub(crate) fn belongs_above_as(&mut self, key: &str, name: &str) {
         let mut to = self.place.steps.clone();
         to.pop();
-        to.push(Segment::Key(key.to_owned()));
+        to.push(Segment::Key(name.to_owned()));
         self.belongs(key, to);
     }
 
