@@ -7,7 +7,8 @@ use std::sync::Arc;
 use det_ids::PriorityOrder;
 use serde_json::Value;
 
-use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
+use self::pod_fields::{POD_FIELD, PodFields};
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, MAX_KEPT};
 use crate::layer_text::read_layer;
 use crate::origin::{Layer, Position, Source};
 use crate::schema::{
@@ -16,13 +17,17 @@ use crate::schema::{
 pub use crate::workload::Workload;
 use crate::yaml::{self, Node, Tree};
 
+mod pod_fields;
+
 /// What the result must keep. `None` = no constraint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Constraints {
     /// Most slots of an experiment at once, of a trial, and of a task.
     pub max_slots: Option<u32>,
     /// The best priority that may be asked for.
     pub priority_limit: Option<u8>,
+    /// Fields that a pod spec may set otherwise than the pool's.
+    pod_spec: PodFields,
 }
 
 /// The policies of one scope for one kind of work.
@@ -64,6 +69,20 @@ static CONSTRAINTS: Section = section(&[
         Kind::Int(1, 99),
         "Best priority that may be asked for",
     ),
+    field(
+        "pod_spec",
+        Kind::Section(&POD_SPEC),
+        "Fields of Kubernetes pods that may be set",
+    ),
+]);
+
+static POD_SPEC: Section = section(&[
+    field(
+        "allow",
+        Kind::List(&POD_FIELD),
+        "Fields that may be set, and no others",
+    ),
+    field("deny", Kind::List(&POD_FIELD), "Fields that may not be set"),
 ]);
 
 static RESOURCES: Section = section(&[field(
@@ -139,11 +158,19 @@ impl Policies {
             }
         }
         let integer = |path: &str| root.find(path).and_then(Node::integer);
+        let pod_fields = |list: &str| {
+            let list = root.find(&format!("constraints.pod_spec.{list}"));
+            pod_fields::patterns(list)
+        };
         let constraints = Constraints {
             max_slots: integer("constraints.resources.max_slots")
                 .and_then(|slots| u32::try_from(slots).ok()),
             priority_limit: integer("constraints.priority_limit")
                 .and_then(|limit| u8::try_from(limit).ok()),
+            pod_spec: PodFields {
+                allow: pod_fields("allow"),
+                deny: pod_fields("deny").unwrap_or_default(),
+            },
         };
         let mut policies = Self {
             scope: scope.to_owned(),
@@ -175,6 +202,13 @@ impl Policies {
         all.into_iter()
             .map(|policies| policies.with_order(order))
             .collect()
+    }
+
+    /// The same without constraints of pods: for work whose pod has been admitted before.
+    #[must_use]
+    pub fn without_pod_constraints(mut self) -> Self {
+        self.constraints.pod_spec = PodFields::default();
+        self
     }
 
     /// Checks the invariants' own priority against the limit of the same policies, by [`Self::priority_order`]. Apart
@@ -393,6 +427,39 @@ pub(crate) fn check_constraints(
     slots(findings, root, policies, workload);
     priority(findings, root, policies);
 }
+
+/// Refuses each field that `asked`, the pod of a user over that of a pool, has otherwise than `given`, the pool's alone, and
+/// that a policy does not let users set. The policies of all scopes count.
+pub(crate) fn check_pod(
+    findings: &mut Findings,
+    asked: Option<&Node>,
+    given: Option<&Node>,
+    policies: &[Policies],
+) {
+    for policy in policies {
+        let fields = &policy.constraints.pod_spec;
+        let most = MAX_KEPT.saturating_sub(findings.errors.len());
+        for refused in fields.refused(asked, given).into_iter().take(most) {
+            let message = format!("cannot be set under the policy of {}", policy.scope);
+            let hint = format!(
+                "leave it out, or ask an administrator of {} ({})",
+                policy.scope, refused.rule
+            );
+            let path = format!("{POD_PATH}.{}", refused.path);
+            let error = ConfigError::new(path, refused.at, message).with_hint(hint);
+            findings.errors.push(error);
+        }
+    }
+}
+
+/// Whether any of the policies constrains pods.
+pub(crate) fn constrain_pods(policies: &[Policies]) -> bool {
+    let mut constraints = policies.iter().map(|policy| &policy.constraints.pod_spec);
+    constraints.any(|fields| *fields != PodFields::default())
+}
+
+/// Where a document has its pod.
+pub(crate) const POD_PATH: &str = "environment.pod_spec";
 
 fn fixed_by(scope: &str, value: u32) -> Node {
     let mut node = Node::from(&Value::from(value));

@@ -23,7 +23,7 @@ use crate::layer_text::{LayerText, place_of_whole_path, read_layer};
 use crate::master::Underlay;
 use crate::origin::{Layer, Source};
 use crate::overrides::apply_all;
-use crate::policies::{Policies, check_constraints, replaced};
+use crate::policies::{POD_PATH, Policies, check_constraints, check_pod, constrain_pods, replaced};
 use crate::repair;
 use crate::schema::{
     Findings, LayerErrors, Stage, check_document, merge_documents, without_directives,
@@ -355,15 +355,28 @@ impl<K: Rules> PolicedSubmission<'_, K> {
         )
     }
 
+    /// Compares the pod that the document makes of that of the layers below with what the policies let users set. What is
+    /// an administrator's, below or in the policies themselves, is not judged.
+    fn check_pod(&self, findings: &mut Findings, below: &[Node]) {
+        if !constrain_pods(self.policies) {
+            return;
+        }
+        let given = Layers(below.to_vec()).merged::<K>();
+        let own = self.submitted.layers.0.iter().chain(below);
+        let asked = Layers(own.cloned().collect()).merged::<K>();
+        let (asked, given) = (asked.find(POD_PATH), given.find(POD_PATH));
+        check_pod(findings, asked, given, self.policies);
+    }
+
     /// All layers as one, checked, with every default.
     fn whole(&self, defaults: &K::Defaults<'_>, underlay: &Underlay) -> Result<Node, ConfigErrors> {
         let mut findings = Findings::new(K::WORKLOAD.document(), Stage::Complete);
         let (kind, errors) = (self.submitted.kind, self.submitted.errors.clone());
         let mut layers = self.submitted.layers.under(self.policies);
         let asked = layers.clone().merged::<K>();
-        layers
-            .0
-            .extend(kind.layers_below(&mut findings, &asked, defaults, underlay));
+        let below = kind.layers_below(&mut findings, &asked, defaults, underlay);
+        self.check_pod(&mut findings, &below);
+        layers.0.extend(below);
         let mut root = layers.merged::<K>();
         if let Some(pod) = root
             .get_mut("environment")
