@@ -167,11 +167,6 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("master", "security.authz", "roles"),
     ("master", "security.token", "access tokens"),
     ("master", "checkpoint_storage", "object stores"),
-    (
-        "master",
-        "task_container_defaults.checkpoint_gc_pod_spec",
-        "Kubernetes",
-    ),
     ("master", "task_container_defaults.slurm", "Slurm"),
     ("master", "task_container_defaults.pbs", "PBS"),
     ("master", "ui_customization", "the web pages"),

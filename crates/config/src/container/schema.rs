@@ -651,8 +651,8 @@ keys! {
         cpu_pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Replace);
         /// Kubernetes pod of tasks with slots.
         gpu_pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Replace);
-        /// Kubernetes pod of the deletion of checkpoints.
-        checkpoint_gc_pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Replace), kept;
+        /// Kubernetes pod of the deletion of checkpoints, instead of the experiment's.
+        checkpoint_gc_pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Replace);
         /// Image of tasks that name none.
         image: PerDevice<Option<String>> = Kind::Special(&IMAGE);
         /// Credentials for the images' registry.

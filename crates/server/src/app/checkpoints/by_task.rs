@@ -97,17 +97,19 @@ impl RemovalTasks {
         let homes = self.homes.get();
         let (_, workspace) = homes.project(experiment.project_id)?;
         let document = document(&config, &remover);
-        let source = Source::layer(Layer::Document);
-        let submitted = SubmittedTask::of_layer(LaunchKind::Command, source, &document);
         let config = match &remover {
             // Nothing of a user's runs, not even an image.
             Remover::Supervisor { .. } => {
                 let pool = self.pool(experiment, workspace)?;
-                self.completed(experiment, &submitted, Vec::new(), pool, Vec::new())?
+                self.completed(experiment, document, Vec::new(), pool, Vec::new())?
             }
             // The user's image, as in every task that users launch.
             Remover::Python { .. } => {
                 let policies = self.policies.over(workspace.id, Workload::Tasks).await?;
+                // The pod is the experiment's, which was admitted with it, or an administrator's.
+                let policies = policies.into_iter().map(Policies::without_pod_constraints);
+                let policies: Vec<Policies> = policies.collect();
+                let submitted = submitted(&document);
                 let mut findings = Findings::default();
                 let governed = submitted.under(&policies);
                 let size = governed.size();
@@ -118,7 +120,7 @@ impl RemovalTasks {
                 let errors = governed.placed(findings.errors);
                 let pool = admitted.pools.into_iter().next();
                 let pool = pool.unwrap_or_else(|| experiment.resource_pool.clone());
-                self.completed(experiment, &submitted, policies, pool, errors)?
+                self.completed(experiment, document, policies, pool, errors)?
             }
         };
         Ok(RemovalDraft {
@@ -314,23 +316,29 @@ impl RemovalTasks {
         Ok(pool)
     }
 
-    /// The whole configuration in a pool. `errors` = what speaks against it already.
+    /// The whole configuration in a pool, whose pod for deletions replaces that of the experiment. `errors` = what speaks
+    /// against it already.
     fn completed(
         &self,
         experiment: &ExperimentRow,
-        submitted: &SubmittedTask,
+        mut document: Value,
         policies: Vec<Policies>,
         pool: String,
         errors: Vec<ConfigError>,
     ) -> AppResult<TaskConfig> {
         let defaults = self.pools.container_defaults(&pool);
         let policies = Policies::all_with_order(policies, self.pools.priority_order(&pool));
-        let completed = submitted.under(&policies).complete(&TaskDefaults {
-            description: format!("deletion of checkpoints of experiment {}", experiment.id),
-            task_container_defaults: &defaults,
-            default_priority: Some(self.pools.default_priority(&pool)),
-            has_context: false,
-        });
+        if let Some(pod_spec) = &defaults.checkpoint_gc_pod_spec {
+            document["environment"]["pod_spec"] = pod_spec.clone();
+        }
+        let completed = submitted(&document)
+            .under(&policies)
+            .complete(&TaskDefaults {
+                description: format!("deletion of checkpoints of experiment {}", experiment.id),
+                task_container_defaults: &defaults,
+                default_priority: Some(self.pools.default_priority(&pool)),
+                has_context: false,
+            });
         match completed {
             Ok(mut config) if errors.is_empty() => {
                 config.resources.resource_pool = pool;
@@ -364,10 +372,11 @@ fn document(config: &ExperimentConfig, remover: &Remover) -> Value {
     match remover {
         Remover::Supervisor { .. } => {
             document["environment"] = json!({"image": EMPTY_IMAGE, "force_pull_image": false});
-            // The shared file system has its own mount.
+            // The shared file system has its own mount; another directory is where the experiment has it mounted.
             let location = &config.checkpoint_storage.location;
             if !matches!(location, StorageLocation::SharedFs { .. }) {
                 document["bind_mounts"] = json!(config.bind_mounts);
+                document["environment"]["pod_spec"] = json!(config.environment.pod_spec);
             }
         }
         Remover::Python { .. } => {
@@ -376,6 +385,11 @@ fn document(config: &ExperimentConfig, remover: &Remover) -> Value {
         }
     }
     document
+}
+
+fn submitted(document: &Value) -> SubmittedTask {
+    let source = Source::layer(Layer::Document);
+    SubmittedTask::of_layer(LaunchKind::Command, source, document)
 }
 
 /// Why a task did not delete what it was to delete.

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use det_config::master::ManagerKind;
 use det_ids::{ExperimentId, PlaceId, WorkspaceId};
 use det_rm::{ContainerStart, Core as _, Fit, Misfits};
-use det_taskspec::Granted;
+use det_taskspec::{Granted, TaskKind};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::fake::{FakePlace, Task};
 use super::running;
+use crate::checkpoints::{PATH, report, send, uuid};
 use crate::pools;
 use crate::support::{Client, Cluster};
 
@@ -116,6 +118,47 @@ async fn a_manager_is_given_what_its_containers_are_made_by() {
     let pod_spec = origin.pod_spec.unwrap();
     assert_eq!(pod_spec["spec"]["nodeSelector"]["zone"], "a");
     cluster.stop().await;
+}
+
+#[tokio::test]
+async fn deletions_of_checkpoints_get_the_pod_that_is_configured_for_them() {
+    let of_deletions = json!({"spec": {"nodeSelector": {"for": "deletions"}}});
+    let pools = json!([{
+        "pool_name": "default",
+        "task_container_defaults": {"checkpoint_gc_pod_spec": of_deletions},
+    }])
+    .to_string();
+    let flags = [
+        (
+            "resource_manager",
+            "{type: kubernetes, cluster_name: cloud}",
+        ),
+        ("resource_pools", pools.as_str()),
+    ];
+    let cluster = Cluster::start_driving(ManagerKind::Kubernetes, &flags).await;
+    let client = cluster.determined().await;
+    let mut node = FakePlace::join(&cluster, "node", 1, "default", Vec::new()).await;
+    let config = json!({
+        "name": "x", "entrypoint": "true", "searcher": {"name": "single", "metric": "loss"},
+        "checkpoint_storage": {"type": "s3", "bucket": "b"},
+        "environment": {"pod_spec": {"spec": {"nodeSelector": {"for": "training"}}}},
+    });
+    let body = json!({"config": config.to_string(), "activate": true});
+    client.post("/api/v1/experiments", body).await.ok();
+    let trial = next_start(&mut node).await;
+    let task = cluster.client().as_task(&trial.spec.script.token);
+    task.post(PATH, report(&trial.spec, 1, 1)).await.ok();
+    // What users may not set is not judged again.
+    let nothing = json!({"configPolicies": "constraints: {pod_spec: {allow: []}}"});
+    let admin = cluster.admin().await;
+    let policies = "/api/v1/config-policies/workspaces/1/NTSC";
+    admin.put(policies, nothing).await.ok();
+    let named = json!({"checkpointUuids": [uuid(1)]});
+    send(&client, Method::DELETE, PATH, named).await.ok();
+    let removal = next_start(&mut node).await;
+    assert_eq!(removal.spec.script.task_type, TaskKind::CheckpointGc);
+    assert_eq!(removal.origin.pod_spec, Some(of_deletions));
+    cluster.stop_unchecked().await;
 }
 
 #[tokio::test]
