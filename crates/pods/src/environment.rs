@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use det_taskspec::variables::{self as v, RESERVED_PREFIX};
-use det_taskspec::{RUN_DIR, Script, pods};
+use det_taskspec::{RUN_DIR, RunsIn, Script, pods};
 use serde_json::{Value, json};
 
 use crate::facts::{ClusterFacts, MasterCert, Member, SlotResource};
@@ -27,8 +27,6 @@ const DET_LOG_WAIT_TIME: &str = "DET_LOG_WAIT_TIME";
 const LOG_WAIT: &str = "900";
 /// Word of the harness for "check no certificate", in place of a file.
 const NO_CERT_CHECK: &str = "noverify";
-/// The word of `DET_RESOURCES_TYPE` for what runs a pod.
-const RESOURCES_TYPE: &str = "k8s-job";
 /// Where the termination message of the task's container is read from.
 pub(crate) const TERMINATION_LOG: &str = "/dev/termination-log";
 
@@ -59,7 +57,10 @@ pub(crate) fn of_task(
             v::DET_MASTER_CERT_NAME,
             master.cert_name.clone().filter(|_| tls),
         ),
-        (v::DET_RESOURCES_TYPE, Some(RESOURCES_TYPE.to_owned())),
+        (
+            v::DET_RESOURCES_TYPE,
+            Some(RunsIn::Pod.resources_type().to_owned()),
+        ),
         (
             DET_KUBERNETES_JOB_PARALLELISM,
             Some(pods_of_allocation.to_string()),

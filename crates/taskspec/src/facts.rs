@@ -214,8 +214,8 @@ pub enum RunsIn {
 }
 
 impl RunsIn {
-    /// What the harness calls it, in `DET_RESOURCES_TYPE`.
-    pub(crate) fn resources_type(self) -> &'static str {
+    /// What clients and the harness call it: the value of `DET_RESOURCES_TYPE`, and of the resources of an allocation.
+    pub fn resources_type(self) -> &'static str {
         match self {
             Self::Machine => "docker-container",
             Self::Pod => "k8s-job",

@@ -14,7 +14,7 @@ use det_store::experiments::{self, JobRow};
 use det_store::places::{self, PlaceRow};
 use det_store::task_documents::{self, LaunchedFilter, LaunchedTask, TaskDocument};
 use det_store::{Conn, Store};
-use det_taskspec::{Device, Remover, TaskDetails, TaskKind, TaskUser};
+use det_taskspec::{Device, Remover, RunsIn, TaskDetails, TaskKind, TaskUser};
 use serde_json::Value;
 
 use crate::app::documents::shown_task_config;
@@ -68,10 +68,22 @@ pub(crate) async fn whole(master: &Master, actor: &Actor, id: &TaskId) -> AppRes
     })
 }
 
+/// A live allocation with what its pool decides about how it is shown.
+pub(crate) struct LiveAllocation {
+    /// Its row.
+    pub(crate) row: AllocationRow,
+    /// How its pool schedules.
+    pub(crate) policy: Policy,
+    /// Which of two priorities goes first in its pool.
+    pub(crate) priority_order: PriorityOrder,
+    /// What its containers run in.
+    pub(crate) runs_in: RunsIn,
+}
+
 /// Everything that runs or waits to run.
 pub(crate) struct Live {
-    /// Live allocations, each with how its pool schedules, and which of two priorities goes first there.
-    pub(crate) allocations: Vec<(AllocationRow, Policy, PriorityOrder)>,
+    /// Live allocations.
+    pub(crate) allocations: Vec<LiveAllocation>,
     /// Their containers.
     pub(crate) containers: Vec<ContainerRow>,
     /// All agents.
@@ -102,8 +114,13 @@ pub(crate) async fn live(master: &Master, actor: &Actor, with_ended: bool) -> Ap
         (policy, master.pools.priority_order(name))
     };
     let scheduled = |row: AllocationRow| {
-        let (policy, order) = pool(&row.resource_pool);
-        (row, policy, order)
+        let (policy, priority_order) = pool(&row.resource_pool);
+        LiveAllocation {
+            policy,
+            priority_order,
+            runs_in: master.pools.runs_in(&row.resource_pool),
+            row,
+        }
     };
     let filter = LaunchedFilter {
         ended_after: Some(i64::MAX),

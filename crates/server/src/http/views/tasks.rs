@@ -18,7 +18,7 @@ use det_store::StoreError;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::experiments::JobRow;
 use det_store::task_documents::LaunchedTask;
-use det_taskspec::{Device, TaskDetails, TaskKind};
+use det_taskspec::{Device, RunsIn, TaskDetails, TaskKind};
 
 use crate::app::reads::tasks::{Live, TaskView};
 use crate::app::services::{Offer, Protocol};
@@ -209,8 +209,17 @@ pub(crate) fn summaries(live: &Live) -> Result<BTreeMap<String, AllocationSummar
     }
     let jobs: BTreeMap<&JobId, &JobRow> = live.jobs.iter().map(|job| (&job.id, job)).collect();
     let mut of_allocation: BTreeMap<&AllocationId, Vec<ResourcesSummary>> = BTreeMap::new();
+    let runs_in: BTreeMap<&AllocationId, RunsIn> = live
+        .allocations
+        .iter()
+        .map(|live| (&live.row.id, live.runs_in))
+        .collect();
     for container in &live.containers {
-        let summary = resources(container, known.get(&container.place_id))?;
+        // The summary of a container without a live allocation is never shown.
+        let Some(runs_in) = runs_in.get(&container.allocation_id) else {
+            continue;
+        };
+        let summary = resources(container, known.get(&container.place_id), *runs_in)?;
         of_allocation
             .entry(&container.allocation_id)
             .or_default()
@@ -218,7 +227,8 @@ pub(crate) fn summaries(live: &Live) -> Result<BTreeMap<String, AllocationSummar
     }
     live.allocations
         .iter()
-        .map(|(row, policy, priority_order)| {
+        .map(|live_allocation| {
+            let row = &live_allocation.row;
             let job = jobs.get(&row.job_id);
             let owner = job.and_then(|job| live.owners.get(&job.owner_id));
             let description = live.descriptions.get(&row.task_id);
@@ -232,8 +242,8 @@ pub(crate) fn summaries(live: &Live) -> Result<BTreeMap<String, AllocationSummar
                 slots_needed: row.slots,
                 is_stopping: is_stopping(row),
                 resources: of_allocation.remove(&row.id).unwrap_or_default(),
-                scheduler_type: scheduler_name(*policy).to_owned(),
-                priority_order: priority_order.to_string(),
+                scheduler_type: scheduler_name(live_allocation.policy).to_owned(),
+                priority_order: live_allocation.priority_order.to_string(),
                 priority: job.map(|job| i64::from(job.priority)),
                 proxy_ports: services
                     .into_iter()
@@ -267,6 +277,7 @@ fn service(row: &AllocationRow, offer: &Offer) -> ProxyPortConfig {
 fn resources(
     container: &ContainerRow,
     agent: Option<&(Vec<Device>, &str)>,
+    runs_in: RunsIn,
 ) -> Result<ResourcesSummary, StoreError> {
     let slots = slot_set(&container.slots)?;
     let devices = agent
@@ -305,9 +316,9 @@ fn resources(
     };
     Ok(ResourcesSummary {
         resources_id: container.id.to_string(),
-        resources_type: match agent {
-            Some((_, "process")) => "process".into(),
-            _ => "docker-container".into(),
+        resources_type: match (runs_in, agent) {
+            (RunsIn::Machine, Some((_, "process"))) => "process".into(),
+            (RunsIn::Machine | RunsIn::Pod, _) => runs_in.resources_type().into(),
         },
         allocation_id: container.allocation_id.to_string(),
         agent_devices: BTreeMap::from([(
@@ -331,6 +342,7 @@ pub(crate) mod tests {
     use det_store::places::PlaceRow;
 
     use super::*;
+    use crate::app::reads::tasks::LiveAllocation;
 
     fn offer(port: u16, is_default: bool) -> Offer {
         Offer {
@@ -405,8 +417,8 @@ pub(crate) mod tests {
         assert_eq!(allocation(&waiting()).unwrap().is_ready, Some(false));
     }
 
-    #[test]
-    fn a_summary_joins_container_agent_and_job() {
+    /// The waiting allocation, placed on a machine or a node whose runtime has this name.
+    fn running(runs_in: RunsIn, runtime: &str) -> Live {
         let container = ContainerRow {
             id: "c".into(),
             allocation_id: "3.abc.1".into(),
@@ -438,11 +450,31 @@ pub(crate) mod tests {
             capacity: Capacity::Devices(vec![device]),
             addresses: Vec::new(),
             version: "1".into(),
-            runtime: "process".into(),
+            runtime: runtime.into(),
             registered_at: 0,
             disconnected_at: None,
         };
-        let job = JobRow {
+        Live {
+            pools: HashMap::new(),
+            descriptions: HashMap::new(),
+            paused: Vec::new(),
+            ended: Vec::new(),
+            services: HashMap::from([("3.abc.1".into(), vec![offer(80, true), offer(22, false)])]),
+            owners: HashMap::from([(UserId(1), "ada".to_owned())]),
+            allocations: vec![LiveAllocation {
+                row: waiting(),
+                policy: Policy::FairShare,
+                priority_order: PriorityOrder::LowerFirst,
+                runs_in,
+            }],
+            containers: vec![container],
+            agents: vec![agent],
+            jobs: vec![job()],
+        }
+    }
+
+    fn job() -> JobRow {
+        JobRow {
             id: "j".into(),
             kind: det_store::experiments::JobKind::Experiment,
             owner_id: UserId(1),
@@ -456,20 +488,12 @@ pub(crate) mod tests {
             demands: None,
             submitted_at: 0,
             workspace_id: WorkspaceId(1),
-        };
-        let all = summaries(&Live {
-            pools: HashMap::new(),
-            descriptions: HashMap::new(),
-            paused: Vec::new(),
-            ended: Vec::new(),
-            services: HashMap::from([("3.abc.1".into(), vec![offer(80, true), offer(22, false)])]),
-            owners: HashMap::from([(UserId(1), "ada".to_owned())]),
-            allocations: vec![(waiting(), Policy::FairShare, PriorityOrder::LowerFirst)],
-            containers: vec![container],
-            agents: vec![agent],
-            jobs: vec![job],
-        })
-        .unwrap();
+        }
+    }
+
+    #[test]
+    fn a_summary_joins_container_agent_and_job() {
+        let all = summaries(&running(RunsIn::Machine, "process")).unwrap();
         let summary = &all["3.abc.1"];
         assert_eq!(summary.name, "Trial 7 (Experiment 3)");
         assert_eq!(summary.scheduler_type, "fair_share");
@@ -482,11 +506,23 @@ pub(crate) mod tests {
         assert_eq!(ports, [("3.abc", 80, false), ("3.abc:22", 22, true)]);
         let resources = &summary.resources[0];
         assert_eq!(resources.container_id.as_deref(), Some("c"));
-        assert_eq!(resources.resources_type, "process");
         assert_eq!(resources.agent_devices["a"].devices.len(), 1);
         assert_eq!(
             resources.started.as_ref().unwrap().addresses[0].host_port,
             40000
         );
+    }
+
+    #[test]
+    fn the_type_of_resources_is_that_of_the_pools_manager() {
+        let shown = |runs_in, runtime| {
+            let all = summaries(&running(runs_in, runtime)).unwrap();
+            all["3.abc.1"].resources[0].resources_type.clone()
+        };
+        assert_eq!(shown(RunsIn::Machine, "process"), "process");
+        assert_eq!(shown(RunsIn::Machine, "docker"), "docker-container");
+        assert_eq!(shown(RunsIn::Pod, "containerd://2.1"), "k8s-job");
+        // A node's runtime is a name that its kubelet reports, and decides nothing.
+        assert_eq!(shown(RunsIn::Pod, "process"), "k8s-job");
     }
 }
