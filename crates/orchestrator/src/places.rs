@@ -231,7 +231,7 @@ pub(crate) fn serve<R: Rows>(
             Some(slot) => format!("slot {} of place \"{place}\"", slot.0),
             None => format!("place \"{place}\""),
         };
-        let holders = scene.rows.holders(place)?.into_iter();
+        let holders = scene.rows.holders(place).into_iter();
         let concerned: BTreeSet<AllocationId> = holders
             .filter(|(_, slots)| slot.is_none_or(|slot| slots.contains(&slot)))
             .map(|(id, _)| id)

@@ -324,10 +324,7 @@ pub trait Rows {
     fn update_place(&mut self, id: &PlaceId, row: &Place);
     /// The allocations that hold something on a place, each with its slots there; an allocation may be named more than
     /// once.
-    ///
-    /// # Errors
-    /// The slots of one of them cannot be read.
-    fn holders(&self, id: &PlaceId) -> Result<Vec<(AllocationId, BTreeSet<SlotId>)>, Unreadable>;
+    fn holders(&self, id: &PlaceId) -> Vec<(AllocationId, BTreeSet<SlotId>)>;
     /// The containers on a place that hold slots, by allocation and rank.
     fn live_containers_on(&self, place: &PlaceId) -> Vec<Container>;
 }

@@ -23,7 +23,6 @@ pub mod leases;
 pub mod live;
 pub mod master_log;
 mod rights;
-pub mod slots;
 mod tls;
 pub mod works;
 

@@ -31,7 +31,6 @@ pub(crate) use planned::port_steps;
 use planned::{entry, place_snapshot, work};
 
 use crate::labels::TaskLabel;
-use crate::slots::slot_set;
 
 /// The cache, shared. Cheap to clone.
 #[derive(Clone, Default)]
@@ -194,6 +193,7 @@ struct Allocation {
 #[derive(Debug, Clone, PartialEq)]
 struct Container {
     row: Arc<ContainerRow>,
+    /// Those of the row, as planners take them.
     slots: Vec<SlotId>,
 }
 
@@ -267,11 +267,7 @@ impl Live {
             } else {
                 inner.for_scheduling.clear();
             }
-            if let Err(error) = inner.cache.apply(changes) {
-                // What cannot be read is reported where it is asked for.
-                tracing::error!(%error, "a stored row cannot be read; the live rows are read again");
-                inner.current = false;
-            }
+            inner.cache.apply(changes);
         } else {
             inner.meanwhile.push(changes);
         }
@@ -312,7 +308,7 @@ impl Live {
                 continue;
             }
             for changes in std::mem::take(&mut inner.meanwhile) {
-                cache.apply(changes)?;
+                cache.apply(changes);
             }
             let outcome = look(&cache);
             inner.cache = cache;
@@ -382,7 +378,7 @@ impl Live {
         };
         for changes in changes {
             touched.add(&changes, scheduling);
-            scheduling.apply(changes)?;
+            scheduling.apply(changes);
         }
         if !scheduling.jobs.unread.is_empty() {
             let ids: Vec<JobId> = scheduling.jobs.unread.iter().cloned().collect();
@@ -456,12 +452,12 @@ impl LiveCache {
         }
         for row in allocations::live(conn).await? {
             let containers = of_allocation.remove(&row.id).unwrap_or_default();
-            cache.put(Arc::new(row), containers)?;
+            cache.put(Arc::new(row), containers);
         }
         Ok(cache)
     }
 
-    fn apply(&mut self, changes: Changes) -> Result<(), StoreError> {
+    fn apply(&mut self, changes: Changes) {
         for id in changes.removed_places {
             self.places.remove(&id);
         }
@@ -470,17 +466,12 @@ impl LiveCache {
         }
         self.jobs.changed(changes.jobs);
         for (row, containers) in changes.allocations {
-            self.put(row, containers)?;
+            self.put(row, containers);
         }
-        Ok(())
     }
 
     /// Takes in an allocation as it is now.
-    fn put(
-        &mut self,
-        row: Arc<AllocationRow>,
-        containers: Vec<Arc<ContainerRow>>,
-    ) -> Result<(), StoreError> {
+    fn put(&mut self, row: Arc<AllocationRow>, containers: Vec<Arc<ContainerRow>>) {
         if let Some(before) = self.allocations.remove(&row.id) {
             self.jobs.remove(&before.row);
             for container in before.containers {
@@ -494,19 +485,17 @@ impl LiveCache {
         }
         if row.ended_at.is_some() {
             self.jobs.drop_unused(&row.job_id);
-            return Ok(());
+            return;
         }
         self.jobs.add(&row);
         let containers = containers
             .into_iter()
             .filter(|container| container.ended_at.is_none())
-            .map(|row| {
-                Ok(Container {
-                    slots: slot_set(&row.slots)?.into_iter().map(SlotId).collect(),
-                    row,
-                })
+            .map(|row| Container {
+                slots: row.slots.iter().copied().collect(),
+                row,
             })
-            .collect::<Result<Vec<_>, StoreError>>()?;
+            .collect::<Vec<_>>();
         for container in &containers {
             self.containers
                 .entry(container.row.place_id.clone())
@@ -515,7 +504,6 @@ impl LiveCache {
         }
         self.allocations
             .insert(row.id.clone(), Allocation { row, containers });
-        Ok(())
     }
 
     /// The containers on a place that hold slots, each with its allocation.

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, JobId, PlaceId, TaskId, TrialId, UserId};
+use det_ids::{
+    AllocationId, ContainerId, ExperimentId, JobId, PlaceId, SlotId, TaskId, TrialId, UserId,
+};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::log_findings::LogFindings;
@@ -121,8 +123,9 @@ pub struct ContainerRow {
     pub place_id: PlaceId,
     /// Its number in the allocation; 0 is the chief.
     pub member: i64,
-    /// JSON list of slot numbers.
-    pub slots: String,
+    /// Slots of its place that it holds while it has not ended; empty = a container without slots.
+    #[row(json)]
+    pub slots: BTreeSet<SlotId>,
     /// The desired state.
     #[row(word)]
     pub desired: Desired,
@@ -548,7 +551,7 @@ pub(crate) async fn save_containers(
             allocation_id: "text" = |row| &row.allocation_id,
             place_id: "text" = |row| &row.place_id,
             member: "bigint" = |row| row.member,
-            slots: "text" = |row| row.slots.as_str(),
+            slots: "text" = |row| column::text(&row.slots),
             desired: "text" = |row| <&str>::from(row.desired),
             observed: "text" = |row| row.observed.as_ref().map(column::text),
             daemon: "boolean" = |row| row.daemon,

@@ -406,10 +406,10 @@ impl Rows for World {
     fn update_place(&mut self, id: &PlaceId, row: &Place) {
         self.places.insert(id.clone(), row.clone());
     }
-    fn holders(&self, id: &PlaceId) -> Result<Vec<(AllocationId, BTreeSet<SlotId>)>, Unreadable> {
+    fn holders(&self, id: &PlaceId) -> Vec<(AllocationId, BTreeSet<SlotId>)> {
         let live = self.live_containers_on(id).into_iter();
         let slots = live.map(|c| (c.allocation_id, self.slots[&c.id].clone()));
-        Ok(slots.collect())
+        slots.collect()
     }
     fn live_containers_on(&self, place: &PlaceId) -> Vec<Container> {
         let on = |c: &&Container| c.place == *place && c.ended_at.is_none();

@@ -25,7 +25,6 @@ use crate::app::silences::Silences;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
-use crate::slots::slot_set;
 
 /// The longest that a poll is held.
 const LONGEST_POLL: Duration = Duration::from_secs(600);
@@ -252,7 +251,7 @@ impl Allocations {
             let Some(row) = row else {
                 return Err(AppError::not_found("allocation", allocation_id));
             };
-            if let Some(meeting) = meeting(&containers, container_id)? {
+            if let Some(meeting) = meeting(&containers, container_id) {
                 return Ok(meeting);
             }
             if row.ended_at.is_some() {
@@ -397,25 +396,20 @@ fn shows_that_it_listens(actor: &Actor, row: &AllocationRow) -> bool {
 }
 
 /// The addresses of all members, once all have come and their addresses are known.
-fn meeting(
-    containers: &[ContainerRow],
-    container_id: &ContainerId,
-) -> AppResult<Option<Rendezvous>> {
+fn meeting(containers: &[ContainerRow], container_id: &ContainerId) -> Option<Rendezvous> {
     let members = containers.iter();
     let members = members.map(|row| (row.joined, row.observed.as_ref()));
-    let Some(addresses) = Observed::meeting(members) else {
-        return Ok(None);
-    };
+    let addresses = Observed::meeting(members)?;
     let (mut slots, mut rank) = (Vec::new(), None);
     for row in containers {
         if row.id == *container_id {
             rank = Some(row.member);
         }
-        slots.push(i64::try_from(slot_set(&row.slots)?.len()).unwrap_or(i64::MAX));
+        slots.push(i64::try_from(row.slots.len()).unwrap_or(i64::MAX));
     }
-    Ok(rank.map(|rank| Rendezvous {
+    rank.map(|rank| Rendezvous {
         addresses: addresses.into_iter().map(str::to_owned).collect(),
         rank,
         slots,
-    }))
+    })
 }

@@ -27,7 +27,6 @@ use crate::auth::{Auth, User, new_token, token_hash};
 use crate::error::{AppError, AppResult};
 use crate::labels::TaskLabel;
 use crate::live::{Live, StartableContainer};
-use crate::slots::slot_set;
 
 /// Tokens that were made when their containers were placed, until their places receive them. Only their hashes are
 /// stored: after a restart of the master, and for a start that is repeated, another token is made.
@@ -275,15 +274,14 @@ async fn place_facts(
     conn: &mut Conn<'_>,
 ) -> AppResult<PlaceFacts> {
     let container = &startable.container;
-    let slots = slot_set(&container.slots)?;
     let members = members(startable, conn).await?;
     Ok(PlaceFacts {
         container_id: container.id.clone(),
         device_kind: (startable.place.capacity.devices().iter())
-            .find(|device| slots.contains(&device.id.0))
+            .find(|device| container.slots.contains(&device.id))
             .map_or(DeviceKind::Cpu, |device| device.kind),
         slots: Granted::new(
-            slots.into_iter().map(SlotId).collect(),
+            container.slots.iter().copied().collect(),
             startable.place.capacity.is_named(),
         ),
         members: members.len(),
@@ -296,10 +294,9 @@ async fn members(
     startable: &StartableContainer,
     conn: &mut Conn<'_>,
 ) -> AppResult<Vec<Arc<ContainerRow>>> {
-    let mut held = 0;
-    for container in &startable.alive {
-        held += slot_set(&container.slots)?.len();
-    }
+    let held: usize = (startable.alive.iter())
+        .map(|container| container.slots.len())
+        .sum();
     let requested = usize::try_from(startable.allocation.slots).unwrap_or(0);
     if held >= requested {
         return Ok(startable.alive.clone());

@@ -211,13 +211,13 @@ impl det_orchestrator::Rows for Tx<'_> {
         }
     }
 
-    fn holders(&self, id: &PlaceId) -> Result<Vec<(AllocationId, BTreeSet<SlotId>)>, Unreadable> {
+    fn holders(&self, id: &PlaceId) -> Vec<(AllocationId, BTreeSet<SlotId>)> {
         let live = self.rows.live_containers_of(id).into_iter();
         let holders = live.map(|c| {
             let slots = c.slots.iter().copied().collect();
             (c.row.allocation_id.clone(), slots)
         });
-        Ok(holders.collect())
+        holders.collect()
     }
 
     fn live_containers_on(&self, place: &PlaceId) -> Vec<Container> {

@@ -176,7 +176,7 @@ pub(crate) fn container(
         allocation_id: allocation_id.into(),
         place_id: place_id.into(),
         member,
-        slots: "[0]".into(),
+        slots: BTreeSet::from([SlotId(0)]),
         desired: Desired::Run,
         observed: None,
         daemon: false,

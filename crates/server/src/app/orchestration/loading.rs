@@ -18,7 +18,6 @@ use super::{CORE, Orchestration};
 use crate::app::configs::log_retention_days;
 use crate::app::searches::Searches;
 use crate::error::{AppError, AppResult};
-use crate::slots::slot_set;
 
 /// Allocations that hold something on a place, each with its slots there.
 type Holders = Vec<(AllocationId, BTreeSet<SlotId>)>;
@@ -36,7 +35,7 @@ pub(super) struct Facts {
     pub(super) pools: HashMap<JobId, String>,
     pub(super) places: HashMap<PlaceId, Place>,
     pub(super) live_containers: HashMap<PlaceId, Vec<Container>>,
-    pub(super) holders: HashMap<PlaceId, Result<Holders, Unreadable>>,
+    pub(super) holders: HashMap<PlaceId, Holders>,
     /// The search that the event notifies or begins.
     pub(super) search: Option<(ExperimentId, SearchState)>,
 }
@@ -122,12 +121,8 @@ impl Facts {
             }
             Need::Holders(place) => {
                 let rows = allocations::live_containers_of_place(&mut tx.conn(), &place).await?;
-                let slots = rows.into_iter().map(|row| {
-                    let slots = slot_set(&row.slots)?.into_iter().map(SlotId).collect();
-                    Ok((row.allocation_id, slots))
-                });
-                let holders = readable(slots.collect())?;
-                self.holders.insert(place, holders);
+                let holders = rows.into_iter().map(|row| (row.allocation_id, row.slots));
+                self.holders.insert(place, holders.collect());
             }
         }
         Ok(())

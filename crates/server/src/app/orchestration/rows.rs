@@ -305,13 +305,12 @@ impl Rows for TxRows<'_> {
     }
 
     fn insert_container(&mut self, row: Container, slots: &[SlotId]) {
-        let slots: Vec<u32> = slots.iter().map(|slot| slot.0).collect();
         self.live.add_container(ContainerRow {
             id: row.id,
             allocation_id: row.allocation_id,
             place_id: row.place,
             member: i64::from(row.member),
-            slots: serde_json::json!(slots).to_string(),
+            slots: slots.iter().copied().collect(),
             desired: row.desired,
             observed: row.observed,
             daemon: row.daemon,
@@ -343,12 +342,8 @@ impl Rows for TxRows<'_> {
         });
     }
 
-    fn holders(&self, id: &PlaceId) -> Result<Vec<(AllocationId, BTreeSet<SlotId>)>, Unreadable> {
-        self.facts
-            .holders
-            .get(id)
-            .cloned()
-            .unwrap_or(Ok(Vec::new()))
+    fn holders(&self, id: &PlaceId) -> Vec<(AllocationId, BTreeSet<SlotId>)> {
+        self.facts.holders.get(id).cloned().unwrap_or_default()
     }
 
     fn live_containers_on(&self, place: &PlaceId) -> Vec<Container> {

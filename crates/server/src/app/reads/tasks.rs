@@ -24,7 +24,6 @@ use crate::app::services::Offer;
 use crate::app::{Master, existing, reads};
 use crate::auth::{Actor, User};
 use crate::error::AppResult;
-use crate::slots::slot_set;
 
 fn require(actor: &Actor) -> AppResult<()> {
     reads::require(actor, Kind::Task, "tasks")
@@ -368,11 +367,10 @@ async fn views(
         let places = places::list(conn).await?;
         for container in allocations::live_containers(conn).await? {
             let place = places.iter().find(|place| place.id == container.place_id);
-            let slots = slot_set(&container.slots)?;
             let devices = place.map(|row| row.capacity.devices()).unwrap_or_default();
             let own = devices
                 .into_iter()
-                .filter(|device| slots.contains(&device.id.0));
+                .filter(|device| container.slots.contains(&device.id));
             let own = own.collect();
             containers
                 .entry(container.allocation_id.clone())

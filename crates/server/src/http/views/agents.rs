@@ -20,7 +20,6 @@ use crate::app::API_VERSION;
 use crate::app::device_use::Uses;
 use crate::app::reads::agents::{AgentView, AgentsView};
 use crate::error::{AppError, AppResult};
-use crate::slots::slot_set;
 
 /// Kind of a device on the wire.
 pub fn device_type(kind: DeviceKind) -> DeviceType {
@@ -98,20 +97,19 @@ pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
     let mut containers = BTreeMap::new();
     let mut holder: BTreeMap<u32, Container> = BTreeMap::new();
     for container in live {
-        let slots = slot_set(&container.slots)?;
         let shown = Container {
             id: container.id.to_string(),
             state: container_state(container.observed.as_ref()),
             devices: devices
                 .iter()
-                .filter(|d| slots.contains(&d.id.0))
+                .filter(|d| container.slots.contains(&d.id))
                 .map(device)
                 .collect(),
             parent: String::new(),
             permission_denied: false,
         };
-        for slot in slots {
-            holder.insert(slot, shown.clone());
+        for slot in &container.slots {
+            holder.insert(slot.0, shown.clone());
         }
         containers.insert(container.id.to_string(), shown);
     }
@@ -285,7 +283,7 @@ mod tests {
             allocation_id: "1.x.1".into(),
             place_id: "a".into(),
             member: 0,
-            slots: "[0]".into(),
+            slots: BTreeSet::from([SlotId(0)]),
             desired: Desired::Run,
             observed: Some(Observed::Pulling),
             daemon: false,
@@ -338,7 +336,7 @@ mod tests {
     #[test]
     fn a_container_without_slots_is_listed_with_the_agent() {
         let aux = ContainerRow {
-            slots: "[]".into(),
+            slots: BTreeSet::new(),
             observed: None,
             ..container()
         };

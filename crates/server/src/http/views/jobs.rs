@@ -22,7 +22,6 @@ use crate::app::jobs::{JobSubject, QueuedJob};
 use crate::app::reads::jobs::{PoolContents, PoolView, state};
 use crate::http::views::agents::device_type;
 use crate::http::views::tasks::wait_reason;
-use crate::slots::slot_set;
 
 /// The state of a job.
 pub fn summary(queued: &QueuedJob) -> JobSummary {
@@ -143,7 +142,7 @@ pub(crate) fn pool(pool: &PoolView, contents: &PoolContents) -> Result<ResourceP
         .iter()
         .filter(|c| ids.contains(&c.place_id))
     {
-        match i64::try_from(slot_set(&container.slots)?.len()).unwrap_or(i64::MAX) {
+        match i64::try_from(container.slots.len()).unwrap_or(i64::MAX) {
             0 => aux += 1,
             n => used += n,
         }

@@ -25,7 +25,6 @@ use crate::app::services::{Offer, Protocol};
 use crate::app::wait_reasons::stored_reason;
 use crate::http::views::agents::device;
 use crate::labels::TaskLabel;
-use crate::slots::slot_set;
 
 /// Why an allocation waits; `None` once it has slots, and before the scheduler has first looked at it.
 pub fn wait_reason(row: &AllocationRow) -> Result<Option<WaitReason>, StoreError> {
@@ -279,12 +278,11 @@ fn resources(
     agent: Option<&(Vec<Device>, &str)>,
     runs_in: RunsIn,
 ) -> Result<ResourcesSummary, StoreError> {
-    let slots = slot_set(&container.slots)?;
     let devices = agent
         .map(|(devices, _)| {
             devices
                 .iter()
-                .filter(|d| slots.contains(&d.id.0))
+                .filter(|d| container.slots.contains(&d.id))
                 .map(device)
                 .collect()
         })
@@ -333,7 +331,7 @@ fn resources(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::collections::HashMap;
+    use std::collections::{BTreeSet, HashMap};
 
     use det_ids::{ExperimentId, PriorityOrder, SlotId, TrialId, UserId, WorkspaceId};
     use det_lifecycle::container::Desired;
@@ -424,7 +422,7 @@ pub(crate) mod tests {
             allocation_id: "3.abc.1".into(),
             place_id: "a".into(),
             member: 0,
-            slots: "[0]".into(),
+            slots: BTreeSet::from([SlotId(0)]),
             desired: Desired::Run,
             observed: Some(Observed::Running {
                 host_address: "10.0.0.1".into(),
