@@ -325,6 +325,17 @@ impl AllocationState {
         matches!(self, Self::Preempting | Self::Saving)
     }
 
+    /// Whether its code runs, and it was not ordered to end at once.
+    pub fn runs(&self) -> bool {
+        match self {
+            Self::Starting(Phase::Running) | Self::Ready | Self::Preempting | Self::Saving => true,
+            Self::Pending
+            | Self::Starting(Phase::Assigned | Phase::Pulling | Phase::Starting)
+            | Self::Killing { .. }
+            | Self::Terminated { .. } => false,
+        }
+    }
+
     /// The name it is stored, filtered and shown under (the wire adds `STATE_`): that of [`AllocationState::name`],
     /// except that clients know one name for everything that runs.
     pub fn stored_name(&self) -> &'static str {

@@ -93,6 +93,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::state_name::StateName;
 use crate::{Refused, Step};
 
 /// The state of an experiment.
@@ -374,23 +375,27 @@ impl ExperimentState {
         }
     }
 
-    /// The name it is stored, filtered and shown under (the wire adds `STATE_`, and shows `STOPPING_DELETING` as
-    /// `DELETING`).
-    pub fn stored_name(self) -> &'static str {
+    /// The name it is stored, filtered and shown under.
+    pub fn state_name(self) -> StateName {
         match self {
-            Self::Active => "ACTIVE",
-            Self::Paused => "PAUSED",
-            Self::Stopping(Stop::Canceled) => "STOPPING_CANCELED",
-            Self::Stopping(Stop::Killed) => "STOPPING_KILLED",
-            Self::Stopping(Stop::Completed) => "STOPPING_COMPLETED",
-            Self::Stopping(Stop::Errored) => "STOPPING_ERROR",
-            Self::Completed => "COMPLETED",
-            Self::Canceled => "CANCELED",
-            Self::Errored => "ERROR",
-            Self::StoppingToDelete(_) => "STOPPING_DELETING",
-            Self::Deleting => "DELETING",
-            Self::DeleteFailed => "DELETE_FAILED",
+            Self::Active => StateName::Active,
+            Self::Paused => StateName::Paused,
+            Self::Stopping(Stop::Canceled) => StateName::StoppingCanceled,
+            Self::Stopping(Stop::Killed) => StateName::StoppingKilled,
+            Self::Stopping(Stop::Completed) => StateName::StoppingCompleted,
+            Self::Stopping(Stop::Errored) => StateName::StoppingError,
+            Self::Completed => StateName::Completed,
+            Self::Canceled => StateName::Canceled,
+            Self::Errored => StateName::Error,
+            Self::StoppingToDelete(_) => StateName::StoppingDeleting,
+            Self::Deleting => StateName::Deleting,
+            Self::DeleteFailed => StateName::DeleteFailed,
         }
+    }
+
+    /// The text of its [`StateName`].
+    pub fn stored_name(self) -> &'static str {
+        self.state_name().name()
     }
 
     /// Whether it may be archived; a refusal carries the reason.

@@ -21,6 +21,7 @@ pub mod fallback;
 pub mod log_findings;
 pub mod place;
 pub mod record;
+pub mod state_name;
 #[cfg(test)]
 mod table;
 pub mod task;

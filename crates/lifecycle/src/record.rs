@@ -1,6 +1,7 @@
 //! The words of the ordered record of changes (`events`): what a change is about, and what happened.
 
 use std::fmt;
+use std::sync::Arc;
 
 use det_ids::{
     AllocationId, ExperimentId, JobId, PlaceId, ProjectId, TaskId, TrialId, WorkspaceId,
@@ -108,6 +109,47 @@ impl fmt::Display for Subject {
             Self::Project(id) => id.fmt(f),
             Self::ConfigPolicies(workspace, workload) => write!(f, "{workspace}/{workload}"),
         }
+    }
+}
+
+/// Who or what made a change, as the record names it: `user:NAME`, `task:ID`, `agent:ID`, `signal:NAME` or
+/// `master`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ActorName {
+    /// A user, by login name.
+    User(Arc<str>),
+    /// The code of a task, with the token of its container.
+    Task(TaskId),
+    /// A place; the record calls it an agent, as its readers do.
+    Place(PlaceId),
+    /// A signal to the master's process, by its name.
+    Signal(&'static str),
+    /// The master by itself.
+    Master,
+}
+
+impl ActorName {
+    /// A user of this login name.
+    pub fn user(name: impl AsRef<str>) -> Self {
+        Self::User(name.as_ref().into())
+    }
+}
+
+impl fmt::Display for ActorName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(name) => write!(f, "user:{name}"),
+            Self::Task(id) => write!(f, "task:{id}"),
+            Self::Place(id) => write!(f, "agent:{id}"),
+            Self::Signal(name) => write!(f, "signal:{name}"),
+            Self::Master => f.write_str("master"),
+        }
+    }
+}
+
+impl From<&ActorName> for ActorName {
+    fn from(name: &ActorName) -> Self {
+        name.clone()
     }
 }
 

@@ -110,6 +110,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::AllocationExit;
+use crate::state_name::StateName;
 use crate::{Refused, Step};
 
 /// The state of a trial. In every state but the ended ones and [`TrialState::Paused`] it has exactly one live
@@ -341,18 +342,23 @@ impl TrialState {
         }
     }
 
-    /// The name it is stored, filtered and shown under (the wire adds `STATE_`).
-    pub fn stored_name(self) -> &'static str {
+    /// The name it is stored, filtered and shown under.
+    pub fn state_name(self) -> StateName {
         match self {
-            Self::Active => "ACTIVE",
-            Self::Paused | Self::Pausing => "PAUSED",
-            Self::Stopping(Stop::Canceled) => "STOPPING_CANCELED",
-            Self::Stopping(Stop::Killed) => "STOPPING_KILLED",
-            Self::Stopping(Stop::BySearch | Stop::Early(_)) => "STOPPING_COMPLETED",
-            Self::Completed => "COMPLETED",
-            Self::Canceled => "CANCELED",
-            Self::Errored => "ERROR",
+            Self::Active => StateName::Active,
+            Self::Paused | Self::Pausing => StateName::Paused,
+            Self::Stopping(Stop::Canceled) => StateName::StoppingCanceled,
+            Self::Stopping(Stop::Killed) => StateName::StoppingKilled,
+            Self::Stopping(Stop::BySearch | Stop::Early(_)) => StateName::StoppingCompleted,
+            Self::Completed => StateName::Completed,
+            Self::Canceled => StateName::Canceled,
+            Self::Errored => StateName::Error,
         }
+    }
+
+    /// The text of its [`StateName`].
+    pub fn stored_name(self) -> &'static str {
+        self.state_name().name()
     }
 }
 

@@ -9,12 +9,12 @@ use det_lifecycle::allocation::{
 use det_lifecycle::container::{Desired, gang_failure};
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::{Meeting, Release, TaskEvent};
+use det_scheduler::WaitExplanation;
 use det_taskspec::TaskKind;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
-    Allocation, Cause, Container, Effect, Mutant, Record, Refused, Rows, Scene, Topic, Waiting,
-    tasks,
+    Allocation, Cause, Container, Effect, Mutant, Record, Refused, Rows, Scene, Topic, tasks,
 };
 
 /// Why an allocation ended whose code came to its end; scripts look for it in logs.
@@ -149,7 +149,7 @@ fn enter<R: Rows>(
         row.wait_reason = None;
         row.wait_since = None;
     }
-    let starts = row.started_at.is_none() && row.state.stored_name() == "RUNNING";
+    let starts = row.started_at.is_none() && row.state.runs();
     if starts {
         row.started_at = Some(scene.clock.wall);
     }
@@ -270,14 +270,14 @@ pub(crate) fn hand_over<R: Rows>(
 pub(crate) fn note_waiting<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: &AllocationId,
-    waiting: &Waiting,
+    waiting: &WaitExplanation,
 ) {
     let found = scene.rows.allocation(id);
     let Some(mut row) = found.filter(|a| a.placed_at.is_none() && a.ended_at.is_none()) else {
         return;
     };
-    let same_kind = scene.rows.wait_kind(id) == Some(waiting.kind);
-    row.wait_reason = Some(waiting.stored.clone());
+    let before = row.wait_reason.replace(waiting.clone());
+    let same_kind = before.is_some_and(|before| before.kind == waiting.kind);
     if !same_kind {
         row.wait_since = Some(scene.clock.wall);
         let text = format!("Waiting: {}", waiting.message);
@@ -301,13 +301,9 @@ pub(crate) fn change_pool<R: Rows>(
     let seconds = (scene.clock.wall.0 - row.requested_at.0) / 1_000_000;
     row.wait_since = None;
     let reason = row.wait_reason.take();
-    let reason: Option<Value> = reason.and_then(|text| serde_json::from_str(&text).ok());
     scene.rows.update_allocation(&row);
-    let message = reason
-        .as_ref()
-        .and_then(|reason| reason["message"].as_str());
-    let because = message.map_or_else(String::new, |message| {
-        format!("; what it waited for there: {message}")
+    let because = reason.as_ref().map_or_else(String::new, |reason| {
+        format!("; what it waited for there: {}", reason.message)
     });
     let text = format!(
         "Goes on to resource pool {} after {seconds} s in resource pool {from}{because}",

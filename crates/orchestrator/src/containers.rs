@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState, Phase};
 use det_lifecycle::container::{Desired, Observed};
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::TaskEvent;
 use det_scheduler::Placement;
 use det_taskspec::{ContainerExit, ExitCause, TaskKind};
@@ -28,7 +28,7 @@ fn status_code(exit: &ContainerExit) -> Option<i64> {
 }
 
 fn place_cause(place: &PlaceId) -> Cause {
-    Cause::actor(format!("agent:{place}"))
+    Cause::actor(ActorName::Place(place.clone()))
 }
 
 /// Stores a placement of the scheduler, if its request still waits and its places still take work.
@@ -87,7 +87,7 @@ pub(crate) fn place<R: Rows>(scene: &mut Scene<'_, R>, placed: Placed) -> Result
     let text = format!("Assigned to {}", where_to.join("; "));
     scene.log(&row.task_id, Some(&id), text);
     scene.record(Record {
-        cause: Cause::actor("master"),
+        cause: Cause::actor(ActorName::Master),
         subject: Subject::Allocation(id.clone()),
         kind: EventKind::Placed,
         from: Some(AllocationState::Pending.name().into()),

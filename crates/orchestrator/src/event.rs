@@ -12,7 +12,7 @@ use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::task::TaskEvent;
 use det_lifecycle::trial::{EarlyExit, TrialEvent};
 use det_lifecycle::unmanaged::UnmanagedEvent;
-use det_scheduler::{Placement, Service, WaitKind};
+use det_scheduler::{Placement, Service, WaitExplanation};
 use det_searcher::{Action, Event as SearchEvent, Search};
 use det_taskspec::ContainerExit;
 
@@ -248,7 +248,7 @@ pub enum Event {
         /// Which allocation.
         id: AllocationId,
         /// The reason.
-        waiting: Waiting,
+        waiting: WaitExplanation,
     },
     /// Its code has reported an early exit: it has a few seconds to exit.
     EndsSoon {
@@ -433,17 +433,6 @@ pub struct Placed {
     pub container_ids: Vec<ContainerId>,
     /// The training ports that it is given, should it be a trial's; `None` = none are free.
     pub port_step: Option<u16>,
-}
-
-/// Why an allocation waits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiting {
-    /// The kind of reason.
-    pub kind: WaitKind,
-    /// As it is stored.
-    pub stored: String,
-    /// A sentence that users read.
-    pub message: String,
 }
 
 /// Rows to be loaded before a decision. Each names one thing and what belongs to it.

@@ -34,9 +34,9 @@ mod unmanaged;
 use std::sync::Arc;
 
 use det_ids::{AllocationId, Micros, TaskId, TrialId};
-use det_lifecycle::record::Subject;
+use det_lifecycle::record::{ActorName, Subject};
 pub use effect::{Effect, NewTrial, Record, Topic};
-pub use event::{Continuation, Event, Need, Placed, Waiting};
+pub use event::{Continuation, Event, Need, Placed};
 pub use fallback::{Prospects, Seeker, SentOn};
 pub use idle::{IdleClock, IdleClocks, Watched, counts_idle};
 pub use log_policies::LogMatch;
@@ -62,8 +62,8 @@ pub struct Clock {
 /// Who or what caused an event, and why; for the record of changes and for logs. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// `user:NAME`, `task:ID`, `agent:ID` or `master`.
-    pub actor: Arc<str>,
+    /// Who or what.
+    pub actor: ActorName,
     /// A sentence that users read; `None` where the event needs none.
     pub reason: Option<Arc<str>>,
 }
@@ -72,26 +72,33 @@ impl Cause {
     /// The master acts, for a reason.
     pub fn master(reason: impl AsRef<str>) -> Self {
         Self {
-            actor: "master".into(),
+            actor: ActorName::Master,
             reason: Some(reason.as_ref().into()),
         }
     }
 
     /// Why, as users read it: the reason, or who asked for it.
     pub fn why(&self) -> String {
-        match (&self.reason, self.actor.split_once(':')) {
-            (Some(reason), _) => reason.to_string(),
-            (None, Some((kind, name))) => format!("{kind} {name} asked for it"),
-            (None, None) => format!("the {} asked for it", self.actor),
+        if let Some(reason) = &self.reason {
+            return reason.to_string();
+        }
+        match &self.actor {
+            ActorName::User(name) => format!("user {name} asked for it"),
+            ActorName::Task(id) => format!("task {id} asked for it"),
+            ActorName::Place(id) => format!("agent {id} asked for it"),
+            ActorName::Signal(name) => format!("signal {name} asked for it"),
+            ActorName::Master => "the master asked for it".to_owned(),
         }
     }
 
     /// The same with what was done for a reason, where a user or a task did it and gave none: `it was paused by ada`.
     pub(crate) fn of_deed(&self, done: &str) -> Self {
-        let by = match self.actor.split_once(':') {
-            Some(("user", name)) => name.to_owned(),
-            Some((kind, name)) => format!("{kind} {name}"),
-            None => return self.clone(),
+        let by = match &self.actor {
+            ActorName::User(name) => name.to_string(),
+            ActorName::Task(id) => format!("task {id}"),
+            ActorName::Place(id) => format!("agent {id}"),
+            ActorName::Signal(name) => format!("signal {name}"),
+            ActorName::Master => return self.clone(),
         };
         let reason = self.reason.clone();
         Self {
@@ -100,10 +107,10 @@ impl Cause {
         }
     }
 
-    /// A user, a task or a place acts.
-    pub fn actor(actor: impl AsRef<str>) -> Self {
+    /// A user, a task, a place or the master acts, and gives no reason.
+    pub fn actor(actor: impl Into<ActorName>) -> Self {
         Self {
-            actor: actor.as_ref().into(),
+            actor: actor.into(),
             reason: None,
         }
     }

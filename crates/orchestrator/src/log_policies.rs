@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use det_config::container::LogAction;
 use det_ids::{AllocationId, PlaceId, TaskId};
 use det_lifecycle::log_findings::LogFindings;
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use serde_json::json;
 
 use crate::{Cause, Record, Rows, Scene, Task, Topic};
@@ -114,7 +114,7 @@ fn record<R: Rows>(scene: &mut Scene<'_, R>, task: &Task, found: &LogMatch) {
         "agent": found.named_place,
     });
     scene.record(Record {
-        cause: Cause::actor("master"),
+        cause: Cause::actor(ActorName::Master),
         subject: match task.trial_id {
             Some(id) => Subject::Trial(id),
             None => Subject::Task(task.id.clone()),

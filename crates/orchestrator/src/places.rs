@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::{AllocationId, ContainerId, Micros, PlaceId, SlotId};
 use det_lifecycle::container::Observed;
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_scheduler::{Service, Services};
 
 use crate::{Cause, Core, Effect, Event, Mutant, Record, Refused, Rows, Scene, Topic};
@@ -106,7 +106,7 @@ pub(crate) fn joined<R: Rows>(
         .rows
         .place(&place)
         .ok_or_else(|| Refused::not_found("place", &place))?;
-    let cause = Cause::actor(format!("agent:{place}"));
+    let cause = Cause::actor(ActorName::Place(place.clone()));
     record(scene, &place, EventKind::Connected, cause, None);
     if known_instance.is_some_and(|known| known != row.instance) {
         scene.then(Event::PlaceLost {
@@ -190,7 +190,7 @@ pub(crate) fn faults_reported<R: Rows>(
         let reason = faults.get(slot).map(|reason| reason.as_str().into());
         let cause = Cause {
             reason,
-            ..Cause::actor(format!("agent:{place}"))
+            ..Cause::actor(ActorName::Place(place.clone()))
         };
         let detail = Some(of_slot(*slot));
         record(scene, place, EventKind::Draining, cause, detail);

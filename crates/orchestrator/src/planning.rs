@@ -7,12 +7,12 @@ use det_ids::{AllocationId, ContainerId, JobId, Micros, PlaceId, SlotId, Workspa
 use det_lifecycle::allocation::AllocationState;
 use det_scheduler::{
     HandOver, Job, PlaceSnapshot, Placement, PoolSettings, PoolSnapshot, Preemption, Progress,
-    Queue, Request, RunningAllocation, SlotState, Work, WorkspaceLimit,
+    Queue, Request, RunningAllocation, SlotState, WaitExplanation, Work, WorkspaceLimit,
 };
 
 use det_taskspec::PortSteps;
 
-use crate::{Allocation, Core, Event, Mutant, Placed, Waiting};
+use crate::{Allocation, Core, Event, Mutant, Placed};
 
 impl Allocation {
     /// What it asks the planner for; `excluded` = places that it must not run on.
@@ -122,16 +122,18 @@ pub struct Decided {
     /// Stopping allocations whose slots are for another request from now on.
     pub hand_over: Vec<HandOver>,
     /// Requests with the reason why they wait; many may wait for the same one.
-    pub waiting: Vec<(AllocationId, Arc<Waiting>)>,
+    pub waiting: Vec<(AllocationId, Arc<WaitExplanation>)>,
 }
 
 impl Decided {
     /// Leaves out reasons that are stored already, and those of allocations that do not wait any more. `stored` gives the
-    /// text of the stored reason of an allocation that waits; the outer `None` = it does not wait.
-    pub fn keep_news<'a>(&mut self, stored: impl Fn(&AllocationId) -> Option<Option<&'a str>>) {
-        self.waiting.retain(|(id, waiting)| {
-            stored(id).is_some_and(|known| known != Some(waiting.stored.as_str()))
-        });
+    /// stored reason of an allocation that waits; the outer `None` = it does not wait.
+    pub fn keep_news<'a>(
+        &mut self,
+        stored: impl Fn(&AllocationId) -> Option<Option<&'a WaitExplanation>>,
+    ) {
+        self.waiting
+            .retain(|(id, waiting)| stored(id).is_some_and(|known| known != Some(&**waiting)));
     }
 
     /// Whether there is nothing to store.

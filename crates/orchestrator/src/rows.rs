@@ -14,7 +14,7 @@ use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::task::{Demand, RestartPolicy, TaskState};
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::{TrialCounts, UnmanagedState};
-use det_scheduler::WaitKind;
+use det_scheduler::WaitExplanation;
 use det_searcher::Search;
 use det_taskspec::TaskKind;
 
@@ -160,7 +160,7 @@ pub struct Allocation {
     /// Exit code of the chief.
     pub status_code: Option<i64>,
     /// Why it waits, as the scheduler last decided; `None` before that, and once it is placed.
-    pub wait_reason: Option<String>,
+    pub wait_reason: Option<WaitExplanation>,
     /// Since when it waits for a reason of that kind.
     pub wait_since: Option<Micros>,
 }
@@ -306,8 +306,6 @@ pub trait Rows {
     fn exclude(&mut self, id: &AllocationId, places: &BTreeSet<PlaceId>);
     /// Stores all that changes in an allocation's life, its resource pool included.
     fn update_allocation(&mut self, row: &Allocation);
-    /// The kind of the reason why an allocation waits; `None` = there is none, or it cannot be read.
-    fn wait_kind(&self, id: &AllocationId) -> Option<WaitKind>;
 
     /// A container.
     fn container(&self, id: &ContainerId) -> Option<Container>;

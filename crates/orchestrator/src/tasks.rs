@@ -3,7 +3,7 @@
 use det_ids::TaskId;
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_lifecycle::log_findings::LogFindings;
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::{Demand, RestartPolicy, TaskEffect, TaskEnd, TaskEvent, TaskState};
 use det_lifecycle::trial::TrialEvent;
 use det_taskspec::TaskKind;
@@ -197,7 +197,7 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
     let text = format!("Scheduling {what} in resource pool {}", row.resource_pool);
     scene.log(id, Some(&row.id), text);
     scene.record(Record {
-        cause: Cause::actor("master"),
+        cause: Cause::actor(ActorName::Master),
         subject: Subject::Allocation(row.id.clone()),
         kind: EventKind::Created,
         from: None,

@@ -2,7 +2,7 @@
 
 use det_ids::{ExperimentId, RequestId, TaskId, TrialId, quantity};
 use det_lifecycle::log_findings::LogFindings;
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::{TaskEnd, TaskEvent, TaskState};
 use det_lifecycle::trial::{EarlyExit, History, TrialEffect, TrialEvent, TrialState};
 use det_lifecycle::unmanaged::refuse_trial;
@@ -235,7 +235,7 @@ pub(crate) fn created<R: Rows>(
     let days = scene.rows.terms(experiment_id)?.log_retention_days;
     insert_task(scene, &trial, None, days)?;
     scene.record(Record {
-        cause: Cause::actor("master"),
+        cause: Cause::actor(ActorName::Master),
         subject: Subject::Trial(trial.id),
         kind: EventKind::Created,
         from: None,

@@ -23,6 +23,7 @@
 mod capacity;
 mod decision;
 mod estimate;
+mod explanation;
 mod fair_share;
 mod free_capacity;
 mod future;
@@ -46,6 +47,7 @@ mod workspaces;
 
 pub use capacity::{NeverFits, SlotDemand, can_ever_fit};
 pub use estimate::{Estimate, estimate};
+pub use explanation::WaitExplanation;
 pub use model::{
     Fitting, Job, MisfitGroup, Misfits, PlaceSnapshot, PlaceState, Policy, PoolSettings,
     PoolSnapshot, Progress, Provisionable, Queue, Request, RunningAllocation, SlotSnapshot,

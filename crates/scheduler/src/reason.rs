@@ -18,6 +18,7 @@ use crate::model::MisfitGroup;
     doc = "What kind of [`WaitReason`] it is; the names are those of its field `kind`.",
     derive(
         Hash,
+        Serialize,
         Deserialize,
         EnumString,
         IntoStaticStr,

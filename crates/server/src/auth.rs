@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use det_ids::{AllocationId, ExperimentId, TaskId, TrialId, UserId};
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_orchestrator::require_current_run;
 use det_store::users::{SessionRow, UserChange, UserRow};
 use det_store::{Conn, Store, StoreError, WriteTx, allocations, users};
@@ -83,10 +83,10 @@ impl Actor {
     }
 
     /// How events name this actor.
-    pub fn name(&self) -> String {
+    pub fn name(&self) -> ActorName {
         match self {
-            Self::User(user) => format!("user:{}", user.username),
-            Self::Task(task) => format!("task:{}", task.task_id),
+            Self::User(user) => ActorName::user(&user.username),
+            Self::Task(task) => ActorName::Task(task.task_id.clone()),
         }
     }
 
@@ -652,7 +652,12 @@ async fn found(conn: &mut Conn<'_>, id: UserId) -> AppResult<UserRow> {
         .ok_or_else(|| AppError::not_found("user", id))
 }
 
-async fn record(tx: &mut WriteTx, actor: &str, username: &str, kind: EventKind) -> AppResult<()> {
+async fn record(
+    tx: &mut WriteTx,
+    actor: &ActorName,
+    username: &str,
+    kind: EventKind,
+) -> AppResult<()> {
     let event = det_store::events::NewEvent::new(actor, Subject::User(username.to_owned()), kind);
     Ok(det_store::events::append(tx, event).await?)
 }

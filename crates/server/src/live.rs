@@ -18,7 +18,7 @@ use det_ids::{AllocationId, ContainerId, JobId, PlaceId, SlotId, WorkspaceId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::Desired;
 use det_rm::Fit;
-use det_scheduler::{Job, PlaceSnapshot, Work};
+use det_scheduler::{Job, PlaceSnapshot, WaitExplanation, Work};
 use det_store::allocations::{AllocationRow, ContainerRow};
 use det_store::experiments::JobRow;
 use det_store::places::PlaceRow;
@@ -547,11 +547,12 @@ impl LiveCache {
         clippy::option_option,
         reason = "an allocation that does not wait is not one that waits without a reason yet"
     )]
-    pub(crate) fn stored_wait(&self, allocation_id: &AllocationId) -> Option<Option<&str>> {
+    pub(crate) fn stored_wait(
+        &self,
+        allocation_id: &AllocationId,
+    ) -> Option<Option<&WaitExplanation>> {
         let row = &self.allocations.get(allocation_id)?.row;
-        row.placed_at
-            .is_none()
-            .then_some(row.wait_reason.as_deref())
+        row.placed_at.is_none().then_some(row.wait_reason.as_ref())
     }
 
     /// The label of an allocation, as users read it; `None` = it is gone.

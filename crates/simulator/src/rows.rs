@@ -8,7 +8,6 @@ use det_ids::{
     AllocationId, ContainerId, ExperimentId, JobId, PlaceId, RequestId, SlotId, TaskId, TrialId,
 };
 use det_orchestrator::Task;
-use det_scheduler::WaitKind;
 
 use crate::history::{Launch, Submission};
 
@@ -43,7 +42,6 @@ pub(crate) struct Trial {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Allocation {
     pub(crate) row: det_orchestrator::Allocation,
-    pub(crate) wait_kind: Option<WaitKind>,
 }
 
 /// A task of its own, with its job.

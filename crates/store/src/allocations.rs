@@ -10,6 +10,7 @@ use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::task::{Demand, TaskState};
+use det_scheduler::WaitExplanation;
 use det_taskspec::TaskKind;
 
 use crate::db::Link;
@@ -106,8 +107,9 @@ pub struct AllocationRow {
     /// Places that it must not run on; `None` = it may run on any.
     #[row(json)]
     pub excluded_places: Option<BTreeSet<PlaceId>>,
-    /// The reason why it waits, JSON; `None` = it does not wait.
-    pub wait_reason: Option<String>,
+    /// Why it waits; `None` = it does not wait, or the scheduler has not looked at it yet.
+    #[row(json)]
+    pub wait_reason: Option<WaitExplanation>,
     /// Since when for that reason.
     pub wait_since: Option<i64>,
 }
@@ -365,7 +367,7 @@ pub(crate) async fn save_allocations(
             exit_reason: "text" = |row| row.exit_reason.as_deref(),
             status_code: "bigint" = |row| row.status_code,
             excluded_places: "text" = |row| row.excluded_places.as_ref().map(column::text),
-            wait_reason: "text" = |row| row.wait_reason.as_deref(),
+            wait_reason: "text" = |row| row.wait_reason.as_ref().map(column::text),
             wait_since: "bigint" = |row| row.wait_since,
         ),
         "ON CONFLICT (id) DO UPDATE SET state = excluded.state, machine = excluded.machine, \

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{PoisonError, RwLock};
 
 use det_ids::{ExperimentId, ProjectId, UserId};
+use det_lifecycle::state_name::StateName;
 use memchr::memmem::Finder;
 
 use self::names::{Name, Names};
@@ -253,9 +254,9 @@ impl Catalogue {
     pub fn totals(&self) -> BTreeMap<ProjectId, Totals> {
         self.read(|entries| {
             let all = &entries.all;
-            let live: Vec<Name> = crate::experiments::LIVE
+            let live: Vec<Name> = StateName::LIVE
                 .iter()
-                .filter_map(|state| entries.names.find(state))
+                .filter_map(|state| entries.names.find(state.name()))
                 .collect();
             let mut of_project: HashMap<ProjectId, Totals> = HashMap::new();
             for (place, project) in all.project_id.iter().enumerate() {
@@ -463,10 +464,10 @@ impl<'a> PreparedFilter<'a> {
             states: filter
                 .states
                 .as_ref()
-                .map(|states| states.iter().filter_map(|s| names.find(s)).collect()),
+                .map(|states| states.iter().filter_map(|s| names.find(s.name())).collect()),
             label_sets: (!filter.labels.is_empty())
                 .then(|| entries.label_sets.iter().map(|set| has_all(set)).collect()),
-            active: names.find("ACTIVE").unwrap_or(Name::MAX),
+            active: names.find(StateName::Active.name()).unwrap_or(Name::MAX),
             ids: filter.ids.as_ref().map(|ids| ids.iter().copied().collect()),
             not_ids: filter.not_ids.iter().copied().collect(),
             owners: filter.owners.as_ref().map(|owners| {

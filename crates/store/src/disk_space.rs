@@ -1,7 +1,7 @@
 //! Whether the database has disk space: notices when changes are refused because its disk is full, and reports when
 //! they are accepted again.
 
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use serde_json::json;
 
 use crate::StoreError;
@@ -101,7 +101,7 @@ impl Recovery {
         NewEvent {
             detail: Some(self.detail.clone()),
             ..NewEvent::new(
-                "master",
+                ActorName::Master,
                 Subject::Database(database.to_owned()),
                 EventKind::DiskWasFull,
             )

@@ -1,16 +1,17 @@
 //! The ordered record of every change.
 
-use det_lifecycle::record::{EventKind, Subject, SubjectKind};
+use det_lifecycle::record::{ActorName, EventKind, Subject, SubjectKind};
+use det_lifecycle::state_name::StateName;
 use serde_json::Value;
 
 use crate::unit::save_rows;
-use crate::{Conn, StoreError, WriteTx};
+use crate::{Conn, StoreError, WriteTx, column};
 
 /// A change to record.
 #[derive(Debug, Clone)]
 pub struct NewEvent {
-    /// Who or what: `user:alice`, `master`, `agent:a1`, `task:1.x`.
-    pub actor: String,
+    /// Who or what made it.
+    pub actor: ActorName,
     /// What changed.
     pub subject: Subject,
     /// What happened.
@@ -27,7 +28,7 @@ pub struct NewEvent {
 
 impl NewEvent {
     /// A change with no more to it than this.
-    pub fn new(actor: impl Into<String>, subject: Subject, kind: EventKind) -> Self {
+    pub fn new(actor: impl Into<ActorName>, subject: Subject, kind: EventKind) -> Self {
         Self {
             actor: actor.into(),
             subject,
@@ -73,7 +74,7 @@ pub struct EventRow {
     pub id: i64,
     /// When, in microseconds.
     pub at: i64,
-    /// See [`NewEvent::actor`].
+    /// The text of an [`ActorName`].
     pub actor: String,
     /// See [`NewEvent::subject`].
     pub subject: Subject,
@@ -87,6 +88,27 @@ pub struct EventRow {
     pub reason: Option<String>,
     /// See [`NewEvent::detail`].
     pub detail: Option<String>,
+}
+
+impl EventRow {
+    /// The states of an experiment or a trial before and after; `None` = the event is no change of state, or what changed
+    /// was not before.
+    ///
+    /// # Errors
+    /// One of them is no name of such a state; the error names the event.
+    pub fn states(&self) -> Result<(Option<StateName>, Option<StateName>), StoreError> {
+        let read = |column: &str, text: &Option<String>| {
+            let name = text.as_deref().map(column::word::<StateName>).transpose();
+            name.map_err(|message| StoreError::Corrupt {
+                what: format!("{column} of event {}", self.id),
+                message,
+            })
+        };
+        Ok((
+            read("from_state", &self.from_state)?,
+            read("to_state", &self.to_state)?,
+        ))
+    }
 }
 
 /// An event as its columns have it.
@@ -144,7 +166,7 @@ pub async fn append(tx: &mut WriteTx, event: NewEvent) -> Result<(), StoreError>
         at: crate::now(),
         subject_id: storable(event.subject.to_string()),
         event: NewEvent {
-            actor: storable(event.actor),
+            actor: event.actor,
             from: event.from.map(storable),
             to: event.to.map(storable),
             reason: event.reason.map(storable),
@@ -172,7 +194,7 @@ pub(crate) async fn save_all(conn: &mut Conn<'_>, rows: &[StoredEvent]) -> Resul
         "INSERT INTO events",
         (
             at: "bigint" = |row| row.at,
-            actor: "text" = |row| row.event.actor.as_str(),
+            actor: "text" = |row| storable(row.event.actor.to_string()),
             subject_kind: "text" = |row| row.event.subject.kind(),
             subject_id: "text" = |row| row.subject_id.as_str(),
             kind: "text" = |row| row.event.kind.name(),

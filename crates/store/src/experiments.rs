@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use det_ids::{ExperimentId, JobId, ProjectId, TrialId, UserId, WorkspaceId};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::fallback::Fallback;
+use det_lifecycle::state_name::StateName;
 use strum::{Display, EnumString, IntoStaticStr, VariantNames};
 
 use crate::archives::{self, ArchiveOf};
@@ -157,17 +158,6 @@ const SELECT: &str = "SELECT e.*, c.config, c.original_config, u.username, u.dis
      j.max_slots FROM experiments e JOIN experiment_configs c ON c.experiment_id = e.id \
      JOIN users u ON u.id = e.owner_id JOIN jobs j ON j.id = e.job_id";
 
-/// Stored states of experiments that have not come to their end.
-pub const LIVE: [&str; 7] = [
-    "ACTIVE",
-    "PAUSED",
-    "STOPPING_CANCELED",
-    "STOPPING_KILLED",
-    "STOPPING_COMPLETED",
-    "STOPPING_ERROR",
-    "STOPPING_DELETING",
-];
-
 /// The revision of the next change of any experiment's row; see [`crate::catalogue`].
 macro_rules! next_revision {
     () => {
@@ -211,8 +201,8 @@ pub struct Filter {
     pub owners: Option<Vec<UserId>>,
     /// Only archived, or only not archived.
     pub archived: Option<bool>,
-    /// Any of these stored states.
-    pub states: Option<Vec<String>>,
+    /// Any of these states.
+    pub states: Option<Vec<StateName>>,
     /// Only this project.
     pub project_id: Option<ProjectId>,
     /// None of these projects.
@@ -462,7 +452,7 @@ pub async fn live_with_trials(
     least: i64,
 ) -> Result<Vec<ExperimentId>, StoreError> {
     let mut query = Query::new("SELECT id FROM experiments");
-    query.any_of("state", LIVE.map(|state| Value::Text(state.to_owned())));
+    query.any_of("state", StateName::LIVE);
     query
         .condition("trial_count >= ")
         .bind(Value::Integer(least));
@@ -472,7 +462,7 @@ pub async fn live_with_trials(
 
 pub(crate) fn live_query() -> Query {
     let mut query = Query::new(SELECT);
-    query.any_of("e.state", LIVE.map(|state| Value::Text(state.to_owned())));
+    query.any_of("e.state", StateName::LIVE);
     query.push(" ORDER BY e.id");
     query
 }
@@ -708,14 +698,13 @@ pub async fn find_by_job(
 /// Jobs of live experiments.
 pub async fn live_jobs(conn: &mut Conn<'_>) -> Result<Vec<JobRow>, StoreError> {
     conn.flush().await?;
-    Ok(fetch_all!(
-        conn,
-        JobRow,
-        "SELECT j.* FROM jobs j WHERE j.id IN (SELECT e.job_id FROM experiments e WHERE e.state IN ('ACTIVE', \
-         'PAUSED', 'STOPPING_CANCELED', 'STOPPING_KILLED', 'STOPPING_COMPLETED', 'STOPPING_ERROR', \
-         'STOPPING_DELETING') UNION SELECT a.job_id FROM allocations a WHERE a.ended_at IS NULL) \
-         ORDER BY j.submitted_at, j.id"
-    )?)
+    let mut query =
+        Query::new("SELECT j.* FROM jobs j WHERE j.id IN (SELECT e.job_id FROM experiments e");
+    query.any_of("e.state", StateName::LIVE);
+    query.push(
+        " UNION SELECT a.job_id FROM allocations a WHERE a.ended_at IS NULL) ORDER BY j.submitted_at, j.id",
+    );
+    query.fetch_all(conn).await
 }
 
 /// Stores the settings of a job.

@@ -4,6 +4,7 @@
 //! same whatever they are sorted by, and is here as well.
 
 use det_ids::{ExperimentId, TaskId, TrialId};
+use det_lifecycle::state_name::StateName;
 
 use crate::db::Link;
 use crate::query::{Query, Value};
@@ -93,7 +94,7 @@ fn experiment_lists(id: ExperimentId) -> Vec<(String, Query)> {
 
 fn trial_lists(experiment_id: ExperimentId) -> Vec<(String, Query)> {
     let mut all = Vec::new();
-    let states = ["COMPLETED".to_owned(), "ERROR".to_owned()];
+    let states = [StateName::Completed, StateName::Error];
     for states in [None, Some(&states[..])] {
         let filtered = if states.is_some() { ", by state" } else { "" };
         for sort in trials::Sort::ALL {
@@ -115,7 +116,7 @@ fn trial_lists(experiment_id: ExperimentId) -> Vec<(String, Query)> {
         (
             "trials: live of a state",
             trials::LIVE_OF_STATE,
-            vec![Value::Text("ACTIVE".to_owned()), Value::Integer(3)],
+            vec![Value::from(StateName::Active), Value::Integer(3)],
         ),
     ] {
         let values = [vec![experiment_id.into()], rest].concat();

@@ -1,6 +1,7 @@
 //! Queries whose text depends on the request: filters, sorts, pages. The one place where SQL text is built; values are
 //! always bound.
 
+use det_lifecycle::state_name::StateName;
 use rusqlite::ToSql;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use sqlx::AssertSqlSafe;
@@ -14,6 +15,12 @@ use crate::{Conn, StoreError};
 pub(crate) enum Value {
     Integer(i64),
     Text(String),
+}
+
+impl From<StateName> for Value {
+    fn from(state: StateName) -> Self {
+        Self::Text(state.name().to_owned())
+    }
 }
 
 /// A query being built. `push` text is ours, never a user's.

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use det_ids::{ExperimentId, RequestId, TaskId, TrialId};
+use det_lifecycle::state_name::StateName;
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::{TrialCounts, UnmanagedState};
 
 use crate::column;
-use crate::query::{Query, Value, pieces};
+use crate::query::{Query, pieces};
 use crate::unit::save_rows;
 use crate::{Conn, StoreError};
 
@@ -488,23 +489,23 @@ impl Sort {
     }
 }
 
-fn of(select: &str, experiment_id: ExperimentId, states: Option<&[String]>) -> Query {
+fn of(select: &str, experiment_id: ExperimentId, states: Option<&[StateName]>) -> Query {
     let mut query = Query::new(select);
     query.condition("experiment_id = ").bind(experiment_id);
     if let Some(states) = states {
-        query.any_of("state", states.iter().map(|s| Value::Text(s.clone())));
+        query.any_of("state", states.iter().copied());
     }
     query
 }
 
-pub(crate) fn count_query(experiment_id: ExperimentId, states: Option<&[String]>) -> Query {
+pub(crate) fn count_query(experiment_id: ExperimentId, states: Option<&[StateName]>) -> Query {
     of("SELECT COUNT(*) FROM trials", experiment_id, states)
 }
 
 /// The numbers of a page only: what is sorted is then a few bytes of each trial, not all its texts.
 pub(crate) fn page_query(
     experiment_id: ExperimentId,
-    states: Option<&[String]>,
+    states: Option<&[StateName]>,
     sort: Sort,
     descending: bool,
     offset: i64,
@@ -538,7 +539,7 @@ pub(crate) fn rows_query(ids: &[TrialId]) -> Query {
 pub async fn list(
     conn: &mut Conn<'_>,
     experiment_id: ExperimentId,
-    states: Option<&[String]>,
+    states: Option<&[StateName]>,
     sort: Sort,
     descending: bool,
     offset: i64,

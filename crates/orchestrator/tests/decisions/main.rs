@@ -14,13 +14,14 @@ use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::log_findings::LogFindings;
-use det_lifecycle::record::Subject;
+use det_lifecycle::record::{ActorName, Subject};
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::{EarlyExit, TrialState};
-use det_orchestrator::{Cause, Effect, Event, Record, Refused, Topic, Waiting, validation};
-use det_scheduler::WaitKind;
+use det_orchestrator::{Cause, Effect, Event, Record, Refused, Topic, validation};
+use det_scheduler::{WaitExplanation, WaitKind};
 use det_searcher::Event as SearchEvent;
 use det_taskspec::ContainerExit;
+use serde_json::Map;
 use world::{EXPERIMENT, World, running, world};
 
 const SINGLE: &SearchMethod = &SearchMethod::Single;
@@ -30,7 +31,7 @@ const RANDOM: &SearchMethod = &SearchMethod::Random {
 };
 
 fn person() -> Cause {
-    Cause::actor("user:ada")
+    Cause::actor(ActorName::user("ada"))
 }
 
 fn exits(code: i32) -> Observed {
@@ -177,7 +178,7 @@ fn a_placement_that_was_overtaken_changes_nothing() {
     let mut world = world(SINGLE, 0);
     world.happens(Event::PlaceLeft {
         place: "a".into(),
-        cause: Cause::actor("master"),
+        cause: Cause::actor(ActorName::Master),
     });
     let id = world.live(1);
     let before = world.allocations[&id].clone();
@@ -242,7 +243,7 @@ fn only_the_newest_run_ends_a_trial_early() {
         id: TrialId(1),
         run: Some(run),
         reason: EarlyExit::UserRequested,
-        cause: Cause::actor("task"),
+        cause: Cause::actor(ActorName::Task("code".into())),
     };
     let refused = world.try_event(early(1)).expect_err("an older run");
     assert!(refused.to_string().starts_with("run 1 of trial 1 is over"));
@@ -302,10 +303,10 @@ fn a_reason_to_wait_of_the_same_kind_is_no_new_line() {
     let id = world.live(1);
     let waits = |message: &str| Event::Waits {
         id: id.clone(),
-        waiting: Waiting {
+        waiting: WaitExplanation {
             kind: WaitKind::NoPlaces,
-            stored: WaitKind::NoPlaces.name().to_owned(),
             message: message.to_owned(),
+            details: Map::new(),
         },
     };
     let lines = world.lines().len();
@@ -323,10 +324,10 @@ fn a_request_that_waits_goes_on_to_another_pool() {
     let id = world.live(1);
     world.happens(Event::Waits {
         id: id.clone(),
-        waiting: Waiting {
+        waiting: WaitExplanation {
             kind: WaitKind::NoPlaces,
-            stored: r#"{"kind":"no_agents","message":"there are no agents"}"#.to_owned(),
             message: "there are no agents".to_owned(),
+            details: Map::new(),
         },
     });
     world.now += 90 * 1_000_000;

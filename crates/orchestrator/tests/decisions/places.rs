@@ -4,14 +4,14 @@ use det_config::hyperparameters::SearchMethod;
 use det_ids::{Micros, SlotId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::Desired;
-use det_lifecycle::record::EventKind;
-use det_orchestrator::{
-    Absence, Cause, Core, Course, Decided, Due, Event, Place, Refused, Topic, Waiting,
-};
+use det_lifecycle::record::{ActorName, EventKind};
+use det_orchestrator::{Absence, Cause, Core, Course, Decided, Due, Event, Place, Refused, Topic};
 use det_scheduler::{
-    PlaceSnapshot, PoolSettings, Progress, Request, Service, Services, WaitKind, Work,
+    PlaceSnapshot, PoolSettings, Progress, Request, Service, Services, WaitExplanation, WaitKind,
+    Work,
 };
 use det_taskspec::PortSteps;
+use serde_json::Map;
 use std::sync::Arc;
 
 use crate::world::world;
@@ -28,7 +28,7 @@ fn a_place_that_leaves_is_noted_once() {
     let mut world = world(SINGLE, 0);
     let left = || Event::PlaceLeft {
         place: "a".into(),
-        cause: Cause::actor("master"),
+        cause: Cause::actor(ActorName::Master),
     };
     world.happens(left());
     assert_eq!(
@@ -41,7 +41,7 @@ fn a_place_that_leaves_is_noted_once() {
     assert_eq!(world.records_of_place("a"), [EventKind::Disconnected]);
     world.happens(Event::PlaceLeft {
         place: "unknown".into(),
-        cause: Cause::actor("master"),
+        cause: Cause::actor(ActorName::Master),
     });
     assert!(!world.places.contains_key(&"unknown".into()));
 }
@@ -52,7 +52,7 @@ fn a_place_that_has_come_back_is_not_given_up() {
     let ids = world.runs_on(1, &["a"]);
     world.happens(Event::PlaceLeft {
         place: "a".into(),
-        cause: Cause::actor("master"),
+        cause: Cause::actor(ActorName::Master),
     });
     let since = world.places[&"a".into()].disconnected_at;
     let gives_up = |since| Event::PlaceGivenUp {
@@ -117,7 +117,7 @@ fn work_on_a_slot_that_is_disabled_starts_elsewhere_and_on_a_drained_one_goes_on
             place: "a".into(),
             slot: slot.map(SlotId),
             service,
-            cause: Cause::actor("user:ada"),
+            cause: Cause::actor(ActorName::user("ada")),
         });
         world.containers[&ids[0]].desired
     };
@@ -141,7 +141,7 @@ fn work_on_a_slot_that_is_disabled_starts_elsewhere_and_on_a_drained_one_goes_on
         place: "z".into(),
         slot: None,
         service: Service::Disabled,
-        cause: Cause::actor("user:ada"),
+        cause: Cause::actor(ActorName::user("ada")),
     };
     let refused = world.try_event(unknown).expect_err("there is none");
     assert!(matches!(refused, Refused::NotFound { what: "place", .. }));
@@ -170,7 +170,7 @@ fn work_on_a_slot_with_a_fault_goes_on_and_new_work_goes_elsewhere() {
         place: "a".into(),
         slot: Some(SlotId(0)),
         service: Service::Enabled,
-        cause: Cause::actor("user:ada"),
+        cause: Cause::actor(ActorName::user("ada")),
     });
     assert!(world.places[&"a".into()].takes(&[SlotId(0)]));
     let unknown = Event::FaultsReported {
@@ -258,21 +258,20 @@ fn an_allocation_waits_until_it_is_placed_and_then_runs_or_stops() {
 
 #[test]
 fn only_reasons_that_are_new_are_stored() {
-    let waiting = |id: &str| {
-        let waiting = Waiting {
-            kind: WaitKind::ALL[0],
-            stored: "new".to_owned(),
-            message: String::new(),
-        };
-        (id.into(), Arc::new(waiting))
+    let reason = |message: &str| WaitExplanation {
+        kind: WaitKind::ALL[0],
+        message: message.to_owned(),
+        details: Map::new(),
     };
+    let (new, old) = (reason("new"), reason("old"));
+    let waiting = |id: &str| (id.into(), Arc::new(new.clone()));
     let mut decided = Decided {
         waiting: ["same", "other", "first", "placed"].map(waiting).into(),
         ..Decided::default()
     };
     decided.keep_news(|id| match id.as_str() {
-        "same" => Some(Some("new")),
-        "other" => Some(Some("old")),
+        "same" => Some(Some(&new)),
+        "other" => Some(Some(&old)),
         "first" => Some(None),
         _ => None,
     });

@@ -2,7 +2,7 @@
 
 use det_ids::{Micros, TrialId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
-use det_lifecycle::record::Subject;
+use det_lifecycle::record::{ActorName, Subject};
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::{TrialEvent, TrialState};
 use det_lifecycle::unmanaged::UnmanagedEvent;
@@ -240,7 +240,7 @@ fn what_the_master_runs_takes_no_reports_of_its_state() {
         id: TrialId(1),
         until,
         resumes: true,
-        cause: Cause::actor("user:ada"),
+        cause: Cause::actor(ActorName::user("ada")),
     };
     assert!(world.try_event(start).is_err());
     let inserted = |effect: &&Effect| matches!(effect, Effect::InsertTrial(_));

@@ -10,7 +10,7 @@ use det_ids::{
 };
 use det_lifecycle::container::Observed;
 use det_lifecycle::experiment::ExperimentState;
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::Demand;
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::TrialCounts;
@@ -18,7 +18,7 @@ use det_orchestrator::{
     Agenda, Allocation, Cause, Clock, Container, Core, Effect, Event, Experiment, Place, Placed,
     Refused, Rows, SearchState, Task, Terms, Topic, Trial, Unreadable,
 };
-use det_scheduler::{Placement, Services, WaitKind};
+use det_scheduler::{Placement, Services};
 use det_searcher::Search;
 
 /// One experiment and all its rows.
@@ -215,7 +215,7 @@ impl World {
             self.happens(Event::Joined {
                 id: id.clone(),
                 container_id: container_id.clone(),
-                cause: Cause::actor("task"),
+                cause: Cause::actor(ActorName::Task("code".into())),
             });
         }
         ids
@@ -377,13 +377,6 @@ impl Rows for World {
     }
     fn update_allocation(&mut self, row: &Allocation) {
         self.allocations.insert(row.id.clone(), row.clone());
-    }
-    fn wait_kind(&self, id: &AllocationId) -> Option<WaitKind> {
-        let reason = self.allocations.get(id)?.wait_reason.as_ref()?;
-        WaitKind::ALL
-            .iter()
-            .copied()
-            .find(|kind| kind.name() == reason)
     }
     fn container(&self, id: &ContainerId) -> Option<Container> {
         self.containers.get(id).cloned()

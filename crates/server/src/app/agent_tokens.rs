@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use det_authz::{Kind, Permission};
 use det_ids::{AgentId, PlaceId};
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_rm_agents::NotAdmitted;
 use det_store::events::NewEvent;
 use det_store::{WriteTx, agent_tokens, places};
@@ -141,7 +141,7 @@ impl AgentTokens {
                     let now = det_store::now();
                     agent_tokens::accept(&mut tx.conn(), &id, &credential.own, now).await?;
                     service
-                        .record_token(tx, &format!("agent:{id}"), &id, EventKind::Joined)
+                        .record_token(tx, &ActorName::Place(PlaceId(id.0.clone())), &id, EventKind::Joined)
                         .await?;
                     Ok::<_, AppError>(Ok(()))
                 })
@@ -228,7 +228,7 @@ impl AgentTokens {
     async fn record_token(
         &self,
         tx: &mut WriteTx,
-        actor: &str,
+        actor: &ActorName,
         agent_id: &AgentId,
         kind: EventKind,
     ) -> AppResult<()> {

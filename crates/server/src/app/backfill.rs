@@ -7,8 +7,6 @@ use det_ids::PriorityOrder;
 use det_scheduler::WaitKind;
 use det_store::allocations::AllocationRow;
 
-use crate::app::wait_reasons::stored_kind;
-
 /// Reasons of requests that less important work may pass, in a pool that preempts: they wait for capacity.
 const WAITING_FOR_SLOTS: [WaitKind; 4] = [
     WaitKind::NotEnoughFreeSlots,
@@ -55,15 +53,16 @@ impl HeldUp {
 }
 
 fn waits_for_slots(allocation: &AllocationRow) -> bool {
-    // One that cannot be read holds up no other; a request for the allocation itself gets the error.
-    let kind = stored_kind(allocation).ok().flatten();
-    kind.is_some_and(|kind| WAITING_FOR_SLOTS.contains(&kind))
+    let reason = allocation.wait_reason.as_ref();
+    reason.is_some_and(|reason| WAITING_FOR_SLOTS.contains(&reason.kind))
 }
 
 #[cfg(test)]
 mod tests {
     use det_lifecycle::allocation::AllocationState;
+    use det_scheduler::WaitExplanation;
     use det_taskspec::TaskKind;
+    use serde_json::Map;
 
     use super::*;
 
@@ -71,7 +70,7 @@ mod tests {
         slots: i64,
         requested_at: i64,
         placed_at: Option<i64>,
-        kind: &str,
+        kind: Option<WaitKind>,
     ) -> AllocationRow {
         AllocationRow {
             id: "1.1".into(),
@@ -96,7 +95,11 @@ mod tests {
             exit_reason: None,
             status_code: None,
             excluded_places: None,
-            wait_reason: Some(format!(r#"{{"kind":"{kind}","message":"…"}}"#)),
+            wait_reason: kind.map(|kind| WaitExplanation {
+                kind,
+                message: "…".to_owned(),
+                details: Map::new(),
+            }),
             wait_since: None,
         }
     }
@@ -104,24 +107,30 @@ mod tests {
     #[test]
     fn work_that_starts_past_a_more_important_request_is_backfill() {
         let mut held_up = HeldUp::new(PriorityOrder::LowerFirst);
-        held_up.note(10, &allocation(8, 100, None, "not_enough_free_slots"));
-        held_up.note(5, &allocation(8, 50, None, "over_job_cap"));
-        let started = |at| allocation(2, 10, Some(at), "");
+        held_up.note(
+            10,
+            &allocation(8, 100, None, Some(WaitKind::NotEnoughFreeSlots)),
+        );
+        held_up.note(5, &allocation(8, 50, None, Some(WaitKind::OverJobCap)));
+        let started = |at| allocation(2, 10, Some(at), None);
         assert!(held_up.is_passed_by(20, &started(200)));
         // It ran before, is as important, or is of the other kind.
         assert!(!held_up.is_passed_by(20, &started(90)));
         assert!(!held_up.is_passed_by(10, &started(200)));
-        assert!(!held_up.is_passed_by(20, &allocation(0, 10, Some(200), "")));
+        assert!(!held_up.is_passed_by(20, &allocation(0, 10, Some(200), None)));
         // A request that its own cap holds back is passed by no other, and what waits passes no other.
         assert!(!held_up.is_passed_by(7, &started(200)));
-        assert!(!held_up.is_passed_by(20, &allocation(2, 10, None, "reserved_for")));
+        assert!(!held_up.is_passed_by(20, &allocation(2, 10, None, Some(WaitKind::ReservedFor))));
     }
 
     #[test]
     fn where_the_higher_number_goes_first_lower_ones_pass() {
         let mut held_up = HeldUp::new(PriorityOrder::HigherFirst);
-        held_up.note(50, &allocation(8, 100, None, "not_enough_free_slots"));
-        let started = allocation(2, 10, Some(200), "");
+        held_up.note(
+            50,
+            &allocation(8, 100, None, Some(WaitKind::NotEnoughFreeSlots)),
+        );
+        let started = allocation(2, 10, Some(200), None);
         assert!(held_up.is_passed_by(40, &started));
         assert!(!held_up.is_passed_by(50, &started));
         assert!(!held_up.is_passed_by(60, &started));

@@ -47,7 +47,7 @@ use det_checkpoint_files::glob::Pattern;
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
 use det_ids::{AllocationId, ExperimentId, TaskId, TrialId};
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
@@ -351,7 +351,7 @@ impl Checkpoints {
         mut row: CheckpointRow,
         left: RemainingFiles,
         removed: &[Pattern],
-        actor: &str,
+        actor: &ActorName,
         reason: Option<&str>,
     ) -> AppResult<()> {
         let mark = removal::without(row.removing.as_deref(), removed)?;

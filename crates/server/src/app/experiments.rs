@@ -8,7 +8,7 @@ use det_config::submitted::{Experiment, Submitted};
 use det_failpoints::failpoint;
 use det_ids::ExperimentId;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_orchestrator::Event;
 use det_searcher::Search;
 use det_store::archives::{self, ArchiveOf};
@@ -214,7 +214,7 @@ impl Experiments {
         mut new: NewExperiment,
         search: Option<Search>,
         state: ExperimentState,
-        actor: &str,
+        actor: &ActorName,
     ) -> AppResult<ExperimentId> {
         // It may have gone since the configuration was checked.
         if !new.unmanaged {

@@ -3,7 +3,7 @@
 use det_config::experiment::Resources;
 use det_config::policies::Workload;
 use det_ids::{JobId, TaskId};
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::TaskEvent;
 use det_orchestrator::Event;
 use det_scheduler::{Policy, Side, move_job};
@@ -109,7 +109,7 @@ impl JobChanges {
         tx: &mut WriteTx,
         row: &ExperimentRow,
         change: JobChange,
-        actor: &str,
+        actor: &ActorName,
     ) -> AppResult<()> {
         let current = experiments::find(&mut tx.conn(), row.id).await?;
         let mut config = config_of(current.as_ref().unwrap_or(row))?;
@@ -142,7 +142,7 @@ impl JobChanges {
         tx: &mut WriteTx,
         row: &TaskRow,
         change: &JobChange,
-        actor: &str,
+        actor: &ActorName,
     ) -> AppResult<()> {
         if row.state.is_terminal() {
             let message = format!(
@@ -227,7 +227,7 @@ impl JobChanges {
         Ok(job)
     }
 
-    async fn record(&self, tx: &mut WriteTx, job: &JobRow, actor: &str) -> AppResult<()> {
+    async fn record(&self, tx: &mut WriteTx, job: &JobRow, actor: &ActorName) -> AppResult<()> {
         let now = json!({"priority": job.priority, "weight": job.weight, "maxSlots": job.max_slots,
             "position": job.position, "resourcePool": job.resource_pool});
         let event =
@@ -344,7 +344,7 @@ fn cap(slots: i64) -> AppResult<u32> {
     })
 }
 
-fn moved_by(actor: &str) -> Cause {
+fn moved_by(actor: &ActorName) -> Cause {
     Cause {
         actor: actor.into(),
         reason: Some("its job moves to another resource pool".into()),

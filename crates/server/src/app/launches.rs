@@ -15,6 +15,7 @@ use det_authz::{Kind, Permission};
 use det_config::MasterConfig;
 use det_config::task::{LaunchKind, TaskConfig};
 use det_ids::{ProjectId, TaskId, WorkspaceId};
+use det_lifecycle::record::ActorName;
 use det_store::WriteTx;
 use det_store::workspaces;
 use det_taskspec::TaskDetails;
@@ -205,7 +206,7 @@ impl Launches {
         Ok((details, Vec::new()))
     }
 
-    async fn store(&self, tx: &mut WriteTx, mut new: NewTask, actor: &str) -> AppResult<()> {
+    async fn store(&self, tx: &mut WriteTx, mut new: NewTask, actor: &ActorName) -> AppResult<()> {
         // They may have gone since the configuration was checked.
         self.pools.require(&new.job.resource_pool)?;
         let workspace_id = new.job.workspace_id;

@@ -2,7 +2,7 @@
 
 use det_config::task::TaskConfig;
 use det_ids::{TaskId, UserId, WorkspaceId};
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::{Demand, TaskEvent, TaskState};
 use det_orchestrator::Event;
 use det_store::WriteTx;
@@ -118,7 +118,7 @@ impl NewTask {
         tx: &mut WriteTx,
         context: &Context,
         orchestration: &Orchestration,
-        actor: &str,
+        actor: &ActorName,
     ) -> AppResult<()> {
         let (id, from) = (self.task.id.clone(), self.task.state);
         experiments::insert_job(&mut tx.conn(), &self.job).await?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use det_failpoints::failpoint;
 use det_ids::{ContainerId, Micros, PlaceId, WorkspaceId};
 use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::record::ActorName;
 use det_orchestrator::{Absence, Cause, Event, Place};
 use det_rm::{ContainerStart, Core, Fit, Health, Joined};
 use det_store::places::{self, PlaceRow};
@@ -99,7 +100,7 @@ impl Places {
                     if service.connected.has(&place) {
                         return Ok(());
                     }
-                    let cause = Cause::actor("master");
+                    let cause = Cause::actor(ActorName::Master);
                     let left = Event::PlaceLeft { place, cause };
                     service.orchestration.advance(tx, [left]).await
                 })

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use det_authz::{Kind, Permission, Target};
 use det_ids::{ExperimentId, ProjectId, WorkspaceId};
 use det_lifecycle::experiment::ExperimentState;
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::experiments::{self, ExperimentRow, Member};
 use det_store::workspaces::{self, DeletionState, ProjectRow, ProjectTexts, WorkspaceRow};
@@ -430,7 +430,7 @@ impl Projects {
     async fn move_in(
         &self,
         tx: &mut WriteTx,
-        actor: &str,
+        actor: &ActorName,
         id: ExperimentId,
         to: ProjectId,
         renewed: Option<RenewedConfig>,

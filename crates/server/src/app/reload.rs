@@ -13,7 +13,7 @@ use det_config::errors::{ConfigError, ConfigWarning};
 use det_config::explain::ExplainedKey;
 use det_config::master::{Change, EffectiveScheduler, MasterConfig, RefusedChange};
 use det_config::origin::{Layer, Origin, Source};
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_rm::{Manager, PlaceWord};
 use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx, allocations, experiments, places};
@@ -150,7 +150,7 @@ impl Reload {
                 )?;
                 actor.name()
             }
-            ReloadCaller::Signal => "signal:SIGHUP".to_owned(),
+            ReloadCaller::Signal => ActorName::Signal("SIGHUP"),
         };
         let _alone = self.alone.lock().await;
         let (surroundings, data_dir) = (self.surroundings.clone(), self.data_dir.clone());
@@ -247,7 +247,7 @@ impl Reload {
     async fn record_changes(
         &self,
         tx: &mut WriteTx,
-        actor: &str,
+        actor: &ActorName,
         changes: &[Change],
     ) -> Result<(), StoreError> {
         let changes: Vec<Value> = changes.iter().map(Change::to_json).collect();
@@ -261,7 +261,12 @@ impl Reload {
     }
 
     /// Compares, and takes the configuration on if that is asked and possible.
-    async fn decide(&self, actor: &str, mode: Mode, loaded: LoadedMaster) -> AppResult<Decided> {
+    async fn decide(
+        &self,
+        actor: &ActorName,
+        mode: Mode,
+        loaded: LoadedMaster,
+    ) -> AppResult<Decided> {
         let (service, actor) = (self.clone(), actor.to_owned());
         let decided = self
             .context
@@ -277,7 +282,7 @@ impl Reload {
     async fn decide_in(
         &self,
         tx: &mut WriteTx,
-        actor: &str,
+        actor: &ActorName,
         mode: Mode,
         loaded: LoadedMaster,
     ) -> AppResult<Decided> {
@@ -424,7 +429,12 @@ impl Reload {
         Ok(sentences.collect())
     }
 
-    async fn report_refusal(&self, actor: &str, mode: Mode, error: &AppError) -> AppResult<()> {
+    async fn report_refusal(
+        &self,
+        actor: &ActorName,
+        mode: Mode,
+        error: &AppError,
+    ) -> AppResult<()> {
         if mode == Mode::Check {
             return Ok(());
         }

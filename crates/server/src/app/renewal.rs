@@ -231,7 +231,7 @@ impl Renewals {
         }
         self.update_job(tx, row, before, config, cause).await?;
         let reason = renewed.warnings.join("; ");
-        let event = NewEvent::new(&*cause.actor, Subject::Experiment(id), EventKind::Changed)
+        let event = NewEvent::new(&cause.actor, Subject::Experiment(id), EventKind::Changed)
             .reason(Some(reason.as_str()).filter(|reason| !reason.is_empty()));
         self.context.record(tx, event).await?;
         self.context.wake(tx, Topic::Schedule);

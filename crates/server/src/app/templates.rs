@@ -6,7 +6,7 @@ use det_authz::{Kind, Permission, Target};
 use det_config::origin::{Layer, Source};
 use det_config::template::Template;
 use det_ids::WorkspaceId;
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::templates::{self, TemplateRow};
 use det_store::workspaces::{self, UNCATEGORIZED_WORKSPACE};
@@ -219,7 +219,7 @@ impl Templates {
     async fn record(
         &self,
         tx: &mut WriteTx,
-        actor: &str,
+        actor: &ActorName,
         kind: EventKind,
         name: &str,
         detail: Option<Value>,

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder, SlotId, quantity};
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::state_name::StateName;
 use det_lifecycle::task::{TaskEnd, TaskState};
-use det_lifecycle::trial::TrialState;
 use det_scheduler::{Estimate, PlaceState, Policy, PoolSnapshot, Queue, SlotState, estimate};
+use det_store::events::EventRow;
 use det_store::experiments::SearcherKind;
 use det_store::trials::Sort;
 use det_store::{
@@ -278,7 +279,7 @@ impl Explanations {
             }
             JobSubject::Experiment(_) | JobSubject::Task { .. } => return Ok(None),
         };
-        let errored = [TrialState::Errored.stored_name().to_owned()];
+        let errored = [StateName::Error];
         let (first, all) =
             trials::list(conn, row.id, Some(&errored), Sort::Id, false, 0, 1).await?;
         let Some(trial) = first.first() else {
@@ -412,18 +413,23 @@ async fn reason_of_failure(
         };
         after = last.id;
         for event in events {
-            let begins = match event.to_state.as_deref() {
-                Some("STOPPING_ERROR") => true,
-                // What was stopping has its reason already.
-                Some("ERROR") => event.from_state.as_deref() != Some("STOPPING_ERROR"),
-                _ => false,
-            };
-            if begins {
+            if begins_to_fail(&event)? {
                 found = event.reason.filter(|reason| !reason.is_empty());
             }
         }
     }
     Ok(found)
+}
+
+/// Whether an event of an experiment or a trial is that it began to fail.
+fn begins_to_fail(event: &EventRow) -> Result<bool, StoreError> {
+    let (from, to) = event.states()?;
+    Ok(match to {
+        Some(StateName::StoppingError) => true,
+        // What was stopping has its reason already.
+        Some(StateName::Error) => from != Some(StateName::StoppingError),
+        _ => false,
+    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use det_failpoints::failpoint;
 use det_ids::ExperimentId;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_orchestrator::Event;
 use det_store::checkpoint_removals::OpenRemoval;
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
@@ -33,7 +33,7 @@ use crate::hub::Topic;
 /// After a pass that the database's absence cut short, try again after this long.
 const RETRY: Duration = Duration::from_secs(5);
 /// Who does all this, in events.
-const ACTOR: &str = "master";
+const ACTOR: ActorName = ActorName::Master;
 
 /// Cleans up until the master stops.
 pub async fn run(master: Master) {
@@ -113,7 +113,7 @@ async fn settle(master: &Master, removal: OpenRemoval) -> AppResult<()> {
         .context
         .write(move |tx| {
             Box::pin(async move {
-                let settled = handler.removal_tasks.settle(tx, &removal, ACTOR).await?;
+                let settled = handler.removal_tasks.settle(tx, &removal, &ACTOR).await?;
                 match settled {
                     Some(settled) => after_removal(&handler, tx, settled).await,
                     None => Ok(()),
@@ -205,7 +205,7 @@ async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     let count = doomed.len();
     let why = Why {
         cause: RemovalCause::Policy,
-        actor: ACTOR.to_owned(),
+        actor: ACTOR,
         reason: Some("the checkpoint policy does not keep it"),
     };
     let reason = match remove(master, doomed, WarmStarts::Keep, &why).await {
@@ -312,7 +312,7 @@ async fn deletion_failed(
     let why = format!("experiment {id} could not be deleted: {message}");
     master
         .home_deletion
-        .after_member(tx, ACTOR, row.project_id, Some(&why))
+        .after_member(tx, &ACTOR, row.project_id, Some(&why))
         .await
 }
 
@@ -331,7 +331,7 @@ async fn delete_rows(master: &Master, tx: &mut WriteTx, id: ExperimentId) -> App
     master.context.record(tx, event).await?;
     master
         .home_deletion
-        .after_member(tx, ACTOR, row.project_id, None)
+        .after_member(tx, &ACTOR, row.project_id, None)
         .await?;
     let configs = master.configs.clone();
     tx.after_commit(move || configs.evict(id));
@@ -367,7 +367,7 @@ async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<Progres
     }
     let why = Why {
         cause: RemovalCause::Deletion,
-        actor: ACTOR.to_owned(),
+        actor: ACTOR,
         reason: Some("its experiment is being deleted"),
     };
     let has_checkpoints = !rows.is_empty();

@@ -63,7 +63,7 @@ fn container_path(path: ContainerPath) -> AppResult<(AllocationId, ContainerId)>
 async fn get_allocation(Caller(master, actor): Caller, Path(id): Path<AllocationId>) -> Answer {
     let row = reads::allocations::find(&master.context.store, &actor, &id).await?;
     message(&GetAllocationResponse {
-        allocation: views::tasks::allocation(&row)?,
+        allocation: views::tasks::allocation(&row),
     })
 }
 

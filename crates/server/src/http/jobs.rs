@@ -8,7 +8,6 @@ use det_api_types::jobs::{
 use det_api_types::page::Empty;
 use det_api_types::pools::{GetResourcePoolsQuery, GetResourcePoolsResponse};
 use det_ids::JobId;
-use det_store::StoreError;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -39,7 +38,7 @@ async fn get_jobs(
     let jobs = queue.iter().map(views::jobs::job);
     message(&GetJobsResponse {
         pagination,
-        jobs: jobs.collect::<Result<_, _>>()?,
+        jobs: jobs.collect(),
     })
 }
 
@@ -51,15 +50,13 @@ async fn get_jobs_v2(
     WireQuery(query): WireQuery<GetJobsQuery>,
 ) -> Answer {
     let (queue, pagination) = reads::jobs::page(&master, &actor, &query).await?;
-    let job = |entry: &QueuedJob| {
-        Ok::<_, StoreError>(RbacJob {
-            full: Some(views::jobs::job(entry)?),
-            limited: None,
-        })
+    let job = |entry: &QueuedJob| RbacJob {
+        full: Some(views::jobs::job(entry)),
+        limited: None,
     };
     message(&GetJobsV2Response {
         pagination,
-        jobs: queue.iter().map(job).collect::<Result<_, _>>()?,
+        jobs: queue.iter().map(job).collect(),
     })
 }
 
@@ -94,7 +91,7 @@ async fn get_job_queue_stats(
 async fn explain_job(Caller(master, actor): Caller, Path(job_id): Path<JobId>) -> Answer {
     message(&views::why::explanation(
         &reads::jobs::explanation(&master, &actor, &job_id).await?,
-    )?)
+    ))
 }
 
 /// Changes priority, share, pool or place of jobs.
@@ -132,7 +129,7 @@ async fn get_resource_pools(
     let pools = contents.pools.iter();
     let pools = pools.map(|pool| views::jobs::pool(pool, &contents));
     message(&GetResourcePoolsResponse {
-        resource_pools: pools.collect::<Result<_, _>>()?,
+        resource_pools: pools.collect(),
         pagination,
     })
 }

@@ -40,7 +40,7 @@ async fn get_tasks(
 ) -> Answer {
     let live = reads::tasks::live(&master, &actor, query.with_ended).await?;
     message(&GetTasksResponse {
-        allocation_id_to_summary: views::tasks::summaries(&live)?,
+        allocation_id_to_summary: views::tasks::summaries(&live),
         paused_tasks: views::tasks::paused(&live),
         ended_tasks: views::tasks::ended(&live),
     })
@@ -51,7 +51,7 @@ async fn get_tasks(
     responses((status = 200, body = BTreeMap<String, AllocationSummary>)))]
 async fn get_plain_tasks(Caller(master, actor): Caller) -> Answer {
     let live = reads::tasks::live(&master, &actor, false).await?;
-    message(&views::tasks::summaries(&live)?)
+    message(&views::tasks::summaries(&live))
 }
 
 /// How many interactive tasks live.
@@ -77,7 +77,7 @@ async fn get_active_tasks_count(Caller(master, actor): Caller) -> Answer {
     responses((status = 200, body = GetTaskResponse)))]
 async fn get_task(Caller(master, actor): Caller, Path(task_id): Path<TaskId>) -> Answer {
     message(&GetTaskResponse {
-        task: views::tasks::task(&reads::tasks::whole(&master, &actor, &task_id).await?)?,
+        task: views::tasks::task(&reads::tasks::whole(&master, &actor, &task_id).await?),
     })
 }
 

@@ -12,7 +12,6 @@ use det_lifecycle::task::RestartPolicy;
 use det_searcher::TrialState as SearchTrial;
 use det_server::app::Master;
 use det_server::app::searches::{config_of, replay};
-use det_server::slots::slot_set;
 use det_store::allocations::TaskRow;
 use det_store::experiments::ExperimentRow;
 use det_store::task_documents::{self, LaunchedFilter};
@@ -106,7 +105,7 @@ async fn load_task(
         let containers = allocations::containers(&mut tx.conn(), &allocation.id).await?;
         for container in containers {
             snapshot.containers.push(Container {
-                slots: slot_set(&container.slots)?,
+                slots: container.slots.iter().map(|slot| slot.0).collect(),
                 ended: container.ended_at.is_some(),
                 id: container.id,
                 allocation_id: container.allocation_id,
@@ -125,7 +124,7 @@ async fn load_task(
             trial_id: allocation.trial_id,
             run_id: allocation.run_id,
             slots: allocation.slots,
-            wait_reason: allocation.wait_reason,
+            wait_reason: allocation.wait_reason.map(|reason| reason.message),
         });
     }
     let preemptible = task.demand.and_then(|demand| demand.preemptible);

@@ -2,6 +2,7 @@
 
 use det_agent_proto::ContainerState;
 use det_ids::{ContainerId, PlaceId, SlotId};
+use det_lifecycle::record::ActorName;
 use det_orchestrator::{Cause, Event, Place};
 use det_scheduler::Service;
 
@@ -58,7 +59,7 @@ impl Tx<'_> {
             place: id.clone(),
             slot: slot.map(SlotId),
             service,
-            cause: Cause::actor("user:admin"),
+            cause: Cause::actor(ActorName::user("admin")),
         }])
     }
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use det_ids::{AllocationId, ContainerId, Micros};
-use det_orchestrator::{Core, Decided, Waiting};
+use det_orchestrator::{Core, Decided};
 use det_scheduler::{
     Job, NeverFits, PlaceSnapshot, Plan, Planner, Policy, PoolSettings, PoolSnapshot, Queue,
-    SlotDemand, WaitKind, Work,
+    SlotDemand, WaitExplanation, Work,
 };
 
 use det_taskspec::PortSteps;
+use serde_json::Map;
 
 use super::{Refused, Tx};
 use crate::history::Rule;
@@ -48,11 +49,10 @@ impl PlannerAnswer {
     /// What of it is to be stored.
     pub(crate) fn decided(&self, rows: &Rows) -> Decided {
         let waiting = self.plan.waiting.iter().map(|(id, reason)| {
-            let message = reason.to_string();
-            let waiting = Waiting {
+            let waiting = WaitExplanation {
                 kind: reason.kind(),
-                stored: message.clone(),
-                message,
+                message: reason.to_string(),
+                details: Map::new(),
             };
             (id.clone(), Arc::new(waiting))
         });
@@ -65,7 +65,7 @@ impl PlannerAnswer {
         decided.keep_news(|id| {
             let row = &rows.allocations.get(id)?.row;
             let waits = row.placed_at.is_none() && row.ended_at.is_none();
-            waits.then_some(row.wait_reason.as_deref())
+            waits.then_some(row.wait_reason.as_ref())
         });
         decided
     }
@@ -170,22 +170,11 @@ pub(crate) fn can_ever_fit(rows: &Rows, slots: u32, single_place: bool) -> Resul
 impl Tx<'_> {
     /// Stores a plan.
     pub(crate) fn apply_plan(&mut self, decided: Decided) -> Result<(), Refused> {
-        let kinds: Vec<(AllocationId, WaitKind)> = decided
-            .waiting
-            .iter()
-            .map(|(id, waiting)| (id.clone(), waiting.kind))
-            .collect();
         let mut ports = PortSteps::new(&[], self.rows.port_steps());
         let events = decided.into_events(&settings(Rule::default()), &mut ports, || {
             self.rows.last_container += 1;
             ContainerId(format!("c{}", self.rows.last_container))
         });
-        self.advance(events)?;
-        for (id, kind) in kinds {
-            if let Some(row) = self.rows.allocation_mut(&id) {
-                row.wait_kind = row.row.wait_reason.is_some().then_some(kind);
-            }
-        }
-        Ok(())
+        self.advance(events)
     }
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use det_config::hyperparameters::Continuation;
 use det_ids::{ExperimentId, JobId, TrialId, UserId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
+use det_lifecycle::record::ActorName;
 use det_lifecycle::trial::TrialEvent;
 use det_orchestrator::{Cause, Event, SearchState};
 use det_searcher::Search;
@@ -92,7 +93,7 @@ impl Tx<'_> {
         self.advance([Event::Experiment {
             id,
             event,
-            cause: Cause::actor("user:admin"),
+            cause: Cause::actor(ActorName::user("admin")),
         }])
     }
 
@@ -100,7 +101,7 @@ impl Tx<'_> {
         self.advance([Event::Trial {
             id,
             event: TrialEvent::Kill,
-            cause: Cause::actor("user:admin"),
+            cause: Cause::actor(ActorName::user("admin")),
         }])
     }
 
@@ -119,7 +120,7 @@ impl Tx<'_> {
             id,
             search: Box::new(search_of(&submission, id)?),
             single,
-            cause: Cause::actor("user:admin"),
+            cause: Cause::actor(ActorName::user("admin")),
         }])
     }
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use det_ids::{JobId, TaskId, UserId};
+use det_lifecycle::record::ActorName;
 use det_lifecycle::task::{Demand, TaskEvent, TaskState};
 use det_orchestrator::{Cause, Event, Task, Watched, counts_idle};
 use det_taskspec::TaskKind;
@@ -92,7 +93,7 @@ impl Tx<'_> {
         self.advance([Event::Task {
             id,
             event,
-            cause: Cause::actor("user:admin"),
+            cause: Cause::actor(ActorName::user("admin")),
         }])
     }
 }

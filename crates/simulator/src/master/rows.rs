@@ -9,7 +9,6 @@ use det_lifecycle::unmanaged::TrialCounts;
 use det_orchestrator::{
     Allocation, Container, Experiment, Place, SearchState, Task, Terms, Trial, Unreadable,
 };
-use det_scheduler::WaitKind;
 use std::collections::BTreeSet;
 
 use super::{Tx, replay};
@@ -147,10 +146,7 @@ impl det_orchestrator::Rows for Tx<'_> {
     }
 
     fn insert_allocation(&mut self, row: Allocation, _excluded: Option<BTreeSet<PlaceId>>) {
-        self.rows.insert_allocation(rows::Allocation {
-            row,
-            wait_kind: None,
-        });
+        self.rows.insert_allocation(rows::Allocation { row });
     }
 
     fn exclude(&mut self, _id: &AllocationId, _places: &BTreeSet<PlaceId>) {
@@ -170,10 +166,6 @@ impl det_orchestrator::Rows for Tx<'_> {
         if row.ended_at.is_some() {
             self.rows.live.allocations.remove(&row.id);
         }
-    }
-
-    fn wait_kind(&self, id: &AllocationId) -> Option<WaitKind> {
-        self.rows.allocations.get(id)?.wait_kind
     }
 
     fn container(&self, id: &ContainerId) -> Option<Container> {

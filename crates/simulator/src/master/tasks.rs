@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use det_ids::{AllocationId, ContainerId, Micros, TrialId};
 use det_lifecycle::allocation::AllocationEvent;
 use det_lifecycle::container::Observed;
+use det_lifecycle::record::ActorName;
 use det_lifecycle::trial::EarlyExit;
 use det_orchestrator::{Allocation, Cause, Event, Mutant as CoreMutant, validation};
 
@@ -62,7 +63,7 @@ pub(crate) enum Reply {
 }
 
 fn cause() -> Cause {
-    Cause::actor("task:code")
+    Cause::actor(ActorName::Task("code".into()))
 }
 
 /// The trial that an allocation works for.

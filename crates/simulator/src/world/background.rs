@@ -2,6 +2,7 @@
 
 use det_ids::{ExperimentId, Micros, PlaceId};
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::record::ActorName;
 use det_orchestrator::{Absence, Cause, Core, Due, Event as Decide, Watched};
 
 use super::connections::Connections;
@@ -129,7 +130,7 @@ impl Passes<'_> {
                     self.change(|tx| {
                         tx.advance([Decide::PlaceLeft {
                             place: agent.id,
-                            cause: Cause::actor("master"),
+                            cause: Cause::actor(ActorName::Master),
                         }])
                     })?;
                 }

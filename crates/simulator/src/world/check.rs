@@ -440,7 +440,7 @@ fn allocation(of: &rows::Allocation, true_reason: Option<String>) -> Allocation 
         asked: row.preempt_deadline.is_some() || row.preempted_for.is_some(),
         placed: row.placed_at.is_some(),
         ended: row.ended_at.is_some(),
-        wait_reason: row.wait_reason.clone(),
+        wait_reason: (row.wait_reason.as_ref()).map(|reason| reason.message.clone()),
         true_reason,
     }
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use det_agent_proto::ContainerState;
 use det_ids::{ContainerId, PlaceId};
 use det_lifecycle::container::Desired;
+use det_lifecycle::record::ActorName;
 use det_orchestrator::{Cause, Event as Decide};
 use det_rm::Order;
 
@@ -142,7 +143,7 @@ impl Connections<'_> {
         self.scene.note(|| format!("{id} is disconnected"));
         let left = Decide::PlaceLeft {
             place: id,
-            cause: Cause::actor("master"),
+            cause: Cause::actor(ActorName::Master),
         };
         if self.change(|tx| tx.advance([left])) == Err(ChangeError::Unavailable) {
             self.master.wake(self.scene, Topic::Deadlines);

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use det_ids::{ExperimentId, ProjectId, TrialId};
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::state_name::StateName;
 use det_store::archives::{self, ArchiveOf};
 use det_store::catalogue::Catalogue;
 use det_store::experiments::{self, Active, ExperimentRow, Filter, NewExperiment, Sort};
@@ -248,7 +249,7 @@ pub(crate) async fn filters_narrow_the_list(world: &World) {
         ),
         (
             Filter {
-                states: Some(vec!["ACTIVE".into(), "PAUSED".into()]),
+                states: Some(vec![StateName::Active, StateName::Paused]),
                 ..all()
             },
             vec!["one", "two", "four"],
@@ -680,7 +681,7 @@ pub(crate) async fn a_list_shows_every_change_that_was_made_before_it(world: &Wo
         .await
     });
     let live = Filter {
-        states: Some(vec!["ACTIVE".into()]),
+        states: Some(vec![StateName::Active]),
         active: Some(Active::Not([a].into())),
         ..Filter::default()
     };

@@ -291,6 +291,7 @@ suite! {
         trials_are_listed_by_every_column,
         a_metric_that_is_not_a_number_is_no_best_metric,
         allocations_live_and_end,
+        slots_and_reasons_that_no_version_has_written_are_errors_of_their_rows,
         what_no_version_has_written_is_an_error_that_names_its_row,
         a_job_that_cannot_be_read_is_an_error_that_names_it,
         containers_hold_slots_until_they_end,

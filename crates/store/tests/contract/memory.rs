@@ -6,7 +6,7 @@ use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::Observed;
 use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::place::Capacity;
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::trial::TrialState;
 use det_scheduler::{Service, Services};
 use det_store::events::{self, NewEvent};
@@ -21,6 +21,7 @@ use crate::World;
 use crate::rows::{
     add_allocation, add_container, allocation, checkpoint, container, edit_allocation,
     edit_experiment, edit_task, edit_trial, report_step, some_experiment, start_run, task, trial,
+    waits_because,
 };
 
 /// Trials that the changes are about.
@@ -177,7 +178,7 @@ async fn act_on_allocation(
         }
         (5 | 6, _) => {
             edit_allocation(tx, &live.id, |row| {
-                row.wait_reason = Some("because".into());
+                row.wait_reason = Some(waits_because("others hold all slots"));
                 row.wait_since = Some(n);
             })
             .await
@@ -275,8 +276,8 @@ async fn act_on_the_rest(
         }
         18 => {
             let subject = Subject::Task(format!("run {run}").into());
-            let event =
-                NewEvent::new("user", subject, EventKind::State).detail(serde_json::json!(n));
+            let event = NewEvent::new(ActorName::user("ada"), subject, EventKind::State)
+                .detail(serde_json::json!(n));
             events::append(tx, event).await
         }
         19 => {

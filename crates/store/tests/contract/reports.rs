@@ -1,7 +1,7 @@
 //! What tasks report: logs, metrics, checkpoints; and what the master keeps of searches and events.
 
 use det_ids::{ExperimentId, TrialId};
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::events::{self, NewEvent};
 use det_store::journal::{self, Entry};
@@ -683,7 +683,7 @@ pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &Wo
         world.write(move |tx| {
             Box::pin(async move {
                 let subject = Subject::Experiment(ExperimentId(subject));
-                let event = NewEvent::new("user:ada", subject, kind)
+                let event = NewEvent::new(ActorName::user("ada"), subject, kind)
                     .states("ACTIVE", "PAUSED")
                     .detail(json!({"n": 1}));
                 events::append(tx, event).await?;
@@ -748,7 +748,7 @@ pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &Wo
         let subject = Subject::Template("t".to_owned());
         let event = NewEvent {
             detail: Some("x".repeat(bytes)),
-            ..NewEvent::new("master", subject, EventKind::Deleted)
+            ..NewEvent::new(ActorName::Master, subject, EventKind::Deleted)
         };
         world
             .write(move |tx| Box::pin(async move { events::append(tx, event).await }))

@@ -1,11 +1,14 @@
 //! Rows for scenarios: complete, with plain values, changed by the scenario where it matters.
 
-use det_ids::{AllocationId, ExperimentId, TaskId, TrialId, UserId};
+use std::collections::BTreeSet;
+
+use det_ids::{AllocationId, ExperimentId, SlotId, TaskId, TrialId, UserId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::Desired;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::task::TaskState;
 use det_lifecycle::trial::TrialState;
+use det_scheduler::{WaitExplanation, WaitKind};
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::experiments::{ExperimentRow, JobKind, JobRow, NewExperiment, SearcherKind};
@@ -162,6 +165,15 @@ pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<TrialId>) -> 
         excluded_places: None,
         wait_reason: None,
         wait_since: None,
+    }
+}
+
+/// A reason to wait.
+pub(crate) fn waits_because(message: &str) -> WaitExplanation {
+    WaitExplanation {
+        kind: WaitKind::NotEnoughFreeSlots,
+        message: message.to_owned(),
+        details: serde_json::Map::from_iter([("free".to_owned(), 3.into())]),
     }
 }
 

@@ -4,6 +4,7 @@ use det_ids::{ExperimentId, JobId, SlotId, TrialId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::place::Capacity;
+use det_lifecycle::state_name::StateName;
 use det_lifecycle::task::{Demand, Stop, TaskEnd, TaskState};
 use det_lifecycle::trial::{Stop as TrialStop, TrialState};
 use det_scheduler::{Service, Services};
@@ -16,7 +17,7 @@ use det_store::{StoreError, checkpoints, experiments, metrics, workspaces};
 use crate::rows::{
     add_allocation, add_container, allocation, checkpoint, container, edit_allocation, edit_task,
     edit_trial, report_step, running_trial, some_experiment, start_run, stored_task, stored_trial,
-    task, trial,
+    task, trial, waits_because,
 };
 use crate::{WITHOUT_PLACES, World};
 
@@ -196,7 +197,7 @@ pub(crate) async fn trials_are_listed_by_every_column(world: &World) {
         assert_eq!(order(false).await, up, "{sort:?} ascending");
         assert_eq!(order(true).await, down, "{sort:?} descending");
     }
-    let states = ["COMPLETED".to_owned()];
+    let states = [StateName::Completed];
     let (rows, total) = read!(world, conn => trials::list(conn, experiment_id, Some(&states), Sort::Id, false, 0, 10).await);
     assert_eq!((rows.len(), total), (1, 1));
     let (rows, total) =
@@ -244,6 +245,40 @@ pub(crate) async fn a_job_that_cannot_be_read_is_an_error_that_names_it(world: &
         // It is opened again in the next round.
         world.store.close().await;
     }
+}
+
+pub(crate) async fn slots_and_reasons_that_no_version_has_written_are_errors_of_their_rows(
+    world: &World,
+) {
+    let experiment_id = some_experiment(world).await;
+    let (_, _, allocation_id) = running_trial(world, experiment_id, "r").await;
+    world
+        .older(
+            "UPDATE containers SET slots = '[\"one\"]'; \
+             UPDATE allocations SET wait_reason = '{\"kind\":\"bad_weather\",\"message\":\"it rains\"}';",
+        )
+        .await;
+    let world = world.reopened().await;
+    let mut held = world.store.read().await.unwrap();
+    let conn = &mut held.conn();
+    match allocations::containers(conn, &allocation_id).await {
+        Err(StoreError::Corrupt { what, .. }) => {
+            assert_eq!(
+                what,
+                format!("slots of container container-{allocation_id}")
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    match allocations::find(conn, &allocation_id).await {
+        Err(StoreError::Corrupt { what, message }) => {
+            assert_eq!(what, format!("wait_reason of allocation {allocation_id}"));
+            assert!(message.contains("bad_weather"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(held);
+    world.store.close().await;
 }
 
 pub(crate) async fn what_no_version_has_written_is_an_error_that_names_its_row(world: &World) {
@@ -337,7 +372,7 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
         port_step: Some(3),
         exit_reason: Some("exit code 1".into()),
         status_code: Some(1),
-        wait_reason: Some("{}".into()),
+        wait_reason: Some(waits_because("others hold all slots")),
         wait_since: Some(5),
         ..row
     };

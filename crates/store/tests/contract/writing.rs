@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use det_ids::ExperimentId;
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::{StoreError, events, settings, users};
 use tokio::sync::{Notify, mpsc};
 
@@ -237,7 +237,7 @@ pub(crate) async fn readers_see_only_what_is_committed(world: &World) {
                 events::append(
                     tx,
                     events::NewEvent::new(
-                        "master",
+                        ActorName::Master,
                         Subject::Experiment(ExperimentId(1)),
                         EventKind::Created,
                     ),
@@ -403,7 +403,7 @@ pub(crate) async fn a_panic_after_a_commit_ends_all_writing(world: &World) {
 pub(crate) async fn an_event_with_an_unknown_word_is_an_error_that_names_it(world: &World) {
     change_live!(world, tx => {
         let subject = Subject::Experiment(ExperimentId(1));
-        events::append(tx, events::NewEvent::new("master", subject, EventKind::Created)).await
+        events::append(tx, events::NewEvent::new(ActorName::Master, subject, EventKind::Created)).await
     });
     for (change, column, why) in [
         (

@@ -16,6 +16,7 @@ use det_config::storage::StorageLocation;
 use det_config::submitted::{SubmittedTask, TaskDefaults};
 use det_config::task::{LaunchKind, TaskConfig};
 use det_ids::{ExperimentId, Micros, TaskId, UserId, WorkspaceId};
+use det_lifecycle::record::ActorName;
 use det_lifecycle::task::{TaskEnd, TaskEvent, TaskState};
 use det_orchestrator::{Due, Event};
 use det_store::allocations;
@@ -167,7 +168,7 @@ impl RemovalTasks {
         tx: &mut WriteTx,
         task: NewTask,
         experiment_id: ExperimentId,
-        actor: &str,
+        actor: &ActorName,
     ) -> AppResult<()> {
         let id = task.task.id.clone();
         task.store(tx, &self.context, &self.orchestration, actor)
@@ -222,7 +223,7 @@ impl RemovalTasks {
         &self,
         tx: &mut WriteTx,
         removal: &OpenRemoval,
-        actor: &str,
+        actor: &ActorName,
     ) -> AppResult<Option<Settled>> {
         let document = task_documents::find(&mut tx.conn(), &removal.task_id).await?;
         let Some(TaskDetails::CheckpointGc(details)) = document.map(|document| document.details)

@@ -11,6 +11,7 @@ use det_checkpoint_files::glob::Pattern;
 use det_config::storage::StorageLocation;
 use det_failpoints::failpoint;
 use det_ids::ExperimentId;
+use det_lifecycle::record::ActorName;
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::experiments::ExperimentRow;
 use det_store::{WriteTx, checkpoint_removals};
@@ -43,7 +44,7 @@ pub(crate) struct Why {
     /// What follows when a task has done it.
     pub(crate) cause: RemovalCause,
     /// In the record of events.
-    pub(crate) actor: String,
+    pub(crate) actor: ActorName,
     /// In the record of events.
     pub(crate) reason: Option<&'static str>,
 }
@@ -318,7 +319,7 @@ impl CheckpointRemoval {
             let globs: Vec<String> = marked(Some(&removing))?.into_iter().collect();
             let why = Why {
                 cause: RemovalCause::Resumed,
-                actor: "master".to_owned(),
+                actor: ActorName::Master,
                 reason: Some("its removal was cut short and resumed"),
             };
             let done = self
@@ -333,7 +334,7 @@ impl CheckpointRemoval {
     async fn compare(
         &self,
         rows: Vec<CheckpointRow>,
-        actor: &str,
+        actor: &ActorName,
         reason: Option<&'static str>,
     ) -> AppResult<()> {
         let mut failure = None;
@@ -366,7 +367,7 @@ impl CheckpointRemoval {
         &self,
         left: Vec<(String, Option<RemainingFiles>)>,
         removed: Vec<Pattern>,
-        actor: &str,
+        actor: &ActorName,
         reason: Option<&'static str>,
     ) -> AppResult<()> {
         if left.is_empty() {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use det_config::policies::Workload;
 use det_ids::ExperimentId;
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
 use det_store::{WriteTx, experiments};
@@ -139,7 +139,7 @@ impl Experiments {
         tx: &mut WriteTx,
         id: ExperimentId,
         patch: ExperimentPatch,
-        actor: &str,
+        actor: &ActorName,
     ) -> AppResult<()> {
         let row = existing::experiment(&mut tx.conn(), id).await?;
         let homes = Homes::load(&mut tx.conn()).await?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use det_ids::{ExperimentId, TaskId};
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::logs::{self, LogLine, PackedLines, pack};
 use det_store::{WriteTx, allocations};
@@ -170,7 +170,7 @@ impl Logs {
         );
         let detail = json!({"since": outage.since, "until": outage.until, "lost": outage.lost});
         let event = NewEvent::new(
-            format!("task:{task_id}"),
+            ActorName::Task(task_id.clone()),
             Subject::Task(task_id.clone()),
             EventKind::LogHeld,
         )

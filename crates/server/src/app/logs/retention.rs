@@ -11,7 +11,7 @@ use det_authz::{Kind, Permission};
 use det_config::policies::Workload;
 use det_failpoints::failpoint;
 use det_ids::{ExperimentId, TaskId, TrialId};
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
 use det_store::logs::retention::{self, EndedLog};
@@ -166,7 +166,7 @@ impl LogRetention {
     async fn record(
         &self,
         tx: &mut WriteTx,
-        actor: &str,
+        actor: &ActorName,
         subject: Subject,
         reason: &str,
     ) -> AppResult<()> {
@@ -193,7 +193,7 @@ impl LogRetention {
     }
 
     /// Looks at all ended tasks once, and deletes the logs that are due. Gives the number of their lines.
-    async fn sweep(&self, actor: &str) -> AppResult<i64> {
+    async fn sweep(&self, actor: &ActorName) -> AppResult<i64> {
         let _alone = self.sweeping.lock().await;
         let (mut after, mut lines) = ((i64::MIN, TaskId::from("")), 0);
         loop {
@@ -235,7 +235,7 @@ impl LogRetention {
     }
 
     /// One transaction's worth of these tasks' logs, from the first one on.
-    async fn delete(&self, actor: &str, tasks: &[TaskId]) -> AppResult<SweepCounts> {
+    async fn delete(&self, actor: &ActorName, tasks: &[TaskId]) -> AppResult<SweepCounts> {
         let (service, actor, tasks) = (self.clone(), actor.to_owned(), tasks.to_vec());
         let swept = self
             .context
@@ -254,7 +254,7 @@ impl LogRetention {
     async fn delete_in(
         &self,
         tx: &mut WriteTx,
-        actor: &str,
+        actor: &ActorName,
         tasks: Vec<TaskId>,
     ) -> AppResult<SweepCounts> {
         let mut chunks_left = CHUNKS;
@@ -286,7 +286,7 @@ impl LogRetention {
     }
 
     /// Sweeps if one is due by the schedule. Gives the moment of the next sweep in microseconds; `None` = only when asked.
-    pub(crate) async fn sweep_if_due(&self, actor: &str) -> AppResult<Option<i64>> {
+    pub(crate) async fn sweep_if_due(&self, actor: &ActorName) -> AppResult<Option<i64>> {
         let schedule = self.context.config().retention_policy.schedule.clone();
         let stored = {
             let mut conn = self.context.store.read().await?;

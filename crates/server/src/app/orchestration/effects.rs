@@ -147,7 +147,7 @@ fn hub_topic(topic: Topic) -> hub::Topic {
 async fn append(context: &Context, tx: &mut WriteTx, record: &Record) -> Result<(), StoreError> {
     let event = NewEvent {
         detail: record.detail.clone(),
-        ..NewEvent::new(&*record.cause.actor, record.subject.clone(), record.kind)
+        ..NewEvent::new(&record.cause.actor, record.subject.clone(), record.kind)
             .states(record.from.as_deref(), record.to.as_deref())
             .reason(record.cause.reason.as_deref())
     };

@@ -8,13 +8,11 @@ use det_lifecycle::unmanaged::TrialCounts;
 use det_orchestrator::{
     Allocation, Container, Experiment, Place, Rows, SearchState, Task, Terms, Trial, Unreadable,
 };
-use det_scheduler::WaitKind;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::live_rows::LiveRows;
 use std::collections::BTreeSet;
 
 use super::loading::{Facts, container_of};
-use crate::app::wait_reasons::stored_kind;
 
 /// Live rows and what was loaded beside them.
 pub(super) struct TxRows<'a> {
@@ -289,11 +287,6 @@ impl Rows for TxRows<'_> {
             known.wait_reason.clone_from(&row.wait_reason);
             known.wait_since = raw(row.wait_since);
         });
-    }
-
-    fn wait_kind(&self, id: &AllocationId) -> Option<WaitKind> {
-        // A reason that cannot be read is replaced like one of another kind.
-        stored_kind(self.live.allocation(id)?).ok().flatten()
     }
 
     fn container(&self, id: &ContainerId) -> Option<Container> {

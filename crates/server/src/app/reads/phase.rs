@@ -2,9 +2,7 @@
 
 use det_api_types::experiments::ExperimentState;
 use det_lifecycle::allocation::{AllocationState, Phase as Progress};
-
-/// Stored state of an experiment that is deleted as soon as it has ended.
-const STOPPING_DELETING: &str = "STOPPING_DELETING";
+use det_lifecycle::state_name::StateName;
 
 /// How far something active is: its most advanced live allocation (`docs/contract/http-api.md`, "States of experiments
 /// and trials").
@@ -57,9 +55,9 @@ impl Phase {
 /// States asked for in a filter, as stored states and phases of active things.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct StateFilter {
-    /// Stored states other than ACTIVE.
-    pub(crate) stored: Vec<String>,
-    /// Phases of what is ACTIVE.
+    /// Stored states other than the active one.
+    pub(crate) stored: Vec<StateName>,
+    /// Phases of what is active.
     pub(crate) phases: Vec<Phase>,
 }
 
@@ -77,11 +75,11 @@ impl StateFilter {
                 filter.phases.push(phase);
             } else {
                 if *state == ExperimentState::Deleting {
-                    filter.stored.push(STOPPING_DELETING.to_owned());
+                    filter.stored.push(StateName::StoppingDeleting);
                 }
-                filter
-                    .stored
-                    .push(state.as_str().trim_start_matches("STATE_").to_owned());
+                // Clients know states that nothing is ever in: they find nothing.
+                let name = state.as_str().trim_start_matches("STATE_");
+                filter.stored.extend(name.parse::<StateName>());
             }
         }
         filter.phases.sort_unstable();
@@ -89,26 +87,26 @@ impl StateFilter {
         Some(filter)
     }
 
-    /// Whether all phases are wanted, so that the stored state ACTIVE is enough to know.
+    /// Whether all phases are wanted, so that the stored state is enough to know.
     pub(crate) fn wants_all_phases(&self) -> bool {
         self.phases.len() == Phase::ALL.len()
     }
 
     /// All stored states in question.
-    pub(crate) fn in_question(&self) -> Vec<String> {
+    pub(crate) fn in_question(&self) -> Vec<StateName> {
         let mut stored = self.stored.clone();
         if !self.phases.is_empty() {
-            stored.push("ACTIVE".into());
+            stored.push(StateName::Active);
         }
         stored
     }
 
     /// Whether something in this stored state and phase is wanted.
-    pub(crate) fn wants(&self, stored: &str, phase: Phase) -> bool {
-        if stored == "ACTIVE" {
+    pub(crate) fn wants(&self, stored: StateName, phase: Phase) -> bool {
+        if stored == StateName::Active {
             self.phases.contains(&phase)
         } else {
-            self.stored.iter().any(|s| s == stored)
+            self.stored.contains(&stored)
         }
     }
 }
@@ -128,9 +126,18 @@ mod tests {
         assert_eq!(StateFilter::new(&[]), None);
         let filter =
             StateFilter::new(&[ExperimentState::Running, ExperimentState::Completed]).unwrap();
-        assert_eq!(filter.in_question(), ["COMPLETED", "ACTIVE"]);
-        assert!(filter.wants("ACTIVE", Phase::Running) && !filter.wants("ACTIVE", Phase::Queued));
-        assert!(filter.wants("COMPLETED", Phase::Queued) && !filter.wants("PAUSED", Phase::Queued));
+        assert_eq!(
+            filter.in_question(),
+            [StateName::Completed, StateName::Active]
+        );
+        assert!(
+            filter.wants(StateName::Active, Phase::Running)
+                && !filter.wants(StateName::Active, Phase::Queued)
+        );
+        assert!(
+            filter.wants(StateName::Completed, Phase::Queued)
+                && !filter.wants(StateName::Paused, Phase::Queued)
+        );
         assert!(
             StateFilter::new(&[ExperimentState::Active])
                 .unwrap()

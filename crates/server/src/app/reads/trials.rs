@@ -262,7 +262,7 @@ impl Listing<'_> {
                 None => live.get(&row.id).map_or(Phase::Queued, phase_of),
             };
             for row in rows {
-                if !filter.wants(row.state.stored_name(), phase(&row)) {
+                if !filter.wants(row.state.state_name(), phase(&row)) {
                     continue;
                 }
                 if wanted >= skipped && page.len() < limit && left >= 0 {

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use det_failpoints::failpoint;
 use det_ids::{AllocationId, ContainerId, Micros};
-use det_orchestrator::{Decided, Waiting};
-use det_scheduler::{Pass, WaitReason};
+use det_orchestrator::Decided;
+use det_scheduler::{Pass, WaitExplanation, WaitReason};
 use det_store::queue_days::{self, QueueDay};
 use det_taskspec::PortSteps;
 use planners::Planners;
@@ -24,7 +24,7 @@ use crate::app::homes::Homes;
 use crate::app::orchestration::{Orchestration, PlacedRequest};
 use crate::app::pools::Pools;
 use crate::app::snapshots::Snapshots;
-use crate::app::wait_reasons::waiting_of;
+use crate::app::wait_reasons::explanation_of;
 use crate::error::{AppError, AppResult};
 use crate::live::{LiveCache, port_steps};
 
@@ -228,21 +228,21 @@ fn note_wait(waits: &mut BTreeMap<(String, i64), QueueDay>, placed: PlacedReques
 }
 
 /// Reasons in words; many requests wait for the same one. `called` gives the labels of allocations, `homes` the names
-/// of workspaces; see [`waiting_of`] for `removed_pool`.
+/// of workspaces; see [`explanation_of`] for `removed_pool`.
 fn in_words(
     waiting: Vec<(AllocationId, Arc<WaitReason>)>,
     called: impl Fn(&AllocationId) -> Option<String>,
     homes: &Homes,
     removed_pool: Option<&str>,
-) -> AppResult<Vec<(AllocationId, Arc<Waiting>)>> {
-    let mut written: HashMap<*const WaitReason, Arc<Waiting>> = HashMap::new();
+) -> AppResult<Vec<(AllocationId, Arc<WaitExplanation>)>> {
+    let mut written: HashMap<*const WaitReason, Arc<WaitExplanation>> = HashMap::new();
     waiting
         .into_iter()
         .map(|(allocation, reason)| {
             let text = match written.entry(Arc::as_ptr(&reason)) {
                 Entry::Occupied(text) => Arc::clone(text.get()),
                 Entry::Vacant(free) => {
-                    let text = waiting_of(&reason, &called, homes, removed_pool)?;
+                    let text = explanation_of(&reason, &called, homes, removed_pool)?;
                     Arc::clone(free.insert(Arc::new(text)))
                 }
             };

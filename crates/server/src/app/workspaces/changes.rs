@@ -1,6 +1,6 @@
 //! Changes of workspaces and projects, and how the copy in memory follows them.
 
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::WriteTx;
 use det_store::events::NewEvent;
 use det_store::workspaces::{ProjectRow, WorkspaceRow};
@@ -64,7 +64,7 @@ impl HomeChanges {
     pub(super) async fn record_workspace(
         &self,
         tx: &mut WriteTx,
-        actor: &str,
+        actor: &ActorName,
         kind: EventKind,
         row: &WorkspaceRow,
         detail: Option<Value>,
@@ -78,7 +78,7 @@ impl HomeChanges {
     pub(crate) async fn record_project(
         &self,
         tx: &mut WriteTx,
-        actor: &str,
+        actor: &ActorName,
         kind: EventKind,
         row: &ProjectRow,
         detail: Option<Value>,
@@ -92,7 +92,7 @@ impl HomeChanges {
     async fn record(
         &self,
         tx: &mut WriteTx,
-        actor: &str,
+        actor: &ActorName,
         subject: Subject,
         kind: EventKind,
         error: Option<&str>,

@@ -3,7 +3,7 @@
 use det_authz::{Kind, Permission, Target};
 use det_ids::ProjectId;
 use det_lifecycle::experiment::ExperimentEvent;
-use det_lifecycle::record::EventKind;
+use det_lifecycle::record::{ActorName, EventKind};
 use det_orchestrator::Event;
 use det_store::WriteTx;
 use det_store::experiments::{self, Member};
@@ -75,7 +75,7 @@ impl HomeDeletion {
             .hint("ask an administrator to do it, or archive it"));
         }
         let cause = Cause {
-            actor: actor.name().into(),
+            actor: actor.name(),
             reason: Some(format!("{what} is deleted").into()),
         };
         let events = members.iter().map(|member| Event::Experiment {
@@ -95,7 +95,7 @@ impl HomeDeletion {
     pub(crate) async fn after_member(
         &self,
         tx: &mut WriteTx,
-        actor: &str,
+        actor: &ActorName,
         project_id: ProjectId,
         failed: Option<&str>,
     ) -> AppResult<()> {

@@ -82,8 +82,7 @@ fn of(view: &LaunchedView) -> AppResult<Response> {
         let body = format!("<h1>{name} has ended</h1>\n<p>{why}</p>\n{logs}");
         return Ok(answer(layout(&name, "", &body)));
     }
-    let reason = view.attempt.as_ref().map(wait_reason).transpose()?;
-    let what = match reason.flatten() {
+    let what = match view.attempt.as_ref().and_then(wait_reason) {
         Some(reason) => format!("It waits for slots: {}.", escape(&reason.message)),
         None => "It starts.".to_owned(),
     };

@@ -12,7 +12,6 @@ use det_api_types::wire::{Float, Timestamp};
 use det_config::master::ManagerKind;
 use det_ids::PlaceId;
 use det_scheduler::{Fitting, Policy};
-use det_store::StoreError;
 use det_store::places::PlaceRow;
 use det_store::queue_days::QueueDay;
 use det_taskspec::{DeviceKind, TaskKind};
@@ -48,15 +47,15 @@ fn job_type(subject: &JobSubject) -> JobType {
 }
 
 /// A job.
-pub fn job(queued: &QueuedJob) -> Result<Job, StoreError> {
+pub fn job(queued: &QueuedJob) -> Job {
     let summary = summary(queued);
     let first_waiting = queued
         .allocations
         .iter()
         .find(|row| row.placed_at.is_none());
-    let wait_reason = first_waiting.map(wait_reason).transpose()?.flatten();
+    let wait_reason = first_waiting.and_then(wait_reason);
     let subject = &queued.subject;
-    Ok(Job {
+    Job {
         summary,
         kind: job_type(subject),
         submission_time: Timestamp(queued.job.submitted_at),
@@ -74,7 +73,7 @@ pub fn job(queued: &QueuedJob) -> Result<Job, StoreError> {
         progress: Float(subject.progress()),
         workspace_id: queued.job.workspace_id.0,
         wait_reason,
-    })
+    }
 }
 
 /// Counts over a pool's queue.
@@ -116,7 +115,7 @@ pub fn scheduler_type(policy: Policy) -> SchedulerType {
 
 /// A pool with what it holds at present. Agents that are away do not count.
 #[expect(clippy::too_many_lines, reason = "one answer with all its fields")]
-pub(crate) fn pool(pool: &PoolView, contents: &PoolContents) -> Result<ResourcePool, StoreError> {
+pub(crate) fn pool(pool: &PoolView, contents: &PoolContents) -> ResourcePool {
     let configured = &pool.configured;
     let (name, settings) = (&configured.name, &configured.settings);
     let present: Vec<&PlaceRow> = contents
@@ -178,7 +177,7 @@ pub(crate) fn pool(pool: &PoolView, contents: &PoolContents) -> Result<ResourceP
         }),
         Policy::FairShare | Policy::RoundRobin => None,
     };
-    Ok(ResourcePool {
+    ResourcePool {
         name: name.clone(),
         description: configured.description.clone(),
         kind: match pool.manager_kind {
@@ -212,5 +211,5 @@ pub(crate) fn pool(pool: &PoolView, contents: &PoolContents) -> Result<ResourceP
         cluster_name: pool.manager.clone(),
         resource_manager_metadata: pool.metadata.clone(),
         ..ResourcePool::default()
-    })
+    }
 }

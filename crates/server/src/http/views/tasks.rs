@@ -22,21 +22,21 @@ use det_taskspec::{Device, RunsIn, TaskDetails, TaskKind};
 
 use crate::app::reads::tasks::{Live, TaskView};
 use crate::app::services::{Offer, Protocol};
-use crate::app::wait_reasons::stored_reason;
 use crate::http::views::agents::device;
 use crate::labels::TaskLabel;
 
 /// Why an allocation waits; `None` once it has slots, and before the scheduler has first looked at it.
-pub fn wait_reason(row: &AllocationRow) -> Result<Option<WaitReason>, StoreError> {
+pub fn wait_reason(row: &AllocationRow) -> Option<WaitReason> {
     if row.placed_at.is_some() || row.ended_at.is_some() {
-        return Ok(None);
+        return None;
     }
-    Ok(stored_reason(row)?.map(|stored| WaitReason {
-        kind: stored.kind.name().to_owned(),
-        message: stored.message,
+    let reason = row.wait_reason.as_ref()?;
+    Some(WaitReason {
+        kind: reason.kind.name().to_owned(),
+        message: reason.message.clone(),
         since: row.wait_since.map(Timestamp),
-        details: Object(stored.details),
-    }))
+        details: Object(reason.details.clone()),
+    })
 }
 
 /// The kind of a task on the wire.
@@ -75,12 +75,12 @@ pub fn state(stored: &AllocationState) -> TaskState {
 }
 
 /// An allocation.
-pub fn allocation(row: &AllocationRow) -> Result<Allocation, StoreError> {
+pub fn allocation(row: &AllocationRow) -> Allocation {
     let ready = matches!(
         row.state,
         AllocationState::Ready | AllocationState::Preempting | AllocationState::Saving
     );
-    Ok(Allocation {
+    Allocation {
         task_id: row.task_id.to_string(),
         allocation_id: row.id.to_string(),
         state: state(&row.state),
@@ -90,7 +90,7 @@ pub fn allocation(row: &AllocationRow) -> Result<Allocation, StoreError> {
         slots: row.slots,
         exit_reason: row.exit_reason.clone(),
         status_code: row.status_code,
-    })
+    }
 }
 
 /// The state of a generic task.
@@ -109,9 +109,9 @@ fn generic_state(state: OwnState) -> GenericTaskState {
 }
 
 /// A task with its attempts; what it runs as is shown of generic tasks.
-pub(crate) fn task(view: &TaskView) -> Result<Task, StoreError> {
+pub(crate) fn task(view: &TaskView) -> Task {
     let (row, attempts) = (&view.row, &view.attempts);
-    let mut task = plain_task(row, attempts)?;
+    let mut task = plain_task(row, attempts);
     if let Some((document, config)) = &view.document
         && let TaskDetails::Generic(generic) = &document.details
     {
@@ -121,7 +121,7 @@ pub(crate) fn task(view: &TaskView) -> Result<Task, StoreError> {
         task.forked_from = generic.forked_from.as_ref().map(ToString::to_string);
         task.no_pause = Some(generic.no_pause);
     }
-    Ok(task)
+    task
 }
 
 /// The tasks that are paused.
@@ -162,20 +162,17 @@ fn without_attempts(row: &LaunchedTask, live: &Live) -> Task {
     task
 }
 
-fn plain_task(row: &TaskRow, allocations: &[AllocationRow]) -> Result<Task, StoreError> {
-    Ok(Task {
+fn plain_task(row: &TaskRow, allocations: &[AllocationRow]) -> Task {
+    Task {
         task_id: row.id.to_string(),
         task_type: task_type(row.kind),
-        allocations: allocations
-            .iter()
-            .map(allocation)
-            .collect::<Result<_, _>>()?,
+        allocations: allocations.iter().map(allocation).collect(),
         start_time: Timestamp(row.created_at),
         end_time: row.ended_at.map(Timestamp),
-        wait_reason: allocations.first().map(wait_reason).transpose()?.flatten(),
+        wait_reason: allocations.first().and_then(wait_reason),
         logs_deleted_time: row.logs_deleted_at.map(Timestamp),
         ..Task::default()
-    })
+    }
 }
 
 /// What a container reported of its accelerators; `None` = it has not reported any.
@@ -201,7 +198,7 @@ fn scheduler_name(policy: Policy) -> &'static str {
 }
 
 /// Summaries of live allocations by id.
-pub(crate) fn summaries(live: &Live) -> Result<BTreeMap<String, AllocationSummary>, StoreError> {
+pub(crate) fn summaries(live: &Live) -> BTreeMap<String, AllocationSummary> {
     let mut known: BTreeMap<&PlaceId, (Vec<Device>, &str)> = BTreeMap::new();
     for agent in &live.agents {
         known.insert(&agent.id, (agent.capacity.devices(), &agent.runtime));
@@ -218,7 +215,7 @@ pub(crate) fn summaries(live: &Live) -> Result<BTreeMap<String, AllocationSummar
         let Some(runs_in) = runs_in.get(&container.allocation_id) else {
             continue;
         };
-        let summary = resources(container, known.get(&container.place_id), *runs_in)?;
+        let summary = resources(container, known.get(&container.place_id), *runs_in);
         of_allocation
             .entry(&container.allocation_id)
             .or_default()
@@ -252,9 +249,9 @@ pub(crate) fn summaries(live: &Live) -> Result<BTreeMap<String, AllocationSummar
                 task_type: task_type(row.kind),
                 username: owner.cloned().unwrap_or_default(),
                 description: description.cloned().unwrap_or_default(),
-                wait_reason: wait_reason(row)?,
+                wait_reason: wait_reason(row),
             };
-            Ok((row.id.to_string(), summary))
+            (row.id.to_string(), summary)
         })
         .collect()
 }
@@ -277,7 +274,7 @@ fn resources(
     container: &ContainerRow,
     agent: Option<&(Vec<Device>, &str)>,
     runs_in: RunsIn,
-) -> Result<ResourcesSummary, StoreError> {
+) -> ResourcesSummary {
     let devices = agent
         .map(|(devices, _)| {
             devices
@@ -312,7 +309,7 @@ fn resources(
         )
         | None => None,
     };
-    Ok(ResourcesSummary {
+    ResourcesSummary {
         resources_id: container.id.to_string(),
         resources_type: match (runs_in, agent) {
             (RunsIn::Machine, Some((_, "process"))) => "process".into(),
@@ -326,7 +323,7 @@ fn resources(
         container_id: Some(container.id.to_string()),
         started,
         exited: None,
-    })
+    }
 }
 
 #[cfg(test)]
@@ -336,8 +333,10 @@ pub(crate) mod tests {
     use det_ids::{ExperimentId, PriorityOrder, SlotId, TrialId, UserId, WorkspaceId};
     use det_lifecycle::container::Desired;
     use det_rm::Capacity;
-    use det_scheduler::Services;
+    use det_scheduler::{Services, WaitExplanation, WaitKind};
     use det_store::places::PlaceRow;
+
+    use serde_json::Map;
 
     use super::*;
     use crate::app::reads::tasks::LiveAllocation;
@@ -380,16 +379,18 @@ pub(crate) mod tests {
             exit_reason: None,
             status_code: None,
             excluded_places: None,
-            wait_reason: Some(
-                r#"{"kind":"no_agents","message":"the resource pool has no places"}"#.into(),
-            ),
+            wait_reason: Some(WaitExplanation {
+                kind: WaitKind::NoPlaces,
+                message: "the resource pool has no places".to_owned(),
+                details: Map::new(),
+            }),
             wait_since: Some(11),
         }
     }
 
     #[test]
     fn a_waiting_allocation_says_why_and_a_placed_one_does_not() {
-        let reason = wait_reason(&waiting()).unwrap().unwrap();
+        let reason = wait_reason(&waiting()).unwrap();
         assert_eq!(
             (reason.kind.as_str(), reason.since),
             ("no_agents", Some(Timestamp(11)))
@@ -398,7 +399,7 @@ pub(crate) mod tests {
             placed_at: Some(12),
             ..waiting()
         };
-        assert_eq!(wait_reason(&placed).unwrap(), None);
+        assert_eq!(wait_reason(&placed), None);
     }
 
     #[test]
@@ -407,12 +408,11 @@ pub(crate) mod tests {
             state: AllocationState::Ready,
             ..waiting()
         });
-        let shown = shown.unwrap();
         assert_eq!(
             (shown.is_ready, shown.state),
             (Some(true), TaskState::Running)
         );
-        assert_eq!(allocation(&waiting()).unwrap().is_ready, Some(false));
+        assert_eq!(allocation(&waiting()).is_ready, Some(false));
     }
 
     /// The waiting allocation, placed on a machine or a node whose runtime has this name.
@@ -491,7 +491,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_summary_joins_container_agent_and_job() {
-        let all = summaries(&running(RunsIn::Machine, "process")).unwrap();
+        let all = summaries(&running(RunsIn::Machine, "process"));
         let summary = &all["3.abc.1"];
         assert_eq!(summary.name, "Trial 7 (Experiment 3)");
         assert_eq!(summary.scheduler_type, "fair_share");
@@ -514,7 +514,7 @@ pub(crate) mod tests {
     #[test]
     fn the_type_of_resources_is_that_of_the_pools_manager() {
         let shown = |runs_in, runtime| {
-            let all = summaries(&running(runs_in, runtime)).unwrap();
+            let all = summaries(&running(runs_in, runtime));
             all["3.abc.1"].resources[0].resources_type.clone()
         };
         assert_eq!(shown(RunsIn::Machine, "process"), "process");

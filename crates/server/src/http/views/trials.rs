@@ -36,7 +36,7 @@ pub fn trial(row: &TrialRow, parts: &TrialParts, now: i64) -> Result<Trial, Stor
     let seconds = (row.ended_at.unwrap_or(now) - row.created_at).max(0) as f64 / 1e6;
     let state = trial_state(row.state, parts.phase);
     let wait_reason = match &parts.allocation {
-        Some(allocation) => tasks::wait_reason(allocation)?,
+        Some(allocation) => tasks::wait_reason(allocation),
         None => None,
     };
     let is_paused = state == TrialState::Paused;

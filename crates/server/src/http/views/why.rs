@@ -6,7 +6,6 @@ use det_ids::AllocationId;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::task::TaskState;
 use det_scheduler::{Estimate, Policy, WaitKind};
-use det_store::StoreError;
 use det_store::allocations::{AllocationRow, TaskRow};
 
 use crate::app::jobs::{JobSubject, QueuedJob};
@@ -20,7 +19,7 @@ const MOST: usize = 100;
 
 /// The whole explanation.
 #[expect(clippy::too_many_lines, reason = "one answer with all its fields")]
-pub fn explanation(explanation: &JobExplanation) -> Result<ExplainJobResponse, StoreError> {
+pub fn explanation(explanation: &JobExplanation) -> ExplainJobResponse {
     let own: &[AllocationRow] = explanation
         .entry
         .as_ref()
@@ -29,27 +28,25 @@ pub fn explanation(explanation: &JobExplanation) -> Result<ExplainJobResponse, S
         .iter()
         .filter(|row| row.placed_at.is_none())
         .take(MOST)
-        .map(|row| {
-            Ok(WaitingTask {
-                allocation_id: row.id.to_string(),
-                slots: row.slots,
-                since: Timestamp(row.requested_at),
-                resource_pool: row.resource_pool.clone(),
-                wait_reason: wait_reason(row)?,
-                estimated_start: match explanation.estimates.get(&row.id) {
-                    Some(Estimate::At(at) | Estimate::AtTheLatest(at, _)) => Some(Timestamp(at.0)),
-                    _ => None,
-                },
-                estimate_basis: basis(explanation, explanation.estimates.get(&row.id)),
-                label: TaskLabel::from(row).to_string(),
-                other_pools: explanation
-                    .other_pools
-                    .get(&row.id)
-                    .cloned()
-                    .unwrap_or_default(),
-            })
+        .map(|row| WaitingTask {
+            allocation_id: row.id.to_string(),
+            slots: row.slots,
+            since: Timestamp(row.requested_at),
+            resource_pool: row.resource_pool.clone(),
+            wait_reason: wait_reason(row),
+            estimated_start: match explanation.estimates.get(&row.id) {
+                Some(Estimate::At(at) | Estimate::AtTheLatest(at, _)) => Some(Timestamp(at.0)),
+                _ => None,
+            },
+            estimate_basis: basis(explanation, explanation.estimates.get(&row.id)),
+            label: TaskLabel::from(row).to_string(),
+            other_pools: explanation
+                .other_pools
+                .get(&row.id)
+                .cloned()
+                .unwrap_or_default(),
         })
-        .collect::<Result<Vec<_>, StoreError>>()?;
+        .collect::<Vec<_>>();
     let job_id = &explanation.job_id;
     let asks_for_slots = own.iter().any(|row| row.slots > 0);
     let ahead: Vec<JobAhead> = explanation
@@ -96,7 +93,7 @@ pub fn explanation(explanation: &JobExplanation) -> Result<ExplainJobResponse, S
     } else {
         Vec::new()
     };
-    Ok(ExplainJobResponse {
+    ExplainJobResponse {
         summary: summary(
             explanation,
             own.iter().filter(|row| row.placed_at.is_none()).count(),
@@ -127,7 +124,7 @@ pub fn explanation(explanation: &JobExplanation) -> Result<ExplainJobResponse, S
         ahead_count: i64::try_from(ahead_count).unwrap_or(i64::MAX),
         held_by,
         workspace_elsewhere,
-    })
+    }
 }
 
 /// The largest of those that hold slots for these jobs.

@@ -7,6 +7,7 @@ use det_api_types::experiments::{
 };
 use det_api_types::page::{OrderBy, Pagination};
 use det_ids::{ExperimentId, ProjectId, UserId};
+use det_lifecycle::state_name::StateName;
 use det_store::allocations;
 use det_store::experiments::{self, Active, Filter, Sort};
 use tokio::sync::SemaphorePermit;
@@ -173,10 +174,10 @@ async fn apply_states(
         phases.extend(outside.into_iter().map(|id| (id, Phase::Running)));
     }
     // What has no live allocation is queued; only those that have one can be named.
-    let queued = wanted.wants("ACTIVE", Phase::default());
+    let queued = wanted.wants(StateName::Active, Phase::default());
     let named = phases
         .into_iter()
-        .filter(|(_, phase)| wanted.wants("ACTIVE", *phase) != queued)
+        .filter(|(_, phase)| wanted.wants(StateName::Active, *phase) != queued)
         .map(|(id, _)| id)
         .collect();
     filter.active = Some(if queued {
