@@ -162,11 +162,11 @@ impl TaskId {
 }
 
 impl AllocationId {
-    /// The task and the attempt number, or `None` when the text is not `<task>.<n>`.
-    pub fn split(&self) -> Option<(TaskId, u32)> {
-        let (task, n) = self.0.rsplit_once('.')?;
-        let n = n.parse().ok()?;
-        (!task.is_empty()).then(|| (TaskId(task.to_owned()), n))
+    /// Whether the text is `<task>.<n>`, as those of all allocations are. Which task and which number it is are in the
+    /// allocation's row.
+    pub fn is_well_formed(&self) -> bool {
+        let parts = self.0.rsplit_once('.');
+        parts.is_some_and(|(task, n)| !task.is_empty() && n.parse::<u32>().is_ok())
     }
 }
 
@@ -197,8 +197,8 @@ mod tests {
         let task = TaskId::from("7.0b6c");
         let allocation = task.allocation(3);
         assert_eq!(allocation.as_str(), "7.0b6c.3");
-        assert_eq!(allocation.split(), Some((task, 3)));
-        assert_eq!(AllocationId::from("no-number").split(), None);
-        assert_eq!(AllocationId::from(".1").split(), None);
+        assert!(allocation.is_well_formed());
+        assert!(!AllocationId::from("no-number").is_well_formed());
+        assert!(!AllocationId::from(".1").is_well_formed());
     }
 }

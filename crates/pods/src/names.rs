@@ -111,10 +111,9 @@ fn described(start: &ContainerStart) -> Described {
         TaskKind::Generic => "generic",
     };
     let task = spec.task_id.as_str();
-    let attempt = spec.allocation_id.split().map(|(_, attempt)| attempt);
-    match attempt {
-        Some(1) if is_uuid(task) => Described::Unique(format!("{word}-{task}")),
-        Some(attempt) if is_uuid(task) => Described::Unique(format!("{word}-{task}-{attempt}")),
+    match origin.attempt {
+        1 if is_uuid(task) => Described::Unique(format!("{word}-{task}")),
+        attempt if is_uuid(task) => Described::Unique(format!("{word}-{task}-{attempt}")),
         _ => Described::Ambiguous(format!("{word}-{}", dns(task))),
     }
 }

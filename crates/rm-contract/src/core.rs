@@ -330,6 +330,7 @@ impl Core for TestCore {
             experiment_id: None,
             trial_id: None,
             run_id: 0,
+            attempt: 1,
             preemptible: false,
             member: row.member,
             members: row.members,

@@ -36,6 +36,8 @@ pub struct Origin {
     pub trial_id: Option<TrialId>,
     /// Number of the trial's run that the allocation is; 0 without a trial.
     pub run_id: i64,
+    /// Number of the allocation among those of its task, from 1.
+    pub attempt: u32,
     /// Whether the allocation can be asked to give its slots back, and its task goes on later.
     pub preemptible: bool,
     /// Rank of the container in its allocation; 0 is the chief.

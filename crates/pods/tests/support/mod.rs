@@ -92,6 +92,7 @@ pub(crate) fn member(kind: TaskKind, task: &str, attempt: u32, rank: u32, slots:
         experiment_id: is_trial.then_some(ExperimentId(3)),
         trial_id: is_trial.then_some(TrialId(9)),
         run_id: i64::from(attempt),
+        attempt,
         preemptible: is_trial,
         member: rank,
         members: 1,

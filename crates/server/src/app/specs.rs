@@ -6,7 +6,7 @@ pub mod identity;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AllocationId, ContainerId, PlaceId, SlotId, TrialId, UserId};
+use det_ids::{AllocationId, ContainerId, PlaceId, TrialId, UserId};
 use det_rm::{ContainerStart, Origin};
 use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::experiments::JobRow;
@@ -89,13 +89,18 @@ impl Specs {
         let Some(startable) = startable else {
             return Ok(None);
         };
-        let (task, place, job) = {
+        let (task, place, job, attempt) = {
             let mut conn = self.context.store.read().await?;
             let conn = &mut conn.conn();
             let task = self.task_facts(&startable.allocation, conn).await?;
             let job = existing::job(conn, &startable.allocation.job_id).await?;
+            let attempts = existing::task(conn, &startable.allocation.task_id)
+                .await?
+                .attempts;
             let runs_in = self.pools.runs_in(&startable.allocation.resource_pool);
-            (task, place_facts(&startable, runs_in, conn).await?, job)
+            let place = place_facts(&startable, runs_in, conn).await?;
+            // What starts is an allocation that lives: the newest of its task.
+            (task, place, job, u32::try_from(attempts).unwrap_or(0))
         };
         let known_token = self.fresh_tokens.take(container_id);
         let is_stored = known_token.is_some();
@@ -104,7 +109,7 @@ impl Specs {
         if !is_stored {
             self.store_token(&token, &startable.allocation.id).await?;
         }
-        let origin = self.origin(&startable, job, task, place.members);
+        let origin = self.origin(&startable, job, task, (attempt, place.members));
         Ok(Some(ContainerStart { spec, origin }))
     }
 
@@ -114,7 +119,7 @@ impl Specs {
         startable: &StartableContainer,
         job: JobRow,
         task: TaskFacts,
-        members: usize,
+        (attempt, members): (u32, usize),
     ) -> Origin {
         let allocation = &startable.allocation;
         let homes = self.homes.get();
@@ -129,6 +134,7 @@ impl Specs {
             experiment_id: allocation.experiment_id,
             trial_id: allocation.trial_id,
             run_id: allocation.run_id,
+            attempt,
             preemptible: allocation.preemptible,
             member: u32::try_from(startable.container.member).unwrap_or(0),
             members,

@@ -236,9 +236,14 @@ async fn an_agent_speaks_for_its_own_containers_only() {
     a1.say(&theirs("from its own agent")).await;
 
     let client = cluster.determined().await;
-    let (of_a1, _) = spec.allocation_id.split().unwrap();
     let log = |task: &str| format!("/api/v1/tasks/{task}/logs?limit=100");
-    let own_log = log_with(&cluster, &client, &log(&of_a1.0), "from its own agent").await;
+    let own_log = log_with(
+        &cluster,
+        &client,
+        &log(spec.task_id.as_str()),
+        "from its own agent",
+    )
+    .await;
     assert!(!own_log.contains("from a stranger"), "{own_log}");
     assert!(!own_log.contains("on place b1"), "{own_log}");
     log_with(

@@ -370,7 +370,7 @@ async fn an_agent_that_comes_back_changed_is_notified_and_joins_as_new_afterward
         ids(&client.get("/api/v1/agents").await.ok()),
         [] as [&str; 0]
     );
-    let (task, _) = spec.allocation_id.split().unwrap();
+    let task = &spec.task_id;
     let log = client
         .get(&format!("/api/v1/tasks/{task}/logs"))
         .await

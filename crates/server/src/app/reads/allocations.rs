@@ -25,11 +25,11 @@ pub(crate) async fn find(
 
 /// `<task>.<n>`, or a clear refusal.
 pub(crate) fn require_form(allocation_id: &AllocationId) -> AppResult<()> {
-    match allocation_id.split() {
-        Some(_) => Ok(()),
-        None => Err(AppError::invalid(format!(
-            "\"{}\" is not an allocation id: it must be TASK.NUMBER",
-            allocation_id.as_str().escape_debug()
-        ))),
+    if allocation_id.is_well_formed() {
+        return Ok(());
     }
+    Err(AppError::invalid(format!(
+        "\"{}\" is not an allocation id: it must be TASK.NUMBER",
+        allocation_id.as_str().escape_debug()
+    )))
 }
