@@ -376,5 +376,5 @@ pub struct ExplainJobResponse {
     pub held_by: Vec<SlotHolder>,
     /// What the limit of its workspace counts in other pools, where that limit is what it waits for: the largest first,
     /// at most a hundred.
-    pub workspace_elsewhere: Vec<SlotHolder>,
+    pub workspace_held_in_other_pools: Vec<SlotHolder>,
 }

@@ -328,7 +328,7 @@ impl<'a, 'b> PriorityPass<'a, 'b> {
                 request: ahead,
                 because,
             };
-            if because == BlockingCause::RoomBeingFreed {
+            if because == BlockingCause::SlotsBeingFreed {
                 class.pending.push(PendingRequest {
                     request,
                     shape: waiting.shape,
@@ -373,7 +373,7 @@ impl<'a, 'b> PriorityPass<'a, 'b> {
             Some((blocked, BlockingCause::NotPreemptible))
         } else {
             self.freeing
-                .map(|request| (request, BlockingCause::RoomBeingFreed))
+                .map(|request| (request, BlockingCause::SlotsBeingFreed))
         }
     }
 

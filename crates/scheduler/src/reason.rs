@@ -223,7 +223,9 @@ pub enum BlockingCause {
     /// Only preemptible work may run in the meantime, because it must be able to free its slots again.
     NotPreemptible,
     /// Running work is being stopped for the more important one; nothing else starts until that is done.
-    RoomBeingFreed,
+    /// The serialised word is in stored rows.
+    #[serde(rename = "room_being_freed")]
+    SlotsBeingFreed,
 }
 
 /// An allocation and what it holds.
@@ -650,7 +652,7 @@ fn behind_sentence(
             "only work that can be preempted may run in the meantime; it starts after that one, or give it a more \
              important priority"
         }
-        BlockingCause::RoomBeingFreed => {
+        BlockingCause::SlotsBeingFreed => {
             "running work is being stopped for it; nothing less important starts until that is done"
         }
     })

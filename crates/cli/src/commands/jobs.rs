@@ -248,7 +248,10 @@ fn explanation_text(explanation: &Value) -> String {
     for (title, member) in [
         ("Running:", "running"),
         ("Others hold:", "heldBy"),
-        ("Its workspace has in other pools:", "workspaceElsewhere"),
+        (
+            "Its workspace has in other pools:",
+            "workspaceHeldInOtherPools",
+        ),
     ] {
         if items(&explanation[member]).next().is_some() {
             lines.push(title.to_owned());

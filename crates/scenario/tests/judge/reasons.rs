@@ -216,7 +216,7 @@ fn is_behind(
     let truth = match because {
         BlockingCause::PreemptionOff => !preemption,
         BlockingCause::NotPreemptible => preemption && !request.preemptible,
-        BlockingCause::RoomBeingFreed => after
+        BlockingCause::SlotsBeingFreed => after
             .pool
             .running
             .iter()

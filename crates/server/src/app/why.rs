@@ -41,7 +41,7 @@ pub struct JobExplanation {
     /// All jobs of its pool, in the order in which they are served.
     pub queue: Vec<QueuedJob>,
     /// The jobs of its workspace in other pools.
-    pub workspace_elsewhere: Vec<QueuedJob>,
+    pub workspace_held_in_other_pools: Vec<QueuedJob>,
     /// What failed in it, and of what, if it has ended in an error and the record contains it.
     pub failure: Option<String>,
     /// How its pool decides, as users read it.
@@ -210,7 +210,7 @@ impl Explanations {
             None => BTreeMap::new(),
         };
         let workspace = entry.as_ref().map(|entry| entry.job.workspace_id);
-        let (here, elsewhere_all): (Vec<_>, Vec<_>) = all
+        let (here, in_other_pools): (Vec<_>, Vec<_>) = all
             .into_iter()
             .partition(|entry| entry.job.resource_pool == pool);
         Ok(JobExplanation {
@@ -219,7 +219,7 @@ impl Explanations {
             policy: self.pools.settings(&pool).policy,
             priority_order: self.pools.priority_order(&pool),
             queue: here,
-            workspace_elsewhere: elsewhere_all
+            workspace_held_in_other_pools: in_other_pools
                 .into_iter()
                 .filter(|entry| Some(entry.job.workspace_id) == workspace)
                 .collect(),

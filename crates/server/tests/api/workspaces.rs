@@ -570,7 +570,7 @@ async fn a_limit_holds_back_what_starts_and_counts_over_all_pools() {
         named.collect::<Vec<_>>()
     };
     assert_eq!(
-        holders("workspaceElsewhere"),
+        holders("workspaceHeldInOtherPools"),
         [(json!("one"), json!("gpu"))]
     );
     assert!(holders("heldBy").contains(&(json!("two"), json!("default"))));

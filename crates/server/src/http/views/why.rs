@@ -88,8 +88,11 @@ pub fn explanation(explanation: &JobExplanation) -> ExplainJobResponse {
         let reason = task.wait_reason.as_ref();
         reason.is_some_and(|reason| reason.kind == WaitKind::OverWorkspaceLimit.name())
     });
-    let workspace_elsewhere = if at_limit {
-        largest(explanation, explanation.workspace_elsewhere.iter())
+    let workspace_held_in_other_pools = if at_limit {
+        largest(
+            explanation,
+            explanation.workspace_held_in_other_pools.iter(),
+        )
     } else {
         Vec::new()
     };
@@ -123,7 +126,7 @@ pub fn explanation(explanation: &JobExplanation) -> ExplainJobResponse {
             .collect(),
         ahead_count: i64::try_from(ahead_count).unwrap_or(i64::MAX),
         held_by,
-        workspace_elsewhere,
+        workspace_held_in_other_pools,
     }
 }
 
