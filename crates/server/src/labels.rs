@@ -64,19 +64,25 @@ impl TaskLabel<'_> {
 
 impl fmt::Display for TaskLabel<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match (self.kind, self.trial) {
+        match (self.kind, self.trial) {
             (TaskKind::Trial, Some((trial, experiment))) => {
-                return write!(f, "trial {trial} of experiment {experiment}");
+                write!(f, "trial {trial} of experiment {experiment}")
             }
-            (TaskKind::Trial, None) => "task of a trial",
-            (TaskKind::Notebook, _) => "notebook",
-            (TaskKind::Shell, _) => "shell",
-            (TaskKind::Command, _) => "command",
-            (TaskKind::Tensorboard, _) => "TensorBoard",
-            (TaskKind::CheckpointGc, _) => "deletion of checkpoints",
-            (TaskKind::Generic, _) => "task",
-        };
-        write!(f, "{kind} {}", self.task_id)
+            (kind, _) => write!(f, "{} {}", noun(kind), self.task_id),
+        }
+    }
+}
+
+/// What a task of this kind is called in labels and messages.
+pub(crate) fn noun(kind: TaskKind) -> &'static str {
+    match kind {
+        TaskKind::Trial => "task of a trial",
+        TaskKind::Notebook => "notebook",
+        TaskKind::Shell => "shell",
+        TaskKind::Command => "command",
+        TaskKind::Tensorboard => "TensorBoard",
+        TaskKind::CheckpointGc => "deletion of checkpoints",
+        TaskKind::Generic => "task",
     }
 }
 

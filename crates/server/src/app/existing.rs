@@ -8,6 +8,7 @@ use det_store::trials::{self, TrialRow};
 use det_taskspec::TaskKind;
 
 use crate::error::{AppError, AppResult};
+use crate::labels::noun;
 
 /// An experiment.
 pub(crate) async fn experiment(conn: &mut Conn<'_>, id: ExperimentId) -> AppResult<ExperimentRow> {
@@ -35,14 +36,5 @@ pub(crate) async fn task(conn: &mut Conn<'_>, id: &TaskId) -> AppResult<TaskRow>
 
 /// There is no task of this kind with this id.
 pub(crate) fn no_task_of(kind: TaskKind, id: &TaskId) -> AppError {
-    let what = match kind {
-        TaskKind::Trial => "task of a trial",
-        TaskKind::Notebook => "notebook",
-        TaskKind::Shell => "shell",
-        TaskKind::Command => "command",
-        TaskKind::Tensorboard => "TensorBoard",
-        TaskKind::CheckpointGc => "deletion of checkpoints",
-        TaskKind::Generic => "task",
-    };
-    AppError::not_found(what, id.as_str().escape_debug())
+    AppError::not_found(noun(kind), id.as_str().escape_debug())
 }

@@ -25,6 +25,7 @@ use crate::app::homes::require_open_workspace;
 use crate::app::offload;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
+use crate::labels::noun;
 
 /// A launch that nothing speaks against.
 pub(super) struct CheckedLaunch {
@@ -44,18 +45,10 @@ pub(super) struct Base {
 }
 
 fn refused(kind: LaunchKind, errors: &ConfigErrors) -> AppError {
-    document_error(&format!("the configuration of the {}", noun(kind)), errors)
-}
-
-/// What a task of this kind is called in messages.
-fn noun(kind: LaunchKind) -> &'static str {
-    match kind {
-        LaunchKind::Notebook => "notebook",
-        LaunchKind::Shell => "shell",
-        LaunchKind::Command => "command",
-        LaunchKind::TensorBoard => "TensorBoard",
-        LaunchKind::Generic => "task",
-    }
+    document_error(
+        &format!("the configuration of the {}", noun(kind.into())),
+        errors,
+    )
 }
 
 impl Launches {
