@@ -443,7 +443,7 @@ fn verdict(state: &State, members: &[Member]) -> Option<AllocationExit> {
             }
             MemberExit::Killed => {
                 return Some(AllocationExit::Infrastructure {
-                    reason: "its agent was stopped, or gave the task up, and ended its container"
+                    reason: "its agent or node was stopped, or gave the task up, and ended its container"
                         .into(),
                 });
             }

@@ -4,6 +4,19 @@ use det_ids::SlotId;
 use det_taskspec::{Device, DeviceKind};
 use serde::{Deserialize, Serialize};
 
+/// How much a device of a place is in use, as it was last read. What the device or its driver does not count is `None`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DeviceReading {
+    /// How much of the time it was in use lately, per cent.
+    pub used_percent: Option<u32>,
+    /// Bytes of its memory that are in use.
+    pub memory_used_bytes: Option<u64>,
+    /// Bytes of memory that it has.
+    pub memory_bytes: Option<u64>,
+    /// Its temperature, degrees Celsius.
+    pub celsius: Option<u32>,
+}
+
 /// What a place offers.
 ///
 /// As JSON a list of devices, or an object with a count.

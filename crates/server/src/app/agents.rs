@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_agent_proto::{AgentLog, DevicesReport, Hello, PROTOCOL_VERSION, Welcome};
+use det_agent_proto::{AgentLog, DeviceReport, DevicesReport, Hello, PROTOCOL_VERSION, Welcome};
 use det_authz::{Kind, Permission};
 use det_failpoints::failpoint;
 use det_ids::{AgentId, PlaceId, SlotId};
+use det_lifecycle::place::DeviceReading;
 use det_orchestrator::Event;
 use det_rm::{Capacity, Joined, PlaceDetails};
 use det_rm_agents::{NotAdmitted, Registry};
@@ -28,6 +29,17 @@ use crate::app::specs::MasterIdentity;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
+
+/// What an agent reported of the use of one of its devices.
+fn reading_of(report: &DeviceReport) -> (SlotId, DeviceReading) {
+    let reading = DeviceReading {
+        used_percent: report.used_percent,
+        memory_used_bytes: report.memory_used_bytes,
+        memory_bytes: report.memory_bytes,
+        celsius: report.celsius,
+    };
+    (report.slot, reading)
+}
 
 /// How the hello of an agent differs from what is known of it, as a sentence; `None` if it does not. The order of
 /// devices and the names of products do not count: they come from drivers and may change with them.
@@ -352,8 +364,9 @@ impl Registry for Agents {
             .filter_map(|report| Some((report.slot, short(report.fault.as_deref()?))))
             .collect();
         let connected = &self.places.connected;
+        let readings = reports.iter().map(reading_of).collect();
         self.device_use
-            .keep(&place, reports, |place| connected.has(place));
+            .keep(&place, readings, |place| connected.has(place));
         let mut services = row.services.clone();
         let drained = services.note_faults(&faults);
         if services == row.services {

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_agent_proto::DeviceReport;
 use det_ids::{PlaceId, SlotId};
+use det_lifecycle::place::DeviceReading;
 
-/// The newest reports of a place's devices, by slot.
-pub(crate) type Uses = BTreeMap<SlotId, DeviceReport>;
+/// The newest readings of a place's devices, by slot.
+pub(crate) type Uses = BTreeMap<SlotId, DeviceReading>;
 
-/// The newest report of each device. Cheap to clone.
+/// The newest reading of each device. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DeviceUse(Arc<Mutex<BTreeMap<PlaceId, Uses>>>);
 
@@ -23,16 +23,15 @@ impl DeviceUse {
     pub(crate) fn keep(
         &self,
         place: &PlaceId,
-        reports: Vec<DeviceReport>,
+        readings: Uses,
         is_connected: impl Fn(&PlaceId) -> bool,
     ) {
-        let reports = reports.into_iter().map(|report| (report.slot, report));
         let mut known = self.lock();
         known.retain(|place, _| is_connected(place));
-        known.insert(place.clone(), reports.collect());
+        known.insert(place.clone(), readings);
     }
 
-    /// The newest reports of a place.
+    /// The newest readings of a place.
     pub(crate) fn of(&self, place: &PlaceId) -> Uses {
         self.lock().get(place).cloned().unwrap_or_default()
     }

@@ -56,7 +56,7 @@ async fn get_agents(
     WireQuery(query): WireQuery<GetAgentsQuery>,
 ) -> Answer {
     let (found, pagination) = reads::agents::page(&master, &actor, &query).await?;
-    let agents = views::agents::listed(&found, &query)?;
+    let agents = views::agents::listed(&found, &query);
     message(&GetAgentsResponse { agents, pagination })
 }
 
@@ -67,7 +67,7 @@ async fn get_agents(
 async fn get_agent(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>) -> Answer {
     let found = reads::agents::find(&master, &actor, &agent_id).await?;
     message(&GetAgentResponse {
-        agent: views::agents::one(&found)?,
+        agent: views::agents::one(&found),
     })
 }
 
@@ -81,7 +81,7 @@ async fn enable_agent(Caller(master, actor): Caller, Path(agent_id): Path<PlaceI
         .set_service(&actor, &agent_id, None, Service::Enabled)
         .await?;
     message(&EnableAgentResponse {
-        agent: views::agents::one(&changed)?,
+        agent: views::agents::one(&changed),
     })
 }
 
@@ -100,7 +100,7 @@ async fn disable_agent(
         .set_service(&actor, &agent_id, None, service(body.drain))
         .await?;
     message(&DisableAgentResponse {
-        agent: views::agents::one(&changed)?,
+        agent: views::agents::one(&changed),
     })
 }
 
@@ -129,7 +129,7 @@ async fn revoke_agent(Caller(master, actor): Caller, Path(agent_id): Path<AgentI
 async fn get_slots(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>) -> Answer {
     let found = reads::agents::find(&master, &actor, &agent_id).await?;
     message(&GetSlotsResponse {
-        slots: views::agents::in_order(views::agents::one(&found)?.slots),
+        slots: views::agents::in_order(views::agents::one(&found).slots),
     })
 }
 

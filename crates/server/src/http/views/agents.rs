@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use det_agent_proto::DeviceReport;
 use det_api_types::agents::{
     Agent, Container, ContainerState, Device, DeviceStats, DeviceType, GetAgentsQuery, Slot,
     SlotStats, SlotUsage,
@@ -10,8 +9,8 @@ use det_api_types::agents::{
 use det_api_types::wire::Timestamp;
 use det_ids::{PlaceId, SlotId};
 use det_lifecycle::container::Observed;
+use det_lifecycle::place::DeviceReading;
 use det_scheduler::Service;
-use det_store::StoreError;
 use det_store::allocations::ContainerRow;
 use det_store::places::PlaceRow;
 use det_taskspec::{Device as OwnDevice, DeviceKind};
@@ -52,7 +51,7 @@ pub fn container_state(state: Option<&Observed>) -> ContainerState {
 }
 
 /// Agents in the order of `rows`; `live` are the containers that hold slots, of these agents and of others.
-pub fn agents(rows: &[PlaceRow], live: &[ContainerRow]) -> Result<Vec<Agent>, StoreError> {
+pub fn agents(rows: &[PlaceRow], live: &[ContainerRow]) -> Vec<Agent> {
     let mut of_agent: BTreeMap<&PlaceId, Vec<&ContainerRow>> = BTreeMap::new();
     for container in live {
         of_agent
@@ -67,8 +66,8 @@ pub fn agents(rows: &[PlaceRow], live: &[ContainerRow]) -> Result<Vec<Agent>, St
 
 /// As [`agents`], with how much slots are used and without what the query leaves out of each; counts are of all that there
 /// is.
-pub(crate) fn listed(found: &AgentsView, query: &GetAgentsQuery) -> Result<Vec<Agent>, StoreError> {
-    let mut agents = agents(&found.rows, &found.live)?;
+pub(crate) fn listed(found: &AgentsView, query: &GetAgentsQuery) -> Vec<Agent> {
+    let mut agents = agents(&found.rows, &found.live);
     for (agent, row) in agents.iter_mut().zip(&found.rows) {
         if let Some(uses) = found.uses.get(&row.id) {
             show_usage(agent, uses);
@@ -83,11 +82,11 @@ pub(crate) fn listed(found: &AgentsView, query: &GetAgentsQuery) -> Result<Vec<A
             }
         }
     }
-    Ok(agents)
+    agents
 }
 
 /// One agent with the containers that hold its slots.
-pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Result<Agent, StoreError> {
+pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Agent {
     let devices = row.capacity.devices();
     // An agent without a connection takes no work and keeps what it has until it is back or given up, whatever was asked
     // of it: clients know that as an agent that is drained. What was asked stays in the row.
@@ -146,7 +145,7 @@ pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
             (number.to_string(), slot)
         })
         .collect();
-    Ok(Agent {
+    Agent {
         id: row.id.to_string(),
         registered_time: Some(Timestamp(row.registered_at)),
         slot_stats: slot_stats(slots.values()),
@@ -160,7 +159,7 @@ pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
         version: API_VERSION.to_owned(),
         agent_version: row.version.clone(),
         disconnected: away,
-    })
+    }
 }
 
 /// Shows how much the slots of an agent are used, if it is connected.
@@ -174,26 +173,26 @@ fn show_usage(agent: &mut Agent, uses: &Uses) {
     }
 }
 
-fn usage(report: &DeviceReport) -> SlotUsage {
+fn usage(reading: &DeviceReading) -> SlotUsage {
     let bytes = |bytes: Option<u64>| bytes.and_then(|bytes| i64::try_from(bytes).ok());
     SlotUsage {
-        utilization_percent: report.used_percent.map(i64::from),
-        memory_used_bytes: bytes(report.memory_used_bytes),
-        memory_bytes: bytes(report.memory_bytes),
-        celsius: report.celsius.map(i64::from),
+        utilization_percent: reading.used_percent.map(i64::from),
+        memory_used_bytes: bytes(reading.memory_used_bytes),
+        memory_bytes: bytes(reading.memory_bytes),
+        celsius: reading.celsius.map(i64::from),
     }
 }
 
 /// One agent with all that is on it.
-pub(crate) fn one((row, live, uses): &AgentView) -> Result<Agent, StoreError> {
-    let mut agent = agent(row, &live.iter().collect::<Vec<_>>())?;
+pub(crate) fn one((row, live, uses): &AgentView) -> Agent {
+    let mut agent = agent(row, &live.iter().collect::<Vec<_>>());
     show_usage(&mut agent, uses);
-    Ok(agent)
+    agent
 }
 
 /// One slot of an agent.
 pub(crate) fn slot(view: &AgentView, number: u32) -> AppResult<Slot> {
-    let slot = one(view)?.slots.remove(&number.to_string());
+    let slot = one(view).slots.remove(&number.to_string());
     slot.ok_or_else(|| {
         AppError::not_found(
             "slot",
@@ -244,6 +243,8 @@ fn count(stats: &mut DeviceStats, slot: &Slot) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use det_lifecycle::container::Desired;
 
     use det_rm::Capacity;
@@ -295,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_slot_names_its_container_and_a_disabled_one_is_counted() {
-        let agents = agents(&[row()], &[container()]).unwrap();
+        let agents = agents(&[row()], &[container()]);
         let agent = &agents[0];
         let used = agent.slots["0"].container.as_ref().unwrap();
         assert_eq!(
@@ -317,7 +318,7 @@ mod tests {
             disconnected_at: Some(5),
             ..row()
         };
-        let agent = agent(&away, &[]).unwrap();
+        let agent = agent(&away, &[]);
         assert!(!agent.enabled && agent.draining && agent.disconnected);
         assert!(agent.slots.values().all(|s| !s.enabled && s.draining));
         let stats = &agent.slot_stats.type_stats["TYPE_CPU"];
@@ -326,7 +327,7 @@ mod tests {
 
     #[test]
     fn the_version_of_the_api_is_beside_that_of_the_program() {
-        let agent = agent(&row(), &[]).unwrap();
+        let agent = agent(&row(), &[]);
         assert_eq!(
             (agent.version.as_str(), agent.agent_version.as_str()),
             (API_VERSION, "1")
@@ -340,7 +341,7 @@ mod tests {
             observed: None,
             ..container()
         };
-        let agents = agents(&[row()], &[aux]).unwrap();
+        let agents = agents(&[row()], &[aux]);
         assert_eq!(agents[0].containers["c"].state, ContainerState::Assigned);
         assert!(agents[0].slots.values().all(|s| s.container.is_none()));
     }
