@@ -29,6 +29,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("crate::rights", RIGHTS),
     (".ownership.", RIGHTS),
     (".require(", RIGHTS),
+    (".require_connect(", RIGHTS),
 ];
 const RIGHTS: &str = "rights are asked for in app, by use cases and readers";
 
@@ -247,6 +248,10 @@ mod tests {
                 "\"master\" 2 times",
             ),
             ("actor.require(Permission::Read)", ".require("),
+            (
+                "master.services.require_connect(caller, service)",
+                ".require_connect(",
+            ),
         ] {
             let errors = found(&handler(more));
             assert_eq!(errors.len(), 1, "{errors:?}");

@@ -22,7 +22,7 @@ use crate::app::context::Context;
 use crate::app::ownership::Ownership;
 use crate::app::reach::{ContainerReach, PortStream, RunningContainer};
 use crate::app::user_counts::{OfUser, UserCounts};
-use crate::auth::{Actor, token_hash};
+use crate::auth::{Access, Actor, token_hash};
 use crate::error::{AppError, AppResult, ErrorKind};
 
 /// What a service speaks.
@@ -98,12 +98,12 @@ pub(crate) struct Service {
 
 impl Service {
     /// Whether this actor is its task's owner, or one of the owner's tasks.
-    pub(crate) fn is_of(&self, actor: &Actor) -> bool {
+    fn is_of(&self, actor: &Actor) -> bool {
         actor.user().id == self.owner_id
     }
 
     /// Whether a client that has this token may connect.
-    pub(crate) fn is_opened_by(&self, token: &str) -> bool {
+    fn is_opened_by(&self, token: &str) -> bool {
         self.guard
             .as_ref()
             .is_some_and(|guard| guard.is_opened_by(token))
@@ -136,6 +136,16 @@ pub(crate) enum Caller {
     Known,
     /// On nothing: the service is open to every client that reaches the master.
     Stranger,
+}
+
+/// By what a caller may connect to a service.
+pub(crate) struct Right {
+    /// Whether the caller is the owner of the task, or one of the owner's tasks.
+    pub(crate) is_own: bool,
+    /// The right that the connection ends with; `None` = it rests on no session.
+    pub(crate) access: Option<Access>,
+    /// Whose connections it counts among.
+    pub(crate) standing: Caller,
 }
 
 /// A connection to a service.
@@ -301,8 +311,54 @@ impl Services {
         })
     }
 
+    /// By what a caller may connect to a service. `key` = what the client offers to the service itself, where that counts.
+    ///
+    /// # Errors
+    /// The caller is not known, or may not connect.
+    pub(crate) fn right(
+        &self,
+        service: &Service,
+        caller: AppResult<(Actor, Access)>,
+        key: Option<&str>,
+    ) -> AppResult<Right> {
+        let right = |is_own, access, standing| {
+            Ok(Right {
+                is_own,
+                access,
+                standing,
+            })
+        };
+        let has_key = key.is_some_and(|key| service.is_opened_by(key));
+        match caller {
+            Ok((actor, access)) if service.is_of(&actor) => {
+                right(true, Some(access), Caller::Known)
+            }
+            _ if has_key => right(false, None, Caller::Known),
+            Ok((actor, _)) if service.unauthenticated => {
+                // Who may connect anyway is not kept out by those who may only because everyone does.
+                let may = self.require_connect(&actor, service);
+                let standing = may.map_or(Caller::Stranger, |()| Caller::Known);
+                right(false, None, standing)
+            }
+            Err(_) if service.unauthenticated => right(false, None, Caller::Stranger),
+            Ok((actor, access)) => {
+                self.require_connect(&actor, service)?;
+                right(false, Some(access), Caller::Known)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Refuses actors to whom a service is not open, and who may not connect to it otherwise.
+    pub(crate) fn admit(&self, actor: &Actor, service: &Service) -> AppResult<()> {
+        if service.unauthenticated || service.is_of(actor) {
+            return Ok(());
+        }
+        self.require_connect(actor, service)
+    }
+
     /// Refuses actors who may not connect to a service.
-    pub(crate) fn require_connect(&self, actor: &Actor, service: &Service) -> AppResult<()> {
+    fn require_connect(&self, actor: &Actor, service: &Service) -> AppResult<()> {
         let identity = Identity::Task(&service.task_id);
         let target = AuthzTarget::identified(identity).owned_by(service.owner_id);
         let to_do = format!("connect to service \"{}\"", service.name);

@@ -40,8 +40,8 @@ use tokio_util::sync::CancellationToken;
 use crate::app::Master;
 use crate::app::idle::InUse;
 use crate::app::reach::PortStream;
-use crate::app::services::{Caller, ConnectionPermit, Protocol, Service};
-use crate::auth::{Access, Actor};
+use crate::app::services::{Caller, ConnectionPermit, Protocol, Right, Service};
+use crate::auth::Access;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::ApiError;
 use crate::http::extract::caller_with_access;
@@ -115,11 +115,14 @@ async fn pass(master: &Master, mut parts: Parts, body: Body) -> AppResult<Respon
         }
         Place::Api { .. } | Place::Everything => caller_with_access(&parts, master).await,
     };
+    // The token of a notebook is for programs. In a browser it would let the sender of an address put pages of
+    // his own into the origin of the API.
+    let key = service_token(&parts).filter(|_| !is_page(&parts));
     let Right {
         is_own,
         access,
         standing,
-    } = match authorise(master, &parts, &service, caller) {
+    } = match master.services.right(&service, caller, key.as_deref()) {
         Err(error)
             if error.kind == ErrorKind::Unauthenticated
                 && is_page(&parts)
@@ -174,52 +177,6 @@ fn service_name(path: &str) -> AppResult<String> {
     let name = percent_decode_str(name).decode_utf8();
     let name = name.map_err(|_| AppError::invalid("the name of a service is UTF-8 text"))?;
     Ok(name.into_owned())
-}
-
-/// By what a request is passed on.
-struct Right {
-    /// Whether the caller is the owner of the task.
-    is_own: bool,
-    /// The right that the connection ends with; `None` = it rests on no session.
-    access: Option<Access>,
-    /// Whose connections it counts among.
-    standing: Caller,
-}
-
-/// Refuses callers who may not connect.
-fn authorise(
-    master: &Master,
-    parts: &Parts,
-    service: &Service,
-    caller: AppResult<(Actor, Access)>,
-) -> AppResult<Right> {
-    let right = |is_own, access, standing| {
-        Ok(Right {
-            is_own,
-            access,
-            standing,
-        })
-    };
-    // The token of a notebook is for programs. In a browser it would let the sender of an address put pages of
-    // his own into the origin of the API.
-    let has_key =
-        !is_page(parts) && service_token(parts).is_some_and(|token| service.is_opened_by(&token));
-    match caller {
-        Ok((actor, access)) if service.is_of(&actor) => right(true, Some(access), Caller::Known),
-        _ if has_key => right(false, None, Caller::Known),
-        Ok((actor, _)) if service.unauthenticated => {
-            // Who may connect anyway is not kept out by those who may only because everyone does.
-            let may = master.services.require_connect(&actor, service);
-            let standing = may.map_or(Caller::Stranger, |()| Caller::Known);
-            right(false, None, standing)
-        }
-        Err(_) if service.unauthenticated => right(false, None, Caller::Stranger),
-        Ok((actor, access)) => {
-            master.services.require_connect(&actor, service)?;
-            right(false, Some(access), Caller::Known)
-        }
-        Err(error) => Err(error),
-    }
 }
 
 /// What a client offers to the service itself, as clients of Jupyter do: `?token=…`, `Authorization: token …`.

@@ -165,9 +165,7 @@ pub(super) async fn hand_over(
         Err(_) if is_page(parts) => return page::login::first(parts),
         Err(error) => return Err(error),
     };
-    if !service.unauthenticated && !service.is_of(&actor) {
-        master.services.require_connect(&actor, service)?;
-    }
+    master.services.admit(&actor, service)?;
     let (parameter, handover) = match own.mark.filter(|mark| is_issued(mark)) {
         None => {
             let api = authority(&parts.uri, &parts.headers).ok_or_else(misdirected)?;
