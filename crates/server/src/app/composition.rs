@@ -16,6 +16,7 @@ use crate::app::checkpoints::Checkpoints;
 use crate::app::checkpoints::by_task::RemovalTasks;
 use crate::app::checkpoints::files::CheckpointFiles;
 use crate::app::checkpoints::removal::CheckpointRemoval;
+use crate::app::clean_up::CleanUp;
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
@@ -309,14 +310,24 @@ impl Master {
             checkpoints: checkpoints.clone(),
             cluster_id: cluster_id.as_str().into(),
         };
+        let checkpoint_removal = CheckpointRemoval::new(
+            context.clone(),
+            ownership.clone(),
+            checkpoints.clone(),
+            checkpoint_files.clone(),
+            removal_tasks.clone(),
+        );
         let inner = Inner {
-            checkpoint_removal: CheckpointRemoval::new(
+            clean_up: CleanUp::new(
                 context.clone(),
-                ownership.clone(),
-                checkpoints.clone(),
+                configs.clone(),
+                (orchestration.clone(), home_deletion.clone()),
+                metric_journal.clone(),
                 checkpoint_files.clone(),
-                removal_tasks.clone(),
+                (checkpoint_removal.clone(), removal_tasks.clone()),
+                cluster_id.as_str().into(),
             ),
+            checkpoint_removal,
             removal_tasks,
             checkpoints,
             checkpoint_files,
@@ -372,10 +383,9 @@ impl Master {
                 homes.clone(),
                 ownership.clone(),
                 changes,
-                home_deletion.clone(),
+                home_deletion,
                 renewals.clone(),
             ),
-            home_deletion,
             renewals,
             services,
             handovers: Handovers::default(),
@@ -407,7 +417,6 @@ impl Master {
             catalogue: Catalogue::new(),
             listings: Semaphore::new(cores),
             budgets,
-            configs,
             metric_journal,
             log,
             placing: CancellationToken::new(),

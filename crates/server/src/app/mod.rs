@@ -12,6 +12,7 @@ pub mod allocations;
 mod backfill;
 pub(crate) mod changes;
 pub mod checkpoints;
+pub(crate) mod clean_up;
 pub(crate) mod composition;
 pub mod config_policies;
 pub mod configs;
@@ -134,8 +135,6 @@ pub struct Inner {
     pub(crate) projects: projects::Projects,
     /// Configurations that become effective again.
     pub(crate) renewals: renewal::Renewals,
-    /// The deletion of workspaces and projects with what is in them.
-    pub(crate) home_deletion: workspaces::HomeDeletion,
     /// The services of tasks.
     pub(crate) services: services::Services,
     /// When the services of tasks were last used.
@@ -158,6 +157,8 @@ pub struct Inner {
     pub(crate) checkpoint_removal: checkpoints::removal::CheckpointRemoval,
     /// See [`checkpoints::by_task::RemovalTasks`].
     pub(crate) removal_tasks: checkpoints::by_task::RemovalTasks,
+    /// What experiments leave behind.
+    pub(crate) clean_up: clean_up::CleanUp,
     /// Metric reports on their way in.
     pub(crate) metrics: metrics::Metrics,
     /// The journal of metric reports.
@@ -197,8 +198,6 @@ pub struct Inner {
     pub(crate) listings: Semaphore,
     /// How much memory requests and answers may take.
     pub(crate) budgets: crate::budget::Budgets,
-    /// Parsed configurations of live experiments.
-    pub(crate) configs: configs::Configs,
     /// The master's own recent log lines.
     pub log: MasterLog,
     /// Cancelled when nothing is to be placed any more.
