@@ -13,14 +13,6 @@ use serde_json::{Value, json};
 use crate::facts::{ClusterFacts, MasterCert, Member, SlotResource};
 use crate::{json, template};
 
-/// Address of the pod.
-const DET_KUBERNETES_POD_IP: &str = "DET_KUBERNETES_POD_IP";
-/// Number of pods of the allocation.
-const DET_KUBERNETES_JOB_PARALLELISM: &str = "DET_KUBERNETES_JOB_PARALLELISM";
-/// Pool that the allocation's slots are in.
-const DET_K8S_RESOURCE_POOL: &str = "DET_K8S_RESOURCE_POOL";
-/// Which NVIDIA GPUs the runtime of NVIDIA gives to a container.
-const NVIDIA_VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 /// Seconds for which the log is shipped after the task's end.
 const DET_LOG_WAIT_TIME: &str = "DET_LOG_WAIT_TIME";
 /// A quarter of an hour, the most that a supervisor waits: nothing ships what a pod leaves when its container is gone, and a master may be away for a while.
@@ -62,22 +54,22 @@ pub(crate) fn of_task(
             Some(RunsIn::Pod.resources_type().to_owned()),
         ),
         (
-            DET_KUBERNETES_JOB_PARALLELISM,
+            v::DET_KUBERNETES_JOB_PARALLELISM,
             Some(pods_of_allocation.to_string()),
         ),
         (
-            DET_K8S_RESOURCE_POOL,
+            v::DET_K8S_RESOURCE_POOL,
             Some(member.start.origin.resource_pool.clone()),
         ),
         // Images that ask for all GPUs would see those of other pods.
         (
-            NVIDIA_VISIBLE_DEVICES,
+            v::NVIDIA_VISIBLE_DEVICES,
             (!has_gpus).then(|| "void".to_owned()),
         ),
         (DET_LOG_WAIT_TIME, Some(LOG_WAIT.to_owned())),
-        (pods::TERMINATION_MESSAGE, Some(TERMINATION_LOG.to_owned())),
+        (v::DET_TERMINATION_MESSAGE, Some(TERMINATION_LOG.to_owned())),
         (
-            pods::TERMINATION_MESSAGE_BYTES,
+            v::DET_TERMINATION_MESSAGE_BYTES,
             Some(message_bytes.to_string()),
         ),
     ];
@@ -86,7 +78,7 @@ pub(crate) fn of_task(
         .filter_map(|(name, value)| Some(json!({"name": name, "value": escaped(&value?)})));
     let of_pod = [
         (v::DET_AGENT_ID, "spec.nodeName"),
-        (DET_KUBERNETES_POD_IP, "status.podIP"),
+        (v::DET_KUBERNETES_POD_IP, "status.podIP"),
     ];
     let of_pod = of_pod.map(
         |(name, field)| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}),
@@ -117,20 +109,21 @@ pub(crate) struct TaskVariables {
 /// Whether the variables hide the GPUs of the node.
 pub(crate) fn hides_gpus(env: &[Value]) -> bool {
     env.iter()
-        .any(|entry| name(entry) == Some(NVIDIA_VISIBLE_DEVICES) && entry["value"] == "void")
+        .any(|entry| name(entry) == Some(v::NVIDIA_VISIBLE_DEVICES) && entry["value"] == "void")
 }
 
 /// Hides the GPUs of the node.
 pub(crate) fn hide_gpus(env: &mut Vec<Value>) {
-    env.retain(|entry| name(entry) != Some(NVIDIA_VISIBLE_DEVICES));
-    env.push(json!({"name": NVIDIA_VISIBLE_DEVICES, "value": "void"}));
+    env.retain(|entry| name(entry) != Some(v::NVIDIA_VISIBLE_DEVICES));
+    env.push(json!({"name": v::NVIDIA_VISIBLE_DEVICES, "value": "void"}));
 }
 
 /// Combines the system's variables with the user's, which win but for those of the platform. What identifies the task is
 /// in its script, and stays the platform's also where a user has such a variable.
 pub(crate) fn combined(mut of_system: Vec<Value>, mut of_user: Vec<Value>) -> TaskVariables {
     let is_platforms = |it: &str| {
-        it == NVIDIA_VISIBLE_DEVICES || (it.starts_with(RESERVED_PREFIX) && it != DET_LOG_WAIT_TIME)
+        it == v::NVIDIA_VISIBLE_DEVICES
+            || (it.starts_with(RESERVED_PREFIX) && it != DET_LOG_WAIT_TIME)
     };
     of_user.retain(|entry| {
         let same = |system: &Value| name(system) == name(entry);

@@ -219,11 +219,12 @@ fn the_tasks_container() {
 }
 
 #[test]
-fn a_pod_has_every_variable_that_an_agent_sets() {
+fn a_pod_has_every_variable_that_an_agent_sets_and_those_of_pods() {
     use det_taskspec::variables::{Presence, SetBy, VARIABLES};
     let objects = objects_of(&[command()]);
     for declared in VARIABLES {
-        if declared.set_by == SetBy::Agent && declared.presence == Presence::Always {
+        let is_set = matches!(declared.set_by, SetBy::Agent | SetBy::Pod);
+        if is_set && declared.presence == Presence::Always {
             let found = variable(task_container(&objects.jobs[0]), declared.name);
             assert!(found.is_some(), "{}", declared.name);
         }

@@ -21,9 +21,9 @@ pub const RANKS: &str = "DET_RANKS";
 /// Variable that Kubernetes sets in every container of an Indexed Job: the number of the pod, from 0.
 pub const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
 /// Variable: the file that becomes the container's termination message; unset = there is none.
-pub const TERMINATION_MESSAGE: &str = "DET_TERMINATION_MESSAGE";
+pub use crate::variables::DET_TERMINATION_MESSAGE as TERMINATION_MESSAGE;
 /// Variable: bytes that the kubelet keeps of that file; unset = [`MOST_OF_TERMINATION_MESSAGE`].
-pub const TERMINATION_MESSAGE_BYTES: &str = "DET_TERMINATION_MESSAGE_BYTES";
+pub use crate::variables::DET_TERMINATION_MESSAGE_BYTES as TERMINATION_MESSAGE_BYTES;
 /// Bytes that a kubelet keeps of a termination message at most:
 /// <https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/>.
 pub const MOST_OF_TERMINATION_MESSAGE: usize = 4096;

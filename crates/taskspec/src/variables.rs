@@ -1,10 +1,10 @@
 //! The environment variables that every task, or every trial, is promised: their names, and what sets them
 //! (`docs/contract/task-environment.md`, "Variables").
 //!
-//! One declaration for each. [`VARIABLES`] is the list of all; tests of the master's part (here), of the agent and of the
-//! supervisor hold each of them to its rows. Two rules decide who sets a variable: whatever follows from facts that the
+//! One declaration for each. [`VARIABLES`] is the list of all; tests of the master's part (here), of the agent, of pods
+//! (`crates/pods`) and of the supervisor hold each of them to its rows. Two rules decide who sets a variable: whatever follows from facts that the
 //! master has is set here, once, for every resource manager; agent and supervisor set what they find out on the host and
-//! in the container. Users override whatever is not reserved ([`is_reserved`]).
+//! in the container, and the manager of pods what only a pod has. Users override whatever is not reserved ([`is_reserved`]).
 
 /// Variables that begin like this are the platform's, but for [`KNOBS`]; a task's configuration cannot set them.
 pub const RESERVED_PREFIX: &str = "DET_";
@@ -37,7 +37,7 @@ pub struct Variable {
     pub set_by: SetBy,
     /// Which tasks have it.
     pub tasks: Tasks,
-    /// Whether each of these has it.
+    /// Whether each of these has it, of those that its setter has a part in.
     pub presence: Presence,
 }
 
@@ -48,6 +48,8 @@ pub enum SetBy {
     Master,
     /// The agent, when it completes the specification on its host.
     Agent,
+    /// The manager of pods, where the container is one of a pod.
+    Pod,
     /// The supervisor, in the container.
     Supervisor,
 }
@@ -197,6 +199,19 @@ variables! {
     TENSORBOARD_PORT: Master, TensorBoards, Always;
     /// How much TensorFlow writes: errors only.
     TF_CPP_MIN_LOG_LEVEL: Master, TensorBoards, Always;
+
+    /// Address of the pod.
+    DET_KUBERNETES_POD_IP: Pod, All, Always;
+    /// Number of pods of the allocation.
+    DET_KUBERNETES_JOB_PARALLELISM: Pod, All, Always;
+    /// Pool that the allocation's slots are in.
+    DET_K8S_RESOURCE_POOL: Pod, All, Always;
+    /// File that becomes the container's termination message.
+    DET_TERMINATION_MESSAGE: Pod, All, Always;
+    /// Bytes that the kubelet keeps of that file.
+    DET_TERMINATION_MESSAGE_BYTES: Pod, All, Always;
+    /// `void` where the container has no GPU: images that ask for all would see those of other pods.
+    NVIDIA_VISIBLE_DEVICES: Pod, All, WhenKnown;
 
     /// The working directory.
     DET_WORKDIR: Supervisor, All, Always;

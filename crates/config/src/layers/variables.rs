@@ -2,74 +2,39 @@
 
 use std::collections::BTreeMap;
 
+use det_taskspec::pods;
+use det_taskspec::variables::{KNOBS, VARIABLES};
+
 use super::{env_names, place_of};
 use crate::errors::{ConfigWarning, edit_distance};
 use crate::origin::Source;
 use crate::schema::{Section, leaves};
 
-/// Variables that others read: clients, tasks, the supervisor. They may be set in the environment of a whole machine.
+/// Variables that others read, besides those of tasks ([`VARIABLES`], [`KNOBS`]): clients, scripts of tasks, packages of
+/// the old product. They may be set in the environment of a whole machine.
 const OF_OTHERS: &[&str] = &[
-    "DET_ALLOCATION_ID",
     "DET_BIN",
     "DET_CHIEF_IP",
     "DET_CLI_COLORIZE",
-    "DET_CLUSTER_ID",
     "DET_CONFIG_FILE",
     "DET_CONNECT_TIMEOUT",
-    "DET_CONTAINER_ID",
     "DET_DATA_DIR",
-    "DET_DEBUG",
-    "DET_DEBUG_CONFIG_PATH",
-    "DET_DEEPSPEED_HOSTFILE_PATH",
     "DET_DELETE",
     "DET_DELETE_TENSORBOARDS",
     "DET_DRY_RUN",
-    "DET_EXPERIMENT_CONFIG",
-    "DET_EXPERIMENT_ID",
     "DET_FAILPOINT",
     "DET_GLOB",
-    "DET_HPARAMS",
-    "DET_INTER_NODE_NETWORK_INTERFACE",
-    "DET_KUBERNETES_JOB_PARALLELISM",
-    "DET_KUBERNETES_POD_IP",
-    "DET_LATEST_CHECKPOINT",
     "DET_LOG_INFO",
-    "DET_LOG_WAIT_TIME",
-    "DET_MANUAL_INIT_DISTRIBUTED",
-    "DET_MASTER",
-    "DET_MASTER_ADDR",
-    "DET_MASTER_CERT_FILE",
-    "DET_MASTER_CERT_NAME",
     "DET_MASTER_HTTP_PORT",
-    "DET_MASTER_ID",
     "DET_PASS",
     "DET_PROXY_THROUGH_GATEWAY",
     "DET_RELEASE_NAMESPACE",
-    "DET_RESOURCES_ID",
-    "DET_RESOURCES_TYPE",
-    "DET_RETRY_CONFIG",
-    "DET_RUN_DIR",
-    "DET_S3_ENDPOINT_URL",
     "DET_SEGMENT_API_KEY",
-    "DET_SEGMENT_ENABLED",
-    "DET_SESSION_TOKEN",
-    "DET_SLOT_IDS",
     "DET_SLURM_PROXY_IFACE",
     "DET_SLURM_RENDEZVOUS_IFACE",
-    "DET_STEPS_COMPLETED",
     "DET_STORAGE_CONFIG",
     "DET_SUPERVISOR",
-    "DET_TASK_ID",
-    "DET_TASK_LOGGING_METADATA",
-    "DET_TASK_TYPE",
-    "DET_TRIAL_ID",
-    "DET_TRIAL_RUN_ID",
-    "DET_TRIAL_SEED",
     "DET_UPDATE",
-    "DET_USER",
-    "DET_USER_TOKEN",
-    "DET_USE_TLS",
-    "DET_WORKDIR",
 ];
 
 /// Beginnings of the names that tests and measurements use.
@@ -100,6 +65,9 @@ pub(super) fn unknown(
         is_key(name)
             || name.strip_suffix("_FILE").is_some_and(is_key)
             || OF_OTHERS.contains(&name)
+            || KNOBS.contains(&name)
+            || VARIABLES.iter().any(|declared| declared.name == name)
+            || name == pods::RANKS
             || OF_TESTS.iter().any(|begin| name.starts_with(begin))
             || reaches_into_a_list(name)
     };
@@ -125,4 +93,32 @@ pub(super) fn unknown(
             ConfigWarning::new("", Some(&place), message)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_of_a_task_has_no_slips_of_a_configuration() {
+        let names =
+            VARIABLES
+                .iter()
+                .map(|declared| declared.name)
+                .chain(KNOBS.iter().copied().chain([
+                    pods::RANKS,
+                    "DET_K8S_RESOURCE_POOL",
+                    "DET_NOTEBOOK_TOKEN",
+                ]));
+        let env = names
+            .map(|name| (name.to_owned(), "x".to_owned()))
+            .collect();
+        let warnings = unknown(&crate::master::schema::MASTER, &env, |_| false);
+        assert!(warnings.is_empty(), "{warnings:?}");
+        let slip = BTreeMap::from([("DET_K8S_RESOURCE_POOLS".to_owned(), "x".to_owned())]);
+        assert_eq!(
+            unknown(&crate::master::schema::MASTER, &slip, |_| false).len(),
+            1
+        );
+    }
 }
