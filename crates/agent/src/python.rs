@@ -31,7 +31,7 @@ pub enum PythonError {
     Unusable {
         /// The configured path.
         path: PathBuf,
-        /// What is wrong.
+        /// Why it cannot be used, for users.
         reason: String,
     },
     /// The small script that calls the interpreter cannot be written.

@@ -31,7 +31,7 @@ pub enum TlsError {
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Why it cannot be used, for users.
         reason: String,
     },
     /// The expected name is not a valid host name.

@@ -52,7 +52,7 @@ pub struct Device {
     pub brand: String,
     /// Stable identity.
     pub uuid: String,
-    /// What kind.
+    /// The kind of device: of the processor, of NVIDIA or of AMD.
     #[serde(rename = "type")]
     pub kind: DeviceType,
 }

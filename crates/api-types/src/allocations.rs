@@ -20,7 +20,7 @@ pub struct Allocation {
     pub is_ready: Option<bool>,
     /// When it was placed.
     pub start_time: Option<Timestamp>,
-    /// When it ended.
+    /// When its last container ended; absent while it lives.
     pub end_time: Option<Timestamp>,
     /// Slots it has.
     pub slots: i64,

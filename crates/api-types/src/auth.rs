@@ -24,7 +24,7 @@ pub struct LoginRequest {
 pub struct LoginResponse {
     /// Bearer token of the new session.
     pub token: Secret,
-    /// Who logged in.
+    /// The user who logged in.
     pub user: User,
 }
 
@@ -32,7 +32,7 @@ pub struct LoginResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CurrentUserResponse {
-    /// Who asks.
+    /// The user who asks.
     pub user: User,
 }
 
@@ -40,6 +40,6 @@ pub struct CurrentUserResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetMeResponse {
-    /// Who asks.
+    /// The user who asks.
     pub user: User,
 }

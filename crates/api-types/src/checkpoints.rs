@@ -144,7 +144,7 @@ pub struct GetTrialCheckpointsResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PatchCheckpointsRequest {
-    /// What changed.
+    /// The checkpoints that changed, with their new contents.
     pub checkpoints: Vec<PatchCheckpoint>,
 }
 

@@ -79,7 +79,7 @@ pub struct RankDiagnosis {
     pub container_rank: i64,
     /// Its container.
     pub container_id: String,
-    /// Where it runs.
+    /// The agent that it runs on.
     pub agent_id: String,
     /// Whether it keeps the others waiting, as far as can be seen.
     pub odd: bool,

@@ -12,7 +12,7 @@ use crate::wire::{Int64, Object, Timestamp};
 pub struct Event {
     /// Place in the order, counted from 1 without repeats.
     pub id: Int64,
-    /// When it happened.
+    /// When it was recorded.
     pub time: Timestamp,
     /// Who or what caused it: `user:3`, `master`, `agent:a`.
     pub actor: String,

@@ -597,7 +597,7 @@ pub struct BulkExperimentsResponse {
 pub struct MoveExperimentRequest {
     /// Repeats the path.
     pub experiment_id: i64,
-    /// Where it goes.
+    /// The project that it moves to.
     pub destination_project_id: i64,
 }
 
@@ -611,6 +611,6 @@ pub struct MoveExperimentsRequest {
     pub filters: Option<BulkExperimentFilters>,
     /// Repeats the path.
     pub project_id: i64,
-    /// Where they go.
+    /// The project that they move to.
     pub destination_project_id: i64,
 }

@@ -366,7 +366,7 @@ pub struct ExplainJobResponse {
     pub pool: PoolSituation,
     /// Its tasks that wait, in the order in which they are served.
     pub waiting: Vec<WaitingTask>,
-    /// What it runs.
+    /// Its running allocations, with the slots that they hold.
     pub running: Vec<SlotHolder>,
     /// The jobs that are served before it, the last of them directly before it; at most a hundred.
     pub ahead: Vec<JobAhead>,

@@ -43,7 +43,7 @@ pub struct TaskLog {
     pub task_id: String,
     /// The attempt.
     pub allocation_id: Option<String>,
-    /// Where it ran.
+    /// The agent that the container ran on.
     pub agent_id: Option<String>,
     /// In which container.
     pub container_id: Option<String>,
@@ -109,7 +109,7 @@ pub struct UnmanagedLog {
     pub task_id: String,
     /// The attempt; unmanaged trials have none.
     pub allocation_id: Option<String>,
-    /// Where it ran.
+    /// The agent that the container ran on.
     pub agent_id: Option<String>,
     /// In which container.
     pub container_id: Option<String>,
@@ -182,7 +182,7 @@ pub struct TaskLogsResponse {
     pub log: String,
     /// The attempt.
     pub allocation_id: Option<String>,
-    /// Where it ran.
+    /// The agent that the container ran on.
     pub agent_id: Option<String>,
     /// In which container.
     pub container_id: Option<String>,
@@ -208,7 +208,7 @@ pub struct TrialLogsResponse {
     pub message: String,
     /// Severity of the line.
     pub level: LogLevel,
-    /// Where it ran.
+    /// The agent that the container ran on.
     pub agent_id: Option<String>,
     /// In which container.
     pub container_id: Option<String>,

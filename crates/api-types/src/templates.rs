@@ -23,7 +23,7 @@ wire_enum! {
 pub struct Template {
     /// Its name, unique in the cluster.
     pub name: String,
-    /// What it sets.
+    /// The keys that it sets, with their values.
     pub config: Object,
     /// Workspace it is in; 0 in a request = Uncategorized.
     pub workspace_id: i64,

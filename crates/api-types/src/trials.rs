@@ -271,7 +271,7 @@ pub struct GetTrialWorkloadsQuery {
     pub limit: i64,
     /// Metric or `batches` to sort by; empty = `batches`.
     pub sort_key: String,
-    /// Which entries.
+    /// The kinds of entries that are returned; unspecified = all.
     pub filter: WorkloadFilter,
     /// Whether to give the values of each batch too.
     pub include_batch_metrics: bool,

@@ -402,7 +402,7 @@ pub type ProjectResponse = GetProjectResponse;
 pub struct MoveProjectRequest {
     /// Repeats the path.
     pub project_id: i64,
-    /// Where it goes.
+    /// The workspace that it moves to.
     pub destination_workspace_id: i64,
 }
 

@@ -57,7 +57,7 @@ pub struct Arguments {
     pub seed: u64,
 }
 
-/// What was made.
+/// How many rows of each kind were made.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct GenerationReport {
     /// Number of experiments made.

@@ -89,7 +89,7 @@ pub enum OpenError {
     /// A part of it cannot be opened or created.
     #[error("cannot {action} \"{}\": {source}", path.display())]
     Access {
-        /// What was tried.
+        /// The operation that failed, as a verb.
         action: &'static str,
         /// The part.
         path: PathBuf,

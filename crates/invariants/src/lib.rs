@@ -37,7 +37,7 @@ pub use watch::Watch;
 pub struct Violation {
     /// Number of the invariant, 1 to 11; see the crate.
     pub number: u8,
-    /// What was found.
+    /// How the invariant is broken, with the ids of what breaks it.
     pub what: String,
 }
 

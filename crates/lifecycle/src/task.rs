@@ -247,7 +247,7 @@ pub enum TaskEvent {
     Reopen,
 }
 
-/// What to do.
+/// What the caller is to carry out for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskEffect {
     /// Request the next attempt.

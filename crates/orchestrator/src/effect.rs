@@ -18,7 +18,7 @@ pub enum Effect {
     Record(Record),
     /// Add a line of the master's own to a task's log.
     Log {
-        /// Whose log.
+        /// The task that the log is of.
         task_id: TaskId,
         /// The attempt that it concerns.
         allocation_id: Option<AllocationId>,
@@ -31,7 +31,7 @@ pub enum Effect {
     InsertTrial(NewTrial),
     /// Store an event of a search.
     AppendSearchEvent {
-        /// Whose search.
+        /// The experiment that the search is of.
         experiment_id: ExperimentId,
         /// Counts from 1.
         number: i64,
@@ -40,7 +40,7 @@ pub enum Effect {
     },
     /// Store a snapshot of a search; events up to `through` are in it and can go.
     SaveSearch {
-        /// Whose search.
+        /// The experiment that the search is of.
         experiment_id: ExperimentId,
         /// Number of the last event in it.
         through: i64,
@@ -51,7 +51,7 @@ pub enum Effect {
     EndSearch(ExperimentId),
     /// An experiment has ended: store how far its code came, and drop what is cached of it.
     ExperimentEnded {
-        /// Which experiment.
+        /// The experiment, by its number.
         id: ExperimentId,
         /// Whether it completed: then its progress is 1, else the mean of what its trials reported.
         completed: bool,
@@ -64,7 +64,7 @@ pub enum Effect {
     TrialEnded(TrialId),
     /// A container has a place: give it a token.
     ContainerPlaced {
-        /// Which container.
+        /// The container, by its id.
         id: ContainerId,
         /// Its allocation.
         allocation_id: AllocationId,
@@ -116,7 +116,7 @@ pub struct Record {
     pub cause: Cause,
     /// What it is about.
     pub subject: Subject,
-    /// What happened.
+    /// What kind of change it was.
     pub kind: EventKind,
     /// Name of the state, or of what else has changed, before.
     pub from: Option<Cow<'static, str>>,

@@ -25,46 +25,46 @@ pub enum Event {
     // Experiments.
     /// Something happens to an experiment.
     Experiment {
-        /// Which experiment.
+        /// The experiment, by its number.
         id: ExperimentId,
-        /// What happens.
+        /// The event of its life cycle.
         event: ExperimentEvent,
-        /// Who and why.
+        /// Who or what caused it, with the reason that users read.
         cause: Cause,
     },
     /// The same happens to each live trial of an experiment: at once to those that are being stopped, and to
     /// [`crate::Core::trials_at_once`] others. The rest follows with [`Event::CatchUp`].
     LiveTrials {
-        /// Which experiment.
+        /// The experiment, by its number.
         id: ExperimentId,
-        /// What happens.
+        /// The event of its life cycle.
         event: TrialEvent,
-        /// Who and why.
+        /// Who or what caused it, with the reason that users read.
         cause: Cause,
     },
     /// Live trials that do not do yet what their experiment does, or trials that its search has yet to create: some of them
     /// are dealt with. After [`crate::Topic::Backlog`], and after a start of the master; nothing if there are none.
     CatchUp {
-        /// Which experiment.
+        /// The experiment, by its number.
         id: ExperimentId,
     },
     /// A trial has ended: without another live one its experiment may end.
     TrialMayBeLast {
-        /// Which experiment.
+        /// The experiment, by its number.
         id: ExperimentId,
-        /// Who and why.
+        /// Who or what caused it, with the reason that users read.
         cause: Cause,
     },
     /// An experiment's end has been decided.
     ExperimentEnds {
-        /// Which experiment.
+        /// The experiment, by its number.
         id: ExperimentId,
     },
 
     /// An ended experiment goes on. Its search, made anew from its seed, begins again; trials of before are found by the
     /// names that it gives them.
     Continue {
-        /// Which experiment.
+        /// The experiment, by its number.
         id: ExperimentId,
         /// The search, not started.
         search: Box<Search>,
@@ -79,7 +79,7 @@ pub enum Event {
     // Searches.
     /// The search of an experiment that begins, or is continued.
     SearchBegins {
-        /// Which experiment.
+        /// The experiment, by its number.
         id: ExperimentId,
         /// The search; it is started if it is not yet.
         search: Box<Search>,
@@ -88,14 +88,14 @@ pub enum Event {
     },
     /// The search of a live experiment is notified.
     Search {
-        /// Which experiment.
+        /// The experiment, by its number.
         id: ExperimentId,
         /// What the search is notified of.
         event: SearchEvent,
     },
     /// The search asks for something.
     SearchAction {
-        /// Which experiment.
+        /// The experiment, by its number.
         id: ExperimentId,
         /// The experiment's state when the search was asked.
         state: ExperimentState,
@@ -113,25 +113,25 @@ pub enum Event {
     },
     /// Something happens to a trial.
     Trial {
-        /// Which trial.
+        /// The trial, by its number.
         id: TrialId,
-        /// What happens.
+        /// The event of its life cycle.
         event: TrialEvent,
-        /// Who and why.
+        /// Who or what caused it, with the reason that users read.
         cause: Cause,
     },
     /// An ended trial goes on, as a further task with these hyperparameters.
     TrialContinues {
-        /// Which trial.
+        /// The trial, by its number.
         id: TrialId,
         /// A JSON object.
         hparams: String,
-        /// Who and why.
+        /// Who or what caused it, with the reason that users read.
         cause: Cause,
     },
     /// A trial's code reports that it ends early. A repeat changes nothing.
     EarlyExit {
-        /// Which trial.
+        /// The trial, by its number.
         id: TrialId,
         /// The run that reports; `None` = a user does.
         run: Option<i64>,
@@ -142,9 +142,9 @@ pub enum Event {
     },
     /// A trial's end has been decided.
     TrialEnds {
-        /// Which trial.
+        /// The trial, by its number.
         id: TrialId,
-        /// Who and why.
+        /// Who or what caused it, with the reason that users read.
         cause: Cause,
     },
 
@@ -160,76 +160,76 @@ pub enum Event {
     },
     /// The code of an unmanaged trial begins a run.
     UnmanagedStarts {
-        /// Which trial.
+        /// The trial, by its number.
         id: TrialId,
         /// When its next heartbeat is due, by the steady clock.
         until: Micros,
         /// Whether it goes on from the newest checkpoint of the runs before.
         resumes: bool,
-        /// Who and why.
+        /// Who or what caused it, with the reason that users read.
         cause: Cause,
     },
     /// Something happens to an unmanaged trial.
     Unmanaged {
-        /// Which trial.
+        /// The trial, by its number.
         id: TrialId,
-        /// What happens.
+        /// The event of its life cycle.
         event: UnmanagedEvent,
-        /// Who and why.
+        /// Who or what caused it, with the reason that users read.
         cause: Cause,
     },
     /// A trial of an unmanaged experiment has another state, and that of the experiment may have to follow.
     FollowTrials {
-        /// Which experiment.
+        /// The experiment, by its number.
         id: ExperimentId,
-        /// Who and why.
+        /// Who or what caused it, with the reason that users read.
         cause: Cause,
     },
 
     // Tasks.
     /// Something is asked of a task. A trial's task can only be moved to another pool: otherwise it follows its trial.
     Task {
-        /// Which task.
+        /// The task, by its id.
         id: TaskId,
-        /// What is asked.
+        /// The request, as an event of its life cycle.
         event: TaskEvent,
-        /// Who and why.
+        /// Who or what caused it, with the reason that users read.
         cause: Cause,
     },
     /// The service of a task was not used for the whole time that it may be idle. Nothing if its time does not count any
     /// more ([`crate::counts_idle`]).
     Unused {
-        /// Which task.
+        /// The task, by its id.
         id: TaskId,
         /// How long it may be idle.
         timeout: Duration,
     },
     /// A task wants its next attempt.
     AttemptRequested {
-        /// Which task.
+        /// The task, by its id.
         id: TaskId,
     },
 
     // Allocations.
     /// Something happens to an allocation.
     Allocation {
-        /// Which allocation.
+        /// The allocation, by its id.
         id: AllocationId,
-        /// What happens.
+        /// The event of its life cycle.
         event: AllocationEvent,
-        /// Who and why.
+        /// Who or what caused it, with the reason that users read.
         cause: Cause,
     },
     /// Its code asks whether it is to save and exit. Nothing where its containers meet, or it has a service.
     Listens {
-        /// Which allocation.
+        /// The allocation, by its id.
         id: AllocationId,
-        /// Who asks.
+        /// The user or the task that asks for it.
         cause: Cause,
     },
     /// The scheduler asks a running allocation to save and exit; nothing if it has ended.
     PreemptFor {
-        /// Which allocation.
+        /// The allocation, by its id.
         id: AllocationId,
         /// The waiting allocation that its slots are for; `None` when its job is over its limit.
         for_allocation: Option<AllocationId>,
@@ -245,24 +245,24 @@ pub enum Event {
     },
     /// The scheduler has decided why an allocation waits.
     Waits {
-        /// Which allocation.
+        /// The allocation, by its id.
         id: AllocationId,
         /// The reason.
         waiting: WaitExplanation,
     },
     /// Its code has reported an early exit: it has a few seconds to exit.
     EndsSoon {
-        /// Which allocation.
+        /// The allocation, by its id.
         id: AllocationId,
     },
     /// The deadline of an allocation may have passed.
     Overdue {
-        /// Which allocation.
+        /// The allocation, by its id.
         id: AllocationId,
     },
     /// The platform cannot go on with an allocation; nothing if it has ended.
     PlatformFailed {
-        /// Which allocation.
+        /// The allocation, by its id.
         id: AllocationId,
         /// A sentence that users read.
         reason: String,
@@ -273,58 +273,58 @@ pub enum Event {
     Place(Placed),
     /// A place reports on a container.
     Observed {
-        /// Which place.
+        /// The place, by its id.
         place: PlaceId,
-        /// Which container.
+        /// The container, by its id.
         container_id: ContainerId,
-        /// What it observed.
+        /// How far the container is, or how it ended.
         observed: Observed,
     },
     /// A container is gone: its slots are free.
     ContainerEnded {
-        /// Which container.
+        /// The container, by its id.
         id: ContainerId,
         /// How it ended.
         exit: ContainerExit,
     },
     /// A container that is not to run was never started on its place.
     NeverStarted {
-        /// Which container.
+        /// The container, by its id.
         id: ContainerId,
     },
     /// A container has come to the meeting of its allocation's containers.
     Joined {
         /// The allocation.
         id: AllocationId,
-        /// Which container.
+        /// The container, by its id.
         container_id: ContainerId,
-        /// Who reports.
+        /// The task that reports it.
         cause: Cause,
     },
     /// A container is a helper that does not keep its allocation alive; ignored of a lone container.
     Daemon {
         /// The allocation.
         id: AllocationId,
-        /// Which container.
+        /// The container, by its id.
         container_id: ContainerId,
-        /// Who reports.
+        /// The task that reports it.
         cause: Cause,
     },
     /// The code of a trial's attempt has been silent for too long, and its containers were asked what they do. Nothing
     /// unless it is still ready.
     Silent {
-        /// Which allocation.
+        /// The allocation, by its id.
         id: AllocationId,
         /// How long it has been silent.
         silent: Duration,
         /// How long it may be.
         timeout: Duration,
-        /// What was found.
+        /// What its processes do, and which rank keeps the others waiting.
         finding: Finding,
     },
     /// Lines of a task's log match log policies of its configuration.
     LogMatched {
-        /// Which task.
+        /// The task, by its id.
         task: TaskId,
         /// The lines, in their order.
         matches: Vec<LogMatch>,
@@ -338,7 +338,7 @@ pub enum Event {
     },
     /// A place has joined, for the first time or again, and its row is stored ([`crate::Place::joined`]).
     PlaceJoined {
-        /// Which place.
+        /// The place, by its id.
         place: PlaceId,
         /// The instance that its row contained before; `None` = there was no row. With another one than now, what ran there
         /// is gone for good.
@@ -348,14 +348,14 @@ pub enum Event {
     },
     /// The connection of a place has ended, and it has no other; nothing if its row has it as away already.
     PlaceLeft {
-        /// Which place.
+        /// The place, by its id.
         place: PlaceId,
         /// Who noticed, and why it has ended.
         cause: Cause,
     },
     /// A place is given up: its containers are lost, and its row goes. Nothing if there is no such place.
     PlaceGivenUp {
-        /// Which place.
+        /// The place, by its id.
         place: PlaceId,
         /// It has been away since this moment, and nothing happens if it has not any more; `None` = whether it is away or
         /// not.
@@ -365,40 +365,40 @@ pub enum Event {
     },
     /// What was on a place that is given up is lost; its row goes.
     PlaceRemoved {
-        /// Which place.
+        /// The place, by its id.
         place: PlaceId,
         /// A sentence that users read.
         reason: String,
     },
     /// A user lets a place or a slot do something else. What runs on one that is disabled starts elsewhere.
     ServiceChanged {
-        /// Which place.
+        /// The place, by its id.
         place: PlaceId,
         /// Which of its slots; `None` = the place as a whole.
         slot: Option<SlotId>,
         /// What it is to do.
         service: Service,
-        /// Who asks.
+        /// The user or the task that asks for it.
         cause: Cause,
     },
     /// A place has reported which of its slots' devices have faults. Slots with new ones finish what they have and take
     /// nothing new.
     FaultsReported {
-        /// Which place.
+        /// The place, by its id.
         place: PlaceId,
         /// What is wrong with each device that is not well, in a few words for users.
         faults: BTreeMap<SlotId, String>,
     },
     /// Containers that a place reported before and does not hold any more are lost: starting them again could make two.
     Missing {
-        /// Which place.
+        /// The place, by its id.
         place: PlaceId,
-        /// What it holds.
+        /// Every container that it holds.
         held: BTreeSet<ContainerId>,
     },
     /// All containers of a place are given up.
     PlaceLost {
-        /// Which place.
+        /// The place, by its id.
         place: PlaceId,
         /// A sentence that users read.
         reason: String,
@@ -408,7 +408,7 @@ pub enum Event {
 /// How far an experiment has been continued.
 #[derive(Debug, Clone)]
 pub struct Continuation {
-    /// Which experiment.
+    /// The experiment, by its number.
     pub id: ExperimentId,
     /// Its search.
     pub search: Box<Search>,

@@ -19,7 +19,7 @@ const MOST_NAMED: usize = 8;
 pub struct Container {
     /// Its number in the allocation, from 0.
     pub member: u32,
-    /// Where it runs.
+    /// The place that the rank runs on.
     pub place: String,
     /// Whether it has met the others.
     pub joined: bool,
@@ -153,13 +153,13 @@ pub struct Rank {
     pub rank: i64,
     /// The number of its container in the allocation.
     pub member: u32,
-    /// Where it runs.
+    /// The place that the rank runs on.
     pub place: String,
     /// The process that was looked at; `None` = none was found, or its supervisor did not answer.
     pub process: Option<ProcessState>,
     /// Microseconds for which it was watched.
     pub window_micros: i64,
-    /// What it does.
+    /// What its processes do, as they were last looked at.
     pub activity: Activity,
     /// Why nothing is known of it; empty = something is.
     pub problem: String,
@@ -214,7 +214,7 @@ impl fmt::Display for Rank {
     }
 }
 
-/// What was found.
+/// What is known of the ranks of an attempt that makes no progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The ranks in their order.

@@ -62,7 +62,7 @@ pub struct Clock {
 /// Who or what caused an event, and why; for the record of changes and for logs. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// Who or what.
+    /// The user, task or place that caused it, or the master.
     pub actor: ActorName,
     /// A sentence that users read; `None` where the event needs none.
     pub reason: Option<Arc<str>>,

@@ -86,7 +86,7 @@ pub struct Task {
     pub kind: TaskKind,
     /// Its entry in the queue.
     pub job_id: JobId,
-    /// Who owns it.
+    /// The user who owns it.
     pub owner_id: UserId,
     /// The experiment that it works for, if any.
     pub experiment_id: Option<ExperimentId>,
@@ -172,7 +172,7 @@ pub struct Container {
     pub id: ContainerId,
     /// Its allocation.
     pub allocation_id: AllocationId,
-    /// Where it runs.
+    /// The place that it runs on.
     pub place: PlaceId,
     /// Its rank in the allocation; 0 is the chief.
     pub member: u32,

@@ -88,7 +88,7 @@ pub struct Disruption {
 pub struct ContainerFacts {
     /// Its name.
     pub name: String,
-    /// What it does.
+    /// Its state, as its kubelet reports it.
     pub state: ContainerState,
 }
 

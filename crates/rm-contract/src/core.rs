@@ -25,7 +25,7 @@ pub struct Unavailable(String);
 /// A container in the core.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// Where it runs.
+    /// The place that it runs on.
     pub place: PlaceId,
     /// How many slots it holds.
     pub slots: u32,

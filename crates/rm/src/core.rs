@@ -16,7 +16,7 @@ pub struct Joined {
     pub place: PlaceId,
     /// Pool that its slots are in.
     pub resource_pool: String,
-    /// What it offers.
+    /// Slots that it offers, as named devices or as a count.
     pub capacity: Capacity,
     /// Identity of what the place keeps between its connections. With another one than before, what ran there is gone
     /// for good.

@@ -91,7 +91,7 @@ pub enum EndCondition {
 /// Operations that happen at one time, and what must hold then.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// When it happens.
+    /// The moment of the step on the simulated clock.
     pub when: StepTime,
     /// Note for users; may be empty.
     pub note: String,
@@ -147,7 +147,7 @@ pub enum Operation {
     Set {
         /// The job.
         job: String,
-        /// What changes.
+        /// The settings that change.
         settings: JobSettings,
     },
     /// A user changes the limit of a workspace.

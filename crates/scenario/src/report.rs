@@ -200,7 +200,7 @@ pub struct Mismatch {
     pub what: String,
     /// The expectation.
     pub expected: String,
-    /// What was found.
+    /// The value that was found.
     pub found: String,
 }
 

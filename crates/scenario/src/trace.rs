@@ -55,7 +55,7 @@ pub struct TraceStep {
     pub line: Option<u32>,
     /// Note for users; may be empty.
     pub note: String,
-    /// What happens.
+    /// The event that the search receives.
     pub event: TraceEvent,
     /// What is expected; `None` = nothing is compared.
     pub expect: Option<ActionExpectation>,
@@ -185,7 +185,7 @@ pub struct TraceMismatch {
     pub path: String,
     /// Line of the event; `None` if it was not read from a text.
     pub line: Option<u32>,
-    /// What happened.
+    /// The event that the search received, in words.
     pub event: String,
     /// What was expected and what was found.
     pub message: String,

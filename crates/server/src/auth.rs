@@ -45,7 +45,7 @@ const TRUSTED: Duration = Duration::from_secs(1);
 /// A user as the rest of the master sees it.
 pub type User = Arc<UserRow>;
 
-/// Who asks.
+/// The caller of a request: a user by session, or a task by its container's token.
 #[derive(Debug, Clone)]
 pub enum Actor {
     /// A user with a session.

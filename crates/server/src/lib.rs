@@ -119,7 +119,7 @@ pub enum StartError {
     /// Certificate or key.
     #[error("TLS cannot be set up from \"{}\": {message}", path.display())]
     Tls {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
         /// Why TLS cannot be set up, as a sentence.
         message: String,
@@ -137,7 +137,7 @@ fn driven(doubles: &[ManagerKind]) -> Vec<ManagerKind> {
 
 /// A running master.
 pub struct RunningMaster {
-    /// Where it listens.
+    /// The address and port that it listens on.
     pub address: SocketAddr,
     /// The token agents join with.
     pub agent_token: String,

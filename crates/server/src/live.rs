@@ -60,7 +60,7 @@ struct Inner {
 /// Changes kept for scheduling at most; beyond it copying the cache is less work.
 const MOST_BEHIND: usize = 4096;
 
-/// What is live.
+/// The live rows: places, jobs, and allocations with their containers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct LiveCache {
     places: BTreeMap<PlaceId, Place>,

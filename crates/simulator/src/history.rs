@@ -100,18 +100,18 @@ pub enum What {
     },
     /// Nothing passes between an agent's host and the master for so long.
     Cut {
-        /// Which agent.
+        /// The number of the agent, from 0.
         agent: usize,
         /// How long.
         long: Time,
-        /// Which ways.
+        /// The directions of the connection that are cut.
         ways: Ways,
     },
     /// An agent's connection breaks.
     Reset(usize),
     /// Everything between an agent's host and the master takes so much longer, for so long.
     Slow {
-        /// Which agent.
+        /// The number of the agent, from 0.
         agent: usize,
         /// Added to each message.
         delay: Time,

@@ -169,7 +169,7 @@ pub(crate) struct Live {
     pub(crate) requests: BTreeMap<(ExperimentId, RequestId), TrialId>,
 }
 
-/// What changed.
+/// The rows that a transaction has changed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct TouchedRows {
     pub(crate) experiments: BTreeSet<ExperimentId>,

@@ -18,7 +18,7 @@ use crate::query::{Query, Value, pieces};
 use crate::unit::{TaskCell, save_rows};
 use crate::{Conn, StoreError, column};
 
-/// What runs containers.
+/// A task: what runs containers, attempt by attempt.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct TaskRow {
     /// `<experiment>.<request uuid>` for trials.

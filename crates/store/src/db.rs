@@ -118,7 +118,7 @@ pub enum StoreError {
     /// The data directory cannot be used.
     #[error("the data directory \"{}\" cannot be used: {source}; make it writable for this user, or choose another with --data-dir", path.display())]
     Directory {
-        /// Which directory.
+        /// The path of the directory.
         path: PathBuf,
         /// The reason.
         source: std::io::Error,
@@ -146,7 +146,7 @@ pub enum StoreError {
     /// A stored value cannot be read.
     #[error("stored data of {what} cannot be read: {message}")]
     Corrupt {
-        /// Which row.
+        /// The kind and the id of the row.
         what: String,
         /// The reason.
         message: String,

@@ -12,9 +12,9 @@ use crate::{Conn, StoreError, WriteTx, column};
 pub struct NewEvent {
     /// Who or what made it.
     pub actor: ActorName,
-    /// What changed.
+    /// The subject of the change.
     pub subject: Subject,
-    /// What happened.
+    /// The kind of change.
     pub kind: EventKind,
     /// State before; `None` = the event is no change of state.
     pub from: Option<String>,

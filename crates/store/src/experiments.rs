@@ -188,7 +188,7 @@ pub use unmanaged::{find_by_external_id, unmanaged_running, unmanaged_trials_of}
 pub use places::{Member, follow_project, of_project, of_workspace, project_is_empty, set_project};
 pub use settings::{set_config, set_searcher, set_texts};
 
-/// What to list.
+/// The conditions that listed experiments meet; all of them must hold.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Substring of the name, any case.

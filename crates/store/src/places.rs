@@ -26,7 +26,7 @@ pub struct PlaceRow {
     pub instance_id: String,
     /// What users let it and its slots do.
     pub services: Services,
-    /// What it offers.
+    /// Slots that it offers, as named devices or as a count.
     pub capacity: Capacity,
     /// Addresses of the host, most useful first; empty where the manager names none.
     pub addresses: Vec<String>,

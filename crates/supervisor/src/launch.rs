@@ -21,7 +21,7 @@ pub(crate) const POOL_HOOK: &str = "dynamic-tcd-startup-hook.sh";
 /// The gate, in the run directory.
 const GATE: &str = ".start-gate";
 
-/// What to execute.
+/// The command of the task's program, with its environment and working directory.
 #[derive(Debug)]
 pub(crate) enum Launch {
     /// The entrypoint itself.

@@ -301,7 +301,7 @@ struct Answer {
     collect: bool,
 }
 
-/// Where reports go.
+/// The address that reports are sent to, and what identifies their sender.
 struct Route {
     path: String,
     run_id: i64,

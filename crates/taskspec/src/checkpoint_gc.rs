@@ -25,9 +25,9 @@ pub struct CheckpointGcDetails {
     pub checkpoints: Vec<String>,
     /// Patterns of the files that go; none = nothing is deleted, and what is left is reported.
     pub globs: Vec<String>,
-    /// Why they go.
+    /// The reason for which they are deleted.
     pub cause: RemovalCause,
-    /// Who deletes them.
+    /// The program that deletes them, with the storage that it needs.
     pub remover: Remover,
     /// The storage that they are in.
     pub mounts: Vec<Mount>,
@@ -81,7 +81,7 @@ pub struct RemovalOrder {
 }
 
 impl CheckpointGcDetails {
-    /// What it runs.
+    /// The command of its container.
     pub(crate) fn entrypoint(&self) -> Entrypoint {
         let tensorboard = match &self.remover {
             Remover::Supervisor { .. } => return Entrypoint::RemoveCheckpoints,

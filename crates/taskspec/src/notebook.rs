@@ -144,7 +144,7 @@ pub struct NotebookDetails {
 /// How the supervisor finds out whether a notebook is in use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdleCheck {
-    /// What counts.
+    /// Which activity counts as use.
     pub idle_type: NotebookIdleType,
     /// Port of the server, in the container.
     pub port: u16,
@@ -153,7 +153,7 @@ pub struct IdleCheck {
 }
 
 impl NotebookDetails {
-    /// What it runs.
+    /// The command of its container.
     pub(crate) fn entrypoint() -> Entrypoint {
         Entrypoint::Service {
             script: SCRIPT_FILE.to_owned(),

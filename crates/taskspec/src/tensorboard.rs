@@ -53,7 +53,7 @@ pub struct TensorBoardDetails {
     pub experiment_ids: Vec<ExperimentId>,
     /// The trials that it was asked to show.
     pub trial_ids: Vec<TrialId>,
-    /// What it shows.
+    /// The directories whose files it shows.
     pub sources: Vec<TensorBoardSource>,
     /// The storage that these are in.
     pub mounts: Vec<Mount>,
@@ -76,7 +76,7 @@ pub struct TensorBoardSource {
 }
 
 impl TensorBoardDetails {
-    /// What it runs.
+    /// The command of its container.
     pub(crate) fn entrypoint(&self) -> Entrypoint {
         Entrypoint::Service {
             script: SCRIPT_FILE.to_owned(),

@@ -56,7 +56,7 @@ struct FoundGpu {
     nodes: Vec<PathBuf>,
 }
 
-/// What to detect.
+/// The kinds of devices to detect, and where to look for them.
 pub(crate) struct Detection<'a> {
     pub(crate) slot_type: SlotType,
     pub(crate) visible_gpus: Option<&'a str>,

@@ -224,7 +224,7 @@ impl Engine {
         self.unlimited.supported(wanted)
     }
 
-    /// Which engine answered.
+    /// The kind of the engine that answered: Docker or Podman.
     pub(crate) fn kind(&self) -> RuntimeKind {
         self.kind
     }

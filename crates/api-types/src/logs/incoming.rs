@@ -46,7 +46,7 @@ pub struct PlainLog<'a> {
     /// The attempt.
     #[serde(default, borrow, alias = "allocation_id")]
     pub allocation_id: Option<Id<'a>>,
-    /// Where it ran.
+    /// The agent that the container ran on.
     #[serde(default, borrow, alias = "agent_id")]
     pub agent_id: Option<Id<'a>>,
     /// In which container.

@@ -111,7 +111,7 @@ fn flatten<'a>(
     found.push((metric, value));
 }
 
-/// What is printed.
+/// The form in which metrics are printed.
 enum MetricsOutput {
     /// One line for each metric.
     Statistics(BTreeMap<Metric, Statistics>),

@@ -245,7 +245,7 @@ keys! {
     /// Other systems that an experiment speaks to.
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct Integrations, INTEGRATIONS {
-        /// Which webhooks fire.
+        /// The webhooks that are called for the experiment.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         webhooks: Option<WebhookSelection> = Kind::Section(&WEBHOOKS);
         /// Record of where the data came from.

@@ -116,7 +116,7 @@ keys! {
         observability: Observability = Kind::Section(&OBSERVABILITY), or("{}");
         /// Outgoing webhooks.
         webhooks: Webhooks = Kind::Section(&WEBHOOKS), or("{}"), kept;
-        /// Who runs containers.
+        /// The resource manager, which has containers run.
         resource_manager: ResourceManager = Kind::Union(&manager::RESOURCE_MANAGER), or("{}");
         /// Pools of agents.
         resource_pools: Vec<ResourcePool> = pools::POOLS,

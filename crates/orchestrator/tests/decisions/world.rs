@@ -55,7 +55,7 @@ pub(crate) fn searcher(method: &SearchMethod) -> SearcherConfig {
     }
 }
 
-/// What they search.
+/// The hyperparameters that searches choose from.
 pub(crate) fn space() -> Space {
     let rate = Hyperparameter::Log {
         minval: -4.0,

@@ -20,7 +20,7 @@ use crate::app::queue_entry::JobChange;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
-/// Whose policies.
+/// The workspace or the cluster that policies belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// Of everything.

@@ -57,7 +57,7 @@ pub struct Examination {
     pub silent: Option<Duration>,
     /// When it last reported, since this master has started.
     pub last_report: Option<i64>,
-    /// What follows.
+    /// The conclusion from what the ranks do.
     pub finding: Finding,
     /// The containers by their numbers in the allocation.
     pub containers: BTreeMap<u32, ContainerId>,

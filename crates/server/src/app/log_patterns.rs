@@ -54,7 +54,7 @@ pub(crate) struct MatchedLine {
 /// What came of lines that were held against policies.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct PatternMatches {
-    /// What matched.
+    /// The lines that a policy matches.
     pub(super) found: Vec<MatchedLine>,
     /// How many of the last lines were not looked at, because it had taken too long.
     pub(super) left: usize,

@@ -88,7 +88,7 @@ pub struct Report {
     pub trial_id: TrialId,
     /// Run that reports.
     pub run_id: i64,
-    /// Which group.
+    /// The group of metrics: `training`, `validation` or one of the user's.
     pub group: String,
     /// Steps completed; `None` for profiler groups.
     pub step: Option<i64>,

@@ -21,7 +21,7 @@ use crate::error::AppResult;
 
 /// What a task is made of.
 pub(crate) struct TaskParts {
-    /// Who owns it.
+    /// The user who owns it.
     pub(crate) owner_id: UserId,
     /// The workspace that it is in.
     pub(crate) workspace_id: WorkspaceId,

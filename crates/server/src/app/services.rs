@@ -39,7 +39,7 @@ pub(crate) enum Protocol {
 pub(crate) struct Offer {
     /// Port in the container.
     pub(crate) port: u16,
-    /// What it speaks.
+    /// The protocol that its program speaks on the port.
     pub(crate) protocol: Protocol,
     /// Whether every client that can reach the master may connect.
     pub(crate) unauthenticated: bool,

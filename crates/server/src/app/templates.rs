@@ -32,7 +32,7 @@ pub struct NewTemplate {
     pub name: String,
     /// Its workspace; `None` = Uncategorized.
     pub workspace_id: Option<WorkspaceId>,
-    /// What it sets.
+    /// The keys that it sets, with their values.
     pub config: Map<String, Value>,
 }
 

@@ -98,7 +98,7 @@ async fn logout(Caller(master, actor): Caller, headers: HeaderMap) -> Answer {
     Ok(with_cookie(empty()?, session_cookie(master.tls, None)?))
 }
 
-/// Who asks.
+/// The user who asks.
 #[utoipa::path(get, path = "/api/v1/auth/user", operation_id = "CurrentUser", tag = "auth",
     responses((status = 200, body = CurrentUserResponse)))]
 async fn current_user(Caller(_master, actor): Caller) -> Answer {

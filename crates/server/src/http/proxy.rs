@@ -50,7 +50,7 @@ use crate::http::tokens;
 
 use self::host::{Place, Visit};
 
-/// Where services are.
+/// The path below which services are, with the name of the service first.
 pub(crate) const PATH: &str = "/proxy/{*rest}";
 /// Bytes of a message to a raw service at most.
 const MESSAGE_BYTES: usize = 256 << 10;

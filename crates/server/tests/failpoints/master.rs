@@ -29,7 +29,7 @@ const DATABASE: &str = "DET_TEST_MASTER_DATABASE";
 /// Agents join with this.
 pub(crate) const AGENT_TOKEN: &str = "agents-know-this";
 
-/// Which database.
+/// The database that the master uses.
 #[derive(Clone)]
 pub(crate) enum Database {
     Sqlite,

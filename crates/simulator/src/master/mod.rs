@@ -50,7 +50,7 @@ pub(crate) struct Memory {
 /// An agent's connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Connection {
-    /// Which link.
+    /// The number of the connection; an agent that connects again has another.
     pub(crate) link: u64,
     /// Identity of the agent's data directory.
     pub(crate) instance: u32,

@@ -78,7 +78,7 @@ impl Master {
         }
     }
 
-    /// What is committed.
+    /// The rows as of the last commit.
     pub(super) fn rows(&self) -> &Rows {
         &self.store.rows
     }

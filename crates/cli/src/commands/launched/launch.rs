@@ -92,7 +92,7 @@ impl Launch {
         Ok(())
     }
 
-    /// What is launched.
+    /// The kind of task that is launched.
     pub(crate) fn kind(&self) -> &'static Kind {
         self.kind
     }

@@ -25,7 +25,7 @@ pub struct AdditionalManager {
     pub resource_pools: Vec<ResourcePool>,
 }
 
-/// Who runs containers.
+/// The resource manager, which has containers run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResourceManager {
     /// How it runs containers.

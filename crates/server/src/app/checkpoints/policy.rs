@@ -7,7 +7,7 @@ use det_ids::TrialId;
 /// A checkpoint as the policy sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
-    /// Which one.
+    /// The UUID of the checkpoint.
     pub uuid: String,
     /// Its trial.
     pub trial_id: TrialId,

@@ -253,7 +253,7 @@ impl Logs {
 
 struct Reader<'a, S> {
     logs: &'a Logs,
-    /// Who reads.
+    /// The user who reads the log.
     user: UserId,
     filter: Arc<LogFilter>,
     /// Lines still to be given.
