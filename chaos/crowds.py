@@ -25,7 +25,7 @@ from world import LOAD, World
 
 # Of the simulated agents, and of those of their slots that run something.
 SIMULATED, SLOTS_EACH, BUSY_EACH = "simulated", 2, 1
-# Within this time all of them must be back, and a request of a person may take so long meanwhile (99th percentile).
+# Within this time all of them must be back, and a request of a user may take so long meanwhile (99th percentile).
 BACK_WITHIN = 10.0
 ASKED_MAY_TAKE_SECONDS = 0.25
 # How often they all lose their connections at one moment.

@@ -20,7 +20,7 @@ from violations import Violation
 from waiting import stays_true, wait_for
 from world import World
 
-# What a log or an answer has to say for a person to understand.
+# What a log or an answer must contain for a user to understand.
 FULL = re.compile(r"no space|disk is full|no room|out of space|\bfull\b", re.IGNORECASE)
 
 

@@ -43,7 +43,7 @@ TABLES = {
     "events": "select id, actor, subject_kind, subject_id, kind, from_state, to_state, reason from events order by id",
 }
 TERMINAL = frozenset({"COMPLETED", "CANCELED", "ERROR", "DELETED", "TERMINATED"})
-# Events that say from which state to which; those of allocations have names of their own.
+# Events that contain from which state to which; those of allocations have names of their own.
 STATE_EVENTS = frozenset({"state", "placed", "ended"})
 # States of allocations that have a name of their own in events only.
 RUNNING = frozenset({"READY", "PREEMPTING", "SAVING"})

@@ -129,7 +129,7 @@ class Answers:
     lines: list[str]
     # By UUID: state, resources (path to bytes).
     checkpoints: dict[str, tuple[str, dict[str, int]]]
-    # By UUID: path to bytes of what lies in storage; a checkpoint without files is not in here.
+    # By UUID: path to bytes of what is in storage; a checkpoint without files is not in here.
     files: dict[str, dict[str, int]]
 
 

@@ -358,7 +358,7 @@ class Use:
     ports: set[int]
     # Files and directories of the agents, of the master, and temporary ones of theirs.
     files: set[str]
-    # Rows that say that something lives, by table.
+    # Rows by which something lives, by table.
     rows: dict[str, int]
 
 

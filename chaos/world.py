@@ -28,7 +28,7 @@ from proxy import Proxy
 from waiting import wait_for
 
 LOAD = pathlib.Path(__file__).resolve().parent / "load"
-# Where ledgers lie: memory that survives every process we kill, and where fsync costs nothing.
+# Where ledgers are: memory that survives every process we kill, and where fsync costs nothing.
 LEDGERS = pathlib.Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else pathlib.Path("/var/tmp")
 
 

@@ -55,7 +55,7 @@ LAUNCHED = {
     "TASK_TYPE_TENSORBOARD": "tensorboards",
 }
 TERMINAL = ("COMPLETED", "CANCELED", "ERROR", "DELETED")
-# Log lines of master and agents that say that something is wrong.
+# Log lines of master and agents about something that is wrong.
 ALARM = re.compile(r"\b(WARN|ERROR)\b|panicked at|stack backtrace")
 # What every start of a test cluster prints.
 EXPECTED_ALARMS = (
@@ -264,7 +264,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.det = det_executable()
-        # Not below /tmp: tasks get a /tmp of their own, unless what they need lies there.
+        # Not below /tmp: tasks get a /tmp of their own, unless what they need is there.
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="det-e2e-", dir="/var/tmp"))
         # Tasks of other users go through it.
         self.root.chmod(0o711)

@@ -16,7 +16,7 @@ from waiting import wait_for
 
 pytestmark = pytest.mark.client
 
-# Looked at by people; the newest run's.
+# Looked at by developers; the newest run's.
 SCREENSHOTS = pathlib.Path(__file__).resolve().parent.parent / ".cache" / "test" / "browser"
 OWNER, PASSWORD = "lin", "Compiler1"
 AS_OWNER = {"DET_USER": OWNER, "DET_PASS": PASSWORD}

@@ -32,7 +32,7 @@ def runtime(request: pytest.FixtureRequest) -> str:
 def cluster(runtime: str) -> Iterator[Cluster]:
     """A master and an agent, each killed by the tests that share it."""
     with flavoured("docker" if runtime == "docker" else "core") as cluster:
-        # Who is killed, and who waits for it, may say so.
+        # Who is killed, and who waits for it, may log that.
         for pattern in (r"connection", r"reconnect", r"master.*(away|lost|reach)", r"agent.*(lost|gone|disconnect)"):
             cluster.expect_alarm(pattern)
         yield cluster

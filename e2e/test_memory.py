@@ -126,7 +126,7 @@ def test_a_stream_of_wide_reports_is_counted_in_bytes(cluster: Cluster) -> None:
             while piece := connection.recv(1 << 16):
                 tail += len(piece)
                 values += piece.count(b"accuracy")
-    # Some names lie across two pieces.
+    # Some names are split across two pieces.
     assert values > 990_000, f"{values} values in {tail} bytes"
     cluster.api("POST", f"/api/v1/experiments/{run}/kill", user="admin")
 

@@ -221,7 +221,7 @@ def test_a_master_that_is_not_there(up: Cluster) -> None:
         took = time.monotonic() - began
         assert result.code == 3 and len(result.err.strip().splitlines()) == 1, str(result)
         assert "det up" in result.err and "DET_MASTER" in result.err
-        # A promise to the person at the terminal; it waits for nothing, so a busy machine does not break it.
+        # A promise to the user at the terminal; it waits for nothing, so a busy machine does not break it.
         assert took < 1.5, f"{took} s"
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fuzzes one target, or each in turn, for so many seconds: fuzz/run.sh SECONDS [TARGET...]
-# Needs a nightly compiler and nothing else. What is found lies in fuzz/artifacts/TARGET/; what was learnt in fuzz/corpus/.
+# Needs a nightly compiler and nothing else. Findings are in fuzz/artifacts/TARGET/, inputs that reached new code in fuzz/corpus/.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")"
 

@@ -126,7 +126,7 @@ def save(api: Api, step: int) -> tuple[str, dict[str, int]]:
                     os.fsync(out.fileno())
             break
         except OSError as error:
-            # A full disk: room may be made.
+            # A full disk: space may be freed.
             print(f"checkpoint storage: {error}", flush=True)
             time.sleep(0.5)
     manifest = {path: len(content) for path, content in files.items()}

@@ -1,7 +1,7 @@
 //! Logs on their way: a task's bytes cut into lines, and a damaged spool read back.
 //!
 //! The first byte chooses which. Lines: the same stream gives the same lines however it is cut into reads. Spool: whatever
-//! lies in a segment, reading ends, and sequence numbers only rise.
+//! is in a segment, reading ends, and sequence numbers only rise.
 #![no_main]
 
 use det_spool::{Batch, BatchIds, MAX_BATCH_BYTES, MAX_BATCH_RECORDS, Reader, batch_body};

@@ -12,6 +12,16 @@ const WORDS: &[(&[&str], &str)] = &[
     (&["whoever", "somebody"], "\"the caller\" or \"a user\""),
     (&["stands"], "\"is\" or \"is stored\""),
     (&["hears", "heard"], "\"receives\" or \"received\""),
+    (&["doubt", "doubts"], "\"invalidate\" or \"invalidation\""),
+    (
+        &["learn", "learns", "learned"],
+        "\"load\", \"receive\" or \"find\"",
+    ),
+    (
+        &["settle", "settles", "settled"],
+        "\"finish\", \"compact\" or \"quiescent\"",
+    ),
+    (&["lie", "lies"], "\"is\", \"is laid\" or \"is stored\""),
     (&["gathering", "gatherings"], "\"all-gather\""),
     (
         &["story", "stories"],
@@ -35,15 +45,103 @@ const SPEECH: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Checks the comments, identifiers and messages of a Rust file of one of the crates; other files have no errors. `path` is
-/// relative to the repository.
+/// How comments that say what goes into something must not begin: "ingests", "adds" or "inserts" say how.
+const TAKES_IN: &str = "/// Takes in ";
+
+/// Files whose words are not checked: the one that explains what the words replace, and the one whose lines stay as they
+/// were when they were written.
+const UNCHECKED: &[&str] = &["docs/glossary.md", "CHANGELOG.md"];
+
+/// Checks the words of a file: of a Rust file of one of the crates those in comments, identifiers and messages, of a page or
+/// a scenario all, of a script or a manifest those in comments; other files have no errors. `path` is relative to the
+/// repository.
 pub(crate) fn check(path: &str, text: &str, findings: &mut Findings) {
-    let is_rust = path.rsplit_once('.').is_some_and(|(_, kind)| kind == "rs");
-    if !is_rust || !path.starts_with("crates/") {
+    if UNCHECKED.contains(&path) {
         return;
     }
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let kind = name.rsplit_once('.').map_or("", |(_, kind)| kind);
+    let is_of_crates = path.starts_with("crates/");
+    match kind {
+        "rs" if is_of_crates => check_rust(path, text, findings),
+        "yaml" if is_of_crates => check_lines(path, text.lines().map(str::to_owned), findings),
+        "md" => check_lines(path, prose(text), findings),
+        "toml" | "py" | "sh" => check_lines(path, text.lines().map(hash_comment), findings),
+        "" if text.starts_with("#!") => {
+            check_lines(path, text.lines().map(hash_comment), findings);
+        }
+        _ => {}
+    }
+}
+
+/// The lines of a page without its blocks of code and the addresses of its links.
+fn prose(text: &str) -> impl Iterator<Item = String> {
+    let mut in_block = false;
+    text.lines().map(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_block ^= is_fence;
+        if is_fence || in_block {
+            return String::new();
+        }
+        let mut parts = line.split("](");
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |before, part| {
+            let after = part.split_once(')').map_or("", |(_, after)| after);
+            format!("{before}] {after}")
+        })
+    })
+}
+
+/// What follows the sign of a comment in a line of a script or a manifest; empty without one.
+fn hash_comment(line: &str) -> String {
+    let begins = |at: &usize| {
+        line[..*at]
+            .chars()
+            .next_back()
+            .is_none_or(char::is_whitespace)
+    };
+    let mut signs = line.match_indices('#').map(|(at, _)| at);
+    signs
+        .find(begins)
+        .map_or_else(String::new, |at| line[at..].to_owned())
+}
+
+/// Checks lines of text, with what is quoted as code left out.
+fn check_lines(path: &str, lines: impl Iterator<Item = String>, findings: &mut Findings) {
+    for (number, line) in (1..).zip(lines) {
+        check_words(
+            (path, number),
+            &without(&line, '`', '`'),
+            &[WORDS, SPEECH],
+            findings,
+        );
+    }
+}
+
+/// A list of words, each with what to write instead.
+type Words = [(&'static [&'static str], &'static str)];
+
+/// Checks the words of one line.
+fn check_words(
+    (path, number): (&str, usize),
+    text: &str,
+    lists: &[&Words],
+    findings: &mut Findings,
+) {
+    for word in text.split(|c: char| !c.is_ascii_alphanumeric()) {
+        let word = word.to_lowercase();
+        let mut listed = lists.iter().flat_map(|list| list.iter());
+        if let Some((_, instead)) = listed.find(|(of, _)| of.contains(&word.as_str())) {
+            findings
+                .errors
+                .push(format!("{path}:{number}: uses \"{word}\": write {instead}"));
+        }
+    }
+}
+
+fn check_rust(path: &str, text: &str, findings: &mut Findings) {
     for Piece { kind, line, text } in pieces(text) {
-        let lists: &[_] = match kind {
+        let lists: &[&Words] = match kind {
             PieceKind::Code => &[WORDS],
             PieceKind::Comment => &[WORDS, SPEECH],
             PieceKind::Literal if is_message(&text) => &[WORDS, SPEECH],
@@ -55,15 +153,7 @@ pub(crate) fn check(path: &str, text: &str, findings: &mut Findings) {
             PieceKind::Literal => without(&text, '{', '}'),
         };
         for (number, text) in (line..).zip(text.split('\n')) {
-            for word in text.split(|c: char| !c.is_ascii_alphanumeric()) {
-                let word = word.to_lowercase();
-                let mut listed = lists.iter().flat_map(|list| list.iter());
-                if let Some((_, instead)) = listed.find(|(of, _)| of.contains(&word.as_str())) {
-                    findings
-                        .errors
-                        .push(format!("{path}:{number}: uses \"{word}\": write {instead}"));
-                }
-            }
+            check_words((path, number), text, lists, findings);
         }
     }
     let mut after_comment = false;
@@ -71,6 +161,16 @@ pub(crate) fn check(path: &str, text: &str, findings: &mut Findings) {
         if !after_comment && is_single_word(line) {
             findings.errors.push(format!(
                 "{path}:{number}: has a comment of one word: state meaning, unit and range"
+            ));
+        }
+        if !after_comment && is_bare_question(line) {
+            findings.errors.push(format!(
+                "{path}:{number}: has a comment that asks: state meaning, unit and range"
+            ));
+        }
+        if line.starts_with(TAKES_IN) {
+            findings.errors.push(format!(
+                "{path}:{number}: uses \"takes in\": write \"ingests\", \"adds\" or \"inserts\""
             ));
         }
         after_comment = line.starts_with("//");
@@ -182,6 +282,23 @@ fn without(text: &str, open: char, close: char) -> String {
     keep.collect()
 }
 
+/// Words that a question begins with.
+const QUESTIONS: &[&str] = &["What", "When", "Where", "Which", "Who", "Whose", "Why"];
+
+/// Whether a line is a doc comment of a question word and one or two more, as "Which experiment.": it names what the field's
+/// name and type name already.
+fn is_bare_question(line: &str) -> bool {
+    line.strip_prefix("/// ")
+        .and_then(|text| text.strip_suffix('.'))
+        .is_some_and(|text| {
+            let words: Vec<&str> = text.split(' ').collect();
+            let is_plain = |word: &&str| word.chars().all(char::is_alphabetic);
+            QUESTIONS.contains(&words[0])
+                && (2..=3).contains(&words.len())
+                && words.iter().all(is_plain)
+        })
+}
+
 /// Whether a line is a doc comment of one capitalised word.
 fn is_single_word(line: &str) -> bool {
     line.strip_prefix("/// ")
@@ -240,8 +357,42 @@ mod tests {
     }
 
     #[test]
-    fn files_outside_the_crates_and_other_files_are_not_checked() {
-        for path in ["xtask/src/lib.rs", "crates/spool/README.md", "a.rs"] {
+    fn a_comment_that_only_asks_is_refused() {
+        let found = errors(
+            "crates/tls/src/lib.rs",
+            "/// Which experiment.\n\n/// Which way.\n\n/// Which of two goes first.\n\n/// Takes in a line.\n",
+        );
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found[1].starts_with("crates/tls/src/lib.rs:3: "));
+        assert!(found[2].contains("takes in"));
+    }
+
+    #[test]
+    fn pages_scenarios_and_comments_of_scripts_are_checked() {
+        for (path, text, expected) in [
+            (
+                "docs/logs.md",
+                "It says `told`.\n```\nit says\n```\n[x](says.md)\n",
+                1,
+            ),
+            (
+                "crates/scenario/scenarios/x.yaml",
+                "note: nobody waits\n",
+                1,
+            ),
+            ("python/x.py", "told = \"nobody\"  # It says so.\n", 1),
+            ("Cargo.toml", "# Every room.\nroom = 1\n", 1),
+            ("scripts/run", "#!/bin/sh\necho told # told\n", 1),
+            ("scripts/data", "# told\n", 0),
+            ("docs/glossary.md", "told\n", 0),
+        ] {
+            assert_eq!(errors(path, text).len(), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn rust_outside_the_crates_is_not_checked() {
+        for path in ["xtask/src/lib.rs", "a.rs"] {
             assert_eq!(errors(path, "// told\n"), Vec::<String>::new());
         }
     }

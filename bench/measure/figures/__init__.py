@@ -20,7 +20,7 @@ class Plan:
     quick: bool
     # Interpreter of tasks that run Python.
     python: str
-    # An image with a shell for the Docker figure; None if the person named none.
+    # An image with a shell for the Docker figure; None if the caller named none.
     image: str | None
     # The load generator, det-bench; None if it was not built.
     load: pathlib.Path | None

@@ -230,7 +230,7 @@ def _streams(plan: Plan, cluster: Cluster, made: dict[str, Any], trial: str) -> 
     for _ in range(plan.repeats(3)):
         with _Peak(pid) as peak:
             taken, points = _whole(cluster, stream, lambda data: data.count(b'"totalBatches"'))
-        # A key may lie across two pieces of the answer.
+        # A key may be split across two pieces of the answer.
         if not made["points"] * 0.99 <= points <= made["points"]:
             raise Failed(f"{points} of {made['points']} points were read")
         whole.append(taken)

@@ -384,7 +384,7 @@ async fn end_tasks(shared: &Shared, manager: &Manager) {
         tokio::time::timeout(REPORTS_WITHIN, shared.outbox.wait_until_reported()).await;
     if wait_until_reported.is_err() {
         tracing::info!(
-            "not everything of the tasks is settled with the master; the next start of this agent does the rest"
+            "the master has not confirmed everything of the tasks; the next start of this agent reports the rest"
         );
     }
 }

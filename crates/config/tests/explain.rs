@@ -1,4 +1,4 @@
-//! Where effective values come from, and how layers lie over each other.
+//! Where effective values come from, and how layers are laid over each other.
 
 use std::collections::BTreeMap;
 
@@ -295,7 +295,7 @@ fn policies(workload: Workload, scope: &str, text: &str) -> Policies {
 }
 
 #[test]
-fn policies_lie_over_everything_and_the_last_one_over_the_others() {
+fn policies_are_laid_over_everything_and_the_last_one_over_the_others() {
     let team = policies(
         Workload::Experiment,
         "workspace \"w\"",

@@ -230,7 +230,7 @@ impl<R: Registry> Connection<R> {
         }
     }
 
-    /// Takes in a message and those that have come behind it, and stores what they report in one transaction. Gives
+    /// Ingests a message and those that have come behind it, and stores what they report in one transaction. Gives
     /// why the connection has ended, if it has.
     async fn on_messages(&mut self, first: &str) -> Result<Option<Ended>, ErrorOf<R>> {
         let mut reports = Vec::new();

@@ -110,12 +110,12 @@ impl<C: Core> Cluster<C> {
                 };
                 self.receive(message);
             }
-            self.settle().await;
+            self.carry_out_what_follows().await;
         }
     }
 
     /// Everything that is to be done after something has changed. Nothing is done while what is known is not complete.
-    async fn settle(&mut self) {
+    async fn carry_out_what_follows(&mut self) {
         if !self.is_complete() {
             return;
         }

@@ -122,7 +122,7 @@ impl Container<'_> {
         Some((pod.facts.as_ref()?, self.is_ordered(held)))
     }
 
-    /// Takes in what the status of its pod means.
+    /// Notes what the status of its pod means.
     fn look_at_status(&mut self) {
         let status = self.status();
         let observed = status.and_then(|(facts, ordered)| det_pods::observed(facts, ordered));
@@ -131,7 +131,7 @@ impl Container<'_> {
         }
     }
 
-    /// Takes in what it means that its pod is gone.
+    /// Notes what it means that its pod is gone.
     fn look_at_gone(&mut self) {
         let status = self.status();
         let observed = status.map(|(facts, ordered)| det_pods::observed_gone(facts, ordered));

@@ -46,12 +46,12 @@ struct Inner {
     /// Whether the cache has been made from the rows and follows them since.
     current: bool,
     /// How often more had changed than was reported.
-    doubts: u64,
+    invalidations: u64,
     /// What managers have last reported.
     fits: Fits,
     /// Changes that came while it was being made.
     meanwhile: Vec<Changes>,
-    /// Changes that scheduling has not taken in yet.
+    /// Changes that scheduling has not applied yet.
     for_scheduling: Vec<Changes>,
     /// Whether scheduling's cache follows; if not, it is to be copied from this one.
     scheduling_follows: bool,
@@ -80,7 +80,7 @@ struct LiveJobs {
     rows: HashMap<JobId, JobRow>,
     /// Those that are to be read.
     unread: BTreeSet<JobId>,
-    /// How often jobs have changed: what was read of them before is not to be taken in after.
+    /// How often jobs have changed: what was read of them before is not to be inserted after.
     changes: u64,
 }
 
@@ -95,8 +95,8 @@ impl LiveJobs {
         }
     }
 
-    /// Takes in jobs that were read. One that is wanted and not there is not asked for again until it changes.
-    fn take_in(&mut self, jobs: Vec<JobRow>, wanted: &[JobId]) {
+    /// Inserts jobs that were read. One that is wanted and not there is not asked for again until it changes.
+    fn insert_loaded(&mut self, jobs: Vec<JobRow>, wanted: &[JobId]) {
         for id in wanted {
             self.unread.remove(id);
         }
@@ -256,7 +256,7 @@ impl Live {
         let mut inner = self.lock();
         if changes.everything {
             inner.current = false;
-            inner.doubts += 1;
+            inner.invalidations += 1;
             inner.meanwhile.clear();
         } else if inner.current {
             if inner.for_scheduling.len() >= MOST_BEHIND {
@@ -288,7 +288,7 @@ impl Live {
         // One at a time: what is gathered meanwhile is for one cache.
         let _alone = self.loading.lock().await;
         loop {
-            let doubts = {
+            let invalidations = {
                 let mut inner = self.lock();
                 if inner.current {
                     return Ok(look(&inner.cache));
@@ -296,14 +296,14 @@ impl Live {
                 // From here on every commit is either in what is read below or among these, or in both: each change
                 // contains the state after it, so applying it twice does no harm.
                 inner.meanwhile.clear();
-                inner.doubts
+                inner.invalidations
             };
             let mut cache = {
                 let mut conn = store.read().await?;
                 LiveCache::load(&mut conn.conn()).await?
             };
             let mut inner = self.lock();
-            if inner.doubts != doubts {
+            if inner.invalidations != invalidations {
                 // More has changed than was reported, perhaps after the rows were read.
                 continue;
             }
@@ -347,7 +347,7 @@ impl Live {
             let mut inner = self.lock();
             // Else they are read again.
             if inner.current && inner.cache.jobs.changes == changes {
-                inner.cache.jobs.take_in(jobs, &unread);
+                inner.cache.jobs.insert_loaded(jobs, &unread);
             }
         }
     }
@@ -384,7 +384,7 @@ impl Live {
             let ids: Vec<JobId> = scheduling.jobs.unread.iter().cloned().collect();
             let mut conn = store.read().await?;
             let jobs = experiments::jobs(&mut conn.conn(), &ids).await?;
-            scheduling.jobs.take_in(jobs, &ids);
+            scheduling.jobs.insert_loaded(jobs, &ids);
             touched.jobs.extend(ids);
         }
         fits::take_in(scheduling, fits, &mut touched);
@@ -470,7 +470,7 @@ impl LiveCache {
         }
     }
 
-    /// Takes in an allocation as it is now.
+    /// Inserts an allocation as it is now.
     fn put(&mut self, row: Arc<AllocationRow>, containers: Vec<Arc<ContainerRow>>) {
         if let Some(before) = self.allocations.remove(&row.id) {
             self.jobs.remove(&before.row);
@@ -704,7 +704,7 @@ mod tests {
         }
     }
 
-    /// Commits, doubts about the cache, and many who look at it, all at once: the cache must not lose a commit that came
+    /// Commits, invalidations of the cache, and many who look at it, all at once: the cache must not lose a commit that came
     /// while one of them made it.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn no_commit_is_missed_while_the_image_is_made() {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use det_server::http::openapi;
 use serde_json::Value;
 
-/// Operations of our own, and those that the bindings of clients do not know because they lie outside the API.
+/// Operations of our own, and those that the bindings of clients do not know because they are outside the API.
 const OURS: &[&str] = &[
     "DiagnoseTrial",
     "DownloadCheckpoint",

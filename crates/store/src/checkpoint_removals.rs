@@ -1,11 +1,11 @@
-//! Tasks that delete checkpoints where the master does not reach: from their launch until what came of them is settled.
+//! Tasks that delete checkpoints where the master does not reach: from their launch until what came of them is finished.
 
 use det_ids::{ExperimentId, TaskId};
 use det_lifecycle::task::TaskState;
 
 use crate::{Conn, StoreError};
 
-/// A task that deletes checkpoints of an experiment, which is not settled yet.
+/// A task that deletes checkpoints of an experiment, which is not finished yet.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 #[row(id = "task_id")]
 pub struct OpenRemoval {
@@ -21,13 +21,13 @@ pub struct OpenRemoval {
 /// See [`open`].
 pub(crate) const OPEN: &str = "SELECT r.task_id, r.experiment_id, t.machine FROM checkpoint_removals r JOIN tasks t ON t.id = r.task_id ORDER BY r.task_id";
 
-/// All that are not settled.
+/// All that are not finished.
 pub async fn open(conn: &mut Conn<'_>) -> Result<Vec<OpenRemoval>, StoreError> {
     conn.flush().await?;
     Ok(fetch_all!(conn, OpenRemoval, OPEN)?)
 }
 
-/// Whose checkpoints a task deletes; `None` = it deletes none, or what came of it is settled.
+/// Whose checkpoints a task deletes; `None` = it deletes none, or what came of it is finished.
 pub async fn of_task(
     conn: &mut Conn<'_>,
     task_id: &TaskId,
@@ -56,8 +56,8 @@ pub async fn insert(
     Ok(())
 }
 
-/// What came of a task is settled.
-pub async fn settle(conn: &mut Conn<'_>, task_id: &TaskId) -> Result<(), StoreError> {
+/// What came of a task is stored: its removal is open no more.
+pub async fn finish(conn: &mut Conn<'_>, task_id: &TaskId) -> Result<(), StoreError> {
     execute!(
         conn,
         "DELETE FROM checkpoint_removals WHERE task_id = $1",

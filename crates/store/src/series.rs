@@ -239,7 +239,7 @@ pub struct GroupSeries {
     pub metrics: BTreeMap<String, Series>,
     /// The newest chunk that is in them; 0 = none.
     pub through: i64,
-    /// Reports taken in since they were loaded.
+    /// Reports added since they were loaded.
     pub new_reports: usize,
     /// Bytes of the chunks that they were in, unpacked: what the next reader would have to read again.
     pub new_bytes: usize,

@@ -35,7 +35,7 @@ fn directory(storage: &Value, shared_fs: &Path) -> Result<Option<PathBuf>, Setup
             match below(host_path, Path::new(path)) {
                 Some(relative) => Ok(Some(shared_fs.join(relative))),
                 None => Err(SetupError::task(format!(
-                    "checkpoint storage: storage_path {path:?} must lie below host_path {host_path:?}"
+                    "checkpoint storage: storage_path {path:?} must be below host_path {host_path:?}"
                 ))),
             }
         }

@@ -30,7 +30,7 @@ struct Lines {
 }
 
 impl Tail {
-    /// Takes in lines, the oldest first.
+    /// Adds lines, the oldest first.
     pub(crate) fn see(&self, records: &[Record]) {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for record in records {

@@ -20,7 +20,7 @@ __all__ = ["ClusterInfo", "RendezvousInfo", "ResourcesInfo", "TrialInfo", "get_c
 #: Fixed: images and launchers in the field rely on it.
 INFO_DIR = "/run/determined/info"
 
-#: All of these describe a task; a person's shell may well have DET_MASTER alone.
+#: All of these describe a task; a user's shell may well have DET_MASTER alone.
 _REQUIRED_ENV = (
     "DET_MASTER",
     "DET_CLUSTER_ID",

@@ -23,7 +23,7 @@ __all__ = ["MasterSession", "TrustSettings", "default_retry"]
 
 logger = logging.getLogger("determined.core")
 
-#: Header that carries the token of an allocation; `Authorization` is for people's tokens.
+#: Header that carries the token of an allocation; `Authorization` is for users' tokens.
 TOKEN_HEADER = "Grpc-Metadata-x-allocation-token"
 
 #: Seconds until a connection attempt counts as failed.

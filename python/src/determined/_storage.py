@@ -223,7 +223,7 @@ def directory_from_config(config: Mapping[str, Any], *, container_path: str) -> 
     relative = config.get("storage_path") or config.get("tensorboard_path") or config.get("checkpoint_path")
     below = "."
     if relative:
-        # join() lets an absolute storage_path win, which may then lie under the host path.
+        # join() lets an absolute storage_path win, which may then be below the host path.
         whole = posixpath.normpath(posixpath.join(host_path, relative))
         below = posixpath.relpath(whole, host_path)
         if below == ".." or below.startswith("../"):

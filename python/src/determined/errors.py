@@ -43,7 +43,7 @@ __all__ = [
 class DeterminedError(Exception):
     """Base of all errors of this package except `InvalidHP`."""
 
-    #: What went wrong, for a person.
+    #: What went wrong, for users.
     message: str
 
     def __init__(self, message: str) -> None:

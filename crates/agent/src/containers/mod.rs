@@ -60,7 +60,7 @@ pub(crate) struct Shared {
     pub(crate) python: OnceCell<TaskPython>,
 }
 
-/// What the agent learns from a connection.
+/// What the agent receives from a connection.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Session {
     pub(crate) welcome: Welcome,

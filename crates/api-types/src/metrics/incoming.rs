@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use super::{ReportTrialMetricsRequest, TrialMetrics};
 use crate::wire::{self, Timestamp, WireError};
 
-/// A report as it is taken in.
+/// A report as it is ingested.
 #[derive(Debug)]
 pub struct IncomingReport {
     /// See [`TrialMetrics`].

@@ -326,7 +326,7 @@ async fn explain(args: &ExplainArgs, context: Option<&Context>) -> Result<(), Cl
         }
         DocumentKind::Policies(_) => {
             return Err(CliError::usage(
-                "policies are explained with what they lie over: det config explain FILE --policies-file POLICIES",
+                "policies are explained with what they are laid over: det config explain FILE --policies-file POLICIES",
             ));
         }
         DocumentKind::Master | DocumentKind::Agent => explain_process(args, kind, &file, text)?,

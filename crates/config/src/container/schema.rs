@@ -160,7 +160,7 @@ pub(crate) fn mounts(findings: &mut Findings, document: &Node) {
             } else if key == "host_path" {
                 continue;
             } else if inside(det_taskspec::RUN_DIR) {
-                "is where the task's own files lie"
+                "is where the task's own files are"
             } else if !targets.insert(target) {
                 "is used by another bind mount already"
             } else {

@@ -12,10 +12,10 @@ use det_ids::AllocationId;
 use crate::budget::{Account, Budget, Reservation};
 use crate::error::{AppError, AppResult, ErrorKind};
 
-/// Rounds kept of an allocation: the current one, and finished ones whose answers may be requested again.
-const ROUNDS: usize = 4;
-/// Bytes that all members together may give in one round.
-const ROUND_BYTES: usize = 16 << 20;
+/// Exchanges kept of an allocation: the current one, and finished ones whose answers may be requested again.
+const EXCHANGES: usize = 4;
+/// Bytes that all members together may give in one exchange.
+const EXCHANGE_BYTES: usize = 16 << 20;
 /// What a member costs besides its data.
 const MEMBER_BYTES: usize = 256;
 
@@ -23,12 +23,12 @@ const MEMBER_BYTES: usize = 256;
 #[derive(Clone)]
 pub struct AllGathers {
     budget: Budget,
-    rounds: Arc<Mutex<HashMap<AllocationId, Vec<Round>>>>,
+    exchanges: Arc<Mutex<HashMap<AllocationId, Vec<Exchange>>>>,
 }
 
 /// One exchange.
 #[derive(Default)]
-struct Round {
+struct Exchange {
     /// What members gave, by the id of each call; empty texts once the answer is made.
     given: HashMap<String, MemberValue>,
     bytes: usize,
@@ -46,19 +46,21 @@ impl AllGathers {
     pub fn new(budget: Budget) -> Self {
         Self {
             budget,
-            rounds: Arc::default(),
+            exchanges: Arc::default(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<AllocationId, Vec<Round>>> {
-        self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<AllocationId, Vec<Exchange>>> {
+        self.exchanges
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what a member gives: into its own round again, else into the first one that is not full. `data` is JSON
+    /// Adds what a member gives: into its own exchange again, else into the first one that is not full. `data` is JSON
     /// text, `account` the user whom it is counted for.
     ///
     /// # Errors
-    /// [`ErrorKind::TooLarge`] beyond the bytes of a round, [`ErrorKind::Busy`] beyond the budget.
+    /// [`ErrorKind::TooLarge`] beyond the bytes of an exchange, [`ErrorKind::Busy`] beyond the budget.
     pub fn give(
         &self,
         account: Account,
@@ -68,15 +70,15 @@ impl AllGathers {
         data: Bytes,
     ) -> AppResult<()> {
         let mut all = self.lock();
-        let rounds = all.entry(allocation_id.clone()).or_default();
-        let outcome = give(&self.budget, rounds, account, request_uuid, peers, data);
-        if rounds.is_empty() {
+        let exchanges = all.entry(allocation_id.clone()).or_default();
+        let outcome = give(&self.budget, exchanges, account, request_uuid, peers, data);
+        if exchanges.is_empty() {
             all.remove(allocation_id);
         }
         outcome
     }
 
-    /// The answer to all members of the round of this call, once `peers` have given.
+    /// The answer to all members of the exchange of this call, once `peers` have given.
     pub fn complete(
         &self,
         allocation_id: &AllocationId,
@@ -84,16 +86,16 @@ impl AllGathers {
         peers: usize,
     ) -> Option<Bytes> {
         let mut all = self.lock();
-        let round = all
+        let exchange = all
             .get_mut(allocation_id)?
             .iter_mut()
-            .find(|round| round.given.contains_key(request_uuid))?;
-        if round.given.len() < peers {
+            .find(|exchange| exchange.given.contains_key(request_uuid))?;
+        if exchange.given.len() < peers {
             return None;
         }
-        let answer = match &round.answer {
+        let answer = match &exchange.answer {
             Some(answer) => answer.clone(),
-            None => round.finish(),
+            None => exchange.finish(),
         };
         Some(answer)
     }
@@ -116,35 +118,35 @@ impl AllGathers {
 
 fn give(
     budget: &Budget,
-    rounds: &mut Vec<Round>,
+    exchanges: &mut Vec<Exchange>,
     account: Account,
     request_uuid: &str,
     peers: usize,
     data: Bytes,
 ) -> AppResult<()> {
-    let own = rounds
+    let own = exchanges
         .iter()
-        .position(|round| round.given.contains_key(request_uuid));
-    if own.is_some_and(|index| rounds[index].answer.is_some()) {
+        .position(|exchange| exchange.given.contains_key(request_uuid));
+    if own.is_some_and(|index| exchanges[index].answer.is_some()) {
         // It repeats its call after the end of the exchange: the others have their answer, and it gets the same.
         return Ok(());
     }
     // What it gave before is replaced: released first, or it would need the space twice.
-    if let Some(round) = own.map(|index| &mut rounds[index])
-        && let Some(before) = round.given.remove(request_uuid)
+    if let Some(exchange) = own.map(|index| &mut exchanges[index])
+        && let Some(before) = exchange.given.remove(request_uuid)
     {
-        round.bytes -= before.data.len() + request_uuid.len() + MEMBER_BYTES;
+        exchange.bytes -= before.data.len() + request_uuid.len() + MEMBER_BYTES;
     }
     let cost = data.len() + request_uuid.len() + MEMBER_BYTES;
-    let open = rounds
+    let open = exchanges
         .iter()
-        .position(|round| round.answer.is_none() && round.given.len() < peers);
-    let bytes = open.map_or(0, |index| rounds[index].bytes);
-    if bytes + cost > ROUND_BYTES {
+        .position(|exchange| exchange.answer.is_none() && exchange.given.len() < peers);
+    let bytes = open.map_or(0, |index| exchanges[index].bytes);
+    if bytes + cost > EXCHANGE_BYTES {
         return Err(AppError::new(
             ErrorKind::TooLarge,
             format!(
-                "the members of an all-gather may give at most {ROUND_BYTES} bytes together; {bytes} are given, and {} \
+                "the members of an all-gather may give at most {EXCHANGE_BYTES} bytes together; {bytes} are given, and {} \
                  more came",
                 data.len()
             ),
@@ -155,33 +157,33 @@ fn give(
         Ok(reserved) => reserved,
         Err(_) => {
             // Finished exchanges are kept for calls that are repeated: that is the first thing to go.
-            rounds.retain(|round| round.answer.is_none());
+            exchanges.retain(|exchange| exchange.answer.is_none());
             budget.try_reserve(account, cost)?
         }
     };
-    let open = rounds
+    let open = exchanges
         .iter()
-        .position(|round| round.answer.is_none() && round.given.len() < peers);
-    let round = match open {
-        Some(index) => &mut rounds[index],
+        .position(|exchange| exchange.answer.is_none() && exchange.given.len() < peers);
+    let exchange = match open {
+        Some(index) => &mut exchanges[index],
         None => {
-            if rounds.len() == ROUNDS {
-                rounds.remove(0);
+            if exchanges.len() == EXCHANGES {
+                exchanges.remove(0);
             }
-            rounds.push(Round::default());
-            rounds.last_mut().expect("one was just added")
+            exchanges.push(Exchange::default());
+            exchanges.last_mut().expect("one was just added")
         }
     };
     let given = MemberValue {
         data,
         _reserved: reserved,
     };
-    round.given.insert(request_uuid.to_owned(), given);
-    round.bytes += cost;
+    exchange.given.insert(request_uuid.to_owned(), given);
+    exchange.bytes += cost;
     Ok(())
 }
 
-impl Round {
+impl Exchange {
     /// Makes the answer: `{"data":[…]}`. What members gave lives on only in there.
     fn finish(&mut self) -> Bytes {
         let mut answer = Vec::with_capacity(self.bytes);
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn each_exchange_is_a_round_of_its_own() {
+    fn each_call_of_all_members_is_an_exchange_of_its_own() {
         let (all_gathers, a) = (all_gathers(1 << 20), AllocationId::from("a"));
         let give =
             |uuid: &str, data: &str| all_gathers.give(None, &a, uuid, 2, text(data)).unwrap();
@@ -268,7 +270,7 @@ mod tests {
         all_gathers.give(None, &a, "1", 3, large()).unwrap();
         let error = all_gathers.give(None, &a, "2", 3, large()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Busy);
-        let huge = Bytes::from(vec![b'1'; ROUND_BYTES]);
+        let huge = Bytes::from(vec![b'1'; EXCHANGE_BYTES]);
         let error = all_gathers
             .give(None, &AllocationId::from("b"), "1", 1, huge)
             .unwrap_err();

@@ -30,7 +30,7 @@ impl HeldUp {
         Self { order, since }
     }
 
-    /// Takes in an allocation of a job.
+    /// Adds an allocation of a job.
     pub(crate) fn note(&mut self, priority: u8, allocation: &AllocationRow) {
         if allocation.placed_at.is_none() && waits_for_slots(allocation) {
             let since = self

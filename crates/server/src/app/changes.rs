@@ -62,7 +62,7 @@ pub(crate) async fn put_trial(
     let id = service
         .put_trial(actor, experiment_id, external_id, hparams)
         .await?;
-    trials::settled(&master.context.store, actor, id).await
+    trials::compacted(&master.context.store, actor, id).await
 }
 
 /// The code of an unmanaged trial reports that it runs, or how it ended.
@@ -73,7 +73,7 @@ pub(crate) async fn beat(
     heartbeat: Heartbeat,
 ) -> AppResult<TrialWithParts> {
     master.unmanaged.beat(actor, id, heartbeat).await?;
-    trials::settled(&master.context.store, actor, id).await
+    trials::compacted(&master.context.store, actor, id).await
 }
 
 /// Lets an ended experiment go on, with changed settings if any.

@@ -18,7 +18,7 @@ use det_store::experiments::ExperimentRow;
 use det_store::{WriteTx, checkpoint_removals, checkpoints, experiments, trials};
 use det_taskspec::RemovalCause;
 
-use crate::app::checkpoints::by_task::{RemovalTasks, Settled};
+use crate::app::checkpoints::by_task::{RemovalOutcome, RemovalTasks};
 use crate::app::checkpoints::files::CheckpointFiles;
 use crate::app::checkpoints::joined::{collectable, policy_of};
 use crate::app::checkpoints::patterns;
@@ -89,7 +89,7 @@ impl CleanUp {
     /// look again without being woken: only what the database's absence kept from being done is tried again by itself.
     pub(crate) async fn pass(&self) -> Option<Duration> {
         let mut retry = None;
-        let open = match self.settle_removals(&mut retry).await {
+        let open = match self.finish_removals(&mut retry).await {
             Ok(open) => open,
             Err(error) => return failed(None, &error),
         };
@@ -97,7 +97,7 @@ impl CleanUp {
             Ok(rows) => rows,
             Err(error) => return failed(None, &error),
         };
-        // What a task deletes first is settled before anything else is done.
+        // What a task deletes first is finished before anything else is done.
         for row in rows.into_iter().filter(|row| !open.contains(&row.id)) {
             if self.context.shutdown.is_cancelled() {
                 break;
@@ -109,8 +109,8 @@ impl CleanUp {
         retry
     }
 
-    /// Settles the removals whose tasks have ended, and returns the experiments that have others.
-    async fn settle_removals(
+    /// Finishes the removals whose tasks have ended, and returns the experiments that have others.
+    async fn finish_removals(
         &self,
         retry: &mut Option<Duration>,
     ) -> AppResult<BTreeSet<ExperimentId>> {
@@ -125,7 +125,7 @@ impl CleanUp {
             live.iter().map(|removal| removal.experiment_id).collect();
         for removal in ended {
             let id = removal.experiment_id;
-            if let Err(error) = self.settle(removal).await {
+            if let Err(error) = self.finish(removal).await {
                 waiting.insert(id);
                 *retry = retry.or(failed(Some(id), &error));
             }
@@ -133,16 +133,16 @@ impl CleanUp {
         Ok(waiting)
     }
 
-    /// Settles one removal: the marks go, and what was waiting for it goes on.
-    async fn settle(&self, removal: OpenRemoval) -> AppResult<()> {
+    /// Finishes one removal: the marks go, and what was waiting for it goes on.
+    async fn finish(&self, removal: OpenRemoval) -> AppResult<()> {
         self.metric_journal.flush().await?;
         let service = self.clone();
         self.context
             .write(move |tx| {
                 Box::pin(async move {
-                    let settled = service.removal_tasks.settle(tx, &removal, &ACTOR).await?;
-                    match settled {
-                        Some(settled) => service.after_removal(tx, settled).await,
+                    let outcome = service.removal_tasks.finish(tx, &removal, &ACTOR).await?;
+                    match outcome {
+                        Some(outcome) => service.after_removal(tx, outcome).await,
                         None => Ok(()),
                     }
                 })
@@ -150,13 +150,13 @@ impl CleanUp {
             .await
     }
 
-    async fn after_removal(&self, tx: &mut WriteTx, settled: Settled) -> AppResult<()> {
-        let Settled {
+    async fn after_removal(&self, tx: &mut WriteTx, outcome: RemovalOutcome) -> AppResult<()> {
+        let RemovalOutcome {
             experiment_id: id,
             cause,
             count,
             failure,
-        } = settled;
+        } = outcome;
         let reason = match cause {
             RemovalCause::Deletion => {
                 let left = checkpoints::of_experiment(&mut tx.conn(), id).await?;

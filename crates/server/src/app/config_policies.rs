@@ -193,7 +193,7 @@ impl ConfigPolicies {
             .await
     }
 
-    /// The policies that lie over work in a workspace, the weakest first.
+    /// The policies that are laid over work in a workspace, the weakest first.
     pub(crate) async fn over(
         &self,
         workspace_id: WorkspaceId,

@@ -36,7 +36,7 @@ pub struct NewTemplate {
     pub config: Map<String, Value>,
 }
 
-/// Templates and what they lie under. Cheap to clone.
+/// Templates and what is laid over them. Cheap to clone.
 #[derive(Clone)]
 pub struct Templates {
     context: Context,

@@ -17,7 +17,7 @@ use crate::hub::Topic;
 
 /// Expired sessions and tokens are swept this often.
 const SWEEP: Duration = Duration::from_secs(3600);
-/// After a failed round (the database is away), try again after this long.
+/// After a failed pass (the database is away), try again after this long.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Watches until the master stops.
@@ -34,7 +34,7 @@ pub async fn run(master: Master) {
                 }
             }
         }
-        let wait = match round(&master, since).await {
+        let wait = match pass(&master, since).await {
             Ok(next) => next.map_or(SWEEP, |at| {
                 let micros = u64::try_from(at.saturating_sub(det_store::steady_now())).unwrap_or(0);
                 Duration::from_micros(micros).clamp(Duration::from_millis(1), SWEEP)
@@ -53,7 +53,7 @@ pub async fn run(master: Master) {
 }
 
 /// Does what is due and gives the next due moment. `since` = when this master began to look.
-async fn round(master: &Master, since: Micros) -> AppResult<Option<i64>> {
+async fn pass(master: &Master, since: Micros) -> AppResult<Option<i64>> {
     let next_agent = master.places.give_up_lost().await?;
     let next_allocation = end_overdue(master).await?;
     let next_trial = end_silent(master, since).await?;

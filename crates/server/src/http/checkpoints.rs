@@ -74,7 +74,7 @@ fn show(found: &ShownCheckpoint) -> AppResult<Checkpoint> {
     }
 }
 
-/// Takes in a checkpoint that a task has stored; a repeat changes nothing.
+/// Records a checkpoint that a task has stored; a repeat changes nothing.
 #[utoipa::path(post, path = "/api/v1/checkpoints", operation_id = "ReportCheckpoint", tag = "checkpoints",
     request_body = Checkpoint, responses((status = 200, body = Empty)))]
 async fn report_checkpoint(

@@ -86,7 +86,7 @@ fn stored_line(record: TaskLog, now: i64) -> LogLine {
     }
 }
 
-/// Takes in log records of one task. Records that cannot be read are dropped, the rest is kept.
+/// Ingests log records of one task. Records that cannot be read are dropped, the rest is kept.
 #[utoipa::path(post, path = "/api/v1/task/logs", operation_id = "PostTaskLogs", tag = "logs",
     request_body = PostTaskLogsRequest, responses((status = 200, body = Empty)))]
 async fn post_task_logs(Reporter(master, actor): Reporter, body: RawBody) -> Answer {
@@ -250,7 +250,7 @@ struct UnmanagedLogsTaken {
     dropped: usize,
 }
 
-/// Takes in log records of trials that run outside the cluster. The sender gives up for good on any other status than
+/// Ingests log records of trials that run outside the cluster. The sender gives up for good on any other status than
 /// 200, so records that cannot be stored are counted, not refused.
 #[utoipa::path(post, path = "/task-logs", operation_id = "PostUnmanagedLogs", tag = "logs",
     request_body = Vec<UnmanagedLog>, responses((status = 200, body = UnmanagedLogsTaken)))]

@@ -36,7 +36,7 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(get_validation_metrics))
 }
 
-/// Takes in a report of a trial.
+/// Ingests a report of a trial.
 #[utoipa::path(post, path = "/api/v1/trials/{trialId}/metrics", operation_id = "ReportTrialMetrics", tag = "metrics",
     params(("trialId" = i64, Path)), request_body = ReportTrialMetricsRequest,
     responses((status = 200, body = Empty)))]

@@ -40,7 +40,7 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(get_trial_profiler_available_series))
 }
 
-/// Takes in what the supervisor of one of the trial's containers has measured.
+/// Ingests what the supervisor of one of the trial's containers has measured.
 #[utoipa::path(post, path = "/api/v1/trials/{trialId}/system_metrics", operation_id = "ReportSystemMetrics", tag = "metrics",
     params(("trialId" = i64, Path)), request_body = ReportSystemMetricsRequest,
     responses((status = 200, body = ReportSystemMetricsResponse)))]
@@ -67,7 +67,7 @@ async fn report_system_metrics(
     message(&ReportSystemMetricsResponse { collect })
 }
 
-/// Takes in readings of older clients.
+/// Ingests readings of older clients.
 #[utoipa::path(post, path = "/api/v1/trials/profiler/metrics", operation_id = "PostTrialProfilerMetricsBatch", tag = "metrics",
     request_body = PostTrialProfilerMetricsBatchRequest, responses((status = 200, body = Empty)))]
 async fn post_trial_profiler_metrics_batch(

@@ -227,7 +227,7 @@ impl World {
             .checkpoint_storage
             .clone();
         let Some(StorageLocation::SharedFs { host_path, .. }) = storage.map(|s| s.location) else {
-            panic!("a test's checkpoints lie in a directory");
+            panic!("a test's checkpoints are in a directory");
         };
         let directory = std::path::Path::new(&host_path).join(&uuid);
         std::fs::create_dir(&directory).unwrap();

@@ -93,7 +93,7 @@ async fn variables_in_policies_are_for_administrators() {
 
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "one history, step by step")]
-async fn policies_lie_over_submissions_and_changes() {
+async fn policies_are_laid_over_submissions_and_changes() {
     let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
     let admin = cluster.admin().await;
     let experiments = "/api/v1/experiments";

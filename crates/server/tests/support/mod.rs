@@ -65,7 +65,7 @@ impl Written {
         *self.flags.lock().unwrap() = flags.to_vec();
     }
 
-    /// Writes the file that flags lie over.
+    /// Writes the file that flags are laid over.
     pub(crate) fn write(&self, file: &str) {
         file.clone_into(&mut self.file.lock().unwrap());
     }

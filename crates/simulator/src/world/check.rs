@@ -123,9 +123,9 @@ impl World {
     pub(super) fn check(&mut self, whole: bool) {
         self.checks.checked = self.master.rows().version;
         self.scene.counts.checks += 1;
-        let settled = self.is_settled();
-        self.scene.counts.settled += u64::from(settled);
-        let planned = settled.then(|| {
+        let quiescent = self.is_quiescent();
+        self.scene.counts.quiescent += u64::from(quiescent);
+        let planned = quiescent.then(|| {
             let rows = self.master.rows();
             PlannerAnswer::of(core(None), rows, self.history.rule, self.scene.now)
         });
@@ -145,11 +145,11 @@ impl World {
     }
 
     /// Whether nothing is under way between rows, memory and agents.
-    fn is_settled(&self) -> bool {
+    fn is_quiescent(&self) -> bool {
         let now = self.scene.now;
-        self.master.is_settled(now)
-            && self.network.is_settled(now)
-            && self.hosts.iter().all(AgentHost::is_settled)
+        self.master.is_quiescent(now)
+            && self.network.is_quiescent(now)
+            && self.hosts.iter().all(AgentHost::is_quiescent)
     }
 
     /// `planned` = what the planner returns just now, when nothing is under way.

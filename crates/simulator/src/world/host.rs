@@ -122,7 +122,7 @@ impl AgentHost {
     }
 
     /// Whether the agent has nothing left to do by itself.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_quiescent(&self) -> bool {
         self.is_connected() && self.records.values().all(|r| !r.forget)
     }
 

@@ -75,7 +75,7 @@ pub struct Counts {
     /// Moments that were checked.
     pub checks: u64,
     /// Of these, moments at which nothing was under way and everything had to agree.
-    pub settled: u64,
+    pub quiescent: u64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -90,7 +90,7 @@ impl std::ops::AddAssign for Counts {
         self.runs += other.runs;
         self.acknowledged += other.acknowledged;
         self.checks += other.checks;
-        self.settled += other.settled;
+        self.quiescent += other.quiescent;
     }
 }
 
@@ -99,7 +99,7 @@ impl std::fmt::Display for Counts {
         write!(
             f,
             "{} cluster-hours, {} experiments, {} tasks of their own ({} ended idle), {} runs of tasks, {} faults, {} commits, {} reports acknowledged, {} events, \
-             {} moments checked ({} settled)",
+             {} moments checked ({} quiescent)",
             self.time / (3600 * SECOND),
             self.experiments,
             self.launched,
@@ -110,7 +110,7 @@ impl std::fmt::Display for Counts {
             self.acknowledged,
             self.events,
             self.checks,
-            self.settled
+            self.quiescent
         )
     }
 }

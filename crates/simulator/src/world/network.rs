@@ -127,7 +127,7 @@ impl Network {
     }
 
     /// Whether nothing is on its way, and both sides of every connection agree that it is there.
-    pub(super) fn is_settled(&self, now: Time) -> bool {
+    pub(super) fn is_quiescent(&self, now: Time) -> bool {
         self.in_flight == 0
             && self.paths.iter().all(|path| path.cut_until <= now)
             && self.links.values().all(|l| l.agent_open == l.master_open)

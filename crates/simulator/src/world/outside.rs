@@ -264,7 +264,7 @@ impl World {
         for id in resting {
             self.ask(|tx| tx.steer_task(&id, TaskWish::Activate));
         }
-        // Taken in while the agents were away, and too large for all of them: it waits for good, with its reason.
+        // Accepted while the agents were away, and too large for all of them: it waits for good, with its reason.
         if self.master.rows().agents.len() == self.hosts.len() {
             let live: Vec<(ExperimentId, Rc<Submission>)> = self
                 .master

@@ -92,7 +92,7 @@ impl Master {
     }
 
     /// Whether it is quiet and has decided nothing that is not stored.
-    pub(super) fn is_settled(&self, now: Time) -> bool {
+    pub(super) fn is_quiescent(&self, now: Time) -> bool {
         self.is_quiet(now) && self.work.planned.is_none()
     }
 

@@ -1,4 +1,4 @@
-//! How the lines of a chunk lie in memory before they are packed.
+//! How the lines of a chunk are laid out in memory before they are packed.
 //!
 //! Most lines of a chunk come from the same place, so their origin is stored once for all of them. Then come, for
 //! each line, its origin, its time since the line before, and its length; then all texts, one behind the other: a search

@@ -196,7 +196,7 @@ pub(crate) async fn the_files_of_a_task_are_read_in_parts(world: &World) {
     assert!(read!(world, conn => archives::part(conn, &other, 0, 10).await).is_empty());
 }
 
-pub(crate) async fn removals_of_checkpoints_are_open_until_they_are_settled(world: &World) {
+pub(crate) async fn removals_of_checkpoints_are_open_until_they_are_finished(world: &World) {
     let ada = stored_user(world, "ada").await;
     let details = || {
         TaskDetails::CheckpointGc(CheckpointGcDetails {
@@ -244,7 +244,7 @@ pub(crate) async fn removals_of_checkpoints_are_open_until_they_are_settled(worl
     world
         .write(|tx| {
             Box::pin(
-                async move { checkpoint_removals::settle(&mut tx.conn(), &"ended".into()).await },
+                async move { checkpoint_removals::finish(&mut tx.conn(), &"ended".into()).await },
             )
         })
         .await

@@ -283,7 +283,7 @@ suite! {
         deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_other;
     launched:
         launched_tasks_are_found_with_their_documents,
-        removals_of_checkpoints_are_open_until_they_are_settled,
+        removals_of_checkpoints_are_open_until_they_are_finished,
         a_task_is_the_root_of_what_belongs_to_it,
         the_files_of_a_task_are_read_in_parts;
     running:

@@ -300,7 +300,7 @@ pub(crate) async fn pages_of_a_group_go_on_from_run_to_run(world: &World) {
     let experiment_id = some_experiment(world).await;
     let trial_id = stored_trial(world, experiment_id, "r").await;
     let other = stored_trial(world, experiment_id, "other").await;
-    // Chunks of other groups and trials lie between.
+    // Chunks of other groups and trials are between.
     for (run_id, step) in [(1, 10), (1, 20), (1, 30), (2, 21), (4, 22), (4, 32)] {
         change!(world, conn => {
             for (trial_id, group) in [(trial_id, "training"), (trial_id, "validation"), (other, "training")] {

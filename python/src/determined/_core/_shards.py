@@ -105,7 +105,7 @@ def _equal(one: Any, other: Any) -> bool:
     try:
         return bool(one == other)
     except ValueError:
-        # Arrays say so of each element.
+        # Arrays compare each element.
         return False
 
 

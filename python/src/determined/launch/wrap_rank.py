@@ -134,20 +134,20 @@ def _target(name: str, own: int, opened: contextlib.ExitStack) -> int:
 def _pass_on(source: int, target: int, rank: int, output: _Output) -> None:
     """Copies lines, which end with a line feed or, as those of progress bars do, with a carriage return."""
     front = f"[rank={rank}] ".encode()
-    room = MOST_BYTES - len(front) - 1
+    longest = MOST_BYTES - len(front) - 1
     rest = b""
     while True:
         piece = os.read(source, 1 << 16)
         *lines, rest = (rest + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         if not piece and rest:
             lines, rest = [*lines, rest], b""
-        while len(rest) > room:
-            lines, rest = [*lines, rest[:room]], rest[room:]
+        while len(rest) > longest:
+            lines, rest = [*lines, rest[:longest]], rest[longest:]
         output.see(lines)
         for line in lines:
-            for start in range(0, max(len(line), 1), room):
+            for start in range(0, max(len(line), 1), longest):
                 with contextlib.suppress(BrokenPipeError):
-                    os.write(target, front + line[start : start + room] + b"\n")
+                    os.write(target, front + line[start : start + longest] + b"\n")
         if not piece:
             return
 

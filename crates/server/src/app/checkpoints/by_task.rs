@@ -71,7 +71,7 @@ pub(crate) struct RemovalDraft {
 }
 
 /// What came of a removal task that has ended.
-pub(crate) struct Settled {
+pub(crate) struct RemovalOutcome {
     /// Whose checkpoints they were.
     pub(crate) experiment_id: ExperimentId,
     /// Why they were to go.
@@ -219,16 +219,16 @@ impl RemovalTasks {
     }
 
     /// Takes away the marks of a removal whose task has ended, and closes it.
-    pub(crate) async fn settle(
+    pub(crate) async fn finish(
         &self,
         tx: &mut WriteTx,
         removal: &OpenRemoval,
         actor: &ActorName,
-    ) -> AppResult<Option<Settled>> {
+    ) -> AppResult<Option<RemovalOutcome>> {
         let document = task_documents::find(&mut tx.conn(), &removal.task_id).await?;
         let Some(TaskDetails::CheckpointGc(details)) = document.map(|document| document.details)
         else {
-            checkpoint_removals::settle(&mut tx.conn(), &removal.task_id).await?;
+            checkpoint_removals::finish(&mut tx.conn(), &removal.task_id).await?;
             return Ok(None);
         };
         let removed = parsed(&details.globs)?;
@@ -240,12 +240,12 @@ impl RemovalTasks {
                     .await?;
             }
         }
-        checkpoint_removals::settle(&mut tx.conn(), &removal.task_id).await?;
+        checkpoint_removals::finish(&mut tx.conn(), &removal.task_id).await?;
         let failure = match removal.state {
             TaskState::Ended(TaskEnd::Completed) => None,
             _ => Some(failure(tx, &removal.task_id).await?),
         };
-        Ok(Some(Settled {
+        Ok(Some(RemovalOutcome {
             experiment_id: removal.experiment_id,
             cause: details.cause,
             count: details.checkpoints.len(),

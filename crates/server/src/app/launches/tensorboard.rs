@@ -239,8 +239,8 @@ impl Exhibits {
         Some((format!("experiment {}", newest.row.id), under.to_string()))
     }
 
-    /// The mounts of the actor's own experiments, if the configuration of the TensorBoard wants them. Policies lie over them
-    /// as over its own, those of today.
+    /// The mounts of the actor's own experiments, if the configuration of the TensorBoard wants them. Policies are laid
+    /// over them as over its own, those of today.
     ///
     /// # Errors
     /// Two experiments have different host directories at one path.

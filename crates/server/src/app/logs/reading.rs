@@ -483,8 +483,8 @@ impl PageSize {
         }
     }
 
-    /// Leaves out what would take too much memory unpacked, and learns for the next page. Many lines may pack to next to
-    /// nothing, and there may be many readers.
+    /// Leaves out what would take too much memory unpacked, and adjusts the size of the next page. Many lines may pack to
+    /// next to nothing, and there may be many readers.
     fn adapt(&mut self, chunks: &mut Vec<ChunkRow>) {
         let most = if self.selective {
             SEARCH_PAGE_BYTES

@@ -1,6 +1,6 @@
 //! Streams of stored reports, ordered by trial, run and step, in bounded memory.
 //!
-//! Reports arrive nearly in order of their steps, and parts of one step may lie in several chunks. A first pass over the
+//! Reports arrive nearly in order of their steps, and parts of one step may be in several chunks. A first pass over the
 //! chunks notes at which step each begins; the second holds a step back only while a later chunk of the same run may
 //! still bring a part of it, or an earlier step.
 

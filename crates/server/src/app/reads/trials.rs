@@ -65,7 +65,7 @@ pub(crate) async fn whole(
     id: TrialId,
 ) -> AppResult<TrialWithParts> {
     master.metric_journal.flush().await?;
-    settled(&master.context.store, actor, id).await
+    compacted(&master.context.store, actor, id).await
 }
 
 /// One trial with its parts, by the names that its code gave to it and its experiment.
@@ -89,8 +89,8 @@ pub(crate) async fn by_external_id(
     whole(master, actor, found.id).await
 }
 
-/// One trial with its parts, as far as its metrics have been taken in.
-pub(crate) async fn settled(
+/// One trial with its parts, and with all of its metrics compacted before.
+pub(crate) async fn compacted(
     store: &Store,
     actor: &Actor,
     id: TrialId,
@@ -165,7 +165,7 @@ impl Default for Page {
 }
 
 impl Page {
-    /// Takes in more, at least one in all; `false` = it is full.
+    /// Adds more, at least one in all; `false` = it is full.
     fn add(&mut self, more: Vec<TrialWithParts>) -> bool {
         for whole in more {
             self.left = self.left.saturating_sub(bytes_of(&whole));

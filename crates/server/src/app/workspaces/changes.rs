@@ -41,15 +41,15 @@ impl HomeChanges {
                 Box::pin(async move {
                     let homes = Homes::load(&mut tx.conn()).await?;
                     let outcome = change(service, tx, homes).await?;
-                    changes.learn(tx).await?;
+                    changes.reload(tx).await?;
                     Ok(outcome)
                 })
             })
             .await
     }
 
-    /// The copy in memory takes in, with the commit, what this transaction has changed.
-    pub(crate) async fn learn(&self, tx: &mut WriteTx) -> AppResult<()> {
+    /// Loads the copy in memory again, with the commit, where this transaction has changed rows.
+    pub(crate) async fn reload(&self, tx: &mut WriteTx) -> AppResult<()> {
         let homes = Homes::load(&mut tx.conn()).await?;
         let changes = self.clone();
         tx.once_stored(move || {

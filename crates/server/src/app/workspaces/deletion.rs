@@ -122,7 +122,7 @@ impl HomeDeletion {
                     .record_workspace(tx, actor, EventKind::DeleteFailed, &workspace, None)
                     .await?;
             }
-            return self.changes.learn(tx).await;
+            return self.changes.reload(tx).await;
         }
         if !experiments::project_is_empty(&mut tx.conn(), project_id).await? {
             return Ok(());
@@ -140,7 +140,7 @@ impl HomeDeletion {
                     .await?;
             }
         }
-        self.changes.learn(tx).await
+        self.changes.reload(tx).await
     }
 
     /// Deletes the row of a project in which nothing is, or notes that it is being deleted.

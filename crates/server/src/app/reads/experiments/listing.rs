@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_beyond_the_end_lies_at_the_end() {
+    fn a_page_beyond_the_end_is_at_the_end() {
         let page = pagination(500, 100, 0, 20);
         assert_eq!((page.start_index, page.end_index, page.total), (20, 20, 20));
         let page = pagination(10, 5, 5, 20);

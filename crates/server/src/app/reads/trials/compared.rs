@@ -7,7 +7,7 @@ use det_store::series::Point;
 
 use crate::app::Master;
 use crate::app::metrics::series::SeriesQuery;
-use crate::app::reads::trials::{TrialWithParts, settled};
+use crate::app::reads::trials::{TrialWithParts, compacted};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
@@ -47,7 +47,7 @@ pub(crate) async fn compare(
     master.metric_journal.flush().await?;
     let mut compared = Vec::with_capacity(trial_ids.len());
     for trial_id in trial_ids {
-        let trial = settled(&master.context.store, actor, trial_id).await?;
+        let trial = compacted(&master.context.store, actor, trial_id).await?;
         let mut groups = Vec::with_capacity(names.len());
         for (group, names) in names {
             let points = master.series.points(trial_id, group, names, look).await?;
