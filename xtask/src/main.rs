@@ -3,11 +3,12 @@
 //! [`graph`] holds the rules on which crate may depend on which, [`modules`] which modules may use each other, [`files`] the
 //! rules on the files of the repository, [`citations`] those on what comments and documents cite, [`words`] those on the
 //! words in comments, names and messages, [`handlers`] those on the handlers of requests, [`methods`] how many methods a
-//! type may have. All are functions of data; only [`workspace`] asks `cargo` and `git`.
+//! type may have, [`absent`] what certain crates do not contain. All are functions of data; only [`workspace`] asks `cargo` and `git`.
 //!
 //! `cargo run -p xtask -- subjects` checks the subjects of commits ([`subjects`]), which is apart because not every copy
 //! of the files has a history.
 
+mod absent;
 mod citations;
 mod files;
 mod graph;
@@ -56,6 +57,7 @@ fn check() -> anyhow::Result<Findings> {
         texts.push((path, text));
     }
     for (path, text) in &texts {
+        absent::check(path, text, &mut findings);
         files::check(path, text, &mut findings);
         handlers::check(path, text, &mut findings);
         findings.errors.extend(graph::impure(path, text));

@@ -283,7 +283,11 @@ impl TaskState {
             TaskEvent::Kill => true,
             TaskEvent::Suspend => !self.is_terminal() && policy.is_preemptible(),
             TaskEvent::Resume => !matches!(self, Self::Ended(_) | Self::Stopping(Stop::Kill)),
-            _ => !self.is_terminal(),
+            TaskEvent::Requeue
+            | TaskEvent::Place
+            | TaskEvent::AttemptEnded(_)
+            | TaskEvent::End(_)
+            | TaskEvent::Reopen => !self.is_terminal(),
         }
     }
 

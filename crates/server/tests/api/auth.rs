@@ -1,5 +1,7 @@
 //! Logging in and out, and who one is.
 
+use std::path::{Path, PathBuf};
+
 use reqwest::Method;
 use serde_json::json;
 
@@ -236,5 +238,42 @@ async fn rights_end_that_another_process_takes_away_in_the_database() {
     until(&client, &|me| me.status == 401).await;
     change("DELETE FROM sessions").await;
     until(&admin, &|me| me.status == 401).await;
+    cluster.stop().await;
+}
+
+/// The files below a directory that contain a text.
+fn files_with(directory: &Path, text: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files_with(&path, text));
+        } else if std::fs::read(&path)
+            .unwrap()
+            .windows(text.len())
+            .any(|window| window == text.as_bytes())
+        {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn tokens_of_sessions_and_containers_are_in_no_file() {
+    let cluster = Cluster::start().await;
+    let (_agent, spec) = cluster.running_task().await;
+    let login = json!({"username": "admin", "password": ""});
+    let login = cluster.client().post("/api/v1/auth/login", login).await;
+    let session = login.ok()["token"].as_str().unwrap().to_owned();
+    let directory = cluster.master().data_dir.clone();
+    // What is stored of the task is there to be found.
+    assert_ne!(
+        files_with(&directory, spec.task_id.as_str()),
+        [] as [PathBuf; 0]
+    );
+    for token in [&session, &spec.script.token] {
+        assert_eq!(files_with(&directory, token), [] as [PathBuf; 0]);
+    }
     cluster.stop().await;
 }
