@@ -96,6 +96,8 @@ pub struct Task {
     pub parent: Option<TaskId>,
     /// When it is started again.
     pub policy: RestartPolicy,
+    /// Attempts in a row that the platform lost.
+    pub losses: u32,
     /// Whether the row has an end time.
     pub ended: bool,
     /// Attempts whose code has begun to run; `None` = not known.

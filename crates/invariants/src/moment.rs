@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId, TrialId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
-use det_lifecycle::task::{RestartPolicy, Stop, TaskState};
+use det_lifecycle::task::{MAX_LOSSES, RestartPolicy, Stop, TaskState};
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::{TrialCounts, experiment_state};
 
@@ -151,6 +151,13 @@ fn tasks(snapshot: &Snapshot, found: &mut Vec<Violation>) {
             let what = format!(
                 "the code of task {} has started {starts} times, and it is never started again",
                 task.id
+            );
+            found.push(Violation::new(11, what));
+        }
+        if !task.ended && task.losses > MAX_LOSSES {
+            let what = format!(
+                "task {} goes on after {} attempts in a row were lost, and {MAX_LOSSES} are its limit",
+                task.id, task.losses
             );
             found.push(Violation::new(11, what));
         }

@@ -9,7 +9,7 @@ use det_invariants::{
 };
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::experiment::ExperimentState;
-use det_lifecycle::task::{RestartPolicy, Stop, TaskEnd, TaskState};
+use det_lifecycle::task::{MAX_LOSSES, RestartPolicy, Stop, TaskEnd, TaskState};
 use det_lifecycle::trial::TrialState;
 
 fn event(subject_kind: &str, subject_id: &str, kind: &str, to: Option<&str>) -> Event {
@@ -64,6 +64,7 @@ fn sound() -> Snapshot {
         state,
         parent: None,
         policy: RestartPolicy::ByTrial,
+        losses: 0,
         ended: false,
         started_attempts: Some(2),
     };
@@ -271,6 +272,9 @@ fn every_damage_is_seen() {
         }),
         (11, "a notebook that starts twice", |s| {
             s.tasks[0].policy = RestartPolicy::Never;
+        }),
+        (11, "a task that is started again without end", |s| {
+            s.tasks[0].losses = MAX_LOSSES + 1;
         }),
         (11, "a notebook that is asked to save", |s| {
             s.allocations[1].preemptible = false;

@@ -9,15 +9,18 @@
 //! one that has ended ends it, and one that pauses leaves it as it is. The task of a trial that runs outside the cluster
 //! ([`crate::unmanaged`]) makes no attempts: it has a log, and ends and lives again with its trial.
 //!
+//! A preemptible task is started again when it gave its slots back, and when the platform lost its attempt; the latter
+//! no more than [`MAX_LOSSES`] times in a row, so that work which takes its place down with it comes to an end.
+//!
 //! In the table `preemptible` marks events of a task whose policy is [`RestartPolicy::WhenReleased`], and `trial's` those
-//! of a trial's task; all others are those of a task that is never started again.
+//! of a trial's task; all others are those of a task that is never started again. `lost again` is a loss over that limit.
 //!
 //! ```text
 //! suspended
 //!   resume -> queued: Request
 //!   kill -> canceled: End
 //!   end (trial's) -> completed: End
-//!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill (trial's), place, done, failed, lost, released, released (preemptible), released (trial's), reopen (trial's)
+//!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill (trial's), place, done, failed, lost, released, lost (preemptible), lost again (preemptible), lost (trial's), released (preemptible), released (trial's), reopen (trial's)
 //! queued
 //!   suspend (preemptible) -> stopping: suspend: Preempt
 //!   requeue -> stopping: requeue: Preempt
@@ -29,6 +32,9 @@
 //!   failed -> failed: End
 //!   lost -> failed: End
 //!   released -> canceled: End
+//!   lost (preemptible) -> queued: Request
+//!   lost again (preemptible) -> failed: End
+//!   lost (trial's) -> suspended: NotifyTrial
 //!   released (preemptible) -> queued: Request
 //!   released (trial's) -> suspended: NotifyTrial
 //!   stays: resume
@@ -42,6 +48,9 @@
 //!   failed -> failed: End
 //!   lost -> failed: End
 //!   released -> canceled: End
+//!   lost (preemptible) -> queued: Request
+//!   lost again (preemptible) -> failed: End
+//!   lost (trial's) -> suspended: NotifyTrial
 //!   released (preemptible) -> queued: Request
 //!   released (trial's) -> suspended: NotifyTrial
 //!   stays: resume, place
@@ -54,6 +63,9 @@
 //!   failed -> failed: End
 //!   lost -> suspended
 //!   released -> suspended
+//!   lost (preemptible) -> suspended
+//!   lost again (preemptible) -> suspended
+//!   lost (trial's) -> suspended: NotifyTrial
 //!   released (preemptible) -> suspended
 //!   released (trial's) -> suspended: NotifyTrial
 //!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), place
@@ -66,6 +78,9 @@
 //!   failed -> failed: End
 //!   lost -> queued: Request
 //!   released -> queued: Request
+//!   lost (preemptible) -> queued: Request
+//!   lost again (preemptible) -> queued: Request
+//!   lost (trial's) -> suspended: NotifyTrial
 //!   released (preemptible) -> queued: Request
 //!   released (trial's) -> suspended: NotifyTrial
 //!   stays: resume, requeue, requeue (preemptible), place
@@ -75,21 +90,24 @@
 //!   failed -> canceled: End
 //!   lost -> canceled: End
 //!   released -> canceled: End
+//!   lost (preemptible) -> canceled: End
+//!   lost again (preemptible) -> canceled: End
+//!   lost (trial's) -> suspended: NotifyTrial
 //!   released (preemptible) -> canceled: End
 //!   released (trial's) -> suspended: NotifyTrial
 //!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill, kill (trial's), place
 //!   refuses: resume, end (trial's), reopen (trial's)
 //! completed
 //!   reopen (trial's) -> suspended
-//!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill, kill (trial's), place, done, failed, lost, released, released (preemptible), released (trial's), end (trial's)
+//!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill, kill (trial's), place, done, failed, lost, released, lost (preemptible), lost again (preemptible), lost (trial's), released (preemptible), released (trial's), end (trial's)
 //!   refuses: resume
 //! canceled
 //!   reopen (trial's) -> suspended
-//!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill, kill (trial's), place, done, failed, lost, released, released (preemptible), released (trial's), end (trial's)
+//!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill, kill (trial's), place, done, failed, lost, released, lost (preemptible), lost again (preemptible), lost (trial's), released (preemptible), released (trial's), end (trial's)
 //!   refuses: resume
 //! failed
 //!   reopen (trial's) -> suspended
-//!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill, kill (trial's), place, done, failed, lost, released, released (preemptible), released (trial's), end (trial's)
+//!   stays: suspend, suspend (preemptible), requeue, requeue (preemptible), kill, kill (trial's), place, done, failed, lost, released, lost (preemptible), lost again (preemptible), lost (trial's), released (preemptible), released (trial's), end (trial's)
 //!   refuses: resume
 //! ```
 
@@ -139,6 +157,10 @@ pub enum TaskEnd {
     Failed,
 }
 
+/// How many attempts of a preemptible task may be lost in a row for which the task is started again: as many as a trial
+/// may fail unless its configuration sets `max_restarts`. An attempt that gives its slots back starts the count anew.
+pub const MAX_LOSSES: u32 = 5;
+
 /// When a task is started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestartPolicy {
@@ -146,7 +168,7 @@ pub enum RestartPolicy {
     ByTrial,
     /// Never: what it has done would be lost. It is not preempted, and cannot be suspended.
     Never,
-    /// When it gave its slots back because it was asked to.
+    /// When it gave its slots back because it was asked to, and when the platform lost it.
     WhenReleased,
 }
 
@@ -291,8 +313,34 @@ impl TaskState {
         }
     }
 
+    /// How many attempts in a row the platform has lost of a task with this policy, now that one has ended like this in
+    /// this state; `before` is the count until then. One that was on its way out anyway does not count. It stays 0 where
+    /// nothing depends on it.
+    pub fn losses(self, before: u32, exit: &AllocationExit, policy: RestartPolicy) -> u32 {
+        match (policy, self, exit) {
+            (RestartPolicy::ByTrial | RestartPolicy::Never, _, _)
+            | (RestartPolicy::WhenReleased, _, AllocationExit::Released) => 0,
+            (
+                RestartPolicy::WhenReleased,
+                State::Queued | State::Running,
+                AllocationExit::Infrastructure { .. },
+            ) => before.saturating_add(1),
+            (
+                RestartPolicy::WhenReleased,
+                State::Suspended | State::Stopping(_) | State::Ended(_),
+                AllocationExit::Infrastructure { .. },
+            )
+            | (
+                RestartPolicy::WhenReleased,
+                _,
+                AllocationExit::Completed | AllocationExit::Failed { .. },
+            ) => before,
+        }
+    }
+
     /// Decides what follows `event` for a task with this policy; performs nothing. Events that come too late change
-    /// nothing.
+    /// nothing. `losses` is how many attempts in a row were lost, the one included that `event` ends
+    /// ([`TaskState::losses`]).
     ///
     /// # Errors
     /// The task cannot do what is asked.
@@ -300,7 +348,12 @@ impl TaskState {
         clippy::too_many_lines,
         reason = "one match over all pairs of a state and an event"
     )]
-    pub fn on(self, event: Event, policy: RestartPolicy) -> Result<Step<State, Do>, Refused> {
+    pub fn on(
+        self,
+        event: Event,
+        policy: RestartPolicy,
+        losses: u32,
+    ) -> Result<Step<State, Do>, Refused> {
         match (self, event) {
             (State::Suspended, Event::Resume) => Ok(Step::to(State::Queued, [Do::Request])),
             // Its attempt is on its way out; when it has ended the task asks again.
@@ -374,7 +427,7 @@ impl TaskState {
                 Ok(Step::to(State::Suspended, [Do::NotifyTrial]))
             }
             (State::Queued | State::Running, Event::AttemptEnded(exit)) => {
-                Ok(after_attempt(&exit, policy))
+                Ok(after_attempt(&exit, policy, losses))
             }
             (State::Stopping(stop), Event::AttemptEnded(exit)) => Ok(after_stop(stop, &exit)),
             (state @ (State::Suspended | State::Ended(_)), Event::AttemptEnded(_)) => {
@@ -431,11 +484,16 @@ fn request() -> Step<State, Do> {
 }
 
 /// An attempt has ended that the task did not stop.
-fn after_attempt(exit: &AllocationExit, policy: RestartPolicy) -> Step<State, Do> {
+fn after_attempt(exit: &AllocationExit, policy: RestartPolicy, losses: u32) -> Step<State, Do> {
     match exit {
         AllocationExit::Completed => end(TaskEnd::Completed),
         AllocationExit::Released if policy == RestartPolicy::WhenReleased => request(),
         AllocationExit::Released => end(TaskEnd::Canceled),
+        AllocationExit::Infrastructure { .. }
+            if policy == RestartPolicy::WhenReleased && losses <= MAX_LOSSES =>
+        {
+            request()
+        }
         AllocationExit::Failed { .. } | AllocationExit::Infrastructure { .. } => {
             end(TaskEnd::Failed)
         }
@@ -492,26 +550,37 @@ mod tests {
         ]
     }
 
-    fn events() -> Vec<(&'static str, (Event, RestartPolicy))> {
+    fn events() -> Vec<(&'static str, (Event, RestartPolicy, u32))> {
         use RestartPolicy::{ByTrial, Never, WhenReleased};
         let mut events = vec![
-            ("resume", (Event::Resume, Never)),
-            ("suspend", (Event::Suspend, Never)),
-            ("suspend (preemptible)", (Event::Suspend, WhenReleased)),
-            ("requeue", (Event::Requeue, Never)),
-            ("requeue (preemptible)", (Event::Requeue, WhenReleased)),
-            ("kill", (Event::Kill, Never)),
-            ("kill (trial's)", (Event::Kill, ByTrial)),
-            ("place", (Event::Place, Never)),
+            ("resume", (Event::Resume, Never, 0)),
+            ("suspend", (Event::Suspend, Never, 0)),
+            ("suspend (preemptible)", (Event::Suspend, WhenReleased, 0)),
+            ("requeue", (Event::Requeue, Never, 0)),
+            ("requeue (preemptible)", (Event::Requeue, WhenReleased, 0)),
+            ("kill", (Event::Kill, Never, 0)),
+            ("kill (trial's)", (Event::Kill, ByTrial, 0)),
+            ("place", (Event::Place, Never, 0)),
         ];
-        let ended = |(name, exit)| (name, (Event::AttemptEnded(exit), Never));
+        let ended = |(name, exit)| (name, (Event::AttemptEnded(exit), Never, 0));
         events.extend(exits().map(ended));
         let released = || Event::AttemptEnded(AllocationExit::Released);
+        let [_, _, (_, lost), _] = exits();
+        let lost = || Event::AttemptEnded(lost.clone());
         events.extend([
-            ("released (preemptible)", (released(), WhenReleased)),
-            ("released (trial's)", (released(), ByTrial)),
-            ("end (trial's)", (Event::End(TaskEnd::Completed), ByTrial)),
-            ("reopen (trial's)", (Event::Reopen, ByTrial)),
+            ("lost (preemptible)", (lost(), WhenReleased, MAX_LOSSES)),
+            (
+                "lost again (preemptible)",
+                (lost(), WhenReleased, MAX_LOSSES + 1),
+            ),
+            ("lost (trial's)", (lost(), ByTrial, 0)),
+            ("released (preemptible)", (released(), WhenReleased, 0)),
+            ("released (trial's)", (released(), ByTrial, 0)),
+            (
+                "end (trial's)",
+                (Event::End(TaskEnd::Completed), ByTrial, 0),
+            ),
+            ("reopen (trial's)", (Event::Reopen, ByTrial, 0)),
         ]);
         events
     }
@@ -527,9 +596,12 @@ mod tests {
 
     #[test]
     fn the_table_is_the_code() {
-        let printed = table::print(&STATES, &events(), name, |state, (event, policy)| {
-            state.on(event.clone(), *policy)
-        });
+        let printed = table::print(
+            &STATES,
+            &events(),
+            name,
+            |state, (event, policy, losses)| state.on(event.clone(), *policy, *losses),
+        );
         table::assert_in_comment(include_str!("task.rs"), &printed);
     }
 
@@ -555,7 +627,7 @@ mod tests {
         for (_, state) in STATES {
             let has_attempt = !matches!(state, State::Suspended | State::Ended(_));
             for (_, exit) in exits() {
-                let step = state.on(Event::AttemptEnded(exit), RestartPolicy::ByTrial);
+                let step = state.on(Event::AttemptEnded(exit), RestartPolicy::ByTrial, 0);
                 let expected = if has_attempt {
                     Step::to(State::Suspended, [Do::NotifyTrial])
                 } else {
@@ -567,10 +639,36 @@ mod tests {
     }
 
     #[test]
-    fn only_the_release_of_a_preemptible_task_starts_it_again() {
-        for (name, exit) in exits() {
-            let step = State::Running.on(Event::AttemptEnded(exit), RestartPolicy::WhenReleased);
-            assert_eq!(step.unwrap().state == State::Queued, name == "released");
+    fn only_the_release_or_loss_of_a_preemptible_task_starts_it_again() {
+        for policy in [RestartPolicy::Never, RestartPolicy::WhenReleased] {
+            for (name, exit) in exits() {
+                let step = State::Running.on(Event::AttemptEnded(exit), policy, 1);
+                let expected = policy.is_preemptible() && ["released", "lost"].contains(&name);
+                assert_eq!(step.unwrap().state == State::Queued, expected, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn losses_count_in_a_row_until_the_task_ends_with_them() {
+        let policy = RestartPolicy::WhenReleased;
+        let [(_, completed), (_, failed), (_, lost), (_, released)] = exits();
+        let mut losses = 0;
+        for expected in 1..=MAX_LOSSES + 1 {
+            losses = State::Running.losses(losses, &lost, policy);
+            assert_eq!(losses, expected);
+            let step = State::Running.on(Event::AttemptEnded(lost.clone()), policy, losses);
+            let goes_on = step.unwrap().state == State::Queued;
+            assert_eq!(goes_on, losses <= MAX_LOSSES, "loss {losses}");
+        }
+        for (exit, expected) in [(&completed, 4), (&failed, 4), (&lost, 5), (&released, 0)] {
+            assert_eq!(State::Running.losses(4, exit, policy), expected);
+        }
+        // It was asked to end: what ended it in the meantime takes nothing from it.
+        let stopping = State::Stopping(Stop::Requeue);
+        assert_eq!(stopping.losses(4, &lost, policy), 4);
+        for policy in [RestartPolicy::ByTrial, RestartPolicy::Never] {
+            assert_eq!(State::Running.losses(0, &lost, policy), 0);
         }
     }
 
@@ -579,7 +677,7 @@ mod tests {
         for (name, state) in STATES {
             for policy in POLICIES {
                 for event in [TaskEvent::Kill, TaskEvent::Suspend, TaskEvent::Resume] {
-                    let refused = state.on(event.clone(), policy).is_err();
+                    let refused = state.on(event.clone(), policy, 0).is_err();
                     assert!(
                         !state.follows(&event, policy) || !refused,
                         "{name}, {policy:?}: {event:?}"
@@ -597,15 +695,18 @@ mod tests {
         #[test]
         fn a_task_has_an_attempt_exactly_while_it_is_queued_running_or_stopping(
             policy in prop::sample::select(&POLICIES[1..]),
-            history in prop::collection::vec(0..15_usize, 0..60),
+            history in prop::collection::vec(0..events().len(), 0..60),
         ) {
-            let (mut state, mut live) = (State::Suspended, false);
+            let (mut state, mut live, mut losses) = (State::Suspended, false, 0);
             let mut play = |state: &mut State, event: Event| {
                 let ends = matches!(event, Event::AttemptEnded(_));
                 if (ends || event == Event::Place) && !live {
                     return Ok(());
                 }
-                let Ok(step) = state.on(event, policy) else { return Ok(()) };
+                if let Event::AttemptEnded(exit) = &event {
+                    losses = state.losses(losses, exit, policy);
+                }
+                let Ok(step) = state.on(event, policy, losses) else { return Ok(()) };
                 live &= !ends;
                 for effect in &step.effects {
                     match effect {
@@ -621,6 +722,7 @@ mod tests {
                 *state = step.state;
                 let expected = matches!(state, State::Queued | State::Running | State::Stopping(_));
                 prop_assert_eq!(live, expected);
+                prop_assert!(losses <= MAX_LOSSES || state.is_terminal());
                 Ok(())
             };
             for index in history {

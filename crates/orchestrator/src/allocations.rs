@@ -216,7 +216,12 @@ fn end<R: Rows>(
         AllocationExit::Infrastructure { reason } if row.kind == TaskKind::Trial => {
             format!("{} (not charged to the trial)", clean(reason))
         }
-        AllocationExit::Infrastructure { reason } => clean(reason),
+        AllocationExit::Infrastructure { reason } => {
+            match tasks::after_loss(scene, &row.task_id, &exit) {
+                Some(then) => format!("{} ({then})", clean(reason)),
+                None => clean(reason),
+            }
+        }
     };
     row.exit_reason = Some(text.clone());
     scene.rows.update_allocation(row);

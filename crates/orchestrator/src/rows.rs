@@ -102,6 +102,8 @@ pub struct Task {
     pub log_retention_days: Option<i64>,
     /// Allocations so far.
     pub attempts: u32,
+    /// Attempts in a row that the platform lost, as [`TaskState::losses`] counts them.
+    pub losses: u32,
     /// `None` while it may run again.
     pub ended_at: Option<Micros>,
 }

@@ -1,10 +1,12 @@
 //! What follows for a task. All of a task's attempts are requested here, and all end here, whatever the task's kind.
 
 use det_ids::TaskId;
-use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_lifecycle::allocation::{AllocationEvent, AllocationExit, AllocationState};
 use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
-use det_lifecycle::task::{Demand, RestartPolicy, TaskEffect, TaskEnd, TaskEvent, TaskState};
+use det_lifecycle::task::{
+    Demand, MAX_LOSSES, RestartPolicy, TaskEffect, TaskEnd, TaskEvent, TaskState,
+};
 use det_lifecycle::trial::TrialEvent;
 use det_taskspec::TaskKind;
 
@@ -73,13 +75,19 @@ pub(crate) fn on<R: Rows>(
         TaskEvent::AttemptEnded(exit) => Some(exit.clone()),
         _ => None,
     };
+    let counted = row.losses;
+    if let Some(exit) = &exit {
+        row.losses = before.losses(counted, exit, policy);
+    }
     let step = before
-        .on(event, policy)
+        .on(event, policy, row.losses)
         .map_err(|refused| Refused::Precondition(format!("task {id}: {refused}")))?;
-    if step.state != before {
+    if step.state != before || row.losses != counted {
         row.state = step.state;
         row.ended_at = step.state.is_terminal().then_some(scene.clock.wall);
         scene.rows.update_task(&row);
+    }
+    if step.state != before {
         // The records of a trial and of its allocations contain everything about its task.
         if policy != RestartPolicy::ByTrial {
             scene.record(Record {
@@ -136,6 +144,25 @@ fn notify_attempt<R: Rows>(
         let cause = cause.clone();
         scene.then(Event::Allocation { id, event, cause });
     }
+}
+
+/// What the loss of an attempt means for its task, for users, where that is not the task's end for a reason of its own:
+/// `it is queued again, loss 2 of at most 5 in a row`. Called before the task is notified of the end.
+pub(crate) fn after_loss<R: Rows>(
+    scene: &Scene<'_, R>,
+    id: &TaskId,
+    exit: &AllocationExit,
+) -> Option<String> {
+    let task = scene.rows.task(id)?;
+    let losses = task.state.losses(task.losses, exit, task.policy());
+    if losses == task.losses {
+        return None;
+    }
+    Some(if losses > MAX_LOSSES {
+        format!("not started again: {losses} attempts in a row were lost")
+    } else {
+        format!("it is queued again: loss {losses} of at most {MAX_LOSSES} in a row")
+    })
 }
 
 /// Requests a task's next attempt.

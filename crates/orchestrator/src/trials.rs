@@ -271,6 +271,7 @@ fn insert_task<R: Rows>(
         log_findings,
         log_retention_days,
         attempts: 0,
+        losses: 0,
         ended_at: None,
     });
     Ok(())

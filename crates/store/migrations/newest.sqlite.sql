@@ -155,7 +155,7 @@ CREATE TABLE tasks (
     log_lines BIGINT NOT NULL,
     created_at BIGINT NOT NULL,
     ended_at BIGINT
-, logs_deleted_at BIGINT, machine TEXT NOT NULL DEFAULT '"suspended"', demand TEXT, log_findings TEXT, log_retention_days BIGINT);
+, logs_deleted_at BIGINT, machine TEXT NOT NULL DEFAULT '"suspended"', demand TEXT, log_findings TEXT, log_retention_days BIGINT, losses BIGINT NOT NULL DEFAULT 0);
 CREATE INDEX tasks_by_trial ON tasks (trial_id);
 CREATE INDEX tasks_by_experiment ON tasks (experiment_id);
 CREATE TABLE allocations (

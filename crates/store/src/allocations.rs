@@ -42,6 +42,8 @@ pub struct TaskRow {
     pub demand: Option<Demand>,
     /// Allocations so far.
     pub attempts: i64,
+    /// Allocations in a row that were lost without a fault of the task, where it is started again for that.
+    pub losses: i64,
     /// Lines in its log; the id of the newest one.
     pub log_lines: i64,
     /// When it was added, microseconds.
@@ -173,6 +175,7 @@ pub(crate) async fn save_tasks(
             machine: "text" = |row| column::text(&row.state),
             demand: "text" = |row| row.demand.as_ref().map(column::text),
             attempts: "bigint" = |row| row.attempts,
+            losses: "bigint" = |row| row.losses,
             log_lines: "bigint" = |row| row.log_lines,
             created_at: "bigint" = |row| row.created_at,
             ended_at: "bigint" = |row| row.ended_at,
@@ -181,7 +184,7 @@ pub(crate) async fn save_tasks(
             log_retention_days: "bigint" = |row| row.log_retention_days,
         ),
         "ON CONFLICT (id) DO UPDATE SET machine = excluded.machine, attempts = excluded.attempts, \
-         log_lines = excluded.log_lines, ended_at = excluded.ended_at, logs_deleted_at = excluded.logs_deleted_at, \
+         losses = excluded.losses, log_lines = excluded.log_lines, ended_at = excluded.ended_at, logs_deleted_at = excluded.logs_deleted_at, \
          log_findings = excluded.log_findings, log_retention_days = excluded.log_retention_days"
     );
     Ok(())

@@ -97,6 +97,11 @@ const MIGRATIONS: &[Migration] = &[
         text: include_str!("../migrations/0015_unmanaged_trials.sql"),
     },
     Migration {
+        version: 16,
+        name: "task losses",
+        text: include_str!("../migrations/0016_task_losses.sql"),
+    },
+    Migration {
         version: 18,
         name: "demands",
         text: include_str!("../migrations/0018_demands.sql"),

@@ -8,7 +8,7 @@ use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_lifecycle::container::Desired;
 use det_lifecycle::experiment::ExperimentEvent;
 use det_lifecycle::record::{EventKind, Subject};
-use det_lifecycle::task::{Demand, Stop, TaskEnd, TaskEvent, TaskState};
+use det_lifecycle::task::{Demand, MAX_LOSSES, Stop, TaskEnd, TaskEvent, TaskState};
 use det_lifecycle::trial::TrialState;
 use det_orchestrator::hang::Finding;
 use det_orchestrator::{Effect, Event, Refused, Task, Topic};
@@ -42,6 +42,7 @@ fn with_task(kind: TaskKind) -> (World, TaskId) {
                 preemptible: None,
             }),
             attempts: 0,
+            losses: 0,
             ended_at: None,
         },
     );
@@ -134,6 +135,77 @@ fn a_command_that_loses_its_place_ends_and_is_not_started_again() {
     assert_eq!(world.tasks[&id].attempts, 1);
     let reason = world.allocations[&id.allocation(1)].exit_reason.as_deref();
     assert_eq!(reason, Some("the container was lost: away"));
+}
+
+/// The place on which the newest attempt of a task runs is lost.
+fn loses_its_place(world: &mut World, id: &TaskId) {
+    world.task_runs_on(id, &["a"]);
+    world.happens(Event::PlaceLost {
+        place: "a".into(),
+        reason: "away".to_owned(),
+    });
+}
+
+#[test]
+fn a_preemptible_task_that_loses_its_place_is_queued_again_until_it_has_lost_too_many() {
+    for (kind, preemptible) in [
+        (TaskKind::Generic, None),
+        (TaskKind::Command, Some(true)),
+        (TaskKind::Notebook, Some(true)),
+    ] {
+        let (mut world, id) = match preemptible {
+            Some(preemptible) => with_preemptible(kind, preemptible),
+            None => with_task(kind),
+        };
+        for attempt in 1..=MAX_LOSSES {
+            loses_its_place(&mut world, &id);
+            let task = &world.tasks[&id];
+            assert_eq!((task.state, task.losses), (TaskState::Queued, attempt));
+            let next = &world.allocations[&id.allocation(attempt + 1)];
+            assert_eq!(next.state, AllocationState::Pending);
+        }
+        let reason = |world: &World, attempt| {
+            let row = &world.allocations[&id.allocation(attempt)];
+            row.exit_reason.clone().unwrap()
+        };
+        let first = reason(&world, 1);
+        assert!(
+            first.ends_with("away (it is queued again: loss 1 of at most 5 in a row)"),
+            "{first}"
+        );
+        loses_its_place(&mut world, &id);
+        let task = &world.tasks[&id];
+        assert_eq!(task.state, TaskState::Ended(TaskEnd::Failed));
+        assert_eq!(task.attempts, MAX_LOSSES + 1);
+        let last = reason(&world, MAX_LOSSES + 1);
+        assert!(
+            last.ends_with("away (not started again: 6 attempts in a row were lost)"),
+            "{last}"
+        );
+    }
+}
+
+#[test]
+fn an_attempt_that_gives_its_slots_back_starts_the_count_of_losses_anew() {
+    let (mut world, id) = with_task(TaskKind::Generic);
+    loses_its_place(&mut world, &id);
+    assert_eq!(world.tasks[&id].losses, 1);
+    let containers = world.task_runs_on(&id, &["a"]);
+    world.happens(preempted(&id, 2));
+    world.observe("a", &containers[0], exit(ContainerExit::Killed));
+    let task = &world.tasks[&id];
+    assert_eq!((task.state, task.losses), (TaskState::Queued, 0));
+}
+
+#[test]
+fn what_is_not_preemptible_ends_with_its_place() {
+    for (kind, preemptible) in [(TaskKind::Generic, false), (TaskKind::Shell, false)] {
+        let (mut world, id) = with_preemptible(kind, preemptible);
+        loses_its_place(&mut world, &id);
+        let task = &world.tasks[&id];
+        assert_eq!(task.state, TaskState::Ended(TaskEnd::Failed));
+        assert_eq!((task.attempts, task.losses), (1, 0));
+    }
 }
 
 #[test]

@@ -89,6 +89,7 @@ impl NewTask {
             state: TaskState::Suspended,
             demand: Some(demand(config)),
             attempts: 0,
+            losses: 0,
             log_lines: 0,
             created_at: now,
             ended_at: None,

@@ -34,6 +34,7 @@ async fn waiting_command(cluster: &Cluster, model: ExperimentId) -> (String, Str
             preemptible: None,
         }),
         attempts: 1,
+        losses: 0,
         log_lines: 0,
         ..task
     };
@@ -264,6 +265,7 @@ async fn log_policies_are_those_of_the_experiment_in_the_tasks_row() {
     let other = TaskRow {
         id: "renamed".into(),
         attempts: 0,
+        losses: 0,
         log_lines: 0,
         ..task
     };

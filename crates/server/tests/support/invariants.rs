@@ -131,6 +131,7 @@ async fn load_task(
     snapshot.tasks.push(Task {
         parent,
         policy: RestartPolicy::of(task.kind, preemptible),
+        losses: u32::try_from(task.losses).unwrap_or(u32::MAX),
         state: task.state,
         ended: task.ended_at.is_some(),
         started_attempts: Some(started),

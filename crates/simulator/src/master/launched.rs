@@ -57,6 +57,7 @@ impl Tx<'_> {
             log_findings: None,
             log_retention_days: None,
             attempts: 0,
+            losses: 0,
             ended_at: None,
         };
         det_orchestrator::Rows::insert_task(self, row);

@@ -463,6 +463,7 @@ fn task(rows: &Rows, of: &Task) -> Facts {
         state: of.state,
         parent: launched.and_then(|launched| launched.parent.clone()),
         policy: of.policy(),
+        losses: of.losses,
         ended: of.ended_at.is_some(),
         started_attempts: launched.map(|launched| launched.started),
     }

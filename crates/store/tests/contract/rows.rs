@@ -130,6 +130,7 @@ pub(crate) fn task(
         state: TaskState::Suspended,
         demand: None,
         attempts: 0,
+        losses: 0,
         log_lines: 0,
         created_at: 3_000,
         ended_at: None,

@@ -435,12 +435,12 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
 
     let id = task_id.clone();
     change_live!(world, tx => {
-        edit_task(tx, &id, |row| (row.attempts, row.ended_at) = (1, Some(50))).await
+        edit_task(tx, &id, |row| (row.attempts, row.losses, row.ended_at) = (1, 3, Some(50))).await
     });
     let task = read!(world, conn => allocations::find_task(conn, &task_id).await).unwrap();
     assert_eq!(
-        (task.ended_at, task.attempts, task.trial_id),
-        (Some(50), 1, Some(trial_id))
+        (task.ended_at, task.attempts, task.losses, task.trial_id),
+        (Some(50), 1, 3, Some(trial_id))
     );
     // The end can be taken back.
     let id = task_id.clone();
@@ -702,6 +702,7 @@ pub(crate) async fn an_older_store_knows_the_states_of_its_tasks(world: &World) 
     for (id, status_code) in [("done", 0), ("failed", 3)] {
         let ended = TaskRow {
             attempts: 1,
+            losses: 1,
             ended_at: Some(9),
             ..task(id, None, None)
         };

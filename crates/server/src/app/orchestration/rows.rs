@@ -159,6 +159,7 @@ impl Rows for TxRows<'_> {
             log_findings: row.log_findings.clone(),
             log_retention_days: row.log_retention_days,
             attempts: count(row.attempts),
+            losses: count(row.losses),
             ended_at: row.ended_at.map(Micros),
         })
     }
@@ -174,6 +175,7 @@ impl Rows for TxRows<'_> {
             state: row.state,
             demand: row.demand,
             attempts: i64::from(row.attempts),
+            losses: i64::from(row.losses),
             log_lines: 0,
             created_at: self.now.0,
             ended_at: raw(row.ended_at),
@@ -190,6 +192,7 @@ impl Rows for TxRows<'_> {
                 known.log_findings.clone_from(&row.log_findings);
             }
             known.attempts = i64::from(row.attempts);
+            known.losses = i64::from(row.losses);
             known.ended_at = raw(row.ended_at);
         });
     }

@@ -317,6 +317,7 @@ pub(crate) mod tests {
             state: TaskState::Running,
             demand: None,
             attempts: 1,
+            losses: 0,
             log_lines: 0,
             created_at: 1,
             ended_at: None,
