@@ -129,6 +129,10 @@ pub struct Allocation {
     pub asked: bool,
     /// Whether it was given slots.
     pub placed: bool,
+    /// Which set of training ports it has; `None` = none.
+    pub port_step: Option<u16>,
+    /// Port of its service; `None` = none, 0 = none was free.
+    pub service_port: Option<u16>,
     /// Whether the row has an end time.
     pub ended: bool,
     /// Why it waits, as stored.

@@ -3,7 +3,7 @@
 //! The invariants are numbered, and used by the simulator and by the server's tests; the chaos runner, which sees
 //! databases and machines from outside, implements the first ten again in `chaos/invariants.py` with the same numbers:
 //!
-//! 1. Each slot is held by at most one live allocation, and sums are right.
+//! 1. Each slot and each port of a place is held by at most one live allocation, and sums are right.
 //! 2. A trial has at most one live allocation, and has one exactly in the states that need one; an older run is fenced off.
 //! 3. What was acknowledged is present, once, in order.
 //! 4. Terminal states change only by continue and delete; counters only grow.

@@ -18,6 +18,7 @@ pub const MAX_UNWANTED_MICROS: i64 = 120 * 1_000_000;
 pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
     let mut found = Vec::new();
     slots(snapshot, &mut found);
+    ports(snapshot, &mut found);
     one_allocation(snapshot, &mut found);
     acknowledged(snapshot, &mut found);
     ends(snapshot, &mut found);
@@ -95,6 +96,35 @@ fn slots(snapshot: &Snapshot, found: &mut Vec<Violation>) {
                     if allocation.placed { "" } else { "not " },
                 ),
             ));
+        }
+    }
+}
+
+/// 1: ports of containers that share a host's network.
+fn ports(snapshot: &Snapshot, found: &mut Vec<Violation>) {
+    let live = snapshot.allocations.iter().filter(|a| !a.ended);
+    let live: HashMap<&AllocationId, &Allocation> = live.map(|a| (&a.id, a)).collect();
+    let mut holders: HashMap<(&PlaceId, &str, u16), &AllocationId> = HashMap::new();
+    for container in snapshot.containers.iter().filter(|it| !it.ended) {
+        let Some(allocation) = live.get(&container.allocation_id) else {
+            continue;
+        };
+        for (what, port) in [
+            ("set of training ports", allocation.port_step),
+            (
+                "service port",
+                allocation.service_port.filter(|port| *port != 0),
+            ),
+        ] {
+            let Some(port) = port else { continue };
+            let other = holders.insert((&container.place_id, what, port), &allocation.id);
+            if let Some(other) = other.filter(|other| **other != allocation.id) {
+                let what = format!(
+                    "{what} {port} of place {} is that of allocations {other} and {}",
+                    container.place_id, allocation.id
+                );
+                found.push(Violation::new(1, what));
+            }
         }
     }
 }

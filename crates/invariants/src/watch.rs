@@ -159,6 +159,8 @@ mod tests {
                 state: AllocationState::Terminated { exit },
                 preemptible: false,
                 asked: false,
+                port_step: None,
+                service_port: None,
                 placed: true,
                 ended: true,
                 wait_reason: None,

@@ -41,6 +41,8 @@ fn sound() -> Snapshot {
         slots: 2,
         preemptible: true,
         asked: false,
+        port_step: None,
+        service_port: None,
         placed: state != AllocationState::Pending,
         ended: state.is_terminal(),
         wait_reason: (state == AllocationState::Pending).then(|| "no free slots".into()),
@@ -191,6 +193,17 @@ fn every_damage_is_seen() {
         }),
         (2, "a report of an older run is taken", |s| {
             s.acknowledged[0].newest_run = 3;
+        }),
+        (1, "a port of a host twice", |s| {
+            s.allocations[1].service_port = Some(2901);
+            let mut beside = s.allocations[1].clone();
+            (beside.id, beside.trial_id, beside.slots) = ("beside.1".into(), None, 0);
+            let mut container = s.containers[0].clone();
+            container.id = "another".into();
+            container.allocation_id = beside.id.clone();
+            container.slots.clear();
+            s.allocations.push(beside);
+            s.containers.push(container);
         }),
         (3, "a lost metric", |s| {
             s.stored.remove(0);

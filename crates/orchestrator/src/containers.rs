@@ -36,7 +36,7 @@ pub(crate) fn place<R: Rows>(scene: &mut Scene<'_, R>, placed: Placed) -> Result
     let Placed {
         placement,
         container_ids,
-        port_step,
+        ports,
     } = placed;
     let id = placement.allocation_id.clone();
     let found = scene.rows.allocation(&id);
@@ -69,7 +69,8 @@ pub(crate) fn place<R: Rows>(scene: &mut Scene<'_, R>, placed: Placed) -> Result
         scene.wake(Topic::Place(place.clone()));
     }
     row.placed_at = Some(scene.clock.wall);
-    row.port_step = port_step.filter(|_| row.kind == TaskKind::Trial);
+    row.port_step = ports.step.filter(|_| row.kind == TaskKind::Trial);
+    row.service_port = ports.service;
     scene.rows.update_allocation(&row);
     let mut places: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
     for (place, slots) in &placement.parts {

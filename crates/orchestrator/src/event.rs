@@ -15,6 +15,7 @@ use det_lifecycle::unmanaged::UnmanagedEvent;
 use det_scheduler::{Placement, Service, WaitExplanation};
 use det_searcher::{Action, Event as SearchEvent, Search};
 use det_taskspec::ContainerExit;
+use det_taskspec::GivenPorts;
 
 use crate::hang::Finding;
 use crate::{Cause, LogMatch};
@@ -431,8 +432,8 @@ pub struct Placed {
     pub placement: Placement,
     /// New ids, one for each part.
     pub container_ids: Vec<ContainerId>,
-    /// The training ports that it is given, should it be a trial's; `None` = none are free.
-    pub port_step: Option<u16>,
+    /// The ports that it is given.
+    pub ports: GivenPorts,
 }
 
 /// Rows to be loaded before a decision. Each names one thing and what belongs to it.

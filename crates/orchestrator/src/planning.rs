@@ -10,7 +10,7 @@ use det_scheduler::{
     Queue, Request, RunningAllocation, SlotState, WaitExplanation, Work, WorkspaceLimit,
 };
 
-use det_taskspec::PortSteps;
+use det_taskspec::HostPorts;
 
 use crate::{Allocation, Core, Event, Mutant, Placed};
 
@@ -145,11 +145,11 @@ impl Decided {
     }
 
     /// The events that store it, in their order: what starts, what is asked to stop, why the rest waits. `settings` = those
-    /// of the pool; `ports` gives the training ports of what starts, `new_id` makes the id of a container.
+    /// of the pool; `ports` gives the ports of what starts, `new_id` makes the id of a container.
     pub fn into_events(
         self,
         settings: &PoolSettings,
-        ports: &mut PortSteps,
+        ports: &mut HostPorts,
         mut new_id: impl FnMut() -> ContainerId,
     ) -> Vec<Event> {
         let mut events: Vec<Event> = Vec::new();
@@ -164,7 +164,7 @@ impl Decided {
             placement.parts = by_container.collect();
             Event::Place(Placed {
                 container_ids: placement.parts.iter().map(|_| new_id()).collect(),
-                port_step: ports.give(&places),
+                ports: ports.give(&placement.allocation_id, &places),
                 placement,
             })
         }));

@@ -157,6 +157,9 @@ pub struct Allocation {
     pub preempted_for: Option<AllocationId>,
     /// Which set of training ports its containers use; `None` = none, before it is placed or because its task is no trial's.
     pub port_step: Option<u16>,
+    /// Port of the service that its kind of task brings; 0 = none was free on its host, `None` = it brings none, or is not
+    /// placed.
+    pub service_port: Option<u16>,
     /// How it ended, as users read it.
     pub exit_reason: Option<String>,
     /// Exit code of the chief.

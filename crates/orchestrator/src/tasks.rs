@@ -216,6 +216,7 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
         preempt_deadline: None,
         preempted_for: None,
         port_step: None,
+        service_port: None,
         exit_reason: None,
         status_code: None,
         wait_reason: None,

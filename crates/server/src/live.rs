@@ -27,8 +27,8 @@ use det_store::{Conn, Store, StoreError, allocations, experiments, places};
 use det_taskspec::TaskKind;
 use fits::Fits;
 pub(crate) use fits::{request, request_in, request_of};
-pub(crate) use planned::port_steps;
 use planned::{entry, place_snapshot, work};
+pub(crate) use planned::{host_ports, older_services};
 
 use crate::labels::TaskLabel;
 
@@ -423,6 +423,11 @@ pub(crate) fn launched_attempts(cache: &LiveCache) -> Vec<Arc<AllocationRow>> {
     rows.filter(|row| row.kind != TaskKind::Trial)
         .cloned()
         .collect()
+}
+
+/// The row of a live allocation.
+pub(crate) fn allocation<'c>(cache: &'c LiveCache, id: &AllocationId) -> Option<&'c AllocationRow> {
+    cache.allocations.get(id).map(|known| &*known.row)
 }
 
 /// The allocation of a container that a place holds.

@@ -8,6 +8,7 @@ use det_ids::{
     AllocationId, ContainerId, ExperimentId, JobId, PlaceId, RequestId, SlotId, TaskId, TrialId,
 };
 use det_orchestrator::Task;
+use det_taskspec::{GivenPorts, HostPorts, Hosts, PortWish};
 
 use crate::history::{Launch, Submission};
 
@@ -193,17 +194,33 @@ impl Rows {
         self.trials.get_mut(&id)
     }
 
-    /// Sets of training ports in use, each with the places where it is.
-    pub(crate) fn port_steps(&self) -> Vec<(u16, Vec<PlaceId>)> {
-        let live = self.live.allocations.iter();
-        let used = live.filter_map(|id| {
-            let step = self.allocations.get(id)?.row.port_step?;
+    /// The ports that live allocations have; each place is a host.
+    pub(crate) fn host_ports(&self) -> HostPorts {
+        let mut ports = HostPorts::new(Hosts::default(), &[]);
+        for id in &self.live.allocations {
+            let Some(allocation) = self.allocations.get(id) else {
+                continue;
+            };
+            let given = GivenPorts {
+                step: allocation.row.port_step,
+                service: allocation.row.service_port,
+            };
             let containers = self.live.containers_of.get(id).into_iter().flatten();
             let containers = containers.filter_map(|id| self.containers.get(id));
-            let places = containers.map(|container| container.row.place.clone());
-            Some((step, places.collect()))
-        });
-        used.collect()
+            ports.note(given, containers.map(|container| &container.row.place));
+        }
+        ports
+    }
+
+    /// The port that the service of an allocation would like. Kinds have few here, so that it is in use often.
+    pub(crate) fn port_wish(&self, id: &AllocationId) -> Option<PortWish> {
+        let ports = self.allocations.get(id)?.row.kind.service_ports()?;
+        let first = *ports.start();
+        Some(PortWish {
+            ports: first..=first + 2,
+            first,
+            own: BTreeSet::new(),
+        })
     }
 
     /// An allocation, to be changed.

@@ -102,6 +102,9 @@ pub struct AllocationRow {
     pub preempted_for: Option<AllocationId>,
     /// Which set of training ports its containers use; `None` = none.
     pub port_step: Option<i64>,
+    /// Port of the service that its kind of task brings; 0 = none was free on its host, `None` = it brings none, is not placed,
+    /// or an older master placed it, with the port of the task's document.
+    pub service_port: Option<i64>,
     /// How it ended, as a sentence for users.
     pub exit_reason: Option<String>,
     /// Exit code of the chief.
@@ -367,6 +370,7 @@ pub(crate) async fn save_allocations(
             preempt_deadline: "bigint" = |row| row.preempt_deadline,
             preempted_for: "text" = |row| row.preempted_for.as_ref(),
             port_step: "bigint" = |row| row.port_step,
+            service_port: "bigint" = |row| row.service_port,
             exit_reason: "text" = |row| row.exit_reason.as_deref(),
             status_code: "bigint" = |row| row.status_code,
             excluded_places: "text" = |row| row.excluded_places.as_ref().map(column::text),
@@ -376,7 +380,7 @@ pub(crate) async fn save_allocations(
         "ON CONFLICT (id) DO UPDATE SET state = excluded.state, machine = excluded.machine, \
          resource_pool = excluded.resource_pool, placed_at = excluded.placed_at, started_at = excluded.started_at, \
          ended_at = excluded.ended_at, preempt_deadline = excluded.preempt_deadline, \
-         preempted_for = excluded.preempted_for, port_step = excluded.port_step, exit_reason = excluded.exit_reason, \
+         preempted_for = excluded.preempted_for, port_step = excluded.port_step, service_port = excluded.service_port, exit_reason = excluded.exit_reason, \
          status_code = excluded.status_code, excluded_places = excluded.excluded_places, \
          wait_reason = excluded.wait_reason, wait_since = excluded.wait_since"
     );

@@ -102,6 +102,11 @@ const MIGRATIONS: &[Migration] = &[
         text: include_str!("../migrations/0016_task_losses.sql"),
     },
     Migration {
+        version: 17,
+        name: "service ports",
+        text: include_str!("../migrations/0017_service_ports.sql"),
+    },
+    Migration {
         version: 18,
         name: "demands",
         text: include_str!("../migrations/0018_demands.sql"),

@@ -32,6 +32,17 @@ pub enum SpecError {
          are among \"reserved_ports\" of the master's configuration; reserve fewer, or run fewer trials on a host at once"
     )]
     NoFreePorts,
+    /// Every port that its service could be given is in use or reserved.
+    #[error(
+        "no port is left for the service of the task: services of other tasks on its host have all from {first} to {last}, or \
+         they are among \"reserved_ports\" of the master's configuration; end some that are not used, or reserve fewer"
+    )]
+    NoFreeServicePort {
+        /// The first port of its kind.
+        first: u16,
+        /// The last one.
+        last: u16,
+    },
     /// A variable of the configuration is longer than a process can be given.
     #[error(
         "variable \"{name}\" of \"environment.environment_variables\" is longer than {most} bytes once the variables in \
@@ -72,6 +83,15 @@ pub fn container_spec(
         Some(trial) => training_ports(trial.port_step)?.to_vec(),
         None => Vec::new(),
     };
+    if let KindFacts::Launched(details) = &task.kind
+        && let Some(ports) = details.service_ports()
+        && details.service_port() == Some(0)
+    {
+        return Err(SpecError::NoFreeServicePort {
+            first: *ports.start(),
+            last: *ports.end(),
+        });
+    }
     Ok(ContainerSpec {
         container_id: place.container_id.clone(),
         allocation_id: task.allocation_id.clone(),

@@ -7,9 +7,9 @@ use det_ids::TaskId;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint_gc::CheckpointGcDetails;
-use crate::notebook::{self, IdleCheck, NOTEBOOK_PORTS, NotebookDetails};
-use crate::shell::{self, SHELL_PORTS, ShellDetails};
-use crate::tensorboard::{self, TENSORBOARD_PORTS, TensorBoardDetails};
+use crate::notebook::{self, IdleCheck, NotebookDetails};
+use crate::shell::{self, ShellDetails};
+use crate::tensorboard::{self, TensorBoardDetails};
 use crate::{Entrypoint, Mount, TaskFile, TaskKind};
 
 /// What only tasks of one kind have; trials have their rows instead. Not printable, because some of it is secret.
@@ -83,15 +83,11 @@ impl TaskDetails {
 
     /// The ports that a task of its kind may be given for its service; `None` = it brings none.
     pub fn service_ports(&self) -> Option<RangeInclusive<u16>> {
-        match self {
-            Self::Command | Self::Generic(_) | Self::CheckpointGc(_) => None,
-            Self::Shell(_) => Some(SHELL_PORTS),
-            Self::Notebook(_) => Some(NOTEBOOK_PORTS),
-            Self::Tensorboard(_) => Some(TENSORBOARD_PORTS),
-        }
+        self.kind().service_ports()
     }
 
-    /// Gives its service a port, one of [`TaskDetails::service_ports`]; nothing changes where its kind brings none.
+    /// Gives its service a port, one of [`TaskDetails::service_ports`], or 0 where none is free; nothing changes where its kind
+    /// brings none.
     pub fn give_port(&mut self, port: u16) {
         match self {
             Self::Command | Self::Generic(_) | Self::CheckpointGc(_) => {}

@@ -67,7 +67,7 @@ pub struct TrialFacts {
     pub experiment_id: ExperimentId,
     /// Number of the trial's run, which is this allocation. It grows from run to run.
     pub run_id: i64,
-    /// Which of the sets of training ports the allocation has ([`PortSteps`](crate::PortSteps)); `None` = it was given none.
+    /// Which of the sets of training ports the allocation has ([`HostPorts`](crate::HostPorts)); `None` = it was given none.
     pub port_step: Option<u16>,
     /// The key pair by which launchers reach the other containers of the allocation: the same for all of them, whenever
     /// their specifications are made.

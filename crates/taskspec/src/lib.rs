@@ -42,7 +42,7 @@ pub use notebook::{
     IdleCheck, NOTEBOOK_CERTIFICATE_FILE, NOTEBOOK_CERTIFICATE_NAME, NOTEBOOK_PORTS,
     NotebookDetails, NotebookIdleType,
 };
-pub use ports::{PortSteps, RENDEZVOUS_PORT};
+pub use ports::{GivenPorts, HostPorts, Hosts, PortWish, RENDEZVOUS_PORT};
 pub use service::SERVICE_FAILURE_FILE;
 pub use shell::{
     AUTHORIZED_KEYS_FILE, SHELL_KEY_FILE, SHELL_PORTS, SSHD_CONFIG_FILE, ShellDetails,

@@ -1,10 +1,14 @@
 //! The specification of one container, as the master sends it to the place that runs it.
 
+use std::ops::RangeInclusive;
+
 use det_ids::{AllocationId, ContainerId, SlotId, TaskId, TrialId, UserId};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
-use crate::notebook::IdleCheck;
+use crate::notebook::{IdleCheck, NOTEBOOK_PORTS};
+use crate::shell::SHELL_PORTS;
+use crate::tensorboard::TENSORBOARD_PORTS;
 
 /// One container of an allocation, as its place is to run it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -134,6 +138,16 @@ impl TaskKind {
     /// Its name on the wire: `TRIAL`, `CHECKPOINT_GC`.
     pub fn name(self) -> &'static str {
         self.into()
+    }
+
+    /// The ports that the service of such a task may have; `None` = the kind brings none.
+    pub fn service_ports(self) -> Option<RangeInclusive<u16>> {
+        match self {
+            Self::Trial | Self::Command | Self::CheckpointGc | Self::Generic => None,
+            Self::Shell => Some(SHELL_PORTS),
+            Self::Notebook => Some(NOTEBOOK_PORTS),
+            Self::Tensorboard => Some(TENSORBOARD_PORTS),
+        }
     }
 }
 

@@ -188,7 +188,7 @@ fn a_placement_that_was_overtaken_changes_nothing() {
             parts: vec![("a".into(), vec![])],
         },
         container_ids: vec!["c".into()],
-        port_step: None,
+        ports: det_taskspec::GivenPorts::default(),
     }));
     assert_eq!(world.allocations[&id], before);
     assert!(world.containers.is_empty());

@@ -10,7 +10,7 @@ use det_scheduler::{
     PlaceSnapshot, PoolSettings, Progress, Request, Service, Services, WaitExplanation, WaitKind,
     Work,
 };
-use det_taskspec::PortSteps;
+use det_taskspec::{HostPorts, Hosts};
 use serde_json::Map;
 use std::sync::Arc;
 
@@ -277,7 +277,7 @@ fn only_reasons_that_are_new_are_stored() {
     });
     let ids: Vec<&str> = decided.waiting.iter().map(|(id, _)| id.as_str()).collect();
     assert_eq!(ids, ["other", "first"]);
-    let mut ports = PortSteps::new(&[], []);
+    let mut ports = HostPorts::new(Hosts::default(), &[]);
     let settings = PoolSettings::default();
     let events = decided.into_events(&settings, &mut ports, || "c".into());
     assert_eq!(events.len(), 2);

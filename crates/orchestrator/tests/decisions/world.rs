@@ -236,7 +236,10 @@ impl World {
                 parts: parts.collect(),
             },
             container_ids: ids.clone(),
-            port_step: Some(0),
+            ports: det_taskspec::GivenPorts {
+                step: Some(0),
+                service: None,
+            },
         }));
         for (container_id, place) in ids.iter().zip(places) {
             self.observe(place, container_id, running());

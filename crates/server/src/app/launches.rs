@@ -217,7 +217,7 @@ impl Launches {
             steering::require_live_parent(tx, parent).await?;
         }
         let reserved = &self.context.config().reserved_ports;
-        ports::give_port(tx, &mut new.document, reserved).await?;
+        ports::give_port(&mut new.document, reserved)?;
         new.store(tx, &self.context, &self.orchestration, actor)
             .await
     }

@@ -21,6 +21,7 @@ use crate::app::configs::{Configs, launched_config};
 use crate::app::context::Context;
 use crate::app::ownership::Ownership;
 use crate::app::reach::{ContainerReach, PortStream, RunningContainer};
+use crate::app::specs::service_port;
 use crate::app::user_counts::{OfUser, UserCounts};
 use crate::auth::{Access, Actor, token_hash};
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -267,13 +268,16 @@ impl Services {
         let conn = &mut conn.conn();
         let task = allocations::find_task(conn, &task_id).await?;
         let task = task.ok_or_else(|| unknown(name))?;
-        let offers = self.offers(conn, &task_id, task.experiment_id).await?;
+        let attempt = allocations::live_of_task(conn, &task_id).await?;
+        let port_of_kind = attempt.as_ref().and_then(service_port);
+        let offers = self
+            .offers(conn, &task_id, task.experiment_id, port_of_kind)
+            .await?;
         let offer = offers.into_iter().find(|offer| match port {
             Some(port) => offer.port == port,
             None => offer.is_default,
         });
         let offer = offer.ok_or_else(|| unknown(name))?;
-        let attempt = allocations::live_of_task(conn, &task_id).await?;
         let Some(attempt) = attempt else {
             return Err(not_there(name, &task));
         };
@@ -409,12 +413,13 @@ impl Services {
         })
     }
 
-    /// What a task offers, which may be one of an experiment.
+    /// What a task offers, which may be one of an experiment. `port_of_kind` is what its live attempt has as [`service_port`].
     pub(crate) async fn offers(
         &self,
         conn: &mut Conn<'_>,
         task_id: &TaskId,
         experiment_id: Option<ExperimentId>,
+        port_of_kind: Option<u16>,
     ) -> AppResult<Vec<Offer>> {
         if let Some(id) = experiment_id {
             let experiment = experiments::find(conn, id).await?;
@@ -425,9 +430,12 @@ impl Services {
             let ports = &config.environment.proxy_ports;
             return Ok(ports.iter().map(Offer::from).collect());
         }
-        let Some(document) = task_documents::find(conn, task_id).await? else {
+        let Some(mut document) = task_documents::find(conn, task_id).await? else {
             return Ok(Vec::new());
         };
+        if let Some(port) = port_of_kind {
+            document.details.give_port(port);
+        }
         let config = launched_config(&document)?;
         let ports = &config.environment.proxy_ports;
         let own = of_kind(&document.details);

@@ -214,8 +214,11 @@ impl Specs {
         let task = existing::task(conn, task_id).await?;
         let job = existing::job(conn, &task.job_id).await?;
         let document = task_documents::find(conn, task_id).await?;
-        let document =
+        let mut document =
             document.ok_or_else(|| AppError::not_found("configuration of task", task_id))?;
+        if let Some(port) = service_port(allocation) {
+            document.details.give_port(port);
+        }
         let owner = self.owner(task.owner_id)?;
         let user = self.task_users.in_workspace(job.workspace_id, &owner);
         let config = launched_config(&document)?;
@@ -262,6 +265,11 @@ impl Specs {
             kind,
         }
     }
+}
+
+/// Port of the service that the kind of an allocation's task brings; `None` = none, or that of the task's document.
+pub(crate) fn service_port(allocation: &AllocationRow) -> Option<u16> {
+    (allocation.service_port).and_then(|port| u16::try_from(port).ok())
 }
 
 /// What is loaded in another way for tasks of different kinds.

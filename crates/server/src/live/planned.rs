@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use det_ids::{Micros, PlaceId};
+use det_ids::{Micros, PlaceId, TaskId};
 use det_orchestrator::Course;
 use det_scheduler::{Job, Misfits, PlaceSnapshot, Request, SlotState, Work};
 use det_store::allocations::AllocationRow;
 use det_store::experiments::JobRow;
+use det_taskspec::{GivenPorts, HostPorts, Hosts};
 
 use super::{Allocation, Container, LiveCache, Place};
 
@@ -53,15 +54,40 @@ pub(super) fn place_snapshot<'a>(
     snapshot
 }
 
-/// Sets of training ports in use, each with the places where it is.
-pub(crate) fn port_steps(cache: &LiveCache) -> Vec<(u16, Vec<PlaceId>)> {
-    let used = cache.allocations.values().filter_map(|allocation| {
-        let step = u16::try_from(allocation.row.port_step?).ok()?;
-        let containers = allocation.containers.iter();
-        let places = containers.map(|container| container.row.place_id.clone());
-        Some((step, places.collect()))
+/// The ports that live allocations have, on the hosts that there are. `reserved` are given to none.
+pub(crate) fn host_ports(cache: &LiveCache, reserved: &[u16]) -> HostPorts {
+    let places = cache.places.values();
+    let places = places.map(|place| (&place.row.id, place.row.addresses.as_slice()));
+    let mut ports = HostPorts::new(Hosts::new(places), reserved);
+    let port = |stored: Option<i64>| stored.and_then(|port| u16::try_from(port).ok());
+    for allocation in cache.allocations.values() {
+        let given = GivenPorts {
+            step: port(allocation.row.port_step),
+            service: port(allocation.row.service_port),
+        };
+        if given != GivenPorts::default() {
+            let containers = allocation.containers.iter();
+            ports.note(given, containers.map(|container| &container.row.place_id));
+        }
+    }
+    ports
+}
+
+/// Services that were placed before their ports were stored with their allocations: their tasks, and where they are.
+pub(crate) fn older_services(cache: &LiveCache) -> Vec<(TaskId, Vec<PlaceId>)> {
+    let older = cache.allocations.values().filter(|allocation| {
+        let row = &allocation.row;
+        row.placed_at.is_some() && row.service_port.is_none() && row.kind.service_ports().is_some()
     });
-    used.collect()
+    let places_of = |allocation: &Allocation| {
+        let containers = allocation.containers.iter();
+        containers
+            .map(|container| container.row.place_id.clone())
+            .collect()
+    };
+    older
+        .map(|allocation| (allocation.row.task_id.clone(), places_of(allocation)))
+        .collect()
 }
 
 /// What a row asks for, where these places do not fit it for other reasons than slots.

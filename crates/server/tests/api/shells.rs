@@ -141,58 +141,103 @@ async fn the_key_of_a_shell_is_for_its_owner_and_the_owners_tasks_alone() {
     cluster.stop_unchecked().await;
 }
 
-#[tokio::test]
-async fn live_shells_have_different_ports_and_the_next_one_is_refused_when_none_is_left() {
-    let free = [3207_u16, 3499];
+/// A cluster in which shells have these ports only.
+async fn with_ports(free: [u16; 2]) -> Cluster {
     let reserved: Vec<u16> = SHELL_PORTS.filter(|port| !free.contains(port)).collect();
     let reserved = format!("{reserved:?}");
     let flags = [
         ("launch_error", "false"),
         ("reserved_ports", reserved.as_str()),
     ];
-    let cluster = Cluster::start_with(&flags).await;
+    Cluster::start_with(&flags).await
+}
+
+fn with_slot() -> Value {
+    json!({"resources": {"slots": 1}})
+}
+
+#[tokio::test]
+async fn shells_on_one_host_have_different_ports_and_those_on_others_may_have_the_same() {
+    let free = [3207_u16, 3499];
+    let cluster = with_ports(free).await;
     let ada = user(&cluster, "ada").await;
     let mut agent = cluster.agent("a1", 2).await;
-    let config = || json!({"resources": {"slots": 1}});
-    let first = id_of(&launch(&ada, config()).await);
+    let first = id_of(&launch(&ada, with_slot()).await);
     let spec = agent.next_start().await;
-    let second = launch(&ada, config()).await;
+    launch(&ada, with_slot()).await;
     let mut ports = [port_of(&spec), port_of(&agent.next_start().await)];
     ports.sort_unstable();
     assert_eq!(ports, free);
-    let refusal = ada
-        .post(SHELLS, json!({"config": config()}))
-        .await
-        .refused(503);
+
+    // Another agent of the same host has no ports of its own.
+    let beside = cluster.agent("a2", 1).await;
+    let third = id_of(&launch(&ada, with_slot()).await);
+    let ended = |answer: &Value| answer["shell"]["state"] == "STATE_TERMINATED";
+    let path = format!("{SHELLS}/{third}");
+    let shown = cluster.until(&ada, &path, ended).await;
+    let reason = shown["shell"]["exitStatus"].as_str().unwrap();
     assert!(
-        refusal
-            .starts_with("no port is left for another shell: tasks of this kind have 3200 to 3499"),
-        "{refusal}"
+        reason.contains("no port is left for the service of the task: services of other tasks on its host have all from 3200 to 3499"),
+        "{reason}"
     );
-    assert_ne!(second["shell"]["id"], Value::Null);
-    let listed = ada.get(SHELLS).await.ok();
-    assert_eq!(
-        listed["shells"].as_array().unwrap().len(),
-        2,
-        "nothing was stored"
-    );
+    drop(beside);
+    let admin = cluster.admin().await;
+    admin
+        .post("/api/v1/agents/a2/disable", Value::Null)
+        .await
+        .ok();
+
+    let mut elsewhere = cluster.agent("b1-on-10.0.0.9", 1).await;
+    let fourth = id_of(&launch(&ada, with_slot()).await);
+    let other = elsewhere.next_start().await;
+    assert!(free.contains(&port_of(&other)));
+    elsewhere.runs(&other).await;
+    let running = |answer: &Value| answer["shell"]["state"] == "STATE_RUNNING";
+    cluster
+        .until(&ada, &format!("{SHELLS}/{fourth}"), running)
+        .await;
+    // The port that a shell had is free again.
     ada.post(&format!("{SHELLS}/{first}/kill"), Value::Null)
         .await
         .ok();
     assert!(!agent.next_kill().await, "at once");
     agent.exits(&spec, 137).await;
-    let ended = |answer: &Value| answer["shell"]["state"] == "STATE_TERMINATED";
     cluster
         .until(&ada, &format!("{SHELLS}/{first}"), ended)
         .await;
     agent.forgets(&spec).await;
-    // The port that it had is free again, unless the new shell's configuration has it for itself.
-    let wanted = port_of(&spec);
-    let mut own = config();
-    own["environment"] = json!({"proxy_ports": [{"proxy_port": wanted}]});
-    ada.post(SHELLS, json!({"config": own})).await.refused(503);
-    launch(&ada, config()).await;
-    assert_eq!(port_of(&agent.next_start().await), wanted);
+    launch(&ada, with_slot()).await;
+    assert_eq!(port_of(&agent.next_start().await), port_of(&spec));
+    cluster.stop_unchecked().await;
+}
+
+#[tokio::test]
+async fn a_shell_never_has_a_port_that_its_configuration_uses() {
+    let free = [3207_u16, 3499];
+    let cluster = with_ports(free).await;
+    let ada = user(&cluster, "ada").await;
+    let mut agent = cluster.agent("a1", 1).await;
+    let using = |ports: &[u16]| {
+        let mut config = with_slot();
+        let ports: Vec<Value> = ports
+            .iter()
+            .map(|port| json!({"proxy_port": port}))
+            .collect();
+        config["environment"] = json!({"proxy_ports": ports});
+        config
+    };
+    let refusal = ada
+        .post(SHELLS, json!({"config": using(&free)}))
+        .await
+        .refused(503);
+    assert!(
+        refusal.starts_with("no port is left for a shell: tasks of this kind have 3200 to 3499"),
+        "{refusal}"
+    );
+    let listed = ada.get(SHELLS).await.ok();
+    assert_eq!(listed["shells"], json!([]), "nothing was stored");
+    launch(&ada, using(&free[..1])).await;
+    assert_eq!(port_of(&agent.next_start().await), free[1]);
     cluster.stop_unchecked().await;
 }
 

@@ -127,7 +127,12 @@ impl FakeAgent {
                 instance_id: format!("instance of {id}"),
                 version: "0.0.0-test".into(),
                 resource_pool: pool.into(),
-                addresses: vec!["127.0.0.1".into()],
+                // The host of an agent `NAME-on-ADDRESS` has that address.
+                addresses: vec![
+                    id.split_once("-on-")
+                        .map_or("127.0.0.1", |(_, at)| at)
+                        .into(),
+                ],
                 devices,
                 runtime: "process".into(),
                 containers,

@@ -116,6 +116,12 @@ async fn load_task(
             state: allocation.state,
             preemptible: allocation.preemptible,
             asked: allocation.preempt_deadline.is_some() || allocation.preempted_for.is_some(),
+            port_step: allocation
+                .port_step
+                .and_then(|step| u16::try_from(step).ok()),
+            service_port: allocation
+                .service_port
+                .and_then(|port| u16::try_from(port).ok()),
             placed: allocation.placed_at.is_some(),
             ended: allocation.ended_at.is_some(),
             true_reason: None,

@@ -11,7 +11,6 @@ use det_scheduler::{
     SlotDemand, WaitExplanation, Work,
 };
 
-use det_taskspec::PortSteps;
 use serde_json::Map;
 
 use super::{Refused, Tx};
@@ -170,7 +169,12 @@ pub(crate) fn can_ever_fit(rows: &Rows, slots: u32, single_place: bool) -> Resul
 impl Tx<'_> {
     /// Stores a plan.
     pub(crate) fn apply_plan(&mut self, decided: Decided) -> Result<(), Refused> {
-        let mut ports = PortSteps::new(&[], self.rows.port_steps());
+        let mut ports = self.rows.host_ports();
+        for placement in &decided.placements {
+            if let Some(wish) = self.rows.port_wish(&placement.allocation_id) {
+                ports.wish(placement.allocation_id.clone(), wish);
+            }
+        }
         let events = decided.into_events(&settings(Rule::default()), &mut ports, || {
             self.rows.last_container += 1;
             ContainerId(format!("c{}", self.rows.last_container))

@@ -438,6 +438,8 @@ fn allocation(of: &rows::Allocation, true_reason: Option<String>) -> Allocation 
         state: row.state.clone(),
         preemptible: row.preemptible,
         asked: row.preempt_deadline.is_some() || row.preempted_for.is_some(),
+        port_step: row.port_step,
+        service_port: row.service_port,
         placed: row.placed_at.is_some(),
         ended: row.ended_at.is_some(),
         wait_reason: (row.wait_reason.as_ref()).map(|reason| reason.message.clone()),

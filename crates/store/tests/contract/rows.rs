@@ -161,6 +161,7 @@ pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<TrialId>) -> 
         preempt_deadline: None,
         preempted_for: None,
         port_step: None,
+        service_port: None,
         exit_reason: None,
         status_code: None,
         excluded_places: None,

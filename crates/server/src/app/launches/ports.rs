@@ -1,32 +1,23 @@
-//! The ports of the services that kinds of tasks bring, given to tasks in the transactions that store them.
+//! The ports of the services that kinds of tasks bring: which one a task would like is stored with it, and which one an
+//! attempt has is decided when it is placed (`crate::app::scheduling::ports`).
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use det_store::WriteTx;
-use det_store::task_documents::{self, LaunchedFilter, TaskDocument};
+use det_store::task_documents::TaskDocument;
 use rand::seq::IteratorRandom as _;
 
 use crate::app::configs::launched_config;
 use crate::error::{AppError, AppResult, ErrorKind};
 
-/// Gives a service a port that no other live task's service has: in the process runtime they share a machine's ports.
-pub(super) async fn give_port(
-    tx: &mut WriteTx,
-    document: &mut TaskDocument,
-    reserved: &[u16],
-) -> AppResult<()> {
+/// Gives a service the port that its attempts get unless it is in use where they are placed. It is drawn by chance: what was
+/// there before, and is not quite gone, has another one.
+pub(super) fn give_port(document: &mut TaskDocument, reserved: &[u16]) -> AppResult<()> {
     let Some(ports) = document.details.service_ports() else {
         return Ok(());
     };
     let own = launched_config(document)?.container_request().ports;
-    let live = LaunchedFilter {
-        ended_after: Some(i64::MAX),
-        ..LaunchedFilter::default()
-    };
-    let others = task_documents::launched(&mut tx.conn(), &live).await?;
-    let others = others.iter().filter_map(|task| task.details.service_port());
-    let taken: BTreeSet<u16> = others.chain(own).chain(reserved.iter().copied()).collect();
+    let taken: BTreeSet<u16> = own.into_iter().chain(reserved.iter().copied()).collect();
     let free = ports.clone().filter(|port| !taken.contains(port));
     let port = free
         .choose(&mut rand::rng())
@@ -40,8 +31,8 @@ fn no_port(document: &TaskDocument, ports: &RangeInclusive<u16>) -> AppError {
     let (first, last) = (ports.start(), ports.end());
     AppError::new(
         ErrorKind::Busy,
-        format!("no port is left for another {kind}: tasks of this kind have {first} to {last}, and live ones or \
-                 \"reserved_ports\" of the master's configuration take all of them"),
+        format!("no port is left for a {kind}: tasks of this kind have {first} to {last}, and \"reserved_ports\" of the \
+                 master's configuration or \"environment.proxy_ports\" of the task take all of them"),
     )
-    .hint("end tasks that are not used any more, or reserve fewer ports")
+    .hint("reserve fewer ports")
 }

@@ -229,6 +229,7 @@ impl Rows for TxRows<'_> {
             preempt_deadline: row.preempt_deadline.map(Micros),
             preempted_for: row.preempted_for.clone(),
             port_step: row.port_step.and_then(|step| u16::try_from(step).ok()),
+            service_port: row.service_port.and_then(|port| u16::try_from(port).ok()),
             exit_reason: row.exit_reason.clone(),
             status_code: row.status_code,
             wait_reason: row.wait_reason.clone(),
@@ -261,6 +262,7 @@ impl Rows for TxRows<'_> {
             preempt_deadline: raw(row.preempt_deadline),
             preempted_for: row.preempted_for,
             port_step: row.port_step.map(i64::from),
+            service_port: row.service_port.map(i64::from),
             exit_reason: row.exit_reason,
             status_code: row.status_code,
             excluded_places: excluded,
@@ -285,6 +287,7 @@ impl Rows for TxRows<'_> {
             known.preempt_deadline = raw(row.preempt_deadline);
             known.preempted_for.clone_from(&row.preempted_for);
             known.port_step = row.port_step.map(i64::from);
+            known.service_port = row.service_port.map(i64::from);
             known.exit_reason.clone_from(&row.exit_reason);
             known.status_code = row.status_code;
             known.wait_reason.clone_from(&row.wait_reason);

@@ -21,6 +21,7 @@ use crate::app::documents::shown_task_config;
 use crate::app::existing::no_task_of;
 use crate::app::reads::paging;
 use crate::app::services::Offer;
+use crate::app::specs::service_port;
 use crate::app::{Master, existing, reads};
 use crate::auth::{Actor, User};
 use crate::error::AppResult;
@@ -194,8 +195,10 @@ async fn published(
             Some(offers) => offers.clone(),
             None => {
                 let services = &master.services;
-                let offers = services.offers(conn, &attempt.task_id, attempt.experiment_id);
-                offers.await?
+                let port = service_port(attempt);
+                services
+                    .offers(conn, &attempt.task_id, attempt.experiment_id, port)
+                    .await?
             }
         };
         if let Some(id) = attempt.experiment_id {

@@ -5,6 +5,7 @@
 
 pub(crate) mod fallback;
 mod planners;
+mod ports;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -16,8 +17,9 @@ use det_ids::{AllocationId, ContainerId, Micros};
 use det_orchestrator::Decided;
 use det_scheduler::{Pass, WaitExplanation, WaitReason};
 use det_store::queue_days::{self, QueueDay};
-use det_taskspec::PortSteps;
+use det_taskspec::{HostPorts, Hosts};
 use planners::Planners;
+use ports::PortPlan;
 
 use crate::app::context::Context;
 use crate::app::homes::Homes;
@@ -26,7 +28,7 @@ use crate::app::pools::Pools;
 use crate::app::snapshots::Snapshots;
 use crate::app::wait_reasons::explanation_of;
 use crate::error::{AppError, AppResult};
-use crate::live::{LiveCache, port_steps};
+use crate::live::LiveCache;
 
 /// Waiting reasons of the same kind whose numbers have changed are stored this many a second at most, and this many at
 /// once.
@@ -179,8 +181,8 @@ impl Scheduling {
             decided.waiting = in_words(waiting, |id| cache.label(id), &homes, removed)?;
             decided.keep_news(|id| cache.stored_wait(id));
             let reserved = &self.context.config().reserved_ports;
-            let ports = (!decided.placements.is_empty())
-                .then(|| PortSteps::new(reserved, port_steps(cache)));
+            let ports =
+                (!decided.placements.is_empty()).then(|| PortPlan::new(cache, &decided, reserved));
             Ok::<_, AppError>((decided, ports))
         };
         let decided = self.snapshots.live.look(&self.context.store, look);
@@ -190,10 +192,13 @@ impl Scheduling {
         }
         let (orchestration, settings) = (self.orchestration.clone(), self.pools.settings(pool));
         let has_placements = ports.is_some();
-        let mut ports = ports.unwrap_or_else(|| PortSteps::new(&[], []));
         self.context
             .write(move |tx| {
                 Box::pin(async move {
+                    let mut ports = match ports {
+                        Some(plan) => plan.load(tx).await?,
+                        None => HostPorts::new(Hosts::default(), &[]),
+                    };
                     let new_id = || ContainerId(uuid::Uuid::new_v4().to_string());
                     let events = decided.into_events(&settings, &mut ports, new_id);
                     let placed = orchestration.advance_counting(tx, events).await?;

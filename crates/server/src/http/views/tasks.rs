@@ -376,6 +376,7 @@ pub(crate) mod tests {
             preempt_deadline: None,
             preempted_for: None,
             port_step: None,
+            service_port: None,
             exit_reason: None,
             status_code: None,
             excluded_places: None,
