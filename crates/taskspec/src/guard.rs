@@ -43,11 +43,11 @@ const OPEN_BELOW_DEV: [&str; 4] = ["/dev/hugepages", "/dev/mqueue", "/dev/pts", 
 /// - `full`, `null`, `random`, `tty`, `urandom`, `zero`: every container has them anyway; `tty` is the terminal of the process
 ///   that opens it.
 /// - `fuse`, `net/tun`: they do nothing without capabilities or namespaces that a container must have been given.
-/// - `infiniband`, with all that is in it: RDMA between the containers of distributed tasks.
+/// - `infiniband/rdma_cm`, and [`RDMA_VERBS`]: RDMA between the containers of distributed tasks.
 const HARMLESS_DEVICES: [&str; 9] = [
     "/dev/full",
     "/dev/fuse",
-    "/dev/infiniband",
+    RDMA_CONNECTIONS,
     "/dev/net/tun",
     "/dev/null",
     "/dev/random",
@@ -55,6 +55,13 @@ const HARMLESS_DEVICES: [&str; 9] = [
     "/dev/urandom",
     "/dev/zero",
 ];
+/// The directory of RDMA. It is given in parts: `umad*` send management packets and `issm*` announce a subnet manager, which
+/// is control over the whole fabric, not over the task's own traffic.
+pub const RDMA: &str = "/dev/infiniband";
+/// How RDMA connections are made.
+const RDMA_CONNECTIONS: &str = "/dev/infiniband/rdma_cm";
+/// How the names of devices begin by which programs use RDMA: each process reaches its own queues and memory.
+const RDMA_VERBS: &str = "/dev/infiniband/uverbs";
 /// How the names of render nodes begin: processors for graphics and video without the right to control a display. They
 /// are given to all containers unless they belong to a slot.
 const RENDER_NODE: &str = "/dev/dri/renderD";
@@ -304,10 +311,12 @@ impl HostGuard {
 /// Whether every container may have a device, a path without links. What is not known is not harmless: a list of devices
 /// that are dangerous would never be complete.
 fn is_harmless_device(path: &Path) -> bool {
-    let number = path
-        .to_str()
-        .and_then(|name| name.strip_prefix(RENDER_NODE));
-    number.is_some_and(|rest| rest.parse::<u32>().is_ok())
+    let is_numbered = |prefix: &str| {
+        let number = path.to_str().and_then(|name| name.strip_prefix(prefix));
+        number.is_some_and(|rest| rest.parse::<u32>().is_ok())
+    };
+    is_numbered(RENDER_NODE)
+        || is_numbered(RDMA_VERBS)
         || HARMLESS_DEVICES.iter().any(|name| path.starts_with(name))
 }
 
@@ -493,8 +502,16 @@ mod tests {
             ("/dev/null", true, false),
             ("/dev/fuse", true, false),
             ("/dev/net/tun", true, false),
-            ("/dev/infiniband", true, false),
+            // Asked for as a whole it is given in parts.
+            ("/dev/infiniband", false, false),
             ("/dev/infiniband/uverbs0", true, false),
+            ("/dev/infiniband/uverbs17", true, false),
+            ("/dev/infiniband/rdma_cm", true, false),
+            ("/dev/infiniband/umad0", false, false),
+            ("/dev/infiniband/issm0", false, false),
+            ("/dev/infiniband/uverbs", false, false),
+            ("/dev/infiniband/uverbsx", false, false),
+            ("/dev/infiniband/by-path", false, false),
             ("/dev/dri/renderD128", true, false),
             ("/dev/dri/renderD129", false, false),
             ("/dev/dri/renderDx", false, false),

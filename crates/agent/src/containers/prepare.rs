@@ -121,7 +121,7 @@ pub(crate) fn prepare(
     let sources = find_sources(spec, of_user.as_ref(), user, inputs)?;
     let devices = spec.devices.iter();
     let devices = devices.map(|device| grants::find_device(device, inputs));
-    let devices = devices.collect::<Result<Vec<_>, _>>()?;
+    let devices = devices.collect::<Result<Vec<_>, _>>()?.concat();
     let dropped_capabilities = grants::check_capabilities(spec, inputs)?;
     let run = dir.run();
     owned_directory(&run, 0o700, user)?;
